@@ -1,0 +1,115 @@
+"""Codecs by name: ``name:key=value,key=value``, built in or from the entry points ``compcoll.codecs``."""
+
+from __future__ import annotations
+
+import inspect
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from compcoll.codecs.base import Codec
+from compcoll.errors import FrameError
+
+__all__ = ["codec", "codecs", "of_frame", "register"]
+
+#: Built-in codecs, imported when first asked for.
+_known: dict[str, str | type[Codec]] = {
+    "raw": "compcoll.codecs.raw:Raw",
+    "lossless": "compcoll.codecs.lossless:Lossless",
+}
+
+
+def register(cls: type[Codec]) -> type[Codec]:
+    """Make a codec known by its `name`; usable as a decorator.
+
+    Third parties need not call it: an entry point in the group ``compcoll.codecs`` is found by itself.
+    """
+    name = cls.name
+    if not (name.isascii() and name.isidentifier() and len(name) <= 8):
+        raise ValueError(f"codec name {name!r} is not an ASCII identifier of at most 8 characters")
+    if name in _known and _known[name] is not cls:
+        raise ValueError(f"codec name {name!r} is taken")
+    _known[name] = cls
+    return cls
+
+
+def codecs() -> list[str]:
+    """Names of the registered codecs."""
+    return sorted({*_known, *(point.name for point in _points())})
+
+
+@lru_cache(maxsize=256)
+def codec(spec: str | Codec) -> Codec:
+    """Make a codec from its spec.
+
+    Parameters
+    ----------
+    spec : str or Codec
+        ``"name"`` or ``"name:key=value,key=value"``, such as ``"zfp:rate=8"``. A codec is returned as
+        it is.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, an unknown or malformed parameter, or a value out of its limits.
+    """
+    if isinstance(spec, Codec):
+        return spec
+    if not isinstance(spec, str):
+        raise TypeError(f"a codec is given as a string or a Codec, not as {type(spec).__name__}")
+    name, _, options = spec.partition(":")
+    cls = _class(name.strip())
+    return cls(**_parse(cls, options)) if options else cls()
+
+
+@lru_cache(maxsize=64)
+def of_frame(name: str) -> Codec:
+    """The codec that decodes frames of this name; everything else it needs is in their header."""
+    try:
+        cls = _class(name)
+    except ValueError as error:
+        raise FrameError(str(error)) from None
+    return cls.__new__(cls)
+
+
+def _points():
+    return entry_points(group="compcoll.codecs")
+
+
+def _class(name: str) -> type[Codec]:
+    target = _known.get(name)
+    if target is None:
+        for point in _points():
+            if point.name == name:
+                target = register(point.load())
+    if target is None:
+        raise ValueError(f"unknown codec {name!r}; known are {', '.join(codecs())}")
+    if isinstance(target, str):
+        module, _, attribute = target.partition(":")
+        target = _known[name] = getattr(import_module(module), attribute)
+    return target
+
+
+def _parse(cls: type[Codec], options: str) -> dict[str, object]:
+    """``key=value,...`` as keyword arguments; numbers become numbers, everything else stays text."""
+    allowed = [p for p in inspect.signature(cls).parameters]
+    result: dict[str, object] = {}
+    for item in options.split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or not key or not value:
+            raise ValueError(f"{item!r} in the options of codec {cls.name!r} is not key=value")
+        if key not in allowed:
+            raise ValueError(f"codec {cls.name!r} has no option {key!r}; it has {allowed or 'none'}")
+        if key in result:
+            raise ValueError(f"option {key!r} of codec {cls.name!r} is given twice")
+        result[key] = _number(value)
+    return result
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text

@@ -1,0 +1,13 @@
+"""The exceptions that compcoll adds to Python's own."""
+
+
+class FrameError(ValueError):
+    """Bytes that are not a sound frame: damaged, truncated, or of an unknown codec or version."""
+
+
+class PolicyError(ValueError):
+    """Ranks disagree about how their calls are compressed; raised on every one of them."""
+
+
+class FallbackError(RuntimeError):
+    """A call with ``strict=True`` could not be carried out as its policy says."""

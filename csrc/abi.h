@@ -1,0 +1,55 @@
+// The one interface between Python and every CPU codec: a table of four functions per codec, the same
+// table once per instruction-set level. A codec never allocates, never throws, and never touches a byte
+// outside the two buffers that it is given.
+#pragma once
+#include "config.h"
+
+namespace compcoll {
+
+// Element types, with the codes that the frame header uses. compcoll/dtypes.py lists the same.
+enum DType : uint32_t {
+  INT8 = 1, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64,
+  FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64, COMPLEX128,
+};
+
+CC_HD uint32_t itemsize(uint32_t dtype) {
+  constexpr uint8_t sizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16};
+  return dtype < sizeof sizes ? sizes[dtype] : 0;
+}
+
+// What a codec answers in place of a byte count. compcoll/_cpu.pyx names the same.
+enum Status : int64_t {
+  NONFINITE = -1,        // encode: a NaN or an infinity; the chunk has to go another way
+  UNREPRESENTABLE = -2,  // encode: a value outside of the codec's contract
+  TOO_LARGE = -3,        // encode: the payload would not fit into `capacity`
+  BAD_STREAM = -4,       // decode: these bytes are not a stream of this codec with these arguments
+  UNSUPPORTED = -5,      // the codec does not take this dtype, shape or parameter
+};
+
+struct Args {
+  uint32_t dtype;
+  uint32_t ndim;         // 1 to 3
+  uint64_t shape[3];     // C order, slowest first; unused ones are 1
+  uint64_t params[2];    // the codec's own two words of the frame header
+  uint64_t capacity;     // encode, add: bytes of room at dst
+  uint32_t acc_dtype;    // decode_add: type of dst (FLOAT32 for 16-bit floats, else dtype)
+  double bound;          // encode, add: out, largest absolute error of any value; 0 if exact, NaN if unknown
+
+  CC_HD uint64_t size() const { return shape[0] * shape[1] * shape[2]; }
+  CC_HD uint64_t nbytes() const { return size() * itemsize(dtype); }
+};
+
+struct Codec {
+  const char* name;
+  // src: args->nbytes() bytes, any alignment. Returns the payload's bytes, or a Status.
+  // May update args->params (what only the data decides, such as a bound made absolute).
+  int64_t (*encode)(Args* args, const void* src, void* dst);
+  // dst: args->nbytes() bytes. Returns 0 or a Status; every input is safe, however damaged.
+  int64_t (*decode)(const Args* args, const void* payload, uint64_t nbytes, void* dst);
+  // dst[i] += decoded[i], dst of args->acc_dtype. Null: decode, then add.
+  int64_t (*decode_add)(const Args* args, const void* payload, uint64_t nbytes, void* dst);
+  // The frame of the sum of two payloads with equal arguments, without decoding. Null: not possible.
+  int64_t (*add)(Args* args, const void* a, uint64_t a_nbytes, const void* b, uint64_t b_nbytes, void* dst);
+};
+
+}  // namespace compcoll

@@ -1,0 +1,63 @@
+// dst[i] += src[i] for every element type: the addition of reductions. 16-bit floats add into float32.
+#pragma once
+#include "abi.h"
+#include "lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+
+CC_HD float bfloat16_to_float(uint16_t h) {
+  uint32_t u = uint32_t(h) << 16;
+  float f;
+  __builtin_memcpy(&f, &u, 4);
+  return f;
+}
+
+// Exact, for every bit pattern; integers only, so no flush-to-zero mode can touch subnormals.
+CC_HD float float16_to_float(uint16_t h) {
+  uint32_t sign = uint32_t(h & 0x8000) << 16, e = (h >> 10) & 31, m = h & 1023, u;
+  if (e == 31) u = sign | 0x7f800000u | m << 13;
+  else if (e) u = sign | (e + 112) << 23 | m << 13;
+  else if (!m) u = sign;
+  else {
+    int shift = __builtin_clz(m) - 21;  // m = 1.xx * 2^(10 - shift)
+    u = sign | uint32_t(113 - shift) << 23 | ((m << shift) & 1023) << 13;
+  }
+  float f;
+  __builtin_memcpy(&f, &u, 4);
+  return f;
+}
+
+#if !defined(__CUDACC__)
+template <class S, class D, class Convert>
+inline void add_array(const void* src, void* dst, uint64_t n, Convert convert) {
+  const char* s = static_cast<const char*>(src);
+  char* d = static_cast<char*>(dst);
+  for (uint64_t i = 0; i < n; i++)
+    store<D>(d + i * sizeof(D), D(load<D>(d + i * sizeof(D)) + convert(load<S>(s + i * sizeof(S)))));
+}
+
+// Integers wrap, as MPI's SUM does on every implementation that we know.
+inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void* dst, uint64_t n) {
+  bool widened = dtype == FLOAT16 || dtype == BFLOAT16;
+  if (acc_dtype != (widened ? uint32_t(FLOAT32) : dtype)) return false;
+  auto same = [](auto x) { return x; };
+  switch (dtype) {
+    case INT8: case UINT8: add_array<uint8_t, uint8_t>(src, dst, n, same); break;
+    case INT16: case UINT16: add_array<uint16_t, uint16_t>(src, dst, n, same); break;
+    case INT32: case UINT32: add_array<uint32_t, uint32_t>(src, dst, n, same); break;
+    case INT64: case UINT64: add_array<uint64_t, uint64_t>(src, dst, n, same); break;
+    case FLOAT32: add_array<float, float>(src, dst, n, same); break;
+    case FLOAT64: add_array<double, double>(src, dst, n, same); break;
+    case COMPLEX64: add_array<float, float>(src, dst, 2 * n, same); break;
+    case COMPLEX128: add_array<double, double>(src, dst, 2 * n, same); break;
+    case FLOAT16: add_array<uint16_t, float>(src, dst, n, float16_to_float); break;
+    case BFLOAT16: add_array<uint16_t, float>(src, dst, n, bfloat16_to_float); break;
+    default: return false;
+  }
+  return true;
+}
+#endif
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,29 @@
+// Compiler switches, in one place: the same headers are read by g++/clang++ and by NVRTC.
+#pragma once
+
+#ifdef __CUDACC_RTC__  // NVRTC finds no <cstdint>
+using int8_t = signed char;
+using int16_t = short;
+using int32_t = int;
+using int64_t = long long;
+using uint8_t = unsigned char;
+using uint16_t = unsigned short;
+using uint32_t = unsigned int;
+using uint64_t = unsigned long long;
+using size_t = unsigned long;
+#else
+#include <cstddef>
+#include <cstdint>
+#endif
+
+#ifdef __CUDACC__
+#define CC_HD __host__ __device__ __forceinline__
+#else
+#define CC_HD inline __attribute__((always_inline))
+#endif
+
+// The name of the instruction-set level that this translation unit is built for. Everything that is
+// compiled more than once lives in this namespace, so that no level's code is linked into another.
+#ifndef CC_LEVEL
+#define CC_LEVEL baseline
+#endif

@@ -1,0 +1,24 @@
+// The list of CPU codecs. To add one: csrc/cpu/foo.cpp defines `const Codec foo_codec` in the level's
+// namespace, and its name stands here.
+#pragma once
+#include "../abi.h"
+
+#define CC_CODECS(X) X(raw)
+
+namespace compcoll {
+#define CC_DECLARE(name) extern const Codec name##_codec;
+namespace CC_LEVEL {
+CC_CODECS(CC_DECLARE)
+}
+#undef CC_DECLARE
+
+struct Level {
+  const char* name;
+  const Codec* const* codecs;  // in the order of CC_CODECS, null-terminated
+  uint32_t (*checksum)(const uint8_t*, uint64_t);
+  bool (*accumulate)(uint32_t dtype, uint32_t acc_dtype, const void* src, void* dst, uint64_t n);
+};
+
+// Best level that this processor has and that was built first; null-terminated.
+const Level* const* levels();
+}  // namespace compcoll
