@@ -1,0 +1,1 @@
+"""The verbs of algorithms, real (`mpi`) and in virtual time (`simulated`)."""

@@ -1,0 +1,48 @@
+"""Allreduce and Reduce: a reduce-scatter, then an allgather or a gather, chunk by chunk.
+
+Rabenseifner, "Optimization of Collective Reduction Operations" (2004). The second half of one chunk
+overlaps with the first half of the next. All ranks take the values that the owner's frame decodes to.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from compcoll.algorithms.allgather import ring_column
+
+
+async def allreduce(rt, send: list, recv: list, column_sum, owner_exact: bool = False) -> None:
+    """The sum over ranks of ``send`` arrives as ``recv`` everywhere; both are cut into P blocks alike."""
+    sources = zip_longest(*map(rt.chunks, send))
+    targets = zip_longest(*map(rt.chunks, recv))
+
+    async def one(tag: int, source, target) -> None:
+        total, error = await column_sum(rt, source, target[rt.rank], tag)
+        if total is not None:
+            await rt.round(total, target[rt.rank], error)
+        await ring_column(rt, target[rt.rank], target, tag, owner_exact, error)
+
+    await rt.all(one(tag, s, t) for tag, (s, t) in enumerate(zip(sources, targets, strict=True)))
+
+
+async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> None:
+    """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
+    sources = list(zip_longest(*map(rt.chunks, send)))
+    targets = list(zip_longest(*map(rt.chunks, recv))) if rt.rank == root else [None] * len(sources)
+
+    async def one(tag: int, source, target) -> None:
+        own = target[root] if target else None
+        total, error = await column_sum(rt, source, own, tag)
+        if rt.rank != root:
+            if total is not None:
+                await rt.send(await rt.encode(total, error), root, tag)
+            return
+        arriving = [
+            (rt.recv(p, target[p], tag), target[p]) for p in range(rt.size) if p != root and target[p] is not None
+        ]
+        if total is not None:
+            await rt.round(total, own, error)
+        for future, into in arriving:
+            await rt.decode(await future, into)
+
+    await rt.all(one(tag, s, t) for tag, (s, t) in enumerate(zip(sources, targets, strict=True)))

@@ -1,0 +1,73 @@
+"""Reduce_scatter(_block): sums over all ranks, block p at rank p.
+
+``ring_sum`` (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009) decodes, adds and
+encodes at each of its P - 1 hops, and so rounds P - 1 times. ``direct_sum`` encodes every piece once and
+adds at its owner, always in the same order: each contribution is rounded once.
+
+Both work on a column, one chunk of every rank's block with equal tag (``None`` where a block has no such
+chunk), and return the accumulator with this rank's sum and the sum's absolute error.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+
+async def reduce_scatter(rt, send: list, into, column_sum) -> None:
+    """The sum over ranks of ``send[rank]`` arrives as ``into``."""
+    columns = list(zip_longest(*map(rt.chunks, send)))
+    outs = rt.chunks(into)
+
+    async def one(tag: int) -> None:
+        out = outs[tag] if tag < len(outs) else None
+        total, error = await column_sum(rt, columns[tag], out, tag)
+        if out is not None:
+            await rt.round(total, out, error)
+
+    await rt.all(one(tag) for tag in range(len(columns)))
+
+
+async def ring_sum(rt, column, into, tag: int):
+    """Partial sums travel once around the ring."""
+    left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
+    total, error = column[left], 0.0
+    for hop in range(2, rt.size + 1):
+        chunk = column[(rt.rank - hop) % rt.size]
+        arriving = rt.recv(left, chunk, tag) if chunk is not None else None
+        sent = rt.send(await rt.encode(total, error), right, tag) if total is not None else None
+        total = None
+        if arriving is not None:
+            total = rt.accumulator(chunk, into if hop == rt.size else None)
+            frame = await arriving
+            await rt.decode_add(frame, total)
+            error = frame.bound
+        if sent is not None:
+            await sent
+    return total, error
+
+
+async def direct_sum(rt, column, into, tag: int):
+    """Every piece goes straight to its owner."""
+    mine, total, error = column[rt.rank], None, 0.0
+    arriving = []
+    if mine is not None:
+        arriving = [rt.recv((rt.rank + step) % rt.size, mine, tag) for step in range(1, rt.size)]
+    deliveries = rt.start(_deliver(rt, column, tag))
+    if mine is not None:
+        total = rt.accumulator(mine, into)
+    for future in arriving:
+        frame = await future
+        await rt.decode_add(frame, total)
+        error += frame.bound
+    await deliveries
+    return total, error
+
+
+async def _deliver(rt, column, tag: int) -> None:
+    sent = []
+    for step in range(1, rt.size):
+        dest = (rt.rank - step) % rt.size
+        if column[dest] is not None:
+            sent.append(rt.send(await rt.encode(column[dest]), dest, tag))
+    for future in sent:
+        await future

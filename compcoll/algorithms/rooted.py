@@ -1,0 +1,29 @@
+"""Gather(v) and Scatter(v): every rank's block streams straight to or from the root."""
+
+from __future__ import annotations
+
+from compcoll.algorithms.stream import recv_block, send_block
+
+
+async def gather(rt, mine, blocks: list, root: int) -> None:
+    """``mine`` arrives at the root as ``blocks[rank]``; ``blocks`` is looked at only there."""
+    if rt.rank != root:
+        await send_block(rt, mine, root)
+        return
+    for step in range(1, rt.size):
+        source = (root + step) % rt.size
+        rt.start(recv_block(rt, blocks[source], source))
+    if mine is not None:
+        await rt.copy(mine, blocks[root])
+
+
+async def scatter(rt, blocks: list, mine, root: int) -> None:
+    """``blocks[rank]`` of the root arrives as ``mine``; ``blocks`` is looked at only there."""
+    if rt.rank != root:
+        await recv_block(rt, mine, root)
+        return
+    for step in range(1, rt.size):
+        dest = (root + step) % rt.size
+        rt.start(send_block(rt, blocks[dest], dest))
+    if mine is not None:
+        await rt.copy(blocks[root], mine)

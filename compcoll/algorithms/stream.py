@@ -1,0 +1,34 @@
+"""A block from one rank to another, chunk by chunk: what most algorithms are made of.
+
+Chunks are encoded, sent, received and decoded at the same time, a window of them at once: while one is
+on the wire the next one is being compressed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW = 4
+
+
+async def send_block(rt, block, dest: int, tag: int = 0) -> None:
+    """Encode and send a block, at most `WINDOW` chunks of it in flight."""
+    in_flight: deque = deque()
+    for chunk in rt.chunks(block):
+        if len(in_flight) == WINDOW:
+            await in_flight.popleft()
+        in_flight.append(rt.send(await rt.encode(chunk), dest, tag))
+    for sent in in_flight:
+        await sent
+
+
+async def recv_block(rt, block, source: int, tag: int = 0, consume=None) -> None:
+    """Receive a block and decode it in place, or hand each (frame, chunk) to ``consume`` in order."""
+    consume = consume or rt.decode
+    chunks = rt.chunks(block)
+    arriving = deque(rt.recv(source, chunk, tag) for chunk in chunks[:WINDOW])
+    for i, chunk in enumerate(chunks):
+        frame = await arriving.popleft()
+        if i + WINDOW < len(chunks):
+            arriving.append(rt.recv(source, chunks[i + WINDOW], tag))
+        await consume(frame, chunk)

@@ -1,0 +1,100 @@
+"""The verbs' work on host memory: what real and simulated ranks share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from compcoll import frame as frames
+from compcoll.codecs.base import SLACK, Codec, accumulator_dtype, decode_add, decode_into
+from compcoll.errors import FrameError
+from compcoll.runtime.pool import Pool
+
+__all__ = ["Frame", "HostWork"]
+
+
+class Frame:
+    """A frame in scratch memory; one without ``info`` is poisoned: something it depends on failed."""
+
+    __slots__ = ("data", "info")
+
+    def __init__(self, data: np.ndarray, info: frames.FrameInfo | None):
+        self.data, self.info = data, info
+
+    @property
+    def bound(self) -> float:
+        """Largest absolute error of its values; 0 where it is exact."""
+        return self.info.bound if self.info else 0.0
+
+
+POISON = Frame(np.empty(0, np.uint8), None)
+
+
+class HostWork:
+    """Encoding and decoding of one call, without a word about when and where it runs.
+
+    Attributes
+    ----------
+    bound : float
+        Largest absolute error of any value that was decoded, NaN where it is not known.
+    used : Counter
+        Frames encoded, by the codec that they name.
+    fallbacks : int
+        Frames that went lossless because their lossy codec could not carry them.
+    """
+
+    def __init__(self, codec: Codec, pool: Pool, checksum: bool = True):
+        self.codec, self.pool, self.checksum = codec, pool, checksum
+        self.bound = 0.0
+        self.used: Counter[str] = Counter()
+        self.fallbacks = 0
+
+    def encode(self, block: np.ndarray, carried: float) -> Frame:
+        out = self.pool.get(frames.HEADER_NBYTES + block.nbytes + SLACK)
+        data = self.codec.encode_into(block, out, carried, self.checksum)
+        return Frame(data, frames.inspect(data))
+
+    def count(self, frame: Frame) -> None:
+        """Note which codec an encoded frame really names."""
+        if frame.info:
+            self.used[frame.info.codec] += 1
+            self.fallbacks += frame.info.fallback
+
+    def received(self, data: np.ndarray) -> Frame:
+        """A frame of arrived bytes; FrameError where they are none."""
+        return Frame(data, frames.inspect(data)) if data.size else POISON
+
+    def decode(self, frame: Frame, into: np.ndarray) -> float:
+        info = self._checked(frame, into)
+        decode_into(frame.data, info, into)
+        return info.bound
+
+    def decode_add(self, frame: Frame, into: np.ndarray) -> float:
+        info = self._checked(frame, into)
+        decode_add(frame.data, into, scratch=self.pool.get(info.nbytes))
+        return info.bound
+
+    def note_bound(self, bound: float) -> None:
+        """The result has a value with this absolute error."""
+        if bound != bound or bound > self.bound:
+            self.bound = bound
+
+    def accumulator(self, block: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+        dtype = accumulator_dtype(block.dtype)
+        if into is None or into.dtype != dtype:
+            into = self.pool.get(block.size * dtype.itemsize)[: block.size * dtype.itemsize].view(dtype)
+        np.copyto(into, block)
+        return into
+
+    @staticmethod
+    def _checked(frame: Frame, into: np.ndarray) -> frames.FrameInfo:
+        info = frame.info
+        if info is None:
+            raise FrameError("another rank met an error before it could send this block")
+        if info.size != into.size or accumulator_dtype(info.dtype) != accumulator_dtype(into.dtype):
+            raise FrameError(
+                f"a frame of {info.size} {info.dtype} came for a block of {into.size} {into.dtype}: "
+                "the ranks' counts or types differ"
+            )
+        return info

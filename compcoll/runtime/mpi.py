@@ -1,0 +1,186 @@
+"""The real runtime: mpi4py requests, worker threads where cores are free, one event loop."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.errors import FrameError
+from compcoll.frame import HEADER_NBYTES
+from compcoll.runtime.base import Future, Runtime
+from compcoll.runtime.host import POISON, Frame, HostWork
+
+__all__ = ["MPIRuntime", "idle_cores"]
+
+
+def idle_cores(node: MPI.Comm) -> int:
+    """Cores that each rank of a node may use besides the one that it runs on."""
+    return max(0, len(os.sched_getaffinity(0)) // node.Get_size() - 1)
+
+
+class MPIRuntime(Runtime):
+    """One rank's verbs within one call.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        A communicator that carries nothing else.
+    work : HostWork
+        Codec and counters of the call.
+    chunk_nbytes : int
+        Size of the chunks that blocks are cut into.
+    pool : ThreadPoolExecutor, optional
+        Threads that encode and decode; without it that is done in between, by the calling thread.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, work: HostWork, chunk_nbytes: int, threads: ThreadPoolExecutor | None = None
+    ):
+        super().__init__()
+        self.comm, self.work, self.threads = comm, work, threads
+        self.rank, self.size = comm.rank, comm.size
+        self.chunk_nbytes = chunk_nbytes
+        self.raw_nbytes = self.wire_nbytes = self.messages = 0
+        self.seconds = {"encode": 0.0, "decode": 0.0, "wait": 0.0}
+        self._requests: list[MPI.Request] = []
+        self._arrivals: list[Callable[[MPI.Status], None]] = []
+        self._statuses: list[MPI.Status] = []
+        self._finished: deque[tuple[Future, object]] = deque()
+        self._in_threads = 0
+
+    # -- verbs
+
+    async def encode(self, block: np.ndarray, carried: float = 0.0) -> Frame:
+        if self.error is not None:
+            return POISON
+        frame = await self._work("encode", self.work.encode, block, carried)
+        if frame is None:
+            return POISON
+        self.work.count(frame)
+        return frame
+
+    async def decode(self, frame: Frame, into: np.ndarray) -> None:
+        bound = await self._work("decode", self.work.decode, frame, into)
+        if bound:
+            self.work.note_bound(bound)
+
+    async def decode_add(self, frame: Frame, into: np.ndarray) -> None:
+        await self._work("decode", self.work.decode_add, frame, into)
+
+    def send(self, frame: Frame, dest: int, tag: int = 0) -> Future:
+        future = Future()
+        request = self.comm.Isend([frame.data, MPI.BYTE], dest, tag)
+        if frame.info:
+            self.raw_nbytes += frame.info.nbytes
+        self.wire_nbytes += frame.data.size
+        self.messages += 1
+        self._expect(request, lambda status, keep=frame: future.set())
+        return future
+
+    def recv(self, source: int, like: np.ndarray, tag: int = 0) -> Future:
+        future = Future()
+        data = self.work.pool.get(HEADER_NBYTES + like.size * max(like.itemsize, 4))
+        request = self.comm.Irecv([data, MPI.BYTE], source, tag)
+
+        def arrived(status: MPI.Status) -> None:
+            try:
+                future.set(self.work.received(data[: status.Get_count(MPI.BYTE)]))
+            except FrameError as error:
+                self.fail(error)
+                future.set(POISON)
+
+        self._expect(request, arrived)
+        return future
+
+    async def copy(self, block: np.ndarray, into: np.ndarray) -> None:
+        if block is not into and block.ctypes.data != into.ctypes.data:
+            await self._work("decode", np.copyto, into, block)
+
+    def accumulator(self, block: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
+        return self.work.accumulator(block, into)
+
+    async def round(self, accumulator: np.ndarray, into: np.ndarray, error: float) -> None:
+        if error:
+            self.work.note_bound(error)
+        if accumulator is not into:
+            await self._work("decode", np.copyto, into, accumulator, "same_kind")
+
+    def n_chunks(self, block: np.ndarray) -> int:
+        return -(-block.nbytes // self.chunk_nbytes)
+
+    # -- the event loop
+
+    def run(self, coroutine: Coroutine) -> None:
+        """Drive an algorithm, and all it starts, to the end; raises the first error that any met."""
+        self.start(coroutine)
+        while self.running or self._requests:
+            if self.ready:
+                self.ready.popleft().step()
+                self._poll()
+            elif not self._poll():
+                self._idle()
+        if self.error is not None:
+            raise self.error
+
+    def _idle(self) -> None:
+        """Wait until a message or a thread is done, leaving the core to whoever wants it."""
+        if not self._requests and not self._in_threads:
+            raise RuntimeError("the algorithm waits for something that nobody does")
+        start = perf_counter()
+        while not self._poll():
+            os.sched_yield()
+        self.seconds["wait"] += perf_counter() - start
+
+    def _expect(self, request: MPI.Request, arrived: Callable[[MPI.Status], None]) -> None:
+        self._requests.append(request)
+        if len(self._statuses) < len(self._requests):
+            self._statuses.append(MPI.Status())
+        self._arrivals.append(arrived)
+
+    def _poll(self) -> bool:
+        """Let MPI and the threads report what is done; whether anything was."""
+        moved = False
+        if self._requests:
+            done = MPI.Request.Testsome(self._requests, self._statuses)
+            if done:
+                moved = True
+                self._retire(done)
+        while self._finished:
+            moved = True
+            future, value = self._finished.popleft()
+            self._in_threads -= 1
+            future.set(value)
+        return moved
+
+    def _retire(self, done: list[int]) -> None:
+        arrivals = [self._arrivals[i] for i in done]
+        for i in sorted(done, reverse=True):
+            del self._requests[i], self._arrivals[i]
+        for arrived, status in zip(arrivals, self._statuses, strict=False):
+            arrived(status)
+
+    async def _work(self, stage: str, function: Callable, *args):
+        """Call a function in a thread, or here and now where no core is free; None where it failed."""
+        future = Future()
+        if self.threads is None:
+            self._finished.append((future, self._guarded(stage, function, args)))
+        else:
+            job = self.threads.submit(self._guarded, stage, function, args)
+            job.add_done_callback(lambda job: self._finished.append((future, job.result())))
+        self._in_threads += 1
+        return await future
+
+    def _guarded(self, stage: str, function: Callable, args: tuple):
+        start = perf_counter()
+        try:
+            return function(*args)
+        except Exception as error:
+            self.fail(error)
+        finally:
+            self.seconds[stage] += perf_counter() - start

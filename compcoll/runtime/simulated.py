@@ -1,0 +1,253 @@
+"""The simulated runtime: any number of ranks in one process, under a virtual clock.
+
+The same coroutines run over it as over MPI. Ranks, their encoders and the network's ports are busy for
+as long as a `Profile` says; everything else takes no time. It proves that an algorithm ends and
+delivers every byte, and predicts how long it would take.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from compcoll.frame import HEADER_NBYTES
+from compcoll.runtime.base import Future, Runtime
+
+__all__ = ["DeadlockError", "Link", "Profile", "SimulatedRuntime", "World", "simulate"]
+
+
+class DeadlockError(RuntimeError):
+    """Ranks wait for messages that nobody sends."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A port of the network: seconds until the first byte, bytes per second, seconds of CPU a message."""
+
+    latency: float
+    bandwidth: float
+    overhead: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What simulated ranks run on.
+
+    Attributes
+    ----------
+    network, node : Link
+        Between nodes, where all ranks of a node share one port each way, and inside one.
+    ranks_per_node : int
+    encode, decode : float
+        Speed of the codec, uncompressed bytes per second; infinite where nothing is coded.
+    ratio : float
+        Uncompressed bytes per compressed byte.
+    call : float
+        Seconds that each encoding or decoding costs besides.
+    chunk_nbytes : int
+        Size of the chunks that blocks are cut into.
+    workers : int
+        Encodings that one rank runs at a time, next to its messages; 0: in between them.
+    """
+
+    network: Link = Link(20e-6, 125e6)
+    node: Link = Link(1e-6, 8e9)
+    ranks_per_node: int = 1
+    encode: float = 2e9
+    decode: float = 2e9
+    ratio: float = 1.0
+    call: float = 0.0
+    chunk_nbytes: int = 1 << 20
+    workers: int = 0
+
+    def with_(self, **changes: Any) -> Profile:
+        """The same profile with some attributes changed."""
+        return replace(self, **changes)
+
+
+class SizeBlock:
+    """A block of which only the size is simulated."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int):
+        self.nbytes = nbytes
+
+    def __len__(self) -> int:
+        return self.nbytes
+
+    def __getitem__(self, part: slice) -> SizeBlock:
+        return SizeBlock(len(range(*part.indices(self.nbytes))))
+
+
+class SimulatedFrame:
+    """A copy of a block's values, or only its size."""
+
+    __slots__ = ("bound", "nbytes", "values")
+
+    def __init__(self, block, bound: float, ratio: float):
+        self.values = block.copy() if isinstance(block, np.ndarray) else None
+        self.nbytes = HEADER_NBYTES + int(block.nbytes / ratio)
+        self.bound = bound
+
+
+class World:
+    """Virtual time, the event queue, and who waits for which message."""
+
+    def __init__(self, size: int, profile: Profile):
+        self.profile = profile
+        self.now = 0.0
+        self.ranks = [SimulatedRuntime(self, rank, size) for rank in range(size)]
+        self.messages = self.wire_nbytes = 0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        self._free: defaultdict[tuple, float] = defaultdict(float)
+        self._arrived: defaultdict[tuple, deque] = defaultdict(deque)
+        self._wanted: defaultdict[tuple, deque[Future]] = defaultdict(deque)
+        self._awake: deque[SimulatedRuntime] = deque()
+
+    def run(self, algorithm: Callable[[SimulatedRuntime], Coroutine]) -> float:
+        """Run an algorithm on all ranks; the seconds until the last one is done."""
+        for rt in self.ranks:
+            rt.start(algorithm(rt))
+            self._awake.append(rt)
+        finished = 0.0
+        while True:
+            while self._awake:
+                self._awake.popleft().drain()
+            if not self._events:
+                break
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+            finished = self.now
+        self._check()
+        return finished
+
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        """Do something at a time not before now."""
+        self._count += 1
+        heapq.heappush(self._events, (time, self._count, action))
+
+    def occupy(self, resource: tuple, start: float, seconds: float) -> float:
+        """Use a resource when it is next free; the time when that ends."""
+        end = max(start, self._free[resource]) + seconds
+        self._free[resource] = end
+        return end
+
+    def finish(self, rt: SimulatedRuntime, future: Future, value=None) -> None:
+        """Complete a future of a rank, and let the rank go on."""
+        future.set(value)
+        self._awake.append(rt)
+
+    def transmit(self, rt: SimulatedRuntime, frame: SimulatedFrame, dest: int, tag: int) -> Future:
+        """Send a frame: it leaves through one port and comes in through another, cut-through."""
+        profile, sent = self.profile, Future()
+        here, there = rt.rank // profile.ranks_per_node, dest // profile.ranks_per_node
+        link = profile.node if here == there else profile.network
+        ports = (("out", rt.rank), ("in", dest)) if here == there else (("nic", here), ("nin", there))
+        ready = self.occupy(("cpu", rt.rank, 0), self.now, link.overhead) if link.overhead else self.now
+        seconds = frame.nbytes / link.bandwidth
+        left = self.occupy(ports[0], ready, seconds)
+        came = self.occupy(ports[1], left - seconds + link.latency, seconds)
+        self.messages += 1
+        self.wire_nbytes += frame.nbytes
+        key = (rt.rank, dest, tag)
+        self.at(left, lambda: self.finish(rt, sent))
+        self.at(came, lambda: self._deliver(key, frame))
+        return sent
+
+    def expect(self, rt: SimulatedRuntime, source: int, tag: int) -> Future:
+        """Wait for a frame."""
+        key, future = (source, rt.rank, tag), Future()
+        if self._arrived[key]:
+            future.set(self._arrived[key].popleft())
+        else:
+            self._wanted[key].append(future)
+        return future
+
+    def _deliver(self, key: tuple, frame: SimulatedFrame) -> None:
+        if self._wanted[key]:
+            self.finish(self.ranks[key[1]], self._wanted[key].popleft(), frame)
+        else:
+            self._arrived[key].append(frame)
+
+    def _check(self) -> None:
+        for rt in self.ranks:
+            if rt.error is not None:
+                raise rt.error
+        stuck = [rt.rank for rt in self.ranks if rt.running]
+        if stuck:
+            wanted = [key for key, futures in self._wanted.items() if futures]
+            raise DeadlockError(f"ranks {stuck[:8]} wait for (source, dest, tag) {wanted[:8]}")
+        lost = [key for key, frames in self._arrived.items() if frames]
+        if lost:
+            raise DeadlockError(f"messages (source, dest, tag) {lost[:8]} were never received")
+
+
+class SimulatedRuntime(Runtime):
+    """One simulated rank."""
+
+    def __init__(self, world: World, rank: int, size: int):
+        super().__init__()
+        self.world, self.rank, self.size = world, rank, size
+        self.bound = 0.0
+
+    def drain(self) -> None:
+        """Run everything that can run now."""
+        while self.ready:
+            self.ready.popleft().step()
+
+    async def encode(self, block, carried: float = 0.0) -> SimulatedFrame:
+        frame = SimulatedFrame(block, carried, self.world.profile.ratio)
+        await self._busy(block.nbytes, self.world.profile.encode)
+        return frame
+
+    async def decode(self, frame: SimulatedFrame, into) -> None:
+        await self._busy(into.nbytes, self.world.profile.decode)
+        if frame.values is not None:
+            into[...] = frame.values
+
+    async def decode_add(self, frame: SimulatedFrame, into) -> None:
+        await self._busy(into.nbytes, self.world.profile.decode)
+        if frame.values is not None:
+            into += frame.values
+
+    def send(self, frame: SimulatedFrame, dest: int, tag: int = 0) -> Future:
+        return self.world.transmit(self, frame, dest, tag)
+
+    def recv(self, source: int, like, tag: int = 0) -> Future:
+        return self.world.expect(self, source, tag)
+
+    async def copy(self, block, into) -> None:
+        if isinstance(into, np.ndarray):
+            into[...] = block
+
+    def accumulator(self, block, into=None):
+        return block.copy() if isinstance(block, np.ndarray) else block
+
+    async def round(self, accumulator, into, error: float) -> None:
+        await self.copy(accumulator, into)
+
+    def n_chunks(self, block) -> int:
+        return -(-block.nbytes // self.world.profile.chunk_nbytes)
+
+    async def _busy(self, nbytes: int, speed: float) -> None:
+        world, profile = self.world, self.world.profile
+        seconds = nbytes / speed + profile.call
+        if not seconds:
+            return
+        workers = [("cpu", self.rank, i) for i in range(max(profile.workers, 1))]
+        worker = min(workers, key=lambda w: world._free[w])
+        future = Future()
+        world.at(world.occupy(worker, world.now, seconds), lambda: world.finish(self, future))
+        await future
+
+
+def simulate(size: int, algorithm: Callable[[SimulatedRuntime], Coroutine], profile: Profile) -> float:
+    """Seconds that an algorithm takes on ``size`` ranks of a profile."""
+    return World(size, profile).run(algorithm)
