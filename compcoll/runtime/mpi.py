@@ -16,12 +16,7 @@ from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.base import Future, Runtime
 from compcoll.runtime.host import POISON, Frame, HostWork
 
-__all__ = ["MPIRuntime", "idle_cores"]
-
-
-def idle_cores(node: MPI.Comm) -> int:
-    """Cores that each rank of a node may use besides the one that it runs on."""
-    return max(0, len(os.sched_getaffinity(0)) // node.Get_size() - 1)
+__all__ = ["MPIRuntime"]
 
 
 class MPIRuntime(Runtime):
@@ -35,14 +30,22 @@ class MPIRuntime(Runtime):
         Codec and counters of the call.
     chunk_nbytes : int
         Size of the chunks that blocks are cut into.
-    pool : ThreadPoolExecutor, optional
+    tags : tuple of int
+        First tag of the call, and how many it has.
+    threads : ThreadPoolExecutor, optional
         Threads that encode and decode; without it that is done in between, by the calling thread.
     """
 
     def __init__(
-        self, comm: MPI.Comm, work: HostWork, chunk_nbytes: int, threads: ThreadPoolExecutor | None = None
+        self,
+        comm: MPI.Comm,
+        work: HostWork,
+        chunk_nbytes: int,
+        tags: tuple[int, int],
+        threads: ThreadPoolExecutor | None = None,
     ):
         super().__init__()
+        self.first_tag, self.n_tags = tags
         self.comm, self.work, self.threads = comm, work, threads
         self.rank, self.size = comm.rank, comm.size
         self.chunk_nbytes = chunk_nbytes
@@ -75,7 +78,7 @@ class MPIRuntime(Runtime):
 
     def send(self, frame: Frame, dest: int, tag: int = 0) -> Future:
         future = Future()
-        request = self.comm.Isend([frame.data, MPI.BYTE], dest, tag)
+        request = self.comm.Isend([frame.data, MPI.BYTE], dest, self._tag(tag))
         if frame.info:
             self.raw_nbytes += frame.info.nbytes
         self.wire_nbytes += frame.data.size
@@ -86,7 +89,7 @@ class MPIRuntime(Runtime):
     def recv(self, source: int, like: np.ndarray, tag: int = 0) -> Future:
         future = Future()
         data = self.work.pool.get(HEADER_NBYTES + like.size * max(like.itemsize, 4))
-        request = self.comm.Irecv([data, MPI.BYTE], source, tag)
+        request = self.comm.Irecv([data, MPI.BYTE], source, self._tag(tag))
 
         def arrived(status: MPI.Status) -> None:
             try:
@@ -113,6 +116,9 @@ class MPIRuntime(Runtime):
 
     def n_chunks(self, block: np.ndarray) -> int:
         return -(-block.nbytes // self.chunk_nbytes)
+
+    def _tag(self, tag: int) -> int:
+        return self.first_tag + tag % self.n_tags
 
     # -- the event loop
 

@@ -1,0 +1,75 @@
+"""What compcoll keeps beside a communicator: a private duplicate, threads, scratch memory.
+
+It is made once per communicator, by all its ranks together, hangs on it as an MPI attribute, and is
+freed with it.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+from mpi4py import MPI
+
+from compcoll.runtime.pool import Pool
+
+__all__ = ["Context"]
+
+POOL = Pool()
+
+
+class Context:
+    """The private side of a communicator.
+
+    Attributes
+    ----------
+    shadow : MPI.Intracomm
+        Duplicate that carries the frames, so that no tag ever meets a user's.
+    link : str
+        ``"node"`` where all ranks share one, else ``"network"``.
+    threads : ThreadPoolExecutor or None
+        Workers for encoding and decoding, where each rank of a node has cores to spare.
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        self.shadow = MPI.Intracomm(comm).Dup()
+        node = self.shadow.Split_type(MPI.COMM_TYPE_SHARED)
+        self.link = "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
+        self.threads = _threads(_workers(node))
+        node.Free()
+        self.pool = POOL
+        self.calls = 0
+        self._tags = self.shadow.Get_attr(MPI.TAG_UB) // 64
+
+    @classmethod
+    def of(cls, comm: MPI.Intracomm) -> Context:
+        """The context of a communicator, made where there is none yet; collective."""
+        context = comm.Get_attr(_keyval())
+        if context is None:
+            context = cls(comm)
+            comm.Set_attr(_keyval(), context)
+        return context
+
+    def next_tags(self) -> tuple[int, int]:
+        """First tag and number of tags of the next call: 64 calls pass before a tag is used again."""
+        self.calls += 1
+        return (self.calls % 64) * self._tags, self._tags
+
+
+@cache
+def _keyval() -> int:
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, context: context.shadow.Free())
+
+
+def _workers(node: MPI.Intracomm) -> int:
+    """Threads for each rank: the cores that no rank of the node runs on, shared out; at most 8."""
+    if "COMPCOLL_THREADS" in os.environ:
+        return max(0, int(os.environ["COMPCOLL_THREADS"]))
+    cores = set().union(*node.allgather(os.sched_getaffinity(0)))
+    return min(8, max(0, len(cores) // node.Get_size() - 1))
+
+
+@cache
+def _threads(workers: int) -> ThreadPoolExecutor | None:
+    return ThreadPoolExecutor(workers, thread_name_prefix="compcoll") if workers else None

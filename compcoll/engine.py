@@ -1,0 +1,144 @@
+"""How a `Comm` runs a call: policy, decision, runtime, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isnan
+from time import perf_counter
+
+from mpi4py import MPI
+
+from compcoll import buffers
+from compcoll.calls import Call
+from compcoll.context import Context
+from compcoll.errors import FallbackError, PolicyError
+from compcoll.policy import Decision, Policy
+from compcoll.report import Report
+from compcoll.runtime.host import HostWork
+from compcoll.runtime.mpi import MPIRuntime
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """The state of an accelerated communicator and what all its methods do."""
+
+    # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
+    _context: Context | None = None
+    _policy = Policy()
+    _strict = _owner_exact = False
+    _rank, _size = 0, 1
+    _min_nbytes = 1 << 62
+    _name = ""
+    _last: Report | tuple[str, str] = ("", "no call yet")
+    calls_accelerated = 0
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._policy
+
+    @property
+    def report(self) -> Report:
+        """What the last call did, as this rank saw it."""
+        if not isinstance(self._last, Report):
+            op, reason = self._last
+            self._last = Report(op, False, reason)
+        return self._last
+
+    def _setup(self, make: Callable[[], Policy], strict: bool, owner_exact: bool) -> None:
+        """Agree with all ranks on a policy; every one of them raises where they do not."""
+        context = Context.of(self)
+        error, policy = None, None
+        try:
+            policy = make()
+            text = repr((policy, bool(strict), bool(owner_exact)))
+        except Exception as problem:
+            error, text = problem, f"{type(problem).__name__}: {problem}"
+        texts = context.shadow.allgather(text)
+        if error is not None:
+            raise error
+        if len(set(texts)) > 1:
+            other = next(rank for rank, theirs in enumerate(texts) if theirs != text)
+            raise PolicyError(f"rank {other} has {texts[other]}, and rank {context.shadow.rank} has {text}")
+        self._context, self._policy = context, policy
+        self._strict, self._owner_exact = bool(strict), bool(owner_exact)
+        self._rank, self._size = self.Get_rank(), self.Get_size()
+        self._min_nbytes = policy.min_nbytes if self._size > 1 else 1 << 62
+        self._name = self.Get_name()
+
+    # -- the way to MPI
+
+    def _small(self, op: str, spec, parts: int = 1) -> bool:
+        """Whether an argument of ``parts`` messages is surely below the threshold."""
+        if buffers.is_small(spec, self._min_nbytes * parts):
+            self._last = (op, "the messages are below min_nbytes")
+            return True
+        return False
+
+    def _to_mpi(self, method: Callable, *args):
+        """Call mpi4py's own method; arrays of bfloat16, which it does not know, in a form that it does."""
+        try:
+            return method(*args)
+        except BufferError:
+            specs = [buffers.without_bfloat16(a) if buffers.has_bfloat16(a) else a for a in args]
+            if all(a is b for a, b in zip(args, specs, strict=True)):
+                raise
+            return method(*specs)
+
+    # -- the way through compcoll
+
+    def _run(self, op: str, make: Callable[..., Call | None], *args) -> bool:
+        """Carry out a collective; False where it is MPI's to do."""
+        if self._context is None or self._size == 1:
+            self._last = (op, "a single rank sends nothing")
+            return False
+        call = make(self._rank, self._size, *args)
+        if call is None:
+            return self._declined(op, "the buffers' type is not accelerated")
+        decision = self._decide(op, call)
+        if decision.codec is None:
+            self._last = (op, decision.reason)
+            return False
+        self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact))
+        call.finish()
+        return True
+
+    def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Call | None], *args) -> bool:
+        """`_run` for reductions: only sums are accelerated."""
+        if reduction != MPI.SUM:
+            return self._declined(op, "only MPI.SUM is accelerated")
+        return self._run(op, make, *args)
+
+    def _declined(self, op: str, reason: str) -> bool:
+        if self._strict:
+            raise FallbackError(f"{op} would go to MPI unchanged: {reason}")
+        self._last = (op, reason)
+        return False
+
+    def _decide(self, op: str, call: Call) -> Decision:
+        return self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, self._context.link)
+
+    def _execute(self, op: str, decision: Decision, body: Callable) -> None:
+        """Run an algorithm and report what it did."""
+        context, start = self._context, perf_counter()
+        work = HostWork(decision.codec, context.pool)
+        rt = MPIRuntime(context.shadow, work, decision.chunk_nbytes, context.next_tags(), context.threads)
+        try:
+            rt.run(body(rt))
+        finally:
+            self.calls_accelerated += 1
+            self._last = _report(op, decision, rt, perf_counter() - start)
+        if self._strict and work.fallbacks:
+            raise FallbackError(
+                f"{op}: {work.fallbacks} chunks hold values that {decision.codec.spec} cannot carry"
+            )
+
+
+def _report(op: str, decision: Decision, rt: MPIRuntime, seconds: float) -> Report:
+    work = rt.work
+    return Report(
+        op, True, decision.reason, decision.codec.spec, decision.algorithm, rt.raw_nbytes, rt.wire_nbytes,
+        rt.messages, dict(work.used), work.fallbacks, None if isnan(work.bound) else work.bound,
+        {**rt.seconds, "total": seconds},
+    )  # fmt: skip

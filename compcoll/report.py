@@ -1,0 +1,68 @@
+"""What a call did: bytes, ratio, codecs really used, stage times, error bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One collective or point-to-point call, as this rank saw it.
+
+    Attributes
+    ----------
+    op : str
+        Name of the method, such as ``"Alltoall"``.
+    accelerated : bool
+        False where the call went to MPI unchanged.
+    reason : str
+        Why it ran as it did.
+    codec : str or None
+        Spec of the codec that the policy chose.
+    algorithm : str or None
+    raw_nbytes, wire_nbytes : int
+        Bytes that this rank would have sent uncompressed, and those that it sent, headers included.
+        Forwarded frames count each time.
+    messages : int
+        Frames sent.
+    codecs : dict of str to int
+        Chunks that this rank encoded, by the codec that was really used.
+    fallbacks : int
+        Chunks that went lossless because their lossy codec could not carry them.
+    error_bound : float or None
+        Largest absolute error of any value of this rank's result, after all hops, without the rounding
+        of additions; 0 if the result is exact, None where the codec has no bound.
+    seconds : dict of str to float
+        Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
+    """
+
+    op: str
+    accelerated: bool
+    reason: str
+    codec: str | None = None
+    algorithm: str | None = None
+    raw_nbytes: int = 0
+    wire_nbytes: int = 0
+    messages: int = 0
+    codecs: dict[str, int] = field(default_factory=dict)
+    fallbacks: int = 0
+    error_bound: float | None = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Uncompressed bytes per byte on the wire; 1 where nothing was sent."""
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    def __str__(self) -> str:
+        if not self.accelerated:
+            return f"{self.op}: to MPI unchanged ({self.reason})"
+        used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded"
+        bound = "unknown" if self.error_bound is None else f"{self.error_bound:.3g}"
+        times = ", ".join(f"{stage} {1e3 * t:.2f} ms" for stage, t in self.seconds.items())
+        return (
+            f"{self.op}: {self.codec} by {self.algorithm}, {self.raw_nbytes} -> {self.wire_nbytes} bytes "
+            f"({self.ratio:.2f}x), {used}, {self.fallbacks} fallbacks, error <= {bound}; {times}"
+        )
