@@ -12,6 +12,7 @@ from functools import cache
 
 from mpi4py import MPI
 
+from compcoll.messages import Inbox
 from compcoll.runtime.pool import Pool
 
 __all__ = ["Context"]
@@ -28,6 +29,12 @@ class Context:
         Duplicate that carries the frames, so that no tag ever meets a user's.
     link : str
         ``"node"`` where all ranks share one, else ``"network"``.
+    pairs : MPI.Intracomm
+        Another one, for the chunks of point-to-point messages.
+    inbox : Inbox
+        Point-to-point messages on their way in.
+    multithreaded : bool
+        Whether all ranks may call MPI from several threads.
     threads : ThreadPoolExecutor or None
         Workers for encoding and decoding, where each rank of a node has cores to spare.
     """
@@ -39,7 +46,10 @@ class Context:
         self.threads = _threads(_workers(node))
         node.Free()
         self.pool = POOL
-        self.calls = 0
+        self.multithreaded = self.shadow.allreduce(MPI.Query_thread(), MPI.MIN) == MPI.THREAD_MULTIPLE
+        self.pairs = self.shadow.Dup()
+        self.inbox = Inbox(MPI.Intracomm(comm))
+        self.calls = self.streams = 0
         self._tags = self.shadow.Get_attr(MPI.TAG_UB) // 64
 
     @classmethod
@@ -51,6 +61,16 @@ class Context:
             comm.Set_attr(_keyval(), context)
         return context
 
+    def free(self) -> None:
+        """Free the private communicators; collective."""
+        self.pairs.Free()
+        self.shadow.Free()
+
+    def next_stream(self) -> int:
+        """Tag of the next compressed message's chunks."""
+        self.streams += 1
+        return self.streams % (64 * self._tags)
+
     def next_tags(self) -> tuple[int, int]:
         """First tag and number of tags of the next call: 64 calls pass before a tag is used again."""
         self.calls += 1
@@ -59,7 +79,7 @@ class Context:
 
 @cache
 def _keyval() -> int:
-    return MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, context: context.shadow.Free())
+    return MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, context: context.free())
 
 
 def _workers(node: MPI.Intracomm) -> int:

@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from compcoll import buffers
 from compcoll.calls import Call
+from compcoll.codecs import codec
 from compcoll.context import Context
 from compcoll.errors import FallbackError, PolicyError
 from compcoll.policy import Decision, Policy
@@ -119,26 +120,39 @@ class Engine:
     def _decide(self, op: str, call: Call) -> Decision:
         return self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, self._context.link)
 
-    def _execute(self, op: str, decision: Decision, body: Callable) -> None:
-        """Run an algorithm and report what it did."""
-        context, start = self._context, perf_counter()
-        work = HostWork(decision.codec, context.pool)
-        rt = MPIRuntime(context.shadow, work, decision.chunk_nbytes, context.next_tags(), context.threads)
+    def _runtime(self, decision: Decision | None, private: MPI.Intracomm | None = None) -> MPIRuntime:
+        """The verbs of one call; those of point-to-point calls choose their tags themselves."""
+        context = self._context
+        work = HostWork(decision.codec if decision else _RAW, context.pool)
+        tags = context.next_tags() if private is context.shadow else (0, 1 << 62)
+        chunk_nbytes = decision.chunk_nbytes if decision else 1
+        return MPIRuntime(private or context.pairs, work, chunk_nbytes, tags, context.threads)
+
+    def _execute(self, op: str, decision: Decision | None, body: Callable, private=None) -> None:
+        """Run an algorithm and report what it did; without a decision it only receives."""
+        start = perf_counter()
+        rt = self._runtime(decision, private or self._context.shadow)
         try:
             rt.run(body(rt))
         finally:
             self.calls_accelerated += 1
             self._last = _report(op, decision, rt, perf_counter() - start)
-        if self._strict and work.fallbacks:
+        if self._strict and rt.work.fallbacks:
             raise FallbackError(
-                f"{op}: {work.fallbacks} chunks hold values that {decision.codec.spec} cannot carry"
+                f"{op}: {rt.work.fallbacks} chunks hold values that {decision.codec.spec} cannot carry"
             )
 
 
-def _report(op: str, decision: Decision, rt: MPIRuntime, seconds: float) -> Report:
+_RAW = codec("raw")
+
+
+def _report(op: str, decision: Decision | None, rt: MPIRuntime, seconds: float) -> Report:
     work = rt.work
+    reason, spec, algorithm = "received as it came", None, "stream"
+    if decision is not None:
+        reason, spec, algorithm = decision.reason, decision.codec.spec, decision.algorithm
     return Report(
-        op, True, decision.reason, decision.codec.spec, decision.algorithm, rt.raw_nbytes, rt.wire_nbytes,
+        op, True, reason, spec, algorithm, rt.raw_nbytes, rt.wire_nbytes,
         rt.messages, dict(work.used), work.fallbacks, None if isnan(work.bound) else work.bound,
         {**rt.seconds, "total": seconds},
     )  # fmt: skip

@@ -12,9 +12,14 @@ WINDOW = 4
 
 
 async def send_block(rt, block, dest: int, tag: int = 0) -> None:
-    """Encode and send a block, at most `WINDOW` chunks of it in flight."""
+    """Encode and send a block."""
+    await send_chunks(rt, rt.chunks(block), dest, tag)
+
+
+async def send_chunks(rt, chunks: list, dest: int, tag: int = 0) -> None:
+    """Encode and send chunks in order, at most `WINDOW` of them in flight."""
     in_flight: deque = deque()
-    for chunk in rt.chunks(block):
+    for chunk in chunks:
         if len(in_flight) == WINDOW:
             await in_flight.popleft()
         in_flight.append(rt.send(await rt.encode(chunk), dest, tag))

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -55,6 +56,7 @@ class MPIRuntime(Runtime):
         self._arrivals: list[Callable[[MPI.Status], None]] = []
         self._statuses: list[MPI.Status] = []
         self._finished: deque[tuple[Future, object]] = deque()
+        self._probes: list[tuple[Callable[[], Any], Future]] = []
         self._in_threads = 0
 
     # -- verbs
@@ -79,10 +81,7 @@ class MPIRuntime(Runtime):
     def send(self, frame: Frame, dest: int, tag: int = 0) -> Future:
         future = Future()
         request = self.comm.Isend([frame.data, MPI.BYTE], dest, self._tag(tag))
-        if frame.info:
-            self.raw_nbytes += frame.info.nbytes
-        self.wire_nbytes += frame.data.size
-        self.messages += 1
+        self.note_sent(frame.info.nbytes if frame.info else 0, frame.data.size)
         self._expect(request, lambda status, keep=frame: future.set())
         return future
 
@@ -120,12 +119,39 @@ class MPIRuntime(Runtime):
     def _tag(self, tag: int) -> int:
         return self.first_tag + tag % self.n_tags
 
+    # -- what point-to-point messages need besides
+
+    def request(self, request: MPI.Request, status: MPI.Status | None = None) -> Future:
+        """The completion of any request of MPI's; ``status`` is filled in."""
+        future = Future()
+
+        def completed(own: MPI.Status) -> None:
+            if status is not None:
+                status.source, status.tag, status.error = own.source, own.tag, own.error
+                status.Set_elements(MPI.BYTE, own.Get_elements(MPI.BYTE))
+            future.set()
+
+        self._expect(request, completed)
+        return future
+
+    def until(self, probe: Callable[[], Any]) -> Future:
+        """The first result of a function that is not None, called again and again."""
+        future = Future()
+        self._probes.append((probe, future))
+        return future
+
+    def note_sent(self, raw_nbytes: int, wire_nbytes: int) -> None:
+        """Count a message."""
+        self.raw_nbytes += raw_nbytes
+        self.wire_nbytes += wire_nbytes
+        self.messages += 1
+
     # -- the event loop
 
     def run(self, coroutine: Coroutine) -> None:
         """Drive an algorithm, and all it starts, to the end; raises the first error that any met."""
         self.start(coroutine)
-        while self.running or self._requests:
+        while self.running or self._requests or self._probes:
             if self.ready:
                 self.ready.popleft().step()
                 self._poll()
@@ -136,7 +162,7 @@ class MPIRuntime(Runtime):
 
     def _idle(self) -> None:
         """Wait until a message or a thread is done, leaving the core to whoever wants it."""
-        if not self._requests and not self._in_threads:
+        if not (self._requests or self._in_threads or self._probes):
             raise RuntimeError("the algorithm waits for something that nobody does")
         start = perf_counter()
         while not self._poll():
@@ -157,6 +183,11 @@ class MPIRuntime(Runtime):
             if done:
                 moved = True
                 self._retire(done)
+        for probe, future in tuple(self._probes):
+            if (found := probe()) is not None:
+                moved = True
+                self._probes.remove((probe, future))
+                future.set(found)
         while self._finished:
             moved = True
             future, value = self._finished.popleft()

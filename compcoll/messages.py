@@ -1,0 +1,191 @@
+"""Compressed point-to-point messages: how they are sent, recognised and received."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.algorithms.stream import send_chunks
+from compcoll.buffers import Message
+from compcoll.errors import FrameError
+from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
+from compcoll.runtime.host import Frame
+from compcoll.runtime.mpi import MPIRuntime
+from compcoll.runtime.progress import PROGRESS
+
+__all__ = ["Inbox", "send_message"]
+
+_TRAILER = struct.Struct("<QI")  # elements in all, tag of the other chunks
+#: An envelope may be larger than the message that it opens by this much.
+ROOM = HEADER_NBYTES + _TRAILER.size + 1
+
+
+async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: int, stream: int) -> None:
+    """Send a block as a compressed message on the user's communicator."""
+    first, *others = rt.chunks(block)
+    frame = await rt.encode(first)
+    end = frame.data.size + _TRAILER.size
+    envelope = rt.work.pool.get(end + 1)[: end + (1 - end % 2)]
+    envelope[: frame.data.size] = frame.data
+    _TRAILER.pack_into(envelope, frame.data.size, block.size, stream)
+    sent = rt.request(user.Isend([envelope, MPI.BYTE], dest, tag))
+    rt.note_sent(first.nbytes, envelope.size)
+    await send_chunks(rt, others, dest, stream)
+    await sent
+
+
+class Taken:
+    """A message that MPI has handed over: an envelope, or an odd number of plain bytes after all."""
+
+    __slots__ = ("data", "info", "n", "source", "stream", "tag")
+
+    def __init__(self, data: np.ndarray, source: int, tag: int):
+        self.data, self.source, self.tag = data, source, tag
+        self.info: FrameInfo | None = None
+        self.n, self.stream = data.size, 0
+        try:
+            info = inspect(data)
+            self.n, self.stream = _TRAILER.unpack_from(data, info.frame_nbytes)
+            self.info = info
+        except (FrameError, struct.error):
+            pass
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole message, uncompressed."""
+        return self.n * self.info.dtype.itemsize if self.info else self.n
+
+    def fill(self, status: MPI.Status | None) -> None:
+        """Say in a status what MPI would have said of the uncompressed message."""
+        if status is not None:
+            status.source, status.tag, status.error = self.source, self.tag, MPI.SUCCESS
+            status.Set_elements(MPI.BYTE, self.nbytes)
+
+    async def deliver(self, rt: MPIRuntime, message: Message, status: MPI.Status | None) -> None:
+        """Put the message, with the chunks that follow, into a buffer."""
+        self.fill(status)
+        memory = message.target(0).view(np.uint8)
+        if self.nbytes > memory.size:  # the other chunks have to be taken all the same
+            rt.fail(MPI.Exception(MPI.ERR_TRUNCATE))
+            memory = np.empty(self.nbytes, np.uint8)
+        if self.info is None:
+            if self.nbytes % message.dtype.itemsize:
+                rt.fail(FrameError(f"{self.nbytes} bytes from rank {self.source} are no whole message"))
+            memory[: self.nbytes] = self.data[: memory.size]
+            return
+        block, step = memory[: self.nbytes].view(self.info.dtype), max(self.info.size, 1)
+        rt.start(rt.decode(Frame(self.data[: self.info.frame_nbytes], self.info), block[:step]))
+        chunks = [block[i : i + step] for i in range(step, self.n, step)]
+        await rt.all(_chunk(rt, rt.recv(self.source, chunk, self.stream), chunk) for chunk in chunks)
+
+
+async def _chunk(rt: MPIRuntime, arriving, chunk: np.ndarray) -> None:
+    await rt.decode(await arriving, chunk)
+
+
+class Inbox:
+    """The receiving side of a communicator, with the messages that a probe had to open.
+
+    Attributes
+    ----------
+    user : MPI.Intracomm
+        The user's communicator as mpi4py knows it.
+    waiting : list of Taken
+        Opened messages, in the order of their arrival; the next receives look here first.
+    """
+
+    def __init__(self, user: MPI.Intracomm):
+        self.user = user
+        self.waiting: list[Taken] = []
+
+    def find(self, source: int, tag: int) -> Taken | None:
+        """The first opened message that a receive would match."""
+        for taken in self.waiting:
+            if source in (MPI.ANY_SOURCE, taken.source) and tag in (MPI.ANY_TAG, taken.tag):
+                return taken
+        return None
+
+    def keep(self, matched: MPI.Message, status: MPI.Status) -> Taken:
+        """Open a matched message and keep it for a receive."""
+        taken = _open(matched, status)
+        self.waiting.append(taken)
+        return taken
+
+    async def receive(self, rt: MPIRuntime, buf, message: Message, source: int, tag: int, status) -> None:
+        """Receive the next message, compressed or not."""
+        taken = self.find(source, tag)
+        if taken is not None:
+            self.waiting.remove(taken)
+        else:
+            arrived = MPI.Status()
+            matched = await rt.until(lambda: self.user.Improbe(source, tag, arrived))
+            if arrived.Get_count(MPI.BYTE) % 2 == 0 or message.dtype.itemsize == 1:
+                await rt.request(matched.Irecv(buf), status)
+                return
+            taken = _open(matched, arrived)
+        await taken.deliver(rt, message, status)
+
+    def receive_later(self, runtime: Callable, buf, message: Message, source: int, tag: int) -> MPI.Request:
+        """A request for the next message, completed by the progress thread."""
+        return Receive(self, runtime, buf, message, source, tag).request
+
+
+def _open(matched: MPI.Message, status: MPI.Status) -> Taken:
+    data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+    source, tag = status.source, status.tag
+    matched.Recv([data, MPI.BYTE])
+    return Taken(data, source, tag)
+
+
+class Receive:
+    """A nonblocking receive: MPI's own into scratch memory, then a generalised request."""
+
+    def __init__(self, inbox: Inbox, runtime: Callable, buf, message: Message, source: int, tag: int):
+        self.runtime, self.message, self.status = runtime, message, MPI.Status()
+        self.error: Exception | None = None
+        self.scratch = np.empty(message.nbytes + ROOM, np.uint8)
+        self.taken = inbox.find(source, tag)
+        self.arriving = MPI.REQUEST_NULL
+        if self.taken is not None:
+            inbox.waiting.remove(self.taken)
+        else:
+            self.arriving = inbox.user.Irecv([self.scratch, MPI.BYTE], source, tag)
+        self.request = MPI.Grequest.Start(self._query, None, self._cancel)
+        PROGRESS.watch(self.advance)
+
+    def advance(self) -> bool:
+        """Take one step without waiting for a message; whether the request is complete."""
+        if not self.arriving.Test(self.status):
+            return False
+        try:
+            if not self.status.Is_cancelled():
+                self._finish()
+        except Exception as error:
+            self.error = error
+        self.request.Complete()
+        return True
+
+    def _finish(self) -> None:
+        taken = self.taken
+        if taken is None:
+            nbytes = self.status.Get_count(MPI.BYTE)
+            taken = Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
+            if nbytes % 2 == 0:
+                taken.info, taken.n = None, nbytes
+        rt = self.runtime(None)
+        rt.run(taken.deliver(rt, self.message, self.status))
+        self.message.finish()
+
+    def _query(self, status: MPI.Status) -> None:
+        if self.error is not None:
+            raise self.error
+        status.source, status.tag = self.status.source, self.status.tag
+        status.Set_elements(MPI.BYTE, self.status.Get_elements(MPI.BYTE))
+        status.Set_cancelled(self.status.Is_cancelled())
+
+    def _cancel(self, completed: bool) -> None:
+        if not completed:
+            self.arriving.Cancel()
