@@ -35,7 +35,7 @@ class ZFP(Codec):
     last axis doubled, float16 and bfloat16 arrays as float32.
 
     Arrays with NaN or Inf, with a block of values below 2^-98 (float64: 2^-962) in magnitude, or with values
-    from 2^126 (2^1022) on are not representable and go out lossless.
+    from 2^125 (2^1021) on are not representable and go out lossless.
 
     References
     ----------

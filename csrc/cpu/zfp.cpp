@@ -36,8 +36,8 @@ int64_t judge(const Extent<L>& extent, uint64_t key, double* bound) {
   *bound = 0;
   if (!largest) return 0;
   int e = exponent(largest), e_min = exponent(W(~smallest + 1));
-  // Below, the scale overflows. Above, a decoded value could: |x| <= 3 2^E of a block that wraps around.
-  if (e_min < F::bits - 2 || e >= 2 * F::bias) return UNREPRESENTABLE;
+  // Below, the scale overflows. Above, a decoded value or the bound could, by a block that wraps around.
+  if (e_min < F::bits - 2 || e >= 2 * F::bias - 1) return UNREPRESENTABLE;
   using B = Bound<D, W>;
   // Rounding of this arithmetic itself is far below one part in 2^40.
   double error = __builtin_ldexp(B::truncation, int(key) - F::bits + 2 - F::bias) +
