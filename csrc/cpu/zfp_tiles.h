@@ -52,6 +52,10 @@ template <int N, int First>
 struct Strided {  // every fourth from First on, then every fourth from First + 1 on
   constexpr int operator()(int i) const { return i < N / 2 ? 4 * i + First : 4 * (i - N / 2) + First + 1; }
 };
+template <int Step, int First>
+struct Every {
+  constexpr int operator()(int i) const { return Step * i + First; }
+};
 template <int N, int First>
 struct Halves {
   constexpr int operator()(int i) const { return i < N / 2 ? First + i : First + N / 2 + i; }
