@@ -16,6 +16,7 @@ __all__ = ["codec", "codecs", "of_frame", "register"]
 _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
     "lossless": "compcoll.codecs.lossless:Lossless",
+    "zfp": "compcoll.codecs.zfp:ZFP",
 }
 
 

@@ -1,0 +1,103 @@
+// ZFP on the CPU: checks, and the choice of the kernel.
+#include "table.h"
+#include "zfp_blocks.h"
+#include "zfp_line.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+// Calls run(element, dimensions) with types in place of the numbers; UNSUPPORTED where there are none.
+template <class Run>
+int64_t with_types(const Args& args, Run run) {
+  auto with_ndim = [&](auto element) -> int64_t {
+    switch (args.ndim) {
+      case 1: return run(element, std::integral_constant<int, 1>());
+      case 2: return run(element, std::integral_constant<int, 2>());
+      case 3: return run(element, std::integral_constant<int, 3>());
+      default: return UNSUPPORTED;
+    }
+  };
+  switch (args.dtype) {
+    case FLOAT16: return with_ndim(Float16());
+    case BFLOAT16: return with_ndim(BFloat16());
+    case FLOAT32: case COMPLEX64: return with_ndim(Float32());
+    case FLOAT64: case COMPLEX128: return with_ndim(Float64());
+    default: return UNSUPPORTED;
+  }
+}
+
+template <class W>
+bool sound(const Args& args) {
+  uint64_t values = uint64_t(1) << 2 * args.ndim;
+  return args.params[0] >= Format<W>::header && args.params[0] <= values * Format<W>::bits && !args.params[1];
+}
+
+uint64_t values_per_element(const Args& args) { return args.dtype >= COMPLEX64 ? 2 : 1; }
+
+uint64_t payload_nbytes(const Grid& grid, uint64_t maxbits) { return (grid.count() * maxbits + 63) / 64 * 8; }
+
+// Calls run(words) with the number of words that hold a 1-D block.
+template <class W, class Run>
+int64_t with_words(int maxbits, Run run) {
+  switch ((maxbits - 1) / Format<W>::bits) {
+    case 0: return run(std::integral_constant<int, 1>());
+    case 1: return run(std::integral_constant<int, 2>());
+    case 2: return run(std::integral_constant<int, 3>());
+    default: return run(std::integral_constant<int, 4>());
+  }
+}
+
+template <class E, int D>
+int64_t encode_array(const Grid& grid, int maxbits, const void* src, void* dst, double* bound) {
+  auto s = static_cast<const uint8_t*>(src);
+  auto d = static_cast<uint8_t*>(dst);
+  if constexpr (D > 1) return encode_blocks<E, D>(grid, maxbits, s, d, bound);
+  else return with_words<typename E::Word>(maxbits, [&](auto words) {
+    return encode_line<E, decltype(words)::value>(grid, maxbits, s, d, bound);
+  });
+}
+
+template <class E, int D, bool Accumulate>
+int64_t decode_array(const Grid& grid, int maxbits, const void* payload, void* dst) {
+  auto p = static_cast<const uint8_t*>(payload);
+  auto d = static_cast<uint8_t*>(dst);
+  if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, d);
+  else with_words<typename E::Word>(maxbits, [&](auto words) -> int64_t {
+    decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, d);
+    return 0;
+  });
+  return 0;
+}
+
+int64_t encode(Args* args, const void* src, void* dst) {
+  Grid grid(*args, values_per_element(*args));
+  return with_types(*args, [&](auto element, auto ndim) -> int64_t {
+    using E = decltype(element);
+    if (!sound<typename E::Word>(*args)) return UNSUPPORTED;
+    uint64_t nbytes = payload_nbytes(grid, args->params[0]);
+    if (nbytes > args->capacity) return TOO_LARGE;
+    int64_t status =
+        encode_array<E, decltype(ndim)::value>(grid, args->params[0], src, dst, &args->bound);
+    return status ? status : int64_t(nbytes);
+  });
+}
+
+template <bool Accumulate>
+int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  Grid grid(*args, values_per_element(*args));
+  return with_types(*args, [&](auto element, auto ndim) -> int64_t {
+    using E = decltype(element);
+    if (!sound<typename E::Word>(*args) || nbytes != payload_nbytes(grid, args->params[0])) return BAD_STREAM;
+    if (Accumulate && args->acc_dtype != (sizeof(typename E::Stored) == 2 ? uint32_t(FLOAT32) : args->dtype))
+      return UNSUPPORTED;
+    return decode_array<E, decltype(ndim)::value, Accumulate>(grid, args->params[0], payload, dst);
+  });
+}
+
+}  // namespace zfp
+
+extern const Codec zfp_codec = {"zfp", zfp::encode, zfp::decode<false>, zfp::decode<true>, nullptr};
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

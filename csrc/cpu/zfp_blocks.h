@@ -1,0 +1,114 @@
+// ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
+// planes, then one by one through the plane coder.
+#pragma once
+#include "zfp_extent.h"
+#include "zfp_stream.h"
+#include "zfp_tiles.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+template <class W, int D>
+struct Block {
+  static constexpr int size = 1 << 2 * D, bits = 8 * sizeof(W), N = vector_nbytes / sizeof(W);
+
+  // Plane k of one lane, out of what to_planes left.
+  static uint64_t plane(const W* a, int lane, int k) {
+    if (size > bits) return a[k * N + lane] | uint64_t(a[(bits + k) % size * N + lane]) << (bits & 63);
+    uint64_t v = a[k % size * N + lane] >> (k / size * size % bits);
+    return low_bits(v, size);
+  }
+
+  static void set_plane(W* a, int lane, int k, uint64_t x) {
+    if (size > bits) {
+      a[k * N + lane] = W(x);
+      a[(bits + k) % size * N + lane] = W(x >> (bits & 63));
+    } else {
+      a[k % size * N + lane] |= W(x) << (k / size * size % bits);
+    }
+  }
+};
+
+template <class E, int D>
+int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
+  using T = Tiles<E, D>;
+  using L = typename T::L;
+  using W = typename T::W;
+  using F = Format<W>;
+  using B = Block<W, D>;
+  constexpr int N = T::N;
+  T tiles{grid};
+  Cursor at;
+  Extent<L> extent;
+  StreamWriter out{dst};
+  for (uint64_t left = grid.count(); left;) {
+    int count = left < N ? left : N;
+    L a[B::size], x[B::size], magnitude = {}, lowest = {};
+    tiles.load(at, count, src, a);
+    for (int i = 0; i < B::size; i++) {
+      L m = a[i] & W(~W(0) >> 1);
+      magnitude = m > magnitude ? m : magnitude;
+    }
+    extent.add_magnitude(magnitude);
+    L e = exponent(magnitude), scale = quantise_scale(e);
+    for (int i = 0; i < B::size; i++) a[i] = quantise(a[i], scale);
+    transform_forward<D>(a);
+    for (int i = 0; i < B::size; i++) x[i] = negabinary(a[order<D>(i)]);
+    to_planes<D>(x);
+    for (int lane = 0; lane < count; lane++) {
+      uint64_t block[block_words] = {};
+      if (magnitude[lane]) {
+        BitWriter bits{block};
+        bits.put(2 * uint64_t(e[lane]) + 1, F::header);
+        auto plane = [&](int k) { return B::plane(reinterpret_cast<const W*>(x), lane, k); };
+        int k = encode_planes<B::size>(bits, maxbits - F::header, F::bits, plane);
+        if (bits.fill) *bits.word = bits.pending;
+        lowest[lane] = k;
+      }
+      out.put(block, maxbits);
+    }
+    extent.template add_error<D>(e, lowest, magnitude);
+    at.advance(grid, count);
+    left -= count;
+  }
+  out.finish();
+  return judge<E, D>(extent, bound);
+}
+
+template <class E, int D, bool Accumulate>
+void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint8_t* dst) {
+  using T = Tiles<E, D, Accumulate>;
+  using L = typename T::L;
+  using W = typename T::W;
+  using F = Format<W>;
+  using B = Block<W, D>;
+  constexpr int N = T::N;
+  T tiles{grid};
+  Cursor at;
+  uint64_t pos = 0;
+  for (uint64_t left = grid.count(); left;) {
+    int count = left < N ? left : N;
+    L a[B::size], x[B::size] = {}, e = {};
+    for (int lane = 0; lane < count; lane++, pos += maxbits) {
+      uint64_t words[block_words];
+      extract(payload, pos, maxbits, words);
+      if (!(words[0] & 1)) continue;
+      e[lane] = low_bits(words[0], F::header) >> 1;
+      auto deposit = [&](int k, uint64_t p) { B::set_plane(reinterpret_cast<W*>(x), lane, k, p); };
+      decode_planes<B::size>(words, F::header, maxbits, F::bits, deposit);
+    }
+    to_planes<D>(x);
+    for (int i = 0; i < B::size; i++) a[order<D>(i)] = from_negabinary(x[i]);
+    transform_inverse<D>(a);
+    L scale = dequantise_scale(e);
+    for (int i = 0; i < B::size; i++) a[i] = dequantise(a[i], scale);
+    tiles.store(at, count, a, dst);
+    at.advance(grid, count);
+    left -= count;
+  }
+}
+
+}  // namespace zfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,120 @@
+// ZFP in 1 dimension: N blocks side by side, the plane coder too.
+#pragma once
+#include "../zfp_quads.h"
+#include "zfp_extent.h"
+#include "zfp_stream.h"
+#include "zfp_tiles.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+// NW words a lane to and from the stream, maxbits of them a block.
+template <int NW, class L>
+inline void put_lanes(StreamWriter& out, const L* words, int count, int maxbits) {
+  constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
+  if (maxbits == NW * bits && count == N && out.fill == 0) {
+    L row[NW];
+    for (int j = 0; j < NW; j++) row[j] = words[j];
+    if constexpr (NW == 2) row[0] = shuffle(words[0], words[1], Zip<N, 0>()), row[1] = shuffle(words[0], words[1], Zip<N, N / 2>());
+    if constexpr (NW == 4) interleave(row);
+    if (NW != 3) {
+      memcpy(out.dst, row, sizeof row);
+      out.dst += sizeof row;
+      return;
+    }
+  }
+  for (int lane = 0; lane < count; lane++)
+    for (int j = 0; j < NW; j++) {
+      int n = maxbits - j * bits < bits ? maxbits - j * bits : bits;
+      out.put(low_bits(words[j][lane], n), n);
+    }
+}
+
+template <int NW, class L>
+inline void get_lanes(const uint8_t* payload, uint64_t pos, L* words, int count, int maxbits) {
+  using W = typename lanes<L>::word;
+  constexpr int N = lanes<L>::n, bits = 8 * sizeof(W);
+  if (maxbits == NW * bits && count == N && NW != 3) {
+    memcpy(words, payload + pos / 8, NW * sizeof(L));
+    if constexpr (NW == 2) {
+      L a = words[0], b = words[1];
+      words[0] = shuffle(a, b, Every<2, 0>()), words[1] = shuffle(a, b, Every<2, 1>());
+    }
+    if constexpr (NW == 4) deinterleave(words);
+    return;
+  }
+  for (int lane = 0; lane < N; lane++) {
+    uint64_t block[block_words] = {};
+    if (lane < count) extract(payload, pos + uint64_t(lane) * maxbits, maxbits, block);
+    for (int j = 0; j < NW; j++) words[j][lane] = W(block[j * bits / 64] >> (j * bits % 64));
+  }
+}
+
+template <class E, int NW>
+int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
+  using T = Tiles<E, 1>;
+  using L = typename T::L;
+  using W = typename T::W;
+  constexpr int N = T::N;
+  T tiles{grid};
+  Cursor at;
+  Extent<L> extent;
+  StreamWriter out{dst};
+  for (uint64_t left = grid.count(); left;) {
+    int count = left < N ? left : N;
+    L a[4], words[NW] = {}, magnitude = {};
+    tiles.load(at, count, src, a);
+    for (int i = 0; i < 4; i++) {
+      L m = a[i] & W(~W(0) >> 1);
+      magnitude = m > magnitude ? m : magnitude;
+    }
+    extent.add_magnitude(magnitude);
+    L e = exponent(magnitude), scale = quantise_scale(e);
+    for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
+    transform_forward<1>(a);
+    for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
+    to_planes<1>(a);
+    words[0] = magnitude != 0 ? e + e + 1 : L{};
+    L n = magnitude != 0 ? L{} : L{} + 4;
+    L k = encode_quads<NW>(a, n, maxbits, quad_tables, words);
+    extent.template add_error<1>(e, k, magnitude);
+    put_lanes<NW>(out, words, count, maxbits);
+    at.advance(grid, count);
+    left -= count;
+  }
+  out.finish();
+  return judge<E, 1>(extent, bound);
+}
+
+template <class E, int NW, bool Accumulate>
+void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint8_t* dst) {
+  using T = Tiles<E, 1, Accumulate>;
+  using L = typename T::L;
+  using W = typename T::W;
+  using F = Format<W>;
+  constexpr int N = T::N;
+  T tiles{grid};
+  Cursor at;
+  uint64_t pos = 0;
+  for (uint64_t left = grid.count(); left; pos += uint64_t(N) * maxbits) {
+    int count = left < N ? left : N;
+    L a[4] = {}, words[NW];
+    get_lanes<NW>(payload, pos, words, count, maxbits);
+    L e = (words[0] >> 1) & W(2 * F::bias + 1);
+    L empty = (words[0] & 1) - 1;
+    L zeros = decode_quads<NW>(words, maxbits, quad_tables, a);
+    to_planes<1>(a);
+    for (int i = 0; i < 4; i++) a[i] = from_negabinary(shift_right(a[i], zeros) & ~empty);
+    transform_inverse<1>(a);
+    L scale = dequantise_scale(e);
+    for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+    tiles.store(at, count, a, dst);
+    at.advance(grid, count);
+    left -= count;
+  }
+}
+
+}  // namespace zfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll
