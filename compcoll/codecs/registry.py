@@ -15,6 +15,7 @@ __all__ = ["codec", "codecs", "of_frame", "register"]
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
+    "mpc": "compcoll.codecs.mpc:MPC",
     "lossless": "compcoll.codecs.lossless:Lossless",
 }
 
