@@ -59,11 +59,12 @@ CC_HD void transpose_group(V* v) {
 
 // Stage 1: out[i] = in[i] - in[i - dim].
 template <class W>
-void difference(const uint8_t* in, uint32_t n, uint32_t dim, W* out) {
-  uint32_t first = n < dim ? n : dim;
+void difference(const uint8_t* in, size_t n, size_t dim, W* out) {
+  size_t first = n < dim ? n : dim;
   memcpy(out, in, first * sizeof(W));
-  for (uint32_t i = first; i < n; i++)
-    out[i] = load<W>(in + i * sizeof(W)) - load<W>(in + (i - dim) * sizeof(W));
+  const uint8_t* predictor = in - dim * sizeof(W);
+  for (size_t i = first; i < n; i++)
+    out[i] = load<W>(in + i * sizeof(W)) - load<W>(predictor + i * sizeof(W));
 }
 
 // Its inverse, in place.
