@@ -16,6 +16,7 @@ __all__ = ["codec", "codecs", "of_frame", "register"]
 _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
     "mpc": "compcoll.codecs.mpc:MPC",
+    "float": "compcoll.codecs.float:Float",
     "lossless": "compcoll.codecs.lossless:Lossless",
 }
 
