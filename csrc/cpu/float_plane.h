@@ -65,7 +65,7 @@ struct CodeTables {
   }
 
   Bytes64 find(Bytes64 v) const {
-    Bytes64 found = Bytes64{} + escape_code;
+    Bytes64 found = splat(escape_code);
     for (uint32_t t = 0; t < n; t++)
       found = equal_select(lookup16(symbol[t], v), v, lookup16(code[t], v), found);
     return found;
@@ -111,7 +111,7 @@ uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, cons
     for (uint32_t d = 0; d < depth; d++) {
       if (d) open = at_least(v, uint8_t(code.first[d])) & valid;
       writer[d].append(extract(top_bits(rest), open), __builtin_popcountll(open));
-      rest += rest;
+      rest = rest + rest;
     }
   }
   uint8_t* start = out;
@@ -143,7 +143,7 @@ bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in,
     for (uint32_t d = 0; d < depth; d++) {
       if (d) {
         open = at_least(v, code.shorter[d]) & valid;
-        v += subtract_to_zero(v, code.shorter[d]);
+        v = v + subtract_to_zero(v, code.shorter[d]);
       }
       v = add_bits(v, deposit(reader[d].next64(), open));
       reader[d].nbits += __builtin_popcountll(open);
@@ -214,18 +214,18 @@ inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, u
   for (int bit = 0; bit < 8; bit++)
     if (h.varying >> bit & 1)
       for (uint32_t i = 0; i < n; i += 64, out += 8)
-        store<uint64_t>(out, top_bits(load<Bytes64>(plane + i) << (7 - bit)) & low_bits(n - i));
+        store<uint64_t>(out, bits_at(load<Bytes64>(plane + i), bit) & low_bits(n - i));
   return out;
 }
 
 inline void decode_bits(PlaneHeader h, const uint8_t* in, uint32_t n, uint8_t* plane) {
   uint32_t groups = (n + 63) / 64;
   for (uint32_t g = 0; g < groups; g++) {
-    Bytes64 v = Bytes64{} + h.base;
+    Bytes64 v = splat(h.base);
     const uint8_t* word = in + 8 * g;
     for (int bit = 0; bit < 8; bit++)
       if (h.varying >> bit & 1) {
-        v |= spread(load<uint64_t>(word)) & uint8_t(1 << bit);
+        v = v + (spread(load<uint64_t>(word)) & uint8_t(1 << bit));
         word += 8 * groups;
       }
     store(plane + 64 * g, v);
