@@ -15,6 +15,8 @@ __all__ = ["codec", "codecs", "of_frame", "register"]
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
+    "mpc": "compcoll.codecs.mpc:MPC",
+    "float": "compcoll.codecs.float:Float",
     "lossless": "compcoll.codecs.lossless:Lossless",
     "zfp": "compcoll.codecs.zfp:ZFP",
 }

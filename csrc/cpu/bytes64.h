@@ -1,0 +1,177 @@
+// 64 bytes side by side, and 64 bits that say something about each of them.
+#pragma once
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+#include "../lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+
+// As many vectors of the level as it takes. (One vector type of 64 bytes would do, but where the machine
+// has none, g++ takes comparisons of it apart byte by byte.)
+struct Bytes64 {
+  using Part = vec<uint8_t, vector_nbytes>;
+  static constexpr int parts = 64 / vector_nbytes;
+  Part part[parts];
+};
+
+template <class F>
+CC_HD Bytes64 map(Bytes64 v, F f) {
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = f(v.part[i]);
+  return v;
+}
+CC_HD Bytes64 operator+(Bytes64 a, Bytes64 b) {
+  for (int i = 0; i < Bytes64::parts; i++) a.part[i] += b.part[i];
+  return a;
+}
+CC_HD Bytes64 operator&(Bytes64 a, uint8_t mask) {
+  return map(a, [=](auto p) { return p & mask; });
+}
+CC_HD Bytes64 splat(uint8_t x) {
+  return map(Bytes64{}, [=](auto v) { return v + x; });
+}
+
+// The low bits of `bits`, one after another, at the set bits of the mask; and back.
+CC_HD uint64_t deposit(uint64_t bits, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pdep_u64(bits, mask);
+#else
+  uint64_t result = 0;
+  for (; mask; mask &= mask - 1, bits >>= 1) result |= (mask & -mask) & (0 - (bits & 1));
+  return result;
+#endif
+}
+CC_HD uint64_t extract(uint64_t bits, uint64_t mask) {
+#if defined(__BMI2__)
+  return _pext_u64(bits, mask);
+#else
+  uint64_t result = 0;
+  for (int k = 0; mask; mask &= mask - 1, k++) result |= uint64_t((bits & mask & -mask) != 0) << k;
+  return result;
+#endif
+}
+
+// The uppermost bit of each byte.
+CC_HD uint64_t top_bits(Bytes64 v) {
+  uint64_t bits = 0;
+  for (int i = 0; i < Bytes64::parts; i++) {
+#if defined(__AVX512BW__)
+    bits = _mm512_movepi8_mask(__m512i(v.part[i]));
+#elif defined(__AVX2__)
+    bits |= uint64_t(uint32_t(_mm256_movemask_epi8(__m256i(v.part[i])))) << (32 * i);
+#elif defined(__SSE2__)
+    bits |= uint64_t(uint32_t(_mm_movemask_epi8(__m128i(v.part[i])))) << (16 * i);
+#else
+    auto word = vec<uint64_t, 2>(v.part[i]);
+    for (int k = 0; k < 2; k++)
+      bits |= ((word[k] >> 7 & 0x0101010101010101u) * 0x0102040810204080u >> 56) << (16 * i + 8 * k);
+#endif
+  }
+  return bits;
+}
+
+CC_HD uint64_t bits_at(Bytes64 v, int bit) {
+  return top_bits(map(v, [=](auto p) { return p << (7 - bit); }));
+}
+
+CC_HD uint64_t at_least(Bytes64 v, uint8_t least) {
+#if defined(__AVX512BW__)
+  return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), _mm512_set1_epi8(char(least)));
+#else
+  return top_bits(map(v, [=](auto p) { return Bytes64::Part(p >= least); }));
+#endif
+}
+
+CC_HD uint64_t equal(Bytes64 v, uint8_t to) {
+#if defined(__AVX512BW__)
+  return _mm512_cmpeq_epi8_mask(__m512i(v.part[0]), _mm512_set1_epi8(char(to)));
+#else
+  return top_bits(map(v, [=](auto p) { return Bytes64::Part(p == to); }));
+#endif
+}
+
+// yes[i] where a[i] = b[i], else no[i]
+CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
+  for (int i = 0; i < Bytes64::parts; i++) {
+#if defined(__AVX512BW__)
+    __mmask64 same = _mm512_cmpeq_epi8_mask(__m512i(a.part[i]), __m512i(b.part[i]));
+    no.part[i] = Bytes64::Part(_mm512_mask_mov_epi8(__m512i(no.part[i]), same, __m512i(yes.part[i])));
+#else
+    auto same = Bytes64::Part(a.part[i] == b.part[i]);
+    no.part[i] = (same & yes.part[i]) | (~same & no.part[i]);
+#endif
+  }
+  return no;
+}
+
+// max(v - s, 0)
+CC_HD Bytes64 subtract_to_zero(Bytes64 v, uint8_t s) {
+  return map(v, [=](auto p) {
+#if defined(__AVX512BW__)
+    return Bytes64::Part(_mm512_subs_epu8(__m512i(p), _mm512_set1_epi8(char(s))));
+#elif defined(__AVX2__)
+    return Bytes64::Part(_mm256_subs_epu8(__m256i(p), _mm256_set1_epi8(char(s))));
+#elif defined(__SSE2__)
+    return Bytes64::Part(_mm_subs_epu8(__m128i(p), _mm_set1_epi8(char(s))));
+#else
+    return (p - s) & Bytes64::Part(p >= s);
+#endif
+  });
+}
+
+// 255 where the bit is set, 0 elsewhere.
+CC_HD Bytes64 spread(uint64_t bits) {
+  Bytes64 v;
+  for (int i = 0; i < Bytes64::parts; i++) {
+#if defined(__AVX512BW__)
+    v.part[i] = Bytes64::Part(_mm512_movm_epi8(bits));
+#elif defined(__AVX2__)
+    const __m256i byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x(int64_t(0x8040201008040201u));
+    __m256i p = _mm256_shuffle_epi8(_mm256_set1_epi32(int32_t(bits >> (32 * i))), byte);
+    v.part[i] = Bytes64::Part(_mm256_cmpeq_epi8(_mm256_and_si256(p, bit), bit));
+#else
+    uint64_t low = bits >> (16 * i) & 255, high = bits >> (16 * i + 8) & 255;
+    auto bit = Bytes64::Part(vec<uint64_t, 2>{0x8040201008040201u, 0x8040201008040201u});
+    auto p = Bytes64::Part(vec<uint64_t, 2>{low * 0x0101010101010101u, high * 0x0101010101010101u});
+    v.part[i] = Bytes64::Part((p & bit) == bit);
+#endif
+  }
+  return v;
+}
+
+// v + 1 where the bit is set.
+CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
+#if defined(__AVX512BW__)
+  auto p = __m512i(v.part[0]);
+  return {Bytes64::Part(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)))};
+#else
+  Bytes64 minus = spread(bits);
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] -= minus.part[i];
+  return v;
+#endif
+}
+
+// table[v[i] & 15]
+CC_HD Bytes64 lookup16(const uint8_t* table, Bytes64 v) {
+  return map(v, [=](auto p) {
+    p &= 15;
+#if defined(__AVX512BW__)
+    __m512i t = _mm512_maskz_broadcast_i32x4(0xffff, load<__m128i>(table));
+    return Bytes64::Part(_mm512_shuffle_epi8(t, __m512i(p)));
+#elif defined(__AVX2__)
+    __m256i t = _mm256_broadcastsi128_si256(load<__m128i>(table));
+    return Bytes64::Part(_mm256_shuffle_epi8(t, __m256i(p)));
+#else
+    uint8_t at[16];
+    store(at, p);
+    for (int i = 0; i < 16; i++) at[i] = table[at[i]];
+    return load<Bytes64::Part>(at);
+#endif
+  });
+}
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,118 @@
+// Lanes selected by a mask packed together, and spread out again. The compressed forms go through a
+// register and a whole-vector access: compression straight to memory is microcoded on some processors.
+// So a store writes, and a load reads, up to one vector more than the lanes selected.
+#pragma once
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "../lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+
+#if defined(__AVX512BW__)
+CC_HD uint32_t nonzero(vec<uint32_t, 16> v) { return _mm512_test_epi32_mask(__m512i(v), __m512i(v)); }
+CC_HD uint32_t nonzero(vec<uint64_t, 8> v) { return _mm512_test_epi64_mask(__m512i(v), __m512i(v)); }
+
+CC_HD vec<uint32_t, 16> pack(vec<uint32_t, 16> v, uint32_t mask) {
+  return vec<uint32_t, 16>(_mm512_maskz_compress_epi32(mask, __m512i(v)));
+}
+CC_HD vec<uint64_t, 8> pack(vec<uint64_t, 8> v, uint32_t mask) {
+  return vec<uint64_t, 8>(_mm512_maskz_compress_epi64(mask, __m512i(v)));
+}
+CC_HD vec<uint32_t, 16> unpack(vec<uint32_t, 16> v, uint32_t mask) {
+  return vec<uint32_t, 16>(_mm512_maskz_expand_epi32(mask, __m512i(v)));
+}
+CC_HD vec<uint64_t, 8> unpack(vec<uint64_t, 8> v, uint32_t mask) {
+  return vec<uint64_t, 8>(_mm512_maskz_expand_epi64(mask, __m512i(v)));
+}
+
+#elif defined(__AVX2__)
+// For every mask the 32-bit lanes to gather, a byte each. A 64-bit lane is two of them.
+struct PackTable {
+  uint64_t pack32[256], unpack32[256], pack64[16], unpack64[16];
+  constexpr PackTable() : pack32(), unpack32(), pack64(), unpack64() {
+    for (int mask = 0; mask < 256; mask++) fill<8, 1>(mask, pack32[mask], unpack32[mask]);
+    for (int mask = 0; mask < 16; mask++) fill<4, 2>(mask, pack64[mask], unpack64[mask]);
+  }
+  template <int n, int parts>
+  static constexpr void fill(int mask, uint64_t& packed, uint64_t& unpacked) {
+    for (int i = 0, at = 0; i < n; i++)
+      if (mask >> i & 1) {
+        for (int k = 0; k < parts; k++) {
+          packed |= uint64_t(parts * i + k) << 8 * (parts * at + k);
+          unpacked |= uint64_t(parts * at + k) << 8 * (parts * i + k);
+        }
+        at++;
+      }
+  }
+};
+alignas(64) constexpr PackTable pack_table;
+
+CC_HD uint32_t nonzero(vec<uint32_t, 8> v) {
+  return 0xff ^ _mm256_movemask_ps(__m256(__m256i(v == 0)));
+}
+CC_HD uint32_t nonzero(vec<uint64_t, 4> v) {
+  return 0xf ^ _mm256_movemask_pd(__m256d(__m256i(v == 0)));
+}
+template <class V>
+CC_HD V gather_lanes(V v, const uint64_t& index) {
+  __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(&index)));
+  return V(_mm256_permutevar8x32_epi32(__m256i(v), lanes));
+}
+CC_HD vec<uint32_t, 8> pack(vec<uint32_t, 8> v, uint32_t mask) {
+  return gather_lanes(v, pack_table.pack32[mask]);
+}
+CC_HD vec<uint64_t, 4> pack(vec<uint64_t, 4> v, uint32_t mask) {
+  return gather_lanes(v, pack_table.pack64[mask]);
+}
+CC_HD vec<uint32_t, 8> unpack(vec<uint32_t, 8> v, uint32_t mask) {
+  const vec<uint32_t, 8> bit = {1, 2, 4, 8, 16, 32, 64, 128};
+  return gather_lanes(v, pack_table.unpack32[mask]) & vec<uint32_t, 8>((bit & mask) != 0);
+}
+CC_HD vec<uint64_t, 4> unpack(vec<uint64_t, 4> v, uint32_t mask) {
+  const vec<uint64_t, 4> bit = {1, 2, 4, 8};
+  return gather_lanes(v, pack_table.unpack64[mask]) & vec<uint64_t, 4>((bit & mask) != 0);
+}
+#endif
+
+// Stores the lanes that are not zero and advances `out` past them; bit i of the result: lane i is one.
+template <class W, class V>
+CC_HD uint32_t store_nonzero(V v, uint8_t*& out) {
+#if defined(__AVX2__)
+  uint32_t mask = nonzero(v);
+  store(out, pack(v, mask));
+  out += __builtin_popcount(mask) * sizeof(W);
+  return mask;
+#else
+  uint32_t mask = 0;
+  for (int i = 0; i < lanes<V>::n; i++) {
+    store<W>(out, v[i]);
+    mask |= uint32_t(v[i] != 0) << i;
+    out += (v[i] != 0) * sizeof(W);
+  }
+  return mask;
+#endif
+}
+
+// The inverse: as many words from `in` as the mask has bits, zeros elsewhere; advances `in`.
+template <class W, class V>
+CC_HD V load_nonzero(uint32_t mask, const uint8_t*& in) {
+#if defined(__AVX2__)
+  V v = unpack(load<V>(in), mask);
+  in += __builtin_popcount(mask) * sizeof(W);
+  return v;
+#else
+  V v;
+  for (int i = 0; i < lanes<V>::n; i++) {
+    W bit = mask >> i & 1;
+    v[i] = load<W>(in) & (0 - bit);
+    in += bit * sizeof(W);
+  }
+  return v;
+#endif
+}
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,91 @@
+// Chooses a lossless codec by trying each that suits the dtype on a few pieces of the data. A function of
+// the data alone: every level and every run chooses alike.
+#include <cstring>
+
+#include "table.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace lossless {
+namespace {
+
+// Ordinals in params[0], which compcoll/codecs/lossless.py names.
+enum Choice : uint64_t { RAW, MPC, FLOAT };
+
+constexpr uint32_t sample_nbytes = 32768;  // one chunk of `float`, eight or four blocks of `mpc`
+constexpr uint32_t sample_share = 32;      // at most this part of a large array is tried
+
+struct Type {
+  bool real;            // a float or complex
+  uint32_t word_nbytes;  // of `mpc`
+  uint32_t words;       // in one element, at least 1
+};
+
+Type type_of(uint32_t dtype) {
+  switch (dtype) {
+    case FLOAT16: case BFLOAT16: case FLOAT32: return {true, 4, 1};
+    case FLOAT64: return {true, 8, 1};
+    case COMPLEX64: return {true, 4, 2};
+    case COMPLEX128: return {true, 8, 2};
+    case INT64: case UINT64: return {false, 8, 1};
+    default: return {false, 4, 1};
+  }
+}
+
+// Whole blocks of `mpc` from places spread evenly over the array. Returns their bytes.
+uint32_t take_sample(const uint8_t* src, uint64_t nbytes, uint32_t piece, uint8_t* sample) {
+  uint64_t pieces = nbytes / (uint64_t(piece) * sample_share);
+  if (pieces > sample_nbytes / piece) pieces = sample_nbytes / piece;
+  if (pieces == 0) pieces = 1;
+  if (nbytes < piece) piece = uint32_t(nbytes);
+  uint64_t step = pieces > 1 ? (nbytes - piece) / (pieces - 1) / 16 * 16 : 0;
+  for (uint64_t k = 0; k < pieces; k++) memcpy(sample + k * piece, src + k * step, piece);
+  return uint32_t(pieces * piece);
+}
+
+struct Trial {
+  Args args;
+  const uint8_t* sample;
+  uint64_t best;
+  uint64_t* params;
+
+  void attempt(const Codec& codec, Choice choice, uint64_t param) {
+    uint8_t scratch[sample_nbytes + 1024];
+    args.params[0] = param;
+    args.params[1] = 0;
+    int64_t nbytes = codec.encode(&args, sample, scratch);
+    if (nbytes < 0 || uint64_t(nbytes) >= best) return;
+    best = nbytes;
+    params[0] = choice;
+    params[1] = param;
+  }
+};
+
+// Writes no payload, but the choice: params[0] is a Choice, params[1] the codec's parameter.
+int64_t choose(Args* args, const void* src, void*) {
+  Type type = type_of(args->dtype);
+  uint64_t nbytes = args->nbytes(), last = args->shape[args->ndim - 1] * type.words;
+  args->params[0] = RAW;
+  args->params[1] = 0;
+  args->bound = 0;
+  if (!nbytes) return 0;
+  uint8_t sample[sample_nbytes];
+  uint32_t taken = take_sample(static_cast<const uint8_t*>(src), nbytes, 1024 * type.word_nbytes, sample);
+  uint64_t shape = taken / itemsize(args->dtype), worth = taken - taken / 64;
+  Trial trial = {{args->dtype, 1, {shape, 1, 1}, {}, taken + 512, 0, 0}, sample, worth, args->params};
+  if (type.real) trial.attempt(float_codec, FLOAT, 1);
+  if (type.real && itemsize(args->dtype) == 2) return 0;
+  trial.attempt(mpc_codec, MPC, type.words);
+  if (args->ndim > 1 && last > type.words && last <= 32) trial.attempt(mpc_codec, MPC, last);
+  return 0;
+}
+
+int64_t no_stream(const Args*, const void*, uint64_t, void*) { return BAD_STREAM; }
+
+}  // namespace
+}  // namespace lossless
+
+extern const Codec lossless_codec = {"lossless", lossless::choose, lossless::no_stream, nullptr, nullptr};
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

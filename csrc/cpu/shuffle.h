@@ -1,0 +1,51 @@
+// Permutations of the lanes of vectors, spelled once for every vector width: where a permutation is known
+// at compile time, the compiler finds the instructions.
+#pragma once
+#include <utility>
+
+#include "../lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+
+// Result[i] = concat(a, b)[Index::at(i)].
+template <class Index, class V, size_t... i>
+CC_HD V permute_as(V a, V b, std::index_sequence<i...>) {
+  return __builtin_shufflevector(a, b, Index::at(i)...);
+}
+template <class Index, class V>
+CC_HD V permute(V a, V b) {
+  return permute_as<Index>(a, b, std::make_index_sequence<lanes<V>::n>{});
+}
+
+// The lanes of concat(before, v) that end k lanes before its end.
+template <int n, int k>
+struct ShiftUp {
+  static constexpr int at(int i) { return n - k + i; }
+};
+template <int k, class V>
+CC_HD V shift_up(V before, V v) {
+  return permute<ShiftUp<lanes<V>::n, k>>(before, v);
+}
+
+template <int lane>
+struct Broadcast {
+  static constexpr int at(int) { return lane; }
+};
+template <class V>
+CC_HD V broadcast_last(V v) {
+  return permute<Broadcast<lanes<V>::n - 1>>(v, v);
+}
+
+// Inclusive prefix sum over the lanes.
+template <int k = 1, class V>
+CC_HD V prefix_sum(V v) {
+  if constexpr (k < lanes<V>::n) {
+    v += shift_up<k>(V{}, v);
+    v = prefix_sum<2 * k>(v);
+  }
+  return v;
+}
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,161 @@
+// Floating-point numbers, lossless: the exponents get a prefix code, everything else stays as it is.
+// Error bound: 0, for every bit pattern. Complex numbers are pairs of reals. Little-endian throughout.
+//
+// Payload
+//   uint32 end[chunks], zero-padded to 8 bytes: where each chunk ends, in units of 8 bytes from the
+//   payload's start, so every chunk can be found alone; then the chunks.
+// Chunk: 32 KiB of values (16384 of 16 bits, 8192 of 32, 4096 of 64), fewer at the end of the array
+//   Each value becomes 2 to 8 bytes, of which the first is the exponent (`Format`); the first bytes of all
+//   values are plane 0, and so on. For each plane two bytes, varying and base, zero-padded to 8; then the
+//   planes, each zero-padded to 8 bytes:
+//     base = varying = 255     coded, below
+//     varying = 255            the n bytes as they are
+//     other                    for each bit that is set in varying, lowest first, ceil(n / 64) words of
+//                              64 bits with this bit of all values; their other bits are those of base
+// Coded plane: `CodeHeader`, then for d = 0 ... longest - 1 bit d (first bit first) of the codes that are
+//   longer than d bits, packed, lowest bit first, each zero-padded to bytes; then the bytes that the code
+//   does not have, one for each escape.
+//   The code is a canonical Huffman code of at most 16 symbols, the escape one of them.
+//
+// With planes of first bits, second bits and so on, no value's position depends on decoding the one before
+// it: a processor deposits 64 bits at a time at the values still open, a GPU counts them with ballots.
+#pragma once
+#include "abi.h"
+#include "lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace floats {
+
+constexpr uint32_t version = 1;
+constexpr uint32_t chunk_nbytes = 32768;
+constexpr uint32_t max_planes = 8;
+constexpr uint32_t max_depth = 8;      // longest code, bits
+constexpr uint32_t max_symbols = 16;   // with the escape
+constexpr uint32_t sample_stride = 8;  // the code is made for every eighth group of 64 values
+
+struct PlaneHeader {
+  uint8_t varying, base;
+};
+
+struct CodeHeader {
+  uint8_t leaves[max_depth];     // codes of 1, 2, ... 8 bits
+  uint8_t symbol[max_symbols];   // in the order of their codes; 0 for the escape and behind the last
+  uint16_t open[max_depth];      // values whose code has more than d bits
+  uint16_t escapes;
+  uint8_t escape;                // the escape's position in that order
+  uint8_t zero[5];
+};
+static_assert(sizeof(CodeHeader) == 48);
+
+// How a value (Word) becomes bytes: the `planes` low bytes of a Split, the most significant one first.
+template <uint32_t dtype>
+struct Format;
+
+template <class W>
+struct RotatedFormat {  // exponent of 8 bits on top, then mantissa, then sign
+  using Word = W;
+  using Split = W;
+  static constexpr uint32_t planes = sizeof(W);
+  static CC_HD W split(W x) { return W(x << 1) | W(x >> (8 * sizeof(W) - 1)); }
+  static CC_HD W join(W s) { return W(s >> 1) | W(s << (8 * sizeof(W) - 1)); }
+};
+template <> struct Format<BFLOAT16> : RotatedFormat<uint16_t> {};
+template <> struct Format<FLOAT32> : RotatedFormat<uint32_t> {};
+
+template <>
+struct Format<FLOAT16> {  // 5 bits of exponent; sign and the two upper bits of mantissa; the other eight
+  using Word = uint16_t;
+  using Split = uint32_t;
+  static constexpr uint32_t planes = 3;
+  static CC_HD Split split(Word x) {
+    return (x & 0x7c00u) << 6 | (x & 0x8000u) >> 5 | (x & 0x3ffu);
+  }
+  static CC_HD Word join(Split s) { return Word((s >> 6 & 0x7c00u) | (s << 5 & 0x8000u) | (s & 0x3ffu)); }
+};
+
+template <>
+struct Format<FLOAT64> {  // low byte of the biased exponent; its upper 3 bits, sign, mantissa
+  using Word = uint64_t;
+  using Split = uint64_t;
+  static constexpr uint32_t planes = 8;
+  static constexpr uint64_t bias = 1023 - 128;  // exponents from -128 to 127 have the same upper bits
+  static CC_HD Split split(Word x) {
+    uint64_t e = ((x >> 52) - bias) & 0x7ff, mantissa = x & ((1ull << 52) - 1);
+    return e << 56 | (e >> 8) << 53 | (x >> 63) << 52 | mantissa;
+  }
+  static CC_HD Word join(Split s) {
+    uint64_t e = ((s >> 56 | (s >> 53 & 7) << 8) + bias) & 0x7ff, mantissa = s & ((1ull << 52) - 1);
+    return (s >> 52 & 1) << 63 | e << 52 | mantissa;
+  }
+};
+
+template <uint32_t dtype>
+constexpr uint32_t chunk_values = chunk_nbytes / sizeof(typename Format<dtype>::Word);
+
+// Number of codes of each length for n >= 2 weights in descending order: Huffman's algorithm with two
+// queues; weights are flattened until no code is longer than max_depth.
+CC_HD void code_lengths(uint32_t* weight, uint32_t n, uint8_t* leaves) {
+  for (;;) {
+    uint32_t sum[max_symbols], depth[max_symbols];
+    uint8_t leaf_parent[max_symbols] = {}, parent[max_symbols] = {};
+    uint32_t leaf = n, node = 0, deepest = 0;
+    for (uint32_t made = 0; made < n - 1; made++) {
+      sum[made] = 0;
+      for (int k = 0; k < 2; k++) {
+        if (leaf && (node == made || weight[leaf - 1] <= sum[node])) {
+          sum[made] += weight[--leaf];
+          leaf_parent[leaf] = uint8_t(made);
+        } else {
+          sum[made] += sum[node];
+          parent[node++] = uint8_t(made);
+        }
+      }
+    }
+    for (uint32_t d = 0; d < max_depth; d++) leaves[d] = 0;
+    depth[n - 2] = 0;
+    for (uint32_t i = n - 2; i-- > 0;) depth[i] = depth[parent[i]] + 1;
+    for (uint32_t i = 0; i < n; i++) {
+      uint32_t d = depth[leaf_parent[i]];
+      deepest = d > deepest ? d : deepest;
+      if (d < max_depth) leaves[d]++;
+    }
+    if (deepest < max_depth) return;
+    for (uint32_t i = 0; i < n; i++) weight[i] = (weight[i] + 1) / 2;
+  }
+}
+
+// Makes the code for a histogram of `total` bytes: the 15 commonest and the escape. Returns the bits that
+// those bytes take.
+CC_HD uint32_t make_code(const uint32_t* count, uint32_t total, CodeHeader& code) {
+  uint32_t key[max_symbols], weight[max_symbols], n = 0, rest = total, used = 0;
+  for (uint32_t s = 0; s < 256; s++) {
+    uint32_t k = count[s] << 8 | (255 - s);  // among equals the smaller byte comes first
+    if (!count[s] || (n == max_symbols - 1 && k < key[n - 1])) continue;
+    if (n < max_symbols - 1) n++;
+    uint32_t i = n - 1;
+    for (; i && key[i - 1] < k; i--) key[i] = key[i - 1];
+    key[i] = k;
+  }
+  for (uint32_t i = 0; i < n; i++) rest -= key[i] >> 8;
+  uint32_t rare = rest ? rest : 1, escape = n;
+  while (escape && key[escape - 1] >> 8 < rare) escape--;
+  for (uint32_t i = 0; i < max_symbols; i++) code.symbol[i] = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t at = i + (i >= escape);
+    code.symbol[at] = uint8_t(255 - (key[i] & 255));
+    weight[at] = key[i] >> 8;
+  }
+  weight[escape] = rare;
+  code.escape = uint8_t(escape);
+  uint32_t flat[max_symbols];
+  for (uint32_t i = 0; i <= n; i++) flat[i] = weight[i];
+  code_lengths(flat, n + 1, code.leaves);
+  for (uint32_t d = 0, i = 0; d < max_depth; d++)
+    for (uint32_t k = 0; k < code.leaves[d]; k++, i++) used += (i == escape ? rest : weight[i]) * (d + 1);
+  return used + 8 * rest;
+}
+
+}  // namespace floats
+}  // namespace CC_LEVEL
+}  // namespace compcoll

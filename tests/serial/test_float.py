@@ -1,0 +1,143 @@
+"""`float`: every bit pattern of every type, the same bytes on every level, and the ratios it is for."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lossless_checks import (
+    DTYPES,
+    check_damage,
+    check_frame,
+    check_round_trip,
+    decode_everywhere,
+    payloads,
+    samples,
+    shared,
+)  # fmt: skip
+
+import compcoll
+from compcoll import FrameError, _cpu, dtypes
+from compcoll.codecs.float import Float
+
+FLOATS = [d for d in DTYPES if d in dtypes.FLOATS]
+CHUNK_NBYTES = 32768
+pytestmark = pytest.mark.skipif(dtypes.BFLOAT16 is None, reason="ml_dtypes is not installed")
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_small_size(dtype):
+    for n in range(131):
+        arrays = samples(dtype, n, n)
+        check_round_trip(Float(), arrays[list(arrays)[n % len(arrays)]])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("kind", samples(np.dtype(np.float32), 1))
+def test_around_chunks(dtype, kind):
+    values = CHUNK_NBYTES // dtype.itemsize
+    for n in (1000, values - 1, values, values + 1, 2 * values + 333):
+        check_round_trip(Float(), samples(dtype, n, n)[kind])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, "bfloat16"])
+def test_every_bit_pattern(dtype):
+    dtype = dtypes.BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
+    array = np.arange(65536, dtype=np.uint16)
+    check_round_trip(Float(), array.view(dtype))
+    check_round_trip(Float(), np.random.default_rng(1).permutation(array).view(dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_special_values(dtype):
+    info = np.finfo(dtype)
+    word = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    special = np.array([0.0, -0.0, np.inf, -np.inf, info.max, info.tiny, info.smallest_subnormal], dtype)
+    nans = np.array([np.nan], dtype).view(word) ^ np.arange(200, dtype=word)
+    array = np.concatenate([special.view(word), nans, special.view(word) + word.type(1)])
+    check_round_trip(Float(), np.resize(array, 20000).view(dtype))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=9000), st.sampled_from(FLOATS))
+def test_any_bytes(data, dtype):
+    array = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    check_round_trip(Float(), array)
+    check_frame(Float(), array)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 255), min_size=1, max_size=40),
+    st.lists(st.integers(1, 2000), min_size=40, max_size=40),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_distribution_of_exponents(exponents, weights, seed):
+    rng = np.random.default_rng(seed)
+    p = np.array(weights[: len(exponents)], float)
+    e = rng.choice(np.array(exponents, np.uint16), 5000, p=p / p.sum())
+    array = (e << 7 | rng.integers(0, 128, e.size, np.uint16)).view(dtypes.BFLOAT16)
+    check_round_trip(Float(), array)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("kind", ["noise", "sparse", "bits"])
+def test_damage(dtype, kind):
+    rng = np.random.default_rng(7)
+    for n in (100, 5000):
+        check_damage(Float(), samples(dtype, n)[kind], rng)
+
+
+def test_damaged_code_of_the_last_chunk():
+    array = samples(np.dtype(np.float32), 9000)["noise"]
+    payload = np.frombuffer(payloads(Float(), array), np.uint8)
+    ends = payload[:8].view("<u4")
+    rng = np.random.default_rng(3)
+    for _ in range(300):
+        bad = payload.copy()
+        bad[rng.integers(0, 56) + int(ends[0]) * 8] = rng.integers(0, 256)
+        decode_everywhere(Float(), bad.tobytes(), array)
+
+
+def test_other_versions_are_refused():
+    array = samples(np.dtype(np.float32), 3000)["noise"]
+    payload = np.frombuffer(payloads(Float(), array), np.uint8)
+    for params in ((0, 0), (2, 0), (1, 1)):
+        status = _cpu.decode(
+            _cpu.index("float"), 11, array.shape, params, payload, np.empty(array.nbytes, np.uint8)
+        )
+        assert status == _cpu.BAD_STREAM
+
+
+def test_integers_go_raw():
+    array = np.arange(1000)
+    assert compcoll.inspect(check_frame(Float(), array)).codec == "raw"
+
+
+def test_damaged_frame():
+    frame = Float().encode(samples(np.dtype(np.float32), 5000)["noise"], checksum=False).copy()
+    frame[compcoll.inspect(frame).payload_offset] ^= 1
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        compcoll.decode(frame)
+
+
+def test_what_is_constant_costs_nothing():
+    rng = np.random.default_rng(0)
+    half = (rng.standard_normal(50000) * 0.02).astype(np.float16)
+    assert Float().encode(half.astype(np.float32)).nbytes < Float().encode(half).nbytes * 1.01
+    assert Float().encode(np.full(50000, np.pi)).nbytes < 400
+
+
+@pytest.mark.parametrize(
+    ("file", "least"), [("transformer_weights.bf16", 1.52), ("transformer_gradients.bf16", 1.48)]
+)
+def test_ratio(file, least):
+    array = np.fromfile(shared("data") / file, dtypes.BFLOAT16)
+    assert array.nbytes / check_frame(Float(), array).nbytes > least
+
+
+def test_ratio_is_near_the_entropy():
+    values = (np.random.default_rng(5).standard_normal(1 << 18) * 0.02).astype(dtypes.BFLOAT16)
+    _, count = np.unique(values.view(np.uint16) >> 7 & 255, return_counts=True)
+    p = count / count.sum()
+    bound = 16 / (8 - (p * np.log2(p)).sum())
+    assert values.nbytes / Float().encode(values).nbytes > 0.98 * bound

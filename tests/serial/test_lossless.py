@@ -1,0 +1,86 @@
+"""`lossless`: what it chooses, that it keeps every bit, and that no frame bears its name."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lossless_checks import DTYPES, check_frame, cpu_level, samples
+
+import compcoll
+from compcoll import FrameError, _cpu
+from compcoll.codecs.lossless import FLOAT, MPC, RAW, Lossless
+from compcoll.frame import pack_header
+
+X = np.linspace(0, 50, 40000)
+NOISE = np.random.default_rng(0).standard_normal(40000)
+POINTS = np.cumsum(np.random.default_rng(1).integers(-9, 9, (9000, 3)), 0) + np.array([0, 1 << 20, 1 << 28])
+
+
+@pytest.mark.parametrize(
+    ("array", "choice"),
+    [
+        (np.sin(X).astype(np.float32), (MPC, 1)),
+        (np.exp(1j * X), (MPC, 2)),
+        (NOISE.astype(np.float32), (FLOAT, 1)),
+        (NOISE.astype(np.float16), (FLOAT, 1)),
+        (NOISE, (FLOAT, 1)),
+        (np.arange(40000), (MPC, 1)),
+        (POINTS.astype(np.int32), (MPC, 3)),
+        (np.frombuffer(np.random.default_rng(2).bytes(80000), np.int16), (RAW, 0)),
+        (np.frombuffer(np.random.default_rng(2).bytes(80000), np.float16), (RAW, 0)),
+        (np.empty(0), (RAW, 0)),
+    ],
+    ids=lambda v: str(v.dtype) if isinstance(v, np.ndarray) else "",
+)
+def test_choice(array, choice):
+    names = {RAW: "raw", MPC: "mpc", FLOAT: "float"}
+    for level in _cpu.available_levels():
+        with cpu_level(level):
+            assert Lossless()._choose(array) == choice
+    info = compcoll.inspect(check_frame(Lossless(), array))
+    assert info.codec == names[choice[0]]
+    assert info.bound == 0
+    assert not info.fallback
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_small_size(dtype):
+    for n in (*range(131), 5000):
+        for array in samples(dtype, n, n).values():
+            check_frame(Lossless(), array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_shapes(dtype):
+    flat = samples(dtype, 4 * 6 * 50)["wave"]
+    for shape in ((), (1200,), (300, 4), (4, 6, 50), (1200, 1), (1, 1, 1200)):
+        check_frame(Lossless(), flat[0].reshape(()) if shape == () else flat.reshape(shape))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=9000), st.sampled_from(DTYPES))
+def test_any_bytes(data, dtype):
+    array = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    check_frame(Lossless(), array)
+
+
+def test_choice_does_not_depend_on_alignment():
+    raw = np.empty(4 * 40000 + 8, np.uint8)
+    for offset in range(5):
+        view = raw[offset : offset + 4 * 40000].view(np.float32)
+        view[:] = np.sin(X)
+        assert Lossless()._choose(view) == (MPC, 1)
+        check_frame(Lossless(), view)
+
+
+def test_sample_is_spread_over_the_array():
+    array = np.frombuffer(np.random.default_rng(3).bytes(4 << 20), np.float32).copy()
+    array[array.size // 4 :] = 1.5
+    assert Lossless()._choose(array)[0] != RAW
+
+
+def test_no_frame_is_named_lossless():
+    frame = np.zeros(80 + 8, np.uint8)
+    pack_header(frame, "lossless", np.dtype(np.float32), (2,), (0, 0), 8, 0.0)
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        compcoll.decode(frame)
