@@ -15,6 +15,7 @@ __all__ = ["codec", "codecs", "of_frame", "register"]
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
+    "szp": "compcoll.codecs.szp:SZP",
     "lossless": "compcoll.codecs.lossless:Lossless",
 }
 
