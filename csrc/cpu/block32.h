@@ -3,7 +3,8 @@
 #pragma once
 #if defined(__SSE2__)
 #include <immintrin.h>
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // g++ 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #include "../szp.h"
@@ -82,16 +83,31 @@ inline Words prefix_sum(Words w) {
   return w;
 }
 
-inline int bit_length(const Block& z) {
+inline Words clear_first(Words w) {
+#if defined(__AVX512BW__)
+  return (Words)_mm512_maskz_mov_epi32(0xfffe, (__m512i)w);
+#else
+  w[0] = 0;
+  return w;
+#endif
+}
+
+inline Words only_first(uint32_t u) {
+  Words w = {};
+  w[0] = u;
+  return w;
+}
+
+inline uint32_t or_of_all(const Block& z) {
   Words all = z.v[0];
   for (int i = 1; i < 32 / lanes32; i++) all |= z.v[i];
 #if defined(__AVX512BW__)
-  uint32_t u = _mm512_reduce_or_epi32((__m512i)all);
+  return _mm512_reduce_or_epi32((__m512i)all);
 #else
   uint32_t u = 0;
   for (int i = 0; i < lanes32; i++) u |= all[i];
+  return u;
 #endif
-  return u ? 32 - __builtin_clz(u) : 0;
 }
 
 // Planes 8g to 8g + 7 of the block as 8 words at dst, and back. Byte i of the transposed 64-bit lane j

@@ -23,10 +23,11 @@ CC_HD uint16_t float_to_bfloat16(float f) {  // to nearest even; f is no NaN
   return uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-CC_HD uint16_t float_to_float16(float f) {  // to nearest even; f is no NaN
+CC_HD uint16_t float_to_float16(float f) {  // to nearest even
   uint32_t u;
   __builtin_memcpy(&u, &f, 4);
   uint32_t sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+  if (a > 0x7f800000) return uint16_t(sign | 0x7e00);
   if (a >= 0x47800000) return uint16_t(sign | 0x7c00);
   if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
   float magnitude;

@@ -2,14 +2,13 @@
 #include <cmath>
 #include <cstring>
 
-#include "block32.h"
+#include "szp_payload.h"
 #include "table.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
 namespace {
 
-constexpr int n32 = 32 / lanes32;  // vectors of a block
 using Quads = vec<uint64_t, reals>;
 using Signed = vec<int32_t, reals>;
 template <class T> using Value = typename Real<T>::value;
@@ -29,7 +28,7 @@ uint64_t to_bits(double d) {
   return u;
 }
 
-bool valid_bound(double b) { return b >= szp_bound_min && b <= szp_bound_max; }
+bool valid_step(double s) { return s >= szp_bound_min && s <= 2 * szp_bound_max; }
 
 // Bits of the largest number of the type that is not above d >= 0: comparing with it is comparing with d.
 template <class T>
@@ -63,102 +62,6 @@ bool quantise(const char* src, double inverse, double step, typename Bits<T>::ty
   }
   return !any(error > tolerance);
 }
-
-int to_codes(const Block& q, Block& z) {
-  Words below = {};
-  for (int i = 0; i < n32; i++) {
-    z.v[i] = szp_zigzag(q.v[i] - shift_in<1>(below, q.v[i]));
-    below = q.v[i];
-  }
-  return bit_length(z);
-}
-
-void from_codes(Block& q) {
-  Words sum = {};
-  for (int i = 0; i < n32; i++) {
-    q.v[i] = prefix_sum(szp_unzigzag(q.v[i])) + sum;
-    sum = spread_last(q.v[i]);
-  }
-}
-
-// The payload while it is written: never a byte at or behind `end`.
-struct Writer {
-  uint8_t* widths;
-  uint8_t* at;
-  uint8_t* end;
-
-  static Writer begin(const Args* args, void* dst, uint64_t n, bool& fits) {
-    uint64_t room = args->capacity < args->nbytes() ? args->capacity : args->nbytes();
-    uint64_t head = szp_widths_nbytes(szp_blocks(n));
-    uint8_t* d = static_cast<uint8_t*>(dst);
-    fits = head <= room;
-    if (fits && head) memset(d + head - 4, 0, 4);
-    return {d, d + (fits ? head : 0), d + room};
-  }
-
-  // Which width a block takes: its own bytes where it cannot be coded or would not shrink.
-  static int choose(bool coded, int width, int raw_nbytes) {
-    return coded && 4 * width < raw_nbytes ? width : int(szp_raw);
-  }
-
-  bool put(int width, const Block& z, const void* raw, int raw_nbytes) {
-    int nbytes = szp_nbytes(width, raw_nbytes);
-    if (nbytes > end - at) return false;
-    *widths++ = uint8_t(width);
-    if (width == szp_raw) memcpy(at, raw, nbytes);
-    else if (end - at >= 128) put_all(z, width, at);
-    else {
-      uint8_t spare[128];
-      put_all(z, width, spare);
-      memcpy(at, spare, nbytes);
-    }
-    at += nbytes;
-    return true;
-  }
-
-  // Planes go out eight at a time; what lies behind the last one is written over by the next block.
-  static void put_all(const Block& z, int width, uint8_t* at) {
-    for (int g = 0; 8 * g < width; g++) put_planes(z, g, at + 32 * g);
-  }
-};
-
-// The payload while it is read: never a byte at or behind `end`.
-struct Reader {
-  const uint8_t* widths;
-  const uint8_t* at;
-  const uint8_t* end;
-
-  static Reader begin(const void* payload, uint64_t nbytes, uint64_t n, bool& sound) {
-    uint64_t head = szp_widths_nbytes(szp_blocks(n));
-    const uint8_t* p = static_cast<const uint8_t*>(payload);
-    sound = head <= nbytes;
-    return {p, p + (sound ? head : 0), p + nbytes};
-  }
-
-  // The width of the next block, or -1; `block` is where its bytes lie.
-  int next(int raw_nbytes, const uint8_t*& block) {
-    int width = *widths++, nbytes = szp_nbytes(width, raw_nbytes);
-    if (nbytes < 0 || nbytes > end - at) return -1;
-    block = at;
-    at += nbytes;
-    return width;
-  }
-
-  void integers(int width, const uint8_t* block, Block& q) const {
-    for (int i = 0; i < n32; i++) q.v[i] = Words{};
-    if (end - block >= 128) get_all(q, width, block);
-    else {
-      uint8_t spare[128] = {};
-      memcpy(spare, block, 4 * width);
-      get_all(q, width, spare);
-    }
-    from_codes(q);
-  }
-
-  static void get_all(Block& q, int width, const uint8_t* block) {
-    for (int g = 0; 8 * g < width; g++) get_planes(q, g, width - 8 * g, block + 32 * g);
-  }
-};
 
 template <class T>
 void values(const Block& q, double step, Value<T>* v) {
@@ -210,24 +113,22 @@ double half_range(const char* src, uint64_t n, double& some) {
   return most * 0.5 - least * 0.5;
 }
 
-// Settles the header's bound and returns the tolerance, or NaN where no bound can serve. The tolerance
+// Puts the step into the header and returns the tolerance, or NaN where no step can serve. The tolerance
 // is 0 for equal values: then the step is chosen so that they come back as they were.
 template <class T>
 double settle(Args* args, const char* src, uint64_t n) {
-  double bound = from_bits(args->params[0]), relative = from_bits(args->params[1]), tolerance, some;
-  if (args->params[1] == 0) return valid_bound(bound) ? bound : NAN;
-  double range = half_range<T>(src, n, some);
-  if (range > 0) {
-    // Two roundings upwards are taken back.
-    bound = relative * range * 2 * (1 - 0x1p-51);
-    tolerance = bound = bound < szp_bound_max ? bound : szp_bound_max;
-  } else {
-    some = std::fabs(some) * 0.5;
-    bound = some > 0 && some <= szp_bound_max ? some : 1;
-    tolerance = 0;
+  double bound = from_bits(args->params[0]), step = szp_steps * bound;
+  if (args->params[1]) {
+    double some, range = half_range<T>(src, n, some);
+    // Roundings upwards are taken back: the bound is never more than was asked for.
+    bound = from_bits(args->params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
+    if (bound > szp_bound_max) bound = szp_bound_max;
+    step = szp_steps * bound;
+    if (!(range > 0)) step = std::fabs(some) > 0 ? std::fabs(some) : 1;
+    if (step > 2 * szp_bound_max) step = 1;  // no finite value, or one too large
   }
-  args->params[0] = to_bits(bound);
-  return valid_bound(bound) ? tolerance : NAN;
+  args->params[0] = to_bits(step);
+  return valid_step(step) && bound >= 0 ? bound : NAN;
 }
 
 struct Encode {
@@ -239,7 +140,7 @@ struct Encode {
   int64_t run(uint64_t n) const {
     double tolerance = settle<T>(args, src, n);
     if (std::isnan(tolerance)) return UNREPRESENTABLE;
-    const double step = 2 * from_bits(args->params[0]), inverse = 1 / step;
+    const double step = from_bits(args->params[0]), inverse = 1 / step;
     const auto limit = floor_bits<T>(tolerance);
     args->bound = tolerance;
     bool fits;
@@ -254,9 +155,9 @@ struct Encode {
         for (int k = nbytes; k < int(sizeof whole); k++) whole[k] = whole[k - sizeof(T)];
         x = whole;
       }
-      Block q, z;
-      bool coded = quantise<T>(x, inverse, step, limit, q);
-      if (!out.put(Writer::choose(coded, to_codes(q, z), nbytes), z, x, nbytes)) return TOO_LARGE;
+      Block q;
+      bool within = quantise<T>(x, inverse, step, limit, q);
+      if (!out.put(within ? Coded(q, nbytes) : Coded(), x, nbytes)) return TOO_LARGE;
     }
     return out.at - static_cast<uint8_t*>(dst);
   }
@@ -272,10 +173,10 @@ struct Decode {
   template <class T>
   int64_t run(uint64_t n) const {
     constexpr int element = adding ? sizeof(Scalar<T>) : sizeof(T);
-    const double bound = from_bits(args->params[0]), step = 2 * bound;
+    const double step = from_bits(args->params[0]);
     bool sound;
     Reader in = Reader::begin(payload, nbytes, n, sound);
-    if (!sound || !valid_bound(bound)) return BAD_STREAM;
+    if (!sound || !valid_step(step)) return BAD_STREAM;
     for (uint64_t i = 0; i < n; i += 32) {
       const int raw = raw_nbytes<T>(n, i), count = raw / sizeof(T);
       const uint8_t* block;
@@ -323,10 +224,10 @@ struct Add {
 
   template <class T>
   int64_t run(uint64_t n) const {
-    const double bound = from_bits(args->params[0]), step = 2 * bound;
+    const double step = from_bits(args->params[0]);
     bool sound[2], fits;
     Reader ina = Reader::begin(a, a_nbytes, n, sound[0]), inb = Reader::begin(b, b_nbytes, n, sound[1]);
-    if (!sound[0] || !sound[1] || !valid_bound(bound)) return BAD_STREAM;
+    if (!sound[0] || !sound[1] || !valid_step(step)) return BAD_STREAM;
     Writer out = Writer::begin(args, dst, n, fits);
     if (!fits) return TOO_LARGE;
     double largest = 0;
@@ -336,21 +237,20 @@ struct Add {
       const int wa = ina.next(raw, pa), wb = inb.next(raw, pb);
       if (wa < 0 || wb < 0) return BAD_STREAM;
       alignas(64) char whole[32 * sizeof(T)];
-      Block q, z;
-      int width = szp_raw;
+      Block q;
+      Coded sum;
       if (wa != szp_raw && wb != szp_raw && sum_integers(ina, wa, pa, inb, wb, pb, q, largest, step))
-        width = Writer::choose(true, to_codes(q, z), raw);
-      if (width == szp_raw) {
+        sum = Coded(q, raw);
+      if (sum.width == szp_raw) {
         Value<T> va[2 * n32], vb[2 * n32];
         values<T>(ina, wa, pa, raw, step, va);
         values<T>(inb, wb, pb, raw, step, vb);
         sum_values<T>(va, vb, whole, largest);
       }
-      if (!out.put(width, z, whole, raw)) return TOO_LARGE;
+      if (!out.put(sum, whole, raw)) return TOO_LARGE;
     }
     if (ina.at != ina.end || inb.at != inb.end) return BAD_STREAM;
-    // What the sum adds to the bounds of its two terms: that q * step is not quite x', and a rounding.
-    args->bound = bound * 0x1p-19 + largest * Real<T>::unit * (1 + 0x1p-9) + 2 * Real<T>::tiny;
+    args->bound = largest * Real<T>::unit * (1 + 0x1p-9) + 2 * Real<T>::tiny;
     return out.at - static_cast<uint8_t*>(dst);
   }
 

@@ -17,7 +17,8 @@ def reals(array):
 
 
 def finite(array):
-    return np.isfinite(reals(array))
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return np.isfinite(reals(array))
 
 
 def exact(value):
