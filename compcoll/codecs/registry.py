@@ -17,6 +17,7 @@ _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
     "mpc": "compcoll.codecs.mpc:MPC",
     "float": "compcoll.codecs.float:Float",
+    "szp": "compcoll.codecs.szp:SZP",
     "lossless": "compcoll.codecs.lossless:Lossless",
     "zfp": "compcoll.codecs.zfp:ZFP",
 }

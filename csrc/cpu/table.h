@@ -3,7 +3,7 @@
 #pragma once
 #include "../abi.h"
 
-#define CC_CODECS(X) X(raw) X(zfp) X(mpc) X(float) X(lossless)
+#define CC_CODECS(X) X(raw) X(zfp) X(mpc) X(float) X(lossless) X(szp)
 
 namespace compcoll {
 #define CC_DECLARE(name) extern const Codec name##_codec;

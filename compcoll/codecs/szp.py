@@ -1,0 +1,78 @@
+"""``szp``: error-bounded, an absolute bound that every value keeps."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import numpy as np
+
+from compcoll import dtypes
+from compcoll.codecs.base import Codec
+
+#: Limits of the absolute bound (csrc/szp.h): the quantisation step and its inverse stay normal float64.
+BOUND_MIN, BOUND_MAX = 2.0**-1022, 2.0**1020
+
+
+class SZP(Codec):
+    """Error-bounded quantisation, differences and a fixed bit length per block of 32 values.
+
+    Parameters
+    ----------
+    abs : float, optional
+        Largest absolute error of any value, from 2**-1022 to 2**1020.
+    rel : float, optional
+        The same as a fraction of each array's range of values, max - min over what is finite. At most
+        one of the two is given; the default is ``rel=1e-3``.
+
+    Raises
+    ------
+    ValueError
+        For a bound that is not positive and finite or outside of the limits, or for both of them.
+
+    Notes
+    -----
+    Blocks with values that are not finite, or too large to keep the bound, go out unchanged: the bound
+    holds for every finite value, and the bits of the others survive. Complex numbers are pairs of real
+    ones. ``csrc/szp.h`` gives the byte layout, and the error of sums.
+
+    The scheme is that of Huang et al., "cuSZp: An Ultra-Fast GPU Error-Bounded Lossy Compression
+    Framework with Optimized End-to-End Performance", SC 2023.
+    """
+
+    name = "szp"
+    lossless = False
+    dtypes = dtypes.FLOATS
+
+    def __init__(self, abs: float | None = None, rel: float | None = None):
+        if abs is not None and rel is not None:
+            raise ValueError(f"szp takes one bound, and both abs={abs} and rel={rel} are given")
+        if abs is None and rel is None:
+            rel = 1e-3
+        if abs is not None:
+            self.abs, self.rel = _checked("abs", abs, BOUND_MIN, BOUND_MAX), None
+        else:
+            self.abs, self.rel = None, _checked("rel", rel, BOUND_MIN, BOUND_MAX)
+
+    def options(self) -> dict[str, object]:
+        if self.abs is not None:
+            return {"abs": self.abs}
+        return {} if self.rel == 1e-3 else {"rel": self.rel}
+
+    def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
+        # The encoder fills in the absolute bound where only the relative one is known.
+        return (0, _bits(self.rel)) if self.abs is None else (_bits(self.abs), 0)
+
+
+def _checked(key: str, value, least: float, most: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"szp: {key}={value!r} is not a number") from None
+    if not math.isfinite(number) or not least <= number <= most:
+        raise ValueError(f"szp: {key}={value} is not between {least:.4g} and {most:.4g}")
+    return number
+
+
+def _bits(value: float) -> int:
+    return struct.unpack("<Q", struct.pack("<d", value))[0]

@@ -1,0 +1,145 @@
+// The float types as vectors: every codec that quantises reads elements as doubles, so that it computes
+// the same on each machine, subnormals included, and rounds once when it writes them.
+#pragma once
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include "../accumulate.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+
+constexpr int reals = vector_nbytes / 8;  // elements at a time
+using Doubles = vec<double, reals>;
+using Floats = vec<float, reals>;
+
+struct Float16 { uint16_t bits; };
+struct Bfloat16 { uint16_t bits; };
+
+CC_HD uint16_t float_to_bfloat16(float f) {  // to nearest even; f is no NaN
+  uint32_t u;
+  __builtin_memcpy(&u, &f, 4);
+  return uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+CC_HD uint16_t float_to_float16(float f) {  // to nearest even
+  uint32_t u;
+  __builtin_memcpy(&u, &f, 4);
+  uint32_t sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+  if (a > 0x7f800000) return uint16_t(sign | 0x7e00);
+  if (a >= 0x47800000) return uint16_t(sign | 0x7c00);
+  if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
+  float magnitude;
+  __builtin_memcpy(&magnitude, &a, 4);
+  magnitude += 0.5f;  // whose last place is float16's smallest subnormal
+  __builtin_memcpy(&a, &magnitude, 4);
+  return uint16_t(sign | (a - 0x3f000000));
+}
+
+// Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
+// largest relative error of rounding to T, and `tiny`, the largest absolute one below the normal range.
+template <class T> struct Real;
+
+template <> struct Real<double> {
+  using real = double;
+  using value = Doubles;
+  static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;  // half of it is no double
+  static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
+  static Doubles widen(value v) { return v; }
+  static value round(Doubles v) { return v; }
+  static void store(void* p, value v) { compcoll::CC_LEVEL::store(p, v); }
+};
+
+template <> struct Real<float> {
+  using real = float;
+  using value = Floats;
+  static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
+  static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
+  static Doubles widen(value v) { return __builtin_convertvector(v, Doubles); }
+  static value round(Doubles v) { return __builtin_convertvector(v, Floats); }
+  static void store(void* p, value v) { compcoll::CC_LEVEL::store(p, v); }
+};
+
+// 16-bit floats live in registers as floats; rounding goes through float, so it is not always the nearest.
+template <class T> struct Narrow {
+  using real = float;
+  using value = Floats;
+  static Doubles widen(value v) { return __builtin_convertvector(v, Doubles); }
+};
+
+template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
+  static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
+  using Words = vec<uint32_t, reals>;
+  using Halves = vec<uint16_t, reals>;
+  static value load(const void* p) {
+    Words u = __builtin_convertvector(compcoll::CC_LEVEL::load<Halves>(p), Words) << 16;
+    return compcoll::CC_LEVEL::load<value>(&u);
+  }
+  static Words nearest(value v) {
+    Words u = compcoll::CC_LEVEL::load<Words>(&v);
+    return u + 0x7fff + (u >> 16 & 1);
+  }
+  static value round(Doubles v) {
+    Words u = nearest(__builtin_convertvector(v, Floats)) & 0xffff0000u;
+    return compcoll::CC_LEVEL::load<value>(&u);
+  }
+  static void store(void* p, value v) {
+    compcoll::CC_LEVEL::store(p, __builtin_convertvector(nearest(v) >> 16, Halves));
+  }
+};
+
+template <> struct Real<Float16> : Narrow<Float16> {
+  static constexpr double unit = 0x1p-11, tiny = 0x1p-25;
+#if defined(__AVX512F__)
+  static value load(const void* p) { return (value)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
+  static void store(void* p, value v) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, 0)); }
+  static value round(Doubles v) {
+    return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)__builtin_convertvector(v, Floats), 0));
+  }
+#elif defined(__F16C__)
+  static value load(const void* p) { return (value)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)); }
+  static void store(void* p, value v) { _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph((__m128)v, 0)); }
+  static value round(Doubles v) {
+    return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)__builtin_convertvector(v, Floats), 0));
+  }
+#else
+  static value load(const void* p) {
+    value v;
+    for (int i = 0; i < reals; i++)
+      v[i] = float16_to_float(compcoll::CC_LEVEL::load<uint16_t>((const char*)p + 2 * i));
+    return v;
+  }
+  static void store(void* p, value v) {
+    for (int i = 0; i < reals; i++) compcoll::CC_LEVEL::store((char*)p + 2 * i, float_to_float16(v[i]));
+  }
+  static value round(Doubles v) {
+    value r;
+    for (int i = 0; i < reals; i++) r[i] = float16_to_float(float_to_float16(float(v[i])));
+    return r;
+  }
+#endif
+};
+
+// Calls f.template run<T>(n) with the type of the real numbers behind a dtype, and how many there are.
+template <class F>
+inline int64_t with_real(const Args* args, const F& f) {
+  switch (args->dtype) {
+    case FLOAT16: return f.template run<Float16>(args->size());
+    case BFLOAT16: return f.template run<Bfloat16>(args->size());
+    case FLOAT32: return f.template run<float>(args->size());
+    case FLOAT64: return f.template run<double>(args->size());
+    case COMPLEX64: return f.template run<float>(2 * args->size());
+    case COMPLEX128: return f.template run<double>(2 * args->size());
+    default: return UNSUPPORTED;
+  }
+}
+
+// Whether decode_add is asked for the accumulator that the values' type has.
+inline bool accumulates(const Args* args) {
+  bool narrow = args->dtype == FLOAT16 || args->dtype == BFLOAT16;
+  return args->acc_dtype == (narrow ? uint32_t(FLOAT32) : args->dtype);
+}
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

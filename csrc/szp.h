@@ -1,0 +1,95 @@
+// szp: error-bounded quantisation. Every value comes back within an absolute bound, always.
+//
+// Payload, n real numbers (complex ones are pairs) in blocks of 32:
+//   ceil(n / 32) bytes, the width of each block, then zero bytes up to a multiple of 4;
+//   the blocks back to back, so that an exclusive prefix sum of their sizes gives the offsets.
+// A block is w little-endian 32-bit words: word k holds bit k of its 32 codes, the first value's in
+// bit 0. So a warp forms a word with one ballot, and a block of zeros costs its width byte alone.
+//   width         the codes are
+//   w             the differences, for w in 0 to 32
+//   64 + w        the differences, the first one in a word of its own in front of the w others, in
+//                 which it counts as 0: shorter where data are smooth and far from 0
+//   128 + w       the integers: shorter where neighbours do not resemble each other
+//   255           none; the block's own bytes, unchanged
+// The encoder takes the shortest, and of equally short ones the first.
+//
+//   q = nearest even integer to x * (1 / step), all in float64
+//   integers     zigzag(q[i]);  differences  zigzag(q[i] - q[i - 1]) mod 2^32, q[-1] = 0
+//   x' = q * step in float64, rounded to the type (16-bit ones by way of float32)
+// Behind the last value, its q repeats.
+//
+// Error: step = 2 * bound * (1 - 2^-7), a little less than it could be, so that rounding x' to its type
+// does not carry values past the bound, for float32 as long as |q| <= 2^16. The encoder forms x' as the
+// decoder does, and a block in which |x - x'| <= bound does not hold for each value, exactly, is stored
+// unchanged: values too large for q, those that rounding harms all the same, and non-finite ones, whose
+// bits survive. |x - x'| is exact in the type itself wherever it is close to the bound, because x and x'
+// are then within a factor of two of each other, or x' is 0.
+//
+// Sum of two payloads with one step: the integers are added, which is exact, so P summands of bound b
+// are off by at most P * b, plus one rounding of the result to its type. Where q leaves 32 bits, one of
+// both blocks is stored unchanged, or nothing would be gained, both are decoded, added in the type
+// (16-bit ones in float32) and stored unchanged: one more rounding. A sum can overflow as it does in the
+// type. args->bound is what the addition itself adds to the bounds of its two terms.
+//
+// Header words: float64 bits of the step; those of the relative bound asked for, or 0. The encoder is
+// given those of the absolute bound, or 0, in place of the step.
+#pragma once
+#include "abi.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+
+constexpr uint32_t szp_block = 32, szp_apart = 64, szp_plain = 128, szp_raw = 255;
+constexpr double szp_bound_min = 0x1p-1022, szp_bound_max = 0x1p+1020;  // step and 1 / step are normal
+constexpr double szp_steps = 2 - 0x1p-6;                                // the step for a bound of 1
+constexpr double szp_magic = 0x1.8p+52;  // adding it rounds to an integer, into the low word
+
+CC_HD uint64_t szp_blocks(uint64_t n) { return n / szp_block + (n % szp_block != 0); }
+CC_HD uint64_t szp_widths_nbytes(uint64_t blocks) { return (blocks + 3) & ~uint64_t(3); }
+
+// Bytes of a block, or -1 for a width that there is not.
+CC_HD int szp_nbytes(uint32_t width, int raw_nbytes) {
+  if (width == szp_raw) return raw_nbytes;
+  uint32_t planes = width % szp_apart;
+  return width < szp_plain + szp_apart && planes <= 32 ? int(4 * (planes + (width / szp_apart == 1))) : -1;
+}
+
+CC_HD uint32_t szp_bit_length(uint32_t u) { return u ? 32 - __builtin_clz(u) : 0; }
+
+// The width of a block from its first difference, the "or" of the others, and that of the integers.
+CC_HD uint32_t szp_width(uint32_t first, uint32_t others, uint32_t plain, int raw_nbytes) {
+  uint32_t width = szp_bit_length(first | others), nwords = width;
+  uint32_t apart = szp_bit_length(others), integers = szp_bit_length(plain);
+  if (apart + 1 < nwords) width = szp_apart + apart, nwords = apart + 1;
+  if (integers < nwords) width = szp_plain + integers, nwords = integers;
+  return int(4 * nwords) < raw_nbytes ? width : szp_raw;
+}
+
+// The bits of the rounded quotient; the low word is q if |q| < 2^31, and else some other number, which
+// the encoder's check refuses.
+template <class D, class U>
+CC_HD U szp_quantise(D x, double inverse) {
+  D r = x * inverse + szp_magic;
+  U u;
+  __builtin_memcpy(&u, &r, sizeof u);
+  return u;
+}
+
+template <class L>
+CC_HD L szp_zigzag(L d) { return (d << 1) ^ (L{} - (d >> 31)); }
+template <class L>
+CC_HD L szp_unzigzag(L z) { return (z >> 1) ^ (L{} - (z & 1)); }
+
+// Each 64-bit lane as a matrix of 8 x 8 bits, transposed.
+template <class L>
+CC_HD L szp_transpose(L x) {
+  L t = (x ^ (x >> 7)) & 0x00aa00aa00aa00aaull;
+  x ^= t ^ (t << 7);
+  t = (x ^ (x >> 14)) & 0x0000cccc0000ccccull;
+  x ^= t ^ (t << 14);
+  t = (x ^ (x >> 28)) & 0x00000000f0f0f0f0ull;
+  return x ^ t ^ (t << 28);
+}
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,113 @@
+"""What the tests of the lossy codecs share: float arrays of every kind, exact errors, guarded decoding."""
+
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import strategies as st
+
+from compcoll import _cpu, dtypes
+
+FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
+GUARD = 256
+
+
+def reals(array):
+    """Complex numbers as pairs, everything else as it is, flat."""
+    return array.reshape(-1).view(dtypes.real_dtype(array.dtype))
+
+
+def finite(array):
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return np.isfinite(reals(array))
+
+
+def exact(value):
+    return Fraction(float(value))
+
+
+def largest_error(array, decoded):
+    """Of all finite values, exactly."""
+    mask = finite(array)
+    pairs = zip(reals(array)[mask].tolist(), reals(decoded)[mask].tolist(), strict=True)
+    return max((abs(exact(x) - exact(y)) for x, y in pairs), default=Fraction(0))
+
+
+def top(array):
+    """Largest finite magnitude, at least the smallest float64 that szp takes for a bound."""
+    return max([abs(float(v)) for v in reals(array)[finite(array)].tolist()] + [2.0**-1022])
+
+
+def bits(array):
+    return array.reshape(-1).view(np.uint8)
+
+
+@st.composite
+def arrays(draw, dtype=None, finite_only=False, max_size=130):
+    """Random bit patterns, or values of one magnitude with a few such patterns among them."""
+    dtype = draw(st.sampled_from(FLOATS)) if dtype is None else dtype
+    n = draw(st.integers(0, max_size))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    wild = np.frombuffer(rng.bytes(n * dtype.itemsize), dtype)
+    kind = draw(st.sampled_from(["bits", "normal", "smooth", "constant", "mixed"]))
+    real = dtypes.real_dtype(dtype)
+    count = reals(wild).size
+    limits = np.finfo(real) if real.kind == "f" else np.finfo(np.float32)
+    low, high = np.log2(float(limits.tiny)) - 8, np.log2(float(limits.max)) - 3
+    scale = 2.0 ** draw(st.floats(low, high))
+    base = rng.standard_normal(count)
+    if kind == "smooth":
+        base = np.sin(np.arange(count) / 9)
+    if kind == "constant":
+        base = np.ones(count)
+    with np.errstate(over="ignore", under="ignore"):
+        tame = (base * scale).astype(real).view(dtype)
+    array = wild.copy() if kind == "bits" else tame
+    if kind == "mixed" and n:
+        at = draw(st.integers(0, n - 1))
+        array[at : at + 2] = wild[at : at + 2]
+    if finite_only:
+        reals(array)[~finite(array)] = 1
+    return array
+
+
+def decode_guarded(codec, params, payload, dtype, n):
+    """The decoded array and the status, after a look at the bytes around the output."""
+    nbytes = n * dtype.itemsize
+    room = np.full(nbytes + 2 * GUARD, 0xA5, np.uint8)
+    dst = room[GUARD : GUARD + nbytes]
+    status = _cpu.decode(codec._index, dtypes.code_of(dtype), (n,), params, payload, dst)
+    assert (room[:GUARD] == 0xA5).all()
+    assert (room[GUARD + nbytes :] == 0xA5).all()
+    return dst.view(dtype), status
+
+
+def decode_add_guarded(codec, params, payload, dtype, start):
+    """The same for adding to a copy of ``start``, which has the accumulator's dtype."""
+    room = np.full(start.nbytes + 2 * GUARD, 0xA5, np.uint8)
+    dst = room[GUARD : GUARD + start.nbytes]
+    dst[:] = bits(start)
+    code, acc = dtypes.code_of(dtype), dtypes.code_of(start.dtype)
+    status = _cpu.decode_add(codec._index, code, (start.size,), params, payload, dst, acc)
+    assert (room[:GUARD] == 0xA5).all()
+    assert (room[GUARD + start.nbytes :] == 0xA5).all()
+    return dst.view(start.dtype), status
+
+
+def encode(codec, array):
+    """Payload (or the negative status), bound and params, into a buffer as large as frames have."""
+    out = np.empty(array.nbytes + 64, np.uint8)
+    nbytes, bound, params = codec.encode_payload(array, out)
+    return (nbytes if nbytes < 0 else out[:nbytes].copy()), bound, params
+
+
+def on_every_level(f):
+    """f() at each instruction-set level of this processor."""
+    before = _cpu.level()
+    try:
+        results = []
+        for name in _cpu.available_levels():
+            _cpu.set_level(name)
+            results.append(f())
+        return results
+    finally:
+        _cpu.set_level(before)
