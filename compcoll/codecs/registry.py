@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from compcoll.codecs.base import Codec
 from compcoll.errors import FrameError
 
-__all__ = ["codec", "codecs", "of_frame", "register"]
+__all__ = ["codec", "codec_class", "codecs", "of_frame", "register"]
 
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
@@ -62,7 +62,7 @@ def codec(spec: str | Codec) -> Codec:
     if not isinstance(spec, str):
         raise TypeError(f"a codec is given as a string or a Codec, not as {type(spec).__name__}")
     name, _, options = spec.partition(":")
-    cls = _class(name.strip())
+    cls = codec_class(name.strip())
     return cls(**_parse(cls, options)) if options else cls()
 
 
@@ -70,7 +70,7 @@ def codec(spec: str | Codec) -> Codec:
 def of_frame(name: str) -> Codec:
     """The codec that decodes frames of this name; everything else it needs is in their header."""
     try:
-        cls = _class(name)
+        cls = codec_class(name)
     except ValueError as error:
         raise FrameError(str(error)) from None
     return cls.__new__(cls)
@@ -80,7 +80,8 @@ def _points():
     return entry_points(group="compcoll.codecs")
 
 
-def _class(name: str) -> type[Codec]:
+def codec_class(name: str) -> type[Codec]:
+    """The class of this name; ValueError where there is none."""
     target = _known.get(name)
     if target is None:
         for point in _points():

@@ -1,0 +1,270 @@
+"""One flow simulated with plain MPI and with several codecs: what that saves, costs, and does to the flow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from .taylor_green import TaylorGreen
+
+__all__ = ["CODECS", "Flow", "Run", "run", "simulate", "table", "verdicts"]
+
+CODECS = ("lossless", "zfp:rate=16", "zfp:rate=8")
+PLAIN = "plain MPI"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The case that is simulated. Its resolution suits its viscosity: all scales are there."""
+
+    n: int = 48
+    viscosity: float = 1 / 200
+    dt: float = 1 / 12
+    steps: int = 96
+    every: int = 4
+    dtype: str = "float64"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.n}^3 points in {self.dtype}, Re = {1 / self.viscosity:.0f},"
+            f" {self.steps} steps to t = {self.steps * self.dt:.1f}"
+        )
+
+
+@dataclass
+class Run:
+    """One simulation, summed or maximised over the ranks, and its samples in time.
+
+    Attributes
+    ----------
+    label : str
+        The codec's spec, or `PLAIN`.
+    raw_nbytes, wire_nbytes : int
+        What the ranks had to send to other ranks in all time steps, and what they sent.
+    seconds, exchange : float
+        Time of all steps, and the part of it inside Alltoall, on the slowest rank.
+    fallbacks : int
+        Chunks that went lossless although a lossy codec was asked for.
+    time, energy, dissipation : list of float
+        Nondimensional.
+    error : list of float
+        Largest difference of any velocity component to the plain run, over the largest component there.
+    """
+
+    label: str
+    raw_nbytes: int = 0
+    wire_nbytes: int = 0
+    seconds: float = 0.0
+    exchange: float = 0.0
+    fallbacks: int = 0
+    time: list[float] = field(default_factory=list)
+    energy: list[float] = field(default_factory=list)
+    dissipation: list[float] = field(default_factory=list)
+    error: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    def drift(self, quantity: str, plain: Run) -> np.ndarray:
+        """Relative difference of ``energy`` or ``dissipation`` to the plain run, over time."""
+        return np.array(getattr(self, quantity)) / np.array(getattr(plain, quantity)) - 1
+
+
+class Metered:
+    """A communicator whose Alltoalls are timed and counted; everything else is handed through."""
+
+    def __init__(self, comm):
+        self._comm = comm
+        self.raw_nbytes = self.wire_nbytes = self.fallbacks = 0
+        self.seconds = 0.0
+
+    def __getattr__(self, name):
+        return getattr(self._comm, name)
+
+    def Alltoall(self, send, recv):
+        start = perf_counter()
+        self._comm.Alltoall(send, recv)
+        self.seconds += perf_counter() - start
+        raw = send.nbytes - send[0].nbytes
+        report = getattr(self._comm, "report", None)
+        self.raw_nbytes += raw
+        self.wire_nbytes += raw if report is None else report.wire_nbytes
+        self.fallbacks += 0 if report is None else report.fallbacks
+
+
+def simulate(
+    comm,
+    codecs=CODECS,
+    flow: Flow = Flow(),
+    *,
+    wrap: Callable | None = None,
+    tick: Callable[[str], None] = lambda label: None,
+) -> list[Run]:
+    """Simulate the flow with plain MPI and once per codec; collective.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    codecs : sequence of str
+    flow : Flow
+    wrap : callable, optional
+        Makes the communicator whose ``using(codec)`` compresses; `compcoll.Comm` by default.
+    tick : callable
+        Called with the label of the run after each of its steps.
+
+    Returns
+    -------
+    list of Run
+        The plain run first; the same on all ranks.
+    """
+    if wrap is None:
+        from compcoll import Comm as wrap
+    compressing = wrap(comm)
+    reference = TaylorGreen(comm, flow.n, dtype=flow.dtype)
+    states: list[np.ndarray] = []
+    runs = [_simulate(comm, PLAIN, flow, reference, states, tick)]
+    for codec in codecs:
+        runs.append(_simulate(compressing.using(codec), codec, flow, reference, states, tick))
+    return runs
+
+
+def _simulate(comm, label: str, flow: Flow, reference: TaylorGreen, states: list, tick: Callable) -> Run:
+    """One run. The first one fills ``states``, to which the next ones are compared."""
+    plain, result = reference.comm, Run(label)
+    first = not states
+    solver = TaylorGreen(comm, flow.n, flow.viscosity, flow.dt, flow.dtype)
+    meter = solver.fft.comm = Metered(comm)
+    for step in range(flow.steps + 1):
+        if step:
+            plain.Barrier()
+            start = perf_counter()
+            solver.step()
+            result.seconds += perf_counter() - start
+            tick(label)
+        if step % flow.every:
+            continue
+        result.time.append(solver.time)
+        result.energy.append(solver.energy())
+        result.dissipation.append(solver.dissipation())
+        if first:
+            states.append(solver.modes.copy())
+        state = states[step // flow.every]
+        # Compared in space, but over plain MPI: only what happened in the simulation counts.
+        both = reference.fft.backward(np.concatenate([solver.modes - state, state]))
+        worst, scale = (
+            plain.allreduce(float(np.abs(part).max()), op=MPI.MAX) for part in (both[:3], both[3:])
+        )
+        result.error.append(worst / scale)
+    result.raw_nbytes = plain.allreduce(meter.raw_nbytes)
+    result.wire_nbytes = plain.allreduce(meter.wire_nbytes)
+    result.fallbacks = plain.allreduce(meter.fallbacks)
+    result.seconds = plain.allreduce(result.seconds, op=MPI.MAX)
+    result.exchange = plain.allreduce(meter.seconds, op=MPI.MAX)
+    return result
+
+
+def table(runs: list[Run]) -> Table:
+    """The runs side by side."""
+    plain = runs[0]
+    result = Table(
+        title="One flow, several codecs",
+        caption="Largest velocity error, and drifts: at the end, of the plain run's value.",
+    )
+    result.add_column("", no_wrap=True)
+    for r in runs:
+        result.add_column(r.label, justify="right")
+
+    def row(name: str, text: Callable[[Run], str], baseline: bool = True) -> None:
+        result.add_row(name, *(text(r) if baseline or r is not plain else "-" for r in runs))
+
+    row("on the wire, MB", lambda r: f"{r.wire_nbytes / 1e6:.1f}")
+    row("ratio", lambda r: f"{r.ratio:.2f}")
+    row("time, s", lambda r: f"{r.seconds:.2f}")
+    row("thereof Alltoall, s", lambda r: f"{r.exchange:.2f}")
+    row("against plain MPI", lambda r: _against(r.seconds / plain.seconds), baseline=False)
+    row("velocity error", lambda r: _number(r.error[-1]), baseline=False)
+    for quantity in ("energy", "dissipation"):
+        row(f"{quantity} drift", lambda r, q=quantity: _number(r.drift(q, plain)[-1]), baseline=False)
+    return result
+
+
+def _against(factor: float) -> str:
+    if 0.95 < factor < 1.05:
+        return "same"
+    return f"{factor:.2f}x slower" if factor > 1 else f"{1 / factor:.2f}x faster"
+
+
+def _number(value: float) -> str:
+    return "0, exact" if value == 0 else f"{value:.1e}"
+
+
+def verdicts(runs: list[Run], ranks: int) -> list[str]:
+    """A sentence for each codec: whether it saved time here, and on which links it would."""
+    plain, lines = runs[0], []
+    for r in runs[1:]:
+        extra, saved = r.seconds - plain.seconds, (plain.wire_nbytes - r.wire_nbytes) / ranks
+        if extra <= 0:
+            lines.append(f"{r.label}: saved {-extra:.2f} s on this link.")
+        elif saved > 0:
+            limit = saved / extra / 1e6
+            lines.append(
+                f"{r.label}: LOST {extra:.2f} s on this link. By these figures it gains time where"
+                f" a rank has less than {limit:.0f} MB/s ({limit * 8 / 1000:.2g} Gbit/s) to the others."
+            )
+        else:
+            lines.append(f"{r.label}: LOST {extra:.2f} s on this link and did not shrink the data.")
+        if r.fallbacks:
+            lines.append(f"{r.label}: {r.fallbacks} chunks were sent lossless in its place.")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    if ranks > cores:
+        lines.append(
+            f"{ranks} ranks shared {cores} cores, which takes from a codec what it needs:"
+            " the times hold for this machine only."
+        )
+    return lines
+
+
+def run(comm, codecs=CODECS, flow: Flow = Flow(), *, out: str | Path | None = None, wrap=None) -> list[Run]:
+    """`simulate`, and on rank 0 a progress bar, the table, and a picture in the file ``out``; collective."""
+    root, ranks = comm.Get_rank() == 0, comm.Get_size()
+    console = Console()
+    progress = Progress(
+        TextColumn("{task.description:>12}"), BarColumn(), TextColumn("{task.completed}/{task.total} steps"),
+        TimeElapsedColumn(), console=Console(stderr=True),
+    )  # fmt: skip
+    with progress if root else nullcontext():
+        tasks = (
+            {c: progress.add_task(c, total=flow.steps, start=False) for c in (PLAIN, *codecs)} if root else {}
+        )
+
+        def tick(label):
+            if root:
+                progress.start_task(tasks[label])
+                progress.advance(tasks[label])
+
+        runs = simulate(comm, codecs, flow, wrap=wrap, tick=tick)
+    if root:
+        console.print(f"{flow}, {ranks} ranks", highlight=False)
+        console.print(table(runs))
+        console.print("\n".join(verdicts(runs, ranks)), highlight=False)
+        if out is not None:
+            from .demo_figure import draw
+
+            draw(runs, out)
+            console.print(f"Figure: {out}")
+    return runs
+
+
+if __name__ == "__main__":
+    run(MPI.COMM_WORLD, out="taylor_green.png")

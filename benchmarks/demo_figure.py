@@ -1,0 +1,75 @@
+"""The picture of the demo: energy and dissipation over time, their errors, and the bytes on the wire."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+__all__ = ["draw"]
+
+#: Distinct for colour-blind eyes too; the plain run is a broad line behind the others.
+_PLAIN = {"color": "0.75", "linewidth": 5}
+_STYLES = [
+    {"color": "#0072B2", "linewidth": 1.6, "linestyle": "-"},
+    {"color": "#009E73", "linewidth": 1.6, "linestyle": "--"},
+    {"color": "#D55E00", "linewidth": 1.6, "linestyle": "-."},
+    {"color": "#CC79A7", "linewidth": 1.6, "linestyle": ":"},
+    {"color": "#000000", "linewidth": 1.6, "linestyle": (0, (1, 2))},
+]
+TIME = "time $t\\,U/L$ (nondimensional)"
+
+
+def draw(runs, path: str | Path) -> None:
+    """Draw the runs of `benchmarks.demo.simulate` into a file, PNG or what its suffix says."""
+    figure = Figure(figsize=(13, 7), layout="constrained")
+    axes = figure.subplots(2, 3)
+    styles = [_PLAIN, *(_STYLES[i % len(_STYLES)] for i in range(len(runs) - 1))]
+    _curves(axes[0, 0], runs, styles, "energy", "kinetic energy $E/U^2$")
+    _curves(axes[0, 1], runs, styles, "dissipation", "dissipation $\\varepsilon L/U^3$")
+    _bytes(axes[0, 2], runs, styles)
+    plain = runs[0]
+    _errors(
+        axes[1, 0], runs, styles, lambda r: r.drift("energy", plain), "|relative drift of kinetic energy|"
+    )
+    _errors(
+        axes[1, 1], runs, styles, lambda r: r.drift("dissipation", plain), "|relative drift of dissipation|"
+    )
+    _errors(axes[1, 2], runs, styles, lambda r: r.error, "velocity error / largest velocity")
+    figure.suptitle("Taylor-Green vortex with compressed transposes")
+    figure.savefig(path, dpi=120)
+
+
+def _curves(axes, runs, styles, quantity: str, label: str) -> None:
+    for r, style in zip(runs, styles, strict=True):
+        axes.plot(r.time, getattr(r, quantity), label=r.label, **style)
+    axes.set(xlabel=TIME, ylabel=label)
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _errors(axes, runs, styles, errors, label: str) -> None:
+    """On a logarithmic axis; a run without any error is named, because it has no place there."""
+    for r, style in zip(runs[1:], styles[1:], strict=True):
+        values = np.abs(errors(r))
+        if values.any():
+            axes.semilogy(r.time, np.where(values > 0, values, np.nan), label=r.label, **style)
+        else:
+            axes.plot([], [], label=f"{r.label}: exactly 0", **style)
+    axes.set(xlabel=TIME, ylabel=label)
+    axes.grid(alpha=0.3)
+    low, high = axes.get_ylim()
+    if axes.get_yscale() == "log":  # room for the legend above the curves
+        axes.set_ylim(low, high * (high / low) ** 0.4)
+    axes.legend(loc="upper right")
+
+
+def _bytes(axes, runs, styles) -> None:
+    megabytes = [r.wire_nbytes / 1e6 for r in runs]
+    bars = axes.barh([r.label for r in runs], megabytes, color=[s["color"] for s in styles], height=0.6)
+    axes.bar_label(bars, [f"{r.ratio:.2f} : 1, {r.seconds:.1f} s" for r in runs], padding=4)
+    axes.set(xlabel="sent in all steps (MB)", title="ratio and time", xlim=(0, 1.55 * max(megabytes) or 1))
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)

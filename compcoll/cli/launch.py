@@ -1,0 +1,73 @@
+"""For subcommands that need several ranks or the benchmarks: how to get them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import click
+
+import compcoll
+
+__all__ = ["benchmark", "find_mpiexec", "is_launched", "relaunch"]
+
+#: What process managers tell the processes that they start: Hydra and PMI-1, PMIx, Open MPI, Intel MPI.
+_MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+
+
+def is_launched() -> bool:
+    """Whether a process manager such as mpiexec started this process; does not initialise MPI."""
+    return any(mark in os.environ for mark in _MARKS)
+
+
+def find_mpiexec() -> str | None:
+    """Path of ``mpiexec``: the one of this Python environment, else the first one on the PATH."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    return shutil.which("mpiexec", path=places)
+
+
+def relaunch(ranks: int, arguments: list[str]) -> int:
+    """Run ``compcoll`` with these arguments on new ranks on this machine; its exit status."""
+    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        raise click.ClickException("mpiexec is not found; pip install 'compcoll[mpich]' brings one")
+    # Through mpi4py.run, so that an error on one rank ends all of them.
+    program = [sys.executable, "-m", "mpi4py", "-m", "compcoll", *arguments]
+    # Open MPI refuses more ranks than cores unless told otherwise: releases up to 4, and from 5.
+    consent = {
+        "OMPI_MCA_rmaps_base_oversubscribe": "true",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
+    return subprocess.run([mpiexec, "-n", str(ranks), *program], env={**os.environ, **consent}).returncode
+
+
+def benchmark(name: str) -> ModuleType:
+    """A module of ``compcoll.benchmarks``, in a source checkout too, where that package is ``benchmarks``."""
+    package = Path(compcoll.__file__).parent
+    checkout = package.parent / "benchmarks" / "__init__.py"
+    if (
+        not (package / "benchmarks").is_dir()
+        and checkout.is_file()
+        and "compcoll.benchmarks" not in sys.modules
+    ):
+        _register("compcoll.benchmarks", checkout)
+    try:
+        return import_module(f"compcoll.benchmarks.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("compcoll"):
+            raise
+        raise click.ClickException(
+            f"this needs the package {error.name}; pip install 'compcoll[bench]' brings it"
+        ) from None
+
+
+def _register(name: str, path: Path) -> None:
+    spec = spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)

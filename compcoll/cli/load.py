@@ -1,0 +1,98 @@
+"""Reading a user's array: ``.npy`` files, and raw ones with a dtype and a shape."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import click
+import numpy as np
+
+from compcoll import dtypes
+
+__all__ = ["DType", "Shape", "load"]
+
+
+class DType(click.ParamType):
+    """A dtype that frames can hold, such as f4, float32, <f4, >f8 or bf16."""
+
+    name = "dtype"
+
+    def convert(self, value, param, ctx) -> np.dtype:
+        if isinstance(value, np.dtype):
+            return value
+        if value in ("bf16", "bfloat16"):
+            if dtypes.BFLOAT16 is None:
+                self.fail("bfloat16 needs the package ml_dtypes: pip install ml_dtypes", param, ctx)
+            return dtypes.BFLOAT16
+        try:
+            dtype = np.dtype(value)
+        except TypeError:
+            self.fail(f"{value!r} is not a dtype; examples are f4, f8, f2, bf16, i4, c8", param, ctx)
+        if not dtypes.supported(dtype.newbyteorder("=")):
+            names = ", ".join(str(d) for d in dtypes.CODES)
+            self.fail(f"{value!r} is not supported; supported are {names}", param, ctx)
+        return dtype
+
+
+class Shape(click.ParamType):
+    """One to three dimensions, slowest first, such as 41x128x128."""
+
+    name = "shape"
+
+    def convert(self, value, param, ctx) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            shape = tuple(int(word) for word in value.replace(",", "x").split("x"))
+        except ValueError:
+            self.fail(f"{value!r} is not a shape such as 41x128x128", param, ctx)
+        if len(shape) > 3 or min(shape) < 1:
+            self.fail(f"{value!r} is not 1 to 3 positive dimensions", param, ctx)
+        return shape
+
+
+def load(path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None) -> np.ndarray:
+    """The array in a file: contiguous, in native byte order, of 1 to 3 dimensions and some elements.
+
+    Raises
+    ------
+    click.ClickException
+        For what is not an array, has no supported dtype or does not fit the dtype or shape.
+    """
+    array = _load_npy(path, dtype) if path.suffix == ".npy" else _load_raw(path, dtype)
+    if not array.size:
+        raise click.ClickException(f"{path} has no elements")
+    if shape is not None and math.prod(shape) != array.size:
+        words = "x".join(map(str, shape))
+        raise click.ClickException(
+            f"{path} has {array.size} elements, and the shape {words} {math.prod(shape)}"
+        )
+    if shape is None:
+        # Leading dimensions are merged: blocks are cut from the last three.
+        shape = array.shape if 1 <= array.ndim <= 3 else (-1, *array.shape[-2:])
+    array = array.reshape(shape) if array.ndim else array.reshape(1)
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def _load_npy(path: Path, dtype: np.dtype | None) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise click.ClickException(f"{path} cannot be read as .npy: {error}") from None
+    if dtype is not None and array.dtype != dtype:
+        raise click.ClickException(f"{path} holds {array.dtype}, not {dtype}")
+    if not dtypes.supported(array.dtype.newbyteorder("=")):
+        raise click.ClickException(f"{path} holds {array.dtype}, which is not supported")
+    return array
+
+
+def _load_raw(path: Path, dtype: np.dtype | None) -> np.ndarray:
+    if dtype is None:
+        raise click.UsageError(f"{path} is not a .npy file: give the type of its elements with --dtype")
+    nbytes = path.stat().st_size
+    if nbytes % dtype.itemsize:
+        raise click.ClickException(
+            f"{path} has {nbytes} bytes, which is not a multiple of the {dtype.itemsize} bytes of {dtype}"
+        )
+    return np.fromfile(path, dtype)

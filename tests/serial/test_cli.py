@@ -1,0 +1,262 @@
+"""The command line: what it prints, and what it says where something is wrong."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import compcoll
+from compcoll.cli import COMMANDS, launch, main
+from compcoll.cli.measure import Measurement, default_specs, measure
+
+
+@pytest.fixture
+def run():
+    def invoke(*arguments):
+        return CliRunner().invoke(main, [str(a) for a in arguments])
+
+    return invoke
+
+
+@pytest.fixture
+def ramp(tmp_path):
+    path = tmp_path / "ramp.npy"
+    np.save(path, np.linspace(0, 1, 600, dtype=np.float32).reshape(10, 3, 4, 5))
+    return path
+
+
+def words(text):
+    """Without the line breaks that depend on the terminal's width."""
+    return " ".join(text.split())
+
+
+class Halved(compcoll.Codec):
+    """Sends float16 values: a lossy codec with an error that can be predicted."""
+
+    name = "halved"
+    lossless = False
+    dtypes = frozenset({np.dtype(np.float32)})
+
+    def encode_payload(self, src, dst):
+        payload = src.reshape(-1).astype(np.float16).view(np.uint8)
+        dst[: payload.size] = payload
+        return payload.size, 2.0**-11, (0, 0)
+
+    def decode_payload(self, info, payload, dst):
+        dst.reshape(-1)[:] = payload.view(np.float16)
+        return 0
+
+
+@pytest.fixture
+def halved(monkeypatch):
+    from compcoll.codecs import registry
+
+    monkeypatch.setitem(registry._known, "halved", Halved)
+    yield Halved
+    registry.codec.cache_clear()
+    registry.of_frame.cache_clear()
+
+
+def test_help_names_every_command(run):
+    result = run("--help")
+    assert result.exit_code == 0
+    assert all(name in result.output for name in COMMANDS)
+    assert all(run(name, "--help").exit_code == 0 for name in COMMANDS)
+
+
+def test_help_does_not_import_what_is_heavy():
+    code = (
+        "import sys; from compcoll.cli import main; main(['--help'], standalone_mode=False);"
+        "print([m for m in ('mpi4py.MPI', 'matplotlib', 'scipy', 'rich', 'cupy') if m in sys.modules])"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[-1] == "[]"
+
+
+def test_module_is_the_command():
+    result = subprocess.run(
+        [sys.executable, "-m", "compcoll", "--version"], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split() == ["compcoll,", "version", compcoll.__version__]
+
+
+def test_info_tells_versions_codecs_and_levels(run):
+    facts = json.loads(run("info", "--json").output)
+    assert facts["versions"]["compcoll"] == compcoll.__version__
+    assert set(facts["codecs"]) == set(compcoll.codecs())
+    assert facts["codecs"]["raw"].startswith("lossless. No compression")
+    assert facts["processor"]["level in use"] in facts["processor"]["levels available"]
+    printed = run("info").output
+    assert all(section in printed for section in facts)
+
+
+def test_info_names_the_extra_of_a_missing_package(run, monkeypatch):
+    from compcoll.cli import info
+
+    monkeypatch.setattr(info, "find_spec", lambda name: None)
+    facts = json.loads(run("info", "--json").output)
+    assert "pip install 'compcoll[bench]'" in facts["optional packages"]["scipy"]
+    assert facts["GPU"] == {"devices": "unknown without CuPy"}
+
+
+def test_info_without_an_mpi_library(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
+    monkeypatch.delattr(sys.modules["mpi4py"], "MPI", raising=False)
+    assert "compcoll[mpich]" in json.loads(run("info", "--json").output)["MPI"]["library"]
+
+
+def test_codec_measures_every_codec_by_default(run, ramp):
+    about = json.loads(run("codec", ramp, "--json", "--seconds", "0.001").output)
+    assert (about["dtype"], about["shape"], about["nbytes"]) == ("float32", [30, 4, 5], 2400)
+    rows = {r["codec"]: r for r in about["results"]}
+    assert list(rows) == default_specs(np.dtype(np.float32))
+    assert rows["raw"]["lossless"]
+    assert rows["raw"]["psnr"] is None
+    assert rows["raw"]["max_error"] == 0
+    assert rows["raw"]["ratio"] == pytest.approx(2400 / 2480)
+
+
+def test_codec_prints_a_table_and_draws(run, ramp, tmp_path, halved):
+    plot = tmp_path / "out.png"
+    result = run("codec", ramp, "-c", "raw", "-c", "halved", "--plot", plot, "--seconds", "0.001")
+    assert result.exit_code == 0
+    assert "ramp.npy" in result.output
+    assert "0, exact" in result.output
+    assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_lossy_codec_is_measured_as_it_is(halved):
+    array = np.linspace(0, 1, 1001, dtype=np.float32)
+    result = measure("halved", array, 0.001)
+    error = array.astype(np.float64) - array.astype(np.float16)
+    assert result.max_error == np.abs(error).max()
+    assert result.psnr == pytest.approx(-10 * np.log10(np.mean(error**2)))
+    assert result.ratio == pytest.approx(4004 / 2082)
+    assert result.coded_as == "halved"
+    assert not result.lossless
+    assert min(result.encode_gbs, result.decode_gbs) > 0
+
+
+@pytest.mark.parametrize(("sent", "error"), [(1e9, np.nan), (np.nan, np.nan), (np.inf, 0.0)])
+def test_harm_to_what_is_not_finite_shows(halved, monkeypatch, sent, error):
+    monkeypatch.setattr(Halved, "encode_payload", lambda self, src, dst: (0, 0.0, (0, 0)))
+    monkeypatch.setattr(Halved, "decode_payload", lambda self, info, payload, dst: dst.fill(sent) or 0)
+    result = measure("halved", np.full(8, np.inf, np.float32), 0.001)
+    assert np.array_equal(result.max_error, error, equal_nan=True)
+
+
+def test_default_codecs_suit_the_dtype(halved):
+    assert "halved" in default_specs(np.dtype(np.float32))
+    assert "halved" not in default_specs(np.dtype(np.float64))
+    assert "raw" in default_specs(np.dtype(np.int16))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "float64", "f2", "bf16", "i4", "u1", "c8", ">f4"])
+def test_raw_file_of_any_dtype(run, tmp_path, dtype):
+    if dtype == "bf16":
+        pytest.importorskip("ml_dtypes")
+    path = tmp_path / "raw.bin"
+    path.write_bytes(bytes(24 * 16))
+    result = run("codec", path, "--dtype", dtype, "-c", "raw", "--json", "--seconds", "0.001")
+    about = json.loads(result.output)
+    assert about["nbytes"] == 24 * 16
+    assert np.dtype(about["dtype"] if dtype != "bf16" else "i2").itemsize * about["shape"][0] == 24 * 16
+
+
+def test_shape_reaches_the_codec(run, tmp_path):
+    path = tmp_path / "raw.bin"
+    path.write_bytes(bytes(4 * 24))
+    for text, shape in (("2x3x4", [2, 3, 4]), ("6,4", [6, 4]), ("24", [24])):
+        result = run("codec", path, "--dtype", "f4", "--shape", text, "-c", "raw", "--json")
+        assert json.loads(result.output)["shape"] == shape
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.bin"], "'missing.bin' does not exist"),
+        (["seven.bin"], "give the type of its elements with --dtype"),
+        (["seven.bin", "--dtype", "f4"], "7 bytes, which is not a multiple of the 4 bytes of float32"),
+        (["seven.bin", "--dtype", "f3"], "'f3' is not a dtype"),
+        (["seven.bin", "--dtype", "U1"], "'U1' is not supported"),
+        (["seven.bin", "--dtype", "u1", "--shape", "2x4"], "7 elements, and the shape 2x4 8"),
+        (["seven.bin", "--dtype", "u1", "--shape", "2x"], "'2x' is not a shape"),
+        (["seven.bin", "--dtype", "u1", "--shape", "7x1x1x1"], "is not 1 to 3 positive dimensions"),
+        (["seven.bin", "--dtype", "u1", "-c", "zap"], "unknown codec 'zap'"),
+        (["seven.bin", "--dtype", "u1", "-c", "raw:rate=8"], "has no option 'rate'"),
+        (["empty.bin", "--dtype", "u1"], "has no elements"),
+        (["broken.npy"], "cannot be read as .npy"),
+        (["text.npy"], "holds <U1, which is not supported"),
+        (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
+        (["ramp.npy", "-c", "raw", "--plot", "figure.nonsense"], "the figure cannot be written"),
+    ],
+)
+def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seven.bin").write_bytes(bytes(7))
+    (tmp_path / "empty.bin").write_bytes(b"")
+    (tmp_path / "broken.npy").write_bytes(b"nothing of the kind")
+    np.save(tmp_path / "text.npy", np.array(["a"]))
+    result = run("codec", *arguments, "--seconds", "0.001")
+    assert result.exit_code in (1, 2)
+    assert message in words(result.output)
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_figure_of_many_codecs(tmp_path):
+    from compcoll.cli.figure import draw
+
+    results = [
+        Measurement(f"codec{i}", "raw", i % 2 == 0, 1 + i, 0.0, 40.0 * (i % 2), 1 + i, 2 + i)
+        for i in range(20)
+    ]
+    draw(results, "many", tmp_path / "many.png")
+    assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_starts_its_ranks(run, monkeypatch):
+    calls = []
+
+    def record(command, env):
+        calls.append(command)
+        return SimpleNamespace(returncode=3)
+
+    for mark in launch._MARKS:
+        monkeypatch.delenv(mark, raising=False)
+    monkeypatch.setattr(launch.subprocess, "run", record)
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: "/bin/mpiexec")
+    result = run("demo", "--ranks", 2, "--out", "x.png", "-c", "raw", "--steps", 5, "--points", 12)
+    assert result.exit_code == 3
+    assert calls[0][:5] == ["/bin/mpiexec", "-n", "2", sys.executable, "-m"]
+    assert calls[0][5:] == [
+        "mpi4py", "-m", "compcoll", "demo", "--here", "--out", "x.png", "--codecs", "raw", "--points", "12",
+        "--steps", "5",
+    ]  # fmt: skip
+
+
+def test_demo_says_what_is_wrong(run, monkeypatch):
+    assert "unknown codec 'zap'" in run("demo", "-c", "zap").output
+    assert "start the demo with at least 2" in run("demo", "--here").output
+    for mark in launch._MARKS:
+        monkeypatch.delenv(mark, raising=False)
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: None)
+    assert "pip install 'compcoll[mpich]'" in words(run("demo").output)
+
+
+def test_benchmarks_are_found():
+    demo = launch.benchmark("demo")
+    assert demo.__name__ == "compcoll.benchmarks.demo"
+    assert demo.Flow().n % 4 == 0
+
+
+def test_missing_package_of_a_benchmark_is_named(monkeypatch):
+    launch.benchmark("demo")
+    for name in ("demo", "taylor_green", "slab_fft"):
+        monkeypatch.delitem(sys.modules, f"compcoll.benchmarks.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(launch.click.ClickException, match=r"needs the package scipy.*compcoll\[bench\]"):
+        launch.benchmark("demo")
