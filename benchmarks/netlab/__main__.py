@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from benchmarks.netlab.lab import Lab, LabError
+from .lab import Lab, LabError
 
 TIMED_OUT = 124
 UNAVAILABLE = 69
@@ -31,7 +31,7 @@ class Drop(click.ParamType):
 @click.option("--ppn", default=1, help="Ranks on each host.")
 @click.option("--gbit", default=1.0, help="Gb/s of every link in each direction; 0 for unshaped.")
 @click.option("--mtu", default=9000, help="Bytes of a packet.")
-@click.option("--burst", type=int, help="Bytes that may pass at once after a pause. [default: 72 KiB per Gb/s]")
+@click.option("--burst", type=int, help="Bytes that may pass at once. [default: 72 KiB per Gb/s]")
 @click.option("--down", type=Drop(), multiple=True, help="Drop a host's link so long after the start.")
 @click.option("--timeout", type=float, help="Kill the program after so many seconds, with status 124.")
 @click.option("--measure", is_flag=True, help="Measure every link first.")

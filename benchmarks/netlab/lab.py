@@ -10,8 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.netlab import launch, watchdog
-from benchmarks.netlab.namespace import connected, throughput, write_sysctl
+from . import launch, watchdog
+from .namespace import connected, throughput, write_sysctl
 
 __all__ = ["HEAD_ADDRESS", "Lab", "LabError", "Unavailable"]
 
@@ -61,6 +61,9 @@ class Lab:
         On entering, where this user, machine or kernel cannot have a lab.
     """
 
+    #: Seconds after which mpiexec loses a host whose link dropped; the program is gone 3 s later at most.
+    LOST_SECONDS = 15.0
+
     def __init__(self, hosts: int = 2, gbit: float = 1.0, *, mtu: int = 9000, burst: int | None = None,
                  verbose: bool = False):  # fmt: skip
         if not 1 <= hosts <= _MAX_HOSTS:
@@ -99,9 +102,8 @@ class Lab:
         for name in watchdog.stale():
             watchdog.remove(name)
         self.name = watchdog.new_name(next(_numbers))
-        self._watchdog = subprocess.Popen(
-            [sys.executable, "-I", watchdog.__file__, self.name], stdin=subprocess.PIPE, start_new_session=True
-        )
+        script = [sys.executable, "-I", watchdog.__file__, self.name]
+        self._watchdog = subprocess.Popen(script, stdin=subprocess.PIPE, start_new_session=True)
         try:
             self._build()
             self._wait_until_ready()
@@ -139,7 +141,8 @@ class Lab:
         timeout : float, optional
             Seconds after which everything in the lab is killed.
         down : sequence of (host, seconds)
-            Links that drop so long after the start.
+            Links that drop so long after the start. A program that does not end by itself is ended with
+            a status other than 0 within `LOST_SECONDS` and 3 s.
         capture : bool
             Return the output as text and do not show it.
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.netlab import watchdog
+from . import watchdog
 
 if TYPE_CHECKING:
-    from benchmarks.netlab.lab import Lab
+    from .lab import Lab
 
 __all__ = ["find_mpiexec", "run"]
 
@@ -56,7 +56,7 @@ def run(
             print("+", *command, file=sys.stderr)
         pipe = subprocess.PIPE if capture else None
         with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
-            timers = [threading.Timer(seconds, lab.set_link, (host, False)) for host, seconds in down]
+            timers = [timer for host, seconds in down for timer in _drop(lab, host, seconds)]
             try:
                 for timer in timers:
                     timer.start()
@@ -73,6 +73,23 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def _drop(lab: Lab, host: int, seconds: float) -> list[threading.Timer]:
+    """What is to happen when a link drops, and what after that if the program goes on.
+
+    MPICH may wait for ever for a peer whose connection UCX gave up, and mpiexec has nothing to send to the
+    lost host and so does not notice. Clusters have keep-alives for this: here mpiexec's connections to the
+    host are closed when their time would be up, upon which it ends the program. Where the kernel cannot
+    close them, the program is killed.
+    """
+    lost = seconds + lab.LOST_SECONDS
+    close = ["ip", "netns", "exec", lab.head, "ss", "-K", "dst", lab.address(host)]
+    return [
+        threading.Timer(seconds, lab.set_link, (host, False)),
+        threading.Timer(lost, subprocess.run, (close,), {"capture_output": True}),
+        threading.Timer(lost + 3, watchdog.kill, (lab.name,)),
+    ]
 
 
 def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:

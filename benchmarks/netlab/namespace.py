@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.netlab.watchdog import NETNS
+from .watchdog import NETNS
 
 __all__ = ["connected", "inside", "throughput", "write_sysctl"]
 

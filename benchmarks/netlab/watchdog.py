@@ -9,6 +9,7 @@ Standard library only, and nothing from this package: the script starts in milli
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -48,17 +49,20 @@ def stale() -> list[str]:
     return sorted({m[1] for m in matches if started(int(m[2])) != int(m[3])})
 
 
+def processes(lab: str) -> list[int]:
+    """The processes inside a lab."""
+    return [int(pid) for name in namespaces(lab) for pid in _ip("pids", name).split()]
+
+
 def kill(lab: str) -> None:
     """Kill every process inside a lab, and those that they start meanwhile."""
     for _ in range(20):
-        pids = [int(pid) for name in namespaces(lab) for pid in _ip("pids", name).split()]
+        pids = processes(lab)
         if not pids:
             return
         for pid in pids:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         time.sleep(0.05)
 
 
