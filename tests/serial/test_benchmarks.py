@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,6 +36,14 @@ class Idle:
 
     def Allgather(self, send, recv):
         pass
+
+
+@pytest.fixture(scope="module")
+def mpiexec() -> str:
+    try:
+        return find_mpiexec()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
 
 
 def gathered(comm) -> tuple:
@@ -130,7 +139,7 @@ def test_a_call_that_receives_nothing_is_wrong():
 
 
 def test_slow_sizes_get_fewer_calls():
-    case = Case(lambda comm: __import__("time").sleep(0.02), np.empty(0, F4), 1.0)
+    case = Case(lambda comm: time.sleep(0.02), np.empty(0, F4), 1.0)
     values = source(None, F4, 0)
     (row,) = run_size(lambda *_: case, {"mpi": MPI.COMM_SELF}, values, 4, iters=100, max_seconds=0.1)
     assert 3 <= row.iters <= 5
@@ -142,21 +151,9 @@ def test_unknown_operations_are_named():
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_runs(name, tmp_path):
-    try:
-        mpiexec = find_mpiexec()
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-    options = [
-        "--codec",
-        "none",
-        "--sizes",
-        "4:64K:128",
-        "--iters",
-        "3",
-        "--json",
-        str(tmp_path / "out.json"),
-    ]
+def test_every_operation_runs(mpiexec, name, tmp_path):
+    options = ["--codec", "none", "--sizes", "4:64K:128", "--iters", "3"]
+    options += ["--json", str(tmp_path / "out.json")]
     if name == "alltoall":
         options += ["--plot", str(tmp_path / "out.png")]
     command = [mpiexec, "-n", "2", sys.executable, "-m", f"benchmarks.{name}", *options]
@@ -169,19 +166,9 @@ def test_every_operation_runs(name, tmp_path):
     assert (tmp_path / "out.png").exists() == (name == "alltoall")
 
 
-def test_wrong_options_are_told_once():
-    command = [
-        find_mpiexec(),
-        "-n",
-        "2",
-        sys.executable,
-        "-m",
-        "benchmarks.bcast",
-        "--codec",
-        "none",
-        "--sizes",
-        "4Q",
-    ]
+def test_wrong_options_are_told_once(mpiexec):
+    program = [sys.executable, "-m", "benchmarks.bcast", "--codec", "none", "--sizes", "4Q"]
+    command = [mpiexec, "-n", "2", *program]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert done.stderr.count("'4Q' is not a number of bytes") == 1
