@@ -24,15 +24,21 @@ class Shifted:
 
     def __init__(self, shift: float, bound: float | None):
         self.shift = np.float32(shift)
-        self.report = SimpleNamespace(raw_nbytes=800, wire_nbytes=100, error_bound=bound)
+        self.bound = bound
+        self.report = None
 
     def Allgather(self, send, recv):
         MPI.COMM_SELF.Allgather(send, recv)
         recv += self.shift
+        self.report = SimpleNamespace(
+            accelerated=True, raw_nbytes=800, wire_nbytes=100, error_bound=self.bound
+        )
 
 
 class Idle:
-    """A communicator that does nothing, fast."""
+    """A communicator that does nothing, fast, and has the report of something else."""
+
+    report = SimpleNamespace(accelerated=True, raw_nbytes=800, wire_nbytes=100, error_bound=None)
 
     def Allgather(self, send, recv):
         pass
@@ -129,12 +135,12 @@ def test_the_first_communicator_is_the_measure():
 def test_errors_are_held_against_their_bound(shift, bound, sound):
     _, other = gathered(Shifted(shift, bound))
     assert other.error == pytest.approx(shift, abs=1e-6)
-    assert (other.bound, other.ratio, other.sound) == (bound, 8.0, sound)
+    assert (other.accelerated, other.bound, other.ratio, other.sound) == (True, bound, 8.0, sound)
 
 
 def test_a_call_that_receives_nothing_is_wrong():
     _, other = gathered(Idle())
-    assert not other.sound
+    assert (other.accelerated, other.ratio, other.sound) == (False, 1.0, False)
     assert other.error == np.inf
 
 
