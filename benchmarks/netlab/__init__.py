@@ -19,6 +19,9 @@ packet leaves it. The hosts share memory, files and cores with the machine: link
 not. MPI waits by spinning, so more ranks than cores make everything slower. Times are those of the
 links only as long as the processors keep up; `Lab.measure` tells.
 
+Plain MPI is not always at its best: UCX's default protocol for long messages may fill a TCP link in one
+direction at a time, ``-genv UCX_RNDV_SCHEME am`` in both. Who compares with plain MPI tries the two.
+
 A link that drops is noticed by TCP within 13 s where data is on its way. A program that goes on is ended
 with an error 15 to 18 s after the drop, as keep-alives would end it on a cluster.
 """

@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from benchmarks.netlab import Lab, LabError, Unavailable, watchdog
+from benchmarks.netlab.__main__ import main
 from benchmarks.netlab.launch import find_mpiexec
 
 RING = """
@@ -132,3 +134,28 @@ def test_missing_tools_are_named(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda tool: None)
     with pytest.raises(LabError, match="ip and tc not found: install iproute2"), Lab():
         pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "no program"),
+        (["--hosts", "0", "true"], "0 hosts are not between"),
+        (["--down", "1", "true"], "'1' is not HOST@SECONDS"),
+    ],
+)
+def test_wrong_options_of_the_command(options, words):
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_the_command_says_why_there_is_no_lab(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    done = CliRunner().invoke(main, ["--", "true"])
+    assert (done.exit_code, done.output) == (69, "netlab: network namespaces need root: run this with sudo\n")
+
+
+def test_the_command_has_the_status_of_the_program(lab):
+    program = [sys.executable, "-m", "benchmarks.netlab", "--hosts", "1", "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(program, cwd=Path(__file__).parents[2]).returncode == 7
