@@ -1,0 +1,33 @@
+"""A window of messages between ranks 0 and 1 in both directions at once; the time is one pair's.
+
+Plain MPI has them all on their way at once, its fastest way; compressed ones are exchanged pair by pair.
+"""
+
+import numpy as np
+from mpi4py import MPI
+
+from .main import main
+from .osu import WINDOW, Case, peer_of
+
+
+def bibw(comm, values, n):
+    """Each message has n values."""
+    peer = peer_of(comm)
+    send = values(n)
+    recv = np.empty_like(send) if peer is not None else send[:0]
+
+    def call(c):
+        if peer is None:
+            return
+        if c is comm:
+            arriving = [c.Irecv(recv, peer) for _ in range(WINDOW)]
+            MPI.Request.Waitall(arriving + [c.Isend(send, peer) for _ in range(WINDOW)])
+        else:
+            for _ in range(WINDOW):
+                c.Sendrecv(send, peer, recvbuf=recv, source=peer)
+
+    return Case(call, recv, 2 * send.nbytes, repeats=WINDOW)
+
+
+if __name__ == "__main__":
+    main(bibw)

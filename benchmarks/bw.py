@@ -1,0 +1,41 @@
+"""A window of messages from rank 0 to rank 1, which answers when it has them all; the time is one's.
+
+Plain MPI has them all on their way at once, its fastest way; compressed ones are sent one by one.
+"""
+
+import numpy as np
+from mpi4py import MPI
+
+from .main import main
+from .osu import WINDOW, Case, peer_of
+
+
+def bw(comm, values, n):
+    """Each message has n values."""
+    peer = peer_of(comm)
+    send = values(n)
+    # The messages land in one place: OSU's do too, and a window of large ones may not fit in memory.
+    recv = np.empty_like(send) if comm.rank == 1 else send[:0]
+    answer = np.zeros(1, np.uint8)
+
+    def call(c):
+        if comm.rank == 0:
+            if c is comm:
+                MPI.Request.Waitall([c.Isend(send, peer) for _ in range(WINDOW)])
+            else:
+                for _ in range(WINDOW):
+                    c.Send(send, peer)
+            comm.Recv(answer, peer)
+        elif comm.rank == 1:
+            if c is comm:
+                MPI.Request.Waitall([c.Irecv(recv, peer) for _ in range(WINDOW)])
+            else:
+                for _ in range(WINDOW):
+                    c.Recv(recv, peer)
+            comm.Send(answer, peer)
+
+    return Case(call, recv, send.nbytes, repeats=WINDOW)
+
+
+if __name__ == "__main__":
+    main(bw)

@@ -1,0 +1,83 @@
+"""What the benchmarks send: message sizes, and values of a file or smooth ones with noise."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["Source", "codec_list", "size_list", "source"]
+
+#: Makes an array of so many values; the benchmarks' only source of data.
+Source = Callable[[int], np.ndarray]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_SYNTHETIC_VALUES = 1 << 20
+
+
+def size_list(text: str) -> list[int]:
+    """``4:256M`` as 4, 8, ... 268435456; ``1K:1M:4`` in steps of four; ``1K,1M`` as these two."""
+    if ":" not in text:
+        return [_nbytes(part) for part in text.split(",")]
+    first, last, *rest = text.split(":")
+    start, end, factor = _nbytes(first), _nbytes(last), _nbytes(rest[0]) if rest else 2
+    if len(rest) > 1 or factor < 2 or start > end:
+        raise ValueError(f"sizes {text!r} are not FIRST:LAST or FIRST:LAST:FACTOR with FACTOR at least 2")
+    sizes = []
+    while start <= end:
+        sizes.append(start)
+        start *= factor
+    return sizes
+
+
+def _nbytes(text: str) -> int:
+    match = re.fullmatch(r"([1-9]\d*)([KMG]?)", text.strip().upper())
+    if match is None:
+        raise ValueError(f"{text!r} is not a number of bytes such as 4, 64K or 1M")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def codec_list(text: str) -> list[str]:
+    """Codec specs, separated by commas as their options are: ``a:x=1,y=2,b`` is ``a:x=1,y=2`` and ``b``."""
+    specs: list[str] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        if "=" in part and ":" not in part:
+            if not specs or ":" not in specs[-1]:
+                raise ValueError(f"option {part!r} follows no codec in {text!r}")
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return specs
+
+
+def source(file: str | Path | None, dtype: np.dtype, rank: int) -> Source:
+    """Values for one rank, repeated where more are asked for than there are.
+
+    Parameters
+    ----------
+    file : path or None
+        Raw values without a header, of which every rank begins at another place. None makes a sine with
+        Gaussian noise of a thousandth of its height, times 1000 for integers.
+    dtype : numpy.dtype
+    rank : int
+    """
+    if file is None:
+        base = _synthetic(dtype, rank)
+    else:
+        base = np.fromfile(file, dtype)
+        if base.size == 0:
+            raise ValueError(f"{file} holds no value of {dtype}, {dtype.itemsize} bytes each")
+        # An odd stride, so that no two ranks of a job send the same blocks.
+        base = np.roll(base, -(rank * 10_007) % base.size)
+    return lambda n: np.resize(base, n)
+
+
+def _synthetic(dtype: np.dtype, rank: int) -> np.ndarray:
+    noise = np.random.default_rng(rank).normal(0.0, 1e-3, _SYNTHETIC_VALUES)
+    values = np.sin(np.arange(_SYNTHETIC_VALUES) / 160.0 + rank) + noise
+    if dtype.kind in "iu":
+        # Small enough for the sums of many ranks, and for unsigned integers none below zero.
+        values = np.rint((values + 2.0) * min(1000.0, np.iinfo(dtype).max / 64))
+    return values.astype(dtype)

@@ -1,0 +1,100 @@
+"""The command line that all benchmarks share."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+
+import click
+import numpy as np
+from mpi4py import MPI
+from rich.console import Console
+from rich.progress import Progress
+
+from .data import codec_list, size_list, source
+from .osu import Operation, run_size
+from .output import describe, heading, line, plot
+
+__all__ = ["main"]
+
+
+def main(operation: Operation, argv: list[str] | None = None) -> None:
+    """Run a benchmark from the command line and exit: 0, 1 if a result was wrong, 2 for wrong options."""
+    world = MPI.COMM_WORLD
+    status = 0
+    try:
+        name = f"python -m benchmarks.{operation.__name__}"
+        sound = _command.main(argv, name, standalone_mode=False, obj=operation)
+        # --help returns 0.
+        status = 1 if sound is False else 0
+    except click.ClickException as error:
+        # All ranks read the same options, so all come here.
+        if world.rank == 0:
+            error.show()
+        status = error.exit_code
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        world.Abort(1)
+    sys.exit(status)
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
+@click.option("--sizes", default="1K:16M", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
+@click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")
+@click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
+@click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
+@click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Raw values, not a noisy sine.")
+@click.option("--dtype", default="f4", help="NumPy type of the values.")
+@click.option("--min-nbytes", type=int, help="Smallest message to compress. [default: the library's]")
+@click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")
+@click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
+@click.pass_obj
+def _command(
+    operation, codecs, sizes, iters, warmup, max_seconds, data, dtype, min_nbytes, json_path, plot_path
+):  # fmt: skip
+    """Time an MPI operation on compressed messages beside plain MPI."""
+    world = MPI.COMM_WORLD
+    try:
+        comms = _communicators(codec_list(codecs), min_nbytes)
+        nbytes = size_list(sizes)
+        values = source(data, np.dtype(dtype), world.rank)
+    except (ImportError, TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+    about = describe(world, operation.__name__, data, dtype)
+    if world.rank == 0:
+        print(heading(about), flush=True)
+    rows = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not _shows_progress()) as progress:
+        for size in progress.track(nbytes, description=operation.__name__):
+            new = run_size(
+                operation, comms, values, size, warmup=warmup, iters=iters, max_seconds=max_seconds
+            )
+            rows += new
+            if world.rank == 0:
+                print("\n".join(map(line, new)), flush=True)
+    if world.rank == 0:
+        if json_path:
+            with open(json_path, "w") as file:
+                json.dump({**about, "rows": [row.as_dict() for row in rows]}, file, indent=1)
+        if plot_path:
+            plot(about, rows, plot_path)
+    return all(row.sound for row in rows)
+
+
+def _communicators(specs: list[str], min_nbytes: int | None) -> dict[str, MPI.Comm]:
+    """Plain MPI, then a communicator for each codec, in the order given."""
+    comms: dict[str, MPI.Comm] = {"mpi": MPI.COMM_WORLD}
+    if specs and specs != ["none"]:
+        from compcoll import Comm
+
+        options = {} if min_nbytes is None else {"min_nbytes": min_nbytes}
+        for spec in specs:
+            comms[spec] = Comm(MPI.COMM_WORLD, codec=spec, **options)
+    return comms
+
+
+def _shows_progress() -> bool:
+    return MPI.COMM_WORLD.rank == 0 and sys.stderr.isatty()

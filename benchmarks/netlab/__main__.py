@@ -1,0 +1,69 @@
+"""``python -m benchmarks.netlab``: run an MPI program on a cluster of network namespaces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+
+from .lab import Lab, LabError
+
+TIMED_OUT = 124
+UNAVAILABLE = 69
+
+
+class Drop(click.ParamType):
+    """``HOST@SECONDS``."""
+
+    name = "host@seconds"
+
+    def convert(self, value, param, ctx) -> tuple[int, float]:
+        try:
+            host, seconds = value.split("@")
+            return int(host), float(seconds)
+        except ValueError:
+            self.fail(f"{value!r} is not HOST@SECONDS, such as 1@2.5", param, ctx)
+
+
+@click.command(context_settings={"allow_interspersed_args": False, "show_default": True})
+@click.option("--hosts", default=2, help="Number of hosts.")
+@click.option("--ppn", default=1, help="Ranks on each host.")
+@click.option("--gbit", default=1.0, help="Gb/s of every link in each direction; 0 for unshaped.")
+@click.option("--mtu", default=9000, help="Bytes of a packet.")
+@click.option("--burst", type=int, help="Bytes that may pass at once. [default: 72 KiB per Gb/s]")
+@click.option("--down", type=Drop(), multiple=True, help="Drop a host's link so long after the start.")
+@click.option("--timeout", type=float, help="Kill the program after so many seconds, with status 124.")
+@click.option("--measure", is_flag=True, help="Measure every link first.")
+@click.option("--verbose", is_flag=True, help="Show the commands that are run.")
+@click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- [MPIEXEC OPTIONS] PROGRAM ...")
+def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, verbose, argv) -> None:
+    """Run an MPI program on a cluster of network namespaces on this machine."""
+    if not argv and not measure:
+        raise click.UsageError("no program: give one after --, or --measure")
+    try:
+        lab = Lab(hosts, gbit, mtu=mtu, burst=burst, verbose=verbose)
+        with lab:
+            if measure:
+                show_links(lab)
+            status = lab.run(argv, ppn=ppn, check=False, timeout=timeout, down=down).returncode if argv else 0
+    except subprocess.TimeoutExpired:
+        click.echo(f"netlab: killed after {timeout:g} s", err=True)
+        status = TIMED_OUT
+    except (LabError, FileNotFoundError) as error:
+        click.echo(f"netlab: {error}", err=True)
+        status = UNAVAILABLE
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    # A child that died of a signal has a negative status, which no shell can have.
+    sys.exit(status if status >= 0 else 128 - status)
+
+
+def show_links(lab: Lab) -> None:
+    """Print what every link carries, in TCP payload."""
+    for host, (sent, received) in enumerate(lab.measure()):
+        click.echo(f"host {host}: sends {sent:.3f} Gb/s, receives {received:.3f} Gb/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Start MPI ranks in a lab with the hook that MPICH's mpiexec has for ssh."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import watchdog
+
+if TYPE_CHECKING:
+    from .lab import Lab
+
+__all__ = ["find_mpiexec", "run"]
+
+#: Called as ``ssh [options] ADDRESS COMMAND...``; like ssh it has a shell read the joined words.
+_LAUNCHER = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do shift; done
+host=${{1##*.}}
+shift
+exec ip netns exec {lab}.$host sh -c "$*"
+"""
+#: One wire only: no shared memory between hosts, no interface but the shaped one.
+_TRANSPORT = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+
+
+def find_mpiexec() -> str:
+    """MPICH's mpiexec, the one beside this Python before others; FileNotFoundError without one."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    path = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if path is None:
+        raise FileNotFoundError("mpiexec not found: pip install mpich")
+    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
+    if "HYDRA" not in version:
+        raise FileNotFoundError(f"{path} is not MPICH's mpiexec: pip install mpich")
+    return path
+
+
+def run(
+    lab: Lab, argv: Sequence[str], ppn: int, env: Mapping[str, str] | None, check: bool,
+    timeout: float | None, down: Sequence[tuple[int, float]], capture: bool,
+) -> subprocess.CompletedProcess:  # fmt: skip
+    """See `Lab.run`."""
+    if ppn < 1:
+        raise ValueError(f"{ppn} ranks on a host are less than 1")
+    for host, _ in down:
+        lab.namespace(host)
+    with tempfile.TemporaryDirectory(prefix=f"{lab.name}-") as folder:
+        command = _command(lab, argv, ppn, _write_launcher(lab, Path(folder)))
+        if lab.verbose:
+            print("+", *command, file=sys.stderr)
+        pipe = subprocess.PIPE if capture else None
+        with subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True) as process:
+            timers = [timer for host, seconds in down for timer in _drop(lab, host, seconds)]
+            try:
+                for timer in timers:
+                    timer.start()
+                output, errors = process.communicate(timeout=timeout)
+            except BaseException:
+                watchdog.kill(lab.name)
+                raise
+            finally:
+                for timer in timers:
+                    timer.cancel()
+    # Ranks that outlive an aborted mpiexec would take the next program's share of the cores.
+    watchdog.kill(lab.name)
+    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _drop(lab: Lab, host: int, seconds: float) -> list[threading.Timer]:
+    """What is to happen when a link drops, and what after that if the program goes on.
+
+    MPICH may wait for ever for a peer whose connection UCX gave up, and mpiexec has nothing to send to the
+    lost host and so does not notice. Clusters have keep-alives for this: here mpiexec's connections to the
+    host are closed when their time would be up, upon which it ends the program. Where the kernel cannot
+    close them, the program is killed.
+    """
+    lost = seconds + lab.LOST_SECONDS
+    close = ["ip", "netns", "exec", lab.head, "ss", "-K", "dst", lab.address(host)]
+    return [
+        threading.Timer(seconds, lab.set_link, (host, False)),
+        threading.Timer(lost, subprocess.run, (close,), {"capture_output": True}),
+        threading.Timer(lost + 3, watchdog.kill, (lab.name,)),
+    ]
+
+
+def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:
+    hosts = ",".join(lab.address(host) for host in range(lab.hosts))
+    command = ["ip", "netns", "exec", lab.head, find_mpiexec()]
+    command += ["-launcher", "ssh", "-launcher-exec", str(launcher), "-iface", "eth0"]
+    command += ["-hosts", hosts, "-ppn", str(ppn)]
+    for name, value in _TRANSPORT.items():
+        command += ["-genv", name, value]
+    if argv[0] not in ("-n", "-np"):
+        command += ["-n", str(lab.hosts * ppn)]
+    return [*command, *argv]
+
+
+def _write_launcher(lab: Lab, folder: Path) -> Path:
+    path = folder / "launcher"
+    path.write_text(_LAUNCHER.format(lab=lab.name))
+    path.chmod(0o700)
+    return path

@@ -1,0 +1,104 @@
+"""Act inside a network namespace without starting a process in it: sysctls, sockets, measurements."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from .watchdog import NETNS
+
+__all__ = ["connected", "inside", "throughput", "write_sysctl"]
+
+T = TypeVar("T")
+_CLONE_NEWNET = 0x40000000
+_CHUNK = 1 << 18
+
+
+def inside(namespace: str, function: Callable[[], T]) -> T:
+    """Call a function in a network namespace; the sockets that it makes stay there.
+
+    Only a thread joins the namespace, and it ends with the call: the process stays where it is.
+    """
+
+    def task() -> T:
+        with open(f"{NETNS}/{namespace}") as handle:
+            # Python has os.setns from 3.12 on.
+            if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), f"cannot join the network namespace {namespace}")
+        return function()
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(task).result()
+
+
+def write_sysctl(namespace: str, settings: dict[str, int]) -> None:
+    """Set kernel parameters below ``net`` in a namespace, those that this kernel has."""
+
+    def write() -> None:
+        for name, value in settings.items():
+            path = Path("/proc/sys/net", *name.split("."))
+            if path.exists():
+                path.write_text(f"{value}\n")
+
+    inside(namespace, write)
+
+
+def connected(source: str, target: str, address: str, seconds: float) -> tuple[socket.socket, socket.socket]:
+    """A TCP connection between two namespaces, tried until it stands.
+
+    Returns
+    -------
+    tuple of socket
+        The end in `source` and the end in `target`, which has the address.
+
+    Raises
+    ------
+    TimeoutError
+        Where it does not stand after so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    with inside(target, lambda: socket.create_server((address, 0))) as server:
+        while True:
+            client = inside(source, socket.socket)
+            client.settimeout(0.2)
+            try:
+                client.connect(server.getsockname())
+                break
+            except OSError:
+                client.close()
+                if time.monotonic() > deadline:
+                    message = f"no connection from {source} to {target} in {seconds:g} s"
+                    raise TimeoutError(message) from None
+                time.sleep(0.02)
+        accepted, _ = server.accept()
+    client.settimeout(None)
+    return client, accepted
+
+
+def throughput(sender: socket.socket, receiver: socket.socket, nbytes: int) -> float:
+    """Bytes per second that arrive over a connection, from the first one to the last."""
+    chunk = os.urandom(_CHUNK)
+
+    def send() -> None:
+        for start in range(0, nbytes, _CHUNK):
+            sender.sendall(chunk[: nbytes - start])
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        sending = thread.submit(send)
+        into = bytearray(_CHUNK)
+        first = arrived = receiver.recv_into(into)
+        begin = time.perf_counter()
+        while arrived < nbytes:
+            got = receiver.recv_into(into)
+            if not got:
+                raise ConnectionError(f"the sender left after {arrived} of {nbytes} bytes")
+            arrived += got
+        elapsed = time.perf_counter() - begin
+        sending.result()
+    return (nbytes - first) / elapsed

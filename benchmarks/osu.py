@@ -1,0 +1,224 @@
+"""The harness of the benchmarks, in the layout of OSU's: one row per message size.
+
+Plain MPI and every codec run side by side in one loop, call by call, so that whatever disturbs the
+machine disturbs them alike. A call begins after a barrier; its time is the maximum over the ranks. The
+results are compared with plain MPI's before the loop, never inside.
+
+GB/s are effective ones: bytes that the busiest rank has to move in any algorithm, uncompressed, per
+second of the median call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from importlib import import_module
+
+import numpy as np
+from mpi4py import MPI
+
+from .data import Source
+
+__all__ = ["OPERATIONS", "WINDOW", "Case", "Row", "load", "peer_of", "rounding", "run_size"]
+
+OPERATIONS = (
+    "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter",
+    "scatter",
+)  # fmt: skip
+MIN_ITERS = 3
+#: Messages on their way at once in the bandwidth tests; OSU has 64, which is much memory for large ones.
+WINDOW = 16
+
+
+@dataclass
+class Case:
+    """One operation at one message size, ready to be called.
+
+    Attributes
+    ----------
+    call : callable
+        Does the operation on the communicator that it is given.
+    result : numpy.ndarray
+        What this rank received; empty where it receives nothing.
+    moved : float
+        Bytes that the busiest rank has to send or receive.
+    reset : callable
+        Restores the input where a call overwrites it; not timed.
+    repeats : int
+        Messages in a row in one call; the time of a row is that of one.
+    rounding : float
+        Error that the additions of a reduction can make.
+    """
+
+    call: Callable[[MPI.Comm], object]
+    result: np.ndarray
+    moved: float
+    reset: Callable[[], object] = field(default=lambda: None)
+    repeats: int = 1
+    rounding: float = 0.0
+
+
+#: Prepares the buffers on one rank: communicator, source of values, number of values per message.
+Operation = Callable[[MPI.Comm, Source, int], Case]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured for one size and one communicator; equal on all ranks.
+
+    Attributes
+    ----------
+    nbytes : int
+        Size of a message.
+    name : str
+        ``"mpi"`` or the spec of the codec.
+    iters : int
+    seconds : dict of str to float
+        ``min``, ``median``, ``mean`` and ``max`` over the calls of the slowest rank's time.
+    gbytes_per_s : float
+    speedup : float
+        Median time of plain MPI over this one's.
+    accelerated : bool
+        False where the call went to MPI unchanged.
+    ratio : float
+        Uncompressed bytes per byte on the wire, over all ranks.
+    error : float
+        Largest absolute difference from plain MPI's result; inf where one of them is NaN.
+    bound : float or None
+        The error that was promised; None without a promise.
+    sound : bool
+        Whether the promise was kept; a bound of 0 means equal bits, up to the order of additions.
+    """
+
+    nbytes: int
+    name: str
+    iters: int
+    seconds: dict[str, float]
+    gbytes_per_s: float
+    speedup: float
+    accelerated: bool
+    ratio: float
+    error: float
+    bound: float | None
+    sound: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def load(name: str) -> Operation:
+    """The operation of that name, from the module of that name."""
+    if name not in OPERATIONS:
+        raise ValueError(f"unknown operation {name!r}; known are {', '.join(OPERATIONS)}")
+    return getattr(import_module(f".{name}", __package__), name)
+
+
+def rounding(comm: MPI.Comm, send: np.ndarray) -> float:
+    """Largest error that additions over all ranks can make; 0 for integers."""
+    if send.dtype.kind != "f":
+        return 0.0
+    largest = comm.allreduce(float(np.abs(send).max()), MPI.MAX)
+    return comm.size**2 * largest * float(np.finfo(send.dtype).eps)
+
+
+def peer_of(comm: MPI.Comm) -> int | None:
+    """The partner of a rank in a benchmark of two ranks, None for those that watch."""
+    if comm.size < 2:
+        raise ValueError("messages from rank 0 to rank 1 need 2 ranks, and there is 1: mpiexec -n 2")
+    return 1 - comm.rank if comm.rank < 2 else None
+
+
+def run_size(
+    operation: Operation, comms: dict[str, MPI.Comm], values: Source, nbytes: int, *,
+    warmup: int = 2, iters: int = 20, max_seconds: float = 10.0,
+) -> list[Row]:  # fmt: skip
+    """Measure one message size on all communicators; collective.
+
+    Parameters
+    ----------
+    operation : callable
+    comms : dict of str to MPI.Comm
+        By name; the first is the plain one that the others are compared with.
+    values : callable
+    nbytes : int
+        Size of a message, rounded down to whole values, of which there is at least one.
+    warmup, iters : int
+        Calls before and in the measurement.
+    max_seconds : float
+        Fewer calls, but at least 3, where they would take longer.
+    """
+    world = next(iter(comms.values()))
+    n = max(1, nbytes // values(1).itemsize)
+    case = operation(world, values, n)
+    checks = _check(case, comms, world)
+    times = _time(case, list(comms.values()), world, warmup, iters, max_seconds) / case.repeats
+    medians = np.median(times, axis=1)
+    rows = []
+    for name, series, median, check in zip(comms, times, medians, checks, strict=True):
+        seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max()}
+        seconds = {key: float(value) for key, value in seconds.items()}
+        rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
+        rows.append(Row(n * values(1).itemsize, name, len(series), seconds, rate, speedup, *check))
+    return rows
+
+
+def _time(case: Case, comms: list[MPI.Comm], world: MPI.Comm, warmup: int, iters: int, limit: float):
+    """Times of calls on each communicator, shape (communicators, calls), of the slowest rank."""
+
+    def rounds(count: int) -> np.ndarray:
+        times = np.empty((len(comms), count))
+        for i in range(count):
+            for j, comm in enumerate(comms):
+                case.reset()
+                world.Barrier()
+                begin = MPI.Wtime()
+                case.call(comm)
+                times[j, i] = MPI.Wtime() - begin
+        world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+        return times
+
+    expected = rounds(max(1, warmup)).min(axis=1).sum()
+    return rounds(min(iters, max(MIN_ITERS, int(limit / expected))))
+
+
+def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm) -> list[tuple]:
+    """What `Row` says of each communicator from `accelerated` on."""
+    checks = []
+    expected = None
+    for comm in comms.values():
+        # What the call before received must not pass for this one's.
+        case.result.view(np.uint8).fill(0xFF)
+        case.reset()
+        before = getattr(comm, "report", None)
+        case.call(comm)
+        report = getattr(comm, "report", None)
+        expected = case.result.copy() if expected is None else expected
+        # Calls that a communicator does not know leave the report of an earlier one.
+        accelerated, ratio, bound = _reported(None if report is before else report, world)
+        error, same = _difference(case.result, expected, world)
+        # Two values have but one sum; three or more have one for each order of additions.
+        exact = same or (world.size > 2 and 0.0 < error <= case.rounding)
+        sound = exact if bound == 0.0 else bound is None or error <= bound + case.rounding
+        checks.append((accelerated, ratio, error, bound, bool(sound)))
+    return checks
+
+
+def _reported(report, world: MPI.Comm) -> tuple[bool, float, float | None]:
+    """Whether any rank did not go to MPI unchanged, the ratio over all ranks, and the largest bound."""
+    own = (False, 0, 0, 0.0)
+    if report is not None:
+        own = (report.accelerated, report.raw_nbytes, report.wire_nbytes, report.error_bound)
+    accelerated, raw, wire, bounds = zip(*world.allgather(own), strict=True)
+    ratio = sum(raw) / sum(wire) if any(wire) else 1.0
+    return any(accelerated), ratio, None if None in bounds else max(bounds)
+
+
+def _difference(result: np.ndarray, expected: np.ndarray, world: MPI.Comm) -> tuple[float, bool]:
+    """Largest absolute difference on any rank, and whether all bits are equal on all of them."""
+    same = np.array_equal(result.view(np.uint8), expected.view(np.uint8))
+    error = 0.0
+    if not same:
+        error = float(np.abs(result.astype(np.float64) - expected.astype(np.float64)).max())
+    error = np.inf if np.isnan(error) else error
+    return world.allreduce(error, MPI.MAX), world.allreduce(same, MPI.LAND)

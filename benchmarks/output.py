@@ -1,0 +1,100 @@
+"""What the benchmarks write: lines of text, the machine, a plot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from mpi4py import MPI
+
+from .osu import Row
+
+__all__ = ["describe", "heading", "line", "plot"]
+
+_COLUMNS = (
+    f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
+    f"{'ratio':>8}  error"
+)
+
+
+def describe(comm: MPI.Comm, operation: str, data: str | None, dtype: str) -> dict[str, object]:
+    """Operation, data, machine and versions; collective."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    nodes = comm.allreduce(int(node.rank == 0))
+    node.Free()
+    versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
+    versions |= {
+        name: sys.modules[name].__version__ for name in ("mpi4py", "compcoll") if name in sys.modules
+    }
+    machine = {
+        "processor": _processor(), "cores": os.cpu_count(), "system": platform.platform(),
+        "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")},
+    }  # fmt: skip
+    return {
+        "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
+        "dtype": np.dtype(dtype).name, "machine": machine, "versions": versions,
+    }  # fmt: skip
+
+
+def heading(about: dict) -> str:
+    """Lines above the rows."""
+    machine, versions = about["machine"], about["versions"]
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return "\n".join([
+        f"# {about['operation']}, {about['ranks']} ranks on {about['nodes']} nodes, "
+        f"{about['dtype']} of {about['data']}",
+        f"# {machine['processor']}, {machine['cores']} cores, {machine['system']}",
+        f"# {names}",
+        _COLUMNS,
+    ])  # fmt: skip
+
+
+def line(row: Row) -> str:
+    """One row as text."""
+    times = " ".join(f"{row.seconds[key] * 1e6:12.1f}" for key in ("min", "median", "max"))
+    bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
+    error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
+    mark = "" if row.accelerated or row.name == "mpi" else "  unchanged"
+    mark += "" if row.sound else "  WRONG"
+    return (
+        f"{row.nbytes:11d} {row.name:<20} {times} {row.gbytes_per_s:9.3f} {row.speedup:8.2f} "
+        f"{row.ratio:8.2f}  {error}{mark}"
+    )
+
+
+def plot(about: dict, rows: Sequence[Row], path: str) -> None:
+    """Draw effective GB/s over the size of the message, a line for each codec."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    for name in dict.fromkeys(row.name for row in rows):
+        own = [row for row in rows if row.name == name]
+        style = "k--" if name == "mpi" else "o-"
+        axes.plot([r.nbytes for r in own], [r.gbytes_per_s for r in own], style, label=name, markersize=4)
+    axes.set_xscale("log", base=2)
+    axes.set(xlabel="message size in bytes", ylabel="effective GB/s", ylim=(0, None))
+    axes.set_title(f"{about['operation']}, {about['ranks']} ranks, {about['dtype']}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def _mpi_version() -> str:
+    """Name and number alone: the library's own text goes on for pages."""
+    words = MPI.Get_library_version().replace("\0", "").split("\n")[0].replace("\t", " ").split()
+    return " ".join(word for word in words if not word.endswith("Version:")) or "unknown"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as info:
+            return next(entry.split(":", 1)[1].strip() for entry in info if entry.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()

@@ -1,0 +1,17 @@
+"""Scatter: rank 0 sends a message to every rank."""
+
+import numpy as np
+
+from .main import main
+from .osu import Case
+
+
+def scatter(comm, values, n):
+    """Each message has n values."""
+    send = values(comm.size * n) if comm.rank == 0 else None
+    recv = np.empty_like(values(n))
+    return Case(lambda c: c.Scatter(send, recv, root=0), recv, (comm.size - 1) * recv.nbytes)
+
+
+if __name__ == "__main__":
+    main(scatter)

@@ -1,0 +1,180 @@
+"""The harness of the benchmarks: sizes, data, and that a wrong result does not pass for a fast one."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from benchmarks.data import codec_list, size_list, source
+from benchmarks.netlab.launch import find_mpiexec
+from benchmarks.osu import OPERATIONS, Case, load, run_size
+
+ROOT = Path(__file__).parents[2]
+F4 = np.dtype("f4")
+
+
+class Shifted:
+    """A communicator whose Allgather is off by so much, and promises so much."""
+
+    def __init__(self, shift: float, bound: float | None):
+        self.shift = np.float32(shift)
+        self.bound = bound
+        self.report = None
+
+    def Allgather(self, send, recv):
+        MPI.COMM_SELF.Allgather(send, recv)
+        recv += self.shift
+        self.report = SimpleNamespace(
+            accelerated=True, raw_nbytes=800, wire_nbytes=100, error_bound=self.bound
+        )
+
+
+class Idle:
+    """A communicator that does nothing, fast, and has the report of something else."""
+
+    report = SimpleNamespace(accelerated=True, raw_nbytes=800, wire_nbytes=100, error_bound=None)
+
+    def Allgather(self, send, recv):
+        pass
+
+
+@pytest.fixture(scope="module")
+def mpiexec() -> str:
+    try:
+        return find_mpiexec()
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+def gathered(comm) -> tuple:
+    comms = {"mpi": MPI.COMM_SELF, "other": comm}
+    return tuple(run_size(load("allgather"), comms, source(None, F4, 0), 4096, iters=3, warmup=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("4:32", [4, 8, 16, 32]),
+        ("1K:1M:32", [1 << 10, 1 << 15, 1 << 20]),
+        ("3:20", [3, 6, 12]),
+        ("1k,2G", [1 << 10, 2 << 30]),
+        ("64", [64]),
+    ],
+)
+def test_sizes(text, sizes):
+    assert size_list(text) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "0:4", "8:4", "4:8:1", "4:8:2:2", "4Q", "-4", "1.5K"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(ValueError, match="not"):
+        size_list(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "specs"),
+    [
+        ("zfp:rate=8,lossless", ["zfp:rate=8", "lossless"]),
+        ("mpc:dim=3,x=2, raw", ["mpc:dim=3,x=2", "raw"]),
+        ("", []),
+    ],
+)
+def test_codecs(text, specs):
+    assert codec_list(text) == specs
+
+
+@pytest.mark.parametrize("text", ["rate=8", "raw,rate=8"])
+def test_options_without_a_codec(text):
+    with pytest.raises(ValueError, match="'rate=8' follows no codec"):
+        codec_list(text)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "i1", "u1", "i4", "u8"])
+def test_synthetic_values_use_the_range_of_their_type(dtype):
+    values = source(None, np.dtype(dtype), 1)(5000)
+    assert values.dtype == dtype
+    assert len(np.unique(values)) > 2
+    assert np.isfinite(values.astype(float)).all()
+    assert values.min() >= 0 or values.dtype.kind != "u"
+
+
+def test_values_of_a_file_differ_by_rank_and_repeat(tmp_path):
+    np.arange(30_000, dtype="f4").tofile(tmp_path / "data")
+    first, second = (source(tmp_path / "data", F4, rank) for rank in (0, 1))
+    assert first(3).tolist() == [0, 1, 2]
+    assert second(3).tolist() == [10_007, 10_008, 10_009]
+    assert first(60_000)[30_000:30_002].tolist() == [0, 1]
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "data").write_bytes(b"123")
+    with pytest.raises(ValueError, match="no value of float32, 4 bytes each"):
+        source(tmp_path / "data", F4, 0)
+
+
+def test_the_first_communicator_is_the_measure():
+    plain, other = gathered(MPI.COMM_SELF)
+    assert (plain.name, other.name) == ("mpi", "other")
+    assert plain.speedup == 1.0
+    assert other.sound
+    assert other.error == 0.0
+    assert plain.nbytes == 4096
+    assert 0 < plain.seconds["min"] <= plain.seconds["median"] <= plain.seconds["max"]
+
+
+@pytest.mark.parametrize(
+    ("shift", "bound", "sound"),
+    [(0.25, 0.5, True), (0.25, 0.125, False), (0.25, 0.0, False), (9.0, None, True)],
+)
+def test_errors_are_held_against_their_bound(shift, bound, sound):
+    _, other = gathered(Shifted(shift, bound))
+    assert other.error == pytest.approx(shift, abs=1e-6)
+    assert (other.accelerated, other.bound, other.ratio, other.sound) == (True, bound, 8.0, sound)
+
+
+def test_a_call_that_receives_nothing_is_wrong():
+    _, other = gathered(Idle())
+    assert (other.accelerated, other.ratio, other.sound) == (False, 1.0, False)
+    assert other.error == np.inf
+
+
+def test_slow_sizes_get_fewer_calls():
+    case = Case(lambda comm: time.sleep(0.02), np.empty(0, F4), 1.0)
+    values = source(None, F4, 0)
+    (row,) = run_size(lambda *_: case, {"mpi": MPI.COMM_SELF}, values, 4, iters=100, max_seconds=0.1)
+    assert 3 <= row.iters <= 5
+
+
+def test_unknown_operations_are_named():
+    with pytest.raises(ValueError, match="'alltoallw'; known are allgather"):
+        load("alltoallw")
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_operation_runs(mpiexec, name, tmp_path):
+    options = ["--codec", "none", "--sizes", "4:64K:128", "--iters", "3"]
+    options += ["--json", str(tmp_path / "out.json")]
+    if name == "alltoall":
+        options += ["--plot", str(tmp_path / "out.png")]
+    command = [mpiexec, "-n", "2", sys.executable, "-m", f"benchmarks.{name}", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert (result["operation"], result["ranks"], result["nodes"]) == (name, 2, 1)
+    assert [row["nbytes"] for row in result["rows"]] == [4, 512, 65536]
+    assert all(row["sound"] and row["gbytes_per_s"] > 0 for row in result["rows"])
+    assert (tmp_path / "out.png").exists() == (name == "alltoall")
+
+
+def test_wrong_options_are_told_once(mpiexec):
+    program = [sys.executable, "-m", "benchmarks.bcast", "--codec", "none", "--sizes", "4Q"]
+    command = [mpiexec, "-n", "2", *program]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.count("'4Q' is not a number of bytes") == 1

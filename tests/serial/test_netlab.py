@@ -1,0 +1,161 @@
+"""The lab itself: its links have the rate that was asked for, and nothing of it stays behind."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks.netlab import Lab, LabError, Unavailable, watchdog
+from benchmarks.netlab.__main__ import main
+from benchmarks.netlab.launch import find_mpiexec
+
+RING = """
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+left = comm.sendrecv(comm.rank, (comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+near = comm.Split_type(MPI.COMM_TYPE_SHARED).size
+print(f"left {left} of {comm.size} near {near}\\n", end="", flush=True)
+"""
+ENDLESS = "from mpi4py import MPI\nwhile True: MPI.COMM_WORLD.allgather(bytes(1 << 16))"
+
+
+@pytest.fixture(scope="module")
+def lab():
+    try:
+        find_mpiexec()
+        with Lab(hosts=2, gbit=1) as lab:
+            yield lab
+    except (Unavailable, FileNotFoundError) as error:
+        pytest.skip(f"no lab on this machine: {error}")
+
+
+def remains(name: str) -> list[str]:
+    return watchdog.namespaces(name) + [p.name for p in Path(tempfile.gettempdir()).glob(f"{name}-*")]
+
+
+def until(condition, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def test_ranks_meet_over_the_links(lab):
+    done = lab.run(["-genv", "UNUSED", "1", sys.executable, "-c", RING], capture=True, timeout=30)
+    assert sorted(done.stdout.split("\n"))[1:] == ["left 0 of 2 near 1", "left 1 of 2 near 1"]
+
+
+def test_ranks_of_a_host_share_it(lab):
+    done = lab.run([sys.executable, "-c", RING], ppn=2, capture=True, timeout=30)
+    assert done.stdout.count("of 4 near 2") == 4
+
+
+def test_links_have_their_rate(lab):
+    rates = [rate for link in lab.measure() for rate in link]
+    assert len(rates) == 4
+    assert all(rate == pytest.approx(1.0, rel=0.15) for rate in rates), rates
+
+
+def test_status_is_that_of_the_program(lab):
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        lab.run([sys.executable, "-c", "raise SystemExit(3)"], capture=True)
+    assert failed.value.returncode == 3
+
+
+def test_timeout_kills_every_rank(lab):
+    with pytest.raises(subprocess.TimeoutExpired):
+        lab.run([sys.executable, "-c", ENDLESS], timeout=2)
+    assert watchdog.processes(lab.name) == []
+
+
+def test_a_dropped_link_ends_the_program(lab):
+    lab.LOST_SECONDS = 1.0
+    begin = time.monotonic()
+    done = lab.run([sys.executable, "-c", ENDLESS], down=[(1, 1.5)], check=False, capture=True, timeout=30)
+    lab.set_link(1, True)
+    assert done.returncode != 0
+    assert time.monotonic() - begin < 8
+
+
+def test_nothing_stays_after_the_end(lab):
+    with Lab(hosts=3, gbit=0) as other:
+        assert len(remains(other.name)) == 4
+        assert other.name != lab.name
+    assert remains(other.name) == []
+    assert len(remains(lab.name)) == 3, "a lab in use was taken for a stale one"
+
+
+def test_nothing_stays_after_a_kill(lab):
+    command = [sys.executable, "-m", "benchmarks.netlab", "--gbit", "0", "--", sys.executable, "-c", ENDLESS]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
+        name = f"netlab-{process.pid}-{watchdog.started(process.pid)}-0"
+        # mpiexec, two shells and two proxies come before the ranks.
+        assert until(lambda: len(watchdog.processes(name)) >= 7, 15)
+        assert len(remains(name)) == 4
+        process.kill()
+    assert until(lambda: not remains(name), 15), remains(name)
+
+
+def test_remains_of_the_dead_are_removed(lab):
+    name = f"netlab-{os.getpid()}-1-0"  # our process id, of a process that began at boot
+    lab.command("ip", "netns", "add", f"{name}.head")
+    assert watchdog.stale() == [name]
+    with Lab(hosts=1, gbit=0):
+        assert watchdog.namespaces(name) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hosts": 0}, "0 hosts"),
+        ({"gbit": -1}, "of -1 "),
+        ({"mtu": 99}, "of 99 "),
+        ({"burst": 9}, "of 9 bytes"),
+    ],
+)
+def test_options_are_checked(options, words):
+    with pytest.raises(ValueError, match=words):
+        Lab(**options)
+
+
+def test_a_user_without_root_is_told(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(Unavailable, match="sudo"), Lab():
+        pass
+
+
+def test_missing_tools_are_named(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda tool: None)
+    with pytest.raises(LabError, match="ip and tc not found: install iproute2"), Lab():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "no program"),
+        (["--hosts", "0", "true"], "0 hosts are not between"),
+        (["--down", "1", "true"], "'1' is not HOST@SECONDS"),
+    ],
+)
+def test_wrong_options_of_the_command(options, words):
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+def test_the_command_says_why_there_is_no_lab(monkeypatch):
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    done = CliRunner().invoke(main, ["--", "true"])
+    assert (done.exit_code, done.output) == (69, "netlab: network namespaces need root: run this with sudo\n")
+
+
+def test_the_command_has_the_status_of_the_program(lab):
+    program = [sys.executable, "-m", "benchmarks.netlab", "--hosts", "1", "--", "sh", "-c", "exit 7"]
+    assert subprocess.run(program, cwd=Path(__file__).parents[2]).returncode == 7
