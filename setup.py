@@ -11,7 +11,7 @@ from setuptools.command.build_ext import build_ext
 
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
-CFLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi"]
+CFLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 LEVELS = {"baseline": []}
 if X86:
     LEVELS["avx2"] = ["-march=x86-64-v3"]

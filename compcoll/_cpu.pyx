@@ -73,8 +73,15 @@ def index(str name):
     return -1
 
 
+cdef const Codec* kernels(int codec) except NULL:
+    if codec < 0:
+        raise NotImplementedError("a codec without kernels has to define encode_payload and decode_payload")
+    return active.codecs[codec]
+
+
 def can_add(int codec):
-    return active.codecs[codec].add != NULL
+    """Whether frames of a codec can be summed without decoding."""
+    return codec >= 0 and kernels(codec).add != NULL
 
 
 cdef Args arguments(int dtype, tuple shape, tuple params):
@@ -99,45 +106,49 @@ cdef const uint8_t* begin(const uint8_t[::1] view) noexcept:
 
 def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst):
     """(payload bytes or a negative status, bound, params as the codec left them)."""
+    cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* s = begin(src)
     cdef uint8_t* d = <uint8_t*>begin(dst)
     cdef int64_t n
     args.capacity = dst.shape[0]
     with nogil:
-        n = active.codecs[codec].encode(&args, s, d)
+        n = found.encode(&args, s, d)
     return n, args.bound, (args.params[0], args.params[1])
 
 
 def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload, uint8_t[::1] dst):
     """0 or a negative status."""
+    cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* p = begin(payload)
     cdef uint8_t* d = <uint8_t*>begin(dst)
     cdef int64_t status
     with nogil:
-        status = active.codecs[codec].decode(&args, p, payload.shape[0], d)
+        status = found.decode(&args, p, payload.shape[0], d)
     return status
 
 
 def decode_add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload,
                uint8_t[::1] dst, int acc_dtype):
     """0, a negative status, or None where the codec has no fused form."""
+    cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* p = begin(payload)
     cdef uint8_t* d = <uint8_t*>begin(dst)
     cdef int64_t status
-    if active.codecs[codec].decode_add == NULL:
+    if found.decode_add == NULL:
         return None
     args.acc_dtype = acc_dtype
     with nogil:
-        status = active.codecs[codec].decode_add(&args, p, payload.shape[0], d)
+        status = found.decode_add(&args, p, payload.shape[0], d)
     return status
 
 
 def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, const uint8_t[::1] b,
         uint8_t[::1] dst):
     """(payload bytes of the sum or a negative status, bound, params as the codec left them)."""
+    cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* pa = begin(a)
     cdef const uint8_t* pb = begin(b)
@@ -145,7 +156,7 @@ def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, c
     cdef int64_t n
     args.capacity = dst.shape[0]
     with nogil:
-        n = active.codecs[codec].add(&args, pa, a.shape[0], pb, b.shape[0], d)
+        n = found.add(&args, pa, a.shape[0], pb, b.shape[0], d)
     return n, args.bound, (args.params[0], args.params[1])
 
 
