@@ -80,6 +80,8 @@ class Row:
         Median time of plain MPI over this one's.
     accelerated : bool
         False where the call went to MPI unchanged.
+    reason : str
+        Why, as rank 0 reports it.
     ratio : float
         Uncompressed bytes per byte on the wire, over all ranks.
     error : float
@@ -97,6 +99,7 @@ class Row:
     gbytes_per_s: float
     speedup: float
     accelerated: bool
+    reason: str
     ratio: float
     error: float
     bound: float | None
@@ -195,23 +198,23 @@ def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm) -> list[tupl
         report = getattr(comm, "report", None)
         expected = case.result.copy() if expected is None else expected
         # Calls that a communicator does not know leave the report of an earlier one.
-        accelerated, ratio, bound = _reported(None if report is before else report, world)
+        accelerated, reason, ratio, bound = _reported(None if report is before else report, world)
         error, same = _difference(case.result, expected, world)
         # Two values have but one sum; three or more have one for each order of additions.
         exact = same or (world.size > 2 and 0.0 < error <= case.rounding)
         sound = exact if bound == 0.0 else bound is None or error <= bound + case.rounding
-        checks.append((accelerated, ratio, error, bound, bool(sound)))
+        checks.append((accelerated, reason, ratio, error, bound, bool(sound)))
     return checks
 
 
-def _reported(report, world: MPI.Comm) -> tuple[bool, float, float | None]:
-    """Whether any rank did not go to MPI unchanged, the ratio over all ranks, and the largest bound."""
-    own = (False, 0, 0, 0.0)
+def _reported(report, world: MPI.Comm) -> tuple[bool, str, float, float | None]:
+    """Whether any rank did not go to MPI unchanged, why, the ratio over all ranks, and the largest bound."""
+    own = (False, "no report of this call", 0, 0, 0.0)
     if report is not None:
-        own = (report.accelerated, report.raw_nbytes, report.wire_nbytes, report.error_bound)
-    accelerated, raw, wire, bounds = zip(*world.allgather(own), strict=True)
+        own = (report.accelerated, report.reason, report.raw_nbytes, report.wire_nbytes, report.error_bound)
+    accelerated, reasons, raw, wire, bounds = zip(*world.allgather(own), strict=True)
     ratio = sum(raw) / sum(wire) if any(wire) else 1.0
-    return any(accelerated), ratio, None if None in bounds else max(bounds)
+    return any(accelerated), reasons[0], ratio, None if None in bounds else max(bounds)
 
 
 def _difference(result: np.ndarray, expected: np.ndarray, world: MPI.Comm) -> tuple[float, bool]:

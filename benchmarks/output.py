@@ -57,7 +57,7 @@ def line(row: Row) -> str:
     times = " ".join(f"{row.seconds[key] * 1e6:12.1f}" for key in ("min", "median", "max"))
     bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
     error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
-    mark = "" if row.accelerated or row.name == "mpi" else "  unchanged"
+    mark = "" if row.accelerated or row.name == "mpi" else f"  unchanged: {row.reason}"
     mark += "" if row.sound else "  WRONG"
     return (
         f"{row.nbytes:11d} {row.name:<20} {times} {row.gbytes_per_s:9.3f} {row.speedup:8.2f} "

@@ -194,8 +194,8 @@ class Lab:
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True)
         if done.returncode:
             message = f"{' '.join(argv)}: {done.stderr.strip()}"
-            here = not any(words in done.stderr.lower() for words in _NOT_HERE)
-            raise LabError(message) if here else Unavailable(message)
+            cannot = any(words in done.stderr.lower() for words in _NOT_HERE)
+            raise Unavailable(message) if cannot else LabError(message)
         return done.stdout
 
     def _build(self) -> None:

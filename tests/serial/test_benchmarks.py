@@ -31,14 +31,14 @@ class Shifted:
         MPI.COMM_SELF.Allgather(send, recv)
         recv += self.shift
         self.report = SimpleNamespace(
-            accelerated=True, raw_nbytes=800, wire_nbytes=100, error_bound=self.bound
+            accelerated=True, reason="", raw_nbytes=800, wire_nbytes=100, error_bound=self.bound
         )
 
 
 class Idle:
     """A communicator that does nothing, fast, and has the report of something else."""
 
-    report = SimpleNamespace(accelerated=True, raw_nbytes=800, wire_nbytes=100, error_bound=None)
+    report = SimpleNamespace(accelerated=True, reason="", raw_nbytes=800, wire_nbytes=100, error_bound=None)
 
     def Allgather(self, send, recv):
         pass
