@@ -17,8 +17,8 @@ import compcoll
 
 __all__ = ["benchmark", "find_mpiexec", "is_launched", "relaunch"]
 
-#: What process managers tell the processes that they start: Hydra and PMI-1, PMIx, Open MPI, Intel MPI.
-_MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+#: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
+_MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 
 
 def is_launched() -> bool:
