@@ -210,7 +210,7 @@ def _number(value: float) -> str:
 
 
 def verdicts(runs: list[Run], ranks: int) -> list[str]:
-    """A sentence for each codec: whether it saved time here, and on which links it would."""
+    """For each codec: whether it saved time here, on which links it would, and whether the flow survived."""
     plain, lines = runs[0], []
     for r in runs[1:]:
         extra, saved = r.seconds - plain.seconds, (plain.wire_nbytes - r.wire_nbytes) / ranks
@@ -224,6 +224,8 @@ def verdicts(runs: list[Run], ranks: int) -> list[str]:
             )
         else:
             lines.append(f"{r.label}: LOST {extra:.2f} s on this link and did not shrink the data.")
+        if r.error[-1:] > [0.05]:
+            lines.append(f"{r.label}: CHANGED THE FLOW, by up to {r.error[-1]:.0%} of the largest velocity.")
         if r.fallbacks:
             lines.append(f"{r.label}: {r.fallbacks} chunks were sent lossless in its place.")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -237,6 +239,8 @@ def verdicts(runs: list[Run], ranks: int) -> list[str]:
 
 def run(comm, codecs=CODECS, flow: Flow = Flow(), *, out: str | Path | None = None, wrap=None) -> list[Run]:
     """`simulate`, and on rank 0 a progress bar, the table, and a picture in the file ``out``; collective."""
+    if out is not None:
+        from .demo_figure import draw  # where Matplotlib is missing, this is the time to say so
     root, ranks = comm.Get_rank() == 0, comm.Get_size()
     console = Console()
     progress = Progress(
@@ -259,8 +263,6 @@ def run(comm, codecs=CODECS, flow: Flow = Flow(), *, out: str | Path | None = No
         console.print(table(runs))
         console.print("\n".join(verdicts(runs, ranks)), highlight=False)
         if out is not None:
-            from .demo_figure import draw
-
             draw(runs, out)
             console.print(f"Figure: {out}")
     return runs

@@ -9,16 +9,14 @@ from pathlib import Path
 import click
 
 from compcoll.cli.load import DType, Shape, load
+from compcoll.cli.spec import codecs_option
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dtype", type=DType(), help="Element type of a raw file: f4, f8, f2, bf16, i4, c8, ...")
 @click.option("--shape", type=Shape(), help="1 to 3 dimensions, slowest first, such as 41x128x128.")
-@click.option(
-    "-c", "--codecs", multiple=True, metavar="SPEC",
-    help="Codec such as zfp:rate=8; repeatable. By default all that take the dtype.",
-)  # fmt: skip
+@codecs_option("Codec such as zfp:rate=8; by default all that take the dtype.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a figure into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
@@ -34,7 +32,6 @@ def command(file, dtype, shape, codecs, plot, as_json, seconds) -> None:
     from compcoll import _cpu
     from compcoll.cli.measure import default_specs, measure
 
-    _check(codecs)
     array = load(file, dtype, shape)
     results = [measure(spec, array, seconds) for spec in codecs or default_specs(array.dtype)]
     about = {
@@ -48,16 +45,6 @@ def command(file, dtype, shape, codecs, plot, as_json, seconds) -> None:
         _print(about, results)
     if plot is not None:
         _draw(about, results, plot)
-
-
-def _check(codecs: tuple[str, ...]) -> None:
-    import compcoll
-
-    for spec in codecs:
-        try:
-            compcoll.codec(spec)
-        except (TypeError, ValueError) as error:
-            raise click.BadParameter(str(error), param_hint="--codecs") from None
 
 
 def _title(about: dict) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from compcoll.cli.launch import benchmark, is_launched, relaunch
+from compcoll.cli.spec import codecs_option
 
 
 @click.command()
@@ -16,10 +17,7 @@ from compcoll.cli.launch import benchmark, is_launched, relaunch
     "--out", type=click.Path(dir_okay=False, path_type=Path), default="taylor_green.png", show_default=True,
     help="File for the figure.",
 )  # fmt: skip
-@click.option(
-    "-c", "--codecs", multiple=True, metavar="SPEC",
-    help="Codec to compare with plain MPI, such as zfp:rate=16; repeatable.",
-)  # fmt: skip
+@codecs_option("Codec to compare with plain MPI, such as zfp:rate=16.")
 @click.option("--points", type=click.IntRange(4), help="Points in each direction.")
 @click.option("--steps", type=click.IntRange(1), help="Time steps.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Precision of the flow.")
@@ -32,20 +30,13 @@ def command(ctx, ranks, out, codecs, points, steps, dtype, here) -> None:
     plain MPI and over compcoll. Printed are bytes, times and what the codecs did to the flow; a figure
     shows it over time. Outside of mpiexec the command starts its ranks itself.
     """
-    import compcoll
-
-    for spec in codecs:
-        try:
-            compcoll.codec(spec)
-        except (ValueError, TypeError) as error:
-            raise click.BadParameter(str(error), param_hint="--codecs") from None
     flow = {"n": points, "steps": steps, "dtype": dtype}
     flow = {key: value for key, value in flow.items() if value is not None}
     if not (here or is_launched()):
         ctx.exit(relaunch(ranks, _arguments(out, codecs, flow)))
     from mpi4py import MPI
 
-    demo = benchmark("demo")
+    demo, _ = benchmark("demo"), benchmark("demo_figure")
     flow = replace(demo.Flow(), **flow)
     size = MPI.COMM_WORLD.Get_size()
     if size < 2:

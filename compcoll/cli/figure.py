@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from compcoll.cli.measure import Measurement
 
@@ -32,16 +32,17 @@ def draw(results: list[Measurement], title: str, path: Path) -> None:
         if r.psnr is not None:
             quality.plot([r.ratio], [r.psnr], **style)
         quality.plot([], [], label=f"{r.codec} (exact)" if r.lossless else r.codec, **style)
-    speed.set(
-        xlabel="GB/s of the array: hollow encode, filled decode", ylabel="ratio", xscale="log", yscale="log"
-    )
-    for axis in (speed.xaxis, speed.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(FuncFormatter(lambda value, _: ""))
-    quality.set(xlabel="ratio", ylabel="PSNR (dB)", title="lossy codecs")
-    quality.xaxis.set_major_locator(MaxNLocator(8))
+    speed.set(xlabel="GB/s of the array: hollow encode, filled decode", ylabel="ratio", xscale="log")
+    speed.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    speed.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    speed.xaxis.set_minor_locator(NullLocator())
+    speed.set_ylim(bottom=0)
+    quality.set(xlabel="ratio", ylabel="PSNR (dB)")
+    quality.set_title("lossy codecs", fontsize="medium")
+    speed.set_title("all codecs", fontsize="medium")
+    quality.set_xlim(left=0)
     for axes in (speed, quality):
-        axes.grid(alpha=0.3, which="both")
+        axes.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False)
     figure.suptitle(title)
     figure.savefig(path, dpi=120)

@@ -17,8 +17,8 @@ import compcoll
 
 __all__ = ["benchmark", "find_mpiexec", "is_launched", "relaunch"]
 
-#: What process managers tell the processes that they start: Hydra and PMI-1, PMIx, Open MPI, Intel MPI.
-_MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+#: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
+_MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 
 
 def is_launched() -> bool:
@@ -51,11 +51,7 @@ def benchmark(name: str) -> ModuleType:
     """A module of ``compcoll.benchmarks``, in a source checkout too, where that package is ``benchmarks``."""
     package = Path(compcoll.__file__).parent
     checkout = package.parent / "benchmarks" / "__init__.py"
-    if (
-        not (package / "benchmarks").is_dir()
-        and checkout.is_file()
-        and "compcoll.benchmarks" not in sys.modules
-    ):
+    if not (package / "benchmarks").is_dir() and checkout.is_file():
         _register("compcoll.benchmarks", checkout)
     try:
         return import_module(f"compcoll.benchmarks.{name}")
@@ -68,6 +64,9 @@ def benchmark(name: str) -> ModuleType:
 
 
 def _register(name: str, path: Path) -> None:
+    """Import a package from its ``__init__.py`` under another name, once."""
     spec = spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
+    if name in sys.modules or spec is None or spec.loader is None:
+        return
     module = sys.modules[name] = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -11,6 +11,7 @@ import numpy as np
 import compcoll
 from compcoll import dtypes
 from compcoll.codecs.base import SLACK
+from compcoll.frame import HEADER_NBYTES
 
 __all__ = ["Measurement", "default_specs", "measure"]
 
@@ -70,7 +71,7 @@ def default_specs(dtype: np.dtype) -> list[str]:
 def measure(spec: str, array: np.ndarray, seconds: float = 0.3) -> Measurement:
     """Encode and decode a contiguous array of at least one element, for about ``seconds`` each."""
     codec = compcoll.codec(spec)
-    out = np.empty(codec.max_nbytes(array.size, array.dtype) + SLACK, np.uint8)
+    out = np.empty(HEADER_NBYTES + array.nbytes + SLACK, np.uint8)
     decoded = np.empty_like(array)
     frame = codec.encode(array, out)
     encode = _best(lambda: codec.encode(array, out), seconds)

@@ -83,11 +83,11 @@ def test_output_of_the_root_alone(comm, agree, tmp_path, capsys):
         assert agree(picture.read_bytes().startswith(b"\x89PNG") and all(w in printed for w in words))
 
 
-def test_verdict_says_when_time_is_lost():
+def test_verdict_says_when_time_or_the_flow_is_lost():
     plain = demo.Run("plain MPI", 8_000_000, 8_000_000, seconds=2.0)
     slow = demo.Run("slow", 8_000_000, 4_000_000, seconds=3.0)
     fast = demo.Run("fast", 8_000_000, 1_000_000, seconds=1.5, fallbacks=7)
-    useless = demo.Run("useless", 8_000_000, 8_000_000, seconds=2.5)
+    useless = demo.Run("useless", 8_000_000, 8_000_000, seconds=2.5, error=[0.0, 0.25])
     text = demo.verdicts([plain, slow, fast, useless], ranks=2)
     assert text[0].startswith("slow: LOST 1.00 s")
     assert "less than 2 MB/s" in text[0]
@@ -96,6 +96,7 @@ def test_verdict_says_when_time_is_lost():
         "fast: 7 chunks were sent lossless in its place.",
     ]
     assert text[3].endswith("did not shrink the data.")
+    assert text[4] == "useless: CHANGED THE FLOW, by up to 25% of the largest velocity."
 
 
 def test_compresses_with_the_library_itself(comm, agree):
