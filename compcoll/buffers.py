@@ -14,10 +14,9 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll import arrays, dtypes
+from compcoll.datatypes import BFLOAT16_T, basic_type, mpi_type, pack, unpack
 
-__all__ = ["Message", "has_bfloat16", "is_small", "parse", "without_bfloat16"]
-
-_BFLOAT16_T = getattr(MPI, "BFLOAT16_T", None)
+__all__ = ["Message", "has_bfloat16", "in_place", "is_small", "parse", "without_bfloat16"]
 
 
 class Message:
@@ -31,17 +30,20 @@ class Message:
         Elements of ``dtype`` in each block.
     """
 
-    __slots__ = ("_datatype", "_displs", "_entries", "_extent", "_memory", "_plain", "_unpack", "counts", "dtype")
+    __slots__ = (
+        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_plain", "_spans", "_unpack",
+        "counts", "dtype",
+    )  # fmt: skip
 
-    def __init__(self, memory, datatype, dtype, per_entry: int, entries: list[int], displs: list[int]):
+    def __init__(self, buffer, datatype, dtype, per_entry: int, entries: list[int], displs: list[int]):
         self.dtype = dtype
         self.counts = [n * per_entry for n in entries]
-        self._memory, self._datatype = memory, datatype
+        self._buffer, self._datatype = buffer, datatype
         self._entries, self._displs = entries, displs
         self._extent = datatype.Get_extent()[1]
         self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
         self._unpack: list[tuple[int, np.ndarray]] = []
-        self._check()
+        self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
 
     @property
     def nbytes(self) -> int:
@@ -53,21 +55,26 @@ class Message:
         """Entries of the first block, in units of its datatype."""
         return self._entries[0]
 
+    @property
+    def summable(self) -> bool:
+        """Whether MPI adds elements of this datatype."""
+        return self._plain and self._datatype not in (MPI.BYTE, MPI.CHAR)
+
     def source(self, i: int) -> np.ndarray:
         """Block i, to be read."""
         if self._plain:
-            return self._slice(i)
-        packed = np.empty(self.counts[i] * self.dtype.itemsize, np.uint8)
-        self._datatype.Pack(self._at(i), packed, 0, MPI.COMM_SELF)
-        return packed.view(self.dtype)
+            return self._bytes(i).view(self.dtype)
+        first = self._displs[i] * self._extent - self._spans[i][0]
+        return pack(self._datatype, self._entries[i], first, self._bytes(i)).view(self.dtype)
 
     def target(self, i: int) -> np.ndarray:
         """Block i, to be written; `finish` puts it where it belongs."""
-        if self._plain:
-            return self._slice(i)
-        scratch = self.source(i)
-        self._unpack.append((i, scratch))
-        return scratch
+        if self._buffer is not MPI.BOTTOM and not self._buffer.flags.writeable:
+            raise BufferError("the values of others would be written to a read-only buffer")
+        block = self.source(i)
+        if not self._plain:
+            self._unpack.append((i, block))
+        return block
 
     def sources(self) -> list[np.ndarray]:
         """All blocks, to be read."""
@@ -79,37 +86,57 @@ class Message:
 
     def finish(self) -> None:
         """Write the blocks of derived datatypes through."""
-        for i, scratch in self._unpack:
-            self._datatype.Unpack(scratch.view(np.uint8), 0, self._at(i), MPI.COMM_SELF)
+        for i, block in self._unpack:
+            first = self._displs[i] * self._extent - self._spans[i][0]
+            unpack(block.view(np.uint8), self._datatype, self._entries[i], first, self._bytes(i))
 
     def masked(self, keep: Sequence[bool]) -> list:
         """The argument in mpi4py's form, with the counts of the other blocks set to 0."""
         counts = [n if k else 0 for n, k in zip(self._entries, keep, strict=True)]
-        return [self._memory, counts, self._displs, self._datatype]
+        return [self._buffer, counts, self._displs, self._datatype]
 
     def masked_one(self) -> list:
         """The argument in mpi4py's form, with a count of 0."""
-        return [self._memory, 0, self._datatype]
+        return [self._buffer, 0, self._datatype]
 
-    def _slice(self, i: int) -> np.ndarray:
-        start = self._displs[i] * self._extent
-        return self._memory[start : start + self.counts[i] * self.dtype.itemsize].view(self.dtype)
+    def whole(self) -> list:
+        """The first block, as an argument in mpi4py's form."""
+        memory = self._buffer
+        if memory is not MPI.BOTTOM:
+            memory = memory[self._displs[0] * self._extent :]
+        return [memory, self._entries[0], self._datatype]
 
-    def _at(self, i: int) -> list:
-        return [self._memory[self._displs[i] * self._extent :], self._entries[i], self._datatype]
+    def copied(self) -> np.ndarray:
+        """A copy of the first block."""
+        return self.source(0).copy()
 
-    def _check(self) -> None:
+    def _bytes(self, i: int):
+        """The memory from the first to the last byte of block i."""
+        first, end = self._spans[i]
+        if self._buffer is MPI.BOTTOM:
+            return MPI.buffer.fromaddress(first, end - first)
+        return self._buffer[first:end]
+
+    def _span(self, n: int, displ: int) -> tuple[int, int]:
+        """Where the bytes of ``n`` entries begin and end; ValueError where the memory ends before."""
+        if n < 0:
+            raise ValueError(f"count {n} is negative")
+        if n == 0:
+            return 0, 0
         lower, extent = self._datatype.Get_true_extent()
-        for n, displ in zip(self._entries, self._displs, strict=True):
-            first = displ * self._extent + lower
-            end = first + (n - 1) * self._extent + extent
-            if n < 0:
-                raise ValueError(f"count {n} is negative")
-            if n and (first < 0 or end > self._memory.size):
-                raise ValueError(
-                    f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
-                    f"needs {end} bytes, and the buffer has {self._memory.size}"
-                )
+        first = displ * self._extent + min((n - 1) * self._extent, 0) + lower
+        end = displ * self._extent + max((n - 1) * self._extent, 0) + lower + extent
+        if self._buffer is not MPI.BOTTOM and (first < 0 or end > self._buffer.size):
+            raise ValueError(
+                f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
+                f"needs bytes {first} to {end}, and the buffer has {self._buffer.size}"
+            )
+        return first, end
+
+
+def in_place(spec) -> bool:
+    """Whether mpi4py takes an argument for `MPI.IN_PLACE`."""
+    return spec is None or spec is MPI.IN_PLACE
 
 
 def is_small(spec, limit: int) -> bool:
@@ -145,33 +172,25 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
     ValueError
         Where counts and displacements go past the memory.
     """
+    bfloat16 = False
     try:
-        buffer, count, displ, datatype = _unpack(spec)
-        memory, own = _memory(buffer)
-        datatype = own if datatype is None else _datatype(datatype)
-        if datatype is None:
-            return None
-        basic = basic_type(datatype)
+        buffer, count, displ, datatype = _unpack(spec, vector)
+        if buffer is None or buffer is MPI.BOTTOM:
+            buffer, datatype = _bottom(count, displ, datatype, blocks)
+        else:
+            bfloat16 = datatype is None and has_bfloat16(buffer)
+            buffer, own = _memory(buffer)
+            datatype = own if datatype is None else _datatype(datatype)
+        basic = None if datatype is None else basic_type(datatype)
         if basic is None:
             return None
-        dtype, per_entry = basic
-        extent = datatype.Get_extent()[1]
-        if extent <= 0:
-            return None
-        layout = _vector if vector else _simple
-        entries, displs = layout(count, displ, blocks, memory.size, extent)
+        if bfloat16:  # whatever MPI takes it for
+            basic = dtypes.BFLOAT16, 1
+        layout, nbytes = _vector if vector else _simple, 0 if buffer is MPI.BOTTOM else buffer.size
+        entries, displs = layout(count, displ, blocks, nbytes, datatype.Get_extent()[1])
     except (TypeError, KeyError, BufferError, _LeftToMPI):
         return None
-    return Message(memory, datatype, dtype, per_entry, entries, displs)
-
-
-def basic_type(datatype: MPI.Datatype) -> tuple[np.dtype, int] | None:
-    """The one real type that a datatype consists of and how many of it, or None."""
-    dtype = _predefined(datatype) if datatype.is_predefined else _homogeneous(datatype)
-    if dtype is None or dtype not in dtypes.CODES:
-        return None
-    real = dtypes.real_dtype(dtype)
-    return real, datatype.Get_size() // real.itemsize
+    return Message(buffer, datatype, *basic, entries, displs)
 
 
 def has_bfloat16(spec) -> bool:
@@ -182,13 +201,11 @@ def has_bfloat16(spec) -> bool:
 
 def without_bfloat16(spec):
     """A buffer argument in a form that mpi4py takes: it knows no bfloat16 arrays."""
-    if _BFLOAT16_T is None:
-        raise TypeError("this mpi4py or MPI has no bfloat16")
     if isinstance(spec, (list, tuple)):
         first, *rest = spec
         memory, _ = _memory(first)
-        return [memory, *rest] if any(_is_type(x) for x in rest) else [memory, *rest, _BFLOAT16_T]
-    return [_memory(spec)[0], _BFLOAT16_T]
+        return [memory, *rest] if any(_is_type(x) for x in rest) else [memory, *rest, BFLOAT16_T]
+    return [_memory(spec)[0], BFLOAT16_T]
 
 
 class _LeftToMPI(Exception):
@@ -199,87 +216,54 @@ def _is_type(x) -> bool:
     return isinstance(x, (MPI.Datatype, str))
 
 
-def _unpack(spec) -> tuple:
+def _unpack(spec, vector: bool) -> tuple:
     """(buffer, count or counts, displacement or displacements, datatype), None for what is not given."""
     if not isinstance(spec, (list, tuple)):
         return spec, None, None, None
-    if len(spec) == 2:
-        buffer, second = spec
-        if _is_type(second):
-            return buffer, None, None, second
-        return (buffer, *second, None) if isinstance(second, tuple) else (buffer, second, None, None)
-    if len(spec) == 3:
-        buffer, second, datatype = spec
-        return (buffer, *second, datatype) if isinstance(second, tuple) else (buffer, second, None, datatype)
     if len(spec) == 4:
         return tuple(spec)
-    raise _LeftToMPI
+    if len(spec) not in (2, 3):
+        raise _LeftToMPI
+    buffer, second, datatype = (*spec, None)[:3]
+    if len(spec) == 2 and _is_type(second):
+        return buffer, None, None, second
+    if isinstance(second, tuple if vector else (tuple, list)):
+        count, displ = second
+        return buffer, count, displ, datatype
+    return buffer, second, None, datatype
 
 
 def _memory(buffer) -> tuple[np.ndarray, MPI.Datatype | None]:
     """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
-    if buffer is None or buffer is MPI.BOTTOM or buffer is MPI.IN_PLACE:
-        raise _LeftToMPI
+    if not isinstance(buffer, np.ndarray) and not arrays.is_torch(buffer) and not arrays.is_cuda(buffer):
+        buffer = memoryview(buffer)
     view = arrays.host_view(buffer)
-    flat = view.ravel(order="K")
     if not (view.flags.c_contiguous or view.flags.f_contiguous):
         raise _LeftToMPI
-    return flat.view(np.uint8), _mpi_type(view.dtype)
+    return view.ravel(order="K").view(np.uint8), mpi_type(view.dtype)
 
 
-def _mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
-    if dtype == dtypes.BFLOAT16:
-        return _BFLOAT16_T
-    if not dtype.isnative:
-        return None
-    try:
-        return MPI.Datatype.fromcode(dtype.char)
-    except (KeyError, ValueError):
-        return None
+def _bottom(count, displ, datatype, blocks: int | None) -> tuple:
+    """Memory and datatype of an argument without a buffer: nothing, or absolute addresses."""
+    if datatype is None or count is None:
+        raise _LeftToMPI
+    datatype = _datatype(datatype)
+    if not any(_listed(count, blocks or 1)):
+        return np.empty(0, np.uint8), datatype
+    if datatype.is_predefined or displ is not None:
+        raise _LeftToMPI
+    return MPI.BOTTOM, datatype
 
 
 def _datatype(datatype) -> MPI.Datatype:
     return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
 
 
-_dtype_of_handle: dict[int, np.dtype | None] = {}
-
-
-def _predefined(datatype: MPI.Datatype) -> np.dtype | None:
-    handle = datatype.handle
-    if handle not in _dtype_of_handle:
-        _dtype_of_handle[handle] = _dtype(datatype)
-    return _dtype_of_handle[handle]
-
-
-def _dtype(datatype: MPI.Datatype) -> np.dtype | None:
-    if datatype == MPI.DATATYPE_NULL:
-        return None
-    if datatype == MPI.BYTE:
-        return np.dtype(np.uint8)
-    if _BFLOAT16_T is not None and datatype == _BFLOAT16_T:
-        return dtypes.BFLOAT16
-    try:
-        return np.dtype(datatype.tocode())
-    except (TypeError, ValueError, KeyError):
-        return None
-
-
-def _homogeneous(datatype: MPI.Datatype) -> np.dtype | None:
-    """The basic type of a derived datatype; None where it has several."""
-    base, combiner, params = datatype.decode()
-    if combiner in ("NAMED", "F90_INTEGER", "F90_REAL", "F90_COMPLEX"):
-        return _predefined(datatype)
-    parts = params["datatypes"] if combiner == "STRUCT" else [base]
-    found = {_predefined(part) if part.is_predefined else _homogeneous(part) for part in parts}
-    return found.pop() if len(found) == 1 else None
-
-
 def _simple(count, displ, blocks: int | None, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
     start = 0 if displ is None else index(displ)
     parts = 1 if blocks is None else blocks
     if count is None:
-        entries, rest = divmod(nbytes - start * extent, extent)
+        entries, rest = divmod(nbytes - start * extent, extent) if extent > 0 else (0, 1)
         if rest or start < 0 or entries < 0 or entries % parts:
             raise _LeftToMPI
         count = entries // parts
@@ -289,7 +273,7 @@ def _simple(count, displ, blocks: int | None, nbytes: int, extent: int) -> tuple
 
 def _vector(counts, displs, blocks: int, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
     if counts is None:
-        entries, rest = divmod(nbytes, extent)
+        entries, rest = divmod(nbytes, extent) if extent > 0 else (0, 1)
         if rest:
             raise _LeftToMPI
         n = [entries // blocks + (entries % blocks > i) for i in range(blocks)]

@@ -10,10 +10,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 import numpy as np
-from mpi4py import MPI
 
 from compcoll import algorithms as alg
-from compcoll.buffers import Message, parse
+from compcoll.buffers import Message, in_place, parse
 from compcoll.context import Context
 from compcoll.policy import Decision
 from compcoll.runtime.base import Runtime
@@ -34,6 +33,8 @@ class Call:
         Real type of all blocks.
     nbytes : int
         Size of its largest message, known to all ranks.
+    empty : bool
+        Whether there is nothing to send at all, which all ranks know as well.
     body : callable
         ``body(runtime, decision, owner_exact)`` is the algorithm's coroutine.
     messages : list of Message
@@ -42,6 +43,7 @@ class Call:
 
     dtype: np.dtype
     nbytes: int
+    empty: bool
     body: Callable[[Runtime, Decision, bool], Coroutine]
     messages: list[Message] = field(default_factory=list)
 
@@ -53,14 +55,15 @@ class Call:
 
 def bcast(rank: int, size: int, buf, root: int) -> Call | None:
     message = parse(buf)
-    if message is None:
+    if message is None or not 0 <= root < size:
         return None
-    block = message.target(0)
+    block = message.source(0) if rank == root else message.target(0)
 
     def body(rt, decision, owner_exact):
-        return alg.chain_bcast(rt, block, root, owner_exact)
+        keeps = rank != root or decision.codec.lossless or owner_exact
+        return alg.chain_bcast(rt, block if keeps else message.target(0), root, owner_exact)
 
-    return Call(message.dtype, message.nbytes, body, [message])
+    return Call(message.dtype, message.nbytes, not message.nbytes, body, [message])
 
 
 def allgather(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -72,8 +75,8 @@ def allgatherv(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
 
 
 def _allgather(rank: int, sendbuf, recv: Message | None) -> Call | None:
-    send = recv if sendbuf is MPI.IN_PLACE else parse(sendbuf)
-    if recv is None or send is None:
+    send = recv if in_place(sendbuf) else parse(sendbuf)
+    if recv is None or send is None or send.dtype != recv.dtype:
         return None
     _same("send", send.counts[rank if send is recv else 0], "receive", recv.counts[rank])
     blocks = recv.targets()
@@ -82,13 +85,13 @@ def _allgather(rank: int, sendbuf, recv: Message | None) -> Call | None:
     def body(rt, decision, owner_exact):
         return _ALLGATHER[decision.algorithm](rt, mine, blocks, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv])
 
 
 def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
     recv = parse(recvbuf, size)
-    send = recv if sendbuf is MPI.IN_PLACE else parse(sendbuf, size)
-    if recv is None or send is None:
+    send = recv if in_place(sendbuf) else parse(sendbuf, size)
+    if recv is None or send is None or send.dtype != recv.dtype:
         return None
     _same("send", send.counts[0], "receive", recv.counts[0])
     blocks = [b.copy() for b in recv.sources()] if send is recv else send.sources()
@@ -97,15 +100,16 @@ def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.alltoall(rt, blocks, targets)
 
-    return Call(recv.dtype, recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv])
 
 
 def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     recv = parse(recvbuf, size) if rank == root else None
-    send = recv if sendbuf is MPI.IN_PLACE else parse(sendbuf)
-    if send is None or (rank == root and recv is None):
+    send = recv if in_place(sendbuf) else parse(sendbuf)
+    if send is None or (rank == root and recv is None) or not 0 <= root < size:
         return None
     if recv is not None:
+        _same_type(send, recv)
         _same("send", send.counts[0], "receive", recv.counts[root])
     blocks = recv.targets() if recv is not None else []
     mine = None if send is recv else send.source(0)
@@ -113,15 +117,16 @@ def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.gather(rt, mine, blocks, root)
 
-    return Call(send.dtype, send.nbytes, body, [recv] if recv is not None else [])
+    return Call(send.dtype, send.nbytes, not send.nbytes, body, [recv] if recv is not None else [])
 
 
 def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     send = parse(sendbuf, size) if rank == root else None
-    recv = send if recvbuf is MPI.IN_PLACE else parse(recvbuf)
-    if recv is None or (rank == root and send is None):
+    recv = send if in_place(recvbuf) else parse(recvbuf)
+    if recv is None or (rank == root and send is None) or not 0 <= root < size:
         return None
     if send is not None:
+        _same_type(send, recv)
         _same("send", send.counts[root], "receive", recv.counts[0])
     blocks = send.sources() if send is not None else []
     mine = None if send is recv else recv.target(0)
@@ -129,13 +134,13 @@ def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.scatter(rt, blocks, mine, root)
 
-    return Call(recv.dtype, recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv])
 
 
 def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
     recv = parse(recvbuf)
-    send = recv if sendbuf is MPI.IN_PLACE else parse(sendbuf)
-    if recv is None or send is None or send.dtype != recv.dtype:
+    send = recv if in_place(sendbuf) else parse(sendbuf)
+    if recv is None or send is None or send.dtype != recv.dtype or not send.summable:
         return None
     _same("send", send.counts[0], "receive", recv.counts[0])
     target = recv.target(0)
@@ -145,13 +150,15 @@ def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
         column_sum = _SUM[decision.algorithm]
         return alg.allreduce(rt, _cut(source, size), _cut(target, size), column_sum, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes // size, body, [recv])
+    return Call(recv.dtype, recv.nbytes // size, not recv.nbytes, body, [recv])
 
 
 def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     recv = parse(recvbuf) if rank == root else None
-    send = recv if sendbuf is MPI.IN_PLACE else parse(sendbuf)
-    if send is None or (rank == root and (recv is None or recv.dtype != send.dtype)):
+    send = recv if in_place(sendbuf) else parse(sendbuf)
+    if send is None or not send.summable or not 0 <= root < size:
+        return None
+    if rank == root and (recv is None or recv.dtype != send.dtype):
         return None
     if recv is not None:
         _same("send", send.counts[0], "receive", recv.counts[0])
@@ -162,40 +169,49 @@ def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
         blocks = _cut(target, size) if target is not None else None
         return alg.reduce(rt, _cut(source, size), blocks, root, _SUM[decision.algorithm])
 
-    return Call(send.dtype, send.nbytes // size, body, [recv] if recv is not None else [])
+    return Call(send.dtype, send.nbytes // size, not send.nbytes, body, [recv] if recv is not None else [])
 
 
 def reduce_scatter_block(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
-    send = parse(recvbuf if sendbuf is MPI.IN_PLACE else sendbuf, size)
-    blocks = send.sources() if send is not None else []
-    return _reduce_scatter(rank, blocks, sendbuf, recvbuf)
+    send = parse(recvbuf if in_place(sendbuf) else sendbuf, size)
+    if send is None or not send.summable:
+        return None
+    return _reduce_scatter(rank, send.sources(), sendbuf, recvbuf)
 
 
-def reduce_scatter(rank: int, size: int, sendbuf, recvbuf, counts, context: Context) -> Call | None:
-    send = parse(recvbuf if sendbuf is MPI.IN_PLACE else sendbuf)
-    if send is None:
+def reduce_scatter(
+    rank: int, size: int, sendbuf, recvbuf, counts, context: Context, least: int
+) -> Call | None:
+    send, recv = parse(recvbuf if in_place(sendbuf) else sendbuf), parse(recvbuf)
+    if send is None or recv is None or not send.summable:
+        return None
+    if not send.nbytes or send.nbytes < least:  # before counts are exchanged, by some and not by others
+        return Call(send.dtype, send.nbytes, True, alg.reduce_scatter)
+    if counts is None and in_place(sendbuf):
         return None
     if counts is None:
-        counts = context.shadow.allgather(parse(recvbuf).entries)
+        counts = context.shadow.allgather(recv.entries)
+    if len(counts) != size:
+        return None
     return _reduce_scatter(rank, _split(send, counts), sendbuf, recvbuf)
 
 
 def _reduce_scatter(rank: int, blocks: list[np.ndarray], sendbuf, recvbuf) -> Call | None:
     recv = parse(recvbuf)
-    if recv is None or not blocks or blocks[0].dtype != recv.dtype:
+    if recv is None or blocks[0].dtype != recv.dtype:
         return None
-    in_place = sendbuf is MPI.IN_PLACE
-    if not in_place:
+    if not in_place(sendbuf):
         _same("send", blocks[rank].size, "receive", recv.counts[0])
     target = recv.target(0)[: blocks[rank].size]
     # In place, the result lies where other ranks' blocks still wait to be sent.
-    into = np.empty_like(target) if in_place else target
+    into = np.empty_like(target) if in_place(sendbuf) else target
 
     async def body(rt, decision, owner_exact):
         await alg.reduce_scatter(rt, blocks, into, _SUM[decision.algorithm])
         await rt.copy(into, target)
 
-    return Call(recv.dtype, max(b.nbytes for b in blocks), body, [recv])
+    nbytes = max(b.nbytes for b in blocks)
+    return Call(recv.dtype, nbytes, not nbytes, body, [recv])
 
 
 def _split(send: Message, counts) -> list[np.ndarray]:
@@ -213,6 +229,11 @@ def _cut(block: np.ndarray, size: int) -> list[np.ndarray]:
     step = -(-block.size // size)
     step = -(-step // 64) * 64
     return [block[i * step : (i + 1) * step] for i in range(size)]
+
+
+def _same_type(send: Message, recv: Message) -> None:
+    if send.dtype != recv.dtype:
+        raise TypeError(f"send type {send.dtype} differs from the receive type {recv.dtype}")
 
 
 def _same(what: str, n: int, other: str, m: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll import calls
+from compcoll.buffers import in_place
 from compcoll.engine import Engine
 from compcoll.pointtopoint import PointToPoint
 from compcoll.policy import make_policy
@@ -90,7 +91,9 @@ class _Accelerated(VectorCalls, PointToPoint, Engine):
 
     def Scatter(self, sendbuf, recvbuf, root: int = 0) -> None:
         own, parts = (sendbuf, self._size) if self._rank == root else (recvbuf, 1)
-        if self._small("Scatter", own, parts) or not self._run("Scatter", calls.scatter, sendbuf, recvbuf, root):
+        if self._small("Scatter", own, parts) or not self._run(
+            "Scatter", calls.scatter, sendbuf, recvbuf, root
+        ):
             self._to_mpi(super().Scatter, sendbuf, recvbuf, root)
 
     # -- reductions
@@ -102,23 +105,24 @@ class _Accelerated(VectorCalls, PointToPoint, Engine):
             self._to_mpi(super().Allreduce, sendbuf, recvbuf, op)
 
     def Reduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        own = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        own = recvbuf if in_place(sendbuf) else sendbuf
         if self._small("Reduce", own, self._size) or not self._run_sum(
             "Reduce", op, calls.reduce, sendbuf, recvbuf, root
         ):
             self._to_mpi(super().Reduce, sendbuf, recvbuf, op, root)
 
     def Reduce_scatter_block(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
-        own = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        own = recvbuf if in_place(sendbuf) else sendbuf
         if self._small("Reduce_scatter_block", own, self._size) or not self._run_sum(
             "Reduce_scatter_block", op, calls.reduce_scatter_block, sendbuf, recvbuf
         ):
             self._to_mpi(super().Reduce_scatter_block, sendbuf, recvbuf, op)
 
     def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op: MPI.Op = MPI.SUM) -> None:
-        own = recvbuf if sendbuf is MPI.IN_PLACE else sendbuf
+        own = recvbuf if in_place(sendbuf) else sendbuf
+        more = recvcounts, self._context, self._min_nbytes
         if self._small("Reduce_scatter", own) or not self._run_sum(
-            "Reduce_scatter", op, calls.reduce_scatter, sendbuf, recvbuf, recvcounts, self._context
+            "Reduce_scatter", op, calls.reduce_scatter, sendbuf, recvbuf, *more
         ):
             self._to_mpi(super().Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
 

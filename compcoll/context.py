@@ -33,6 +33,8 @@ class Context:
         Another one, for the chunks of point-to-point messages.
     inbox : Inbox
         Point-to-point messages on their way in.
+    pairwise_tags : tuple of int
+        For calls in which some ranks have no part, so that a count of calls would differ.
     multithreaded : bool
         Whether all ranks may call MPI from several threads.
     threads : ThreadPoolExecutor or None
@@ -50,7 +52,8 @@ class Context:
         self.pairs = self.shadow.Dup()
         self.inbox = Inbox(MPI.Intracomm(comm))
         self.calls = self.streams = 0
-        self._tags = self.shadow.Get_attr(MPI.TAG_UB) // 64
+        self._tags = self.shadow.Get_attr(MPI.TAG_UB) // 65
+        self.pairwise_tags = (64 * self._tags, 1)
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> Context:
@@ -63,6 +66,7 @@ class Context:
 
     def free(self) -> None:
         """Free the private communicators; collective."""
+        self.inbox.mirror.Free()
         self.pairs.Free()
         self.shadow.Free()
 

@@ -12,6 +12,7 @@ from compcoll import buffers
 from compcoll.calls import Call
 from compcoll.codecs import codec
 from compcoll.context import Context
+from compcoll.datatypes import bfloat16_sum
 from compcoll.errors import FallbackError, PolicyError
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
@@ -85,7 +86,7 @@ class Engine:
             specs = [buffers.without_bfloat16(a) if buffers.has_bfloat16(a) else a for a in args]
             if all(a is b for a, b in zip(args, specs, strict=True)):
                 raise
-            return method(*specs)
+            return method(*(bfloat16_sum() if a is MPI.SUM else a for a in specs))
 
     # -- the way through compcoll
 
@@ -98,8 +99,8 @@ class Engine:
         if call is None:
             return self._declined(op, "the buffers' type is not accelerated")
         decision = self._decide(op, call)
-        if decision.codec is None:
-            self._last = (op, decision.reason)
+        if decision.codec is None or call.empty:
+            self._last = (op, "there is nothing to send" if call.empty else decision.reason)
             return False
         self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact))
         call.finish()
@@ -120,18 +121,23 @@ class Engine:
     def _decide(self, op: str, call: Call) -> Decision:
         return self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, self._context.link)
 
-    def _runtime(self, decision: Decision | None, private: MPI.Intracomm | None = None) -> MPIRuntime:
+    def _runtime(
+        self, decision: Decision | None, comm: MPI.Intracomm | None = None, tags=(0, 1 << 62)
+    ) -> MPIRuntime:
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""
         context = self._context
         work = HostWork(decision.codec if decision else _RAW, context.pool)
-        tags = context.next_tags() if private is context.shadow else (0, 1 << 62)
         chunk_nbytes = decision.chunk_nbytes if decision else 1
-        return MPIRuntime(private or context.pairs, work, chunk_nbytes, tags, context.threads)
+        return MPIRuntime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
 
-    def _execute(self, op: str, decision: Decision | None, body: Callable, private=None) -> None:
-        """Run an algorithm and report what it did; without a decision it only receives."""
+    def _execute(self, op: str, decision: Decision | None, body: Callable, tags=None) -> None:
+        """Run a collective algorithm and report what it did."""
+        context = self._context
+        self._finish(op, decision, self._runtime(decision, context.shadow, tags or context.next_tags()), body)
+
+    def _finish(self, op: str, decision: Decision | None, rt: MPIRuntime, body: Callable) -> None:
+        """Run what was made ready; without a decision it only receives."""
         start = perf_counter()
-        rt = self._runtime(decision, private or self._context.shadow)
         try:
             rt.run(body(rt))
         finally:

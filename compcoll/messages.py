@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 from mpi4py import MPI
 
 from compcoll.algorithms.stream import send_chunks
-from compcoll.buffers import Message
+from compcoll.buffers import Message, parse
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
 from compcoll.runtime.host import Frame
 from compcoll.runtime.mpi import MPIRuntime
 from compcoll.runtime.progress import PROGRESS
 
-__all__ = ["Inbox", "send_message"]
+__all__ = ["Inbox", "Taken", "may_be_envelope", "send_message"]
 
 _TRAILER = struct.Struct("<QI")  # elements in all, tag of the other chunks
 #: An envelope may be larger than the message that it opens by this much.
 ROOM = HEADER_NBYTES + _TRAILER.size + 1
+
+
+#: First chunks up to this size fit a nonblocking receive's scratch memory, however small its buffer.
+LARGEST_CHUNK = 1 << 20
 
 
 async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: int, stream: int) -> None:
@@ -37,6 +42,12 @@ async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: in
     await sent
 
 
+def may_be_envelope(status: MPI.Status) -> bool:
+    """Whether a message that a probe found has the size of an envelope."""
+    nbytes = status.Get_count(MPI.BYTE)
+    return nbytes % 2 == 1 and nbytes > HEADER_NBYTES + _TRAILER.size
+
+
 class Taken:
     """A message that MPI has handed over: an envelope, or an odd number of plain bytes after all."""
 
@@ -46,12 +57,19 @@ class Taken:
         self.data, self.source, self.tag = data, source, tag
         self.info: FrameInfo | None = None
         self.n, self.stream = data.size, 0
-        try:
-            info = inspect(data)
-            self.n, self.stream = _TRAILER.unpack_from(data, info.frame_nbytes)
+        if data.size % 2:
+            with suppress(FrameError):
+                self._open(inspect(data))
+
+    def _open(self, info: FrameInfo) -> None:
+        end = info.frame_nbytes + _TRAILER.size
+        if self.data.size == end + (1 - end % 2):
+            self.n, self.stream = _TRAILER.unpack_from(self.data, info.frame_nbytes)
             self.info = info
-        except (FrameError, struct.error):
-            pass
+
+    def scratch(self) -> Message:
+        """Memory for the whole message."""
+        return parse(np.empty(self.nbytes, np.uint8))
 
     @property
     def nbytes(self) -> int:
@@ -72,9 +90,9 @@ class Taken:
             rt.fail(MPI.Exception(MPI.ERR_TRUNCATE))
             memory = np.empty(self.nbytes, np.uint8)
         if self.info is None:
-            if self.nbytes % message.dtype.itemsize:
-                rt.fail(FrameError(f"{self.nbytes} bytes from rank {self.source} are no whole message"))
-            memory[: self.nbytes] = self.data[: memory.size]
+            if self.nbytes % 2 and message.dtype.itemsize > 1:
+                rt.fail(FrameError(f"the message of {self.nbytes} bytes from rank {self.source} is damaged"))
+            memory[: self.nbytes] = self.data
             return
         block, step = memory[: self.nbytes].view(self.info.dtype), max(self.info.size, 1)
         rt.start(rt.decode(Frame(self.data[: self.info.frame_nbytes], self.info), block[:step]))
@@ -95,11 +113,14 @@ class Inbox:
         The user's communicator as mpi4py knows it.
     waiting : list of Taken
         Opened messages, in the order of their arrival; the next receives look here first.
+    mirror : MPI.Intracomm
+        A communicator of this rank alone.
     """
 
     def __init__(self, user: MPI.Intracomm):
-        self.user = user
+        self.user, self.mirror = user, MPI.COMM_SELF.Dup()
         self.waiting: list[Taken] = []
+        self._replayed: list[MPI.Request] = []
 
     def find(self, source: int, tag: int) -> Taken | None:
         """The first opened message that a receive would match."""
@@ -107,6 +128,19 @@ class Inbox:
             if source in (MPI.ANY_SOURCE, taken.source) and tag in (MPI.ANY_TAG, taken.tag):
                 return taken
         return None
+
+    def take(self, source: int, tag: int) -> Taken | None:
+        """`find`, and no longer keep it."""
+        taken = self.find(source, tag)
+        if taken is not None:
+            self.waiting.remove(taken)
+        return taken
+
+    def replay(self, data: np.ndarray, tag: int) -> MPI.Intracomm:
+        """Send bytes to this rank itself; the communicator on which they arrive."""
+        self._replayed = [request for request in self._replayed if not request.Test()]
+        self._replayed.append(self.mirror.Isend([data, MPI.BYTE], 0, tag))
+        return self.mirror
 
     def keep(self, matched: MPI.Message, status: MPI.Status) -> Taken:
         """Open a matched message and keep it for a receive."""
@@ -116,21 +150,24 @@ class Inbox:
 
     async def receive(self, rt: MPIRuntime, buf, message: Message, source: int, tag: int, status) -> None:
         """Receive the next message, compressed or not."""
-        taken = self.find(source, tag)
-        if taken is not None:
-            self.waiting.remove(taken)
-        else:
+        taken = self.take(source, tag)
+        if taken is None:
             arrived = MPI.Status()
             matched = await rt.until(lambda: self.user.Improbe(source, tag, arrived))
-            if arrived.Get_count(MPI.BYTE) % 2 == 0 or message.dtype.itemsize == 1:
-                await rt.request(matched.Irecv(buf), status)
+            if matched is None:
+                return
+            odd = arrived.Get_count(MPI.BYTE) % 2 == 1
+            if not odd or (message.dtype.itemsize == 1 and not may_be_envelope(arrived)):
+                await rt.request(matched.Irecv(message.whole()), status)
                 return
             taken = _open(matched, arrived)
         await taken.deliver(rt, message, status)
 
-    def receive_later(self, runtime: Callable, buf, message: Message, source: int, tag: int) -> MPI.Request:
-        """A request for the next message, completed by the progress thread."""
-        return Receive(self, runtime, buf, message, source, tag).request
+    def receive_later(
+        self, runtime: Callable, message: Message, source: int, tag: int, sent: MPI.Request = MPI.REQUEST_NULL
+    ) -> MPI.Request:
+        """A request for the next message, completed by the progress thread; ``sent`` completes with it."""
+        return Receive(self, runtime, message, source, tag, sent).request
 
 
 def _open(matched: MPI.Message, status: MPI.Status) -> Taken:
@@ -143,38 +180,37 @@ def _open(matched: MPI.Message, status: MPI.Status) -> Taken:
 class Receive:
     """A nonblocking receive: MPI's own into scratch memory, then a generalised request."""
 
-    def __init__(self, inbox: Inbox, runtime: Callable, buf, message: Message, source: int, tag: int):
-        self.runtime, self.message, self.status = runtime, message, MPI.Status()
+    def __init__(self, inbox: Inbox, runtime: Callable, message: Message, source: int, tag: int, sent):
+        self.runtime, self.message, self.status, self.sent = runtime, message, MPI.Status(), sent
         self.error: Exception | None = None
-        self.scratch = np.empty(message.nbytes + ROOM, np.uint8)
-        self.taken = inbox.find(source, tag)
+        self.received = False
+        self.scratch = np.empty(max(message.nbytes, LARGEST_CHUNK) + ROOM, np.uint8)
+        self.taken = inbox.take(source, tag)
         self.arriving = MPI.REQUEST_NULL
-        if self.taken is not None:
-            inbox.waiting.remove(self.taken)
-        else:
+        if self.taken is None:
             self.arriving = inbox.user.Irecv([self.scratch, MPI.BYTE], source, tag)
         self.request = MPI.Grequest.Start(self._query, None, self._cancel)
         PROGRESS.watch(self.advance)
 
     def advance(self) -> bool:
         """Take one step without waiting for a message; whether the request is complete."""
-        if not self.arriving.Test(self.status):
-            return False
         try:
-            if not self.status.Is_cancelled():
-                self._finish()
+            if not self.received:
+                self.received = self.arriving.Test(self.status)
+                if self.received and not self.status.Is_cancelled():
+                    self._finish()
+            complete = self.received and self.sent.Test()
         except Exception as error:
-            self.error = error
-        self.request.Complete()
-        return True
+            self.error, complete = error, True
+        if complete:
+            self.request.Complete()
+        return complete
 
     def _finish(self) -> None:
         taken = self.taken
         if taken is None:
             nbytes = self.status.Get_count(MPI.BYTE)
             taken = Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
-            if nbytes % 2 == 0:
-                taken.info, taken.n = None, nbytes
         rt = self.runtime(None)
         rt.run(taken.deliver(rt, self.message, self.status))
         self.message.finish()
@@ -187,5 +223,5 @@ class Receive:
         status.Set_cancelled(self.status.Is_cancelled())
 
     def _cancel(self, completed: bool) -> None:
-        if not completed:
+        if not completed and self.arriving:
             self.arriving.Cancel()

@@ -7,29 +7,30 @@ number of bytes. Types of one byte are sent uncompressed, so no other message of
 and a receiver tells the two apart by itself: a plain `Isend`, or a message from an unwrapped
 communicator, reaches a `Recv` as ever.
 
-`Irecv` completes in a progress thread, behind a generalised request; `Probe` and `Iprobe` open an
-envelope to see how long its message is, and keep it for the next receive. Matched probes (`Mprobe`) and
-persistent receives (`Recv_init`) cannot be taught: they have to be met by `Isend` or `Send_init`, which
-send uncompressed.
+`Irecv` completes in a progress thread, behind a generalised request. Probes open a message of an odd
+size, to see whether it is an envelope and how long its message is, and keep it for the next receive;
+what was none is sent on to this rank itself, so that whatever MPI can do with a message still can be
+done. Persistent receives (`Recv_init`) cannot be taught: they have to be met by `Isend` or `Send_init`,
+which send uncompressed.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from os import sched_yield
 
 from mpi4py import MPI
 
 from compcoll.buffers import Message, parse
-from compcoll.messages import send_message
+from compcoll.messages import Taken, send_message
 from compcoll.policy import Decision
+from compcoll.probes import Probes
 
 __all__ = ["PointToPoint"]
 
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 
 
-class PointToPoint:
+class PointToPoint(Probes):
     """The point-to-point methods of an accelerated communicator."""
 
     def Send(self, buf, dest: int, tag: int = 0) -> None:
@@ -39,10 +40,14 @@ class PointToPoint:
         else:
             self._exchange("Send", decision, (message, dest, tag))
 
-    def Recv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> None:
-        message = self._incoming("Recv", buf, source)
+    def Recv(
+        self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
+        message = self._incoming("Recv", buf, source, tag)
         if message is None:
+            status = MPI.Status() if status is None else status
             self._to_mpi(super().Recv, buf, source, tag, status)
+            self._refuse_envelope(buf, status)
         else:
             self._exchange("Recv", None, None, (buf, message, source, tag, status))
 
@@ -51,47 +56,56 @@ class PointToPoint:
         recvtag: int = ANY_TAG, status: MPI.Status | None = None,
     ) -> None:  # fmt: skip
         send, decision = self._outgoing("Sendrecv", sendbuf, dest)
-        recv = self._incoming("Sendrecv", recvbuf, source)
+        recv = self._incoming("Sendrecv", recvbuf, source, recvtag)
         if decision is None and recv is None:
+            status = MPI.Status() if status is None else status
             self._to_mpi(super().Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+            self._refuse_envelope(recvbuf, status)
             return
         plain = []
         if decision is None:
-            plain.append((super().Isend(sendbuf, dest, sendtag), None))
+            plain.append((self._to_mpi(super().Isend, sendbuf, dest, sendtag), None))
         if recv is None:
-            plain.append((super().Irecv(recvbuf, source, recvtag), status))
+            plain.append((self._to_mpi(super().Irecv, recvbuf, source, recvtag), status))
         outgoing = (send, dest, sendtag) if decision is not None else None
         incoming = (recvbuf, recv, source, recvtag, status) if recv is not None else None
         self._exchange("Sendrecv", decision, outgoing, incoming)
         for request, its_status in plain:
             request.Wait(its_status)
 
+    def Sendrecv_replace(
+        self, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:  # fmt: skip
+        copy = self._copied(buf)
+        if copy is None:
+            self._to_mpi(super().Sendrecv_replace, buf, dest, sendtag, source, recvtag, status)
+        else:
+            self.Sendrecv(copy, dest, sendtag, buf, source, recvtag, status)
+
     def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
-        message = self._incoming("Irecv", buf, source)
+        message = self._incoming("Irecv", buf, source, tag)
         if message is None:
-            return super().Irecv(buf, source, tag)
-        return self._context.inbox.receive_later(self._runtime, buf, message, source, tag)
+            return self._to_mpi(super().Irecv, buf, source, tag)
+        return self._context.inbox.receive_later(self._runtime, message, source, tag)
 
-    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
-        if not self._understands():
-            return super().Probe(source, tag, status)
-        while not self.Iprobe(source, tag, status):
-            sched_yield()
-        return True
+    def Isendrecv(
+        self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+    ) -> MPI.Request:  # fmt: skip
+        message = self._incoming("Isendrecv", recvbuf, source, recvtag)
+        if message is None:
+            return self._to_mpi(super().Isendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        sent = self._to_mpi(super().Isend, sendbuf, dest, sendtag)
+        return self._context.inbox.receive_later(self._runtime, message, source, recvtag, sent)
 
-    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
-        if not self._understands():
-            return super().Iprobe(source, tag, status)
-        inbox, status = self._context.inbox, MPI.Status() if status is None else status
-        taken = inbox.find(source, tag)
-        if taken is None:
-            if not super().Iprobe(source, tag, status):
-                return False
-            if status.Get_count(MPI.BYTE) % 2 == 0:
-                return True
-            taken = inbox.keep(super().Mprobe(status.source, status.tag), status)
-        taken.fill(status)
-        return True
+    def Isendrecv_replace(
+        self, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    ) -> MPI.Request:
+        copy = self._copied(buf)
+        if copy is None:
+            return self._to_mpi(super().Isendrecv_replace, buf, dest, sendtag, source, recvtag)
+        return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
 
     # -- helpers
 
@@ -110,9 +124,28 @@ class PointToPoint:
                 message, dest, tag = outgoing
                 await send_message(rt, inbox.user, message.source(0), dest, tag, stream)
 
-        self._execute(op, decision, body, private=self._context.pairs)
+        self._finish(op, decision, self._runtime(decision), body)
         if incoming is not None:
             incoming[1].finish()
+
+    def _refuse_envelope(self, buf, status: MPI.Status) -> None:
+        """Raise what MPI would have raised where a compressed message came into a buffer too small for it."""
+        if self._size == 1 or status.Get_count(MPI.BYTE) % 2 == 0 or not self._understands():
+            return
+        message = parse(buf)
+        if message is not None:
+            data = message.source(0).view("u1")[: status.Get_count(MPI.BYTE)]
+            taken = Taken(data.copy(), status.source, status.tag)
+            if taken.info is not None:
+                rt = self._runtime(None)
+                rt.run(taken.deliver(rt, message, status))
+
+    def _copied(self, buf):
+        """A copy to send from where the received message may come compressed into the same buffer."""
+        if not self._understands() or self._small("Sendrecv_replace", buf):
+            return None
+        message = parse(buf)
+        return None if message is None else message.copied()
 
     def _outgoing(self, op: str, buf, dest: int) -> tuple[Message | None, Decision | None]:
         """The message and how it is compressed; (None, None) where MPI sends it unchanged."""
@@ -129,14 +162,17 @@ class PointToPoint:
             return None, None
         return message, decision
 
-    def _incoming(self, op: str, buf, source: int) -> Message | None:
-        """The buffer of a message that may come compressed, else None."""
+    def _incoming(self, op: str, buf, source: int, tag: int) -> Message | None:
+        """The buffer of a message that may come compressed, or was opened by a probe; else None."""
         if source == MPI.PROC_NULL or not self._understands():
             return None
-        if not self._context.inbox.waiting and self._small(op, buf):
+        opened = self._context.inbox.find(source, tag)
+        if opened is None and self._small(op, buf):
             return None
         message = None
         with suppress(ValueError):  # MPI looks at no more of a receive buffer than it needs
             message = parse(buf)
-        small = message is None or message.nbytes < max(self._min_nbytes, 1) or message.dtype.itemsize == 1
-        return None if small and not self._context.inbox.waiting else message
+        if opened is not None and message is None:
+            raise TypeError(f"a message of {opened.nbytes} bytes does not fit the type of its receive buffer")
+        small = message is None or message.nbytes < max(self._min_nbytes, 1)
+        return None if small and opened is None else message

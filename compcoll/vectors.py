@@ -8,10 +8,9 @@ messages makes exactly the call that it was asked for.
 from __future__ import annotations
 
 import numpy as np
-from mpi4py import MPI
 
 from compcoll import algorithms as alg
-from compcoll.buffers import Message, parse
+from compcoll.buffers import Message, in_place, parse
 from compcoll.policy import Decision
 
 __all__ = ["VectorCalls"]
@@ -23,25 +22,27 @@ class VectorCalls:
     """The methods whose counts differ from rank to rank and are known only to sender and receiver."""
 
     def Alltoallv(self, sendbuf, recvbuf) -> None:
-        in_place = sendbuf is MPI.IN_PLACE
-        if self._small("Alltoallv", recvbuf) and (in_place or self._small("Alltoallv", sendbuf)):
+        copied = in_place(sendbuf)
+        if self._small("Alltoallv", recvbuf) and (copied or self._small("Alltoallv", sendbuf)):
             return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
         recv = self._parse("Alltoallv", recvbuf, self._size, vector=True)
-        send = recv if in_place else self._parse("Alltoallv", sendbuf, self._size, vector=True)
-        if recv is None or send is None:
-            return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
+        send = recv if copied else self._parse("Alltoallv", sendbuf, self._size, vector=True)
         outgoing, incoming = self._large("Alltoallv", send), self._large("Alltoallv", recv)
         if not outgoing and not incoming:
             return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
-        blocks = {p: send.source(p).copy() if in_place else send.source(p) for p in outgoing}
+        blocks = {p: send.source(p).copy() if copied else send.source(p) for p in outgoing}
         targets = {p: recv.target(p) for p in incoming}
-        rest = MPI.IN_PLACE if in_place else send.masked([p not in outgoing for p in range(self._size)])
-        super().Alltoallv(rest, recv.masked([p not in incoming for p in range(self._size)]))
+        ranks = range(self._size)
+        # A side with a message of a type that is not accelerated has none that is.
+        sends = send.masked([p not in outgoing for p in ranks]) if outgoing and not copied else sendbuf
+        recvs = recv.masked([p not in incoming for p in ranks]) if incoming else recvbuf
+        self._to_mpi(super().Alltoallv, sends, recvs)
         for decision, out, into in self._grouped(outgoing, incoming):
-            sends = [blocks[p] if p in out else _NOTHING for p in range(self._size)]
-            recvs = [targets[p] if p in into else _NOTHING for p in range(self._size)]
-            self._execute("Alltoallv", decision, lambda rt, s=sends, r=recvs: alg.alltoall(rt, s, r))
-        recv.finish()
+            sends = [blocks[p] if p in out else _NOTHING for p in ranks]
+            recvs = [targets[p] if p in into else _NOTHING for p in ranks]
+            self._among_some("Alltoallv", decision, lambda rt, s=sends, r=recvs: alg.alltoall(rt, s, r))
+        if incoming:
+            recv.finish()
 
     def Gatherv(self, sendbuf, recvbuf, root: int = 0) -> None:
         own = recvbuf if self._rank == root else sendbuf
@@ -53,14 +54,15 @@ class VectorCalls:
             return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
         if self._rank == root:
             targets = {p: message.target(p) for p in large}
-            super().Gatherv(sendbuf, message.masked([p not in large for p in range(self._size)]), root)
+            rest = message.masked([p not in large for p in range(self._size)])
+            self._to_mpi(super().Gatherv, sendbuf, rest, root)
             for decision, _, into in self._grouped({}, large):
                 blocks = [targets[p] if p in into else _NOTHING for p in range(self._size)]
-                self._execute("Gatherv", decision, lambda rt, b=blocks: alg.gather(rt, None, b, root))
+                self._among_some("Gatherv", decision, lambda rt, b=blocks: alg.gather(rt, None, b, root))
             message.finish()
         else:
             super().Gatherv(message.masked_one(), None, root)
-            self._execute("Gatherv", large[0], lambda rt: alg.gather(rt, message.source(0), [], root))
+            self._among_some("Gatherv", large[0], lambda rt: alg.gather(rt, message.source(0), [], root))
 
     def Scatterv(self, sendbuf, recvbuf, root: int = 0) -> None:
         own = sendbuf if self._rank == root else recvbuf
@@ -71,13 +73,14 @@ class VectorCalls:
         if not large:
             return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
         if self._rank == root:
-            super().Scatterv(message.masked([p not in large for p in range(self._size)]), recvbuf, root)
+            rest = message.masked([p not in large for p in range(self._size)])
+            self._to_mpi(super().Scatterv, rest, recvbuf, root)
             for decision, out, _ in self._grouped(large, {}):
                 blocks = [message.source(p) if p in out else _NOTHING for p in range(self._size)]
-                self._execute("Scatterv", decision, lambda rt, b=blocks: alg.scatter(rt, b, None, root))
+                self._among_some("Scatterv", decision, lambda rt, b=blocks: alg.scatter(rt, b, None, root))
         else:
             super().Scatterv(None, message.masked_one(), root)
-            self._execute("Scatterv", large[0], lambda rt: alg.scatter(rt, [], message.target(0), root))
+            self._among_some("Scatterv", large[0], lambda rt: alg.scatter(rt, [], message.target(0), root))
             message.finish()
 
     def _parse(self, op: str, spec, blocks: int | None, *, vector: bool) -> Message | None:
@@ -90,12 +93,15 @@ class VectorCalls:
         at_root = self._rank == root
         return self._parse(op, own, self._size if at_root else None, vector=at_root)
 
-    def _large(self, op: str, message: Message) -> dict[int, Decision]:
+    def _large(self, op: str, message: Message | None) -> dict[int, Decision]:
         """The peers whose messages are compressed, and how; what a pair decides, both its ends know."""
-        link, found = self._context.link, {}
+        found: dict[int, Decision] = {}
+        if message is None:
+            return found
+        link = self._context.link
         for peer, count in enumerate(message.counts):
             nbytes = count * message.dtype.itemsize
-            if peer != self._rank and nbytes >= self._min_nbytes:
+            if peer != self._rank and nbytes and nbytes >= self._min_nbytes:
                 decision = self._policy.decide(op, message.dtype, nbytes, self._size, self._name, link)
                 if decision.codec is not None:
                     found[peer] = decision
@@ -105,18 +111,22 @@ class VectorCalls:
 
     def _large_rooted(self, op: str, message: Message | None, root: int) -> dict[int, Decision]:
         """`_large` where only the root has several messages; the others find theirs under 0."""
-        if message is None or self._size == 1:
+        if message is None or self._size == 1 or not 0 <= root < self._size:
             return {}
         if self._rank == root:
             return self._large(op, message)
         nbytes = message.nbytes
-        if nbytes < self._min_nbytes:
+        if not nbytes or nbytes < self._min_nbytes:
             self._last = (op, "the message is below min_nbytes")
             return {}
         decision = self._policy.decide(
             op, message.dtype, nbytes, self._size, self._name, self._context.link
         )
         return {0: decision} if decision.codec is not None else {}
+
+    def _among_some(self, op: str, decision: Decision, body) -> None:
+        """`_execute` where other ranks do not: its tag is always the same, and messages arrive in order."""
+        self._execute(op, decision, body, tags=self._context.pairwise_tags)
 
     @staticmethod
     def _grouped(outgoing: dict[int, Decision], incoming: dict[int, Decision]):

@@ -35,10 +35,10 @@ async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> No
         total, error = await column_sum(rt, source, own, tag)
         if rt.rank != root:
             if total is not None:
-                await rt.send(await rt.encode(total, error), root, tag)
+                await rt.send(await rt.encode(await rt.rounded(total, source[rt.rank]), error), root, tag)
             return
         arriving = [
-            (rt.recv(p, target[p], tag), target[p]) for p in range(rt.size) if p != root and target[p] is not None
+            (rt.recv(p, into, tag), into) for p, into in enumerate(target) if p != root and into is not None
         ]
         if total is not None:
             await rt.round(total, own, error)

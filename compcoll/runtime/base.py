@@ -117,6 +117,10 @@ class Runtime(ABC):
     async def round(self, accumulator, into, error: float) -> None:
         """Overwrite a block with an accumulator's values, rounded once; they have this absolute error."""
 
+    async def rounded(self, accumulator, like):
+        """An accumulator's values, in a block's type."""
+        return accumulator
+
     @abstractmethod
     def n_chunks(self, block) -> int:
         """Into how many chunks a block is cut: a function of its length and type alone."""

@@ -66,12 +66,12 @@ class HostWork:
         return Frame(data, frames.inspect(data)) if data.size else POISON
 
     def decode(self, frame: Frame, into: np.ndarray) -> float:
-        info = self._checked(frame, into)
+        info = self._checked(frame, into, frame.info and frame.info.dtype)
         decode_into(frame.data, info, into)
         return info.bound
 
     def decode_add(self, frame: Frame, into: np.ndarray) -> float:
-        info = self._checked(frame, into)
+        info = self._checked(frame, into, frame.info and accumulator_dtype(frame.info.dtype))
         decode_add(frame.data, into, scratch=self.pool.get(info.nbytes))
         return info.bound
 
@@ -88,11 +88,11 @@ class HostWork:
         return into
 
     @staticmethod
-    def _checked(frame: Frame, into: np.ndarray) -> frames.FrameInfo:
+    def _checked(frame: Frame, into: np.ndarray, dtype: np.dtype | None) -> frames.FrameInfo:
         info = frame.info
         if info is None:
             raise FrameError("another rank met an error before it could send this block")
-        if info.size != into.size or accumulator_dtype(info.dtype) != accumulator_dtype(into.dtype):
+        if info.size != into.size or dtype != into.dtype:
             raise FrameError(
                 f"a frame of {info.size} {info.dtype} came for a block of {into.size} {into.dtype}: "
                 "the ranks' counts or types differ"

@@ -113,6 +113,13 @@ class MPIRuntime(Runtime):
         if accumulator is not into:
             await self._work("decode", np.copyto, into, accumulator, "same_kind")
 
+    async def rounded(self, accumulator: np.ndarray, like: np.ndarray) -> np.ndarray:
+        if accumulator.dtype == like.dtype:
+            return accumulator
+        into = self.work.pool.get(like.nbytes)[: like.nbytes].view(like.dtype)
+        await self._work("decode", np.copyto, into, accumulator, "same_kind")
+        return into
+
     def n_chunks(self, block: np.ndarray) -> int:
         return -(-block.nbytes // self.chunk_nbytes)
 
@@ -122,20 +129,11 @@ class MPIRuntime(Runtime):
     # -- what point-to-point messages need besides
 
     def request(self, request: MPI.Request, status: MPI.Status | None = None) -> Future:
-        """The completion of any request of MPI's; ``status`` is filled in."""
-        future = Future()
-
-        def completed(own: MPI.Status) -> None:
-            if status is not None:
-                status.source, status.tag, status.error = own.source, own.tag, own.error
-                status.Set_elements(MPI.BYTE, own.Get_elements(MPI.BYTE))
-            future.set()
-
-        self._expect(request, completed)
-        return future
+        """The completion of a request that may fail, such as a receive into the user's own buffer."""
+        return self.until(lambda: request.Test(status) or None)
 
     def until(self, probe: Callable[[], Any]) -> Future:
-        """The first result of a function that is not None, called again and again."""
+        """The first result of a function that is not None, called again and again; None where it raises."""
         future = Future()
         self._probes.append((probe, future))
         return future
@@ -184,10 +182,16 @@ class MPIRuntime(Runtime):
                 moved = True
                 self._retire(done)
         for probe, future in tuple(self._probes):
-            if (found := probe()) is not None:
-                moved = True
-                self._probes.remove((probe, future))
-                future.set(found)
+            try:
+                found = probe()
+            except MPI.Exception as error:
+                self.fail(error)
+            else:
+                if found is None:
+                    continue
+            moved = True
+            self._probes.remove((probe, future))
+            future.set(None if self.error else found)
         while self._finished:
             moved = True
             future, value = self._finished.popleft()

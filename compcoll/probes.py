@@ -1,0 +1,115 @@
+"""Probes, and receives of messages that a probe had to open."""
+
+from __future__ import annotations
+
+from os import sched_yield
+
+from mpi4py import MPI
+
+from compcoll.messages import Taken, may_be_envelope
+
+__all__ = ["Probes"]
+
+ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
+
+
+class Probes:
+    """The methods of a communicator that look at a message before it is received.
+
+    An opened message that was no envelope can be anything: a pickled object, a type of several basic
+    ones. It goes through MPI once more, from this rank to itself, to whoever asks for it.
+    """
+
+    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+        if not self._understands():
+            return super().Probe(source, tag, status)
+        while not self.Iprobe(source, tag, status):
+            sched_yield()
+        return True
+
+    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+        if not self._understands():
+            return super().Iprobe(source, tag, status)
+        inbox, status = self._context.inbox, MPI.Status() if status is None else status
+        taken = inbox.find(source, tag)
+        if taken is None:
+            if not super().Iprobe(source, tag, status):
+                return False
+            if not may_be_envelope(status):
+                return True
+            taken = inbox.keep(super().Mprobe(status.source, status.tag), status)
+        taken.fill(status)
+        return True
+
+    # mpi4py's probes for objects are the same to MPI
+    probe, iprobe = Probe, Iprobe
+
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        if not self._understands():
+            return super().Mprobe(source, tag, status)
+        while (message := self.Improbe(source, tag, status)) is None:
+            sched_yield()
+        return message
+
+    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        if not self._understands():
+            return super().Improbe(source, tag, status)
+        status = MPI.Status() if status is None else status
+        if not self.Iprobe(source, tag, status):
+            return None
+        taken = self._context.inbox.take(source, tag)
+        if taken is None:
+            return super().Improbe(status.source, status.tag, status)
+        return self._replayed(taken, status).Mprobe(0, taken.tag)
+
+    def mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        if not self._understands():
+            return super().mprobe(source, tag, status)
+        self.Probe(source, tag, status)
+        taken = self._context.inbox.take(source, tag)
+        if taken is None:
+            return super().mprobe(source, tag, status)
+        return self._replayed(taken, status).mprobe(0, taken.tag)
+
+    def improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        if not self._understands():
+            return super().improbe(source, tag, status)
+        return self.mprobe(source, tag, status) if self.Iprobe(source, tag) else None
+
+    def recv(self, buf=None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        taken = self._opened(source, tag)
+        if taken is None:
+            return super().recv(buf, source, tag, status)
+        return self._replayed(taken, status).recv(buf, 0, taken.tag)
+
+    def irecv(self, buf=None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
+        taken = self._opened(source, tag)
+        if taken is None:
+            return super().irecv(buf, source, tag)
+        return self._replayed(taken, None).irecv(buf, 0, taken.tag)
+
+    def sendrecv(
+        self, sendobj, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG, status: MPI.Status | None = None,
+    ):  # fmt: skip
+        taken = self._opened(source, recvtag)
+        if taken is None:
+            return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        sent = super().isend(sendobj, dest, sendtag)
+        received = self._replayed(taken, status).recv(recvbuf, 0, taken.tag)
+        sent.wait()
+        return received
+
+    def _opened(self, source: int, tag: int) -> Taken | None:
+        """The opened message that a receive matches, which is no longer kept."""
+        return self._context.inbox.take(source, tag) if self._context is not None else None
+
+    def _replayed(self, taken: Taken, status: MPI.Status | None) -> MPI.Intracomm:
+        """A communicator of this rank alone where the message arrives, uncompressed, under its tag."""
+        taken.fill(status)
+        data = taken.data
+        if taken.info is not None:
+            whole, rt = taken.scratch(), self._runtime(None)
+            rt.run(taken.deliver(rt, whole, None))
+            data = whole.source(0)
+        return self._context.inbox.replay(data, taken.tag)

@@ -1,0 +1,79 @@
+"""What the tests of collectives share: data, layouts, and plain MPI as the oracle."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import ml_dtypes
+import numpy as np
+from mpi4py import MPI
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16, np.dtype("c8"), np.dtype("c16")]
+INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
+DTYPES = FLOATS + INTEGERS
+#: Nothing, one, odd, and several chunks of the smallest size.
+COUNTS = [0, 1, 1023, 70001]
+
+
+def data(n: int, dtype, seed: int) -> np.ndarray:
+    """Smooth values with some noise, so that every codec has something to do; small enough to be summed."""
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(dtype)
+    x = np.sin(np.arange(n) * 0.01 + seed) + 1e-3 * rng.standard_normal(n)
+    if dtype.kind in "iu":
+        return np.abs(x * 20).astype(dtype)
+    if dtype.kind == "c":
+        return (x + 1j * x[::-1]).astype(dtype)
+    return x.astype(dtype)
+
+
+def bits(array) -> bytes:
+    """The bytes of an array: equal bits, NaN and signed zeros included."""
+    return np.ascontiguousarray(array).tobytes()
+
+
+def spec(array: np.ndarray):
+    """An array as plain mpi4py takes it, the bits of bfloat16 included."""
+    return array.view(np.uint16) if array.dtype == BF16 else array
+
+
+def vspec(array: np.ndarray, counts, displs=None) -> list:
+    """An array with a count and a displacement for each rank."""
+    return [array, (counts, offsets(counts) if displs is None else displs)]
+
+
+def offsets(counts, gap: int = 0) -> list[int]:
+    """Displacements of blocks with ``gap`` elements between them."""
+    return [0, *accumulate(n + gap for n in counts)][: len(counts)]
+
+
+def uneven(size: int, n: int) -> list[int]:
+    """Counts that differ from rank to rank, with zeros among them."""
+    return [(0, n, 1, n // 3)[(i + n) % 4] for i in range(size)]
+
+
+def exact_sum(parts: list[np.ndarray]) -> np.ndarray:
+    """The sum of arrays in the widest type, as the reference for floating-point sums."""
+    wide = {"f": np.longdouble, "c": np.clongdouble}.get(parts[0].dtype.kind, parts[0].dtype)
+    if parts[0].dtype == BF16:
+        wide = np.float64
+    return np.add.reduce([p.astype(wide) for p in parts]) if parts[0].dtype.kind not in "iu" else sum_wrapped(parts)
+
+
+def sum_wrapped(parts: list[np.ndarray]) -> np.ndarray:
+    """The sum of integer arrays, which wraps."""
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total += part
+    return total
+
+
+def close_sum(got: np.ndarray, parts: list[np.ndarray], bound: float = 0.0) -> bool:
+    """Whether a sum is right: bit for bit for integers, to rounding (and a codec's error) for others."""
+    want = exact_sum(parts)
+    if got.dtype.kind in "iu":
+        return bits(got) == bits(want)
+    eps = float(ml_dtypes.finfo(got.dtype).eps)
+    scale = np.add.reduce([np.abs(p.astype(want.dtype)) for p in parts])
+    return bool(np.all(np.abs(got.astype(want.dtype) - want) <= (len(parts) + 1) * eps * scale + 1.5 * bound))
