@@ -21,6 +21,7 @@ from compcoll.runtime.base import Runtime
 __all__ = ["Call"]
 
 _ALLGATHER = {"ring": alg.ring_allgather, "recursive_doubling": alg.recursive_doubling_allgather}
+_BCAST = {"chain": alg.chain_bcast, "tree": alg.tree_bcast}
 _SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum}
 
 
@@ -58,7 +59,7 @@ def bcast(rank: int, size: int, buf, root: int) -> Call | None:
     block = message.target(0)
 
     def body(rt, decision, owner_exact):
-        return alg.chain_bcast(rt, block, root, owner_exact)
+        return _BCAST[decision.algorithm](rt, block, root, owner_exact)
 
     return Call(message.dtype, message.nbytes, body, [message])
 

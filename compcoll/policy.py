@@ -39,7 +39,7 @@ MIN_NBYTES = 64 << 10
 CHUNK_LIMITS = (64 << 10, 1 << 20)
 
 ALGORITHMS = {
-    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain",),
+    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain", "tree"),
     "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
     "Reduce_scatter": ("ring", "direct"), "Reduce_scatter_block": ("ring", "direct"),
     "Allreduce": ("ring", "direct"), "Reduce": ("ring", "direct"),
@@ -210,6 +210,8 @@ def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int) -> str:
         return "direct"  # one rounding, and no more bytes than the ring
     if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
         return "recursive_doubling"
+    if "tree" in names and size > 8:
+        return "tree"
     return names[0]
 
 
