@@ -31,7 +31,9 @@ class Message:
         Elements of ``dtype`` in each block.
     """
 
-    __slots__ = ("_datatype", "_displs", "_entries", "_extent", "_memory", "_plain", "_unpack", "counts", "dtype")
+    __slots__ = (
+        "_datatype", "_displs", "_entries", "_extent", "_memory", "_plain", "_unpack", "counts", "dtype",
+    )  # fmt: skip
 
     def __init__(self, memory, datatype, dtype, per_entry: int, entries: list[int], displs: list[int]):
         self.dtype = dtype
@@ -106,9 +108,10 @@ class Message:
             if n < 0:
                 raise ValueError(f"count {n} is negative")
             if n and (first < 0 or end > self._memory.size):
+                name = self._datatype.Get_name() or "a derived datatype"
                 raise ValueError(
-                    f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
-                    f"needs {end} bytes, and the buffer has {self._memory.size}"
+                    f"count {n} at displacement {displ} of {name} needs {end} bytes, "
+                    f"and the buffer has {self._memory.size}"
                 )
 
 

@@ -39,7 +39,9 @@ class PointToPoint:
         else:
             self._exchange("Send", decision, (message, dest, tag))
 
-    def Recv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> None:
+    def Recv(
+        self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
         message = self._incoming("Recv", buf, source)
         if message is None:
             self._to_mpi(super().Recv, buf, source, tag, status)

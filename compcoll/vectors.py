@@ -113,9 +113,7 @@ class VectorCalls:
         if nbytes < self._min_nbytes:
             self._last = (op, "the message is below min_nbytes")
             return {}
-        decision = self._policy.decide(
-            op, message.dtype, nbytes, self._size, self._name, self._context.link
-        )
+        decision = self._policy.decide(op, message.dtype, nbytes, self._size, self._name, self._context.link)
         return {0: decision} if decision.codec is not None else {}
 
     @staticmethod

@@ -38,7 +38,9 @@ async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> No
                 await rt.send(await rt.encode(total, error), root, tag)
             return
         arriving = [
-            (rt.recv(p, target[p], tag), target[p]) for p in range(rt.size) if p != root and target[p] is not None
+            (rt.recv(p, target[p], tag), target[p])
+            for p in range(rt.size)
+            if p != root and target[p] is not None
         ]
         if total is not None:
             await rt.round(total, own, error)
