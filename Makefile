@@ -38,7 +38,7 @@ test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
 	ruff format --check
-	cython-lint compcoll
+	cython-lint --max-line-length 110 compcoll
 	mypy
 	clang-format --dry-run $(filter csrc/%,$(NATIVE))
 

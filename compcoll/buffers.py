@@ -161,8 +161,10 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
         extent = datatype.Get_extent()[1]
         if extent <= 0:
             return None
-        layout = _vector if vector else _simple
-        entries, displs = layout(count, displ, blocks, memory.size, extent)
+        if vector and blocks is not None:
+            entries, displs = _vector(count, displ, blocks, memory.size, extent)
+        else:
+            entries, displs = _simple(count, displ, blocks, memory.size, extent)
     except (TypeError, KeyError, BufferError, _LeftToMPI):
         return None
     return Message(memory, datatype, dtype, per_entry, entries, displs)

@@ -176,7 +176,10 @@ def reduce_scatter(rank: int, size: int, sendbuf, recvbuf, counts, context: Cont
     if send is None:
         return None
     if counts is None:
-        counts = context.shadow.allgather(parse(recvbuf).entries)
+        recv = parse(recvbuf)
+        if recv is None:
+            return None
+        counts = context.shadow.allgather(recv.entries)
     return _reduce_scatter(rank, _split(send, counts), sendbuf, recvbuf)
 
 
