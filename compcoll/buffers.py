@@ -31,7 +31,9 @@ class Message:
         Elements of ``dtype`` in each block.
     """
 
-    __slots__ = ("_datatype", "_displs", "_entries", "_extent", "_memory", "_plain", "_unpack", "counts", "dtype")
+    __slots__ = (
+        "_datatype", "_displs", "_entries", "_extent", "_memory", "_plain", "_unpack", "counts", "dtype",
+    )  # fmt: skip
 
     def __init__(self, memory, datatype, dtype, per_entry: int, entries: list[int], displs: list[int]):
         self.dtype = dtype
@@ -106,9 +108,10 @@ class Message:
             if n < 0:
                 raise ValueError(f"count {n} is negative")
             if n and (first < 0 or end > self._memory.size):
+                name = self._datatype.Get_name() or "a derived datatype"
                 raise ValueError(
-                    f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
-                    f"needs {end} bytes, and the buffer has {self._memory.size}"
+                    f"count {n} at displacement {displ} of {name} needs {end} bytes, "
+                    f"and the buffer has {self._memory.size}"
                 )
 
 
@@ -158,8 +161,10 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
         extent = datatype.Get_extent()[1]
         if extent <= 0:
             return None
-        layout = _vector if vector else _simple
-        entries, displs = layout(count, displ, blocks, memory.size, extent)
+        if vector and blocks is not None:
+            entries, displs = _vector(count, displ, blocks, memory.size, extent)
+        else:
+            entries, displs = _simple(count, displ, blocks, memory.size, extent)
     except (TypeError, KeyError, BufferError, _LeftToMPI):
         return None
     return Message(memory, datatype, dtype, per_entry, entries, displs)

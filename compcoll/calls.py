@@ -177,7 +177,10 @@ def reduce_scatter(rank: int, size: int, sendbuf, recvbuf, counts, context: Cont
     if send is None:
         return None
     if counts is None:
-        counts = context.shadow.allgather(parse(recvbuf).entries)
+        recv = parse(recvbuf)
+        if recv is None:
+            return None
+        counts = context.shadow.allgather(recv.entries)
     return _reduce_scatter(rank, _split(send, counts), sendbuf, recvbuf)
 
 
@@ -205,7 +208,9 @@ def _split(send: Message, counts) -> list[np.ndarray]:
     per_entry = send.counts[0] // max(send.entries, 1)
     ends = np.cumsum([n * per_entry for n in counts]).tolist()
     if ends[-1] != whole.size:
-        raise ValueError(f"recvcounts add up to {ends[-1] // per_entry}, and the send count is {send.entries}")
+        raise ValueError(
+            f"recvcounts add up to {ends[-1] // per_entry}, and the send count is {send.entries}"
+        )
     return [whole[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 

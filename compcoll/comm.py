@@ -90,7 +90,9 @@ class _Accelerated(VectorCalls, PointToPoint, Engine):
 
     def Scatter(self, sendbuf, recvbuf, root: int = 0) -> None:
         own, parts = (sendbuf, self._size) if self._rank == root else (recvbuf, 1)
-        if self._small("Scatter", own, parts) or not self._run("Scatter", calls.scatter, sendbuf, recvbuf, root):
+        if self._small("Scatter", own, parts) or not self._run(
+            "Scatter", calls.scatter, sendbuf, recvbuf, root
+        ):
             self._to_mpi(super().Scatter, sendbuf, recvbuf, root)
 
     # -- reductions

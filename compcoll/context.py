@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 from mpi4py import MPI
 
@@ -42,7 +43,9 @@ class Context:
     def __init__(self, comm: MPI.Intracomm):
         self.shadow = MPI.Intracomm(comm).Dup()
         node = self.shadow.Split_type(MPI.COMM_TYPE_SHARED)
-        self.link = "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
+        self.link = (
+            "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
+        )
         self.threads = _threads(_workers(node))
         node.Free()
         self.pool = POOL
@@ -50,12 +53,13 @@ class Context:
         self.pairs = self.shadow.Dup()
         self.inbox = Inbox(MPI.Intracomm(comm))
         self.calls = self.streams = 0
-        self._tags = self.shadow.Get_attr(MPI.TAG_UB) // 64
+        largest_tag: Any = self.shadow.Get_attr(MPI.TAG_UB)
+        self._tags: int = largest_tag // 64
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> Context:
         """The context of a communicator, made where there is none yet; collective."""
-        context = comm.Get_attr(_keyval())
+        context: Any = comm.Get_attr(_keyval())
         if context is None:
             context = cls(comm)
             comm.Set_attr(_keyval(), context)
@@ -82,7 +86,7 @@ def _keyval() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, context: context.free())
 
 
-def _workers(node: MPI.Intracomm) -> int:
+def _workers(node: MPI.Comm) -> int:
     """Threads for each rank: the cores that no rank of the node runs on, shared out; at most 8."""
     if "COMPCOLL_THREADS" in os.environ:
         return max(0, int(os.environ["COMPCOLL_THREADS"]))

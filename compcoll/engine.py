@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import isnan
 from time import perf_counter
+from typing import Any
 
 from mpi4py import MPI
 
@@ -20,12 +21,15 @@ from compcoll.runtime.mpi import MPIRuntime
 
 __all__ = ["Engine"]
 
+# Any to type checkers: `super()` finds the methods of mpi4py's class that it is mixed into.
+_Mixin: Any = object
 
-class Engine:
+
+class Engine(_Mixin):
     """The state of an accelerated communicator and what all its methods do."""
 
     # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
-    _context: Context | None = None
+    _context: Context = None  # type: ignore[assignment]
     _policy = Policy()
     _strict = _owner_exact = False
     _rank, _size = 0, 1
@@ -50,7 +54,8 @@ class Engine:
     def _setup(self, make: Callable[[], Policy], strict: bool, owner_exact: bool) -> None:
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         context = Context.of(self)
-        error, policy = None, None
+        error: Exception | None = None
+        policy = self._policy
         try:
             policy = make()
             text = repr((policy, bool(strict), bool(owner_exact)))
@@ -123,7 +128,7 @@ class Engine:
     def _runtime(self, decision: Decision | None, private: MPI.Intracomm | None = None) -> MPIRuntime:
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""
         context = self._context
-        work = HostWork(decision.codec if decision else _RAW, context.pool)
+        work = HostWork(decision.codec if decision and decision.codec else _RAW, context.pool)
         tags = context.next_tags() if private is context.shadow else (0, 1 << 62)
         chunk_nbytes = decision.chunk_nbytes if decision else 1
         return MPIRuntime(private or context.pairs, work, chunk_nbytes, tags, context.threads)
@@ -139,7 +144,7 @@ class Engine:
             self._last = _report(op, decision, rt, perf_counter() - start)
         if self._strict and rt.work.fallbacks:
             raise FallbackError(
-                f"{op}: {rt.work.fallbacks} chunks hold values that {decision.codec.spec} cannot carry"
+                f"{op}: {rt.work.fallbacks} chunks hold values that {rt.work.codec.spec} cannot carry"
             )
 
 
@@ -150,7 +155,7 @@ def _report(op: str, decision: Decision | None, rt: MPIRuntime, seconds: float) 
     work = rt.work
     reason, spec, algorithm = "received as it came", None, "stream"
     if decision is not None:
-        reason, spec, algorithm = decision.reason, decision.codec.spec, decision.algorithm
+        reason, spec, algorithm = decision.reason, work.codec.spec, decision.algorithm
     return Report(
         op, True, reason, spec, algorithm, rt.raw_nbytes, rt.wire_nbytes,
         rt.messages, dict(work.used), work.fallbacks, None if isnan(work.bound) else work.bound,

@@ -30,7 +30,7 @@ async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: in
     end = frame.data.size + _TRAILER.size
     envelope = rt.work.pool.get(end + 1)[: end + (1 - end % 2)]
     envelope[: frame.data.size] = frame.data
-    _TRAILER.pack_into(envelope, frame.data.size, block.size, stream)
+    _TRAILER.pack_into(envelope.data, frame.data.size, block.size, stream)
     sent = rt.request(user.Isend([envelope, MPI.BYTE], dest, tag))
     rt.note_sent(first.nbytes, envelope.size)
     await send_chunks(rt, others, dest, stream)
@@ -48,7 +48,7 @@ class Taken:
         self.n, self.stream = data.size, 0
         try:
             info = inspect(data)
-            self.n, self.stream = _TRAILER.unpack_from(data, info.frame_nbytes)
+            self.n, self.stream = _TRAILER.unpack_from(data.data, info.frame_nbytes)
             self.info = info
         except (FrameError, struct.error):
             pass

@@ -17,10 +17,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from os import sched_yield
+from typing import Literal
 
 from mpi4py import MPI
 
 from compcoll.buffers import Message, parse
+from compcoll.engine import Engine
 from compcoll.messages import send_message
 from compcoll.policy import Decision
 
@@ -29,7 +31,7 @@ __all__ = ["PointToPoint"]
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 
 
-class PointToPoint:
+class PointToPoint(Engine):
     """The point-to-point methods of an accelerated communicator."""
 
     def Send(self, buf, dest: int, tag: int = 0) -> None:
@@ -39,7 +41,9 @@ class PointToPoint:
         else:
             self._exchange("Send", decision, (message, dest, tag))
 
-    def Recv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> None:
+    def Recv(
+        self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
         message = self._incoming("Recv", buf, source)
         if message is None:
             self._to_mpi(super().Recv, buf, source, tag, status)
@@ -55,7 +59,7 @@ class PointToPoint:
         if decision is None and recv is None:
             self._to_mpi(super().Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
             return
-        plain = []
+        plain: list[tuple[MPI.Request, MPI.Status | None]] = []
         if decision is None:
             plain.append((super().Isend(sendbuf, dest, sendtag), None))
         if recv is None:
@@ -72,7 +76,9 @@ class PointToPoint:
             return super().Irecv(buf, source, tag)
         return self._context.inbox.receive_later(self._runtime, buf, message, source, tag)
 
-    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+    def Probe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
         if not self._understands():
             return super().Probe(source, tag, status)
         while not self.Iprobe(source, tag, status):

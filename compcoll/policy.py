@@ -108,7 +108,9 @@ class Rule:
     def from_mapping(cls, values: Mapping[str, Any]) -> Rule:
         """A rule from a table of TOML."""
         _known_keys("rule", values, [f.name for f in fields(cls)])
-        listed = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in values.items() if k in ("op", "dtype")}
+        listed = {
+            k: (v,) if isinstance(v, str) else tuple(v) for k, v in values.items() if k in ("op", "dtype")
+        }
         return cls(**{**values, **listed})
 
 

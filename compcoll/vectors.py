@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from compcoll import algorithms as alg
 from compcoll.buffers import Message, parse
+from compcoll.engine import Engine
 from compcoll.policy import Decision
 
 __all__ = ["VectorCalls"]
@@ -19,7 +20,7 @@ __all__ = ["VectorCalls"]
 _NOTHING = np.empty(0, np.uint8)
 
 
-class VectorCalls:
+class VectorCalls(Engine):
     """The methods whose counts differ from rank to rank and are known only to sender and receiver."""
 
     def Alltoallv(self, sendbuf, recvbuf) -> None:
@@ -49,7 +50,7 @@ class VectorCalls:
             return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
         message = self._rooted("Gatherv", own, root)
         large = self._large_rooted("Gatherv", message, root)
-        if not large:
+        if message is None or not large:
             return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
         if self._rank == root:
             targets = {p: message.target(p) for p in large}
@@ -68,7 +69,7 @@ class VectorCalls:
             return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
         message = self._rooted("Scatterv", own, root)
         large = self._large_rooted("Scatterv", message, root)
-        if not large:
+        if message is None or not large:
             return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
         if self._rank == root:
             super().Scatterv(message.masked([p not in large for p in range(self._size)]), recvbuf, root)
@@ -113,9 +114,7 @@ class VectorCalls:
         if nbytes < self._min_nbytes:
             self._last = (op, "the message is below min_nbytes")
             return {}
-        decision = self._policy.decide(
-            op, message.dtype, nbytes, self._size, self._name, self._context.link
-        )
+        decision = self._policy.decide(op, message.dtype, nbytes, self._size, self._name, self._context.link)
         return {0: decision} if decision.codec is not None else {}
 
     @staticmethod

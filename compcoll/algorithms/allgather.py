@@ -15,9 +15,7 @@ async def ring_allgather(rt, mine, blocks: list, owner_exact: bool = False) -> N
     columns = list(zip_longest(*map(rt.chunks, blocks)))
     own = rt.chunks(mine)
     own += [None] * (len(columns) - len(own))
-    await rt.all(
-        ring_column(rt, own[tag], column, tag, owner_exact) for tag, column in enumerate(columns)
-    )
+    await rt.all(ring_column(rt, own[tag], column, tag, owner_exact) for tag, column in enumerate(columns))
 
 
 async def ring_column(rt, mine, column, tag: int, owner_exact: bool = False, carried: float = 0.0):

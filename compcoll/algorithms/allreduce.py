@@ -28,7 +28,7 @@ async def allreduce(rt, send: list, recv: list, column_sum, owner_exact: bool = 
 async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
     sources = list(zip_longest(*map(rt.chunks, send)))
-    targets = list(zip_longest(*map(rt.chunks, recv))) if rt.rank == root else [None] * len(sources)
+    targets = list(zip_longest(*map(rt.chunks, recv))) if recv is not None else [None] * len(sources)
 
     async def one(tag: int, source, target) -> None:
         own = target[root] if target else None
@@ -38,7 +38,9 @@ async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> No
                 await rt.send(await rt.encode(total, error), root, tag)
             return
         arriving = [
-            (rt.recv(p, target[p], tag), target[p]) for p in range(rt.size) if p != root and target[p] is not None
+            (rt.recv(p, target[p], tag), target[p])
+            for p in range(rt.size)
+            if p != root and target[p] is not None
         ]
         if total is not None:
             await rt.round(total, own, error)

@@ -44,6 +44,7 @@ class Codec:
 
     name: ClassVar[str]
     lossless: ClassVar[bool]
+    _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
 

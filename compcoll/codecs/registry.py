@@ -97,7 +97,7 @@ def codec_class(name: str) -> type[Codec]:
 
 def _parse(cls: type[Codec], options: str) -> dict[str, object]:
     """``key=value,...`` as keyword arguments; numbers become numbers, everything else stays text."""
-    allowed = [p for p in inspect.signature(cls).parameters]
+    allowed = list(inspect.signature(cls).parameters)
     result: dict[str, object] = {}
     for item in options.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))

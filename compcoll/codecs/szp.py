@@ -49,6 +49,8 @@ class SZP(Codec):
             raise ValueError(f"szp takes one bound, and both abs={abs} and rel={rel} are given")
         if abs is None and rel is None:
             rel = 1e-3
+        self.abs: float | None
+        self.rel: float | None
         if abs is not None:
             self.abs, self.rel = _checked("abs", abs, BOUND_MIN, BOUND_MAX), None
         else:
@@ -61,7 +63,9 @@ class SZP(Codec):
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         # The encoder fills in the absolute bound where only the relative one is known.
-        return (0, _bits(self.rel)) if self.abs is None else (_bits(self.abs), 0)
+        if self.abs is not None:
+            return (_bits(self.abs), 0)
+        return (0, _bits(self.rel))  # type: ignore[arg-type]
 
 
 def _checked(key: str, value, least: float, most: float) -> float:

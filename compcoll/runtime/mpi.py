@@ -82,7 +82,11 @@ class MPIRuntime(Runtime):
         future = Future()
         request = self.comm.Isend([frame.data, MPI.BYTE], dest, self._tag(tag))
         self.note_sent(frame.info.nbytes if frame.info else 0, frame.data.size)
-        self._expect(request, lambda status, keep=frame: future.set())
+
+        def sent(status: MPI.Status, keep: Frame = frame) -> None:
+            future.set()
+
+        self._expect(request, sent)
         return future
 
     def recv(self, source: int, like: np.ndarray, tag: int = 0) -> Future:

@@ -211,7 +211,7 @@ def test_time_is_latency_plus_bytes_over_bandwidth():
 
     async def ping(rt: SimulatedRuntime) -> None:
         block = np.zeros(n, np.uint8)
-        await (alg.gather(rt, block, [block, block], 0))
+        await alg.gather(rt, block, [block, block], 0)
 
     seconds = World(2, profile).run(ping)
     assert seconds == pytest.approx(profile.network.latency + (n + 80) / profile.network.bandwidth)
