@@ -15,6 +15,9 @@ __all__ = ["codec", "codecs", "of_frame", "register"]
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
+    "int8": "compcoll.codecs.int8:Int8",
+    "int4": "compcoll.codecs.int4:Int4",
+    "fp8": "compcoll.codecs.fp8:FP8",
     "szp": "compcoll.codecs.szp:SZP",
     "lossless": "compcoll.codecs.lossless:Lossless",
 }

@@ -1,12 +1,6 @@
 // 32 words of 32 bits in vector registers, and their bit planes in memory: what the language's own
 // vectors lack, once for each instruction set.
 #pragma once
-#if defined(__SSE2__)
-#include <immintrin.h>
-#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns of its own header
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include "../szp.h"
 #include "real.h"
 

@@ -1,8 +1,10 @@
 // The float types as vectors: every codec that quantises reads elements as doubles, so that it computes
 // the same on each machine, subnormals included, and rounds once when it writes them.
 #pragma once
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
+#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #include "../accumulate.h"
@@ -120,6 +122,14 @@ template <> struct Real<Float16> : Narrow<Float16> {
   }
 #endif
 };
+
+// Writes, or adds to the accumulator, the i-th vector of values of a row.
+template <class T, bool adding>
+inline void deliver(char* row, int i, typename Real<T>::value v) {
+  using V = typename Real<T>::value;
+  if constexpr (adding) store(row + i * sizeof(V), load<V>(row + i * sizeof(V)) + v);
+  else Real<T>::store(row + i * reals * sizeof(T), v);
+}
 
 // Calls f.template run<T>(n) with the type of the real numbers behind a dtype, and how many there are.
 template <class F>

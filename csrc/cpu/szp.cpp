@@ -203,14 +203,7 @@ struct Decode {
 
   template <class T>
   static void put(const Value<T>* v, char* d) {
-    for (int i = 0; i < 2 * n32; i++) {
-      if constexpr (adding) {
-        char* to = d + i * sizeof(Value<T>);
-        store(to, load<Value<T>>(to) + v[i]);
-      } else {
-        Real<T>::store(d + i * reals * sizeof(T), v[i]);
-      }
-    }
+    for (int i = 0; i < 2 * n32; i++) deliver<T, adding>(d, i, v[i]);
   }
 };
 
