@@ -54,15 +54,23 @@ CC_HD int szp_nbytes(uint32_t width, int raw_nbytes) {
   return width < szp_plain + szp_apart && planes <= 32 ? int(4 * (planes + (width / szp_apart == 1))) : -1;
 }
 
-CC_HD uint32_t szp_bit_length(uint32_t u) { return u ? 32 - __builtin_clz(u) : 0; }
+CC_HD uint32_t szp_bit_length(uint32_t u) {
+#if defined(__CUDACC__)
+  return 32 - __clz(u);
+#else
+  return 63 - __builtin_clzll(2ull * u + 1);
+#endif
+}
 
 // The width of a block from its first difference, the "or" of the others, and that of the integers.
 CC_HD uint32_t szp_width(uint32_t first, uint32_t others, uint32_t plain, int raw_nbytes) {
-  uint32_t width = szp_bit_length(first | others), nwords = width;
-  uint32_t apart = szp_bit_length(others), integers = szp_bit_length(plain);
-  if (apart + 1 < nwords) width = szp_apart + apart, nwords = apart + 1;
-  if (integers < nwords) width = szp_plain + integers, nwords = integers;
-  return int(4 * nwords) < raw_nbytes ? width : szp_raw;
+  // Words in front of the width, so that a minimum picks the shortest, without branches.
+  uint32_t all = szp_bit_length(first | others), rest = szp_bit_length(others), q = szp_bit_length(plain);
+  uint32_t best = all << 8 | all;
+  uint32_t apart = (rest + 1) << 8 | (szp_apart + rest), integers = q << 8 | (szp_plain + q);
+  best = apart < best ? apart : best;
+  best = integers < best ? integers : best;
+  return int(best >> 8 << 2) < raw_nbytes ? best & 255 : szp_raw;
 }
 
 // The bits of the rounded quotient; the low word is q if |q| < 2^31, and else some other number, which
@@ -75,8 +83,9 @@ CC_HD U szp_quantise(D x, double inverse) {
   return u;
 }
 
-template <class L>
-CC_HD L szp_zigzag(L d) { return (d << 1) ^ (L{} - (d >> 31)); }
+// S is L with a sign.
+template <class S, class L>
+CC_HD L szp_zigzag(L d) { return (d << 1) ^ (L)((S)d >> 31); }
 template <class L>
 CC_HD L szp_unzigzag(L z) { return (z >> 1) ^ (L{} - (z & 1)); }
 

@@ -12,20 +12,8 @@ namespace CC_LEVEL {
 namespace {
 
 using Lanes = vec<uint32_t, reals>;
-using Signed = vec<int32_t, reals>;
 template <class T> using Value = typename Real<T>::value;
 template <class T> using Scale = typename Real<T>::real;  // 16-bit floats have float scales
-
-inline Signed to_integers(Doubles v) {  // nearest even
-#if defined(__AVX512F__)
-  return (Signed)_mm512_cvtpd_epi32((__m512d)v);
-#elif defined(__AVX2__)
-  return (Signed)_mm256_cvtpd_epi32((__m256d)v);
-#else
-  auto u = (vec<uint64_t, reals>)(v + 0x1.8p52);
-  return __builtin_convertvector(u, Signed);
-#endif
-}
 
 template <int largest>
 struct Integer {
@@ -33,9 +21,9 @@ struct Integer {
   static Lanes nearest(Doubles v) { return (Lanes)to_integers(v); }
   static Lanes stochastic(Doubles v, Lanes hash) {
     // Between -1/2 and 1/2, and neither of them: integers stay what they are.
-    return nearest(v + (__builtin_convertvector((Signed)hash, Doubles) * 0x1p-32 + 0x1p-33));
+    return nearest(v + (to_doubles((Integers)hash) * 0x1p-32 + 0x1p-33));
   }
-  static Doubles value(Lanes code) { return __builtin_convertvector((Signed)code, Doubles); }
+  static Doubles value(Lanes code) { return to_doubles((Integers)code); }
 };
 
 struct Int8 : Integer<127> {
@@ -63,11 +51,11 @@ struct Int4 : Integer<7> {
 
 struct Fp8 {
   static constexpr double limit = 448, error = 16.0 / 448;
-  static Lanes nearest(Doubles v) { return e4m3_nearest<Lanes>(__builtin_convertvector(v, Floats)); }
+  static Lanes nearest(Doubles v) { return e4m3_nearest<Lanes>(to_floats(v)); }
   static Lanes stochastic(Doubles v, Lanes hash) {
-    return e4m3_stochastic<Lanes>(__builtin_convertvector(v, Floats), hash);
+    return e4m3_stochastic<Lanes>(to_floats(v), hash);
   }
-  static Doubles value(Lanes code) { return __builtin_convertvector(e4m3_value<Floats>(code), Doubles); }
+  static Doubles value(Lanes code) { return to_doubles(e4m3_value<Floats>(code)); }
   static uint64_t nbytes(uint64_t n) { return n; }
   static void pack(const uint32_t* code, int n, uint8_t* dst) { Int8::pack(code, n, dst); }
   static void unpack(const uint8_t* src, int n, uint32_t* code) {

@@ -16,6 +16,28 @@ constexpr int reals = vector_nbytes / 8;  // elements at a time
 using Doubles = vec<double, reals>;
 using Floats = vec<float, reals>;
 
+using Integers = vec<int32_t, reals>;
+
+// Conversions between registers of different widths, which g++ would otherwise do in halves.
+#if defined(__AVX512F__)
+inline Doubles to_doubles(Floats v) { return (Doubles)_mm512_cvtps_pd((__m256)v); }
+inline Doubles to_doubles(Integers v) { return (Doubles)_mm512_cvtepi32_pd((__m256i)v); }
+inline Floats to_floats(Doubles v) { return (Floats)_mm512_cvtpd_ps((__m512d)v); }
+inline Integers to_integers(Doubles v) { return (Integers)_mm512_cvtpd_epi32((__m512d)v); }
+#elif defined(__AVX2__)
+inline Doubles to_doubles(Floats v) { return (Doubles)_mm256_cvtps_pd((__m128)v); }
+inline Doubles to_doubles(Integers v) { return (Doubles)_mm256_cvtepi32_pd((__m128i)v); }
+inline Floats to_floats(Doubles v) { return (Floats)_mm256_cvtpd_ps((__m256d)v); }
+inline Integers to_integers(Doubles v) { return (Integers)_mm256_cvtpd_epi32((__m256d)v); }
+#else
+inline Doubles to_doubles(Floats v) { return __builtin_convertvector(v, Doubles); }
+inline Doubles to_doubles(Integers v) { return __builtin_convertvector(v, Doubles); }
+inline Floats to_floats(Doubles v) { return __builtin_convertvector(v, Floats); }
+inline Integers to_integers(Doubles v) {  // to nearest even, of magnitudes below 2^31
+  return __builtin_convertvector((vec<uint64_t, reals>)(v + 0x1.8p52), Integers);
+}
+#endif
+
 struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
@@ -58,8 +80,8 @@ template <> struct Real<float> {
   using value = Floats;
   static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
   static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
-  static Doubles widen(value v) { return __builtin_convertvector(v, Doubles); }
-  static value round(Doubles v) { return __builtin_convertvector(v, Floats); }
+  static Doubles widen(value v) { return to_doubles(v); }
+  static value round(Doubles v) { return to_floats(v); }
   static void store(void* p, value v) { compcoll::CC_LEVEL::store(p, v); }
 };
 
@@ -67,7 +89,7 @@ template <> struct Real<float> {
 template <class T> struct Narrow {
   using real = float;
   using value = Floats;
-  static Doubles widen(value v) { return __builtin_convertvector(v, Doubles); }
+  static Doubles widen(value v) { return to_doubles(v); }
 };
 
 template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
@@ -83,7 +105,7 @@ template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
     return u + 0x7fff + (u >> 16 & 1);
   }
   static value round(Doubles v) {
-    Words u = nearest(__builtin_convertvector(v, Floats)) & 0xffff0000u;
+    Words u = nearest(to_floats(v)) & 0xffff0000u;
     return compcoll::CC_LEVEL::load<value>(&u);
   }
   static void store(void* p, value v) {
@@ -97,13 +119,13 @@ template <> struct Real<Float16> : Narrow<Float16> {
   static value load(const void* p) { return (value)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, 0)); }
   static value round(Doubles v) {
-    return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)__builtin_convertvector(v, Floats), 0));
+    return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)to_floats(v), 0));
   }
 #elif defined(__F16C__)
   static value load(const void* p) { return (value)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph((__m128)v, 0)); }
   static value round(Doubles v) {
-    return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)__builtin_convertvector(v, Floats), 0));
+    return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)to_floats(v), 0));
   }
 #else
   static value load(const void* p) {
