@@ -42,6 +42,10 @@ namespace CC_LEVEL {
 constexpr uint32_t szp_block = 32, szp_apart = 64, szp_plain = 128, szp_raw = 255;
 constexpr double szp_bound_min = 0x1p-1022, szp_bound_max = 0x1p+1020;  // step and 1 / step are normal
 constexpr double szp_steps = 2 - 0x1p-6;                                // the step for a bound of 1
+// Largest |x| / step for which x' is sure to keep the bound: |x - x'| is at most step * (1 / 2 + 2^-21),
+// which the rounding of x * (1 / step) leaves, and the rounding of x', |x| * 2^-24 for float32. The sum
+// has to stay below step / (2 - 2^-6) = step * 0.50393. What is larger is checked; the bytes are the same.
+constexpr double szp_sure_float32 = 65000, szp_sure_float64 = 0x1p+30;
 constexpr double szp_magic = 0x1.8p+52;  // adding it rounds to an integer, into the low word
 
 CC_HD uint64_t szp_blocks(uint64_t n) { return n / szp_block + (n % szp_block != 0); }

@@ -41,12 +41,6 @@ inline Integers to_integers(Doubles v) {  // to nearest even, of magnitudes belo
 struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
-CC_HD uint16_t float_to_bfloat16(float f) {  // to nearest even; f is no NaN
-  uint32_t u;
-  __builtin_memcpy(&u, &f, 4);
-  return uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 CC_HD uint16_t float_to_float16(float f) {  // to nearest even
   uint32_t u;
   __builtin_memcpy(&u, &f, 4);
@@ -63,6 +57,7 @@ CC_HD uint16_t float_to_float16(float f) {  // to nearest even
 
 // Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
 // largest relative error of rounding to T, and `tiny`, the largest absolute one below the normal range.
+// What is stored has been rounded before.
 template <class T> struct Real;
 
 template <> struct Real<double> {
@@ -95,22 +90,38 @@ template <class T> struct Narrow {
 template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
   static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
   using Words = vec<uint32_t, reals>;
+  static value round(Doubles v) {
+    Floats f = to_floats(v);
+    Words u = compcoll::CC_LEVEL::load<Words>(&f);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    return compcoll::CC_LEVEL::load<value>(&u);
+  }
+#if defined(__AVX512F__)
+  static value load(const void* p) {
+    return (value)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+  }
+  static void store(void* p, value v) {
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtepi32_epi16(_mm256_srli_epi32((__m256i)v, 16)));
+  }
+#elif defined(__AVX2__)
+  static value load(const void* p) {
+    return (value)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i*)p)), 16);
+  }
+  static void store(void* p, value v) {
+    __m128i u = _mm_srli_epi32((__m128i)v, 16);
+    _mm_storel_epi64((__m128i*)p, _mm_packus_epi32(u, u));
+  }
+#else
   using Halves = vec<uint16_t, reals>;
   static value load(const void* p) {
     Words u = __builtin_convertvector(compcoll::CC_LEVEL::load<Halves>(p), Words) << 16;
     return compcoll::CC_LEVEL::load<value>(&u);
   }
-  static Words nearest(value v) {
-    Words u = compcoll::CC_LEVEL::load<Words>(&v);
-    return u + 0x7fff + (u >> 16 & 1);
-  }
-  static value round(Doubles v) {
-    Words u = nearest(to_floats(v)) & 0xffff0000u;
-    return compcoll::CC_LEVEL::load<value>(&u);
-  }
   static void store(void* p, value v) {
-    compcoll::CC_LEVEL::store(p, __builtin_convertvector(nearest(v) >> 16, Halves));
+    Words u = compcoll::CC_LEVEL::load<Words>(&v);
+    compcoll::CC_LEVEL::store(p, __builtin_convertvector(u >> 16, Halves));
   }
+#endif
 };
 
 template <> struct Real<Float16> : Narrow<Float16> {

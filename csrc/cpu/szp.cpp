@@ -46,10 +46,21 @@ Value<T> value_of(HalfWords q, double step) {
   return Real<T>::round(to_doubles((Integers)q) * step);
 }
 
-// False where a value would not come back within the tolerance.
+// Up to which |x| no check is needed, since rounding cannot carry x' past the bound (szp.h), in bits. Steps
+// next to the subnormal numbers, and numbers next to the overflow, are left to the check.
 template <class T>
-bool quantise(const char* src, double inverse, double step, typename Bits<T>::type tolerance, Block& q) {
-  typename Bits<T>::type error = {};
+typename Bits<T>::type sure_bits(double step, double tolerance) {
+  constexpr bool narrow = sizeof(Scalar<T>) == 4;
+  constexpr double least = narrow ? 0x1p-130 : 0, most = narrow ? 0x1p+125 : 0x1p+1020;
+  double sure = (narrow ? szp_sure_float32 : szp_sure_float64) * step;
+  if (sizeof(T) == 2 || tolerance == 0 || step < least || step > most) sure = 0;
+  return floor_bits<T>(sure < most ? sure : most);
+}
+
+// False where something is above the limit: the values' error if they are checked, else they themselves.
+template <class T, bool checked>
+bool quantise(const char* src, double inverse, double step, typename Bits<T>::type limit, Block& q) {
+  typename Bits<T>::type most = {};
   for (int i = 0; i < n32; i++) {
     Value<T> x[2];
     Quads u[2];
@@ -58,10 +69,12 @@ bool quantise(const char* src, double inverse, double step, typename Bits<T>::ty
       u[k] = szp_quantise<Doubles, Quads>(Real<T>::widen(x[k]), inverse);
     }
     q.v[i] = low_words(u[0], u[1]);
-    for (int k = 0; k < 2; k++)
-      error = larger(error, magnitude((typename Bits<T>::type)(x[k] - value_of<T>(half(q.v[i], k), step))));
+    for (int k = 0; k < 2; k++) {
+      Value<T> v = checked ? x[k] - value_of<T>(half(q.v[i], k), step) : x[k];
+      most = larger(most, magnitude((typename Bits<T>::type)v));
+    }
   }
-  return !any(error > tolerance);
+  return !any(most > limit);
 }
 
 template <class T>
@@ -146,7 +159,7 @@ struct Encode {
     double tolerance = settle<T>(args, src, n);
     if (std::isnan(tolerance)) return UNREPRESENTABLE;
     const double step = from_bits(args->params[0]), inverse = 1 / step;
-    const auto limit = floor_bits<T>(tolerance);
+    const auto sure = sure_bits<T>(step, tolerance), limit = floor_bits<T>(tolerance);
     args->bound = tolerance;
     bool fits;
     Writer out = Writer::begin(args, dst, n, fits);
@@ -161,7 +174,8 @@ struct Encode {
         x = whole;
       }
       Block q;
-      bool within = quantise<T>(x, inverse, step, limit, q);
+      bool within = sizeof(T) > 2 && quantise<T, false>(x, inverse, step, sure, q);
+      if (!within) within = quantise<T, true>(x, inverse, step, limit, q);
       if (!out.put(within ? Coded(q, nbytes) : Coded(), x, nbytes)) return TOO_LARGE;
     }
     return out.at - static_cast<uint8_t*>(dst);
@@ -284,7 +298,7 @@ struct Add {
         if (v[k] != v[k]) v[k] = Scalar<T>(NAN);  // which of two NaNs a sum keeps differs by machine
         else if (std::fabs(v[k]) > largest && std::isfinite(v[k])) largest = std::fabs(v[k]);
       }
-      Real<T>::store(whole + i * reals * sizeof(T), v);
+      Real<T>::store(whole + i * reals * sizeof(T), Real<T>::round(Real<T>::widen(v)));
     }
   }
 };
