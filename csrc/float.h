@@ -30,21 +30,21 @@ namespace floats {
 constexpr uint32_t version = 1;
 constexpr uint32_t chunk_nbytes = 32768;
 constexpr uint32_t max_planes = 8;
-constexpr uint32_t max_depth = 8;      // longest code, bits
-constexpr uint32_t max_symbols = 16;   // with the escape
-constexpr uint32_t sample_stride = 8;  // the code is made for every eighth group of 64 values
+constexpr uint32_t max_depth = 7;        // longest code, bits: one more gains 0.2 % and costs a plane
+constexpr uint32_t max_symbols = 16;     // with the escape
+constexpr uint32_t sample_stride = 16;   // the code is made for one of 16 groups of 64 values
 
 struct PlaneHeader {
   uint8_t varying, base;
 };
 
 struct CodeHeader {
-  uint8_t leaves[max_depth];     // codes of 1, 2, ... 8 bits
-  uint8_t symbol[max_symbols];   // in the order of their codes; 0 for the escape and behind the last
-  uint16_t open[max_depth];      // values whose code has more than d bits
+  uint8_t leaves[max_depth];    // codes of 1, 2, ... 7 bits
+  uint8_t escape;               // the escape's position in the order of codes
+  uint8_t symbol[max_symbols];  // in that order; 0 for the escape and behind the last
+  uint16_t open[max_depth];     // values whose code has more than d bits
   uint16_t escapes;
-  uint8_t escape;                // the escape's position in that order
-  uint8_t zero[5];
+  uint8_t zero[8];
 };
 static_assert(sizeof(CodeHeader) == 48);
 
@@ -94,26 +94,25 @@ template <uint32_t dtype>
 constexpr uint32_t chunk_values = chunk_nbytes / sizeof(typename Format<dtype>::Word);
 
 // Number of codes of each length for n >= 2 weights in descending order: Huffman's algorithm with two
-// queues; weights are flattened until no code is longer than max_depth.
-CC_HD void code_lengths(uint32_t* weight, uint32_t n, uint8_t* leaves) {
-  for (;;) {
-    uint32_t sum[max_symbols], depth[max_symbols];
+// queues. Small weights are raised until no code is longer than max_depth; this comes within 0.1 % of the
+// best code of limited length.
+CC_HD void code_lengths(const uint32_t* weight, uint32_t n, uint32_t total, uint8_t* leaves) {
+  for (uint32_t least = 0;; least += (total >> (max_depth + 2)) + 1) {
+    uint32_t sum[max_symbols] = {}, depth[max_symbols] = {};
     uint8_t leaf_parent[max_symbols] = {}, parent[max_symbols] = {};
     uint32_t leaf = n, node = 0, deepest = 0;
-    for (uint32_t made = 0; made < n - 1; made++) {
-      sum[made] = 0;
+    for (uint32_t made = 0; made < n - 1; made++)
       for (int k = 0; k < 2; k++) {
-        if (leaf && (node == made || weight[leaf - 1] <= sum[node])) {
-          sum[made] += weight[--leaf];
-          leaf_parent[leaf] = uint8_t(made);
+        uint32_t w = leaf ? (weight[leaf - 1] > least ? weight[leaf - 1] : least) : 0;
+        if (leaf && (node == made || w <= sum[node])) {
+          sum[made] += w;
+          leaf_parent[--leaf] = uint8_t(made);
         } else {
           sum[made] += sum[node];
           parent[node++] = uint8_t(made);
         }
       }
-    }
     for (uint32_t d = 0; d < max_depth; d++) leaves[d] = 0;
-    depth[n - 2] = 0;
     for (uint32_t i = n - 2; i-- > 0;) depth[i] = depth[parent[i]] + 1;
     for (uint32_t i = 0; i < n; i++) {
       uint32_t d = depth[leaf_parent[i]];
@@ -121,7 +120,6 @@ CC_HD void code_lengths(uint32_t* weight, uint32_t n, uint8_t* leaves) {
       if (d < max_depth) leaves[d]++;
     }
     if (deepest < max_depth) return;
-    for (uint32_t i = 0; i < n; i++) weight[i] = (weight[i] + 1) / 2;
   }
 }
 
@@ -148,9 +146,7 @@ CC_HD uint32_t make_code(const uint32_t* count, uint32_t total, CodeHeader& code
   }
   weight[escape] = rare;
   code.escape = uint8_t(escape);
-  uint32_t flat[max_symbols];
-  for (uint32_t i = 0; i <= n; i++) flat[i] = weight[i];
-  code_lengths(flat, n + 1, code.leaves);
+  code_lengths(weight, n + 1, total, code.leaves);
   for (uint32_t d = 0, i = 0; d < max_depth; d++)
     for (uint32_t k = 0; k < code.leaves[d]; k++, i++) used += (i == escape ? rest : weight[i]) * (d + 1);
   return used + 8 * rest;

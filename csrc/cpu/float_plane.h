@@ -20,7 +20,7 @@ inline uint64_t low_bits(uint32_t n) { return n < 64 ? (uint64_t(1) << n) - 1 : 
 
 // What follows from the lengths of a canonical code.
 struct Code {
-  uint32_t depth = 0;                   // length of the longest
+  uint32_t depth = 0, shortest = 0;     // lengths of the longest and of the shortest
   uint8_t shorter[max_depth + 1] = {};  // how many codes have at most d bits
   uint16_t first[max_depth + 1] = {};   // the first code longer than d bits, in units of 2^-8
   bool complete = false;                // every sequence of bits is a sequence of codes
@@ -29,12 +29,13 @@ struct Code {
     uint32_t symbols = 0, kraft = 0;
     for (uint32_t d = 0; d < max_depth; d++) {
       symbols += leaves[d];
-      kraft += uint32_t(leaves[d]) << (max_depth - 1 - d);
+      kraft += leaves[d] * (128u >> d);
       if (leaves[d]) depth = d + 1;
+      if (!shortest) shortest = depth;
       shorter[d + 1] = uint8_t(symbols);
       first[d + 1] = uint16_t(kraft);
     }
-    complete = symbols <= max_symbols && kraft == 1u << max_depth;
+    complete = symbols <= max_symbols && kraft == 256;
   }
 };
 
@@ -49,7 +50,7 @@ struct CodeTables {
     uint8_t used[16] = {};
     uint32_t at = 0;
     for (uint32_t d = 0, i = 0; d < max_depth; d++)
-      for (uint32_t k = 0; k < header.leaves[d]; k++, i++, at += 1u << (max_depth - 1 - d)) {
+      for (uint32_t k = 0; k < header.leaves[d]; k++, i++, at += 128u >> d) {
         if (i == header.escape) {
           escape_code = uint8_t(at);
           continue;
@@ -72,45 +73,54 @@ struct CodeTables {
   }
 };
 
+// Bits in a row, each plane's from its own byte on; positions count bits from a common start.
 struct BitWriter {
   uint8_t* begin;
-  uint32_t nbits = 0;
-  // n bits, all others of them zero; touches 9 bytes.
-  void append(uint64_t bits, uint32_t n) {
-    uint8_t* p = begin + nbits / 8;
-    uint32_t shift = nbits % 8;
+  // All other bits are zero. Touches 9 bytes.
+  void put(uint64_t bits, uint32_t n, uint32_t& at) const {
+    uint8_t* p = begin + at / 8;
+    uint32_t shift = at % 8;
     store<uint64_t>(p, bits << shift | *p);
-    p[8] = uint8_t(bits >> 1 >> (63 - shift));
-    nbits += n;
+    if (n > 56) p[8] = uint8_t(bits >> 1 >> (63 - shift));
+    else p[8] = 0;
+    at += n;
   }
 };
 
 struct BitReader {
   const uint8_t* begin;
-  uint32_t nbits = 0;
-  uint64_t next64() const {
-    const uint8_t* p = begin + nbits / 8;
-    uint32_t shift = nbits % 8;
-    return load<uint64_t>(p) >> shift | uint64_t(p[8]) << 1 << (63 - shift);
+  // At least n bits.
+  uint64_t get(uint32_t n, uint32_t& at) const {
+    const uint8_t* p = begin + at / 8;
+    uint32_t shift = at % 8;
+    uint64_t bits = load<uint64_t>(p) >> shift;
+    if (n > 56) bits |= uint64_t(p[8]) << 1 << (63 - shift);
+    at += n;
+    return bits;
   }
 };
 
 template <uint32_t depth>
 uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, const Code& code, uint8_t* out) {
+  constexpr uint32_t room = plane_values / 8 + 16;
   CodeTables tables(header, code);
-  uint8_t bits[depth][plane_values / 8 + 16], escaped[plane_values + 64];
-  BitWriter writer[depth];
-  for (uint32_t d = 0; d < depth; d++) writer[d].begin = bits[d], bits[d][0] = 0;
-  uint32_t escapes = 0;
+  uint8_t bits[depth * room], escaped[plane_values + 64];
+  uint32_t at[depth], escapes = 0;
+  for (uint32_t d = 0; d < depth; d++) at[d] = 8 * d * room, bits[d * room] = 0;
+  BitWriter writer = {bits};
   for (uint32_t i = 0; i < n; i += 64) {
-    uint64_t valid = low_bits(n - i), open = valid;
+    uint64_t valid = low_bits(n - i);
     Bytes64 v = tables.find(load<Bytes64>(plane + i));
     for (uint64_t m = equal(v, tables.escape_code) & valid; m; m &= m - 1)
       escaped[escapes++] = plane[i + __builtin_ctzll(m)];
     Bytes64 rest = v;
     for (uint32_t d = 0; d < depth; d++) {
-      if (d) open = at_least(v, uint8_t(code.first[d])) & valid;
-      writer[d].append(extract(top_bits(rest), open), __builtin_popcountll(open));
+      if (d < code.shortest) {
+        store<uint64_t>(bits + d * room + i / 8, top_bits(rest) & valid);
+      } else {
+        uint64_t open = at_least(v, uint8_t(code.first[d])) & valid;
+        writer.put(extract(top_bits(rest), open), __builtin_popcountll(open), at[d]);
+      }
       rest = rest + rest;
     }
   }
@@ -118,10 +128,10 @@ uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, cons
   header.escapes = uint16_t(escapes);
   out += sizeof header;
   for (uint32_t d = 0; d < depth; d++) {
-    uint32_t nbytes = (writer[d].nbits + 7) / 8;
-    header.open[d] = uint16_t(writer[d].nbits);
+    uint32_t nbits = d < code.shortest ? n : at[d] - 8 * d * room, nbytes = (nbits + 7) / 8;
+    header.open[d] = uint16_t(nbits);
     if (uint32_t(out - start) + nbytes + escapes > n) return nullptr;
-    memcpy(out, bits[d], nbytes);
+    memcpy(out, bits + d * room, nbytes);
     out += nbytes;
   }
   memcpy(out, escaped, escapes);
@@ -131,31 +141,34 @@ uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, cons
 
 template <uint32_t depth>
 bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in, uint32_t n, uint8_t* plane) {
-  BitReader reader[depth];
+  uint32_t start[depth], at[depth], nbytes = 0, escapes = 0;
   for (uint32_t d = 0; d < depth; d++) {
-    reader[d].begin = in;
-    in += (header.open[d] + 7) / 8;
+    start[d] = at[d] = 8 * nbytes;
+    nbytes += (header.open[d] + 7) / 8;
   }
-  uint32_t escapes = 0;
+  BitReader reader = {in};
+  const uint8_t* escaped = in + nbytes;
   for (uint32_t i = 0; i < n; i += 64) {
-    uint64_t valid = low_bits(n - i), open = valid;
+    uint64_t valid = low_bits(n - i);
     Bytes64 v = {};
     for (uint32_t d = 0; d < depth; d++) {
-      if (d) {
-        open = at_least(v, code.shorter[d]) & valid;
+      if (d < code.shortest) {
+        v = add_bits(v + v, load<uint64_t>(in + start[d] / 8 + i / 8));
+      } else {
+        uint64_t open = at_least(v, code.shorter[d]) & valid;
         v = v + subtract_to_zero(v, code.shorter[d]);
+        v = add_bits(v, deposit(reader.get(__builtin_popcountll(open), at[d]), open));
       }
-      v = add_bits(v, deposit(reader[d].next64(), open));
-      reader[d].nbits += __builtin_popcountll(open);
     }
     store(plane + i, lookup16(header.symbol, v));
     for (uint64_t m = equal(v, header.escape) & valid; m; m &= m - 1) {
       if (escapes == header.escapes) return false;
-      plane[i + __builtin_ctzll(m)] = in[escapes++];
+      plane[i + __builtin_ctzll(m)] = escaped[escapes++];
     }
   }
   bool sound = escapes == header.escapes;
-  for (uint32_t d = 0; d < depth; d++) sound = sound && reader[d].nbits == header.open[d];
+  for (uint32_t d = 0; d < depth; d++)
+    sound = sound && header.open[d] == (d < code.shortest ? n : at[d] - start[d]);
   return sound;
 }
 
@@ -171,23 +184,36 @@ R with_depth(uint32_t depth, F f) {
   return with_depth<R>(depth, f, std::make_index_sequence<max_depth>{});
 }
 
-// Whether a sample promises that coding takes less than `other` bytes.
+struct Histogram {
+  uint32_t count[256] = {}, total = 0, most = 0;
+
+  // One of `stride` groups of 64 values.
+  Histogram(const uint8_t* plane, uint32_t n, uint32_t stride) {
+    uint32_t part[4][256] = {};  // equal bytes in a row would wait for each other in one
+    for (uint32_t i = 0; i < n; i += 64 * stride) {
+      uint32_t m = n - i < 64 ? n - i : 64, k = 0;
+      for (; k + 4 <= m; k += 4)
+        for (int j = 0; j < 4; j++) part[j][plane[i + k + j]]++;
+      for (; k < m; k++) part[0][plane[i + k]]++;
+      total += m;
+    }
+    for (int s = 0; s < 256; s++) {
+      count[s] = part[0][s] + part[1][s] + part[2][s] + part[3][s];
+      most = count[s] > most ? count[s] : most;
+    }
+  }
+  // A byte that is commoner than chance would have it.
+  bool skewed() const { return most > total / 32 + 2; }
+};
+
+// Whether a sample promises that coding takes less than `other` bytes. Mantissas are seldom worth it, and
+// a small sample says so.
 inline bool worth_coding(const uint8_t* plane, uint32_t n, uint32_t other, CodeHeader& header) {
-  uint32_t count[4][256] = {}, total = 0, most = 0;
-  for (uint32_t i = 0; i < n; i += 64 * sample_stride) {
-    uint32_t m = n - i < 64 ? n - i : 64, k = 0;
-    for (; k + 4 <= m; k += 4)
-      for (int j = 0; j < 4; j++) count[j][plane[i + k + j]]++;
-    for (; k < m; k++) count[0][plane[i + k]]++;
-    total += m;
-  }
-  for (int s = 0; s < 256; s++) {
-    count[0][s] += count[1][s] + count[2][s] + count[3][s];
-    most = count[0][s] > most ? count[0][s] : most;
-  }
-  if (most < total / 32) return false;
-  uint64_t bits = make_code(count[0], total, header);
-  return bits * n / total / 8 + sizeof header < other - other / 64;
+  if (!Histogram(plane, n, 4 * sample_stride).skewed()) return false;
+  Histogram sample(plane, n, sample_stride);
+  if (!sample.skewed()) return false;
+  uint64_t bits = make_code(sample.count, sample.total, header);
+  return bits * n / sample.total / 8 + sizeof header < other - other / 64;
 }
 
 // `plane` can be read up to 63 bytes past its n. Changes the header to what it did.
