@@ -76,19 +76,22 @@ CC_HD uint64_t bits_at(Bytes64 v, int bit) {
   return top_bits(map(v, [=](auto p) { return p << (7 - bit); }));
 }
 
-CC_HD uint64_t at_least(Bytes64 v, uint8_t least) {
+// Comparisons take vectors on both sides, so that a loop makes them of a constant only once.
+CC_HD uint64_t at_least(Bytes64 v, Bytes64 least) {
 #if defined(__AVX512BW__)
-  return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), _mm512_set1_epi8(char(least)));
+  return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), __m512i(least.part[0]));
 #else
-  return top_bits(map(v, [=](auto p) { return Bytes64::Part(p >= least); }));
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::Part(v.part[i] >= least.part[i]);
+  return top_bits(v);
 #endif
 }
 
-CC_HD uint64_t equal(Bytes64 v, uint8_t to) {
+CC_HD uint64_t equal(Bytes64 v, Bytes64 to) {
 #if defined(__AVX512BW__)
-  return _mm512_cmpeq_epi8_mask(__m512i(v.part[0]), _mm512_set1_epi8(char(to)));
+  return _mm512_cmpeq_epi8_mask(__m512i(v.part[0]), __m512i(to.part[0]));
 #else
-  return top_bits(map(v, [=](auto p) { return Bytes64::Part(p == to); }));
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::Part(v.part[i] == to.part[i]);
+  return top_bits(v);
 #endif
 }
 
@@ -107,18 +110,20 @@ CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
 }
 
 // max(v - s, 0)
-CC_HD Bytes64 subtract_to_zero(Bytes64 v, uint8_t s) {
-  return map(v, [=](auto p) {
+CC_HD Bytes64 subtract_to_zero(Bytes64 v, Bytes64 s) {
+  for (int i = 0; i < Bytes64::parts; i++) {
+    Bytes64::Part &p = v.part[i], q = s.part[i];
 #if defined(__AVX512BW__)
-    return Bytes64::Part(_mm512_subs_epu8(__m512i(p), _mm512_set1_epi8(char(s))));
+    p = Bytes64::Part(_mm512_subs_epu8(__m512i(p), __m512i(q)));
 #elif defined(__AVX2__)
-    return Bytes64::Part(_mm256_subs_epu8(__m256i(p), _mm256_set1_epi8(char(s))));
+    p = Bytes64::Part(_mm256_subs_epu8(__m256i(p), __m256i(q)));
 #elif defined(__SSE2__)
-    return Bytes64::Part(_mm_subs_epu8(__m128i(p), _mm_set1_epi8(char(s))));
+    p = Bytes64::Part(_mm_subs_epu8(__m128i(p), __m128i(q)));
 #else
-    return (p - s) & Bytes64::Part(p >= s);
+    p = (p - q) & Bytes64::Part(p >= q);
 #endif
-  });
+  }
+  return v;
 }
 
 // 255 where the bit is set, 0 elsewhere.
@@ -154,23 +159,31 @@ CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 #endif
 }
 
+// A table of 16 bytes in each 16 bytes of a vector.
+CC_HD Bytes64 table16(const uint8_t* table) {
+  Bytes64 t;
+  for (int i = 0; i < 4; i++) __builtin_memcpy(reinterpret_cast<uint8_t*>(&t) + 16 * i, table, 16);
+  return t;
+}
+
 // table[v[i] & 15]
-CC_HD Bytes64 lookup16(const uint8_t* table, Bytes64 v) {
-  return map(v, [=](auto p) {
-    p &= 15;
+CC_HD Bytes64 lookup16(Bytes64 table, Bytes64 v) {
+  v = v & 15;
+  for (int i = 0; i < Bytes64::parts; i++) {
+    Bytes64::Part &p = v.part[i], t = table.part[i];
 #if defined(__AVX512BW__)
-    __m512i t = _mm512_maskz_broadcast_i32x4(0xffff, load<__m128i>(table));
-    return Bytes64::Part(_mm512_shuffle_epi8(t, __m512i(p)));
+    p = Bytes64::Part(_mm512_shuffle_epi8(__m512i(t), __m512i(p)));
 #elif defined(__AVX2__)
-    __m256i t = _mm256_broadcastsi128_si256(load<__m128i>(table));
-    return Bytes64::Part(_mm256_shuffle_epi8(t, __m256i(p)));
+    p = Bytes64::Part(_mm256_shuffle_epi8(__m256i(t), __m256i(p)));
 #else
-    uint8_t at[16];
+    uint8_t at[16], entry[16];
     store(at, p);
-    for (int i = 0; i < 16; i++) at[i] = table[at[i]];
-    return load<Bytes64::Part>(at);
+    store(entry, t);
+    for (int k = 0; k < 16; k++) at[k] = entry[at[k]];
+    p = load<Bytes64::Part>(at);
 #endif
-  });
+  }
+  return v;
 }
 
 }  // namespace CC_LEVEL

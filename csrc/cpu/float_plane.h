@@ -43,30 +43,30 @@ struct Code {
 // there is this byte. Exponents that occur lie close together, so one or two tables are enough.
 struct CodeTables {
   uint32_t n = 0;
-  uint8_t symbol[max_symbols][16], code[max_symbols][16];
-  uint8_t escape_code = 0;
+  Bytes64 symbol[max_symbols], code[max_symbols], escape;
 
-  CodeTables(const CodeHeader& header, const Code& lengths) {
-    uint8_t used[16] = {};
+  CodeTables(const CodeHeader& header) {
+    uint8_t symbols[max_symbols][16], codes[max_symbols][16] = {}, used[16] = {};
     uint32_t at = 0;
     for (uint32_t d = 0, i = 0; d < max_depth; d++)
       for (uint32_t k = 0; k < header.leaves[d]; k++, i++, at += 128u >> d) {
         if (i == header.escape) {
-          escape_code = uint8_t(at);
+          escape = splat(uint8_t(at));
           continue;
         }
         uint8_t nibble = header.symbol[i] & 15, t = used[nibble]++;
         if (t == n) {
-          for (int s = 0; s < 16; s++) symbol[t][s] = uint8_t(~s);  // matches no byte of this nibble
+          for (int s = 0; s < 16; s++) symbols[t][s] = uint8_t(~s);  // matches no byte of this nibble
           n++;
         }
-        symbol[t][nibble] = header.symbol[i];
-        code[t][nibble] = uint8_t(at);
+        symbols[t][nibble] = header.symbol[i];
+        codes[t][nibble] = uint8_t(at);
       }
+    for (uint32_t t = 0; t < n; t++) symbol[t] = table16(symbols[t]), code[t] = table16(codes[t]);
   }
 
   Bytes64 find(Bytes64 v) const {
-    Bytes64 found = splat(escape_code);
+    Bytes64 found = escape;
     for (uint32_t t = 0; t < n; t++)
       found = equal_select(lookup16(symbol[t], v), v, lookup16(code[t], v), found);
     return found;
@@ -103,22 +103,25 @@ struct BitReader {
 template <uint32_t depth>
 uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, const Code& code, uint8_t* out) {
   constexpr uint32_t room = plane_values / 8 + 16;
-  CodeTables tables(header, code);
+  const CodeTables tables(header);
+  const uint32_t shortest = code.shortest;
+  Bytes64 first[depth];
+  for (uint32_t d = 0; d < depth; d++) first[d] = splat(uint8_t(code.first[d]));
   uint8_t bits[depth * room], escaped[plane_values + 64];
   uint32_t at[depth], escapes = 0;
   for (uint32_t d = 0; d < depth; d++) at[d] = 8 * d * room, bits[d * room] = 0;
-  BitWriter writer = {bits};
+  const BitWriter writer = {bits};
   for (uint32_t i = 0; i < n; i += 64) {
     uint64_t valid = low_bits(n - i);
     Bytes64 v = tables.find(load<Bytes64>(plane + i));
-    for (uint64_t m = equal(v, tables.escape_code) & valid; m; m &= m - 1)
+    for (uint64_t m = equal(v, tables.escape) & valid; m; m &= m - 1)
       escaped[escapes++] = plane[i + __builtin_ctzll(m)];
     Bytes64 rest = v;
     for (uint32_t d = 0; d < depth; d++) {
-      if (d < code.shortest) {
+      if (d < shortest) {
         store<uint64_t>(bits + d * room + i / 8, top_bits(rest) & valid);
       } else {
-        uint64_t open = at_least(v, uint8_t(code.first[d])) & valid;
+        uint64_t open = at_least(v, first[d]) & valid;
         writer.put(extract(top_bits(rest), open), __builtin_popcountll(open), at[d]);
       }
       rest = rest + rest;
@@ -140,35 +143,62 @@ uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, cons
 }
 
 template <uint32_t depth>
-bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in, uint32_t n, uint8_t* plane) {
-  uint32_t start[depth], at[depth], nbytes = 0, escapes = 0;
-  for (uint32_t d = 0; d < depth; d++) {
-    start[d] = at[d] = 8 * nbytes;
-    nbytes += (header.open[d] + 7) / 8;
-  }
-  BitReader reader = {in};
-  const uint8_t* escaped = in + nbytes;
-  for (uint32_t i = 0; i < n; i += 64) {
-    uint64_t valid = low_bits(n - i);
-    Bytes64 v = {};
+struct CodeReader {
+  const uint8_t *in, *escaped;
+  uint32_t shortest, start[depth], at[depth], escapes = 0;
+  Bytes64 shorter[depth], symbols, escape;
+
+  CodeReader(const CodeHeader& header, const Code& code, const uint8_t* in)
+      : in(in), shortest(code.shortest), symbols(table16(header.symbol)), escape(splat(header.escape)) {
+    uint32_t nbytes = 0;
     for (uint32_t d = 0; d < depth; d++) {
-      if (d < code.shortest) {
-        v = add_bits(v + v, load<uint64_t>(in + start[d] / 8 + i / 8));
-      } else {
-        uint64_t open = at_least(v, code.shorter[d]) & valid;
-        v = v + subtract_to_zero(v, code.shorter[d]);
-        v = add_bits(v, deposit(reader.get(__builtin_popcountll(open), at[d]), open));
+      start[d] = at[d] = 8 * nbytes;
+      nbytes += (header.open[d] + 7) / 8;
+      shorter[d] = splat(code.shorter[d]);
+    }
+    escaped = in + nbytes;
+  }
+
+  // The next `groups` times 64 values, at i; false where there are more escapes than there should be. One
+  // plane after the other for all groups: one group alone is a long chain of dependent steps.
+  template <uint32_t groups>
+  CC_HD bool decode(uint32_t i, uint64_t valid, uint32_t max_escapes, uint8_t* plane) {
+    Bytes64 v[groups] = {};
+    for (uint32_t d = 0; d < depth; d++) {
+      const uint8_t* word = in + start[d] / 8 + i / 8;
+      for (uint32_t g = 0; g < groups; g++) {
+        if (d < shortest) {
+          v[g] = add_bits(v[g] + v[g], load<uint64_t>(word + 8 * g));
+        } else {
+          uint64_t open = at_least(v[g], shorter[d]) & valid;
+          uint64_t bits = BitReader{in}.get(__builtin_popcountll(open), at[d]);
+          v[g] = add_bits(v[g] + subtract_to_zero(v[g], shorter[d]), deposit(bits, open));
+        }
       }
     }
-    store(plane + i, lookup16(header.symbol, v));
-    for (uint64_t m = equal(v, header.escape) & valid; m; m &= m - 1) {
-      if (escapes == header.escapes) return false;
-      plane[i + __builtin_ctzll(m)] = escaped[escapes++];
+    for (uint32_t g = 0; g < groups; g++) {
+      store(plane + i + 64 * g, lookup16(symbols, v[g]));
+      for (uint64_t m = equal(v[g], escape) & valid; m; m &= m - 1) {
+        if (escapes == max_escapes) return false;
+        plane[i + 64 * g + __builtin_ctzll(m)] = escaped[escapes++];
+      }
     }
+    return true;
   }
-  bool sound = escapes == header.escapes;
+};
+
+template <uint32_t depth>
+bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in, uint32_t n, uint8_t* plane) {
+  constexpr uint32_t groups = 4;
+  CodeReader<depth> reader(header, code, in);
+  uint32_t i = 0, escapes = header.escapes;
+  for (; i + 64 * groups <= n; i += 64 * groups)
+    if (!reader.template decode<groups>(i, ~uint64_t(0), escapes, plane)) return false;
+  for (; i < n; i += 64)
+    if (!reader.template decode<1>(i, low_bits(n - i), escapes, plane)) return false;
+  bool sound = reader.escapes == escapes;
   for (uint32_t d = 0; d < depth; d++)
-    sound = sound && header.open[d] == (d < code.shortest ? n : at[d] - start[d]);
+    sound = sound && header.open[d] == (d < code.shortest ? n : reader.at[d] - reader.start[d]);
   return sound;
 }
 
