@@ -72,8 +72,11 @@ CC_HD uint64_t top_bits(Bytes64 v) {
   return bits;
 }
 
-CC_HD uint64_t bits_at(Bytes64 v, int bit) {
-  return top_bits(map(v, [=](auto p) { return p << (7 - bit); }));
+// Bit k of each byte. Shifts words of 16 bits, because there are none for bytes; what crosses from one
+// byte into the next stays below the uppermost bit.
+CC_HD uint64_t bits_at(Bytes64 v, int k) {
+  using Words = vec<uint16_t, vector_nbytes / 2>;
+  return top_bits(map(v, [=](auto p) { return Bytes64::Part(Words(p) << (7 - k)); }));
 }
 
 // Comparisons take vectors on both sides, so that a loop makes them of a constant only once.

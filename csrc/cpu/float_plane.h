@@ -246,6 +246,17 @@ inline bool worth_coding(const uint8_t* plane, uint32_t n, uint32_t other, CodeH
   return bits * n / sample.total / 8 + sizeof header < other - other / 64;
 }
 
+inline void encode_bits(const uint8_t* plane, uint32_t n, uint32_t varying, uint8_t* out) {
+  uint32_t groups = (n + 63) / 64;
+  for (uint32_t g = 0; g < groups; g++, out += 8) {
+    Bytes64 v = load<Bytes64>(plane + 64 * g);
+    uint64_t valid = low_bits(n - 64 * g);
+    uint8_t* word = out;
+    for (uint32_t left = varying; left; left &= left - 1, word += 8 * groups)
+      store<uint64_t>(word, bits_at(v, __builtin_ctz(left)) & valid);
+  }
+}
+
 // `plane` can be read up to 63 bytes past its n. Changes the header to what it did.
 inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, uint8_t* out) {
   uint32_t groups = (n + 63) / 64, in_bits = __builtin_popcount(h.varying) * groups * 8;
@@ -267,23 +278,17 @@ inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, u
     memset(out + n, 0, round_up8(n) - n);
     return out + round_up8(n);
   }
-  for (int bit = 0; bit < 8; bit++)
-    if (h.varying >> bit & 1)
-      for (uint32_t i = 0; i < n; i += 64, out += 8)
-        store<uint64_t>(out, bits_at(load<Bytes64>(plane + i), bit) & low_bits(n - i));
-  return out;
+  encode_bits(plane, n, h.varying, out);
+  return out + in_bits;
 }
 
 inline void decode_bits(PlaneHeader h, const uint8_t* in, uint32_t n, uint8_t* plane) {
   uint32_t groups = (n + 63) / 64;
-  for (uint32_t g = 0; g < groups; g++) {
+  for (uint32_t g = 0; g < groups; g++, in += 8) {
     Bytes64 v = splat(h.base);
-    const uint8_t* word = in + 8 * g;
-    for (int bit = 0; bit < 8; bit++)
-      if (h.varying >> bit & 1) {
-        v = v + (spread(load<uint64_t>(word)) & uint8_t(1 << bit));
-        word += 8 * groups;
-      }
+    const uint8_t* word = in;
+    for (uint32_t left = h.varying; left; left &= left - 1, word += 8 * groups)
+      v = v + (spread(load<uint64_t>(word)) & uint8_t(left & -left));
     store(plane + 64 * g, v);
   }
 }
