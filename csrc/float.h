@@ -48,45 +48,49 @@ struct CodeHeader {
 };
 static_assert(sizeof(CodeHeader) == 48);
 
-// How a value (Word) becomes bytes: the `planes` low bytes of a Split, the most significant one first.
+// How a value becomes the bytes of the planes: `turn` moves the bits of a word (of any lane type L) such
+// that each of its bytes is a plane, the most significant one first; `turn_back` is the inverse. Only
+// float16 has a plane more than bytes, see there.
 template <uint32_t dtype>
 struct Format;
 
 template <class W>
-struct RotatedFormat {  // exponent of 8 bits on top, then mantissa, then sign
+struct RotatedFormat {  // 8 bits of exponent, mantissa, sign
   using Word = W;
-  using Split = W;
   static constexpr uint32_t planes = sizeof(W);
-  static CC_HD W split(W x) { return W(x << 1) | W(x >> (8 * sizeof(W) - 1)); }
-  static CC_HD W join(W s) { return W(s >> 1) | W(s << (8 * sizeof(W) - 1)); }
+  template <class L> static CC_HD L turn(L x) { return x << 1 | x >> (8 * sizeof(W) - 1); }
+  template <class L> static CC_HD L turn_back(L x) { return x >> 1 | x << (8 * sizeof(W) - 1); }
 };
 template <> struct Format<BFLOAT16> : RotatedFormat<uint16_t> {};
 template <> struct Format<FLOAT32> : RotatedFormat<uint32_t> {};
 
 template <>
-struct Format<FLOAT16> {  // 5 bits of exponent; sign and the two upper bits of mantissa; the other eight
+struct Format<FLOAT16> {  // as it is: sign, 5 bits of exponent, 2 of mantissa; 8 of mantissa
   using Word = uint16_t;
-  using Split = uint32_t;
+  // The upper byte makes two planes, the exponent, and sign and mantissa together, before the lower byte.
   static constexpr uint32_t planes = 3;
-  static CC_HD Split split(Word x) {
-    return (x & 0x7c00u) << 6 | (x & 0x8000u) >> 5 | (x & 0x3ffu);
+  template <class L> static CC_HD L turn(L x) { return x; }
+  template <class L> static CC_HD L turn_back(L x) { return x; }
+  template <class L> static CC_HD L exponent(L upper) { return upper >> 2 & 31; }
+  template <class L> static CC_HD L others(L upper) { return (upper >> 5 & 4) | (upper & 3); }
+  template <class L> static CC_HD L upper(L exponent, L others) {
+    return (exponent & 31) << 2 | (others & 4) << 5 | (others & 3);
   }
-  static CC_HD Word join(Split s) { return Word((s >> 6 & 0x7c00u) | (s << 5 & 0x8000u) | (s & 0x3ffu)); }
 };
 
 template <>
 struct Format<FLOAT64> {  // low byte of the biased exponent; its upper 3 bits, sign, mantissa
   using Word = uint64_t;
-  using Split = uint64_t;
   static constexpr uint32_t planes = 8;
   static constexpr uint64_t bias = 1023 - 128;  // exponents from -128 to 127 have the same upper bits
-  static CC_HD Split split(Word x) {
-    uint64_t e = ((x >> 52) - bias) & 0x7ff, mantissa = x & ((1ull << 52) - 1);
-    return e << 56 | (e >> 8) << 53 | (x >> 63) << 52 | mantissa;
+  static constexpr uint64_t mantissa = (1ull << 52) - 1;
+  template <class L> static CC_HD L turn(L x) {
+    L e = (x >> 52) - bias;
+    return e << 56 | (e >> 8 & 7) << 53 | x >> 63 << 52 | (x & mantissa);
   }
-  static CC_HD Word join(Split s) {
-    uint64_t e = ((s >> 56 | (s >> 53 & 7) << 8) + bias) & 0x7ff, mantissa = s & ((1ull << 52) - 1);
-    return (s >> 52 & 1) << 63 | e << 52 | mantissa;
+  template <class L> static CC_HD L turn_back(L x) {
+    L e = ((x >> 56) | (x >> 53 & 7) << 8) + bias;
+    return (x >> 52) << 63 | (e & 0x7ff) << 52 | (x & mantissa);
   }
 };
 

@@ -80,8 +80,8 @@ void integrate_lanes(W* w, uint32_t n, uint32_t dim) {
   for (uint32_t i = 0; i < lanes; i++) carry[i] = lanes - dim + i % dim;
   for (uint32_t i = 0; i < n; i += lanes) {
     V v = load<V>(w + i);
-    for (uint32_t s = 0; s < steps; s++) v += __builtin_shuffle(v, from[s]) & keep[s];
-    sum = v + __builtin_shuffle(sum, carry);
+    for (uint32_t s = 0; s < steps; s++) v += permute_by(v, from[s]) & keep[s];
+    sum = v + permute_by(sum, carry);
     store<V>(w + i, sum);
   }
 }
