@@ -217,7 +217,8 @@ CC_HD void unzip(Bytes64 a, Bytes64 b, Bytes64& even, Bytes64& odd) {
 #elif defined(__SSE2__)
     return Part(_mm_packus_epi16(__m128i(x), __m128i(y)));
 #else
-    return __builtin_shufflevector(Part(x), Part(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return __builtin_shufflevector(
+        Part(x), Part(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
 #endif
   };
   constexpr int n = Bytes64::parts;
@@ -237,7 +238,8 @@ CC_HD void zip(Bytes64 even, Bytes64 odd, Bytes64& a, Bytes64& b) {
     Part x = even.part[i], y = odd.part[i];
 #if defined(__AVX512BW__)
     const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    __m512i p = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(x)), q = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(y));
+    __m512i p = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(x));
+    __m512i q = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(y));
     auto low = Part(_mm512_unpacklo_epi8(p, q)), high = Part(_mm512_unpackhi_epi8(p, q));
 #elif defined(__AVX2__)
     __m256i p = _mm256_permute4x64_epi64(__m256i(x), 0xd8), q = _mm256_permute4x64_epi64(__m256i(y), 0xd8);
