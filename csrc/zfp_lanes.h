@@ -4,6 +4,8 @@
 #include "zfp.h"
 #if defined(__AVX2__) && !defined(__CUDACC__)
 #include <immintrin.h>
+// GCC 12 takes its own _mm512_undefined_epi32() for a mistake (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 namespace compcoll {
