@@ -4,6 +4,9 @@
 // and with the next 1 (the last coefficient's 1 is implied), which advances n past it.
 #pragma once
 #include "zfp.h"
+#if defined(__BMI2__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -72,33 +75,66 @@ CC_HD int encode_planes(BitWriter& out, int budget, int bits, Plane plane) {
   return 0;
 }
 
-// Reads planes from bit `pos` on, up to bit `end`; the words hold zeros from there on, 2 * size bits at
-// least. deposit(k, x) takes plane k where it may be other than zero.
-template <int size, class Deposit>
-CC_HD void decode_planes(const uint64_t* words, int pos, int end, int bits, Deposit deposit) {
-  int n = 0;
-  for (int k = bits - 1; k >= 0 && pos < end; k--) {
-    uint64_t x = low_bits(peek(words, pos), n);
-    pos += n;
-    while (n < size) {
-      uint64_t w = peek(words, pos);
-      if (!(w & 1)) {
-        pos++;
-        break;
-      }
-      int room = size - 1 - n;
-      w >>= 1;
-      int zeros = w ? trailing_zeros(w) : 64;
-      if (zeros > room) zeros = room;
-      pos += 1 + zeros + (zeros < room);
-      // A scan that meets the end leaves its 1 where it stands.
-      if (pos > end) zeros -= pos - end;
-      x |= uint64_t(1) << (n + zeros);
-      n += zeros + 1;
+// Reads one plane from bit `pos` < end on; the words hold zeros from bit `end` on, 2 * size at least.
+template <int size>
+CC_HD uint64_t decode_plane(const uint64_t* words, int& pos, int end, int& n) {
+  uint64_t x = low_bits(peek(words, pos), n);
+  pos += n;
+  while (n < size) {
+    uint64_t w = peek(words, pos);
+    if (!(w & 1)) {
+      pos++;
+      break;
     }
-    deposit(k, x);
+    w >>= 1;
+    int room = size - 1 - n;
+    int zeros = w ? trailing_zeros(w) : 64;
+    if (zeros > room) zeros = room;
+    pos += 1 + zeros + (zeros < room);
+    // A scan that meets the end leaves its 1 where it stands.
+    if (pos > end) zeros -= pos - end;
+    x |= uint64_t(1) << (n + zeros);
+    n += zeros + 1;
   }
+  return x;
 }
+
+#if defined(__BMI2__) && !defined(__CUDACC__)
+// The same for 64 coefficients, without a loop over their 1s. Behind the first test a 0 stands for itself,
+// and a 1 is followed by the next test: so the first run of 1s of odd length ends the plane, and every
+// second 1 of a run is a test.
+inline uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
+  constexpr uint64_t even = 0x5555555555555555, odd = ~even, ones = ~uint64_t(0);
+  uint64_t x = _bzhi_u64(peek(words, pos), n);
+  if (n == 64) {
+    pos += 64;
+    return x;
+  }
+  uint64_t w = peek(words, pos + n), s = w >> 1;
+  uint64_t starts = s & ~(s << 1);
+  uint64_t from_even = s + (starts & even), from_odd = s + (starts & odd);
+  uint64_t ends = ((from_even & odd) | (from_odd & even)) & ~s & (ones >> 1);
+  uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
+  // Bit 62 may be a 1 whose test is out of sight.
+  uint64_t places = _bzhi_u64(~tests & (ones >> 2), _tzcnt_u64(ends));
+  int count = _mm_popcnt_u64(places), room = 63 - n;
+  bool some = w & 1, implied = !ends || count > room;
+  if (some && implied && count < room) return decode_plane<64>(words, pos, end, n);
+  count = implied ? room : count;
+  uint64_t data = _bzhi_u64(_pext_u64(s, places), count);
+  int length = n + (some ? 1 + count + int(_mm_popcnt_u64(data)) : 1);
+  pos += length;
+  int over = pos > end ? pos - end : 0;
+  if (implied) data |= uint64_t(1) << ((room - over) & 63);
+  x |= some ? data << n : 0;
+  n += some ? count + implied : 0;
+  return x;
+}
+#else
+CC_HD uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
+  return decode_plane<64>(words, pos, end, n);
+}
+#endif
 
 }  // namespace zfp
 }  // namespace CC_LEVEL

@@ -1,5 +1,5 @@
 // ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
-// planes, then one by one through the plane coder.
+// planes, then through the plane coder: 2-D in lanes, else one by one.
 #pragma once
 #include "../zfp_squares.h"
 #include "zfp_extent.h"
@@ -55,14 +55,26 @@ struct BlockCoder {
     return lowest;
   }
 
-  void decode(const uint8_t* payload, uint64_t, uint64_t pos, int count, L* planes, L& e) const {
-    for (int lane = 0; lane < count; lane++, pos += maxbits) {
-      uint64_t words[block_words];
-      extract(payload, pos, maxbits, words);
-      if (!(words[0] & 1)) continue;
-      e[lane] = low_bits(words[0], F::header) >> 1;
-      auto deposit = [&](int k, uint64_t p) { B::set_plane(reinterpret_cast<W*>(planes), lane, k, p); };
-      decode_planes<B::size>(words, F::header, maxbits, F::bits, deposit);
+  // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
+  void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L* planes, L& e) const {
+    uint64_t words[lanes<L>::n][block_words];
+    int pos[lanes<L>::n], n[lanes<L>::n] = {};
+    for (int lane = 0; lane < count; lane++, begin += maxbits) {
+      extract(payload, begin, maxbits, words[lane]);
+      bool some = words[lane][0] & 1;
+      if (some) e[lane] = low_bits(words[lane][0], F::header) >> 1;
+      pos[lane] = some ? F::header : maxbits;
+    }
+    bool more = true;
+    for (int k = F::bits - 1; k >= 0 && more; k--) {
+      more = false;
+      for (int lane = 0; lane < count; lane++) {
+        if (pos[lane] >= maxbits) continue;
+        more = true;
+        uint64_t x = D == 3 ? decode_plane64(words[lane], pos[lane], maxbits, n[lane])
+                            : decode_plane<B::size>(words[lane], pos[lane], maxbits, n[lane]);
+        B::set_plane(reinterpret_cast<W*>(planes), lane, k, x);
+      }
     }
   }
 };
