@@ -117,17 +117,18 @@ inline uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n)
   uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
   // Bit 62 may be a 1 whose test is out of sight.
   uint64_t places = _bzhi_u64(~tests & (ones >> 2), _tzcnt_u64(ends));
-  int count = _mm_popcnt_u64(places), room = 63 - n;
-  bool some = w & 1, implied = !ends || count > room;
-  if (some && implied && count < room) return decode_plane<64>(words, pos, end, n);
-  count = implied ? room : count;
+  int64_t count = _mm_popcnt_u64(places), room = 63 - n;
+  // Masks in place of branches, which nothing could predict.
+  int64_t some = -int64_t(w & 1), implied = -int64_t(ends == 0) | ((room - count) >> 63);
+  if (__builtin_expect((some & implied & (count - room)) < 0, 0)) return decode_plane<64>(words, pos, end, n);
+  count += (room - count) & implied;
   uint64_t data = _bzhi_u64(_pext_u64(s, places), count);
-  int length = n + (some ? 1 + count + int(_mm_popcnt_u64(data)) : 1);
-  pos += length;
-  int over = pos > end ? pos - end : 0;
-  if (implied) data |= uint64_t(1) << ((room - over) & 63);
-  x |= some ? data << n : 0;
-  n += some ? count + implied : 0;
+  pos += n + 1 + int(some & (count + _mm_popcnt_u64(data)));
+  int64_t over = end - pos;
+  over &= over >> 63;  // less than 0 where the scan met the end
+  data |= uint64_t(implied & 1) << ((room + over) & 63);
+  x |= (data & some) << n;
+  n += int(some & (count - implied));
   return x;
 }
 #else
