@@ -104,32 +104,42 @@ CC_HD uint64_t decode_plane(const uint64_t* words, int& pos, int end, int& n) {
 // and a 1 is followed by the next test: so the first run of 1s of odd length ends the plane, and every
 // second 1 of a run is a test.
 inline uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
-  constexpr uint64_t even = 0x5555555555555555, odd = ~even, ones = ~uint64_t(0);
+  constexpr uint64_t even = 0x5555555555555555, odd = ~even, ones = ~uint64_t(0), seen = ones >> 7;
   uint64_t x = _bzhi_u64(peek(words, pos), n);
   if (n == 64) {
     pos += 64;
     return x;
   }
-  uint64_t w = peek(words, pos + n), s = w >> 1;
-  uint64_t starts = s & ~(s << 1);
-  uint64_t from_even = s + (starts & even), from_odd = s + (starts & odd);
-  uint64_t ends = ((from_even & odd) | (from_odd & even)) & ~s & (ones >> 1);
-  uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
-  // Bit 62 may be a 1 whose test is out of sight.
-  uint64_t places = _bzhi_u64(~tests & (ones >> 2), _tzcnt_u64(ends));
-  int64_t count = _mm_popcnt_u64(places), room = 63 - n;
-  // Masks in place of branches, which nothing could predict.
-  int64_t some = -int64_t(w & 1), implied = -int64_t(ends == 0) | ((room - count) >> 63);
-  if (__builtin_expect((some & implied & (count - room)) < 0, 0)) return decode_plane<64>(words, pos, end, n);
-  count += (room - count) & implied;
-  uint64_t data = _bzhi_u64(_pext_u64(s, places), count);
-  pos += n + 1 + int(some & (count + _mm_popcnt_u64(data)));
-  int64_t over = end - pos;
-  over &= over >> 63;  // less than 0 where the scan met the end
-  data |= uint64_t(implied & 1) << ((room + over) & 63);
-  x |= (data & some) << n;
-  n += int(some & (count - implied));
-  return x;
+  int64_t some = -int64_t(peek(words, pos + n) & 1), room = 63 - n, got = 0;
+  uint64_t data = 0;
+  for (int at = pos + n + 1;;) {  // more than once only where a plane has many new 1s
+    // 57 bits are seen; the last one may be a 1 whose test is not.
+    uint64_t s = load<uint64_t>(reinterpret_cast<const char*>(words) + at / 8) >> at % 8;
+    uint64_t starts = s & ~(s << 1);
+    uint64_t from_even = s + (starts & even), from_odd = s + (starts & odd);
+    uint64_t ends = ((from_even & odd) | (from_odd & even)) & ~s & seen;
+    uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
+    uint64_t places = _bzhi_u64(~tests & (seen >> 1), _tzcnt_u64(ends));
+    int64_t count = _mm_popcnt_u64(places), left = room - got;
+    // Masks in place of branches, which nothing could predict.
+    int64_t implied = -int64_t(ends == 0) | ((left - count) >> 63);
+    bool more = (some & implied & (count - left)) < 0;
+    count += (left - count) & implied & -int64_t(!more);
+    uint64_t next = _bzhi_u64(_pext_u64(s, places), count);
+    int consumed = count + _mm_popcnt_u64(next);
+    data |= next << got;
+    got += count;
+    at += consumed;
+    if (__builtin_expect(more, 0)) continue;
+    pos += n + 1;
+    pos += int(some) & (at - pos);
+    int64_t over = end - pos;
+    over &= over >> 63;  // less than 0 where the scan met the end
+    data |= uint64_t(implied & 1) << ((room + over) & 63);
+    x |= (data & some) << n;
+    n += int(some & (got - implied));
+    return x;
+  }
 }
 #else
 CC_HD uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {

@@ -58,18 +58,22 @@ struct BlockCoder {
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
   void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L* planes, L& e) const {
     uint64_t words[lanes<L>::n][block_words];
-    int pos[lanes<L>::n], n[lanes<L>::n] = {};
+    int pos[lanes<L>::n], top[lanes<L>::n], n[lanes<L>::n] = {};
     for (int lane = 0; lane < count; lane++, begin += maxbits) {
       extract(payload, begin, maxbits, words[lane]);
       bool some = words[lane][0] & 1;
       if (some) e[lane] = low_bits(words[lane][0], F::header) >> 1;
-      pos[lane] = some ? F::header : maxbits;
+      uint64_t first = peek(words[lane], F::header);
+      int zeros = first ? trailing_zeros(first) : F::bits;  // planes before the first with a 1
+      pos[lane] = some && zeros < F::bits ? F::header + zeros : maxbits;
+      top[lane] = F::bits - 1 - zeros;
     }
     bool more = true;
-    for (int k = F::bits - 1; k >= 0 && more; k--) {
+    for (int step = 0; more; step++) {
       more = false;
       for (int lane = 0; lane < count; lane++) {
-        if (pos[lane] >= maxbits) continue;
+        int k = top[lane] - step;
+        if (pos[lane] >= maxbits || k < 0) continue;
         more = true;
         uint64_t x = D == 3 ? decode_plane64(words[lane], pos[lane], maxbits, n[lane])
                             : decode_plane<B::size>(words[lane], pos[lane], maxbits, n[lane]);
