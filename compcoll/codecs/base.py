@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -88,7 +88,19 @@ class Codec:
     @property
     def can_add(self) -> bool:
         """Whether the sum of two frames can be formed without decoding them (`add`)."""
-        return _cpu.can_add(self._index)
+        return not self.lossless and _cpu.can_add(self._index)
+
+    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> Codec:
+        """An equal codec whose frames of all ranks can be added.
+
+        Parameters
+        ----------
+        blocks : sequence of numpy.ndarray
+            What this rank contributes to a sum.
+        largest : callable
+            The largest of all ranks' values; collective.
+        """
+        return self
 
     # -- payloads
 

@@ -67,7 +67,9 @@ class Advice:
         )
 
 
-def advise(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str | None = None) -> Advice:
+def advise(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str | None = None, can_add: bool = False
+) -> Advice:
     """Compare the ways to carry out a call.
 
     Parameters
@@ -77,8 +79,10 @@ def advise(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: st
     speed : CodecSpeed
     algorithm : str, optional
         Only this one; all that the operation has otherwise.
+    can_add : bool
+        Whether the codec's frames can be summed without decoding.
     """
-    names = (algorithm,) if algorithm else _algorithms(call)
+    names = (algorithm,) if algorithm else _algorithms(call, can_add)
     sizes = [chunk for chunk in CHUNKS if chunk < call.nbytes] + [CHUNKS[-1]] * (call.nbytes <= CHUNKS[0])
     sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
     options = tuple(
@@ -88,11 +92,13 @@ def advise(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: st
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
 
 
-def _algorithms(call: Call) -> tuple[str, ...]:
-    names = ALGORITHMS[call.op]
-    if call.size & (call.size - 1):
-        names = tuple(name for name in names if name != "recursive_doubling")
-    return names
+def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
+    names = list(ALGORITHMS[call.op])
+    if "recursive_doubling" in names and call.size & (call.size - 1):
+        names.remove("recursive_doubling")
+    if "compressed" in names and not can_add:
+        names.remove("compressed")
+    return tuple(names)
 
 
 def _seconds(call: Call, machine: MachineProfile, speed: CodecSpeed, name: str, chunk: int) -> float:

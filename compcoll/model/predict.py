@@ -15,7 +15,7 @@ from compcoll.runtime.simulated import Link, Profile, SimulatedFrame, SimulatedR
 
 __all__ = ["Call", "plain_seconds", "predict"]
 
-_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum}
+_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,12 @@ class MPIRuntime(Runtime):
     async def decode_add(self, frame: Frame, into: np.ndarray) -> None:
         await self._work("decode", self.work.decode_add, frame, into)
 
+    async def add(self, frame: Frame, other: Frame, like: np.ndarray) -> Frame:
+        if self.error is not None:
+            return POISON
+        both = await self._work("encode", self.work.add, frame, other, like)
+        return POISON if both is None else both
+
     def send(self, frame: Frame, dest: int, tag: int = 0) -> Future:
         future = Future()
         request = self.comm.Isend([frame.data, MPI.BYTE], dest, self._tag(tag))
