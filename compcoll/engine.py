@@ -53,6 +53,11 @@ class Engine(_Mixin):
             self._last = Report(op, False, reason)
         return self._last
 
+    @property
+    def workers(self) -> int:
+        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        return self._context.workers if self._context else 0
+
     def _setup(self, make: Callable[[], Policy], strict: bool, owner_exact: bool) -> None:
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         context = Context.of(self)

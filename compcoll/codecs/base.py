@@ -130,6 +130,8 @@ class Codec:
 
     def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
         """Add the decoded values to ``dst``; None where there is no fused kernel."""
+        if self._index < 0:
+            return None
         return _cpu.decode_add(
             self._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params,
             payload, dst.reshape(-1).view(np.uint8), dtypes.code_of(dst.dtype),
