@@ -21,6 +21,7 @@ from compcoll.runtime.base import Runtime
 __all__ = ["Call"]
 
 _ALLGATHER = {"ring": alg.ring_allgather, "recursive_doubling": alg.recursive_doubling_allgather}
+_BCAST = {"chain": alg.chain_bcast, "tree": alg.tree_bcast}
 _SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum}
 
 
@@ -38,12 +39,15 @@ class Call:
         ``body(runtime, decision, owner_exact)`` is the algorithm's coroutine.
     messages : list of Message
         What has to be finished afterwards.
+    sample : numpy.ndarray or None
+        A block that this rank sends, for the model to look at.
     """
 
     dtype: np.dtype
     nbytes: int
     body: Callable[[Runtime, Decision, bool], Coroutine]
     messages: list[Message] = field(default_factory=list)
+    sample: np.ndarray | None = None
 
     def finish(self) -> None:
         """Write through what could not be written in place."""
@@ -58,9 +62,9 @@ def bcast(rank: int, size: int, buf, root: int) -> Call | None:
     block = message.target(0)
 
     def body(rt, decision, owner_exact):
-        return alg.chain_bcast(rt, block, root, owner_exact)
+        return _BCAST[decision.algorithm](rt, block, root, owner_exact)
 
-    return Call(message.dtype, message.nbytes, body, [message])
+    return Call(message.dtype, message.nbytes, body, [message], block)
 
 
 def allgather(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -82,7 +86,7 @@ def _allgather(rank: int, sendbuf, recv: Message | None) -> Call | None:
     def body(rt, decision, owner_exact):
         return _ALLGATHER[decision.algorithm](rt, mine, blocks, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, body, [recv], mine)
 
 
 def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -97,7 +101,7 @@ def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.alltoall(rt, blocks, targets)
 
-    return Call(recv.dtype, recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, body, [recv], blocks[0])
 
 
 def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -113,7 +117,7 @@ def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.gather(rt, mine, blocks, root)
 
-    return Call(send.dtype, send.nbytes, body, [recv] if recv is not None else [])
+    return Call(send.dtype, send.nbytes, body, [recv] if recv is not None else [], mine)
 
 
 def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -129,7 +133,7 @@ def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.scatter(rt, blocks, mine, root)
 
-    return Call(recv.dtype, recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, body, [recv], blocks[0] if blocks else None)
 
 
 def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -145,7 +149,7 @@ def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
         column_sum = _SUM[decision.algorithm]
         return alg.allreduce(rt, _cut(source, size), _cut(target, size), column_sum, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes // size, body, [recv])
+    return Call(recv.dtype, recv.nbytes // size, body, [recv], source)
 
 
 def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -162,7 +166,7 @@ def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
         blocks = _cut(target, size) if target is not None else None
         return alg.reduce(rt, _cut(source, size), blocks, root, _SUM[decision.algorithm])
 
-    return Call(send.dtype, send.nbytes // size, body, [recv] if recv is not None else [])
+    return Call(send.dtype, send.nbytes // size, body, [recv] if recv is not None else [], source)
 
 
 def reduce_scatter_block(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -198,7 +202,7 @@ def _reduce_scatter(rank: int, blocks: list[np.ndarray], sendbuf, recvbuf) -> Ca
         await alg.reduce_scatter(rt, blocks, into, _SUM[decision.algorithm])
         await rt.copy(into, target)
 
-    return Call(recv.dtype, max(b.nbytes for b in blocks), body, [recv])
+    return Call(recv.dtype, max(b.nbytes for b in blocks), body, [recv], blocks[0])
 
 
 def _split(send: Message, counts) -> list[np.ndarray]:

@@ -14,6 +14,9 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.messages import Inbox
+from compcoll.model.ask import Advisor
+from compcoll.model.profile import MachineProfile, load
+from compcoll.model.tune import measure_links
 from compcoll.runtime.pool import Pool
 
 __all__ = ["Context"]
@@ -36,6 +39,10 @@ class Context:
         Point-to-point messages on their way in.
     multithreaded : bool
         Whether all ranks may call MPI from several threads.
+    ranks_per_node, workers : int
+        The most of any node, and the fewest threads of any rank.
+    advisor : Advisor or None
+        What the model says, where a policy asks for it.
     threads : ThreadPoolExecutor or None
         Workers for encoding and decoding, where each rank of a node has cores to spare.
     """
@@ -43,10 +50,14 @@ class Context:
     def __init__(self, comm: MPI.Intracomm):
         self.shadow = MPI.Intracomm(comm).Dup()
         node = self.shadow.Split_type(MPI.COMM_TYPE_SHARED)
+        self.ranks_per_node = self.shadow.allreduce(node.Get_size(), MPI.MAX)
         self.link = (
             "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
         )
-        self.threads = _threads(_workers(node))
+        workers = _workers(node)
+        self.workers = self.shadow.allreduce(workers, MPI.MIN)
+        self.threads = _threads(workers)
+        self.advisor: Advisor | None = None
         node.Free()
         self.pool = POOL
         self.multithreaded = self.shadow.allreduce(MPI.Query_thread(), MPI.MIN) == MPI.THREAD_MULTIPLE
@@ -64,6 +75,14 @@ class Context:
             context = cls(comm)
             comm.Set_attr(_keyval(), context)
         return context
+
+    def prepare_advisor(self) -> None:
+        """Have the model ready; collective. A stored profile of rank 0's is taken, else links are measured."""
+        if self.advisor is None:
+            machine = self.shadow.bcast(load() if self.shadow.rank == 0 else None)
+            if machine is None:
+                machine = MachineProfile("measured", *measure_links(self.shadow), source="when it was needed")
+            self.advisor = Advisor(self.shadow, machine, self.ranks_per_node, self.workers)
 
     def free(self) -> None:
         """Free the private communicators; collective."""

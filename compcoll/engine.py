@@ -7,6 +7,7 @@ from math import isnan
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from compcoll import buffers
@@ -67,6 +68,8 @@ class Engine(_Mixin):
         if len(set(texts)) > 1:
             other = next(rank for rank, theirs in enumerate(texts) if theirs != text)
             raise PolicyError(f"rank {other} has {texts[other]}, and rank {context.shadow.rank} has {text}")
+        if policy.asks_model:
+            context.prepare_advisor()
         self._context, self._policy = context, policy
         self._strict, self._owner_exact = bool(strict), bool(owner_exact)
         self._rank, self._size = self.Get_rank(), self.Get_size()
@@ -123,7 +126,19 @@ class Engine(_Mixin):
         return False
 
     def _decide(self, op: str, call: Call) -> Decision:
-        return self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, self._context.link)
+        context = self._context
+        decision = self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, context.link)
+        if not decision.ask or decision.codec is None:
+            return decision
+        return context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
+
+    def _decide_alone(self, op: str, dtype: np.dtype, nbytes: int) -> Decision:
+        """The decision on a message that only its two ends know of."""
+        context = self._context
+        decision = self._policy.decide(op, dtype, nbytes, self._size, self._name, context.link)
+        if not decision.ask or decision.codec is None:
+            return decision
+        return context.advisor.decide_alone(op, dtype, nbytes, decision)
 
     def _runtime(self, decision: Decision | None, private: MPI.Intracomm | None = None) -> MPIRuntime:
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""

@@ -128,8 +128,7 @@ class PointToPoint(Engine):
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
-        link = self._context.link
-        decision = self._policy.decide(op, message.dtype, message.nbytes, self._size, self._name, link)
+        decision = self._decide_alone(op, message.dtype, message.nbytes)
         if decision.codec is None or not message.nbytes:
             self._last = (op, decision.reason)
             return None, None

@@ -93,11 +93,11 @@ class VectorCalls(Engine):
 
     def _large(self, op: str, message: Message) -> dict[int, Decision]:
         """The peers whose messages are compressed, and how; what a pair decides, both its ends know."""
-        link, found = self._context.link, {}
+        found = {}
         for peer, count in enumerate(message.counts):
             nbytes = count * message.dtype.itemsize
             if peer != self._rank and nbytes >= self._min_nbytes:
-                decision = self._policy.decide(op, message.dtype, nbytes, self._size, self._name, link)
+                decision = self._decide_alone(op, message.dtype, nbytes)
                 if decision.codec is not None:
                     found[peer] = decision
         if not found:

@@ -56,9 +56,10 @@ async def recursive_doubling_allgather(rt, mine, blocks: list, owner_exact: bool
         peer = rt.rank ^ distance
         theirs = [owner ^ distance for owner in held]
         arriving = {
-            owner: [rt.recv(peer, chunk, owner) for chunk in rt.chunks(blocks[owner])] for owner in theirs
+            owner: [rt.recv(peer, chunk, owner ^ peer) for chunk in rt.chunks(blocks[owner])]
+            for owner in theirs
         }
-        sent = [rt.send(frame, peer, owner) for owner, frames in held.items() for frame in frames]
+        sent = [rt.send(frame, peer, owner ^ rt.rank) for owner, frames in held.items() for frame in frames]
         for owner, futures in arriving.items():
             held[owner] = [await future for future in futures]
             for frame, chunk in zip(held[owner], rt.chunks(blocks[owner]), strict=True):
