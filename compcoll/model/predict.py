@@ -60,7 +60,9 @@ class MirrorWorld(World):
         return self.carry(rt, frame, dest, (source, 0, tag))
 
 
-def predict(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int) -> float:
+def predict(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
+) -> float:
     """Seconds of a compressed collective.
 
     Parameters
@@ -83,7 +85,9 @@ def predict(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: s
 def _shared(call: Call, network: Link) -> Link:
     """A rank's part of its node's port: all ranks of a node use it at once, but for rings and chains."""
     if call.op in ("Alltoall", "Alltoallv"):
-        return Link(network.latency, network.bandwidth / min(call.ranks_per_node, call.size), network.overhead)
+        return Link(
+            network.latency, network.bandwidth / min(call.ranks_per_node, call.size), network.overhead
+        )
     return network
 
 
@@ -94,16 +98,16 @@ def _simulate(call: Call, profile: Profile, algorithm: str) -> float:
     if call.op in ("Alltoall", "Alltoallv"):
         return mirrored.run(lambda rt: alg.alltoall(rt, blocks, blocks))
     if call.op in ("Allgather", "Allgatherv"):
-        run = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
-        return mirrored.run(lambda rt: run(rt, block, blocks))
+        gather = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
+        return mirrored.run(lambda rt: gather(rt, block, blocks))
     if call.op.startswith("Reduce_scatter"):
         return mirrored.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
     if call.op == "Allreduce":
         return mirrored.run(lambda rt: alg.allreduce(rt, blocks, blocks, _SUM[algorithm]))
     world = World(size, profile)
     if call.op == "Bcast":
-        run = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
-        return world.run(lambda rt: run(rt, block, 0))
+        bcast = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
+        return world.run(lambda rt: bcast(rt, block, 0))
     if call.op in ("Gather", "Gatherv"):
         return world.run(lambda rt: alg.gather(rt, block, blocks, 0))
     if call.op in ("Scatter", "Scatterv"):
