@@ -4,6 +4,9 @@
 // and with the next 1 (the last coefficient's 1 is implied), which advances n past it.
 #pragma once
 #include "zfp.h"
+#if defined(__BMI2__) && !defined(__CUDACC__)
+#include <immintrin.h>
+#endif
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -72,33 +75,77 @@ CC_HD int encode_planes(BitWriter& out, int budget, int bits, Plane plane) {
   return 0;
 }
 
-// Reads planes from bit `pos` on, up to bit `end`; the words hold zeros from there on, 2 * size bits at
-// least. deposit(k, x) takes plane k where it may be other than zero.
-template <int size, class Deposit>
-CC_HD void decode_planes(const uint64_t* words, int pos, int end, int bits, Deposit deposit) {
-  int n = 0;
-  for (int k = bits - 1; k >= 0 && pos < end; k--) {
-    uint64_t x = low_bits(peek(words, pos), n);
-    pos += n;
-    while (n < size) {
-      uint64_t w = peek(words, pos);
-      if (!(w & 1)) {
-        pos++;
-        break;
-      }
-      int room = size - 1 - n;
-      w >>= 1;
-      int zeros = w ? trailing_zeros(w) : 64;
-      if (zeros > room) zeros = room;
-      pos += 1 + zeros + (zeros < room);
-      // A scan that meets the end leaves its 1 where it stands.
-      if (pos > end) zeros -= pos - end;
-      x |= uint64_t(1) << (n + zeros);
-      n += zeros + 1;
+// Reads one plane from bit `pos` < end on; the words hold zeros from bit `end` on, 2 * size at least.
+template <int size>
+CC_HD uint64_t decode_plane(const uint64_t* words, int& pos, int end, int& n) {
+  uint64_t x = low_bits(peek(words, pos), n);
+  pos += n;
+  while (n < size) {
+    uint64_t w = peek(words, pos);
+    if (!(w & 1)) {
+      pos++;
+      break;
     }
-    deposit(k, x);
+    w >>= 1;
+    int room = size - 1 - n;
+    int zeros = w ? trailing_zeros(w) : 64;
+    if (zeros > room) zeros = room;
+    pos += 1 + zeros + (zeros < room);
+    // A scan that meets the end leaves its 1 where it stands.
+    if (pos > end) zeros -= pos - end;
+    x |= uint64_t(1) << (n + zeros);
+    n += zeros + 1;
+  }
+  return x;
+}
+
+#if defined(__BMI2__) && !defined(__CUDACC__)
+// The same for 64 coefficients, without a loop over their 1s. Behind the first test a 0 stands for itself,
+// and a 1 is followed by the next test: so the first run of 1s of odd length ends the plane, and every
+// second 1 of a run is a test.
+inline uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
+  constexpr uint64_t even = 0x5555555555555555, odd = ~even, ones = ~uint64_t(0), seen = ones >> 7;
+  uint64_t x = _bzhi_u64(peek(words, pos), n);
+  if (n == 64) {
+    pos += 64;
+    return x;
+  }
+  int64_t some = -int64_t(peek(words, pos + n) & 1), room = 63 - n, got = 0;
+  uint64_t data = 0;
+  for (int at = pos + n + 1;;) {  // more than once only where a plane has many new 1s
+    // 57 bits are seen; the last one may be a 1 whose test is not.
+    uint64_t s = load<uint64_t>(reinterpret_cast<const char*>(words) + at / 8) >> at % 8;
+    uint64_t starts = s & ~(s << 1);
+    uint64_t from_even = s + (starts & even), from_odd = s + (starts & odd);
+    uint64_t ends = ((from_even & odd) | (from_odd & even)) & ~s & seen;
+    uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
+    uint64_t places = _bzhi_u64(~tests & (seen >> 1), _tzcnt_u64(ends));
+    int64_t count = _mm_popcnt_u64(places), left = room - got;
+    // Masks in place of branches, which nothing could predict.
+    int64_t implied = -int64_t(ends == 0) | ((left - count) >> 63);
+    bool more = (some & implied & (count - left)) < 0;
+    count += (left - count) & implied & -int64_t(!more);
+    uint64_t next = _bzhi_u64(_pext_u64(s, places), count);
+    int consumed = count + _mm_popcnt_u64(next);
+    data |= next << got;
+    got += count;
+    at += consumed;
+    if (__builtin_expect(more, 0)) continue;
+    pos += n + 1;
+    pos += int(some) & (at - pos);
+    int64_t over = end - pos;
+    over &= over >> 63;  // less than 0 where the scan met the end
+    data |= uint64_t(implied & 1) << ((room + over) & 63);
+    x |= (data & some) << n;
+    n += int(some & (got - implied));
+    return x;
   }
 }
+#else
+CC_HD uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
+  return decode_plane<64>(words, pos, end, n);
+}
+#endif
 
 }  // namespace zfp
 }  // namespace CC_LEVEL

@@ -62,25 +62,53 @@ template <class W>
 void difference(const uint8_t* in, size_t n, size_t dim, W* out) {
   size_t first = n < dim ? n : dim;
   memcpy(out, in, first * sizeof(W));
-  const uint8_t* predictor = in - dim * sizeof(W);
-  for (size_t i = first; i < n; i++)
-    out[i] = load<W>(in + i * sizeof(W)) - load<W>(predictor + i * sizeof(W));
+  const uint8_t* current = in + first * sizeof(W);
+  for (size_t i = 0; i < n - first; i++)
+    out[first + i] = load<W>(current + i * sizeof(W)) - load<W>(in + i * sizeof(W));
 }
 
-// Its inverse, in place.
+// Its inverse, in place, where dim is less than the lanes of a vector: sums over the lanes at distances
+// dim, 2 dim, 4 dim, ..., then the last dim sums of the vector before.
 template <class W>
-void integrate(W* w, uint32_t n, uint32_t dim) {
+void integrate_lanes(W* w, uint32_t n, uint32_t dim) {
   using V = typename Shape<W>::V;
-  if (dim != 1) {
-    for (uint32_t i = dim; i < n; i++) w[i] += w[i - dim];
-    return;
+  constexpr uint32_t lanes = Shape<W>::lanes;
+  V from[5], keep[5], carry, sum = {};
+  uint32_t steps = 0;
+  for (uint32_t s = dim; s < lanes; s *= 2, steps++)
+    for (uint32_t i = 0; i < lanes; i++) from[steps][i] = i - s, keep[steps][i] = i < s ? 0 : ~W(0);
+  for (uint32_t i = 0; i < lanes; i++) carry[i] = lanes - dim + i % dim;
+  for (uint32_t i = 0; i < n; i += lanes) {
+    V v = load<V>(w + i);
+    for (uint32_t s = 0; s < steps; s++) v += permute_by(v, from[s]) & keep[s];
+    sum = v + permute_by(sum, carry);
+    store<V>(w + i, sum);
   }
+}
+
+template <class W>
+void integrate_neighbours(W* w, uint32_t n) {
+  using V = typename Shape<W>::V;
   V sum = {};
-  for (uint32_t i = 0; i < block_words; i += Shape<W>::lanes) {
+  for (uint32_t i = 0; i < n; i += Shape<W>::lanes) {
     V v = prefix_sum(load<V>(w + i));
     store<V>(w + i, v + sum);
     sum += broadcast_last(v);
   }
+}
+
+// The inverse of stage 1, in place; w has room for a whole block.
+template <class W>
+void integrate(W* w, uint32_t n, uint32_t dim) {
+  using V = typename Shape<W>::V;
+  constexpr uint32_t lanes = Shape<W>::lanes;
+  constexpr bool shuffles = vector_nbytes > 16;  // by an index that is not a constant
+  if (dim == 1) return integrate_neighbours(w, n);
+  if (shuffles && dim < lanes) return integrate_lanes(w, n, dim);
+  uint32_t i = dim;
+  if (dim >= lanes)
+    for (; i + lanes <= n; i += lanes) store<V>(w + i, load<V>(w + i) + load<V>(w + i - dim));
+  for (; i < n; i++) w[i] += w[i - dim];
 }
 
 // Stages 2 to 4. Writes up to one vector past the end that it returns.

@@ -9,8 +9,6 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace {
 
-using Quads = vec<uint64_t, reals>;
-using Signed = vec<int32_t, reals>;
 template <class T> using Value = typename Real<T>::value;
 template <class T> using Scalar = typename Real<T>::real;
 template <class T> struct Bits { using type = vec<int32_t, reals>; };
@@ -45,22 +43,38 @@ V larger(V a, V b) { return a > b ? a : b; }
 
 template <class T>
 Value<T> value_of(HalfWords q, double step) {
-  return Real<T>::round(__builtin_convertvector((Signed)q, Doubles) * step);
+  return Real<T>::round(to_doubles((Integers)q) * step);
 }
 
-// False where a value would not come back within the tolerance.
+// Up to which |x| no check is needed, since rounding cannot carry x' past the bound (szp.h), in bits. Steps
+// next to the subnormal numbers, and numbers next to the overflow, are left to the check.
 template <class T>
-bool quantise(const char* src, double inverse, double step, typename Bits<T>::type tolerance, Block& q) {
-  typename Bits<T>::type error = {};
-  HalfWords h[2];
-  for (int i = 0; i < 2 * n32; i++) {
-    Value<T> x = Real<T>::load(src + i * reals * sizeof(T));
-    Quads u = szp_quantise<Doubles, Quads>(Real<T>::widen(x), inverse);
-    h[i % 2] = __builtin_convertvector(u, HalfWords);
-    error = larger(error, magnitude((typename Bits<T>::type)(x - value_of<T>(h[i % 2], step))));
-    if (i % 2) q.v[i / 2] = concat(h[0], h[1]);
+typename Bits<T>::type sure_bits(double step, double tolerance) {
+  constexpr bool narrow = sizeof(Scalar<T>) == 4;
+  constexpr double least = narrow ? 0x1p-130 : 0, most = narrow ? 0x1p+125 : 0x1p+1020;
+  double sure = (narrow ? szp_sure_float32 : szp_sure_float64) * step;
+  if (sizeof(T) == 2 || tolerance == 0 || step < least || step > most) sure = 0;
+  return floor_bits<T>(sure < most ? sure : most);
+}
+
+// False where something is above the limit: the values' error if they are checked, else they themselves.
+template <class T, bool checked>
+bool quantise(const char* src, double inverse, double step, typename Bits<T>::type limit, Block& q) {
+  typename Bits<T>::type most = {};
+  for (int i = 0; i < n32; i++) {
+    Value<T> x[2];
+    Quads u[2];
+    for (int k = 0; k < 2; k++) {
+      x[k] = Real<T>::load(src + (2 * i + k) * reals * sizeof(T));
+      u[k] = szp_quantise<Doubles, Quads>(Real<T>::widen(x[k]), inverse);
+    }
+    q.v[i] = low_words(u[0], u[1]);
+    for (int k = 0; k < 2; k++) {
+      Value<T> v = checked ? x[k] - value_of<T>(half(q.v[i], k), step) : x[k];
+      most = larger(most, magnitude((typename Bits<T>::type)v));
+    }
   }
-  return !any(error > tolerance);
+  return !any(most > limit);
 }
 
 template <class T>
@@ -88,26 +102,30 @@ int raw_nbytes(uint64_t n, uint64_t i) { return int((n - i < 32 ? n - i : 32) * 
 template <class T>
 double half_range(const char* src, uint64_t n, double& some) {
   using B = typename Bits<T>::type;
+  constexpr int chains = 4;  // hide the latency of minimum and maximum
   const B finite = floor_bits<T>(sizeof(Scalar<T>) == 8 ? 0x1.fffffffffffffp+1023 : 0x1.fffffep+127);
-  Value<T> lo = Value<T>{} + Scalar<T>(INFINITY), hi = -lo;
-  auto look = [&](const char* p) {
+  Value<T> lo[chains], hi[chains];
+  for (int k = 0; k < chains; k++) lo[k] = Value<T>{} + Scalar<T>(INFINITY), hi[k] = -lo[k];
+  auto look = [&](const char* p, int k) {
     Value<T> x = Real<T>::load(p);
-    B ok = magnitude((B)x) <= finite;
-    lo = (ok & (B)(x < lo)) ? x : lo;
-    hi = (ok & (B)(x > hi)) ? x : hi;
+    const B ok = magnitude((B)x) <= finite;
+    const Value<T> below = ok ? x : lo[k], above = ok ? x : hi[k];
+    lo[k] = below < lo[k] ? below : lo[k];
+    hi[k] = above > hi[k] ? above : hi[k];
   };
   uint64_t i = 0;
-  for (; i + reals <= n; i += reals) look(src + i * sizeof(T));
-  if (i < n) {
+  for (; i + chains * reals <= n; i += chains * reals)
+    for (int k = 0; k < chains; k++) look(src + (i + k * reals) * sizeof(T), k);
+  for (; i < n; i += reals) {
     alignas(64) char last[reals * sizeof(T)];
     for (int k = 0; k < reals; k++)
       memcpy(last + k * sizeof(T), src + (i + k < n ? i + k : n - 1) * sizeof(T), sizeof(T));
-    look(last);
+    look(last, 0);
   }
   double least = INFINITY, most = -INFINITY;
-  for (int k = 0; k < reals; k++) {
-    if (lo[k] < least) least = lo[k];
-    if (hi[k] > most) most = hi[k];
+  for (int k = 0; k < chains * reals; k++) {
+    if (lo[k / reals][k % reals] < least) least = lo[k / reals][k % reals];
+    if (hi[k / reals][k % reals] > most) most = hi[k / reals][k % reals];
   }
   some = most;
   return most * 0.5 - least * 0.5;
@@ -141,7 +159,7 @@ struct Encode {
     double tolerance = settle<T>(args, src, n);
     if (std::isnan(tolerance)) return UNREPRESENTABLE;
     const double step = from_bits(args->params[0]), inverse = 1 / step;
-    const auto limit = floor_bits<T>(tolerance);
+    const auto sure = sure_bits<T>(step, tolerance), limit = floor_bits<T>(tolerance);
     args->bound = tolerance;
     bool fits;
     Writer out = Writer::begin(args, dst, n, fits);
@@ -156,7 +174,8 @@ struct Encode {
         x = whole;
       }
       Block q;
-      bool within = quantise<T>(x, inverse, step, limit, q);
+      bool within = sizeof(T) > 2 && quantise<T, false>(x, inverse, step, sure, q);
+      if (!within) within = quantise<T, true>(x, inverse, step, limit, q);
       if (!out.put(within ? Coded(q, nbytes) : Coded(), x, nbytes)) return TOO_LARGE;
     }
     return out.at - static_cast<uint8_t*>(dst);
@@ -203,14 +222,7 @@ struct Decode {
 
   template <class T>
   static void put(const Value<T>* v, char* d) {
-    for (int i = 0; i < 2 * n32; i++) {
-      if constexpr (adding) {
-        char* to = d + i * sizeof(Value<T>);
-        store(to, load<Value<T>>(to) + v[i]);
-      } else {
-        Real<T>::store(d + i * reals * sizeof(T), v[i]);
-      }
-    }
+    for (int i = 0; i < 2 * n32; i++) deliver<T, adding>(d, i, v[i]);
   }
 };
 
@@ -286,7 +298,7 @@ struct Add {
         if (v[k] != v[k]) v[k] = Scalar<T>(NAN);  // which of two NaNs a sum keeps differs by machine
         else if (std::fabs(v[k]) > largest && std::isfinite(v[k])) largest = std::fabs(v[k]);
       }
-      Real<T>::store(whole + i * reals * sizeof(T), v);
+      Real<T>::store(whole + i * reals * sizeof(T), Real<T>::round(Real<T>::widen(v)));
     }
   }
 };
