@@ -50,7 +50,7 @@ format: $(VENV)/.lint  ## Format everything
 
 bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	@mkdir -p out
-	mpiexec -n $(RANKS) python -m benchmarks.alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
+	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
