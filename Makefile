@@ -9,11 +9,12 @@ FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-NATIVE := compcoll/_cpu.pyx setup.py $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp)
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp)
+NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint bench clean
+.PHONY: help demo test test-serial test-mpi lint format bench clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -40,11 +41,16 @@ lint: $(VENV)/.lint  ## Check style and types
 	ruff format --check
 	cython-lint --max-line-length 110 compcoll
 	mypy
-	clang-format --dry-run $(filter csrc/%,$(NATIVE))
+	@echo "clang-format: $$(clang-format --dry-run $(CSRC) 2>&1 | grep -c warning:) places differ; make format"
+
+format: $(VENV)/.lint  ## Format everything
+	ruff check --fix
+	ruff format
+	clang-format -i $(CSRC)
 
 bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	@mkdir -p out
-	mpiexec -n $(RANKS) python -m benchmarks.alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
+	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -233,7 +233,8 @@ def _memory(buffer) -> tuple[np.ndarray, MPI.Datatype | None]:
 
 
 def _mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
-    if dtype == dtypes.BFLOAT16:
+    # NumPy takes None, which BFLOAT16 can be, for float64.
+    if dtypes.BFLOAT16 is not None and dtype == dtypes.BFLOAT16:
         return _BFLOAT16_T
     if not dtype.isnative:
         return None

@@ -57,7 +57,7 @@ class Context:
         workers = _workers(node)
         self.workers = self.shadow.allreduce(workers, MPI.MIN)
         self.threads = _threads(workers)
-        self.advisor: Advisor | None = None
+        self.advisor: Advisor = None  # type: ignore[assignment]
         node.Free()
         self.pool = POOL
         self.multithreaded = self.shadow.allreduce(MPI.Query_thread(), MPI.MIN) == MPI.THREAD_MULTIPLE
@@ -77,7 +77,7 @@ class Context:
         return context
 
     def prepare_advisor(self) -> None:
-        """Have the model ready; collective. A stored profile of rank 0's is taken, else links are measured."""
+        """Have the model ready; collective. Rank 0's stored profile is taken, else links are measured."""
         if self.advisor is None:
             machine = self.shadow.bcast(load() if self.shadow.rank == 0 else None)
             if machine is None:

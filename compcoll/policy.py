@@ -169,7 +169,7 @@ class Policy:
     @property
     def asks_model(self) -> bool:
         """Whether any call depends on what the model says."""
-        rules = any("auto" == rule.codec or "pays" == rule.when for rule in self.rules)
+        rules = any(rule.codec == "auto" or rule.when == "pays" for rule in self.rules)
         return self.codec == "auto" or self.when == "pays" or rules
 
     @classmethod

@@ -7,7 +7,8 @@ import click
 from compcoll.cli.launch import benchmark, is_launched, relaunch
 
 OPERATIONS = (
-    "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter", "scatter",
+    "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter",
+    "scatter",
 )  # fmt: skip
 
 

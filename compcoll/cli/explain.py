@@ -46,6 +46,8 @@ def command(op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers) ->
     try:
         chosen = codec(spec)
         kind = dtypes.BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
+        if kind is None:
+            raise TypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes")
     except (TypeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     speed = expected_speed(chosen, kind, machine)
@@ -58,7 +60,9 @@ def _size(text: str) -> int:
     try:
         return int(float(text[:-1]) * factor) if factor else int(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is not a size such as 65536, 64K or 4M", param_hint="NBYTES") from None
+        raise click.BadParameter(
+            f"{text!r} is not a size such as 65536, 64K or 4M", param_hint="NBYTES"
+        ) from None
 
 
 def _show(advice, call, machine, spec: str, speed) -> None:
@@ -71,7 +75,8 @@ def _show(advice, call, machine, spec: str, speed) -> None:
         f"{1e6 * link.latency:.1f} us, {link.bandwidth / 1e9:.3f} GB/s"
     )
     console.print(
-        f"{spec}: encodes {speed.encode / 1e9:.2f}, decodes {speed.decode / 1e9:.2f} GB/s, ratio {speed.ratio:.2f}"
+        f"{spec}: encodes {speed.encode / 1e9:.2f}, decodes {speed.decode / 1e9:.2f} GB/s, "
+        f"ratio {speed.ratio:.2f}"
     )
     table = Table()
     for heading in ("algorithm", "chunk, KiB", "predicted, ms", "against plain MPI"):

@@ -114,7 +114,7 @@ def _codecs() -> dict[str, str]:
         except Exception as error:  # an entry point of somebody else may be broken
             result[name] = f"cannot be loaded: {error}"
             continue
-        paragraph = " ".join(inspect.getdoc(cls).partition("\n\n")[0].split()) if cls.__doc__ else ""
+        paragraph = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()) if cls.__doc__ else ""
         result[name] = (
             f"{'lossless' if cls.lossless else 'lossy'}. {paragraph.partition('. ')[0].rstrip('.')}"
         )

@@ -11,7 +11,9 @@ from compcoll.cli.launch import is_launched, relaunch
 
 @click.command()
 @click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Ranks to start.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: the user's cache]")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: the user's cache]"
+)
 @click.option("--here", is_flag=True, help="Use the ranks that mpiexec started; never start others.")
 @click.pass_context
 def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> None:
@@ -49,5 +51,7 @@ def _show(console, profile, path: Path) -> None:
     for name, link in (("between nodes", profile.network), ("inside a node", profile.node)):
         table.add_row(name, f"{1e6 * link.latency:.2f} us", f"{link.bandwidth / 1e9:.3f} GB/s", "")
     for name, speed in profile.codecs.items():
-        table.add_row(name, f"{speed.encode / 1e9:.2f} GB/s", f"{speed.decode / 1e9:.2f} GB/s", f"{speed.ratio:.2f}")
+        table.add_row(
+            name, f"{speed.encode / 1e9:.2f} GB/s", f"{speed.decode / 1e9:.2f} GB/s", f"{speed.ratio:.2f}"
+        )
     console.print(table)

@@ -38,10 +38,11 @@ class Advisor:
     ) -> Decision:
         """Complete a policy's decision on a collective; all ranks call it together."""
         key = (op, dtype, size_class(nbytes), decision)
-        speed, calls = self._speeds.get(key, (None, RENEW))
-        if calls >= RENEW:
-            speed, calls = self._agree(decision.codec, sample, dtype), 0
+        known = self._speeds.get(key)
+        if known is None or known[1] >= RENEW:
+            known = self._agree(decision.codec, sample, dtype), 0  # type: ignore[arg-type]
             self._advice.pop(key, None)
+        speed, calls = known
         self._speeds[key] = (speed, calls + 1)
         if key not in self._advice:
             self._advice[key] = self._ask(op, key[2], decision, speed, self.private.size)
@@ -51,9 +52,11 @@ class Advisor:
         """Complete a policy's decision on a message between two ranks, from the shared profile alone."""
         key = (op, dtype, size_class(nbytes), decision)
         if key not in self._advice:
-            speed = expected_speed(decision.codec, dtype, self.machine)
+            speed = expected_speed(decision.codec, dtype, self.machine)  # type: ignore[arg-type]
             advised = self._ask("Send", key[2], decision, speed, 2)
-            self._advice[key] = replace(advised, algorithm=decision.algorithm, chunk_nbytes=decision.chunk_nbytes)
+            self._advice[key] = replace(
+                advised, algorithm=decision.algorithm, chunk_nbytes=decision.chunk_nbytes
+            )
         return self._advice[key]
 
     def _ask(self, op: str, nbytes: int, decision: Decision, speed: CodecSpeed, size: int) -> Decision:

@@ -36,7 +36,9 @@ def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
-        codecs[key] = CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in (speed.encode, speed.decode, speed.ratio)))
+        codecs[key] = CodecSpeed(
+            *(comm.allreduce(x, MPI.MIN) for x in (speed.encode, speed.decode, speed.ratio))
+        )
     name = comm.bcast(fingerprint())
     return MachineProfile(name, network, node, codecs=codecs, source="compcoll tune")
 

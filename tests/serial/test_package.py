@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,15 @@ def test_version_is_that_of_the_installation():
     except ImportError:
         pytest.skip("compcoll runs from its source tree, not installed")
     assert installed == compcoll.__version__
+
+
+def test_every_folder_is_packaged():
+    """A package that is missing in this list works here, and is missing in wheels."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    ours = {p.parent for top in ("compcoll", "benchmarks") for p in (ROOT / top).rglob("*.py")}
+    names = {".".join(p.relative_to(ROOT).parts) for p in ours}
+    names = {n if n.startswith("compcoll") else f"compcoll.{n}" for n in names}
+    assert set(listed) == names | {"compcoll.csrc", "compcoll.csrc.cpu"}
 
 
 def test_every_include_of_the_sources_is_found():
@@ -67,3 +77,19 @@ def test_benchmarks_belong_to_the_package():
 
     assert benchmark("demo").__name__ == "compcoll.benchmarks.demo"
     assert benchmark("netlab").Lab.__module__ == "compcoll.benchmarks.netlab.lab"
+
+
+def test_float64_is_accelerated_without_ml_dtypes():
+    """Without that package there is no bfloat16, and NumPy takes None for float64."""
+    program = """
+import sys
+sys.modules["ml_dtypes"] = None
+import numpy as np
+from compcoll.buffers import parse
+for dtype in ("f2", "f4", "f8", "c16", "i4"):
+    assert parse(np.zeros(4, dtype)) is not None, dtype
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
