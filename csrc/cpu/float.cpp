@@ -29,7 +29,7 @@ CC_HD void split64(const uint8_t* src, Bytes64* plane) {
   using C = Chunk<dtype>;
   Bytes64 v[C::width], bytes[C::width];
   for (uint32_t i = 0; i < C::width; i++)
-    v[i] = map(load<Bytes64>(src + 64 * i),
+    v[i] = map(Bytes64::load(src + 64 * i),
                [](auto p) { return Bytes64::Part(C::F::turn(typename C::Words(p))); });
   to_planes<C::width>(v, bytes);
   for (uint32_t i = 0; i < C::width; i++) plane[C::planes - 1 - i] = bytes[i];
@@ -43,16 +43,16 @@ template <uint32_t dtype>
 CC_HD void join64(const uint8_t* const* plane, uint32_t at, uint8_t* dst) {
   using C = Chunk<dtype>;
   Bytes64 v[C::width], bytes[C::width];
-  for (uint32_t i = 0; i < C::width; i++) bytes[i] = load<Bytes64>(plane[C::planes - 1 - i] + at);
+  for (uint32_t i = 0; i < C::width; i++) bytes[i] = Bytes64::load(plane[C::planes - 1 - i] + at);
   if constexpr (dtype == FLOAT16) {
-    Bytes64 exponent = load<Bytes64>(plane[0] + at);
+    Bytes64 exponent = Bytes64::load(plane[0] + at);
     for (int i = 0; i < Bytes64::parts; i++)
       bytes[1].part[i] = C::F::upper(exponent.part[i], bytes[1].part[i]);
   }
   from_planes<C::width>(bytes, v);
   for (uint32_t i = 0; i < C::width; i++)
-    store(dst + 64 * i,
-          map(v[i], [](auto p) { return Bytes64::Part(C::F::turn_back(typename C::Words(p))); }));
+    map(v[i], [](auto p) { return Bytes64::Part(C::F::turn_back(typename C::Words(p))); })
+        .store(dst + 64 * i);
 }
 
 // Values to planes, and what varies in each.
@@ -71,7 +71,7 @@ void split(const uint8_t* src, uint32_t n, Chunk<dtype>& chunk, PlaneHeader* hea
     }
     split64<dtype>(in, v);
     for (uint32_t p = 0; p < C::planes; p++) {
-      store(chunk.plane[p] + i, v[p]);
+      v[p].store(chunk.plane[p] + i);
       any[p] = any[p] | v[p];
       all[p] = all[p] & v[p];
     }
