@@ -7,6 +7,12 @@
 #include "../lanes.h"
 
 namespace compcoll {
+#if defined(__AVX512BW__)
+constexpr bool slow_bmi2 = false;  // no such processor has AVX-512
+#else
+extern const bool slow_bmi2;
+#endif
+
 namespace CC_LEVEL {
 
 // As many vectors of the level as it takes. (One vector type of 64 bytes would do, but where the machine
@@ -67,21 +73,19 @@ CC_HD uint8_t reduce(Bytes64 v, F f) {
 // The low bits of `bits`, one after another, at the set bits of the mask; and back.
 CC_HD uint64_t deposit(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
-  return _pdep_u64(bits, mask);
-#else
+  if (!slow_bmi2) return _pdep_u64(bits, mask);
+#endif
   uint64_t result = 0;
   for (; mask; mask &= mask - 1, bits >>= 1) result |= (mask & -mask) & (0 - (bits & 1));
   return result;
-#endif
 }
 CC_HD uint64_t extract(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
-  return _pext_u64(bits, mask);
-#else
+  if (!slow_bmi2) return _pext_u64(bits, mask);
+#endif
   uint64_t result = 0;
   for (int k = 0; mask; mask &= mask - 1, k++) result |= uint64_t((bits & mask & -mask) != 0) << k;
   return result;
-#endif
 }
 
 // The uppermost bit of each byte.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "float_plane.h"
+#include "sink.h"
 #include "table.h"
 
 namespace compcoll {
@@ -156,8 +157,8 @@ int64_t encode(Args* args, const uint8_t* src, uint8_t* dst) {
   return out - dst;
 }
 
-template <uint32_t dtype>
-int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, uint8_t* dst) {
+template <uint32_t dtype, class Sink>
+int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, Sink& sink) {
   using C = Chunk<dtype>;
   uint64_t nbytes = args->nbytes(), chunks = (nbytes + chunk_nbytes - 1) / chunk_nbytes;
   uint64_t at = (chunks + 1) / 2 * 8;
@@ -173,7 +174,8 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
       memset(tail + (end - at), 0, decode_slack);
       in = tail;
     }
-    if (!decode_chunk<dtype>(in, end - at, n, dst + c * chunk_nbytes)) return BAD_STREAM;
+    if (!decode_chunk<dtype>(in, end - at, n, sink.room(c * chunk_nbytes))) return BAD_STREAM;
+    sink.done(c * chunk_nbytes, n * C::width);
     at = end;
   }
   return at == payload_nbytes ? 0 : BAD_STREAM;
@@ -191,23 +193,33 @@ int64_t encode_any(Args* args, const void* source, void* target) {
   }
 }
 
-int64_t decode_any(const Args* args, const void* source, uint64_t nbytes, void* target) {
+template <class Sink>
+int64_t decode_to(const Args* args, const void* source, uint64_t nbytes, Sink sink) {
   auto payload = static_cast<const uint8_t*>(source);
-  auto dst = static_cast<uint8_t*>(target);
   if (args->params[0] != version || args->params[1]) return BAD_STREAM;
   switch (args->dtype) {
-    case FLOAT16: return decode<FLOAT16>(args, payload, nbytes, dst);
-    case BFLOAT16: return decode<BFLOAT16>(args, payload, nbytes, dst);
-    case FLOAT32: case COMPLEX64: return decode<FLOAT32>(args, payload, nbytes, dst);
-    case FLOAT64: case COMPLEX128: return decode<FLOAT64>(args, payload, nbytes, dst);
+    case FLOAT16: return decode<FLOAT16>(args, payload, nbytes, sink);
+    case BFLOAT16: return decode<BFLOAT16>(args, payload, nbytes, sink);
+    case FLOAT32: case COMPLEX64: return decode<FLOAT32>(args, payload, nbytes, sink);
+    case FLOAT64: case COMPLEX128: return decode<FLOAT64>(args, payload, nbytes, sink);
     default: return BAD_STREAM;
   }
+}
+
+int64_t decode_any(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  return decode_to(args, payload, nbytes, StoreSink{static_cast<uint8_t*>(dst)});
+}
+
+int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  if (!can_accumulate(args)) return UNSUPPORTED;
+  return decode_to(args, payload, nbytes, AddSink<chunk_nbytes>(args, dst));
 }
 
 }  // namespace
 }  // namespace floats
 
-extern const Codec float_codec = {"float", floats::encode_any, floats::decode_any, nullptr, nullptr};
+extern const Codec float_codec = {"float", floats::encode_any, floats::decode_any,
+                                  floats::decode_add, nullptr};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll
