@@ -171,7 +171,8 @@ inline void get_planes(Block& z, int g, int width, const uint8_t* src) {
     uint64_t t = 0;
     for (int i = width < 8 ? width - 1 : 7; i >= 0; i--) t |= uint64_t(src[4 * i + j]) << 8 * i;
     t = szp_transpose(t);
-    for (int i = 0; i < 8; i++) z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
+    for (int i = 0; i < 8; i++)
+      z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
   }
 }
 #endif
