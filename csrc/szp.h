@@ -35,6 +35,7 @@
 // given those of the absolute bound, or 0, in place of the step.
 #pragma once
 #include "abi.h"
+#include "bits.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -81,10 +82,7 @@ CC_HD uint32_t szp_width(uint32_t first, uint32_t others, uint32_t plain, int ra
 // the encoder's check refuses.
 template <class D, class U>
 CC_HD U szp_quantise(D x, double inverse) {
-  D r = x * inverse + szp_magic;
-  U u;
-  __builtin_memcpy(&u, &r, sizeof u);
-  return u;
+  return bit_cast<U>(x * inverse + szp_magic);
 }
 
 // S is L with a sign.

@@ -15,7 +15,7 @@ struct Encode {
   int64_t run(uint64_t n) const {
     double tolerance = settle<T>(args, src, n);
     if (tolerance != tolerance) return UNREPRESENTABLE;
-    const double step = from_bits(args->params[0]), inverse = 1 / step;
+    const double step = bit_cast<double>(args->params[0]), inverse = 1 / step;
     const auto sure = sure_bits<T>(step, tolerance), limit = floor_bits<T>(tolerance);
     args->bound = tolerance;
     bool fits;
@@ -49,7 +49,7 @@ struct Decode {
   template <class T>
   int64_t run(uint64_t n) const {
     constexpr int element = adding ? sizeof(Scalar<T>) : sizeof(T);
-    const double step = from_bits(args->params[0]);
+    const double step = bit_cast<double>(args->params[0]);
     bool sound;
     Reader in = Reader::begin(payload, nbytes, n, sound);
     if (!sound || !valid_step(step)) return BAD_STREAM;
@@ -93,7 +93,7 @@ struct Add {
 
   template <class T>
   int64_t run(uint64_t n) const {
-    const double step = from_bits(args->params[0]);
+    const double step = bit_cast<double>(args->params[0]);
     bool sound[2], fits;
     Reader ina = Reader::begin(a, a_nbytes, n, sound[0]), inb = Reader::begin(b, b_nbytes, n, sound[1]);
     if (!sound[0] || !sound[1] || !valid_step(step)) return BAD_STREAM;

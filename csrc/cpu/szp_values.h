@@ -11,25 +11,13 @@ template <class T> using Scalar = typename Real<T>::real;
 template <class T> struct Bits { using word = int32_t; using type = vec<word, reals>; };
 template <> struct Bits<double> { using word = int64_t; using type = vec<word, reals>; };
 
-double from_bits(uint64_t u) {
-  double d;
-  memcpy(&d, &u, 8);
-  return d;
-}
-
-uint64_t to_bits(double d) {
-  uint64_t u;
-  memcpy(&u, &d, 8);
-  return u;
-}
-
 bool valid_step(double s) { return s >= szp_bound_min && s <= 2 * szp_bound_max; }
 
 // Bits of the largest number of the type that is not above d >= 0: comparing with it is comparing with d.
 template <class T>
 typename Bits<T>::type floor_bits(double d) {
   Scalar<T> r = Scalar<T>(d);
-  auto lower = load<typename Bits<T>::word>(&r);
+  auto lower = bit_cast<typename Bits<T>::word>(r);
   return typename Bits<T>::type{} + (double(r) > d ? lower - 1 : lower);
 }
 
@@ -132,17 +120,17 @@ double half_range(const char* src, uint64_t n, double& some) {
 // is 0 for equal values: then the step is chosen so that they come back as they were.
 template <class T>
 double settle(Args* args, const char* src, uint64_t n) {
-  double bound = from_bits(args->params[0]), step = szp_steps * bound;
+  double bound = bit_cast<double>(args->params[0]), step = szp_steps * bound;
   if (args->params[1]) {
     double some, range = half_range<T>(src, n, some);
     // Roundings upwards are taken back: the bound is never more than was asked for.
-    bound = from_bits(args->params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
+    bound = bit_cast<double>(args->params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
     if (bound > szp_bound_max) bound = szp_bound_max;
     step = szp_steps * bound;
     if (!(range > 0)) step = __builtin_fabs(some) > 0 ? __builtin_fabs(some) : 1;
     if (step > 2 * szp_bound_max) step = 1;  // no finite value, or one too large
   }
-  args->params[0] = to_bits(step);
+  args->params[0] = bit_cast<uint64_t>(step);
   return valid_step(step) && bound >= 0 ? bound : __builtin_nan("");
 }
 
