@@ -16,7 +16,8 @@
 //   q = nearest even integer to x * (1 / step), all in float64
 //   integers     zigzag(q[i]);  differences  zigzag(q[i] - q[i - 1]) mod 2^32, q[-1] = 0
 //   x' = q * step in float64, rounded to the type (16-bit ones by way of float32)
-// Behind the last value, its q repeats.
+// Behind the last value, its q repeats. Widening and rounding keep subnormal numbers, which a GPU told to
+// flush them does not do by itself.
 //
 // Error: step = 2 * bound * (1 - 2^-7), a little less than it could be, so that rounding x' to its type
 // does not carry values past the bound, for float32 as long as |q| <= 2^16. The encoder forms x' as the

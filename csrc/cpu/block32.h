@@ -31,8 +31,8 @@ inline Words spread_last(Words w) {
   return (Words)_mm512_permutexvar_epi32(_mm512_set1_epi32(15), (__m512i)w);
 }
 template <class V>
-inline bool any(V mask) {
-  if constexpr (sizeof mask == 64) return _mm512_movepi64_mask((__m512i)mask);
+inline bool any(V mask) {  // of lanes that are 0 or -1
+  if constexpr (sizeof mask == 64) return _mm512_movepi32_mask((__m512i)mask);
   else return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 }
 #elif defined(__AVX2__)

@@ -3,7 +3,9 @@
 #pragma once
 #if defined(__SSE2__)
 #include <immintrin.h>
-#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns of its own header
+#endif
+#if !defined(__clang__)  // g++ 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 

@@ -100,6 +100,7 @@ struct Add {
     Writer out = Writer::begin(args, dst, n, fits);
     if (!fits) return TOO_LARGE;
     double largest = 0;
+    SignedWords most = {};
     for (uint64_t i = 0; i < n; i += 32) {
       const int raw = raw_nbytes<T>(n, i);
       const uint8_t *pa, *pb;
@@ -108,7 +109,7 @@ struct Add {
       alignas(64) char whole[32 * sizeof(T)];
       Block q;
       Coded sum;
-      if (wa != szp_raw && wb != szp_raw && sum_integers(ina, wa, pa, inb, wb, pb, q, largest, step))
+      if (wa != szp_raw && wb != szp_raw && sum_integers(ina, wa, pa, inb, wb, pb, q, most))
         sum = Coded(q, raw);
       if (sum.width == szp_raw) {
         Value<T> va[2 * n32], vb[2 * n32];
@@ -119,31 +120,27 @@ struct Add {
       if (!out.put(sum, whole, raw)) return TOO_LARGE;
     }
     if (ina.at != ina.end || inb.at != inb.end) return BAD_STREAM;
+    for (int k = 0; k < lanes32; k++)
+      if ((most[k] + 1.0) * step > largest) largest = (most[k] + 1.0) * step;
     args->bound = largest * Real<T>::unit * (1 + 0x1p-9) + 2 * Real<T>::tiny;
     return out.at - static_cast<uint8_t*>(dst);
   }
 
-  // False where a sum leaves 32 bits.
+  // False where a sum leaves 32 bits; `most` are the largest |q| that a lane has seen, or 1 less.
   static bool sum_integers(const Reader& ina, int wa, const uint8_t* pa, const Reader& inb, int wb,
-                           const uint8_t* pb, Block& q, double& largest, double step) {
+                           const uint8_t* pb, Block& q, SignedWords& most) {
     Block qa, qb;
     ina.integers(wa, pa, qa);
     inb.integers(wb, pb, qb);
-    vec<int32_t, lanes32> most = {};
-    Words overflow = {};
+    SignedWords seen = most, overflow = {};
     for (int i = 0; i < n32; i++) {
       q.v[i] = qa.v[i] + qb.v[i];
-      overflow |= (qa.v[i] ^ q.v[i]) & (qb.v[i] ^ q.v[i]);
-      auto s = (vec<int32_t, lanes32>)q.v[i];
-      most = larger(most, s ^ (s >> 31));  // |s| or |s| - 1
+      overflow |= (SignedWords)((qa.v[i] ^ q.v[i]) & (qb.v[i] ^ q.v[i]));
+      const auto s = (SignedWords)q.v[i];
+      seen = larger(seen, s ^ (s >> 31));
     }
-    uint32_t over = 0, m = 0;
-    for (int i = 0; i < lanes32; i++) {
-      over |= overflow[i];
-      m = m > uint32_t(most[i]) ? m : most[i];
-    }
-    if (over >> 31) return false;
-    if ((m + 1.0) * step > largest) largest = (m + 1.0) * step;
+    if (any(overflow < 0)) return false;
+    most = seen;
     return true;
   }
 
