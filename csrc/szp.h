@@ -20,7 +20,7 @@
 // flush them does not do by itself.
 //
 // Error: step = 2 * bound * (1 - 2^-7), a little less than it could be, so that rounding x' to its type
-// does not carry values past the bound, for float32 as long as |q| <= 2^16. The encoder forms x' as the
+// does not carry values past the bound, for float32 as long as |q| <= 65000. The encoder forms x' as the
 // decoder does, and a block in which |x - x'| <= bound does not hold for each value, exactly, is stored
 // unchanged: values too large for q, those that rounding harms all the same, and non-finite ones, whose
 // bits survive. |x - x'| is exact in the type itself wherever it is close to the bound, because x and x'
