@@ -210,6 +210,7 @@ def _decide(
     chosen = codec(spec)
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
+    chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     names = ALGORITHMS[op]
     fixed = rule.algorithm if rule.algorithm in names else None
     algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
