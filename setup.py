@@ -1,5 +1,6 @@
 """One extension, its codec sources compiled once per instruction-set level and chosen at run time."""
 
+import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
@@ -8,10 +9,14 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
-CFLAGS = ["-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
+CFLAGS = [
+    "-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden",
+    "-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized",
+]  # fmt: skip
 LEVELS = {"baseline": []}
 if X86:
     LEVELS["avx2"] = ["-march=x86-64-v3"]
@@ -25,8 +30,11 @@ class BuildLevels(build_ext):
     """Compiles PER_LEVEL once for each of LEVELS, in parallel, and links the objects into the extension."""
 
     def build_extension(self, ext):
+        built = self.get_ext_fullpath(ext.name)
+        if not (self.force or newer_group([*ext.sources, *ext.depends], built, "newer")):
+            return
         jobs = [(name, flags, source) for name, flags in LEVELS.items() for source in PER_LEVEL]
-        with ThreadPoolExecutor() as pool:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self.compile_level(ext, *job), jobs))
         ext.extra_objects = [path for group in objects for path in group]
         super().build_extension(ext)
@@ -48,7 +56,7 @@ extension = Extension(
     include_dirs=["csrc"],
     define_macros=[("CC_X86", "1")] if X86 else [],
     extra_compile_args=CFLAGS,
-    depends=[*HEADERS, *PER_LEVEL],
+    depends=["setup.py", *HEADERS, *PER_LEVEL],
     language="c++",
 )
 

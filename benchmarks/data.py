@@ -52,6 +52,15 @@ def codec_list(text: str) -> list[str]:
     return specs
 
 
+def element_type(name: str) -> np.dtype:
+    """The dtype of that name, bfloat16 among them where ml_dtypes is installed."""
+    if name not in ("bf16", "bfloat16"):
+        return np.dtype(name)
+    import ml_dtypes
+
+    return np.dtype(ml_dtypes.bfloat16)
+
+
 def source(file: str | Path | None, dtype: np.dtype, rank: int) -> Source:
     """Values for one rank, repeated where more are asked for than there are.
 

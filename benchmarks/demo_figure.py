@@ -61,7 +61,7 @@ def _errors(axes, runs, styles, errors, label: str) -> None:
     axes.grid(alpha=0.3)
     low, high = axes.get_ylim()
     if axes.get_yscale() == "log":  # room for the legend above the curves
-        axes.set_ylim(low, high * (high / low) ** 0.4)
+        axes.set_ylim(low, high * (high / low) ** (0.12 * len(runs)))
     axes.legend(loc="upper right")
 
 

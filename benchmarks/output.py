@@ -20,7 +20,7 @@ _COLUMNS = (
 )
 
 
-def describe(comm: MPI.Comm, operation: str, data: str | None, dtype: str) -> dict[str, object]:
+def describe(comm: MPI.Comm, operation: str, data: str | None, dtype: np.dtype | str) -> dict[str, object]:
     """Operation, data, machine and versions; collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = comm.allreduce(int(node.rank == 0))

@@ -20,7 +20,8 @@ from compcoll.runtime.base import Runtime
 __all__ = ["Call"]
 
 _ALLGATHER = {"ring": alg.ring_allgather, "recursive_doubling": alg.recursive_doubling_allgather}
-_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum}
+_BCAST = {"chain": alg.chain_bcast, "tree": alg.tree_bcast}
+_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 
 
 @dataclass
@@ -39,6 +40,10 @@ class Call:
         ``body(runtime, decision, owner_exact)`` is the algorithm's coroutine.
     messages : list of Message
         What has to be finished afterwards.
+    sample : numpy.ndarray or None
+        A block that this rank sends, for the model to look at.
+    summands : list of numpy.ndarray
+        What this rank contributes to a reduction.
     """
 
     dtype: np.dtype
@@ -46,6 +51,8 @@ class Call:
     empty: bool
     body: Callable[[Runtime, Decision, bool], Coroutine]
     messages: list[Message] = field(default_factory=list)
+    sample: np.ndarray | None = None
+    summands: list[np.ndarray] = field(default_factory=list)
 
     def finish(self) -> None:
         """Write through what could not be written in place."""
@@ -61,9 +68,10 @@ def bcast(rank: int, size: int, buf, root: int) -> Call | None:
 
     def body(rt, decision, owner_exact):
         keeps = rank != root or decision.codec.lossless or owner_exact
-        return alg.chain_bcast(rt, block if keeps else message.target(0), root, owner_exact)
+        into = block if keeps else message.target(0)
+        return _BCAST[decision.algorithm](rt, into, root, owner_exact)
 
-    return Call(message.dtype, message.nbytes, not message.nbytes, body, [message])
+    return Call(message.dtype, message.nbytes, not message.nbytes, body, [message], block)
 
 
 def allgather(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -85,7 +93,7 @@ def _allgather(rank: int, sendbuf, recv: Message | None) -> Call | None:
     def body(rt, decision, owner_exact):
         return _ALLGATHER[decision.algorithm](rt, mine, blocks, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv], mine)
 
 
 def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -100,7 +108,7 @@ def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.alltoall(rt, blocks, targets)
 
-    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv], blocks[0])
 
 
 def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -117,7 +125,8 @@ def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.gather(rt, mine, blocks, root)
 
-    return Call(send.dtype, send.nbytes, not send.nbytes, body, [recv] if recv is not None else [])
+    messages = [recv] if recv is not None else []
+    return Call(send.dtype, send.nbytes, not send.nbytes, body, messages, mine)
 
 
 def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -134,7 +143,7 @@ def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     def body(rt, decision, owner_exact):
         return alg.scatter(rt, blocks, mine, root)
 
-    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes, not recv.nbytes, body, [recv], blocks[0] if blocks else None)
 
 
 def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -150,7 +159,7 @@ def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
         column_sum = _SUM[decision.algorithm]
         return alg.allreduce(rt, _cut(source, size), _cut(target, size), column_sum, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes // size, not recv.nbytes, body, [recv])
+    return Call(recv.dtype, recv.nbytes // size, not recv.nbytes, body, [recv], source, [source])
 
 
 def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -169,7 +178,8 @@ def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
         blocks = _cut(target, size) if target is not None else None
         return alg.reduce(rt, _cut(source, size), blocks, root, _SUM[decision.algorithm])
 
-    return Call(send.dtype, send.nbytes // size, not send.nbytes, body, [recv] if recv is not None else [])
+    messages = [recv] if recv is not None else []
+    return Call(send.dtype, send.nbytes // size, not send.nbytes, body, messages, source, [source])
 
 
 def reduce_scatter_block(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -211,7 +221,7 @@ def _reduce_scatter(rank: int, blocks: list[np.ndarray], sendbuf, recvbuf) -> Ca
         await rt.copy(into, target)
 
     nbytes = max(b.nbytes for b in blocks)
-    return Call(recv.dtype, nbytes, not nbytes, body, [recv])
+    return Call(recv.dtype, nbytes, not nbytes, body, [recv], blocks[0], blocks)
 
 
 def _split(send: Message, counts) -> list[np.ndarray]:
@@ -220,7 +230,9 @@ def _split(send: Message, counts) -> list[np.ndarray]:
     per_entry = send.counts[0] // max(send.entries, 1)
     ends = np.cumsum([n * per_entry for n in counts]).tolist()
     if ends[-1] != whole.size:
-        raise ValueError(f"recvcounts add up to {ends[-1] // per_entry}, and the send count is {send.entries}")
+        raise ValueError(
+            f"recvcounts add up to {ends[-1] // per_entry}, and the send count is {send.entries}"
+        )
     return [whole[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import Any
 
 from mpi4py import MPI
 
 from compcoll.messages import Inbox
+from compcoll.model.ask import Advisor
+from compcoll.model.profile import MachineProfile, load
+from compcoll.model.tune import measure_links
 from compcoll.runtime.pool import Pool
 
 __all__ = ["Context"]
@@ -37,6 +41,10 @@ class Context:
         For calls in which some ranks have no part, so that a count of calls would differ.
     multithreaded : bool
         Whether all ranks may call MPI from several threads.
+    ranks_per_node, workers : int
+        The most of any node, and the fewest threads of any rank.
+    advisor : Advisor or None
+        What the model says, where a policy asks for it.
     threads : ThreadPoolExecutor or None
         Workers for encoding and decoding, where each rank of a node has cores to spare.
     """
@@ -44,25 +52,40 @@ class Context:
     def __init__(self, comm: MPI.Intracomm):
         self.shadow = MPI.Intracomm(comm).Dup()
         node = self.shadow.Split_type(MPI.COMM_TYPE_SHARED)
-        self.link = "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
-        self.threads = _threads(_workers(node))
+        self.ranks_per_node = self.shadow.allreduce(node.Get_size(), MPI.MAX)
+        self.link = (
+            "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
+        )
+        workers = _workers(node)
+        self.workers = self.shadow.allreduce(workers, MPI.MIN)
+        self.threads = _threads(workers)
+        self.advisor: Advisor = None  # type: ignore[assignment]
         node.Free()
         self.pool = POOL
         self.multithreaded = self.shadow.allreduce(MPI.Query_thread(), MPI.MIN) == MPI.THREAD_MULTIPLE
         self.pairs = self.shadow.Dup()
         self.inbox = Inbox(MPI.Intracomm(comm))
         self.calls = self.streams = 0
-        self._tags = self.shadow.Get_attr(MPI.TAG_UB) // 65
+        largest_tag: Any = self.shadow.Get_attr(MPI.TAG_UB)
+        self._tags: int = largest_tag // 65
         self.pairwise_tags = (64 * self._tags, 1)
 
     @classmethod
     def of(cls, comm: MPI.Intracomm) -> Context:
         """The context of a communicator, made where there is none yet; collective."""
-        context = comm.Get_attr(_keyval())
+        context: Any = comm.Get_attr(_keyval())
         if context is None:
             context = cls(comm)
             comm.Set_attr(_keyval(), context)
         return context
+
+    def prepare_advisor(self) -> None:
+        """Have the model ready; collective. Rank 0's stored profile is taken, else links are measured."""
+        if self.advisor is None:
+            machine = self.shadow.bcast(load() if self.shadow.rank == 0 else None)
+            if machine is None:
+                machine = MachineProfile("measured", *measure_links(self.shadow), source="when it was needed")
+            self.advisor = Advisor(self.shadow, machine, self.ranks_per_node, self.workers)
 
     def free(self) -> None:
         """Free the private communicators; collective."""
@@ -86,7 +109,7 @@ def _keyval() -> int:
     return MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, context: context.free())
 
 
-def _workers(node: MPI.Intracomm) -> int:
+def _workers(node: MPI.Comm) -> int:
     """Threads for each rank: the cores that no rank of the node runs on, shared out; at most 8."""
     if "COMPCOLL_THREADS" in os.environ:
         return max(0, int(os.environ["COMPCOLL_THREADS"]))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import isnan
 from time import perf_counter
+from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from compcoll import buffers
@@ -21,12 +24,15 @@ from compcoll.runtime.mpi import MPIRuntime
 
 __all__ = ["Engine"]
 
+# Any to type checkers: `super()` finds the methods of mpi4py's class that it is mixed into.
+_Mixin: Any = object
 
-class Engine:
+
+class Engine(_Mixin):
     """The state of an accelerated communicator and what all its methods do."""
 
     # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
-    _context: Context | None = None
+    _context: Context = None  # type: ignore[assignment]
     _policy = Policy()
     _strict = _owner_exact = False
     _rank, _size = 0, 1
@@ -48,10 +54,16 @@ class Engine:
             self._last = Report(op, False, reason)
         return self._last
 
+    @property
+    def workers(self) -> int:
+        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        return self._context.workers if self._context else 0
+
     def _setup(self, make: Callable[[], Policy], strict: bool, owner_exact: bool) -> None:
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         context = Context.of(self)
-        error, policy = None, None
+        error: Exception | None = None
+        policy = self._policy
         try:
             policy = make()
             text = repr((policy, bool(strict), bool(owner_exact)))
@@ -63,6 +75,8 @@ class Engine:
         if len(set(texts)) > 1:
             other = next(rank for rank, theirs in enumerate(texts) if theirs != text)
             raise PolicyError(f"rank {other} has {texts[other]}, and rank {context.shadow.rank} has {text}")
+        if policy.asks_model:
+            context.prepare_advisor()
         self._context, self._policy = context, policy
         self._strict, self._owner_exact = bool(strict), bool(owner_exact)
         self._rank, self._size = self.Get_rank(), self.Get_size()
@@ -119,14 +133,29 @@ class Engine:
         return False
 
     def _decide(self, op: str, call: Call) -> Decision:
-        return self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, self._context.link)
+        context = self._context
+        decision = self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, context.link)
+        if decision.ask and decision.codec is not None:
+            decision = context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
+        if decision.codec is not None and decision.algorithm == "compressed":
+            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
+            decision = replace(decision, codec=agreed)
+        return decision
+
+    def _decide_alone(self, op: str, dtype: np.dtype, nbytes: int) -> Decision:
+        """The decision on a message that only its two ends know of."""
+        context = self._context
+        decision = self._policy.decide(op, dtype, nbytes, self._size, self._name, context.link)
+        if not decision.ask or decision.codec is None:
+            return decision
+        return context.advisor.decide_alone(op, dtype, nbytes, decision)
 
     def _runtime(
         self, decision: Decision | None, comm: MPI.Intracomm | None = None, tags=(0, 1 << 62)
     ) -> MPIRuntime:
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""
         context = self._context
-        work = HostWork(decision.codec if decision else _RAW, context.pool)
+        work = HostWork(decision.codec if decision and decision.codec else _RAW, context.pool)
         chunk_nbytes = decision.chunk_nbytes if decision else 1
         return MPIRuntime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
 
@@ -145,7 +174,7 @@ class Engine:
             self._last = _report(op, decision, rt, perf_counter() - start)
         if self._strict and rt.work.fallbacks:
             raise FallbackError(
-                f"{op}: {rt.work.fallbacks} chunks hold values that {decision.codec.spec} cannot carry"
+                f"{op}: {rt.work.fallbacks} chunks hold values that {rt.work.codec.spec} cannot carry"
             )
 
 
@@ -156,7 +185,7 @@ def _report(op: str, decision: Decision | None, rt: MPIRuntime, seconds: float) 
     work = rt.work
     reason, spec, algorithm = "received as it came", None, "stream"
     if decision is not None:
-        reason, spec, algorithm = decision.reason, decision.codec.spec, decision.algorithm
+        reason, spec, algorithm = decision.reason, work.codec.spec, decision.algorithm
     return Report(
         op, True, reason, spec, algorithm, rt.raw_nbytes, rt.wire_nbytes,
         rt.messages, dict(work.used), work.fallbacks, None if isnan(work.bound) else work.bound,

@@ -100,7 +100,7 @@ def pack_header(
     flags = (CHECKSUM if checksum else 0) | (FALLBACK if fallback else 0)
     dims = (*shape, 1, 1, 1)[:3]
     _HEADER.pack_into(
-        frame, 0, MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
+        frame.data, 0, MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
         *params, *dims, payload_nbytes, bound, value, 0,
     )  # fmt: skip
     frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
@@ -126,7 +126,7 @@ def inspect(frame) -> FrameInfo:
     data = as_bytes(frame)
     if data.size < HEADER_NBYTES:
         raise FrameError(f"{data.size} bytes are no frame: its header alone has {HEADER_NBYTES}")
-    magic, version, flags, code, ndim, name, p0, p1, *rest = _HEADER.unpack_from(data)
+    magic, version, flags, code, ndim, name, p0, p1, *rest = _HEADER.unpack_from(data.data)
     *dims, payload_nbytes, bound, checksum, own = rest
     if magic != MAGIC:
         raise FrameError(f"magic bytes are {magic!r}, not {MAGIC!r}")

@@ -35,7 +35,7 @@ async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: in
     end = frame.data.size + _TRAILER.size
     envelope = rt.work.pool.get(end + 1)[: end + (1 - end % 2)]
     envelope[: frame.data.size] = frame.data
-    _TRAILER.pack_into(envelope, frame.data.size, block.size, stream)
+    _TRAILER.pack_into(envelope.data, frame.data.size, block.size, stream)
     sent = rt.request(user.Isend([envelope, MPI.BYTE], dest, tag))
     rt.note_sent(first.nbytes, envelope.size)
     await send_chunks(rt, others, dest, stream)
@@ -64,7 +64,7 @@ class Taken:
     def _open(self, info: FrameInfo) -> None:
         end = info.frame_nbytes + _TRAILER.size
         if self.data.size == end + (1 - end % 2):
-            self.n, self.stream = _TRAILER.unpack_from(self.data, info.frame_nbytes)
+            self.n, self.stream = _TRAILER.unpack_from(self.data.data, info.frame_nbytes)
             self.info = info
 
     def scratch(self) -> Message:

@@ -62,7 +62,7 @@ class PointToPoint(Probes):
             self._to_mpi(super().Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
             self._refuse_envelope(recvbuf, status)
             return
-        plain = []
+        plain: list[tuple[MPI.Request, MPI.Status | None]] = []
         if decision is None:
             plain.append((self._to_mpi(super().Isend, sendbuf, dest, sendtag), None))
         if recv is None:
@@ -155,8 +155,7 @@ class PointToPoint(Probes):
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
-        link = self._context.link
-        decision = self._policy.decide(op, message.dtype, message.nbytes, self._size, self._name, link)
+        decision = self._decide_alone(op, message.dtype, message.nbytes)
         if decision.codec is None or not message.nbytes:
             self._last = (op, decision.reason)
             return None, None

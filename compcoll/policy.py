@@ -38,11 +38,11 @@ __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_po
 MIN_NBYTES = 64 << 10
 CHUNK_LIMITS = (64 << 10, 1 << 20)
 
+_SUMS = ("ring", "direct", "compressed")
 ALGORITHMS = {
-    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain",),
+    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain", "tree"),
     "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
-    "Reduce_scatter": ("ring", "direct"), "Reduce_scatter_block": ("ring", "direct"),
-    "Allreduce": ("ring", "direct"), "Reduce": ("ring", "direct"),
+    "Reduce_scatter": _SUMS, "Reduce_scatter_block": _SUMS, "Allreduce": _SUMS, "Reduce": _SUMS,
     "Gather": ("linear",), "Gatherv": ("linear",), "Scatter": ("linear",), "Scatterv": ("linear",),
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
 }  # fmt: skip
@@ -108,7 +108,9 @@ class Rule:
     def from_mapping(cls, values: Mapping[str, Any]) -> Rule:
         """A rule from a table of TOML."""
         _known_keys("rule", values, [f.name for f in fields(cls)])
-        listed = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in values.items() if k in ("op", "dtype")}
+        listed = {
+            k: (v,) if isinstance(v, str) else tuple(v) for k, v in values.items() if k in ("op", "dtype")
+        }
         return cls(**{**values, **listed})
 
 
@@ -123,12 +125,18 @@ class Decision:
     algorithm : str
     chunk_nbytes : int
     reason : str
+    ask : bool
+        Whether the model has to be asked if that pays.
+    fixed_algorithm : str or None
+        The one that a rule demands.
     """
 
     codec: Codec | None
     algorithm: str
     chunk_nbytes: int
     reason: str
+    ask: bool = False
+    fixed_algorithm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +165,12 @@ class Policy:
             codec(self.codec)
         if not isinstance(self.min_nbytes, int) or self.min_nbytes < 0:
             raise ValueError(f"min_nbytes = {self.min_nbytes!r} is not a number of bytes, 0 or more")
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether any call depends on what the model says."""
+        rules = any(rule.codec == "auto" or rule.when == "pays" for rule in self.rules)
+        return self.codec == "auto" or self.when == "pays" or rules
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Policy:
@@ -190,26 +204,33 @@ def _decide(
         return _unchanged(op, "a single rank sends nothing")
     rule = next((r for r in policy.rules if r.fits(op, dtype, nbytes, comm, link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
+    ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
-        spec, why = "lossless", "auto"
+        spec, why = "lossless", "the best lossless codec"
     chosen = codec(spec)
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
+    chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     names = ALGORITHMS[op]
-    algorithm = rule.algorithm if rule.algorithm in names else _algorithm(op, dtype, nbytes, size)
-    return Decision(chosen, algorithm, rule.chunk_nbytes or _chunk_nbytes(op, nbytes), why)
+    fixed = rule.algorithm if rule.algorithm in names else None
+    algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
+    return Decision(chosen, algorithm, rule.chunk_nbytes or _chunk_nbytes(op, nbytes), why, ask, fixed)
 
 
 def _unchanged(op: str, reason: str) -> Decision:
     return Decision(None, "mpi", 0, reason)
 
 
-def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int) -> str:
+def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int, chosen: Codec) -> str:
     names = ALGORITHMS[op]
+    if "compressed" in names and chosen.can_add and dtype.itemsize > 2:
+        return "compressed"  # one rounding of each contribution, and none of the sum
     if "direct" in names and (dtype.itemsize == 2 or size <= 4):
         return "direct"  # one rounding, and no more bytes than the ring
     if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
         return "recursive_doubling"
+    if "tree" in names and size > 8:
+        return "tree"
     return names[0]
 
 

@@ -6,6 +6,7 @@ from os import sched_yield
 
 from mpi4py import MPI
 
+from compcoll.engine import Engine
 from compcoll.messages import Taken, may_be_envelope
 
 __all__ = ["Probes"]
@@ -13,7 +14,7 @@ __all__ = ["Probes"]
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 
 
-class Probes:
+class Probes(Engine):
     """The methods of a communicator that look at a message before it is received.
 
     An opened message that was no envelope can be anything: a pickled object, a type of several basic

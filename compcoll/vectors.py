@@ -11,6 +11,7 @@ import numpy as np
 
 from compcoll import algorithms as alg
 from compcoll.buffers import Message, in_place, parse
+from compcoll.engine import Engine
 from compcoll.policy import Decision
 
 __all__ = ["VectorCalls"]
@@ -18,7 +19,7 @@ __all__ = ["VectorCalls"]
 _NOTHING = np.empty(0, np.uint8)
 
 
-class VectorCalls:
+class VectorCalls(Engine):
     """The methods whose counts differ from rank to rank and are known only to sender and receiver."""
 
     def Alltoallv(self, sendbuf, recvbuf) -> None:
@@ -50,7 +51,7 @@ class VectorCalls:
             return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
         message = self._rooted("Gatherv", own, root)
         large = self._large_rooted("Gatherv", message, root)
-        if not large:
+        if message is None or not large:
             return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
         if self._rank == root:
             targets = {p: message.target(p) for p in large}
@@ -70,7 +71,7 @@ class VectorCalls:
             return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
         message = self._rooted("Scatterv", own, root)
         large = self._large_rooted("Scatterv", message, root)
-        if not large:
+        if message is None or not large:
             return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
         if self._rank == root:
             rest = message.masked([p not in large for p in range(self._size)])
@@ -98,11 +99,10 @@ class VectorCalls:
         found: dict[int, Decision] = {}
         if message is None:
             return found
-        link = self._context.link
         for peer, count in enumerate(message.counts):
             nbytes = count * message.dtype.itemsize
             if peer != self._rank and nbytes and nbytes >= self._min_nbytes:
-                decision = self._policy.decide(op, message.dtype, nbytes, self._size, self._name, link)
+                decision = self._decide_alone(op, message.dtype, nbytes)
                 if decision.codec is not None:
                     found[peer] = decision
         if not found:
@@ -119,9 +119,7 @@ class VectorCalls:
         if not nbytes or nbytes < self._min_nbytes:
             self._last = (op, "the message is below min_nbytes")
             return {}
-        decision = self._policy.decide(
-            op, message.dtype, nbytes, self._size, self._name, self._context.link
-        )
+        decision = self._decide_alone(op, message.dtype, nbytes)
         return {0: decision} if decision.codec is not None else {}
 
     def _among_some(self, op: str, decision: Decision, body) -> None:

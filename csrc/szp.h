@@ -16,10 +16,11 @@
 //   q = nearest even integer to x * (1 / step), all in float64
 //   integers     zigzag(q[i]);  differences  zigzag(q[i] - q[i - 1]) mod 2^32, q[-1] = 0
 //   x' = q * step in float64, rounded to the type (16-bit ones by way of float32)
-// Behind the last value, its q repeats.
+// Behind the last value, its q repeats. Widening and rounding keep subnormal numbers, which a GPU told to
+// flush them does not do by itself.
 //
 // Error: step = 2 * bound * (1 - 2^-7), a little less than it could be, so that rounding x' to its type
-// does not carry values past the bound, for float32 as long as |q| <= 2^16. The encoder forms x' as the
+// does not carry values past the bound, for float32 as long as |q| <= 65000. The encoder forms x' as the
 // decoder does, and a block in which |x - x'| <= bound does not hold for each value, exactly, is stored
 // unchanged: values too large for q, those that rounding harms all the same, and non-finite ones, whose
 // bits survive. |x - x'| is exact in the type itself wherever it is close to the bound, because x and x'
@@ -35,6 +36,7 @@
 // given those of the absolute bound, or 0, in place of the step.
 #pragma once
 #include "abi.h"
+#include "bits.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -42,6 +44,10 @@ namespace CC_LEVEL {
 constexpr uint32_t szp_block = 32, szp_apart = 64, szp_plain = 128, szp_raw = 255;
 constexpr double szp_bound_min = 0x1p-1022, szp_bound_max = 0x1p+1020;  // step and 1 / step are normal
 constexpr double szp_steps = 2 - 0x1p-6;                                // the step for a bound of 1
+// Largest |x| / step for which x' is sure to keep the bound: |x - x'| is at most step * (1 / 2 + 2^-21),
+// which the rounding of x * (1 / step) leaves, and the rounding of x', |x| * 2^-24 for float32. The sum
+// has to stay below step / (2 - 2^-6) = step * 0.50393. What is larger is checked; the bytes are the same.
+constexpr double szp_sure_float32 = 65000, szp_sure_float64 = 0x1p+30;
 constexpr double szp_magic = 0x1.8p+52;  // adding it rounds to an integer, into the low word
 
 CC_HD uint64_t szp_blocks(uint64_t n) { return n / szp_block + (n % szp_block != 0); }
@@ -54,29 +60,35 @@ CC_HD int szp_nbytes(uint32_t width, int raw_nbytes) {
   return width < szp_plain + szp_apart && planes <= 32 ? int(4 * (planes + (width / szp_apart == 1))) : -1;
 }
 
-CC_HD uint32_t szp_bit_length(uint32_t u) { return u ? 32 - __builtin_clz(u) : 0; }
+CC_HD uint32_t szp_bit_length(uint32_t u) {
+#if defined(__CUDACC__)
+  return 32 - __clz(u);
+#else
+  return 63 - __builtin_clzll(2ull * u + 1);
+#endif
+}
 
 // The width of a block from its first difference, the "or" of the others, and that of the integers.
 CC_HD uint32_t szp_width(uint32_t first, uint32_t others, uint32_t plain, int raw_nbytes) {
-  uint32_t width = szp_bit_length(first | others), nwords = width;
-  uint32_t apart = szp_bit_length(others), integers = szp_bit_length(plain);
-  if (apart + 1 < nwords) width = szp_apart + apart, nwords = apart + 1;
-  if (integers < nwords) width = szp_plain + integers, nwords = integers;
-  return int(4 * nwords) < raw_nbytes ? width : szp_raw;
+  // Words in front of the width, so that a minimum picks the shortest, without branches.
+  uint32_t all = szp_bit_length(first | others), rest = szp_bit_length(others), q = szp_bit_length(plain);
+  uint32_t best = all << 8 | all;
+  uint32_t apart = (rest + 1) << 8 | (szp_apart + rest), integers = q << 8 | (szp_plain + q);
+  best = apart < best ? apart : best;
+  best = integers < best ? integers : best;
+  return int(best >> 8 << 2) < raw_nbytes ? best & 255 : szp_raw;
 }
 
 // The bits of the rounded quotient; the low word is q if |q| < 2^31, and else some other number, which
 // the encoder's check refuses.
 template <class D, class U>
 CC_HD U szp_quantise(D x, double inverse) {
-  D r = x * inverse + szp_magic;
-  U u;
-  __builtin_memcpy(&u, &r, sizeof u);
-  return u;
+  return bit_cast<U>(x * inverse + szp_magic);
 }
 
-template <class L>
-CC_HD L szp_zigzag(L d) { return (d << 1) ^ (L{} - (d >> 31)); }
+// S is L with a sign.
+template <class S, class L>
+CC_HD L szp_zigzag(L d) { return (d << 1) ^ (L)((S)d >> 31); }
 template <class L>
 CC_HD L szp_unzigzag(L z) { return (z >> 1) ^ (L{} - (z & 1)); }
 

@@ -4,6 +4,8 @@
 #include "zfp.h"
 #if defined(__AVX2__) && !defined(__CUDACC__)
 #include <immintrin.h>
+// GCC 12 takes its own _mm512_undefined_epi32() for a mistake (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 namespace compcoll {
@@ -33,7 +35,19 @@ CC_HD L trailing_zeros(L v) {
   return v != 0 ? e : L{} + W(F::bits);
 }
 
-// table[index], of 32 entries that fit into 32 bits; entry 0 is 0.
+// floor(log2 v) of 1 <= v < 2^16, something else for 0.
+template <class L>
+CC_HD L log2_16(L v) {
+  using F = Format<typename lanes<L>::word>;
+#if !defined(__CUDACC__)
+  if constexpr (F::bits == 64 && lanes<L>::n > 1) {  // conversion from 64 bits is slow, or in scalars
+    return (L(log2_16(vec<uint32_t, 2 * lanes<L>::n>(v))) << 32) >> 32;
+  } else
+#endif
+    return (bits_as<L>(convert<typename Lane<L>::Real>(typename Lane<L>::Int(v))) >> F::mantissa) - F::bias;
+}
+
+// table[index], of 32 entries.
 template <class L>
 CC_HD L lookup32(const uint32_t* table, L index) {
   if constexpr (lanes<L>::n == 1) return table[index];
@@ -44,13 +58,26 @@ CC_HD L lookup32(const uint32_t* table, L index) {
   }
 }
 
-// table[index], of 64 entries of 16 bits; entry 0 is 0.
+// table[index], of 64 entries.
 template <class L>
 CC_HD L lookup64(const uint16_t* table, L index) {
   if constexpr (lanes<L>::n == 1) return table[index];
   else {
     L r;
     for (int i = 0; i < lanes<L>::n; i++) r[i] = table[index[i]];
+    return r;
+  }
+}
+
+// table[index] for each byte of a lane, all of them less than 16.
+template <class L>
+CC_HD L lookup16(const uint8_t* table, L index) {
+  if constexpr (lanes<L>::n == 1) {
+    return table[index & 255] | L(table[index >> 8 & 255]) << 8 | L(table[index >> 16 & 255]) << 16 |
+           L(table[index >> 24 & 255]) << 24;
+  } else {
+    L r;
+    for (int i = 0; i < lanes<L>::n; i++) r[i] = lookup16(table, typename lanes<L>::word(index[i]));
     return r;
   }
 }
@@ -84,9 +111,13 @@ CC_HD L settle(L plane, L left) {
 }
 
 #if defined(__AVX2__) && !defined(__CUDACC__)
-#define CC_ZFP_SHIFTS(W, N, M, left, right)                                                              \
-  template <> CC_HD vec<W, N> shift_left(vec<W, N> v, vec<W, N> n) { return vec<W, N>(left(M(v), M(n))); } \
-  template <> CC_HD vec<W, N> shift_right(vec<W, N> v, vec<W, N> n) { return vec<W, N>(right(M(v), M(n))); }
+#define CC_ZFP_SHIFTS(W, N, M, left, right)                            \
+  template <> CC_HD vec<W, N> shift_left(vec<W, N> v, vec<W, N> n) {   \
+    return vec<W, N>(left(M(v), M(n)));                                \
+  }                                                                    \
+  template <> CC_HD vec<W, N> shift_right(vec<W, N> v, vec<W, N> n) {  \
+    return vec<W, N>(right(M(v), M(n)));                               \
+  }
 CC_ZFP_SHIFTS(uint32_t, 8, __m256i, _mm256_sllv_epi32, _mm256_srlv_epi32)
 CC_ZFP_SHIFTS(uint64_t, 4, __m256i, _mm256_sllv_epi64, _mm256_srlv_epi64)
 
@@ -96,15 +127,23 @@ template <> CC_HD U32x8 lookup32(const uint32_t* table, U32x8 index) {
   return U32x8(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 4));
 }
 template <> CC_HD U64x4 lookup32(const uint32_t* table, U64x4 index) {
-  return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 4)));
+  auto base = reinterpret_cast<const int*>(table);
+  return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(base, __m256i(index), 4)));
 }
 // Gathers read 4 bytes: the table has an entry more.
 template <> CC_HD U32x8 lookup64(const uint16_t* table, U32x8 index) {
   return U32x8(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 2)) & 0xffff;
 }
 template <> CC_HD U64x4 lookup64(const uint16_t* table, U64x4 index) {
-  return U64x4(_mm256_cvtepu32_epi64(
-             _mm256_i64gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 2))) & 0xffff;
+  auto base = reinterpret_cast<const int*>(table);
+  return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(base, __m256i(index), 2))) & 0xffff;
+}
+template <> CC_HD U32x8 lookup16(const uint8_t* table, U32x8 index) {
+  __m256i both = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  return U32x8(_mm256_shuffle_epi8(both, __m256i(index)));
+}
+template <> CC_HD U64x4 lookup16(const uint8_t* table, U64x4 index) {
+  return U64x4(lookup16(table, U32x8(index)));
 }
 template <> CC_HD bool any_less(U32x8 a, U32x8 b) {
   return _mm256_movemask_epi8(_mm256_cmpgt_epi32(__m256i(b), __m256i(a)));
@@ -120,23 +159,35 @@ CC_ZFP_SHIFTS(uint64_t, 8, __m512i, _mm512_sllv_epi64, _mm512_srlv_epi64)
 
 using U32x16 = vec<uint32_t, 16>;
 using U64x8 = vec<uint64_t, 8>;
-// A 64-bit index looks up entry 0 with its high half.
 template <> CC_HD U32x16 lookup32(const uint32_t* table, U32x16 index) {
   __m512i low = _mm512_loadu_si512(table), high = _mm512_loadu_si512(table + 16);
   return U32x16(_mm512_permutex2var_epi32(low, __m512i(index), high));
 }
 template <> CC_HD U64x8 lookup32(const uint32_t* table, U64x8 index) {
-  return U64x8(lookup32(table, U32x16(index)));
+  __m512i low = _mm512_loadu_si512(table), high = _mm512_loadu_si512(table + 16);
+  return U64x8(_mm512_maskz_permutex2var_epi32(0x5555, low, __m512i(index), high));
 }
 template <> CC_HD U32x16 lookup64(const uint16_t* table, U32x16 index) {
   __m512i low = _mm512_loadu_si512(table), high = _mm512_loadu_si512(table + 32);
-  return U32x16(_mm512_permutex2var_epi16(low, __m512i(index), high));
+  return U32x16(_mm512_maskz_permutex2var_epi16(0x55555555, low, __m512i(index), high));
 }
 template <> CC_HD U64x8 lookup64(const uint16_t* table, U64x8 index) {
-  return U64x8(lookup64(table, U32x16(index)));
+  __m512i low = _mm512_loadu_si512(table), high = _mm512_loadu_si512(table + 32);
+  return U64x8(_mm512_maskz_permutex2var_epi16(0x11111111, low, __m512i(index), high));
 }
-template <> CC_HD bool any_less(U32x16 a, U32x16 b) { return _mm512_cmplt_epi32_mask(__m512i(a), __m512i(b)); }
-template <> CC_HD bool any_less(U64x8 a, U64x8 b) { return _mm512_cmplt_epi64_mask(__m512i(a), __m512i(b)); }
+template <> CC_HD U32x16 lookup16(const uint8_t* table, U32x16 index) {
+  __m512i four = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  return U32x16(_mm512_shuffle_epi8(four, __m512i(index)));
+}
+template <> CC_HD U64x8 lookup16(const uint8_t* table, U64x8 index) {
+  return U64x8(lookup16(table, U32x16(index)));
+}
+template <> CC_HD bool any_less(U32x16 a, U32x16 b) {
+  return _mm512_cmplt_epi32_mask(__m512i(a), __m512i(b));
+}
+template <> CC_HD bool any_less(U64x8 a, U64x8 b) {
+  return _mm512_cmplt_epi64_mask(__m512i(a), __m512i(b));
+}
 template <> CC_HD U32x16 count_up_to(U32x16 n, U32x16 a, U32x16 b) {
   __mmask16 m = _mm512_cmple_epi32_mask(__m512i(a), __m512i(b));
   return U32x16(_mm512_mask_add_epi32(__m512i(n), m, __m512i(n), _mm512_set1_epi32(1)));

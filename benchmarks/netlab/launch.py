@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["find_mpiexec", "run"]
 
 #: Called as ``ssh [options] ADDRESS COMMAND...``; like ssh it has a shell read the joined words.
+#: Every host has cores of its own, so that a rank finds no idle ones that are another host's.
 _LAUNCHER = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=${{1##*.}}
 shift
-exec ip netns exec {lab}.$host sh -c "$*"
+first=$((host * {each} % {cores}))
+exec ip netns exec {lab}.$host taskset -c $first-$((first + {each} - 1)) sh -c "$*"
 """
 #: One wire only: no shared memory between hosts, no interface but the shaped one.
 _TRANSPORT = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
@@ -106,6 +109,8 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
 
 def _write_launcher(lab: Lab, folder: Path) -> Path:
     path = folder / "launcher"
-    path.write_text(_LAUNCHER.format(lab=lab.name))
+    cores = len(os.sched_getaffinity(0))
+    each = max(1, cores // lab.hosts)
+    path.write_text(_LAUNCHER.format(lab=lab.name, cores=cores - cores % each, each=each))
     path.chmod(0o700)
     return path

@@ -15,16 +15,18 @@ async def ring_allgather(rt, mine, blocks: list, owner_exact: bool = False) -> N
     columns = list(zip_longest(*map(rt.chunks, blocks)))
     own = rt.chunks(mine)
     own += [None] * (len(columns) - len(own))
-    await rt.all(
-        ring_column(rt, own[tag], column, tag, owner_exact) for tag, column in enumerate(columns)
-    )
+    await rt.all(ring_column(rt, own[tag], column, tag, owner_exact) for tag, column in enumerate(columns))
 
 
-async def ring_column(rt, mine, column, tag: int, owner_exact: bool = False, carried: float = 0.0):
-    """One chunk of every rank goes round; ``None`` where a rank has none. ``mine`` has error ``carried``."""
+async def ring_column(
+    rt, mine, column, tag: int, owner_exact: bool = False, carried: float = 0.0, frame=None
+) -> None:
+    """One chunk of every rank goes round; ``None`` where a rank has none.
+
+    ``mine`` has the absolute error ``carried``; where it was decoded from a frame, that is forwarded.
+    """
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
-    frame = None
-    if mine is not None:
+    if mine is not None and frame is None:
         frame = await rt.encode(mine, carried)
         rt.start(settle(rt, frame, mine, column[rt.rank], owner_exact))
     for hop in range(1, rt.size):
@@ -58,9 +60,10 @@ async def recursive_doubling_allgather(rt, mine, blocks: list, owner_exact: bool
         peer = rt.rank ^ distance
         theirs = [owner ^ distance for owner in held]
         arriving = {
-            owner: [rt.recv(peer, chunk, owner) for chunk in rt.chunks(blocks[owner])] for owner in theirs
+            owner: [rt.recv(peer, chunk, owner ^ peer) for chunk in rt.chunks(blocks[owner])]
+            for owner in theirs
         }
-        sent = [rt.send(frame, peer, owner) for owner, frames in held.items() for frame in frames]
+        sent = [rt.send(frame, peer, owner ^ rt.rank) for owner, frames in held.items() for frame in frames]
         for owner, futures in arriving.items():
             held[owner] = [await future for future in futures]
             for frame, chunk in zip(held[owner], rt.chunks(blocks[owner]), strict=True):

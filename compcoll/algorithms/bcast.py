@@ -1,27 +1,37 @@
-"""Bcast: the chunked chain.
+"""Bcast: a pipelined tree, of which the chunked chain is the thinnest.
 
-After Zhou et al., "Designing High-Performance MPI Libraries with On-the-fly Compression" (IPDPS 2021)
-and the pipelined chain of Pjesivac-Grbovic et al. (2007): the root compresses each chunk once, the ranks
-in the middle forward what they received, and everybody only decodes. The root decodes its own frames
-too, so that all ranks hold the same bits.
+The chain is that of Zhou et al., "Designing High-Performance MPI Libraries with On-the-fly Compression"
+(IPDPS 2021): the root compresses each chunk once, the ranks in the middle forward what they received,
+and everybody only decodes. With two branches a rank (Pjesivac-Grbovic et al., 2007) a chunk arrives after
+log2(P) hops in place of P, but every rank sends it twice. The root decodes its own frames too, so that
+all ranks hold the same bits.
 """
 
 from __future__ import annotations
 
 
 async def chain_bcast(rt, block, root: int, owner_exact: bool = False) -> None:
-    """``block`` of the root arrives as ``block`` of every rank."""
+    """``block`` of the root arrives as ``block`` of every rank, through each of them in turn."""
+    await _pipeline(rt, block, root, owner_exact, arity=1)
+
+
+async def tree_bcast(rt, block, root: int, owner_exact: bool = False) -> None:
+    """``block`` of the root arrives as ``block`` of every rank, through a binary tree."""
+    await _pipeline(rt, block, root, owner_exact, arity=2)
+
+
+async def _pipeline(rt, block, root: int, owner_exact: bool, arity: int) -> None:
     place = (rt.rank - root) % rt.size
-    before, behind = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
-    last = place == rt.size - 1
+    parent = (root + (place - 1) // arity) % rt.size
+    below = range(arity * place + 1, min(arity * place + arity + 1, rt.size))
+    children = [(root + child) % rt.size for child in below]
 
     async def pass_on(chunk, arriving) -> None:
         frame = await (arriving if arriving is not None else rt.encode(chunk))
-        if not last:
-            sent = rt.send(frame, behind)
+        sent = [rt.send(frame, child) for child in children]
         if place or (frame.bound and not owner_exact):
             await rt.decode(frame, chunk)
-        if not last:
-            await sent
+        for future in sent:
+            await future
 
-    await rt.all(pass_on(chunk, rt.recv(before, chunk) if place else None) for chunk in rt.chunks(block))
+    await rt.all(pass_on(chunk, rt.recv(parent, chunk) if place else None) for chunk in rt.chunks(block))

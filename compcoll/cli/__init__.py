@@ -11,7 +11,7 @@ import compcoll
 __all__ = ["main"]
 
 #: Modules of this package that hold a click command named ``command``.
-COMMANDS = ("codec", "demo", "info")
+COMMANDS = ("bench", "codec", "demo", "explain", "info", "tune")
 
 
 class Commands(click.Group):

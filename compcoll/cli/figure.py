@@ -33,7 +33,7 @@ def draw(results: list[Measurement], title: str, path: Path) -> None:
             quality.plot([r.ratio], [r.psnr], **style)
         quality.plot([], [], label=f"{r.codec} (exact)" if r.lossless else r.codec, **style)
     speed.set(xlabel="GB/s of the array: hollow encode, filled decode", ylabel="ratio", xscale="log")
-    speed.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    speed.xaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 4, 6, 8)))
     speed.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     speed.xaxis.set_minor_locator(NullLocator())
     speed.set_ylim(bottom=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import platform
@@ -113,8 +114,10 @@ def _codecs() -> dict[str, str]:
         except Exception as error:  # an entry point of somebody else may be broken
             result[name] = f"cannot be loaded: {error}"
             continue
-        line = (cls.__doc__ or "").strip().partition("\n")[0]
-        result[name] = f"{'lossless' if cls.lossless else 'lossy'}. {line}"
+        paragraph = " ".join((inspect.getdoc(cls) or "").partition("\n\n")[0].split()) if cls.__doc__ else ""
+        result[name] = (
+            f"{'lossless' if cls.lossless else 'lossy'}. {paragraph.partition('. ')[0].rstrip('.')}"
+        )
     return result
 
 

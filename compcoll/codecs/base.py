@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from compcoll import _cpu, arrays, dtypes
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect, pack_header, verify
 
-__all__ = ["SLACK", "Codec", "accumulator_dtype", "add_into", "decode", "decode_add", "decode_into"]
+__all__ = ["SLACK", "Codec", "accumulator_dtype", "add", "add_into", "decode", "decode_add", "decode_into"]
 
 #: Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
 SLACK = 64
@@ -44,6 +44,7 @@ class Codec:
 
     name: ClassVar[str]
     lossless: ClassVar[bool]
+    _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
 
@@ -84,6 +85,23 @@ class Codec:
             raise ValueError(f"n = {n} is negative")
         return HEADER_NBYTES + n * dtype.itemsize
 
+    @property
+    def can_add(self) -> bool:
+        """Whether the sum of two frames can be formed without decoding them (`add`)."""
+        return not self.lossless and _cpu.can_add(self._index)
+
+    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> Codec:
+        """An equal codec whose frames of all ranks can be added.
+
+        Parameters
+        ----------
+        blocks : sequence of numpy.ndarray
+            What this rank contributes to a sum.
+        largest : callable
+            The largest of all ranks' values; collective.
+        """
+        return self
+
     # -- payloads
 
     def encode_payload(self, src: np.ndarray, dst: np.ndarray) -> tuple[int, float, tuple[int, int]]:
@@ -112,6 +130,8 @@ class Codec:
 
     def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
         """Add the decoded values to ``dst``; None where there is no fused kernel."""
+        if self._index < 0:
+            return None
         return _cpu.decode_add(
             self._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params,
             payload, dst.reshape(-1).view(np.uint8), dtypes.code_of(dst.dtype),
@@ -257,6 +277,49 @@ def decode_add(frame, out, *, scratch: np.ndarray | None = None):
             add_into(term, dst)
     _raise(status, info)
     return out
+
+
+def add(a, b, out=None):
+    """The frame of the sum of two frames, formed without decoding them.
+
+    Parameters
+    ----------
+    a, b : array or bytes-like
+        Frames of one codec with equal parameters, dtype and shape.
+    out : array, optional
+        uint8, at least ``HEADER_NBYTES + SLACK`` bytes more than the decoded array.
+
+    Returns
+    -------
+    array or None
+        A frame whose bound is the sum of theirs, and what its codec adds; None where these two cannot
+        be summed so.
+
+    Raises
+    ------
+    FrameError
+        Where a header or payload is damaged.
+    """
+    data = as_bytes(a), as_bytes(b)
+    first, second = map(inspect, data)
+    codec = _of_frame(first)
+    alike = all(getattr(first, key) == getattr(second, key) for key in ("codec", "dtype", "shape", "params"))
+    if not alike or not codec.can_add:
+        return None
+    if out is None:
+        out = np.empty(HEADER_NBYTES + first.nbytes + SLACK, np.uint8)
+    payloads = verify(data[0], first), verify(data[1], second)
+    code, shape = dtypes.code_of(first.dtype), first.shape or (1,)
+    nbytes, bound, params = _cpu.add(codec._index, code, shape, first.params, *payloads, out[HEADER_NBYTES:])
+    if nbytes == _cpu.BAD_STREAM:
+        _raise(nbytes, first)
+    if not 0 <= nbytes <= first.nbytes:
+        return None
+    frame = out[: HEADER_NBYTES + nbytes]
+    bound += first.bound + second.bound
+    checksum = first.checksum is not None
+    pack_header(frame, first.codec, first.dtype, first.shape, params, nbytes, bound, False, checksum)
+    return frame
 
 
 def add_into(src: np.ndarray, dst: np.ndarray) -> None:

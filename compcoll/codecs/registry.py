@@ -17,6 +17,9 @@ _known: dict[str, str | type[Codec]] = {
     "raw": "compcoll.codecs.raw:Raw",
     "mpc": "compcoll.codecs.mpc:MPC",
     "float": "compcoll.codecs.float:Float",
+    "int8": "compcoll.codecs.int8:Int8",
+    "int4": "compcoll.codecs.int4:Int4",
+    "fp8": "compcoll.codecs.fp8:FP8",
     "szp": "compcoll.codecs.szp:SZP",
     "lossless": "compcoll.codecs.lossless:Lossless",
     "zfp": "compcoll.codecs.zfp:ZFP",
@@ -97,7 +100,7 @@ def codec_class(name: str) -> type[Codec]:
 
 def _parse(cls: type[Codec], options: str) -> dict[str, object]:
     """``key=value,...`` as keyword arguments; numbers become numbers, everything else stays text."""
-    allowed = [p for p in inspect.signature(cls).parameters]
+    allowed = list(inspect.signature(cls).parameters)
     result: dict[str, object] = {}
     for item in options.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))

@@ -52,7 +52,7 @@ class ZFP(Codec):
         self.rate = int(rate) if rate == int(rate) else float(rate)
 
     def options(self) -> dict[str, object]:
-        return {"rate": self.rate} if self.rate != 16 else {}
+        return {"rate": self.rate}
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         return (self.block_bits(dtype, len(shape)), 0)

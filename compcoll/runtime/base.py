@@ -106,12 +106,16 @@ class Runtime(ABC):
     # -- around them
 
     @abstractmethod
+    async def add(self, frame, other, like):
+        """The frame of the sum of two frames of a block like ``like``, without decoding where that can be."""
+
+    @abstractmethod
     async def copy(self, block, into) -> None:
         """Overwrite a block with another one's values."""
 
     @abstractmethod
     def accumulator(self, block, into=None):
-        """A copy of a block in which sums are formed (float32 for 16-bit floats), in ``into`` if that fits."""
+        """A copy of a block in which sums are formed, float32 for 16-bit floats; in ``into`` if that fits."""
 
     @abstractmethod
     async def round(self, accumulator, into, error: float) -> None:

@@ -50,7 +50,8 @@ class Progress:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
 
 
 PROGRESS = Progress()

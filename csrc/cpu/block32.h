@@ -1,12 +1,6 @@
 // 32 words of 32 bits in vector registers, and their bit planes in memory: what the language's own
 // vectors lack, once for each instruction set.
 #pragma once
-#if defined(__SSE2__)
-#include <immintrin.h>
-#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns of its own header
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include "../szp.h"
 #include "real.h"
 
@@ -16,11 +10,14 @@ namespace CC_LEVEL {
 constexpr int lanes32 = vector_nbytes / 4;
 using Words = vec<uint32_t, lanes32>;
 using HalfWords = vec<uint32_t, lanes32 / 2>;
+using Quads = vec<uint64_t, lanes32 / 2>;
 struct Block { Words v[32 / lanes32]; };
 
 #if defined(__AVX512BW__)
-inline Words concat(HalfWords a, HalfWords b) {
-  return (Words)_mm512_inserti64x4(_mm512_castsi256_si512((__m256i)a), (__m256i)b, 1);
+// The low words of a, then those of b.
+inline Words low_words(Quads a, Quads b) {
+  const Words even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30};
+  return (Words)_mm512_permutex2var_epi32((__m512i)a, (__m512i)even, (__m512i)b);
 }
 inline HalfWords half(Words w, int i) {
   return (HalfWords)(i ? _mm512_extracti64x4_epi64((__m512i)w, 1) : _mm512_castsi512_si256((__m512i)w));
@@ -34,12 +31,15 @@ inline Words spread_last(Words w) {
   return (Words)_mm512_permutexvar_epi32(_mm512_set1_epi32(15), (__m512i)w);
 }
 template <class V>
-inline bool any(V mask) {
-  if constexpr (sizeof mask == 64) return _mm512_movepi64_mask((__m512i)mask);
+inline bool any(V mask) {  // of lanes that are 0 or -1
+  if constexpr (sizeof mask == 64) return _mm512_movepi32_mask((__m512i)mask);
   else return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 }
 #elif defined(__AVX2__)
-inline Words concat(HalfWords a, HalfWords b) { return (Words)_mm256_set_m128i((__m128i)b, (__m128i)a); }
+inline Words low_words(Quads a, Quads b) {
+  __m256 mixed = _mm256_shuffle_ps((__m256)a, (__m256)b, 0x88);
+  return (Words)_mm256_permute4x64_epi64((__m256i)mixed, 0xd8);
+}
 inline HalfWords half(Words w, int i) {
   return (HalfWords)(i ? _mm256_extracti128_si256((__m256i)w, 1) : _mm256_castsi256_si128((__m256i)w));
 }
@@ -58,7 +58,9 @@ inline bool any(V mask) {
   else return !_mm_testz_si128((__m128i)mask, (__m128i)mask);
 }
 #else
-inline Words concat(HalfWords a, HalfWords b) { return Words{a[0], a[1], b[0], b[1]}; }
+inline Words low_words(Quads a, Quads b) {
+  return Words{uint32_t(a[0]), uint32_t(a[1]), uint32_t(b[0]), uint32_t(b[1])};
+}
 inline HalfWords half(Words w, int i) { return HalfWords{w[2 * i], w[2 * i + 1]}; }
 template <int K>
 inline Words shift_in(Words below, Words w) {
@@ -169,7 +171,8 @@ inline void get_planes(Block& z, int g, int width, const uint8_t* src) {
     uint64_t t = 0;
     for (int i = width < 8 ? width - 1 : 7; i >= 0; i--) t |= uint64_t(src[4 * i + j]) << 8 * i;
     t = szp_transpose(t);
-    for (int i = 0; i < 8; i++) z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
+    for (int i = 0; i < 8; i++)
+      z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
   }
 }
 #endif

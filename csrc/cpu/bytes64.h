@@ -7,14 +7,36 @@
 #include "../lanes.h"
 
 namespace compcoll {
+#if defined(__AVX512BW__)
+constexpr bool slow_bmi2 = false;  // no such processor has AVX-512
+#else
+extern const bool slow_bmi2;
+#endif
+
 namespace CC_LEVEL {
 
 // As many vectors of the level as it takes. (One vector type of 64 bytes would do, but where the machine
-// has none, g++ takes comparisons of it apart byte by byte.)
+// has none, g++ takes comparisons of it apart byte by byte; and it copies a plain struct in pieces of 16
+// bytes, which a wider load then has to wait for.)
 struct Bytes64 {
   using Part = vec<uint8_t, vector_nbytes>;
   static constexpr int parts = 64 / vector_nbytes;
   Part part[parts];
+
+  Bytes64() = default;
+  CC_HD Bytes64(const Bytes64& other) { *this = other; }
+  CC_HD Bytes64& operator=(const Bytes64& other) {
+    for (int i = 0; i < parts; i++) part[i] = other.part[i];
+    return *this;
+  }
+  CC_HD static Bytes64 load(const uint8_t* p) {
+    Bytes64 v;
+    for (int i = 0; i < parts; i++) v.part[i] = CC_LEVEL::load<Part>(p + i * vector_nbytes);
+    return v;
+  }
+  CC_HD void store(uint8_t* p) const {
+    for (int i = 0; i < parts; i++) CC_LEVEL::store(p + i * vector_nbytes, part[i]);
+  }
 };
 
 template <class F>
@@ -26,6 +48,14 @@ CC_HD Bytes64 operator+(Bytes64 a, Bytes64 b) {
   for (int i = 0; i < Bytes64::parts; i++) a.part[i] += b.part[i];
   return a;
 }
+CC_HD Bytes64 operator|(Bytes64 a, Bytes64 b) {
+  for (int i = 0; i < Bytes64::parts; i++) a.part[i] |= b.part[i];
+  return a;
+}
+CC_HD Bytes64 operator&(Bytes64 a, Bytes64 b) {
+  for (int i = 0; i < Bytes64::parts; i++) a.part[i] &= b.part[i];
+  return a;
+}
 CC_HD Bytes64 operator&(Bytes64 a, uint8_t mask) {
   return map(a, [=](auto p) { return p & mask; });
 }
@@ -33,24 +63,29 @@ CC_HD Bytes64 splat(uint8_t x) {
   return map(Bytes64{}, [=](auto v) { return v + x; });
 }
 
+template <class F>
+CC_HD uint8_t reduce(Bytes64 v, F f) {
+  uint8_t result = v.part[0][0];
+  for (int i = 0; i < 64; i++) result = f(result, v.part[i / vector_nbytes][i % vector_nbytes]);
+  return result;
+}
+
 // The low bits of `bits`, one after another, at the set bits of the mask; and back.
 CC_HD uint64_t deposit(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
-  return _pdep_u64(bits, mask);
-#else
+  if (!slow_bmi2) return _pdep_u64(bits, mask);
+#endif
   uint64_t result = 0;
   for (; mask; mask &= mask - 1, bits >>= 1) result |= (mask & -mask) & (0 - (bits & 1));
   return result;
-#endif
 }
 CC_HD uint64_t extract(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
-  return _pext_u64(bits, mask);
-#else
+  if (!slow_bmi2) return _pext_u64(bits, mask);
+#endif
   uint64_t result = 0;
   for (int k = 0; mask; mask &= mask - 1, k++) result |= uint64_t((bits & mask & -mask) != 0) << k;
   return result;
-#endif
 }
 
 // The uppermost bit of each byte.
@@ -72,23 +107,29 @@ CC_HD uint64_t top_bits(Bytes64 v) {
   return bits;
 }
 
-CC_HD uint64_t bits_at(Bytes64 v, int bit) {
-  return top_bits(map(v, [=](auto p) { return p << (7 - bit); }));
+// Bit k of each byte. Shifts words of 16 bits, because there are none for bytes; what crosses from one
+// byte into the next stays below the uppermost bit.
+CC_HD uint64_t bits_at(Bytes64 v, int k) {
+  using Words = vec<uint16_t, vector_nbytes / 2>;
+  return top_bits(map(v, [=](auto p) { return Bytes64::Part(Words(p) << (7 - k)); }));
 }
 
-CC_HD uint64_t at_least(Bytes64 v, uint8_t least) {
+// Comparisons take vectors on both sides, so that a loop makes them of a constant only once.
+CC_HD uint64_t at_least(Bytes64 v, Bytes64 least) {
 #if defined(__AVX512BW__)
-  return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), _mm512_set1_epi8(char(least)));
+  return _mm512_cmpge_epu8_mask(__m512i(v.part[0]), __m512i(least.part[0]));
 #else
-  return top_bits(map(v, [=](auto p) { return Bytes64::Part(p >= least); }));
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::Part(v.part[i] >= least.part[i]);
+  return top_bits(v);
 #endif
 }
 
-CC_HD uint64_t equal(Bytes64 v, uint8_t to) {
+CC_HD uint64_t equal(Bytes64 v, Bytes64 to) {
 #if defined(__AVX512BW__)
-  return _mm512_cmpeq_epi8_mask(__m512i(v.part[0]), _mm512_set1_epi8(char(to)));
+  return _mm512_cmpeq_epi8_mask(__m512i(v.part[0]), __m512i(to.part[0]));
 #else
-  return top_bits(map(v, [=](auto p) { return Bytes64::Part(p == to); }));
+  for (int i = 0; i < Bytes64::parts; i++) v.part[i] = Bytes64::Part(v.part[i] == to.part[i]);
+  return top_bits(v);
 #endif
 }
 
@@ -107,18 +148,20 @@ CC_HD Bytes64 equal_select(Bytes64 a, Bytes64 b, Bytes64 yes, Bytes64 no) {
 }
 
 // max(v - s, 0)
-CC_HD Bytes64 subtract_to_zero(Bytes64 v, uint8_t s) {
-  return map(v, [=](auto p) {
+CC_HD Bytes64 subtract_to_zero(Bytes64 v, Bytes64 s) {
+  for (int i = 0; i < Bytes64::parts; i++) {
+    Bytes64::Part &p = v.part[i], q = s.part[i];
 #if defined(__AVX512BW__)
-    return Bytes64::Part(_mm512_subs_epu8(__m512i(p), _mm512_set1_epi8(char(s))));
+    p = Bytes64::Part(_mm512_subs_epu8(__m512i(p), __m512i(q)));
 #elif defined(__AVX2__)
-    return Bytes64::Part(_mm256_subs_epu8(__m256i(p), _mm256_set1_epi8(char(s))));
+    p = Bytes64::Part(_mm256_subs_epu8(__m256i(p), __m256i(q)));
 #elif defined(__SSE2__)
-    return Bytes64::Part(_mm_subs_epu8(__m128i(p), _mm_set1_epi8(char(s))));
+    p = Bytes64::Part(_mm_subs_epu8(__m128i(p), __m128i(q)));
 #else
-    return (p - s) & Bytes64::Part(p >= s);
+    p = (p - q) & Bytes64::Part(p >= q);
 #endif
-  });
+  }
+  return v;
 }
 
 // 255 where the bit is set, 0 elsewhere.
@@ -146,7 +189,8 @@ CC_HD Bytes64 spread(uint64_t bits) {
 CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 #if defined(__AVX512BW__)
   auto p = __m512i(v.part[0]);
-  return {Bytes64::Part(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)))};
+  v.part[0] = Bytes64::Part(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)));
+  return v;
 #else
   Bytes64 minus = spread(bits);
   for (int i = 0; i < Bytes64::parts; i++) v.part[i] -= minus.part[i];
@@ -154,23 +198,104 @@ CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 #endif
 }
 
+// A table of 16 bytes in each 16 bytes of a vector.
+CC_HD Bytes64 table16(const uint8_t* table) {
+  uint8_t t[64];
+  for (int i = 0; i < 4; i++) __builtin_memcpy(t + 16 * i, table, 16);
+  return Bytes64::load(t);
+}
+
 // table[v[i] & 15]
-CC_HD Bytes64 lookup16(const uint8_t* table, Bytes64 v) {
-  return map(v, [=](auto p) {
-    p &= 15;
+CC_HD Bytes64 lookup16(Bytes64 table, Bytes64 v) {
+  v = v & 15;
+  for (int i = 0; i < Bytes64::parts; i++) {
+    Bytes64::Part &p = v.part[i], t = table.part[i];
 #if defined(__AVX512BW__)
-    __m512i t = _mm512_maskz_broadcast_i32x4(0xffff, load<__m128i>(table));
-    return Bytes64::Part(_mm512_shuffle_epi8(t, __m512i(p)));
+    p = Bytes64::Part(_mm512_shuffle_epi8(__m512i(t), __m512i(p)));
 #elif defined(__AVX2__)
-    __m256i t = _mm256_broadcastsi128_si256(load<__m128i>(table));
-    return Bytes64::Part(_mm256_shuffle_epi8(t, __m256i(p)));
+    p = Bytes64::Part(_mm256_shuffle_epi8(__m256i(t), __m256i(p)));
 #else
-    uint8_t at[16];
+    uint8_t at[16], entry[16];
     store(at, p);
-    for (int i = 0; i < 16; i++) at[i] = table[at[i]];
-    return load<Bytes64::Part>(at);
+    store(entry, t);
+    for (int k = 0; k < 16; k++) at[k] = entry[at[k]];
+    p = load<Bytes64::Part>(at);
 #endif
-  });
+  }
+  return v;
+}
+
+// The even and the odd bytes of two vectors, in their order.
+CC_HD void unzip(Bytes64 a, Bytes64 b, Bytes64& even, Bytes64& odd) {
+  using Part = Bytes64::Part;
+  using Words = vec<uint16_t, vector_nbytes / 2>;
+  auto pack = [](Words x, Words y) {
+#if defined(__AVX512BW__)
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    return Part(_mm512_maskz_permutexvar_epi64(0xff, order, _mm512_packus_epi16(__m512i(x), __m512i(y))));
+#elif defined(__AVX2__)
+    return Part(_mm256_permute4x64_epi64(_mm256_packus_epi16(__m256i(x), __m256i(y)), 0xd8));
+#elif defined(__SSE2__)
+    return Part(_mm_packus_epi16(__m128i(x), __m128i(y)));
+#else
+    return __builtin_shufflevector(
+        Part(x), Part(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+#endif
+  };
+  constexpr int n = Bytes64::parts;
+  for (int i = 0; i < n; i++) {
+    auto x = Words(2 * i < n ? a.part[2 * i % n] : b.part[2 * i % n]);
+    auto y = Words(2 * i + 1 < n ? a.part[(2 * i + 1) % n] : b.part[(2 * i + 1) % n]);
+    even.part[i] = pack(x & 255, y & 255);
+    odd.part[i] = pack(x >> 8, y >> 8);
+  }
+}
+
+// The inverse.
+CC_HD void zip(Bytes64 even, Bytes64 odd, Bytes64& a, Bytes64& b) {
+  using Part = Bytes64::Part;
+  constexpr int n = Bytes64::parts;
+  for (int i = 0; i < n; i++) {
+    Part x = even.part[i], y = odd.part[i];
+#if defined(__AVX512BW__)
+    const __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    __m512i p = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(x));
+    __m512i q = _mm512_maskz_permutexvar_epi64(0xff, order, __m512i(y));
+    auto low = Part(_mm512_unpacklo_epi8(p, q)), high = Part(_mm512_unpackhi_epi8(p, q));
+#elif defined(__AVX2__)
+    __m256i p = _mm256_permute4x64_epi64(__m256i(x), 0xd8), q = _mm256_permute4x64_epi64(__m256i(y), 0xd8);
+    auto low = Part(_mm256_unpacklo_epi8(p, q)), high = Part(_mm256_unpackhi_epi8(p, q));
+#else
+    Part low = __builtin_shufflevector(x, y, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    Part high = __builtin_shufflevector(x, y, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#endif
+    (2 * i < n ? a : b).part[2 * i % n] = low;
+    (2 * i + 1 < n ? a : b).part[(2 * i + 1) % n] = high;
+  }
+}
+
+// 64 values of k bytes each, in k vectors, to k vectors of one byte of each value; and back.
+template <int k, int stride = 1>
+CC_HD void to_planes(const Bytes64* v, Bytes64* plane) {
+  if constexpr (k == 1) {
+    plane[0] = v[0];
+  } else {
+    Bytes64 even[k / 2], odd[k / 2];
+    for (int i = 0; i < k / 2; i++) unzip(v[2 * i], v[2 * i + 1], even[i], odd[i]);
+    to_planes<k / 2, 2 * stride>(even, plane);
+    to_planes<k / 2, 2 * stride>(odd, plane + stride);
+  }
+}
+template <int k, int stride = 1>
+CC_HD void from_planes(const Bytes64* plane, Bytes64* v) {
+  if constexpr (k == 1) {
+    v[0] = plane[0];
+  } else {
+    Bytes64 even[k / 2], odd[k / 2];
+    from_planes<k / 2, 2 * stride>(plane, even);
+    from_planes<k / 2, 2 * stride>(plane + stride, odd);
+    for (int i = 0; i < k / 2; i++) zip(even[i], odd[i], v[2 * i], v[2 * i + 1]);
+  }
 }
 
 }  // namespace CC_LEVEL

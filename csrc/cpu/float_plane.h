@@ -1,193 +1,58 @@
 // One plane of bytes in its three forms: as it is, the bits that vary, or coded (csrc/float.h).
 #pragma once
-#include <cstring>
-#include <utility>
-
-#include "../float.h"
-#include "bytes64.h"
+#include "float_code.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
 namespace floats {
 namespace {
 
-constexpr uint32_t plane_values = chunk_nbytes / 2;   // of the smallest type
-constexpr uint32_t encode_slack = 64;                 // written behind a chunk
-constexpr uint32_t decode_slack = plane_values / 8 + 16;  // read behind a chunk
+constexpr uint32_t encode_slack = 64;  // bytes that may be written behind a chunk
+constexpr uint32_t decode_slack = plane_values / 8 + 16;  // bytes that may be read behind one
 
 inline uint32_t round_up8(uint32_t n) { return (n + 7) / 8 * 8; }
-inline uint64_t low_bits(uint32_t n) { return n < 64 ? (uint64_t(1) << n) - 1 : ~uint64_t(0); }
 
-// What follows from the lengths of a canonical code.
-struct Code {
-  uint32_t depth = 0;                   // length of the longest
-  uint8_t shorter[max_depth + 1] = {};  // how many codes have at most d bits
-  uint16_t first[max_depth + 1] = {};   // the first code longer than d bits, in units of 2^-8
-  bool complete = false;                // every sequence of bits is a sequence of codes
+struct Histogram {
+  uint32_t count[256] = {}, total = 0, most = 0;
 
-  explicit Code(const uint8_t* leaves) {
-    uint32_t symbols = 0, kraft = 0;
-    for (uint32_t d = 0; d < max_depth; d++) {
-      symbols += leaves[d];
-      kraft += uint32_t(leaves[d]) << (max_depth - 1 - d);
-      if (leaves[d]) depth = d + 1;
-      shorter[d + 1] = uint8_t(symbols);
-      first[d + 1] = uint16_t(kraft);
+  // One of `stride` groups of 64 values.
+  Histogram(const uint8_t* plane, uint32_t n, uint32_t stride) {
+    uint32_t part[4][256] = {};  // equal bytes in a row would wait for each other in one
+    for (uint32_t i = 0; i < n; i += 64 * stride) {
+      uint32_t m = n - i < 64 ? n - i : 64, k = 0;
+      for (; k + 4 <= m; k += 4)
+        for (int j = 0; j < 4; j++) part[j][plane[i + k + j]]++;
+      for (; k < m; k++) part[0][plane[i + k]]++;
+      total += m;
     }
-    complete = symbols <= max_symbols && kraft == 1u << max_depth;
-  }
-};
-
-// Codes by byte, as tables for lookup16: a byte's code stands at its low nibble in the table whose symbol
-// there is this byte. Exponents that occur lie close together, so one or two tables are enough.
-struct CodeTables {
-  uint32_t n = 0;
-  uint8_t symbol[max_symbols][16], code[max_symbols][16];
-  uint8_t escape_code = 0;
-
-  CodeTables(const CodeHeader& header, const Code& lengths) {
-    uint8_t used[16] = {};
-    uint32_t at = 0;
-    for (uint32_t d = 0, i = 0; d < max_depth; d++)
-      for (uint32_t k = 0; k < header.leaves[d]; k++, i++, at += 1u << (max_depth - 1 - d)) {
-        if (i == header.escape) {
-          escape_code = uint8_t(at);
-          continue;
-        }
-        uint8_t nibble = header.symbol[i] & 15, t = used[nibble]++;
-        if (t == n) {
-          for (int s = 0; s < 16; s++) symbol[t][s] = uint8_t(~s);  // matches no byte of this nibble
-          n++;
-        }
-        symbol[t][nibble] = header.symbol[i];
-        code[t][nibble] = uint8_t(at);
-      }
-  }
-
-  Bytes64 find(Bytes64 v) const {
-    Bytes64 found = splat(escape_code);
-    for (uint32_t t = 0; t < n; t++)
-      found = equal_select(lookup16(symbol[t], v), v, lookup16(code[t], v), found);
-    return found;
-  }
-};
-
-struct BitWriter {
-  uint8_t* begin;
-  uint32_t nbits = 0;
-  // n bits, all others of them zero; touches 9 bytes.
-  void append(uint64_t bits, uint32_t n) {
-    uint8_t* p = begin + nbits / 8;
-    uint32_t shift = nbits % 8;
-    store<uint64_t>(p, bits << shift | *p);
-    p[8] = uint8_t(bits >> 1 >> (63 - shift));
-    nbits += n;
-  }
-};
-
-struct BitReader {
-  const uint8_t* begin;
-  uint32_t nbits = 0;
-  uint64_t next64() const {
-    const uint8_t* p = begin + nbits / 8;
-    uint32_t shift = nbits % 8;
-    return load<uint64_t>(p) >> shift | uint64_t(p[8]) << 1 << (63 - shift);
-  }
-};
-
-template <uint32_t depth>
-uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, const Code& code, uint8_t* out) {
-  CodeTables tables(header, code);
-  uint8_t bits[depth][plane_values / 8 + 16], escaped[plane_values + 64];
-  BitWriter writer[depth];
-  for (uint32_t d = 0; d < depth; d++) writer[d].begin = bits[d], bits[d][0] = 0;
-  uint32_t escapes = 0;
-  for (uint32_t i = 0; i < n; i += 64) {
-    uint64_t valid = low_bits(n - i), open = valid;
-    Bytes64 v = tables.find(load<Bytes64>(plane + i));
-    for (uint64_t m = equal(v, tables.escape_code) & valid; m; m &= m - 1)
-      escaped[escapes++] = plane[i + __builtin_ctzll(m)];
-    Bytes64 rest = v;
-    for (uint32_t d = 0; d < depth; d++) {
-      if (d) open = at_least(v, uint8_t(code.first[d])) & valid;
-      writer[d].append(extract(top_bits(rest), open), __builtin_popcountll(open));
-      rest = rest + rest;
+    for (int s = 0; s < 256; s++) {
+      count[s] = part[0][s] + part[1][s] + part[2][s] + part[3][s];
+      most = count[s] > most ? count[s] : most;
     }
   }
-  uint8_t* start = out;
-  header.escapes = uint16_t(escapes);
-  out += sizeof header;
-  for (uint32_t d = 0; d < depth; d++) {
-    uint32_t nbytes = (writer[d].nbits + 7) / 8;
-    header.open[d] = uint16_t(writer[d].nbits);
-    if (uint32_t(out - start) + nbytes + escapes > n) return nullptr;
-    memcpy(out, bits[d], nbytes);
-    out += nbytes;
-  }
-  memcpy(out, escaped, escapes);
-  memcpy(start, &header, sizeof header);
-  return out + escapes;
-}
+  // A byte that is commoner than chance would have it.
+  bool skewed() const { return most > total / 32 + 2; }
+};
 
-template <uint32_t depth>
-bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in, uint32_t n, uint8_t* plane) {
-  BitReader reader[depth];
-  for (uint32_t d = 0; d < depth; d++) {
-    reader[d].begin = in;
-    in += (header.open[d] + 7) / 8;
-  }
-  uint32_t escapes = 0;
-  for (uint32_t i = 0; i < n; i += 64) {
-    uint64_t valid = low_bits(n - i), open = valid;
-    Bytes64 v = {};
-    for (uint32_t d = 0; d < depth; d++) {
-      if (d) {
-        open = at_least(v, code.shorter[d]) & valid;
-        v = v + subtract_to_zero(v, code.shorter[d]);
-      }
-      v = add_bits(v, deposit(reader[d].next64(), open));
-      reader[d].nbits += __builtin_popcountll(open);
-    }
-    store(plane + i, lookup16(header.symbol, v));
-    for (uint64_t m = equal(v, header.escape) & valid; m; m &= m - 1) {
-      if (escapes == header.escapes) return false;
-      plane[i + __builtin_ctzll(m)] = in[escapes++];
-    }
-  }
-  bool sound = escapes == header.escapes;
-  for (uint32_t d = 0; d < depth; d++) sound = sound && reader[d].nbits == header.open[d];
-  return sound;
-}
-
-// f(depth as a constant)
-template <class R, class F, size_t... d>
-R with_depth(uint32_t depth, F f, std::index_sequence<d...>) {
-  R result = {};
-  ((depth == d + 1 && (result = f(std::integral_constant<uint32_t, d + 1>{}), true)) || ...);
-  return result;
-}
-template <class R, class F>
-R with_depth(uint32_t depth, F f) {
-  return with_depth<R>(depth, f, std::make_index_sequence<max_depth>{});
-}
-
-// Whether a sample promises that coding takes less than `other` bytes.
+// Whether a sample promises that coding takes less than `other` bytes. Mantissas are seldom worth it, and
+// a small sample says so.
 inline bool worth_coding(const uint8_t* plane, uint32_t n, uint32_t other, CodeHeader& header) {
-  uint32_t count[4][256] = {}, total = 0, most = 0;
-  for (uint32_t i = 0; i < n; i += 64 * sample_stride) {
-    uint32_t m = n - i < 64 ? n - i : 64, k = 0;
-    for (; k + 4 <= m; k += 4)
-      for (int j = 0; j < 4; j++) count[j][plane[i + k + j]]++;
-    for (; k < m; k++) count[0][plane[i + k]]++;
-    total += m;
+  if (!Histogram(plane, n, 4 * sample_stride).skewed()) return false;
+  Histogram sample(plane, n, sample_stride);
+  if (!sample.skewed()) return false;
+  uint64_t bits = make_code(sample.count, sample.total, header);
+  return bits * n / sample.total / 8 + sizeof header < other - other / 64;
+}
+
+inline void encode_bits(const uint8_t* plane, uint32_t n, uint32_t varying, uint8_t* out) {
+  uint32_t groups = (n + 63) / 64;
+  for (uint32_t g = 0; g < groups; g++, out += 8) {
+    Bytes64 v = Bytes64::load(plane + 64 * g);
+    uint64_t valid = low_bits(n - 64 * g);
+    uint8_t* word = out;
+    for (uint32_t left = varying; left; left &= left - 1, word += 8 * groups)
+      store<uint64_t>(word, bits_at(v, __builtin_ctz(left)) & valid);
   }
-  for (int s = 0; s < 256; s++) {
-    count[0][s] += count[1][s] + count[2][s] + count[3][s];
-    most = count[0][s] > most ? count[0][s] : most;
-  }
-  if (most < total / 32) return false;
-  uint64_t bits = make_code(count[0], total, header);
-  return bits * n / total / 8 + sizeof header < other - other / 64;
 }
 
 // `plane` can be read up to 63 bytes past its n. Changes the header to what it did.
@@ -198,7 +63,8 @@ inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, u
   uint8_t* end = nullptr;
   if (n > sizeof header && in_bits > groups * 8 && worth_coding(plane, n, other, header)) {
     Code code(header.leaves);
-    end = with_depth<uint8_t*>(code.depth, [&](auto d) { return encode_coded<d>(plane, n, header, code, out); });
+    end = with_depth<uint8_t*>(
+        code.depth, [&](auto d) { return encode_coded<d>(plane, n, header, code, out); });
   }
   if (end && end < out + other) {
     h = {255, 255};
@@ -211,24 +77,18 @@ inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, u
     memset(out + n, 0, round_up8(n) - n);
     return out + round_up8(n);
   }
-  for (int bit = 0; bit < 8; bit++)
-    if (h.varying >> bit & 1)
-      for (uint32_t i = 0; i < n; i += 64, out += 8)
-        store<uint64_t>(out, bits_at(load<Bytes64>(plane + i), bit) & low_bits(n - i));
-  return out;
+  encode_bits(plane, n, h.varying, out);
+  return out + in_bits;
 }
 
 inline void decode_bits(PlaneHeader h, const uint8_t* in, uint32_t n, uint8_t* plane) {
   uint32_t groups = (n + 63) / 64;
-  for (uint32_t g = 0; g < groups; g++) {
+  for (uint32_t g = 0; g < groups; g++, in += 8) {
     Bytes64 v = splat(h.base);
-    const uint8_t* word = in + 8 * g;
-    for (int bit = 0; bit < 8; bit++)
-      if (h.varying >> bit & 1) {
-        v = v + (spread(load<uint64_t>(word)) & uint8_t(1 << bit));
-        word += 8 * groups;
-      }
-    store(plane + 64 * g, v);
+    const uint8_t* word = in;
+    for (uint32_t left = h.varying; left; left &= left - 1, word += 8 * groups)
+      v = v + (spread(load<uint64_t>(word)) & uint8_t(left & -left));
+    v.store(plane + 64 * g);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "compact.h"
 #include "shuffle.h"
+#include "sink.h"
 #include "table.h"
 
 namespace compcoll {
@@ -62,25 +63,53 @@ template <class W>
 void difference(const uint8_t* in, size_t n, size_t dim, W* out) {
   size_t first = n < dim ? n : dim;
   memcpy(out, in, first * sizeof(W));
-  const uint8_t* predictor = in - dim * sizeof(W);
-  for (size_t i = first; i < n; i++)
-    out[i] = load<W>(in + i * sizeof(W)) - load<W>(predictor + i * sizeof(W));
+  const uint8_t* current = in + first * sizeof(W);
+  for (size_t i = 0; i < n - first; i++)
+    out[first + i] = load<W>(current + i * sizeof(W)) - load<W>(in + i * sizeof(W));
 }
 
-// Its inverse, in place.
+// Its inverse, in place, where dim is less than the lanes of a vector: sums over the lanes at distances
+// dim, 2 dim, 4 dim, ..., then the last dim sums of the vector before.
 template <class W>
-void integrate(W* w, uint32_t n, uint32_t dim) {
+void integrate_lanes(W* w, uint32_t n, uint32_t dim) {
   using V = typename Shape<W>::V;
-  if (dim != 1) {
-    for (uint32_t i = dim; i < n; i++) w[i] += w[i - dim];
-    return;
+  constexpr uint32_t lanes = Shape<W>::lanes;
+  V from[5], keep[5], carry, sum = {};
+  uint32_t steps = 0;
+  for (uint32_t s = dim; s < lanes; s *= 2, steps++)
+    for (uint32_t i = 0; i < lanes; i++) from[steps][i] = i - s, keep[steps][i] = i < s ? 0 : ~W(0);
+  for (uint32_t i = 0; i < lanes; i++) carry[i] = lanes - dim + i % dim;
+  for (uint32_t i = 0; i < n; i += lanes) {
+    V v = load<V>(w + i);
+    for (uint32_t s = 0; s < steps; s++) v += permute_by(v, from[s]) & keep[s];
+    sum = v + permute_by(sum, carry);
+    store<V>(w + i, sum);
   }
+}
+
+template <class W>
+void integrate_neighbours(W* w, uint32_t n) {
+  using V = typename Shape<W>::V;
   V sum = {};
-  for (uint32_t i = 0; i < block_words; i += Shape<W>::lanes) {
+  for (uint32_t i = 0; i < n; i += Shape<W>::lanes) {
     V v = prefix_sum(load<V>(w + i));
     store<V>(w + i, v + sum);
     sum += broadcast_last(v);
   }
+}
+
+// The inverse of stage 1, in place; w has room for a whole block.
+template <class W>
+void integrate(W* w, uint32_t n, uint32_t dim) {
+  using V = typename Shape<W>::V;
+  constexpr uint32_t lanes = Shape<W>::lanes;
+  constexpr bool shuffles = vector_nbytes > 16;  // by an index that is not a constant
+  if (dim == 1) return integrate_neighbours(w, n);
+  if (shuffles && dim < lanes) return integrate_lanes(w, n, dim);
+  uint32_t i = dim;
+  if (dim >= lanes)
+    for (; i + lanes <= n; i += lanes) store<V>(w + i, load<V>(w + i) + load<V>(w + i - dim));
+  for (; i < n; i++) w[i] += w[i - dim];
 }
 
 // Stages 2 to 4. Writes up to one vector past the end that it returns.
@@ -156,8 +185,8 @@ int64_t encode(Args* args, const uint8_t* src, uint8_t* dst) {
   return out - dst;
 }
 
-template <class W>
-int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, uint8_t* dst) {
+template <class W, class Sink>
+int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, Sink& sink) {
   using S = Shape<W>;
   constexpr uint32_t w = bits<W>, block_nbytes = block_words * sizeof(W);
   uint64_t nbytes = args->nbytes(), n = (nbytes + sizeof(W) - 1) / sizeof(W), dim = args->params[0];
@@ -179,7 +208,8 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
       in += need;
     }
     integrate(block, count, dim);
-    memcpy(dst + at, block, left);
+    memcpy(sink.room(at), block, left);
+    sink.done(at, left);
   }
   bool unmapped = n % block_words && n % block_words <= block_words - w;
   return in == end || (unmapped && uint64_t(end - in) == sizeof(W)) ? 0 : BAD_STREAM;
@@ -200,16 +230,26 @@ int64_t encode_any(Args* args, const void* src, void* dst) {
   return encoder(args, static_cast<const uint8_t*>(src), static_cast<uint8_t*>(dst));
 }
 
-int64_t decode_any(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+template <class Sink>
+int64_t decode_to(const Args* args, const void* payload, uint64_t nbytes, Sink sink) {
   if (!sound(args)) return BAD_STREAM;
-  auto decoder = wide(args) ? decode<uint64_t> : decode<uint32_t>;
-  return decoder(args, static_cast<const uint8_t*>(payload), nbytes, static_cast<uint8_t*>(dst));
+  auto decoder = wide(args) ? decode<uint64_t, Sink> : decode<uint32_t, Sink>;
+  return decoder(args, static_cast<const uint8_t*>(payload), nbytes, sink);
+}
+
+int64_t decode_any(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  return decode_to(args, payload, nbytes, StoreSink{static_cast<uint8_t*>(dst)});
+}
+
+int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  if (!can_accumulate(args)) return UNSUPPORTED;
+  return decode_to(args, payload, nbytes, AddSink<8 * block_words>(args, dst));
 }
 
 }  // namespace
 }  // namespace mpc
 
-extern const Codec mpc_codec = {"mpc", mpc::encode_any, mpc::decode_any, nullptr, nullptr};
+extern const Codec mpc_codec = {"mpc", mpc::encode_any, mpc::decode_any, mpc::decode_add, nullptr};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

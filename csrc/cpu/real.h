@@ -1,11 +1,16 @@
 // The float types as vectors: every codec that quantises reads elements as doubles, so that it computes
 // the same on each machine, subnormals included, and rounds once when it writes them.
 #pragma once
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
+#endif
+#if !defined(__clang__)  // g++ 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #include "../accumulate.h"
+#include "../bits.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -14,31 +19,43 @@ constexpr int reals = vector_nbytes / 8;  // elements at a time
 using Doubles = vec<double, reals>;
 using Floats = vec<float, reals>;
 
+using Integers = vec<int32_t, reals>;
+
+// Conversions between registers of different widths, which g++ would otherwise do in halves.
+#if defined(__AVX512F__)
+inline Doubles to_doubles(Floats v) { return (Doubles)_mm512_cvtps_pd((__m256)v); }
+inline Doubles to_doubles(Integers v) { return (Doubles)_mm512_cvtepi32_pd((__m256i)v); }
+inline Floats to_floats(Doubles v) { return (Floats)_mm512_cvtpd_ps((__m512d)v); }
+inline Integers to_integers(Doubles v) { return (Integers)_mm512_cvtpd_epi32((__m512d)v); }
+#elif defined(__AVX2__)
+inline Doubles to_doubles(Floats v) { return (Doubles)_mm256_cvtps_pd((__m128)v); }
+inline Doubles to_doubles(Integers v) { return (Doubles)_mm256_cvtepi32_pd((__m128i)v); }
+inline Floats to_floats(Doubles v) { return (Floats)_mm256_cvtpd_ps((__m256d)v); }
+inline Integers to_integers(Doubles v) { return (Integers)_mm256_cvtpd_epi32((__m256d)v); }
+#else
+inline Doubles to_doubles(Floats v) { return __builtin_convertvector(v, Doubles); }
+inline Doubles to_doubles(Integers v) { return __builtin_convertvector(v, Doubles); }
+inline Floats to_floats(Doubles v) { return __builtin_convertvector(v, Floats); }
+inline Integers to_integers(Doubles v) {  // to nearest even, of magnitudes below 2^31
+  return __builtin_convertvector((vec<uint64_t, reals>)(v + 0x1.8p52), Integers);
+}
+#endif
+
 struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
-CC_HD uint16_t float_to_bfloat16(float f) {  // to nearest even; f is no NaN
-  uint32_t u;
-  __builtin_memcpy(&u, &f, 4);
-  return uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 CC_HD uint16_t float_to_float16(float f) {  // to nearest even
-  uint32_t u;
-  __builtin_memcpy(&u, &f, 4);
-  uint32_t sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+  uint32_t u = bit_cast<uint32_t>(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
   if (a > 0x7f800000) return uint16_t(sign | 0x7e00);
   if (a >= 0x47800000) return uint16_t(sign | 0x7c00);
   if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
-  float magnitude;
-  __builtin_memcpy(&magnitude, &a, 4);
-  magnitude += 0.5f;  // whose last place is float16's smallest subnormal
-  __builtin_memcpy(&a, &magnitude, 4);
+  a = bit_cast<uint32_t>(bit_cast<float>(a) + 0.5f);  // its last place is float16's smallest subnormal
   return uint16_t(sign | (a - 0x3f000000));
 }
 
 // Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
 // largest relative error of rounding to T, and `tiny`, the largest absolute one below the normal range.
+// What is stored has been rounded before.
 template <class T> struct Real;
 
 template <> struct Real<double> {
@@ -56,8 +73,8 @@ template <> struct Real<float> {
   using value = Floats;
   static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
   static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
-  static Doubles widen(value v) { return __builtin_convertvector(v, Doubles); }
-  static value round(Doubles v) { return __builtin_convertvector(v, Floats); }
+  static Doubles widen(value v) { return to_doubles(v); }
+  static value round(Doubles v) { return to_floats(v); }
   static void store(void* p, value v) { compcoll::CC_LEVEL::store(p, v); }
 };
 
@@ -65,28 +82,42 @@ template <> struct Real<float> {
 template <class T> struct Narrow {
   using real = float;
   using value = Floats;
-  static Doubles widen(value v) { return __builtin_convertvector(v, Doubles); }
+  static Doubles widen(value v) { return to_doubles(v); }
 };
 
 template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
   static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
   using Words = vec<uint32_t, reals>;
+  static value round(Doubles v) {
+    Words u = bit_cast<Words>(to_floats(v));
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    return bit_cast<value>(u);
+  }
+#if defined(__AVX512F__)
+  static value load(const void* p) {
+    return (value)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+  }
+  static void store(void* p, value v) {
+    _mm_storeu_si128((__m128i*)p, _mm256_cvtepi32_epi16(_mm256_srli_epi32((__m256i)v, 16)));
+  }
+#elif defined(__AVX2__)
+  static value load(const void* p) {
+    return (value)_mm_slli_epi32(_mm_cvtepu16_epi32(_mm_loadl_epi64((const __m128i*)p)), 16);
+  }
+  static void store(void* p, value v) {
+    __m128i u = _mm_srli_epi32((__m128i)v, 16);
+    _mm_storel_epi64((__m128i*)p, _mm_packus_epi32(u, u));
+  }
+#else
   using Halves = vec<uint16_t, reals>;
   static value load(const void* p) {
     Words u = __builtin_convertvector(compcoll::CC_LEVEL::load<Halves>(p), Words) << 16;
-    return compcoll::CC_LEVEL::load<value>(&u);
-  }
-  static Words nearest(value v) {
-    Words u = compcoll::CC_LEVEL::load<Words>(&v);
-    return u + 0x7fff + (u >> 16 & 1);
-  }
-  static value round(Doubles v) {
-    Words u = nearest(__builtin_convertvector(v, Floats)) & 0xffff0000u;
-    return compcoll::CC_LEVEL::load<value>(&u);
+    return bit_cast<value>(u);
   }
   static void store(void* p, value v) {
-    compcoll::CC_LEVEL::store(p, __builtin_convertvector(nearest(v) >> 16, Halves));
+    compcoll::CC_LEVEL::store(p, __builtin_convertvector(bit_cast<Words>(v) >> 16, Halves));
   }
+#endif
 };
 
 template <> struct Real<Float16> : Narrow<Float16> {
@@ -95,13 +126,13 @@ template <> struct Real<Float16> : Narrow<Float16> {
   static value load(const void* p) { return (value)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, 0)); }
   static value round(Doubles v) {
-    return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)__builtin_convertvector(v, Floats), 0));
+    return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)to_floats(v), 0));
   }
 #elif defined(__F16C__)
   static value load(const void* p) { return (value)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph((__m128)v, 0)); }
   static value round(Doubles v) {
-    return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)__builtin_convertvector(v, Floats), 0));
+    return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)to_floats(v), 0));
   }
 #else
   static value load(const void* p) {
@@ -120,6 +151,14 @@ template <> struct Real<Float16> : Narrow<Float16> {
   }
 #endif
 };
+
+// Writes, or adds to the accumulator, the i-th vector of values of a row.
+template <class T, bool adding>
+inline void deliver(char* row, int i, typename Real<T>::value v) {
+  using V = typename Real<T>::value;
+  if constexpr (adding) store(row + i * sizeof(V), load<V>(row + i * sizeof(V)) + v);
+  else Real<T>::store(row + i * reals * sizeof(T), v);
+}
 
 // Calls f.template run<T>(n) with the type of the real numbers behind a dtype, and how many there are.
 template <class F>

@@ -37,6 +37,18 @@ CC_HD V broadcast_last(V v) {
   return permute<Broadcast<lanes<V>::n - 1>>(v, v);
 }
 
+// Result[i] = v[index[i]], by an index that only the run knows.
+template <class V>
+CC_HD V permute_by(V v, V index) {
+#if defined(__clang__)
+  V result;
+  for (int i = 0; i < lanes<V>::n; i++) result[i] = v[index[i] % lanes<V>::n];
+  return result;
+#else
+  return __builtin_shuffle(v, index);
+#endif
+}
+
 // Inclusive prefix sum over the lanes.
 template <int k = 1, class V>
 CC_HD V prefix_sum(V v) {

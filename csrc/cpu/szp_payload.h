@@ -9,6 +9,7 @@ namespace CC_LEVEL {
 namespace {
 
 constexpr int n32 = 32 / lanes32;  // vectors of a block
+using SignedWords = vec<int32_t, lanes32>;
 
 // A block ready to be written: its codes, its width, and the code that stands apart.
 struct Coded {
@@ -21,15 +22,16 @@ struct Coded {
     Block plain;
     Words below = {};
     for (int i = 0; i < n32; i++) {
-      z.v[i] = szp_zigzag(q.v[i] - shift_in<1>(below, q.v[i]));
-      plain.v[i] = szp_zigzag(q.v[i]);
+      z.v[i] = szp_zigzag<SignedWords>(q.v[i] - shift_in<1>(below, q.v[i]));
+      plain.v[i] = szp_zigzag<SignedWords>(q.v[i]);
       below = q.v[i];
     }
     first = z.v[0][0];
     z.v[0] = clear_first(z.v[0]);
     width = szp_width(first, or_of_all(z), or_of_all(plain), raw_nbytes);
     if (width < int(szp_apart)) z.v[0] |= only_first(first);
-    if (width >= int(szp_plain)) z = plain;
+    const Words which = Words{} - (width / szp_plain & (width != szp_raw));
+    for (int i = 0; i < n32; i++) z.v[i] = which ? plain.v[i] : z.v[i];
   }
 };
 

@@ -59,12 +59,12 @@ int64_t encode_array(const Grid& grid, int maxbits, const void* src, void* dst, 
 }
 
 template <class E, int D, bool Accumulate>
-int64_t decode_array(const Grid& grid, int maxbits, const void* payload, void* dst) {
+int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_t nbytes, void* dst) {
   auto p = static_cast<const uint8_t*>(payload);
   auto d = static_cast<uint8_t*>(dst);
-  if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, d);
+  if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
   else with_words<typename E::Word>(maxbits, [&](auto words) -> int64_t {
-    decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, d);
+    decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, nbytes, d);
     return 0;
   });
   return 0;
@@ -91,7 +91,7 @@ int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst
     if (!sound<typename E::Word>(*args) || nbytes != payload_nbytes(grid, args->params[0])) return BAD_STREAM;
     if (Accumulate && args->acc_dtype != (sizeof(typename E::Stored) == 2 ? uint32_t(FLOAT32) : args->dtype))
       return UNSUPPORTED;
-    return decode_array<E, decltype(ndim)::value, Accumulate>(grid, args->params[0], payload, dst);
+    return decode_array<E, decltype(ndim)::value, Accumulate>(grid, args->params[0], payload, nbytes, dst);
   });
 }
 

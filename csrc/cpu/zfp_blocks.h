@@ -1,6 +1,7 @@
 // ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
-// planes, then one by one through the plane coder.
+// planes, then through the plane coder: 2-D in lanes, else one by one.
 #pragma once
+#include "../zfp_squares.h"
 #include "zfp_extent.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
@@ -30,18 +31,106 @@ struct Block {
   }
 };
 
+// The plane coder, block after block.
+template <class L, int D>
+struct BlockCoder {
+  using W = typename lanes<L>::word;
+  using F = Format<W>;
+  using B = Block<W, D>;
+  int maxbits;
+
+  L encode(const L* planes, L e, L magnitude, int count, StreamWriter& out) const {
+    L lowest = {};
+    for (int lane = 0; lane < count; lane++) {
+      uint64_t block[block_words] = {};
+      if (magnitude[lane]) {
+        BitWriter bits{block};
+        bits.put(2 * uint64_t(e[lane]) + 1, F::header);
+        auto plane = [&](int k) { return B::plane(reinterpret_cast<const W*>(planes), lane, k); };
+        lowest[lane] = encode_planes<B::size>(bits, maxbits - F::header, F::bits, plane);
+        if (bits.fill) *bits.word = bits.pending;
+      }
+      out.put(block, maxbits);
+    }
+    return lowest;
+  }
+
+  // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
+  void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L* planes, L& e) const {
+    uint64_t words[lanes<L>::n][block_words];
+    uint64_t pos[lanes<L>::n], n[lanes<L>::n] = {}, end = maxbits;
+    int top[lanes<L>::n];
+    for (int lane = 0; lane < count; lane++, begin += maxbits) {
+      extract(payload, begin, maxbits, words[lane]);
+      bool some = words[lane][0] & 1;
+      if (some) e[lane] = low_bits(words[lane][0], F::header) >> 1;
+      uint64_t first = peek(words[lane], F::header);
+      int zeros = first ? trailing_zeros(first) : F::bits;  // planes before the first with a 1
+      pos[lane] = some && zeros < F::bits ? F::header + zeros : end;
+      top[lane] = F::bits - 1 - zeros;
+    }
+    bool more = true;
+    for (int step = 0; more; step++) {
+      more = false;
+      for (int lane = 0; lane < count; lane++) {
+        int k = top[lane] - step;
+        if (pos[lane] >= end || k < 0) continue;
+        more = true;
+        uint64_t x = D == 3 ? decode_plane64(words[lane], pos[lane], end, n[lane])
+                            : decode_plane<B::size>(words[lane], pos[lane], end, n[lane]);
+        B::set_plane(reinterpret_cast<W*>(planes), lane, k, x);
+      }
+    }
+  }
+};
+
+// The plane coder for 2 dimensions, in lanes.
+template <class L>
+struct SquareCoder {
+  using W = typename lanes<L>::word;
+  using F = Format<W>;
+  int maxbits;
+
+  int words() const { return (maxbits + F::bits - 1) / F::bits; }
+
+  L encode(const L* planes, L e, L magnitude, int count, StreamWriter& out) const {
+    L block[16] = {};
+    block[0] = magnitude != 0 ? e + e + 1 : L{};
+    L n = magnitude != 0 ? L{} : L{} + 16;
+    L lowest = encode_squares(planes, n, maxbits, square_tables, LaneBits<L>{block, words()});
+    put_lanes(out, block, words(), count, maxbits);
+    return lowest;
+  }
+
+  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L* planes, L& e) const {
+    L block[16];
+    get_lanes(payload, nbytes, pos, block, words(), count, maxbits);
+    e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
+    decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes);
+  }
+};
+
+// In lanes only where bytes can be shuffled.
+#if defined(__AVX2__)
+template <class L, int D>
+using Coder = std::conditional_t<D == 2, SquareCoder<L>, BlockCoder<L, D>>;
+#else
+template <class L, int D>
+using Coder = BlockCoder<L, D>;
+#endif
+
 template <class E, int D>
 int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
   using T = Tiles<E, D>;
   using L = typename T::L;
   using W = typename T::W;
-  using F = Format<W>;
   using B = Block<W, D>;
   constexpr int N = T::N;
   T tiles{grid};
   Cursor at;
   Extent<L> extent;
   StreamWriter out{dst};
+  Coder<L, D> coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
     L a[B::size], x[B::size], magnitude = {}, lowest = {};
@@ -56,18 +145,7 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
     transform_forward<D>(a);
     for (int i = 0; i < B::size; i++) x[i] = negabinary(a[order<D>(i)]);
     to_planes<D>(x);
-    for (int lane = 0; lane < count; lane++) {
-      uint64_t block[block_words] = {};
-      if (magnitude[lane]) {
-        BitWriter bits{block};
-        bits.put(2 * uint64_t(e[lane]) + 1, F::header);
-        auto plane = [&](int k) { return B::plane(reinterpret_cast<const W*>(x), lane, k); };
-        int k = encode_planes<B::size>(bits, maxbits - F::header, F::bits, plane);
-        if (bits.fill) *bits.word = bits.pending;
-        lowest[lane] = k;
-      }
-      out.put(block, maxbits);
-    }
+    lowest = coder.encode(x, e, magnitude, count, out);
     extent.template add_error<D>(e, lowest, magnitude);
     at.advance(grid, count);
     left -= count;
@@ -77,27 +155,21 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
 }
 
 template <class E, int D, bool Accumulate>
-void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint8_t* dst) {
+void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
   using T = Tiles<E, D, Accumulate>;
   using L = typename T::L;
   using W = typename T::W;
-  using F = Format<W>;
   using B = Block<W, D>;
   constexpr int N = T::N;
   T tiles{grid};
   Cursor at;
   uint64_t pos = 0;
+  Coder<L, D> coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
     L a[B::size], x[B::size] = {}, e = {};
-    for (int lane = 0; lane < count; lane++, pos += maxbits) {
-      uint64_t words[block_words];
-      extract(payload, pos, maxbits, words);
-      if (!(words[0] & 1)) continue;
-      e[lane] = low_bits(words[0], F::header) >> 1;
-      auto deposit = [&](int k, uint64_t p) { B::set_plane(reinterpret_cast<W*>(x), lane, k, p); };
-      decode_planes<B::size>(words, F::header, maxbits, F::bits, deposit);
-    }
+    coder.decode(payload, nbytes, pos, count, x, e);
+    pos += uint64_t(N) * maxbits;
     to_planes<D>(x);
     for (int i = 0; i < B::size; i++) a[order<D>(i)] = from_negabinary(x[i]);
     transform_inverse<D>(a);

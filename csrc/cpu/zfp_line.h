@@ -9,30 +9,28 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// NW words a lane to and from the stream, maxbits of them a block.
+// As put_lanes and get_lanes; whole words take a shorter way.
 template <int NW, class L>
-inline void put_lanes(StreamWriter& out, const L* words, int count, int maxbits) {
+inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
-  if (maxbits == NW * bits && count == N && out.fill == 0) {
+  if (maxbits == NW * bits && count == N && NW != 3 && out.fill == 0) {
     L row[NW];
-    for (int j = 0; j < NW; j++) row[j] = words[j];
-    if constexpr (NW == 2) row[0] = shuffle(words[0], words[1], Zip<N, 0>()), row[1] = shuffle(words[0], words[1], Zip<N, N / 2>());
+    memcpy(row, words, sizeof row);
+    if constexpr (NW == 2) {
+      row[0] = shuffle(words[0], words[1], Zip<N, 0>());
+      row[1] = shuffle(words[0], words[1], Zip<N, N / 2>());
+    }
     if constexpr (NW == 4) interleave(row);
-    if (NW != 3) {
-      memcpy(out.dst, row, sizeof row);
-      out.dst += sizeof row;
-      return;
-    }
+    memcpy(out.dst, row, sizeof row);
+    out.dst += sizeof row;
+    return;
   }
-  for (int lane = 0; lane < count; lane++)
-    for (int j = 0; j < NW; j++) {
-      int n = maxbits - j * bits < bits ? maxbits - j * bits : bits;
-      out.put(low_bits(words[j][lane], n), n);
-    }
+  put_lanes(out, words, NW, count, maxbits);
 }
 
 template <int NW, class L>
-inline void get_lanes(const uint8_t* payload, uint64_t pos, L* words, int count, int maxbits) {
+inline void get_line(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int count,
+                     int maxbits) {
   using W = typename lanes<L>::word;
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(W);
   if (maxbits == NW * bits && count == N && NW != 3) {
@@ -44,11 +42,7 @@ inline void get_lanes(const uint8_t* payload, uint64_t pos, L* words, int count,
     if constexpr (NW == 4) deinterleave(words);
     return;
   }
-  for (int lane = 0; lane < N; lane++) {
-    uint64_t block[block_words] = {};
-    if (lane < count) extract(payload, pos + uint64_t(lane) * maxbits, maxbits, block);
-    for (int j = 0; j < NW; j++) words[j][lane] = W(block[j * bits / 64] >> (j * bits % 64));
-  }
+  get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
 }
 
 template <class E, int NW>
@@ -79,7 +73,7 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
     L n = magnitude != 0 ? L{} : L{} + 4;
     L k = encode_quads<NW>(a, n, maxbits, quad_tables, words);
     extent.template add_error<1>(e, k, magnitude);
-    put_lanes<NW>(out, words, count, maxbits);
+    put_line<NW>(out, words, count, maxbits);
     at.advance(grid, count);
     left -= count;
   }
@@ -88,7 +82,7 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
 }
 
 template <class E, int NW, bool Accumulate>
-void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint8_t* dst) {
+void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
   using T = Tiles<E, 1, Accumulate>;
   using L = typename T::L;
   using W = typename T::W;
@@ -100,7 +94,7 @@ void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint8_t*
   for (uint64_t left = grid.count(); left; pos += uint64_t(N) * maxbits) {
     int count = left < N ? left : N;
     L a[4] = {}, words[NW];
-    get_lanes<NW>(payload, pos, words, count, maxbits);
+    get_line<NW>(payload, nbytes, pos, words, count, maxbits);
     L e = (words[0] >> 1) & W(2 * F::bias + 1);
     L empty = (words[0] & 1) - 1;
     L zeros = decode_quads<NW>(words, maxbits, quad_tables, a);

@@ -46,6 +46,44 @@ inline void extract(const uint8_t* payload, uint64_t pos, int nbits, uint64_t* w
   for (int i = 0; i < 3; i++) words[n + i] = 0;
 }
 
+// Lanes of blocks, n words each, to the stream; the bits above maxbits do not count.
+template <class L>
+inline void put_lanes(StreamWriter& out, const L* words, int n, int count, int maxbits) {
+  constexpr int bits = 8 * sizeof(typename lanes<L>::word);
+  for (int lane = 0; lane < count; lane++)
+    for (int j = 0, left = maxbits; left > 0; left -= 64) {
+      uint64_t v = words[j++][lane];
+      if (bits == 32 && j < n) v |= uint64_t(words[j++][lane]) << 32;
+      int length = left < 64 ? left : 64;
+      out.put(low_bits(v, length), length);
+    }
+}
+
+// The reverse, from bit `pos` of the payload's nbytes, with zeros above maxbits.
+template <class L>
+inline void get_lanes(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int n, int count,
+                      int maxbits) {
+  using W = typename lanes<L>::word;
+  constexpr int N = lanes<L>::n, bits = 8 * sizeof(W);
+  W* w = reinterpret_cast<W*>(words);
+  if (count == N && (pos + uint64_t(N) * maxbits) / 8 + 16 <= nbytes) {
+    for (int lane = 0; lane < N; lane++, pos += maxbits)
+      for (int j = 0; j < n; j++) {
+        uint64_t at = pos + j * bits;
+        W v = W(load<uint64_t>(payload + at / 8) >> at % 8);
+        if (bits == 64) v = (v & 0xffffffff) | load<uint64_t>(payload + at / 8 + 4) >> at % 8 << (bits - 32);
+        w[j * N + lane] = v;
+      }
+    words[n - 1] &= W(low_bits(~uint64_t(0), maxbits - (n - 1) * bits));
+    return;
+  }
+  for (int lane = 0; lane < N; lane++, pos += maxbits) {
+    uint64_t block[block_words] = {};
+    if (lane < count) extract(payload, pos, maxbits, block);
+    for (int j = 0; j < n; j++) w[j * N + lane] = W(block[j * bits / 64] >> (j * bits % 64));
+  }
+}
+
 }  // namespace zfp
 }  // namespace CC_LEVEL
 }  // namespace compcoll

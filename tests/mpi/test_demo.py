@@ -87,8 +87,9 @@ def test_verdict_says_when_time_or_the_flow_is_lost():
     plain = demo.Run("plain MPI", 8_000_000, 8_000_000, seconds=2.0)
     slow = demo.Run("slow", 8_000_000, 4_000_000, seconds=3.0)
     fast = demo.Run("fast", 8_000_000, 1_000_000, seconds=1.5, fallbacks=7)
+    same = demo.Run("same", 8_000_000, 4_000_000, seconds=2.02)
     useless = demo.Run("useless", 8_000_000, 8_000_000, seconds=2.5, error=[0.0, 0.25])
-    text = demo.verdicts([plain, slow, fast, useless], ranks=2)
+    text = demo.verdicts([plain, slow, fast, useless, same], ranks=2)
     assert text[0].startswith("slow: LOST 1.00 s")
     assert "less than 2 MB/s" in text[0]
     assert text[1:3] == [
@@ -97,6 +98,7 @@ def test_verdict_says_when_time_or_the_flow_is_lost():
     ]
     assert text[3].endswith("did not shrink the data.")
     assert text[4] == "useless: CHANGED THE FLOW, by up to 25% of the largest velocity."
+    assert text[5] == "same: neither saved nor lost time on this link."
 
 
 def test_compresses_with_the_library_itself(comm, agree):

@@ -1,6 +1,7 @@
 """Every algorithm, on many simulated ranks: it ends, and every byte arrives."""
 
 from itertools import accumulate, pairwise
+from math import inf
 
 import numpy as np
 import pytest
@@ -33,8 +34,9 @@ def counts_of(kind: str, size: int) -> list[int]:
     }[kind]
 
 
-def run(size: int, body, profile: Profile = PROFILE) -> World:
-    world = World(size, profile)
+def run(size: int, body) -> World:
+    instant = PROFILE.with_(encode=inf, decode=inf)
+    world = World(size, instant if size > 64 else PROFILE)
     seconds = world.run(body)
     assert seconds >= 0
     return world
@@ -43,6 +45,9 @@ def run(size: int, body, profile: Profile = PROFILE) -> World:
 cases = pytest.mark.parametrize(
     ("size", "kind"),
     [(size, kind) for size in SIZES for kind in ("one", "uneven", "chunks", "empty")] + [(512, "one")],
+)
+no_512 = pytest.mark.parametrize(
+    ("size", "kind"), [(size, kind) for size in SIZES for kind in ("one", "uneven", "chunks", "empty")]
 )
 
 
@@ -92,17 +97,18 @@ def test_recursive_doubling_refuses_other_sizes():
 
 @pytest.mark.parametrize("size", [*SIZES, 512])
 @pytest.mark.parametrize("n", [0, 1, 5000])
-def test_chain_bcast(size, n):
+@pytest.mark.parametrize("bcast", [alg.chain_bcast, alg.tree_bcast])
+def test_bcast(size, n, bcast):
     for root in {0, size // 2, size - 1}:
         blocks = [data(r, n) for r in range(size)]
         expected = blocks[root].copy()
-        run(size, lambda rt, root=root, blocks=blocks: alg.chain_bcast(rt, blocks[rt.rank], root))
+        run(size, lambda rt, root=root, blocks=blocks: bcast(rt, blocks[rt.rank], root))
         for block in blocks:
             np.testing.assert_array_equal(block, expected)
 
 
 @cases
-@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum])
+@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum, alg.compressed_sum])
 def test_reduce_scatter(size, kind, column_sum):
     counts = counts_of(kind, size)
     sends = [data(r, sum(counts)) for r in range(size)]
@@ -116,8 +122,8 @@ def test_reduce_scatter(size, kind, column_sum):
         np.testing.assert_array_equal(recv, expected)
 
 
-@cases
-@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum])
+@no_512
+@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum, alg.compressed_sum])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_allreduce(size, kind, column_sum, in_place):
     counts = counts_of(kind, size)
@@ -133,8 +139,8 @@ def test_allreduce(size, kind, column_sum, in_place):
         np.testing.assert_array_equal(recv, expected)
 
 
-@cases
-@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum])
+@no_512
+@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum, alg.compressed_sum])
 def test_reduce(size, kind, column_sum):
     counts, root = counts_of(kind, size), size // 2
     sends = [data(r, sum(counts)) for r in range(size)]
@@ -146,6 +152,24 @@ def test_reduce(size, kind, column_sum):
 
     run(size, body)
     np.testing.assert_array_equal(recv, sum(sends))
+
+
+@pytest.mark.parametrize("reduction", [alg.allreduce, alg.reduce])
+def test_reductions_of_512(reduction):
+    size, root = 512, 0
+    counts = counts_of("one", size)
+    sends = [data(r, size) for r in range(size)]
+    recvs = [np.zeros(size, np.int64) for _ in range(size)]
+
+    def body(rt):
+        source, target = cut(sends[rt.rank], counts), cut(recvs[rt.rank], counts)
+        if reduction is alg.allreduce:
+            return alg.allreduce(rt, source, target, alg.ring_sum)
+        return alg.reduce(rt, source, target if rt.rank == root else None, root, alg.direct_sum)
+
+    run(size, body)
+    for recv in recvs if reduction is alg.allreduce else recvs[:1]:
+        np.testing.assert_array_equal(recv, sum(sends))
 
 
 @cases
@@ -187,7 +211,7 @@ def test_time_is_latency_plus_bytes_over_bandwidth():
 
     async def ping(rt: SimulatedRuntime) -> None:
         block = np.zeros(n, np.uint8)
-        await (alg.gather(rt, block, [block, block], 0))
+        await alg.gather(rt, block, [block, block], 0)
 
     seconds = World(2, profile).run(ping)
     assert seconds == pytest.approx(profile.network.latency + (n + 80) / profile.network.bandwidth)

@@ -5,6 +5,7 @@ import os
 from fractions import Fraction
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from floats import (
@@ -137,6 +138,20 @@ def test_large_values_escape_alone():
     assert list(payload[:10]).count(255) == 1
     decoded, _ = decode_guarded(SZP(), params, payload, FLOAT32, 320)
     assert decoded[100] == array[100]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("rel", [0.4, 1e-2, 1e-5])
+def test_the_largest_values_do_not_become_infinite(dtype, rel):
+    real = dtypes.real_dtype(dtype)
+    most = ml_dtypes.finfo(real).max
+    array = np.linspace(-1, 1, 3200).astype(real) * most
+    codec = SZP(rel=rel)
+    payload, bound, params = encode(codec, array.view(dtype))
+    if not isinstance(payload, int):
+        decoded, _ = decode_guarded(codec, params, payload, dtype, array.view(dtype).size)
+        assert finite(decoded).all()
+        assert largest_error(array, decoded) <= exact(bound)
 
 
 def test_zero_blocks_cost_their_width_byte():

@@ -1,0 +1,75 @@
+# `make demo` shows what the library does, `make test` whether it works. Both need Python 3.11 or later and a
+# C++17 compiler, and put everything else into $(VENV).
+
+PYTHON ?= python3
+VENV ?= .venv
+RANKS ?= 4
+TEST_RANKS ?= 1 2 3 4
+FIGURE ?= out/taylor_green.png
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp)
+NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
+export PATH := $(abspath $(BIN)):$(PATH)
+
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-serial test-mpi lint format bench clean
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks
+	@mkdir -p $(dir $(FIGURE))
+	@mpiexec -n $(RANKS) $(BIN)/python -m mpi4py -m compcoll demo --here --out $(FIGURE)
+	@echo "The figure is $(abspath $(FIGURE))"
+
+test: test-serial test-mpi  ## Run all tests, those of MPI on 1, 2, 3 and 4 ranks
+
+test-serial: $(VENV)/.test  ## Run the tests that need one process
+	@echo "== tests/serial"
+	@python -m pytest tests/serial
+
+test-mpi: $(VENV)/.test  ## Run the tests that need MPI
+	@for n in $(TEST_RANKS); do \
+	  echo "== tests/mpi on $$n ranks"; \
+	  mpiexec -n $$n python -m pytest tests/mpi || exit 1; \
+	done
+
+lint: $(VENV)/.lint  ## Check style and types
+	ruff check
+	ruff format --check
+	cython-lint --max-line-length 110 compcoll
+	mypy
+	@echo "clang-format: $$(clang-format --dry-run $(CSRC) 2>&1 | grep -c warning:) places differ; make format"
+
+format: $(VENV)/.lint  ## Format everything
+	ruff check --fix
+	ruff format
+	clang-format -i $(CSRC)
+
+bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
+	@mkdir -p out
+	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
+
+clean:  ## Remove what was built, and $(VENV)
+	rm -rf build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f compcoll/_cpu.cpp compcoll/_cpu*.so
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.venv:
+	@echo "== a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "compcoll needs Python 3.11 or later")'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The package itself, compiled. What else a target needs comes on top, and compiles nothing again.
+$(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
+	@echo "== compiling compcoll; this takes about a minute"
+	@$(PIP) install -q -e '.[mpich]'
+	@touch $@
+
+$(VENV)/.bench $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.package
+	@echo "== installing what 'make $*' needs"
+	@$(PIP) install -q 'compcoll[$*]'
+	@touch $@

@@ -1,0 +1,57 @@
+"""``compcoll tune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from compcoll.cli.launch import is_launched, relaunch
+
+
+@click.command()
+@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Ranks to start.")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: the user's cache]"
+)
+@click.option("--here", is_flag=True, help="Use the ranks that mpiexec started; never start others.")
+@click.pass_context
+def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> None:
+    """Measure this machine for the model: links between and inside nodes, and the codecs.
+
+    Takes a few seconds. Start it under mpiexec with ranks on at least two nodes to measure the network;
+    outside of mpiexec it starts ranks on this machine, and knows only its memory. The profile is kept
+    in the user's cache, under the hardware's fingerprint, where codec="auto" and when="pays" find it.
+    """
+    if not (here or is_launched()):
+        ctx.exit(relaunch(ranks, ["tune", "--here", *(["--out", str(out)] if out else [])]))
+    from mpi4py import MPI
+    from rich.console import Console
+
+    from compcoll.model.profile import save
+    from compcoll.model.tune import tune
+
+    world = MPI.COMM_WORLD
+    console = Console(quiet=world.rank != 0)
+    with console.status("measuring") as status:
+        profile = tune(world, lambda what: status.update(f"measuring {what}"))
+    if world.rank == 0:
+        path = out or save(profile)
+        if out:
+            out.write_text(profile.as_json())
+        _show(console, profile, path)
+
+
+def _show(console, profile, path: Path) -> None:
+    from rich.table import Table
+
+    table = Table(title=f"profile {profile.name}, kept in {path}")
+    for heading in ("what", "latency or encode", "bandwidth or decode", "ratio"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    for name, link in (("between nodes", profile.network), ("inside a node", profile.node)):
+        table.add_row(name, f"{1e6 * link.latency:.2f} us", f"{link.bandwidth / 1e9:.3f} GB/s", "")
+    for name, speed in profile.codecs.items():
+        table.add_row(
+            name, f"{speed.encode / 1e9:.2f} GB/s", f"{speed.decode / 1e9:.2f} GB/s", f"{speed.ratio:.2f}"
+        )
+    console.print(table)

@@ -1,0 +1,57 @@
+"""What ``int8``, ``int4`` and ``fp8`` share: small codes, and one scale per block of values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compcoll import dtypes
+from compcoll.codecs.base import Codec
+
+BLOCKS = (32, 64, 128, 256)
+ROUNDINGS = ("nearest", "stochastic")
+
+
+class BlockScaled(Codec):
+    """Codes relative to the largest magnitude of each block.
+
+    Parameters
+    ----------
+    block : int
+        Values that share a scale: 32, 64, 128 or 256.
+    rounding : {"nearest", "stochastic"}
+        Stochastic rounding is unbiased: the mean of what a value becomes is the value, to within the
+        rounding of the result to its dtype.
+    seed : int
+        From 0 to 2**64 - 1, for stochastic rounding; equal seeds and inputs give equal bytes.
+
+    Raises
+    ------
+    ValueError
+        For an option that is none of these.
+
+    Notes
+    -----
+    The size of a payload depends on dtype and number of values alone. An array with values that are
+    not finite goes out lossless. Complex numbers are pairs of real ones. ``csrc/blockscale.h`` gives
+    the byte layout and the error bounds.
+    """
+
+    lossless = False
+    dtypes = dtypes.FLOATS
+
+    def __init__(self, block: int = 64, rounding: str = "nearest", seed: int = 0):
+        if not isinstance(block, int) or block not in BLOCKS:
+            raise ValueError(f"{self.name}: block={block} is not one of {', '.join(map(str, BLOCKS))}")
+        if rounding not in ROUNDINGS:
+            raise ValueError(f"{self.name}: rounding={rounding!r} is not one of {', '.join(ROUNDINGS)}")
+        if not isinstance(seed, int) or not 0 <= seed < 2**64:
+            raise ValueError(f"{self.name}: seed={seed!r} is not an integer from 0 to 2**64 - 1")
+        self.block, self.rounding, self.seed = block, rounding, seed
+
+    def options(self) -> dict[str, object]:
+        given = {"block": self.block, "rounding": self.rounding, "seed": self.seed}
+        default = {"block": 64, "rounding": "nearest", "seed": 0}
+        return {key: value for key, value in given.items() if value != default[key]}
+
+    def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
+        return (self.block | ROUNDINGS.index(self.rounding) << 32, self.seed)

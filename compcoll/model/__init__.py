@@ -1,0 +1,1 @@
+"""When compression pays: machine profiles, and predictions from the real algorithms in virtual time."""

@@ -1,0 +1,149 @@
+"""What pays: codec or not, which algorithm, which chunk size, decided from predictions.
+
+A decision is a function of the call and of a machine's profile that all ranks share, so it is the same on
+all of them. It is made once per operation, type, codec and size class, and then looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import inf, log2
+from time import perf_counter
+
+import numpy as np
+
+from compcoll import dtypes
+from compcoll.codecs import Codec
+from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.policy import ALGORITHMS
+
+__all__ = ["Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
+
+CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)
+#: A prediction has to promise this much less than plain MPI's time: models err, and a loss is worse than
+#: a gain that was not taken.
+MARGIN = 0.85
+SAMPLE_NBYTES = 256 << 10
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to carry out a call.
+
+    Attributes
+    ----------
+    algorithm : str
+        ``"mpi"``: plain MPI.
+    chunk_nbytes : int
+    seconds : float
+        As predicted.
+    """
+
+    algorithm: str
+    chunk_nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The best compressed way to carry out a call, plain MPI, and everything that was compared."""
+
+    best: Option
+    plain: Option
+    options: tuple[Option, ...]
+
+    @property
+    def pays(self) -> bool:
+        """Whether compression is predicted to save time, with some margin."""
+        return self.best.seconds < MARGIN * self.plain.seconds
+
+    @property
+    def reason(self) -> str:
+        """The comparison in words."""
+        return (
+            f"predicted {1e3 * self.best.seconds:.3g} ms, plain MPI {1e3 * self.plain.seconds:.3g} ms; "
+            f"it has to be below {MARGIN:.2f} of that"
+        )
+
+
+def advise(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str | None = None, can_add: bool = False
+) -> Advice:
+    """Compare the ways to carry out a call.
+
+    Parameters
+    ----------
+    call : Call
+    machine : MachineProfile
+    speed : CodecSpeed
+    algorithm : str, optional
+        Only this one; all that the operation has otherwise.
+    can_add : bool
+        Whether the codec's frames can be summed without decoding.
+    """
+    names = (algorithm,) if algorithm else _algorithms(call, can_add)
+    sizes = [chunk for chunk in CHUNKS if chunk < call.nbytes] + [CHUNKS[-1]] * (call.nbytes <= CHUNKS[0])
+    sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
+    options = tuple(
+        Option(name, chunk, _at_size(call, lambda c, n=name, s=chunk: predict(c, machine, speed, n, s), name))
+        for name in names
+        for chunk in sizes
+    )
+    every = _algorithms(call, False)
+    slow = "tree" if every[-1] == "tree" else every[0]
+    plain = Option("mpi", call.nbytes, _at_size(call, lambda c: plain_seconds(c, machine, every), slow))
+    return Advice(min(options, key=lambda option: option.seconds), plain, options)
+
+
+def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
+    names = list(ALGORITHMS[call.op])
+    if "recursive_doubling" in names and call.size & (call.size - 1):
+        names.remove("recursive_doubling")
+    if "compressed" in names and not can_add:
+        names.remove("compressed")
+    return tuple(names)
+
+
+def _at_size(call: Call, seconds: Callable[[Call], float], algorithm: str) -> float:
+    """A prediction; for many ranks it is drawn out from those for 32 and 64, which take milliseconds."""
+    if call.size <= 64:
+        return seconds(call)
+    small, large = (seconds(replace(call, size=n)) for n in (32, 64))
+    rounds = log2(call.size / 64) if algorithm == "tree" else (call.size - 64) / 32
+    return large + (large - small) * rounds
+
+
+def size_class(nbytes: int) -> int:
+    """A size rounded down to an eighth of a power of two: calls of one class are decided together."""
+    shift = max(nbytes.bit_length() - 4, 0)
+    return nbytes >> shift << shift
+
+
+def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
+    """Encode and decode a sample of a block; its speed and ratio on this rank."""
+    n = min(block.size, SAMPLE_NBYTES // block.itemsize)
+    start = (block.size - n) // 2
+    sample = np.ascontiguousarray(block[start : start + n])
+    out = np.empty_like(sample)
+    encode = decode = inf
+    for _ in range(3):
+        before = perf_counter()
+        frame = codec.encode(sample)
+        between = perf_counter()
+        codec.decode(frame, out)
+        encode, decode = min(encode, between - before), min(decode, perf_counter() - between)
+    return CodecSpeed(sample.nbytes / encode, sample.nbytes / decode, sample.nbytes / frame.nbytes)
+
+
+def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> CodecSpeed:
+    """What to expect of a codec where nothing can be measured: the profile's figures, else careful ones."""
+    known = machine.codec(codec.spec, str(dtype))
+    if known is not None:
+        return known
+    if codec.lossless:
+        return CodecSpeed(1e9, 1.5e9, 1.4 if dtype in dtypes.FLOATS and dtype.itemsize == 2 else 1.15)
+    # Its ratio on noise, which is the same on all ranks; no time that one of them measured.
+    noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
+    return CodecSpeed(1e9, 1e9, noise.nbytes / codec.encode(noise).nbytes)

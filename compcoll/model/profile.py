@@ -1,0 +1,135 @@
+"""Machine profiles: what the network, the codecs and MPI do on a machine, measured or from data sheets."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from compcoll.runtime.simulated import Link
+
+__all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class CodecSpeed:
+    """One codec on one kind of data: bytes per second of uncompressed data, and its ratio there."""
+
+    encode: float
+    decode: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class MachineProfile:
+    """What the model knows of a machine.
+
+    Attributes
+    ----------
+    name : str
+    network, node : Link
+        Between nodes and inside one: seconds of latency, bytes per second one way.
+    call : float
+        Seconds that one chunk costs besides its bytes: the event loop, a request, a header.
+    message : float
+        Seconds that plain MPI's collectives cost per message besides.
+    codecs : dict of str to CodecSpeed
+        By spec, or by spec and dtype as ``"lossless/bfloat16"``.
+    source : str
+        Where the figures come from.
+    """
+
+    name: str
+    network: Link
+    node: Link
+    call: float = 60e-6
+    message: float = 5e-6
+    codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
+    source: str = ""
+
+    def codec(self, spec: str, dtype: str) -> CodecSpeed | None:
+        """The figures of a codec for a type of data; None where it was never measured."""
+        return self.codecs.get(f"{spec}/{dtype}") or self.codecs.get(spec)
+
+    def with_network(self, network: Link, name: str) -> MachineProfile:
+        """The same machine behind another network."""
+        return replace(self, network=network, name=name)
+
+    def as_json(self) -> str:
+        """The profile as a JSON document."""
+        return json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> MachineProfile:
+        """A profile from its JSON document; ValueError for another version of it."""
+        data: dict[str, Any] = json.loads(text)
+        if data.pop("version", None) != VERSION:
+            raise ValueError(f"the profile is not of version {VERSION}; run compcoll tune again")
+        for key in ("network", "node"):
+            data[key] = Link(**data[key])
+        data["codecs"] = {spec: CodecSpeed(**speed) for spec, speed in data["codecs"].items()}
+        return cls(**data)
+
+
+def _gbit(rate: float) -> float:
+    return rate * 1e9 / 8
+
+
+#: Common fabrics: latency in seconds, bytes per second one way. Ethernet: line rates of IEEE 802.3 and
+#: the latency of kernel TCP; InfiniBand: data rates of the IBTA roadmap for 4 lanes after encoding, MPI
+#: latencies as published by MVAPICH; PCIe: PCI-SIG rates of 16 lanes after 128b/130b encoding.
+FABRICS: dict[str, Link] = {
+    "1gbe": Link(40e-6, _gbit(0.94)),
+    "2.5gbe": Link(30e-6, _gbit(2.35)),
+    "10gbe": Link(20e-6, _gbit(9.4)),
+    "25gbe": Link(15e-6, _gbit(23.5)),
+    "100gbe": Link(10e-6, _gbit(94)),
+    "edr": Link(1.0e-6, _gbit(96.97)),
+    "hdr": Link(1.0e-6, _gbit(193.9)),
+    "ndr": Link(1.0e-6, _gbit(387.9)),
+    "pcie4": Link(1.0e-6, 31.5e9 * 0.85),
+    "pcie5": Link(1.0e-6, 63.0e9 * 0.85),
+}
+
+
+def fingerprint() -> str:
+    """What a profile depends on: the processor, its cores and the machine's name."""
+    cpu = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            cpu = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), cpu)
+    except OSError:
+        pass
+    parts = (cpu, str(os.cpu_count()), platform.node().rstrip("0123456789"))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def cache_path() -> Path:
+    """Where the profile of this machine is kept: ``COMPCOLL_PROFILE``, else in the user's cache."""
+    if path := os.environ.get("COMPCOLL_PROFILE"):
+        return Path(path)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "compcoll" / f"{fingerprint()}.json"
+
+
+def load() -> MachineProfile | None:
+    """The profile that ``compcoll tune`` left for this machine; None where there is none that can be read."""
+    try:
+        return MachineProfile.from_json(cache_path().read_text())
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def save(profile: MachineProfile) -> Path:
+    """Keep a profile for this machine; its path."""
+    path = cache_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(profile.as_json())
+    return path

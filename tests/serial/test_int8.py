@@ -1,0 +1,328 @@
+"""int8, int4 and fp8: every block keeps its own scale, and nothing finite becomes anything else."""
+
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from floats import (
+    FLOATS,
+    arrays,
+    bits,
+    decode_add_guarded,
+    decode_guarded,
+    encode,
+    exact,
+    finite,
+    largest_error,
+    on_every_level,
+    reals,
+    top,
+)  # fmt: skip
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import compcoll
+from compcoll import _cpu, dtypes
+from compcoll.codecs.base import accumulator_dtype, decode_add
+from compcoll.codecs.registry import codec as make
+from compcoll.errors import FrameError
+from compcoll.frame import HEADER_NBYTES, inspect
+
+SHARED = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "shared")) / "data"
+NAMES = ["int8", "int4", "fp8"]
+LIMIT = {"int8": 127, "int4": 7, "fp8": 448}
+FLOAT32 = np.dtype(np.float32)
+SETTINGS = settings(max_examples=100, deadline=None)
+specs = st.builds(
+    "{}:block={},rounding={},seed={}".format,
+    st.sampled_from(NAMES),
+    st.sampled_from([32, 64, 128, 256]),
+    st.sampled_from(["nearest", "stochastic"]),
+    st.integers(0, 2**64 - 1),
+)
+
+
+@pytest.fixture(params=_cpu.available_levels(), autouse=True)
+def level(request):
+    before = _cpu.level()
+    _cpu.set_level(request.param)
+    yield request.param
+    _cpu.set_level(before)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+def payload_nbytes(codec, n, dtype):
+    count = n * (2 if dtype.kind == "c" else 1)
+    scale = 8 if dtypes.real_dtype(dtype).itemsize == 8 else 4
+    codes = -(-count // 2) if codec.name == "int4" else count
+    return -(-count // codec.block) * scale + codes
+
+
+def roundtrip(codec, array):
+    payload, bound, params = encode(codec, array)
+    decoded, status = decode_guarded(codec, params, payload, array.dtype, array.size)
+    assert status == 0
+    return payload, decoded, bound
+
+
+@SETTINGS
+@given(specs, arrays(finite_only=True))
+def test_bound_and_size(spec, array):
+    codec = make(spec)
+    need = payload_nbytes(codec, array.size, array.dtype)
+    results = on_every_level(lambda: encode(codec, array))
+    payload, bound, params = results[0]
+    assert all(np.array_equal(r[0], payload) and r[1:] == (bound, params) for r in results)
+    if need > array.nbytes:
+        assert payload == _cpu.TOO_LARGE
+        return
+    assert payload.size == need
+    outputs = on_every_level(lambda: decode_guarded(codec, params, payload, array.dtype, array.size))
+    decoded, status = outputs[0]
+    assert status == 0
+    assert all(bits(o[0]).tobytes() == bits(decoded).tobytes() for o in outputs)
+    assert finite(decoded).all()
+    assert largest_error(array, decoded) <= exact(bound)
+    if array.size and reals(array).any():
+        share = (2 if codec.rounding == "stochastic" else 1) * (
+            1 / 28 if codec.name == "fp8" else 0.5 / LIMIT[codec.name]
+        )
+        assert bound <= top(array) * (share * 1.001 + 2.0**-7.9) + 2.0**-21
+    largest = np.abs(reals(array).astype(np.longdouble)).max(initial=0)
+    assert np.abs(reals(decoded).astype(np.longdouble)).max(initial=0) <= largest
+
+
+@SETTINGS
+@given(specs, arrays())
+def test_non_finite_arrays_are_left_alone(spec, array):
+    codec = make(spec)
+    if finite(array).all() or payload_nbytes(codec, array.size, array.dtype) > array.nbytes:
+        return
+    assert encode(codec, array)[0] == _cpu.NONFINITE
+    frame = codec.encode(array)
+    assert inspect(frame).fallback
+    assert bits(compcoll.decode(frame)).tobytes() == bits(array).tobytes()
+
+
+@SETTINGS
+@given(specs, arrays(finite_only=True))
+def test_decode_add_is_decode_then_add(spec, array):
+    codec = make(spec)
+    if payload_nbytes(codec, array.size, array.dtype) > array.nbytes:
+        return
+    payload, _, params = encode(codec, array)
+    decoded, _ = decode_guarded(codec, params, payload, array.dtype, array.size)
+    acc = accumulator_dtype(array.dtype)
+    start = np.full(reals(np.empty(array.size, acc)).size, 0.3).astype(dtypes.real_dtype(acc))
+    with np.errstate(all="ignore"):
+        expected = start + reals(decoded).astype(start.dtype)
+    total, status = decode_add_guarded(codec, params, payload, array.dtype, start.view(acc))
+    assert status == 0
+    assert np.array_equal(reals(total), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 31, 63, 64, 65, 127, 130, 100_003])
+def test_sizes(name, dtype, n):
+    count = n * (2 if dtype.kind == "c" else 1)
+    array = np.sin(np.arange(count) / 50).astype(dtypes.real_dtype(dtype)).view(dtype)
+    frame = make(name).encode(array)
+    assert frame.nbytes <= array.nbytes + HEADER_NBYTES
+    decoded = compcoll.decode(frame)
+    error = np.abs(reals(decoded).astype(float) - reals(array).astype(float)).max(initial=0)
+    assert error <= inspect(frame).bound
+    if n > 64:
+        assert inspect(frame).codec == name
+
+
+def quantise(name, v):
+    """The decoded codes of scaled values, by somebody else's rounding."""
+    if name == "fp8":
+        return v.astype(np.float32).astype(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    return np.rint(v)
+
+
+@pytest.mark.parametrize("dtype", [d for d in FLOATS if d.kind != "c"], ids=str)
+def test_nearest_against_numpy_and_ml_dtypes(name, dtype):
+    rng = np.random.default_rng(2)
+    array = (rng.standard_normal(64 * 500) * 10.0 ** rng.uniform(-4, 3, 64 * 500)).astype(dtype)
+    payload, decoded, _ = roundtrip(make(name), array)
+    block = array.astype(np.float64).reshape(-1, 64)
+    scale = np.abs(block).max(axis=1, keepdims=True)
+    expected = quantise(name, block * (LIMIT[name] / scale)) * (scale / LIMIT[name])
+    if dtype.itemsize == 2:
+        expected = expected.astype(np.float32)
+    expected = np.clip(expected, -scale, scale).astype(dtype)
+    assert np.array_equal(decoded, expected.reshape(-1))
+    stored = payload[:4000].view("f8") if dtype.itemsize == 8 else payload[:2000].view("f4")
+    assert np.array_equal(stored, scale.reshape(-1))
+
+
+def test_fp8_hits_every_code_and_every_tie():
+    codes = np.arange(256, dtype=np.uint8)
+    values = codes[(codes & 127) != 127].view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+    ordered = np.unique(values)
+    middles = (ordered[1:] + ordered[:-1]) / 2
+    near = np.concatenate([middles, np.nextafter(middles, 9e9), np.nextafter(middles, -9e9), values])
+    near = np.resize(near.astype(np.float32), (-(-near.size // 63), 63))
+    array = np.insert(near, 0, 448, axis=1).reshape(-1)
+    payload, decoded, _ = roundtrip(make("fp8"), array)
+    assert np.array_equal(decoded, quantise("fp8", array.astype(np.float64)))
+    assert not np.isin(payload[-array.size :], (0x7F, 0xFF)).any()
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("where", ["largest", "smallest normal", "subnormal", "smallest", "zero"])
+def test_extreme_blocks(name, dtype, where):
+    real = dtypes.real_dtype(dtype)
+    limits = ml_dtypes.finfo(real)
+    tiny = float(limits.smallest_subnormal)
+    value = {
+        "largest": float(limits.max), "smallest normal": float(limits.tiny), "subnormal": 40 * tiny,
+        "smallest": tiny, "zero": 0.0,
+    }[where]  # fmt: skip
+    fractions = np.linspace(-1, 1, 256)
+    array = (fractions * value).astype(real)
+    array[3], array[70], array[131], array[199] = value, -value, value, -value
+    array = array.view(dtype)
+    _, decoded, bound = roundtrip(make(name), array)
+    assert finite(decoded).all()
+    assert largest_error(array, decoded) <= exact(bound)
+    assert reals(decoded)[3] == reals(array)[3]
+    assert reals(decoded)[70] == reals(array)[70]
+    if where == "zero":
+        assert bound == 0
+    if where == "smallest":
+        assert np.array_equal(decoded, array)
+
+
+def test_small_blocks_beside_huge_ones_keep_their_own_scale(name):
+    array = np.tile(np.linspace(-1, 1, 64), 4).reshape(4, 64) * [[1e38], [1e-38], [1e-44], [1]]
+    array = array.astype(np.float32)
+    _, decoded, _ = roundtrip(make(name), array.reshape(-1))
+    error = np.abs(array.astype(float) - decoded.reshape(4, 64)).max(axis=1)
+    assert (error <= np.abs(array).max(axis=1) * 0.0725 + 1e-45).all()
+    assert error[1] < 1e-39
+
+
+def test_stochastic_rounding_is_unbiased(name):
+    rng = np.random.default_rng(0)
+    array = rng.uniform(-1, 1, 64).astype(np.float32)
+    array[0] = 1
+    trials = 4000
+    total, square = np.zeros(64), np.zeros(64)
+    for seed in range(trials):
+        _, decoded, bound = roundtrip(make(f"{name}:rounding=stochastic,seed={seed}"), array)
+        total += decoded
+        square += (decoded - array.astype(float)) ** 2
+    deviation = np.sqrt(square / trials)
+    assert (np.abs(total / trials - array) <= 5 * deviation / np.sqrt(trials) + 1e-7).all()
+    assert 0 < deviation.max() <= bound * 0.51
+
+
+def test_stochastic_rounding_is_unbiased_over_positions(name):
+    # Every block but its scale alike: what differs is the position.
+    array = np.full((20_000, 32), 0.3, np.float32)
+    array[:, 0] = 1
+    _, decoded, _ = roundtrip(make(f"{name}:rounding=stochastic,block=32"), array.reshape(-1))
+    values = decoded.reshape(-1, 32)[:, 1:].astype(float)
+    assert np.unique(values).size == 2
+    assert abs(values.mean() - float(array[0, 1])) <= 5 * values.std() / np.sqrt(values.size)
+    for shift in (1, 31, 32):
+        flat = values.reshape(-1) - values.mean()
+        correlation = np.mean(flat[shift:] * flat[:-shift]) / flat.var()
+        assert abs(correlation) <= 5 / np.sqrt(values.size)
+
+
+def test_stochastic_rounding_depends_on_seed_and_scale_alone(name):
+    array = np.random.default_rng(1).standard_normal(6400).astype(np.float32)
+    spec = f"{name}:rounding=stochastic,seed="
+    one = encode(make(spec + "1"), array)[0]
+    assert np.array_equal(one, encode(make(spec + "1"), array.copy())[0])
+    assert not np.array_equal(one, encode(make(spec + "2"), array)[0])
+    assert not np.array_equal(one, encode(make(spec + str(1 + 2**40)), array)[0])
+    scaled = encode(make(spec + "1"), array * 4)[0]
+    assert not np.array_equal(one[400:], scaled[400:])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_any_bytes_are_safe(name, dtype):
+    rng = np.random.default_rng(7)
+    codec, n, acc = make(name), 200, accumulator_dtype(dtype)
+    params = codec.params(dtype, (n,))
+    need = payload_nbytes(codec, n, dtype)
+    for trial in range(200):
+        payload = np.frombuffer(rng.bytes(need), np.uint8).copy()
+        if trial % 2:
+            payload[: need // 4].view("u1")[:] = 1  # sound scales
+        _, status = decode_guarded(codec, params, payload, dtype, n)
+        assert status in (0, _cpu.BAD_STREAM)
+        assert decode_add_guarded(codec, params, payload, dtype, np.zeros(n, acc))[1] == status
+    for length in {0, 1, need // 2, need - 1, need + 1}:
+        payload = np.zeros(length, np.uint8)
+        assert decode_guarded(codec, params, payload, dtype, n)[1] == _cpu.BAD_STREAM
+        assert decode_add_guarded(codec, params, payload, dtype, np.zeros(n, acc))[1] == _cpu.BAD_STREAM
+    payload = np.zeros(need, np.uint8)
+    for word in (0, 1, 16, 48, 512, 64 | 1 << 33, 2**64 - 1):
+        assert decode_guarded(codec, (word, 0), payload, dtype, n)[1] == _cpu.BAD_STREAM
+    for scale in (np.nan, np.inf, -1.0):
+        payload[:8] = np.frombuffer(
+            np.array([scale] * 2, "f8" if dtype in (np.float64, np.complex128) else "f4"), np.uint8
+        )[:8]
+        assert decode_guarded(codec, params, payload, dtype, n)[1] == _cpu.BAD_STREAM
+
+
+def test_damaged_frames_raise(name):
+    frame = make(name).encode(np.sin(np.arange(1000, dtype=np.float32)), checksum=False)
+    frame[HEADER_NBYTES : HEADER_NBYTES + 4] = 255
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        compcoll.decode(frame)
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        decode_add(frame, np.zeros(1000, np.float32))
+
+
+def test_encoder_keeps_to_its_capacity(name):
+    codec, array = make(name), np.ones(1000, np.float32)
+    need = payload_nbytes(codec, 1000, FLOAT32)
+    for capacity in (0, 1, need - 1, need, need + 7):
+        room = np.full(capacity + 300, 0xA5, np.uint8)
+        asked = codec.params(FLOAT32, (1000,))
+        n, _, _ = _cpu.encode(codec._index, 11, (1000,), asked, bits(array), room[:capacity])
+        assert n == (need if capacity >= need else _cpu.TOO_LARGE)
+        assert (room[capacity:] == 0xA5).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("block=16", "block=16 is not one of 32, 64, 128, 256"),
+        ("block=64.0", r"block=64\.0 is not one of"),
+        ("rounding=up", "rounding='up' is not one of nearest, stochastic"),
+        ("seed=-1", "seed=-1 is not an integer from 0"),
+        ("seed=1.5", r"seed=1\.5 is not"),
+    ],
+)
+def test_bad_options(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(f"{name}:{options}")
+
+
+def test_spec(name):
+    assert make(name).spec == name
+    spec = f"{name}:block=128,rounding=stochastic,seed=7"
+    assert make(spec).spec == spec
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason=f"no folder {SHARED}")
+@pytest.mark.parametrize("field", ["vorticity.512_512", "transformer_gradients.f32"])
+def test_fields(name, field):
+    array = np.fromfile(SHARED / field, np.float32)
+    frame = make(name).encode(array)
+    assert inspect(frame).codec == name
+    assert np.abs(array.astype(float) - compcoll.decode(frame)).max() <= inspect(frame).bound
