@@ -22,7 +22,7 @@ __all__ = ["Call"]
 
 _ALLGATHER = {"ring": alg.ring_allgather, "recursive_doubling": alg.recursive_doubling_allgather}
 _BCAST = {"chain": alg.chain_bcast, "tree": alg.tree_bcast}
-_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum}
+_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 
 
 @dataclass
@@ -41,6 +41,8 @@ class Call:
         What has to be finished afterwards.
     sample : numpy.ndarray or None
         A block that this rank sends, for the model to look at.
+    summands : list of numpy.ndarray
+        What this rank contributes to a reduction.
     """
 
     dtype: np.dtype
@@ -48,6 +50,7 @@ class Call:
     body: Callable[[Runtime, Decision, bool], Coroutine]
     messages: list[Message] = field(default_factory=list)
     sample: np.ndarray | None = None
+    summands: list[np.ndarray] = field(default_factory=list)
 
     def finish(self) -> None:
         """Write through what could not be written in place."""
@@ -149,7 +152,7 @@ def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
         column_sum = _SUM[decision.algorithm]
         return alg.allreduce(rt, _cut(source, size), _cut(target, size), column_sum, owner_exact)
 
-    return Call(recv.dtype, recv.nbytes // size, body, [recv], source)
+    return Call(recv.dtype, recv.nbytes // size, body, [recv], source, [source])
 
 
 def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
@@ -166,7 +169,7 @@ def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
         blocks = _cut(target, size) if target is not None else None
         return alg.reduce(rt, _cut(source, size), blocks, root, _SUM[decision.algorithm])
 
-    return Call(send.dtype, send.nbytes // size, body, [recv] if recv is not None else [], source)
+    return Call(send.dtype, send.nbytes // size, body, [recv] if recv is not None else [], source, [source])
 
 
 def reduce_scatter_block(rank: int, size: int, sendbuf, recvbuf) -> Call | None:
@@ -202,7 +205,7 @@ def _reduce_scatter(rank: int, blocks: list[np.ndarray], sendbuf, recvbuf) -> Ca
         await alg.reduce_scatter(rt, blocks, into, _SUM[decision.algorithm])
         await rt.copy(into, target)
 
-    return Call(recv.dtype, max(b.nbytes for b in blocks), body, [recv], blocks[0])
+    return Call(recv.dtype, max(b.nbytes for b in blocks), body, [recv], blocks[0], blocks)
 
 
 def _split(send: Message, counts) -> list[np.ndarray]:

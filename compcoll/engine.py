@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import isnan
 from time import perf_counter
 from typing import Any
@@ -51,6 +52,11 @@ class Engine(_Mixin):
             op, reason = self._last
             self._last = Report(op, False, reason)
         return self._last
+
+    @property
+    def workers(self) -> int:
+        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        return self._context.workers if self._context else 0
 
     def _setup(self, make: Callable[[], Policy], strict: bool, owner_exact: bool) -> None:
         """Agree with all ranks on a policy; every one of them raises where they do not."""
@@ -128,9 +134,12 @@ class Engine(_Mixin):
     def _decide(self, op: str, call: Call) -> Decision:
         context = self._context
         decision = self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, context.link)
-        if not decision.ask or decision.codec is None:
-            return decision
-        return context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
+        if decision.ask and decision.codec is not None:
+            decision = context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
+        if decision.codec is not None and decision.algorithm == "compressed":
+            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
+            decision = replace(decision, codec=agreed)
+        return decision
 
     def _decide_alone(self, op: str, dtype: np.dtype, nbytes: int) -> Decision:
         """The decision on a message that only its two ends know of."""

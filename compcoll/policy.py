@@ -41,8 +41,8 @@ CHUNK_LIMITS = (64 << 10, 1 << 20)
 ALGORITHMS = {
     "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain", "tree"),
     "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
-    "Reduce_scatter": ("ring", "direct"), "Reduce_scatter_block": ("ring", "direct"),
-    "Allreduce": ("ring", "direct"), "Reduce": ("ring", "direct"),
+    "Reduce_scatter": ("ring", "direct", "compressed"), "Reduce_scatter_block": ("ring", "direct", "compressed"),
+    "Allreduce": ("ring", "direct", "compressed"), "Reduce": ("ring", "direct", "compressed"),
     "Gather": ("linear",), "Gatherv": ("linear",), "Scatter": ("linear",), "Scatterv": ("linear",),
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
 }  # fmt: skip
@@ -212,7 +212,7 @@ def _decide(
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     names = ALGORITHMS[op]
     fixed = rule.algorithm if rule.algorithm in names else None
-    algorithm = fixed or _algorithm(op, dtype, nbytes, size)
+    algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
     return Decision(chosen, algorithm, rule.chunk_nbytes or _chunk_nbytes(op, nbytes), why, ask, fixed)
 
 
@@ -220,8 +220,10 @@ def _unchanged(op: str, reason: str) -> Decision:
     return Decision(None, "mpi", 0, reason)
 
 
-def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int) -> str:
+def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int, chosen: Codec) -> str:
     names = ALGORITHMS[op]
+    if "compressed" in names and chosen.can_add and dtype.itemsize > 2:
+        return "compressed"  # one rounding of each contribution, and none of the sum
     if "direct" in names and (dtype.itemsize == 2 or size <= 4):
         return "direct"  # one rounding, and no more bytes than the ring
     if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:

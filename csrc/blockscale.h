@@ -27,6 +27,7 @@
 // Header words: B + 2^32 if rounding is stochastic; the seed.
 #pragma once
 #include "abi.h"
+#include "bits.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -56,20 +57,12 @@ CC_HD uint32_t blockscale_key(uint64_t seed, uint64_t scale_bits, uint64_t block
   return blockscale_mix(key + uint32_t(block) * blockscale_golden);
 }
 
-template <class To, class From>
-CC_HD To blockscale_cast(From from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
-}
-
 // e4m3 codes of floats of at most 448 and a hair. 24576 has its last place at 2^-9, e4m3's smallest.
 template <class L, class F>
 CC_HD L e4m3_nearest(F v) {
-  L u = blockscale_cast<L>(v), sign = u >> 24 & 0x80;
+  L u = bit_cast<L>(v), sign = u >> 24 & 0x80;
   u &= 0x7fffffffu;
-  L small = blockscale_cast<L>(blockscale_cast<F>(u) + 24576.0f) - 0x46c00000u;
+  L small = bit_cast<L>(bit_cast<F>(u) + 24576.0f) - 0x46c00000u;
   L normal = ((u + 0x7ffffu + (u >> 20 & 1)) >> 20) - (120u << 3);
   L code = u < 0x3c800000u ? small : normal;
   return (code < 0x7eu ? code : code * 0 + 0x7e) | sign;
@@ -78,10 +71,10 @@ CC_HD L e4m3_nearest(F v) {
 // The 20 bits that are cut off, and 20 random ones, carry or do not.
 template <class L, class F>
 CC_HD L e4m3_stochastic(F v, L hash) {
-  L u = blockscale_cast<L>(v), sign = u >> 24 & 0x80, random = hash >> 12;
+  L u = bit_cast<L>(v), sign = u >> 24 & 0x80, random = hash >> 12;
   u &= 0x7fffffffu;
   // Below 2^-6 in units of 2^-29; 2^-6 brings that unit to the last place.
-  L fixed = blockscale_cast<L>(blockscale_cast<F>(u) + 0.015625f) - 0x3c800000u;
+  L fixed = bit_cast<L>(bit_cast<F>(u) + 0.015625f) - 0x3c800000u;
   L code = ((u < 0x3c800000u ? fixed : u - (120u << 23)) + random) >> 20;
   return (code < 0x7eu ? code : code * 0 + 0x7e) | sign;
 }
@@ -89,9 +82,9 @@ CC_HD L e4m3_stochastic(F v, L hash) {
 template <class F, class L>
 CC_HD F e4m3_value(L code) {
   L e = code & 0x7f;
-  L small = blockscale_cast<L>(blockscale_cast<F>(e + 0x46c00000u) - 24576.0f);
+  L small = bit_cast<L>(bit_cast<F>(e + 0x46c00000u) - 24576.0f);
   L normal = (e << 20) + (120u << 23);
-  return blockscale_cast<F>((e < 8u ? small : normal) | (code & 0x80) << 24);
+  return bit_cast<F>((e < 8u ? small : normal) | (code & 0x80) << 24);
 }
 
 }  // namespace CC_LEVEL

@@ -16,10 +16,11 @@
 //   q = nearest even integer to x * (1 / step), all in float64
 //   integers     zigzag(q[i]);  differences  zigzag(q[i] - q[i - 1]) mod 2^32, q[-1] = 0
 //   x' = q * step in float64, rounded to the type (16-bit ones by way of float32)
-// Behind the last value, its q repeats.
+// Behind the last value, its q repeats. Widening and rounding keep subnormal numbers, which a GPU told to
+// flush them does not do by itself.
 //
 // Error: step = 2 * bound * (1 - 2^-7), a little less than it could be, so that rounding x' to its type
-// does not carry values past the bound, for float32 as long as |q| <= 2^16. The encoder forms x' as the
+// does not carry values past the bound, for float32 as long as |q| <= 65000. The encoder forms x' as the
 // decoder does, and a block in which |x - x'| <= bound does not hold for each value, exactly, is stored
 // unchanged: values too large for q, those that rounding harms all the same, and non-finite ones, whose
 // bits survive. |x - x'| is exact in the type itself wherever it is close to the bound, because x and x'
@@ -35,6 +36,7 @@
 // given those of the absolute bound, or 0, in place of the step.
 #pragma once
 #include "abi.h"
+#include "bits.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -81,10 +83,7 @@ CC_HD uint32_t szp_width(uint32_t first, uint32_t others, uint32_t plain, int ra
 // the encoder's check refuses.
 template <class D, class U>
 CC_HD U szp_quantise(D x, double inverse) {
-  D r = x * inverse + szp_magic;
-  U u;
-  __builtin_memcpy(&u, &r, sizeof u);
-  return u;
+  return bit_cast<U>(x * inverse + szp_magic);
 }
 
 // S is L with a sign.

@@ -38,12 +38,13 @@ CC_HD L trailing_zeros(L v) {
 // floor(log2 v) of 1 <= v < 2^16, something else for 0.
 template <class L>
 CC_HD L log2_16(L v) {
-  if constexpr (sizeof(typename lanes<L>::word) == 8 && lanes<L>::n > 1) {
-    return (L(log2_16(vec<uint32_t, 2 * lanes<L>::n>(v))) << 32) >> 32;  // there is no fast way from 64 bits
-  } else {
-    using Int = typename Lane<L>::Int;
-    return (bits_as<L>(convert<typename Lane<L>::Real>(Int(v))) >> 23) - 127;
-  }
+  using F = Format<typename lanes<L>::word>;
+#if !defined(__CUDACC__)
+  if constexpr (F::bits == 64 && lanes<L>::n > 1) {  // conversion from 64 bits is slow, or in scalars
+    return (L(log2_16(vec<uint32_t, 2 * lanes<L>::n>(v))) << 32) >> 32;
+  } else
+#endif
+    return (bits_as<L>(convert<typename Lane<L>::Real>(typename Lane<L>::Int(v))) >> F::mantissa) - F::bias;
 }
 
 // table[index], of 32 entries.
@@ -110,9 +111,13 @@ CC_HD L settle(L plane, L left) {
 }
 
 #if defined(__AVX2__) && !defined(__CUDACC__)
-#define CC_ZFP_SHIFTS(W, N, M, left, right)                                                              \
-  template <> CC_HD vec<W, N> shift_left(vec<W, N> v, vec<W, N> n) { return vec<W, N>(left(M(v), M(n))); } \
-  template <> CC_HD vec<W, N> shift_right(vec<W, N> v, vec<W, N> n) { return vec<W, N>(right(M(v), M(n))); }
+#define CC_ZFP_SHIFTS(W, N, M, left, right)                            \
+  template <> CC_HD vec<W, N> shift_left(vec<W, N> v, vec<W, N> n) {   \
+    return vec<W, N>(left(M(v), M(n)));                                \
+  }                                                                    \
+  template <> CC_HD vec<W, N> shift_right(vec<W, N> v, vec<W, N> n) {  \
+    return vec<W, N>(right(M(v), M(n)));                               \
+  }
 CC_ZFP_SHIFTS(uint32_t, 8, __m256i, _mm256_sllv_epi32, _mm256_srlv_epi32)
 CC_ZFP_SHIFTS(uint64_t, 4, __m256i, _mm256_sllv_epi64, _mm256_srlv_epi64)
 
@@ -122,15 +127,16 @@ template <> CC_HD U32x8 lookup32(const uint32_t* table, U32x8 index) {
   return U32x8(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 4));
 }
 template <> CC_HD U64x4 lookup32(const uint32_t* table, U64x4 index) {
-  return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 4)));
+  auto base = reinterpret_cast<const int*>(table);
+  return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(base, __m256i(index), 4)));
 }
 // Gathers read 4 bytes: the table has an entry more.
 template <> CC_HD U32x8 lookup64(const uint16_t* table, U32x8 index) {
   return U32x8(_mm256_i32gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 2)) & 0xffff;
 }
 template <> CC_HD U64x4 lookup64(const uint16_t* table, U64x4 index) {
-  return U64x4(_mm256_cvtepu32_epi64(
-             _mm256_i64gather_epi32(reinterpret_cast<const int*>(table), __m256i(index), 2))) & 0xffff;
+  auto base = reinterpret_cast<const int*>(table);
+  return U64x4(_mm256_cvtepu32_epi64(_mm256_i64gather_epi32(base, __m256i(index), 2))) & 0xffff;
 }
 template <> CC_HD U32x8 lookup16(const uint8_t* table, U32x8 index) {
   __m256i both = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
@@ -176,8 +182,12 @@ template <> CC_HD U32x16 lookup16(const uint8_t* table, U32x16 index) {
 template <> CC_HD U64x8 lookup16(const uint8_t* table, U64x8 index) {
   return U64x8(lookup16(table, U32x16(index)));
 }
-template <> CC_HD bool any_less(U32x16 a, U32x16 b) { return _mm512_cmplt_epi32_mask(__m512i(a), __m512i(b)); }
-template <> CC_HD bool any_less(U64x8 a, U64x8 b) { return _mm512_cmplt_epi64_mask(__m512i(a), __m512i(b)); }
+template <> CC_HD bool any_less(U32x16 a, U32x16 b) {
+  return _mm512_cmplt_epi32_mask(__m512i(a), __m512i(b));
+}
+template <> CC_HD bool any_less(U64x8 a, U64x8 b) {
+  return _mm512_cmplt_epi64_mask(__m512i(a), __m512i(b));
+}
 template <> CC_HD U32x16 count_up_to(U32x16 n, U32x16 a, U32x16 b) {
   __mmask16 m = _mm512_cmple_epi32_mask(__m512i(a), __m512i(b));
   return U32x16(_mm512_mask_add_epi32(__m512i(n), m, __m512i(n), _mm512_set1_epi32(1)));

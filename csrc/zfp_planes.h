@@ -40,9 +40,9 @@ struct BitWriter {
 };
 
 // 64 bits from bit `pos` on.
-CC_HD uint64_t peek(const uint64_t* words, int pos) {
+CC_HD uint64_t peek(const uint64_t* words, uint64_t pos) {
   const uint64_t* p = words + (pos >> 6);
-  int shift = pos & 63;
+  uint32_t shift = pos & 63;
   return p[0] >> shift | p[1] << 1 << (63 - shift);
 }
 
@@ -77,7 +77,7 @@ CC_HD int encode_planes(BitWriter& out, int budget, int bits, Plane plane) {
 
 // Reads one plane from bit `pos` < end on; the words hold zeros from bit `end` on, 2 * size at least.
 template <int size>
-CC_HD uint64_t decode_plane(const uint64_t* words, int& pos, int end, int& n) {
+CC_HD uint64_t decode_plane(const uint64_t* words, uint64_t& pos, uint64_t end, uint64_t& n) {
   uint64_t x = low_bits(peek(words, pos), n);
   pos += n;
   while (n < size) {
@@ -87,8 +87,7 @@ CC_HD uint64_t decode_plane(const uint64_t* words, int& pos, int end, int& n) {
       break;
     }
     w >>= 1;
-    int room = size - 1 - n;
-    int zeros = w ? trailing_zeros(w) : 64;
+    uint64_t room = size - 1 - n, zeros = w ? trailing_zeros(w) : 64;
     if (zeros > room) zeros = room;
     pos += 1 + zeros + (zeros < room);
     // A scan that meets the end leaves its 1 where it stands.
@@ -103,46 +102,48 @@ CC_HD uint64_t decode_plane(const uint64_t* words, int& pos, int end, int& n) {
 // The same for 64 coefficients, without a loop over their 1s. Behind the first test a 0 stands for itself,
 // and a 1 is followed by the next test: so the first run of 1s of odd length ends the plane, and every
 // second 1 of a run is a test.
-inline uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
-  constexpr uint64_t even = 0x5555555555555555, odd = ~even, ones = ~uint64_t(0), seen = ones >> 7;
+CC_HD uint64_t decode_plane64(const uint64_t* words, uint64_t& pos, uint64_t end, uint64_t& n) {
+  constexpr uint64_t even = 0x5555555555555555, odd = ~even, seen = ~uint64_t(0) >> 8;
   uint64_t x = _bzhi_u64(peek(words, pos), n);
   if (n == 64) {
     pos += 64;
     return x;
   }
-  int64_t some = -int64_t(peek(words, pos + n) & 1), room = 63 - n, got = 0;
-  uint64_t data = 0;
-  for (int at = pos + n + 1;;) {  // more than once only where a plane has many new 1s
-    // 57 bits are seen; the last one may be a 1 whose test is not.
-    uint64_t s = load<uint64_t>(reinterpret_cast<const char*>(words) + at / 8) >> at % 8;
-    uint64_t starts = s & ~(s << 1);
+  pos += n;
+  uint64_t w = load<uint64_t>(reinterpret_cast<const char*>(words) + (pos >> 3)) >> (pos & 7);
+  const uint64_t some = -(w & 1);
+  uint64_t data = 0, got = 0, left = 63 - n, at = pos;
+  for (;;) {  // more than once only where a plane has many new 1s
+    // 56 bits behind the test are seen; the last one may be a 1 whose test is not.
+    uint64_t s = w >> 1, starts = s & ~(s << 1);
     uint64_t from_even = s + (starts & even), from_odd = s + (starts & odd);
     uint64_t ends = ((from_even & odd) | (from_odd & even)) & ~s & seen;
     uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
     uint64_t places = _bzhi_u64(~tests & (seen >> 1), _tzcnt_u64(ends));
-    int64_t count = _mm_popcnt_u64(places), left = room - got;
-    // Masks in place of branches, which nothing could predict.
-    int64_t implied = -int64_t(ends == 0) | ((left - count) >> 63);
-    bool more = (some & implied & (count - left)) < 0;
-    count += (left - count) & implied & -int64_t(!more);
-    uint64_t next = _bzhi_u64(_pext_u64(s, places), count);
-    int consumed = count + _mm_popcnt_u64(next);
-    data |= next << got;
-    got += count;
-    at += consumed;
-    if (__builtin_expect(more, 0)) continue;
-    pos += n + 1;
-    pos += int(some) & (at - pos);
-    int64_t over = end - pos;
-    over &= over >> 63;  // less than 0 where the scan met the end
-    data |= uint64_t(implied & 1) << ((room + over) & 63);
+    uint64_t count = _mm_popcnt_u64(places);
+    uint64_t next = _pext_u64(s, places);
+    if (__builtin_expect(count < left && !ends && some, 0)) {
+      data |= next << got;
+      got += count;
+      left -= count;
+      at += count + _mm_popcnt_u64(next);
+      w = load<uint64_t>(reinterpret_cast<const char*>(words) + (at >> 3)) >> (at & 7);
+      continue;
+    }
+    uint64_t implied = count > left || !ends;
+    count = implied ? left : count;
+    next = _bzhi_u64(next, count);
+    at += count + _mm_popcnt_u64(next);
+    pos += 1 + (some & (at - pos));
+    uint64_t over = pos > end ? pos - end : 0;  // the scan met the end
+    data |= next << got | implied << ((got + left - over) & 63);
     x |= (data & some) << n;
-    n += int(some & (got - implied));
+    n += some & (got + count + implied);
     return x;
   }
 }
 #else
-CC_HD uint64_t decode_plane64(const uint64_t* words, int& pos, int end, int& n) {
+CC_HD uint64_t decode_plane64(const uint64_t* words, uint64_t& pos, uint64_t end, uint64_t& n) {
   return decode_plane<64>(words, pos, end, n);
 }
 #endif

@@ -44,7 +44,8 @@ constexpr QuadTables make_quad_tables() {
       int bits = n < 4 ? 7 - 2 * n : 0;
       for (int tail = 0; tail < 1 << (bits - length); tail++) {
         int seen = code | tail << length;
-        uint16_t entry = rest << n | (n + length) << 4 | next << 7 | (next < 4 ? 1 << (7 - 2 * next) : 1) << 10;
+        int marker = next < 4 ? 1 << (7 - 2 * next) : 1;
+        uint16_t entry = rest << n | (n + length) << 4 | next << 7 | marker << 10;
         if (n > 0) t.decode[1 << bits | seen] = entry;
         else if (seen & 1) t.first[seen >> 1] = entry;
       }

@@ -82,8 +82,8 @@ struct LaneBits {
 };
 
 template <class L>
-CC_HD L below(L n) {  // n ones, n less than the width
-  return ~((L{} - 1) << n);
+CC_HD L below(L n) {  // n ones
+  return ~shift_left(L(L{} - 1), n);
 }
 
 // Bytes of a look-up in a table of 16, for the 4 low nibbles of v.
@@ -130,7 +130,7 @@ CC_HD L encode_squares(const L* planes, L n, int maxbits, const SquareTables& ta
       L code = expand16(rest ^ shift_left(L{} + 1, top), tables, ones);
       L stored = top + ones;
       auto last = n + top == 15;
-      L suffix = code << 1 | 1 | (last ? L{} : L{} + 2) << stored;
+      L suffix = code << 1 | 1 | shift_left(L(last ? L{} : L{} + 2), stored);
       L test = n < 16 ? L{} + 1 : L{};
       length = n + (some ? stored + (last ? L{} + 1 : L{} + 3) : test);
       plane = (plane & below(n)) | (some ? suffix << n : L{});
@@ -173,7 +173,7 @@ CC_HD void decode_squares(LaneBits<L> in, int maxbits, const SquareTables& table
       }
       L top = log2_16(data & 0xffff);
       // A test that lies behind the last coefficient belongs to the next plane.
-      auto implied = (ended == 0) | (data >> room != 0);
+      auto implied = (ended == 0) | (shift_right(data, room) != 0);
       data &= below(room);
       L stored = (implied ? room : top + 1) + ones16(data, tables) + 1;
       L test = n < 16 ? L{} + 1 : L{};

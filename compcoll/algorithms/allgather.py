@@ -18,11 +18,15 @@ async def ring_allgather(rt, mine, blocks: list, owner_exact: bool = False) -> N
     await rt.all(ring_column(rt, own[tag], column, tag, owner_exact) for tag, column in enumerate(columns))
 
 
-async def ring_column(rt, mine, column, tag: int, owner_exact: bool = False, carried: float = 0.0):
-    """One chunk of every rank goes round; ``None`` where a rank has none. ``mine`` has error ``carried``."""
+async def ring_column(
+    rt, mine, column, tag: int, owner_exact: bool = False, carried: float = 0.0, frame=None
+) -> None:
+    """One chunk of every rank goes round; ``None`` where a rank has none.
+
+    ``mine`` has the absolute error ``carried``; where it was decoded from a frame, that is forwarded.
+    """
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
-    frame = None
-    if mine is not None:
+    if mine is not None and frame is None:
         frame = await rt.encode(mine, carried)
         rt.start(settle(rt, frame, mine, column[rt.rank], owner_exact))
     for hop in range(1, rt.size):

@@ -17,10 +17,10 @@ async def allreduce(rt, send: list, recv: list, column_sum, owner_exact: bool = 
     targets = zip_longest(*map(rt.chunks, recv))
 
     async def one(tag: int, source, target) -> None:
-        total, error = await column_sum(rt, source, target[rt.rank], tag)
+        total, error, frame = await column_sum(rt, source, target[rt.rank], tag)
         if total is not None:
             await rt.round(total, target[rt.rank], error)
-        await ring_column(rt, target[rt.rank], target, tag, owner_exact, error)
+        await ring_column(rt, target[rt.rank], target, tag, owner_exact, error, frame)
 
     await rt.all(one(tag, s, t) for tag, (s, t) in enumerate(zip(sources, targets, strict=True)))
 
@@ -32,10 +32,10 @@ async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> No
 
     async def one(tag: int, source, target) -> None:
         own = target[root] if target else None
-        total, error = await column_sum(rt, source, own, tag)
+        total, error, frame = await column_sum(rt, source, own, tag)
         if rt.rank != root:
             if total is not None:
-                await rt.send(await rt.encode(total, error), root, tag)
+                await rt.send(frame or await rt.encode(total, error), root, tag)
             return
         arriving = [
             (rt.recv(p, target[p], tag), target[p])

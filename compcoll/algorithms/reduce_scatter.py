@@ -3,14 +3,25 @@
 ``ring_sum`` (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms", 2009) decodes, adds and
 encodes at each of its P - 1 hops, and so rounds P - 1 times. ``direct_sum`` encodes every piece once and
 adds at its owner, always in the same order: each contribution is rounded once.
+``compressed_sum`` goes round the ring without leaving the compressed form, for codecs whose frames can be
+added: each contribution is rounded once, and the sum is a frame that can be forwarded as it is.
 
-Both work on a column, one chunk of every rank's block with equal tag (``None`` where a block has no such
-chunk), and return the accumulator with this rank's sum and the sum's absolute error.
+All work on a column, one chunk of every rank's block with equal tag (``None`` where a block has no such
+chunk), and return a `Sum`.
 """
 
 from __future__ import annotations
 
 from itertools import zip_longest
+from typing import Any, NamedTuple
+
+
+class Sum(NamedTuple):
+    """This rank's sum: the accumulator it is in (None: no such chunk), its absolute error, and its frame."""
+
+    total: Any
+    error: float = 0.0
+    frame: Any = None
 
 
 async def reduce_scatter(rt, send: list, into, column_sum) -> None:
@@ -20,14 +31,14 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
 
     async def one(tag: int) -> None:
         out = outs[tag] if tag < len(outs) else None
-        total, error = await column_sum(rt, columns[tag], out, tag)
+        result = await column_sum(rt, columns[tag], out, tag)
         if out is not None:
-            await rt.round(total, out, error)
+            await rt.round(result.total, out, result.error)
 
     await rt.all(one(tag) for tag in range(len(columns)))
 
 
-async def ring_sum(rt, column, into, tag: int):
+async def ring_sum(rt, column, into, tag: int) -> Sum:
     """Partial sums travel once around the ring."""
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     total, error = column[left], 0.0
@@ -43,10 +54,10 @@ async def ring_sum(rt, column, into, tag: int):
             error = frame.bound
         if sent is not None:
             await sent
-    return total, error
+    return Sum(total, error)
 
 
-async def direct_sum(rt, column, into, tag: int):
+async def direct_sum(rt, column, into, tag: int) -> Sum:
     """Every piece goes straight to its owner."""
     mine, total, error = column[rt.rank], None, 0.0
     arriving = []
@@ -60,7 +71,7 @@ async def direct_sum(rt, column, into, tag: int):
         await rt.decode_add(frame, total)
         error += frame.bound
     await deliveries
-    return total, error
+    return Sum(total, error)
 
 
 async def _deliver(rt, column, tag: int) -> None:
@@ -71,3 +82,26 @@ async def _deliver(rt, column, tag: int) -> None:
             sent.append(rt.send(await rt.encode(column[dest]), dest, tag))
     for future in sent:
         await future
+
+
+async def compressed_sum(rt, column, into, tag: int) -> Sum:
+    """Frames travel once around the ring and are added as they are."""
+    left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
+    frame = await rt.encode(column[left]) if column[left] is not None else None
+    for hop in range(2, rt.size + 1):
+        chunk = column[(rt.rank - hop) % rt.size]
+        arriving = rt.recv(left, chunk, tag) if chunk is not None else None
+        sent = rt.send(frame, right, tag) if frame is not None else None
+        frame = None
+        if arriving is not None:
+            own = await rt.encode(chunk)
+            frame = await rt.add(await arriving, own, chunk)
+        if sent is not None:
+            await sent
+    mine = column[rt.rank]
+    if mine is None:
+        return Sum(None)
+    total = rt.accumulator(mine, into)
+    if rt.size > 1:
+        await rt.decode(frame, total)
+    return Sum(total, frame.bound if frame is not None else 0.0, frame)

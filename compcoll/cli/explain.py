@@ -52,7 +52,7 @@ def command(op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers) ->
         raise click.ClickException(str(error)) from None
     speed = expected_speed(chosen, kind, machine)
     call = Call(op, _size(nbytes), ranks, ranks_per_node, workers)
-    _show(advise(call, machine, speed), call, machine, chosen.spec, speed)
+    _show(advise(call, machine, speed, can_add=chosen.can_add), call, machine, chosen.spec, speed)
 
 
 def _size(text: str) -> int:

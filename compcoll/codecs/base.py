@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -88,7 +88,19 @@ class Codec:
     @property
     def can_add(self) -> bool:
         """Whether the sum of two frames can be formed without decoding them (`add`)."""
-        return _cpu.can_add(self._index)
+        return not self.lossless and _cpu.can_add(self._index)
+
+    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> Codec:
+        """An equal codec whose frames of all ranks can be added.
+
+        Parameters
+        ----------
+        blocks : sequence of numpy.ndarray
+            What this rank contributes to a sum.
+        largest : callable
+            The largest of all ranks' values; collective.
+        """
+        return self
 
     # -- payloads
 
@@ -118,6 +130,8 @@ class Codec:
 
     def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
         """Add the decoded values to ``dst``; None where there is no fused kernel."""
+        if self._index < 0:
+            return None
         return _cpu.decode_add(
             self._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params,
             payload, dst.reshape(-1).view(np.uint8), dtypes.code_of(dst.dtype),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -59,13 +60,35 @@ class SZP(Codec):
     def options(self) -> dict[str, object]:
         if self.abs is not None:
             return {"abs": self.abs}
-        return {} if self.rel == 1e-3 else {"rel": self.rel}
+        return {"rel": self.rel}
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         # The encoder fills in the absolute bound where only the relative one is known.
         if self.abs is not None:
             return (_bits(self.abs), 0)
         return (0, _bits(self.rel))  # type: ignore[arg-type]
+
+
+    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> SZP:
+        """The same bound on all ranks: that of the largest range that any of them has."""
+        if self.rel is None:
+            return self
+        span = largest(max(map(_range, blocks), default=0.0))
+        return SZP(abs=min(max(self.rel * span, BOUND_MIN), BOUND_MAX))
+
+
+def _range(block: np.ndarray) -> float:
+    """max - min of what is finite, in float64."""
+    values = block.reshape(-1)
+    if not values.size:
+        return 0.0
+    low, high = float(values.min()), float(values.max())
+    if not math.isfinite(low) or not math.isfinite(high):
+        finite = values[np.isfinite(values)]
+        if not finite.size:
+            return 0.0
+        low, high = float(finite.min()), float(finite.max())
+    return min(high - low, BOUND_MAX)
 
 
 def _checked(key: str, value, least: float, most: float) -> float:

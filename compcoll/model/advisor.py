@@ -6,6 +6,7 @@ all of them. It is made once per operation, type, codec and size class, and then
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, log2
 from time import perf_counter
@@ -67,7 +68,9 @@ class Advice:
         )
 
 
-def advise(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str | None = None) -> Advice:
+def advise(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str | None = None, can_add: bool = False
+) -> Advice:
     """Compare the ways to carry out a call.
 
     Parameters
@@ -77,32 +80,38 @@ def advise(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: st
     speed : CodecSpeed
     algorithm : str, optional
         Only this one; all that the operation has otherwise.
+    can_add : bool
+        Whether the codec's frames can be summed without decoding.
     """
-    names = (algorithm,) if algorithm else _algorithms(call)
+    names = (algorithm,) if algorithm else _algorithms(call, can_add)
     sizes = [chunk for chunk in CHUNKS if chunk < call.nbytes] + [CHUNKS[-1]] * (call.nbytes <= CHUNKS[0])
     sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
     options = tuple(
-        Option(name, chunk, _seconds(call, machine, speed, name, chunk)) for name in names for chunk in sizes
+        Option(name, chunk, _at_size(call, lambda c, n=name, s=chunk: predict(c, machine, speed, n, s), name))
+        for name in names
+        for chunk in sizes
     )
-    plain = Option("mpi", call.nbytes, plain_seconds(call, machine))
+    every = _algorithms(call, False)
+    slow = "tree" if every[-1] == "tree" else every[0]
+    plain = Option("mpi", call.nbytes, _at_size(call, lambda c: plain_seconds(c, machine, every), slow))
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
 
 
-def _algorithms(call: Call) -> tuple[str, ...]:
-    names = ALGORITHMS[call.op]
-    if call.size & (call.size - 1):
-        names = tuple(name for name in names if name != "recursive_doubling")
-    return names
+def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
+    names = list(ALGORITHMS[call.op])
+    if "recursive_doubling" in names and call.size & (call.size - 1):
+        names.remove("recursive_doubling")
+    if "compressed" in names and not can_add:
+        names.remove("compressed")
+    return tuple(names)
 
 
-def _seconds(call: Call, machine: MachineProfile, speed: CodecSpeed, name: str, chunk: int) -> float:
-    """The prediction; for many ranks it is drawn out from those for 32 and 64, which take milliseconds."""
+def _at_size(call: Call, seconds: Callable[[Call], float], algorithm: str) -> float:
+    """A prediction; for many ranks it is drawn out from those for 32 and 64, which take milliseconds."""
     if call.size <= 64:
-        return predict(call, machine, speed, name, chunk)
-    small, large = (predict(replace(call, size=n), machine, speed, name, chunk) for n in (32, 64))
-    rounds = log2(call.size / 64) if name in ("tree", "recursive_doubling") else (call.size - 64) / 32
-    if name == "recursive_doubling":  # the blocks double with every round
-        rounds = (call.size - 64) / 32
+        return seconds(call)
+    small, large = (seconds(replace(call, size=n)) for n in (32, 64))
+    rounds = log2(call.size / 64) if algorithm == "tree" else (call.size - 64) / 32
     return large + (large - small) * rounds
 
 

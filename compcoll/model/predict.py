@@ -6,7 +6,9 @@ stand for those of the others: what it sends to rank r + d at a time is what com
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf, log2
 
 from compcoll import algorithms as alg
 from compcoll.model.profile import CodecSpeed, MachineProfile
@@ -15,7 +17,9 @@ from compcoll.runtime.simulated import Link, Profile, SimulatedFrame, SimulatedR
 
 __all__ = ["Call", "plain_seconds", "predict"]
 
-_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum}
+#: Algorithms in which all ranks of a node send to other nodes at the same time.
+_CROWDED = {"pairwise", "direct", "recursive_doubling"}
+_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,7 @@ class MirrorWorld(World):
         return self.carry(rt, frame, dest, (source, 0, tag))
 
 
-def predict(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
-) -> float:
+def predict(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int) -> float:
     """Seconds of a compressed collective.
 
     Parameters
@@ -75,39 +77,81 @@ def predict(
         One of `compcoll.policy.ALGORITHMS` for the operation.
     chunk_nbytes : int
     """
+    return _simulate(call, machine, speed, machine.call, algorithm, chunk_nbytes)
+
+
+def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]) -> float:
+    """Seconds of the same collective in plain MPI.
+
+    The least of what the same algorithms take without a codec, and of what those take that MPI libraries
+    use (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
+    2005): the lower bound of bytes through one port, and a latency a round.
+    """
+    whole, pipelined = max(call.nbytes, 1), 128 << 10
+    times = [_by_the_book(call, machine)]
+    for algorithm in algorithms:
+        chunk = pipelined if algorithm in ("chain", "tree") else whole
+        times.append(_simulate(call, machine, _RAW, machine.message / 2, algorithm, chunk))
+    return min(times)
+
+
+def _by_the_book(call: Call, machine: MachineProfile) -> float:
+    link = machine.node if call.on_one_node else machine.network
+    others, n = call.size - 1, call.nbytes
+    if call.op.startswith("Alltoall"):  # what leaves the node, through the port that its ranks share
+        k = min(call.ranks_per_node, call.size)
+        outside = others if call.on_one_node else call.size - k
+        rounds, nbytes = others, outside * n * (1 if call.on_one_node else k)
+    elif call.op == "Bcast":  # scatter and allgather
+        rounds, nbytes = log2(call.size) + others, n if call.size == 2 else 2 * n * others / call.size
+    elif call.op in ("Allreduce", "Reduce"):
+        rounds, nbytes = 2 * log2(call.size), 2 * others * n
+    elif call.op in ("Send", "Recv", "Sendrecv"):
+        rounds, nbytes = 1, n
+    else:
+        rounds, nbytes = log2(call.size), others * n
+    return rounds * (link.latency + machine.message) + nbytes / link.bandwidth
+
+
+_RAW = CodecSpeed(inf, inf, 1.0)
+
+
+def _simulate(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, per_chunk: float, algorithm: str, chunk_nbytes: int
+) -> float:
+    crowded = algorithm in _CROWDED
     profile = Profile(
-        _shared(call, machine.network), machine.node, call.ranks_per_node, speed.encode, speed.decode,
-        speed.ratio, machine.call, chunk_nbytes, call.workers,
+        _port(call, machine.network, crowded), machine.node,
+        # On a ring or a tree, the ranks whose neighbours are on other nodes are those that all wait for.
+        call.ranks_per_node if crowded or call.on_one_node else 1,
+        speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
     )  # fmt: skip
-    return _simulate(call, profile, algorithm)
+    return _run(call, profile, algorithm)
 
 
-def _shared(call: Call, network: Link) -> Link:
-    """A rank's part of its node's port: all ranks of a node use it at once, but for rings and chains."""
-    if call.op in ("Alltoall", "Alltoallv"):
-        return Link(
-            network.latency, network.bandwidth / min(call.ranks_per_node, call.size), network.overhead
-        )
-    return network
+def _port(call: Call, network: Link, crowded: bool) -> Link:
+    """A rank's part of its node's port: one of a ring's or tree's messages uses it at a time, or all ranks'."""
+    share = min(call.ranks_per_node, call.size) if crowded else 1
+    return Link(network.latency, network.bandwidth / share, network.overhead)
 
 
-def _simulate(call: Call, profile: Profile, algorithm: str) -> float:
+def _run(call: Call, profile: Profile, algorithm: str) -> float:
     size, block = call.size, SizeBlock(call.nbytes)
     blocks = [block] * size
     mirrored = MirrorWorld(size, profile, flip=algorithm == "recursive_doubling")
     if call.op in ("Alltoall", "Alltoallv"):
         return mirrored.run(lambda rt: alg.alltoall(rt, blocks, blocks))
     if call.op in ("Allgather", "Allgatherv"):
-        gather = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
-        return mirrored.run(lambda rt: gather(rt, block, blocks))
+        run = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
+        return mirrored.run(lambda rt: run(rt, block, blocks))
     if call.op.startswith("Reduce_scatter"):
         return mirrored.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
     if call.op == "Allreduce":
         return mirrored.run(lambda rt: alg.allreduce(rt, blocks, blocks, _SUM[algorithm]))
     world = World(size, profile)
     if call.op == "Bcast":
-        bcast = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
-        return world.run(lambda rt: bcast(rt, block, 0))
+        run = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
+        return world.run(lambda rt: run(rt, block, 0))
     if call.op in ("Gather", "Gatherv"):
         return world.run(lambda rt: alg.gather(rt, block, blocks, 0))
     if call.op in ("Scatter", "Scatterv"):
@@ -117,23 +161,3 @@ def _simulate(call: Call, profile: Profile, algorithm: str) -> float:
         return scattered + world.run(lambda rt: alg.gather(rt, block, blocks, 0))
     pair = World(2, profile)
     return pair.run(lambda rt: alg.gather(rt, block, [block, block], 0))
-
-
-def plain_seconds(call: Call, machine: MachineProfile) -> float:
-    """Seconds of the same collective in plain MPI, by the algorithms that MPI libraries use.
-
-    Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
-    (2005): the lower bound of bytes through one port, and a latency a round.
-    """
-    link = machine.node if call.on_one_node else _shared(call, machine.network)
-    others, n = call.size - 1, call.nbytes
-    rounds, ports = {
-        "Alltoall": (others, others * n), "Alltoallv": (others, others * n),
-        "Allgather": (others, others * n), "Allgatherv": (others, others * n),
-        "Reduce_scatter": (others, others * n), "Reduce_scatter_block": (others, others * n),
-        "Allreduce": (2 * others, 2 * others * n), "Reduce": (2 * others, 2 * others * n),
-        "Bcast": (others, n if call.size == 2 else 2 * n * others / call.size),
-        "Gather": (1, others * n), "Gatherv": (1, others * n),
-        "Scatter": (1, others * n), "Scatterv": (1, others * n),
-    }.get(call.op, (1, n))  # fmt: skip
-    return rounds * (link.latency + machine.message) + ports / link.bandwidth

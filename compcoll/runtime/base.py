@@ -106,6 +106,10 @@ class Runtime(ABC):
     # -- around them
 
     @abstractmethod
+    async def add(self, frame, other, like):
+        """The frame of the sum of two frames of a block like ``like``, without decoding where that can be."""
+
+    @abstractmethod
     async def copy(self, block, into) -> None:
         """Overwrite a block with another one's values."""
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from compcoll import frame as frames
-from compcoll.codecs.base import SLACK, Codec, accumulator_dtype, decode_add, decode_into
+from compcoll.codecs.base import SLACK, Codec, accumulator_dtype, add, decode_add, decode_into
 from compcoll.errors import FrameError
 from compcoll.runtime.pool import Pool
 
@@ -67,13 +67,28 @@ class HostWork:
 
     def decode(self, frame: Frame, into: np.ndarray) -> float:
         info = self._checked(frame, into)
-        decode_into(frame.data, info, into)
+        if info.dtype == into.dtype:
+            decode_into(frame.data, info, into)
+        else:  # 16-bit floats into an accumulator
+            into[...] = 0
+            decode_add(frame.data, into, scratch=self.pool.get(info.nbytes))
         return info.bound
 
     def decode_add(self, frame: Frame, into: np.ndarray) -> float:
         info = self._checked(frame, into)
         decode_add(frame.data, into, scratch=self.pool.get(info.nbytes))
         return info.bound
+
+    def add(self, frame: Frame, other: Frame, like: np.ndarray) -> Frame:
+        """The frame of a sum; where its codec cannot form it, the values are added and encoded again."""
+        info, _ = self._checked(frame, like), self._checked(other, like)
+        out = self.pool.get(frames.HEADER_NBYTES + info.nbytes + SLACK)
+        data = add(frame.data, other.data, out)
+        if data is not None:
+            return Frame(data, frames.inspect(data))
+        total = self.accumulator(like)
+        error = self.decode(frame, total) + self.decode_add(other, total)
+        return self.encode(total, error)
 
     def note_bound(self, bound: float) -> None:
         """The result has a value with this absolute error."""

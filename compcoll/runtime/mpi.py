@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +19,11 @@ from compcoll.runtime.base import Future, Runtime
 from compcoll.runtime.host import POISON, Frame, HostWork
 
 __all__ = ["MPIRuntime"]
+
+
+#: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
+PATIENCE = float(os.environ.get("COMPCOLL_TIMEOUT") or inf)
+_ABANDONED: list[tuple] = []
 
 
 class MPIRuntime(Runtime):
@@ -77,6 +83,12 @@ class MPIRuntime(Runtime):
 
     async def decode_add(self, frame: Frame, into: np.ndarray) -> None:
         await self._work("decode", self.work.decode_add, frame, into)
+
+    async def add(self, frame: Frame, other: Frame, like: np.ndarray) -> Frame:
+        if self.error is not None:
+            return POISON
+        both = await self._work("encode", self.work.add, frame, other, like)
+        return POISON if both is None else both
 
     def send(self, frame: Frame, dest: int, tag: int = 0) -> Future:
         future = Future()
@@ -171,6 +183,13 @@ class MPIRuntime(Runtime):
         start = perf_counter()
         while not self._poll():
             os.sched_yield()
+            if perf_counter() - start > PATIENCE:
+                # MPI may still write to what these requests refer to.
+                _ABANDONED.append((self._requests, self._arrivals))
+                raise TimeoutError(
+                    f"rank {self.rank} of {self.size} has waited for {len(self._requests)} messages for more than "
+                    f"COMPCOLL_TIMEOUT = {PATIENCE:g} s; the communicator cannot be used any more"
+                )
         self.seconds["wait"] += perf_counter() - start
 
     def _expect(self, request: MPI.Request, arrived: Callable[[MPI.Status], None]) -> None:

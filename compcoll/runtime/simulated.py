@@ -234,6 +234,13 @@ class SimulatedRuntime(Runtime):
         if frame.values is not None:
             into += frame.values
 
+    async def add(self, frame: SimulatedFrame, other: SimulatedFrame, like) -> SimulatedFrame:
+        await self._busy(like.nbytes, self.world.profile.decode)
+        both = SimulatedFrame(like, frame.bound + other.bound, self.world.profile.ratio)
+        if frame.values is not None:
+            both.values = frame.values + other.values
+        return both
+
     def send(self, frame: SimulatedFrame, dest: int, tag: int = 0) -> Future:
         return self.world.transmit(self, frame, dest, tag)
 

@@ -31,8 +31,8 @@ inline Words spread_last(Words w) {
   return (Words)_mm512_permutexvar_epi32(_mm512_set1_epi32(15), (__m512i)w);
 }
 template <class V>
-inline bool any(V mask) {
-  if constexpr (sizeof mask == 64) return _mm512_movepi64_mask((__m512i)mask);
+inline bool any(V mask) {  // of lanes that are 0 or -1
+  if constexpr (sizeof mask == 64) return _mm512_movepi32_mask((__m512i)mask);
   else return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 }
 #elif defined(__AVX2__)
@@ -171,7 +171,8 @@ inline void get_planes(Block& z, int g, int width, const uint8_t* src) {
     uint64_t t = 0;
     for (int i = width < 8 ? width - 1 : 7; i >= 0; i--) t |= uint64_t(src[4 * i + j]) << 8 * i;
     t = szp_transpose(t);
-    for (int i = 0; i < 8; i++) z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
+    for (int i = 0; i < 8; i++)
+      z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
   }
 }
 #endif

@@ -85,8 +85,8 @@ typename Bits<T>::word largest_bits(const char* src, int n) {
 
 inline float scale_of(Float16, uint16_t bits) { return float16_to_float(bits); }
 inline float scale_of(Bfloat16, uint16_t bits) { return bfloat16_to_float(bits); }
-inline float scale_of(float, uint32_t bits) { return blockscale_cast<float>(bits); }
-inline double scale_of(double, uint64_t bits) { return blockscale_cast<double>(bits); }
+inline float scale_of(float, uint32_t bits) { return bit_cast<float>(bits); }
+inline double scale_of(double, uint64_t bits) { return bit_cast<double>(bits); }
 
 // A tiny float64 scale, at which its quotients would leave the normal range, is lifted out of there.
 template <class T>
@@ -138,7 +138,7 @@ struct Encode {
       uint8_t spare[blockscale_max], *to = rest < layout.block ? spare : codes + Q::nbytes(at);
       if (stochastic) {
         using W = typename std::conditional<sizeof scale == 8, uint64_t, uint32_t>::type;
-        const uint32_t key = blockscale_key(args->params[1], blockscale_cast<W>(scale), b);
+        const uint32_t key = blockscale_key(args->params[1], bit_cast<W>(scale), b);
         block<T, true>(x, layout.block, scale, key, to);
       } else {
         block<T, false>(x, layout.block, scale, 0, to);

@@ -7,14 +7,36 @@
 #include "../lanes.h"
 
 namespace compcoll {
+#if defined(__AVX512BW__)
+constexpr bool slow_bmi2 = false;  // no such processor has AVX-512
+#else
+extern const bool slow_bmi2;
+#endif
+
 namespace CC_LEVEL {
 
 // As many vectors of the level as it takes. (One vector type of 64 bytes would do, but where the machine
-// has none, g++ takes comparisons of it apart byte by byte.)
+// has none, g++ takes comparisons of it apart byte by byte; and it copies a plain struct in pieces of 16
+// bytes, which a wider load then has to wait for.)
 struct Bytes64 {
   using Part = vec<uint8_t, vector_nbytes>;
   static constexpr int parts = 64 / vector_nbytes;
   Part part[parts];
+
+  Bytes64() = default;
+  CC_HD Bytes64(const Bytes64& other) { *this = other; }
+  CC_HD Bytes64& operator=(const Bytes64& other) {
+    for (int i = 0; i < parts; i++) part[i] = other.part[i];
+    return *this;
+  }
+  CC_HD static Bytes64 load(const uint8_t* p) {
+    Bytes64 v;
+    for (int i = 0; i < parts; i++) v.part[i] = CC_LEVEL::load<Part>(p + i * vector_nbytes);
+    return v;
+  }
+  CC_HD void store(uint8_t* p) const {
+    for (int i = 0; i < parts; i++) CC_LEVEL::store(p + i * vector_nbytes, part[i]);
+  }
 };
 
 template <class F>
@@ -51,21 +73,19 @@ CC_HD uint8_t reduce(Bytes64 v, F f) {
 // The low bits of `bits`, one after another, at the set bits of the mask; and back.
 CC_HD uint64_t deposit(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
-  return _pdep_u64(bits, mask);
-#else
+  if (!slow_bmi2) return _pdep_u64(bits, mask);
+#endif
   uint64_t result = 0;
   for (; mask; mask &= mask - 1, bits >>= 1) result |= (mask & -mask) & (0 - (bits & 1));
   return result;
-#endif
 }
 CC_HD uint64_t extract(uint64_t bits, uint64_t mask) {
 #if defined(__BMI2__)
-  return _pext_u64(bits, mask);
-#else
+  if (!slow_bmi2) return _pext_u64(bits, mask);
+#endif
   uint64_t result = 0;
   for (int k = 0; mask; mask &= mask - 1, k++) result |= uint64_t((bits & mask & -mask) != 0) << k;
   return result;
-#endif
 }
 
 // The uppermost bit of each byte.
@@ -169,7 +189,8 @@ CC_HD Bytes64 spread(uint64_t bits) {
 CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 #if defined(__AVX512BW__)
   auto p = __m512i(v.part[0]);
-  return {Bytes64::Part(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)))};
+  v.part[0] = Bytes64::Part(_mm512_mask_add_epi8(p, bits, p, _mm512_set1_epi8(1)));
+  return v;
 #else
   Bytes64 minus = spread(bits);
   for (int i = 0; i < Bytes64::parts; i++) v.part[i] -= minus.part[i];
@@ -179,9 +200,9 @@ CC_HD Bytes64 add_bits(Bytes64 v, uint64_t bits) {
 
 // A table of 16 bytes in each 16 bytes of a vector.
 CC_HD Bytes64 table16(const uint8_t* table) {
-  Bytes64 t;
-  for (int i = 0; i < 4; i++) __builtin_memcpy(reinterpret_cast<uint8_t*>(&t) + 16 * i, table, 16);
-  return t;
+  uint8_t t[64];
+  for (int i = 0; i < 4; i++) __builtin_memcpy(t + 16 * i, table, 16);
+  return Bytes64::load(t);
 }
 
 // table[v[i] & 15]

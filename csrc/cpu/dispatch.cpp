@@ -16,6 +16,15 @@ static bool has_avx512() {
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512cd");
 }
+
+// Zen 1 and Zen 2 take hundreds of cycles for one pdep or pext. Asked here and not in a level's own code,
+// which may hold instructions that this processor does not know.
+static bool has_slow_bmi2() {
+  __builtin_cpu_init();
+  return __builtin_cpu_is("amdfam17h");
+}
+extern const bool slow_bmi2;
+const bool slow_bmi2 = has_slow_bmi2();
 #endif
 
 const Level* const* levels() {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "float_plane.h"
+#include "sink.h"
 #include "table.h"
 
 namespace compcoll {
@@ -29,7 +30,7 @@ CC_HD void split64(const uint8_t* src, Bytes64* plane) {
   using C = Chunk<dtype>;
   Bytes64 v[C::width], bytes[C::width];
   for (uint32_t i = 0; i < C::width; i++)
-    v[i] = map(load<Bytes64>(src + 64 * i),
+    v[i] = map(Bytes64::load(src + 64 * i),
                [](auto p) { return Bytes64::Part(C::F::turn(typename C::Words(p))); });
   to_planes<C::width>(v, bytes);
   for (uint32_t i = 0; i < C::width; i++) plane[C::planes - 1 - i] = bytes[i];
@@ -43,16 +44,16 @@ template <uint32_t dtype>
 CC_HD void join64(const uint8_t* const* plane, uint32_t at, uint8_t* dst) {
   using C = Chunk<dtype>;
   Bytes64 v[C::width], bytes[C::width];
-  for (uint32_t i = 0; i < C::width; i++) bytes[i] = load<Bytes64>(plane[C::planes - 1 - i] + at);
+  for (uint32_t i = 0; i < C::width; i++) bytes[i] = Bytes64::load(plane[C::planes - 1 - i] + at);
   if constexpr (dtype == FLOAT16) {
-    Bytes64 exponent = load<Bytes64>(plane[0] + at);
+    Bytes64 exponent = Bytes64::load(plane[0] + at);
     for (int i = 0; i < Bytes64::parts; i++)
       bytes[1].part[i] = C::F::upper(exponent.part[i], bytes[1].part[i]);
   }
   from_planes<C::width>(bytes, v);
   for (uint32_t i = 0; i < C::width; i++)
-    store(dst + 64 * i,
-          map(v[i], [](auto p) { return Bytes64::Part(C::F::turn_back(typename C::Words(p))); }));
+    map(v[i], [](auto p) { return Bytes64::Part(C::F::turn_back(typename C::Words(p))); })
+        .store(dst + 64 * i);
 }
 
 // Values to planes, and what varies in each.
@@ -71,7 +72,7 @@ void split(const uint8_t* src, uint32_t n, Chunk<dtype>& chunk, PlaneHeader* hea
     }
     split64<dtype>(in, v);
     for (uint32_t p = 0; p < C::planes; p++) {
-      store(chunk.plane[p] + i, v[p]);
+      v[p].store(chunk.plane[p] + i);
       any[p] = any[p] | v[p];
       all[p] = all[p] & v[p];
     }
@@ -156,8 +157,8 @@ int64_t encode(Args* args, const uint8_t* src, uint8_t* dst) {
   return out - dst;
 }
 
-template <uint32_t dtype>
-int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, uint8_t* dst) {
+template <uint32_t dtype, class Sink>
+int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, Sink& sink) {
   using C = Chunk<dtype>;
   uint64_t nbytes = args->nbytes(), chunks = (nbytes + chunk_nbytes - 1) / chunk_nbytes;
   uint64_t at = (chunks + 1) / 2 * 8;
@@ -173,7 +174,8 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
       memset(tail + (end - at), 0, decode_slack);
       in = tail;
     }
-    if (!decode_chunk<dtype>(in, end - at, n, dst + c * chunk_nbytes)) return BAD_STREAM;
+    if (!decode_chunk<dtype>(in, end - at, n, sink.room(c * chunk_nbytes))) return BAD_STREAM;
+    sink.done(c * chunk_nbytes, n * C::width);
     at = end;
   }
   return at == payload_nbytes ? 0 : BAD_STREAM;
@@ -191,23 +193,33 @@ int64_t encode_any(Args* args, const void* source, void* target) {
   }
 }
 
-int64_t decode_any(const Args* args, const void* source, uint64_t nbytes, void* target) {
+template <class Sink>
+int64_t decode_to(const Args* args, const void* source, uint64_t nbytes, Sink sink) {
   auto payload = static_cast<const uint8_t*>(source);
-  auto dst = static_cast<uint8_t*>(target);
   if (args->params[0] != version || args->params[1]) return BAD_STREAM;
   switch (args->dtype) {
-    case FLOAT16: return decode<FLOAT16>(args, payload, nbytes, dst);
-    case BFLOAT16: return decode<BFLOAT16>(args, payload, nbytes, dst);
-    case FLOAT32: case COMPLEX64: return decode<FLOAT32>(args, payload, nbytes, dst);
-    case FLOAT64: case COMPLEX128: return decode<FLOAT64>(args, payload, nbytes, dst);
+    case FLOAT16: return decode<FLOAT16>(args, payload, nbytes, sink);
+    case BFLOAT16: return decode<BFLOAT16>(args, payload, nbytes, sink);
+    case FLOAT32: case COMPLEX64: return decode<FLOAT32>(args, payload, nbytes, sink);
+    case FLOAT64: case COMPLEX128: return decode<FLOAT64>(args, payload, nbytes, sink);
     default: return BAD_STREAM;
   }
+}
+
+int64_t decode_any(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  return decode_to(args, payload, nbytes, StoreSink{static_cast<uint8_t*>(dst)});
+}
+
+int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  if (!can_accumulate(args)) return UNSUPPORTED;
+  return decode_to(args, payload, nbytes, AddSink<chunk_nbytes>(args, dst));
 }
 
 }  // namespace
 }  // namespace floats
 
-extern const Codec float_codec = {"float", floats::encode_any, floats::decode_any, nullptr, nullptr};
+extern const Codec float_codec = {"float", floats::encode_any, floats::decode_any,
+                                  floats::decode_add, nullptr};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

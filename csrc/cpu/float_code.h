@@ -110,7 +110,7 @@ uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, cons
   const BitWriter writer = {bits};
   for (uint32_t i = 0; i < n; i += 64) {
     uint64_t valid = low_bits(n - i);
-    Bytes64 v = tables.find(load<Bytes64>(plane + i));
+    Bytes64 v = tables.find(Bytes64::load(plane + i));
     for (uint64_t m = equal(v, tables.escape) & valid; m; m &= m - 1)
       escaped[escapes++] = plane[i + __builtin_ctzll(m)];
     Bytes64 rest = v;
@@ -174,7 +174,7 @@ struct CodeReader {
       }
     }
     for (uint32_t g = 0; g < groups; g++) {
-      store(plane + i + 64 * g, lookup16(symbols, v[g]));
+      lookup16(symbols, v[g]).store(plane + i + 64 * g);
       for (uint64_t m = equal(v[g], escape) & valid; m; m &= m - 1) {
         if (escapes == max_escapes) return false;
         plane[i + 64 * g + __builtin_ctzll(m)] = escaped[escapes++];

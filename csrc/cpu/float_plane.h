@@ -47,7 +47,7 @@ inline bool worth_coding(const uint8_t* plane, uint32_t n, uint32_t other, CodeH
 inline void encode_bits(const uint8_t* plane, uint32_t n, uint32_t varying, uint8_t* out) {
   uint32_t groups = (n + 63) / 64;
   for (uint32_t g = 0; g < groups; g++, out += 8) {
-    Bytes64 v = load<Bytes64>(plane + 64 * g);
+    Bytes64 v = Bytes64::load(plane + 64 * g);
     uint64_t valid = low_bits(n - 64 * g);
     uint8_t* word = out;
     for (uint32_t left = varying; left; left &= left - 1, word += 8 * groups)
@@ -88,7 +88,7 @@ inline void decode_bits(PlaneHeader h, const uint8_t* in, uint32_t n, uint8_t* p
     const uint8_t* word = in;
     for (uint32_t left = h.varying; left; left &= left - 1, word += 8 * groups)
       v = v + (spread(load<uint64_t>(word)) & uint8_t(left & -left));
-    store(plane + 64 * g, v);
+    v.store(plane + 64 * g);
   }
 }
 

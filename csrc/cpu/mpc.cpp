@@ -6,6 +6,7 @@
 
 #include "compact.h"
 #include "shuffle.h"
+#include "sink.h"
 #include "table.h"
 
 namespace compcoll {
@@ -184,8 +185,8 @@ int64_t encode(Args* args, const uint8_t* src, uint8_t* dst) {
   return out - dst;
 }
 
-template <class W>
-int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, uint8_t* dst) {
+template <class W, class Sink>
+int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes, Sink& sink) {
   using S = Shape<W>;
   constexpr uint32_t w = bits<W>, block_nbytes = block_words * sizeof(W);
   uint64_t nbytes = args->nbytes(), n = (nbytes + sizeof(W) - 1) / sizeof(W), dim = args->params[0];
@@ -207,7 +208,8 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
       in += need;
     }
     integrate(block, count, dim);
-    memcpy(dst + at, block, left);
+    memcpy(sink.room(at), block, left);
+    sink.done(at, left);
   }
   bool unmapped = n % block_words && n % block_words <= block_words - w;
   return in == end || (unmapped && uint64_t(end - in) == sizeof(W)) ? 0 : BAD_STREAM;
@@ -228,16 +230,26 @@ int64_t encode_any(Args* args, const void* src, void* dst) {
   return encoder(args, static_cast<const uint8_t*>(src), static_cast<uint8_t*>(dst));
 }
 
-int64_t decode_any(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+template <class Sink>
+int64_t decode_to(const Args* args, const void* payload, uint64_t nbytes, Sink sink) {
   if (!sound(args)) return BAD_STREAM;
-  auto decoder = wide(args) ? decode<uint64_t> : decode<uint32_t>;
-  return decoder(args, static_cast<const uint8_t*>(payload), nbytes, static_cast<uint8_t*>(dst));
+  auto decoder = wide(args) ? decode<uint64_t, Sink> : decode<uint32_t, Sink>;
+  return decoder(args, static_cast<const uint8_t*>(payload), nbytes, sink);
+}
+
+int64_t decode_any(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  return decode_to(args, payload, nbytes, StoreSink{static_cast<uint8_t*>(dst)});
+}
+
+int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  if (!can_accumulate(args)) return UNSUPPORTED;
+  return decode_to(args, payload, nbytes, AddSink<8 * block_words>(args, dst));
 }
 
 }  // namespace
 }  // namespace mpc
 
-extern const Codec mpc_codec = {"mpc", mpc::encode_any, mpc::decode_any, nullptr, nullptr};
+extern const Codec mpc_codec = {"mpc", mpc::encode_any, mpc::decode_any, mpc::decode_add, nullptr};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

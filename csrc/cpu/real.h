@@ -3,11 +3,14 @@
 #pragma once
 #if defined(__SSE2__)
 #include <immintrin.h>
-#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns of its own header
+#endif
+#if !defined(__clang__)  // g++ 12 warns of its own header
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
 #include "../accumulate.h"
+#include "../bits.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -42,16 +45,11 @@ struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
 CC_HD uint16_t float_to_float16(float f) {  // to nearest even
-  uint32_t u;
-  __builtin_memcpy(&u, &f, 4);
-  uint32_t sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+  uint32_t u = bit_cast<uint32_t>(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
   if (a > 0x7f800000) return uint16_t(sign | 0x7e00);
   if (a >= 0x47800000) return uint16_t(sign | 0x7c00);
   if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
-  float magnitude;
-  __builtin_memcpy(&magnitude, &a, 4);
-  magnitude += 0.5f;  // whose last place is float16's smallest subnormal
-  __builtin_memcpy(&a, &magnitude, 4);
+  a = bit_cast<uint32_t>(bit_cast<float>(a) + 0.5f);  // its last place is float16's smallest subnormal
   return uint16_t(sign | (a - 0x3f000000));
 }
 
@@ -91,10 +89,9 @@ template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
   static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
   using Words = vec<uint32_t, reals>;
   static value round(Doubles v) {
-    Floats f = to_floats(v);
-    Words u = compcoll::CC_LEVEL::load<Words>(&f);
+    Words u = bit_cast<Words>(to_floats(v));
     u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
-    return compcoll::CC_LEVEL::load<value>(&u);
+    return bit_cast<value>(u);
   }
 #if defined(__AVX512F__)
   static value load(const void* p) {
@@ -115,11 +112,10 @@ template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
   using Halves = vec<uint16_t, reals>;
   static value load(const void* p) {
     Words u = __builtin_convertvector(compcoll::CC_LEVEL::load<Halves>(p), Words) << 16;
-    return compcoll::CC_LEVEL::load<value>(&u);
+    return bit_cast<value>(u);
   }
   static void store(void* p, value v) {
-    Words u = compcoll::CC_LEVEL::load<Words>(&v);
-    compcoll::CC_LEVEL::store(p, __builtin_convertvector(u >> 16, Halves));
+    compcoll::CC_LEVEL::store(p, __builtin_convertvector(bit_cast<Words>(v) >> 16, Halves));
   }
 #endif
 };

@@ -58,14 +58,15 @@ struct BlockCoder {
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
   void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L* planes, L& e) const {
     uint64_t words[lanes<L>::n][block_words];
-    int pos[lanes<L>::n], top[lanes<L>::n], n[lanes<L>::n] = {};
+    uint64_t pos[lanes<L>::n], n[lanes<L>::n] = {}, end = maxbits;
+    int top[lanes<L>::n];
     for (int lane = 0; lane < count; lane++, begin += maxbits) {
       extract(payload, begin, maxbits, words[lane]);
       bool some = words[lane][0] & 1;
       if (some) e[lane] = low_bits(words[lane][0], F::header) >> 1;
       uint64_t first = peek(words[lane], F::header);
       int zeros = first ? trailing_zeros(first) : F::bits;  // planes before the first with a 1
-      pos[lane] = some && zeros < F::bits ? F::header + zeros : maxbits;
+      pos[lane] = some && zeros < F::bits ? F::header + zeros : end;
       top[lane] = F::bits - 1 - zeros;
     }
     bool more = true;
@@ -73,10 +74,10 @@ struct BlockCoder {
       more = false;
       for (int lane = 0; lane < count; lane++) {
         int k = top[lane] - step;
-        if (pos[lane] >= maxbits || k < 0) continue;
+        if (pos[lane] >= end || k < 0) continue;
         more = true;
-        uint64_t x = D == 3 ? decode_plane64(words[lane], pos[lane], maxbits, n[lane])
-                            : decode_plane<B::size>(words[lane], pos[lane], maxbits, n[lane]);
+        uint64_t x = D == 3 ? decode_plane64(words[lane], pos[lane], end, n[lane])
+                            : decode_plane<B::size>(words[lane], pos[lane], end, n[lane]);
         B::set_plane(reinterpret_cast<W*>(planes), lane, k, x);
       }
     }

@@ -9,26 +9,28 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// NW words a lane to and from the stream, maxbits of them a block.
+// As put_lanes and get_lanes; whole words take a shorter way.
 template <int NW, class L>
 inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
-  if (maxbits == NW * bits && count == N && out.fill == 0) {
+  if (maxbits == NW * bits && count == N && NW != 3 && out.fill == 0) {
     L row[NW];
-    for (int j = 0; j < NW; j++) row[j] = words[j];
-    if constexpr (NW == 2) row[0] = shuffle(words[0], words[1], Zip<N, 0>()), row[1] = shuffle(words[0], words[1], Zip<N, N / 2>());
-    if constexpr (NW == 4) interleave(row);
-    if (NW != 3) {
-      memcpy(out.dst, row, sizeof row);
-      out.dst += sizeof row;
-      return;
+    memcpy(row, words, sizeof row);
+    if constexpr (NW == 2) {
+      row[0] = shuffle(words[0], words[1], Zip<N, 0>());
+      row[1] = shuffle(words[0], words[1], Zip<N, N / 2>());
     }
+    if constexpr (NW == 4) interleave(row);
+    memcpy(out.dst, row, sizeof row);
+    out.dst += sizeof row;
+    return;
   }
   put_lanes(out, words, NW, count, maxbits);
 }
 
 template <int NW, class L>
-inline void get_line(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int count, int maxbits) {
+inline void get_line(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int count,
+                     int maxbits) {
   using W = typename lanes<L>::word;
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(W);
   if (maxbits == NW * bits && count == N && NW != 3) {

@@ -133,7 +133,8 @@ struct Tiles {
         const uint8_t* p = src + sizeof(Stored) * row_begin(at, y, z);
         Stored* to = values[r] + 4 * lane;
         if (left[0] >= 4) memcpy(to, p, 4 * sizeof(Stored));
-        else for (int i = 0; i < 4; i++) memcpy(to + i, p + sizeof(Stored) * padded(left[0], i), sizeof(Stored));
+        else
+          for (int i = 0; i < 4; i++) memcpy(to + i, p + sizeof(Stored) * padded(left[0], i), sizeof(Stored));
       }
     }
     for (int r = 0; r < rows; r++) load_row(values[r], a + 4 * r);
@@ -167,7 +168,10 @@ struct Tiles {
 
   static void load_row(const void* src, L* a) {
     const char* p = static_cast<const char*>(src);
-    for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(compcoll::CC_LEVEL::load<Packed>(p + i * sizeof(Packed)));
+    for (int i = 0; i < 4; i++) {
+      Packed packed = compcoll::CC_LEVEL::load<Packed>(p + i * sizeof(Packed));
+      a[i] = E::template widen<L>(packed);
+    }
     deinterleave(a);
   }
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from compcoll import _cpu, dtypes
-from compcoll.frame import HEADER_NBYTES
+from compcoll.codecs.base import accumulator_dtype, decode_add
+from compcoll.frame import HEADER_NBYTES, inspect
 
 DTYPES = list(dtypes.CODES)
 PAGE = mmap.PAGESIZE
@@ -112,6 +113,19 @@ def check_round_trip(codec, array: np.ndarray) -> bytes:
     if payload:
         assert payloads(codec, array, len(payload) - 1) is None
     return payload
+
+
+def check_add(codec, array: np.ndarray) -> None:
+    """The fused addition gives what decoding and adding give, on every level."""
+    acc = np.arange(array.size).astype(accumulator_dtype(array.dtype))
+    frame = codec.encode(array)
+    assert inspect(frame).codec == codec.name
+    with np.errstate(over="ignore"):
+        expected = acc + array.astype(acc.dtype)
+    for level in _cpu.available_levels():
+        with cpu_level(level):
+            out = decode_add(frame, acc.copy(), scratch=np.empty(0, np.uint8))
+            assert out.tobytes() == expected.tobytes()
 
 
 def check_damage(codec, array: np.ndarray, rng) -> None:

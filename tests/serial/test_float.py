@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossless_checks import (
     DTYPES,
+    check_add,
     check_damage,
     check_frame,
     check_round_trip,
@@ -77,6 +78,12 @@ def test_any_distribution_of_exponents(exponents, weights, seed):
     e = rng.choice(np.array(exponents, np.uint16), 5000, p=p / p.sum())
     array = (e << 7 | rng.integers(0, 128, e.size, np.uint16)).view(dtypes.BFLOAT16)
     check_round_trip(Float(), array)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_add(dtype):
+    for n in (3000, 20000):
+        check_add(Float(), samples(dtype, n)["noise"])
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossless_checks import (
     DTYPES,
+    check_add,
     check_damage,
     check_frame,
     check_round_trip,
@@ -89,6 +90,13 @@ def test_any_bytes(data, dim, dtype):
     array = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
     assert check_round_trip(MPC(dim), array) == reference(array, dim)
     check_frame(MPC(dim), array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add(dtype):
+    for n in (100, 1000, 5000):
+        check_add(MPC(), (samples(dtype, n)["wave"].real * 0).astype(dtype))
+    check_add(MPC(), np.repeat(samples(dtype, 500)["wave"], 40))
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.float32, np.complex128], ids=str)

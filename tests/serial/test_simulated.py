@@ -108,7 +108,7 @@ def test_bcast(size, n, bcast):
 
 
 @cases
-@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum])
+@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum, alg.compressed_sum])
 def test_reduce_scatter(size, kind, column_sum):
     counts = counts_of(kind, size)
     sends = [data(r, sum(counts)) for r in range(size)]
@@ -123,7 +123,7 @@ def test_reduce_scatter(size, kind, column_sum):
 
 
 @no_512
-@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum])
+@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum, alg.compressed_sum])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_allreduce(size, kind, column_sum, in_place):
     counts = counts_of(kind, size)
@@ -140,7 +140,7 @@ def test_allreduce(size, kind, column_sum, in_place):
 
 
 @no_512
-@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum])
+@pytest.mark.parametrize("column_sum", [alg.ring_sum, alg.direct_sum, alg.compressed_sum])
 def test_reduce(size, kind, column_sum):
     counts, root = counts_of(kind, size), size // 2
     sends = [data(r, sum(counts)) for r in range(size)]

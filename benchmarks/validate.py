@@ -1,0 +1,96 @@
+"""The model against the clock: predicted and measured times of collectives, side by side.
+
+Run it in the lab, where the links are known::
+
+    python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.validate
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+import click
+import numpy as np
+from mpi4py import MPI
+
+from compcoll import Comm, codec
+from compcoll.model.advisor import measure_speed
+from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.model.tune import measure_links
+from compcoll.policy import ALGORITHMS
+
+from .data import size_list, source
+from .osu import load, run_size
+from .output import describe
+
+__all__ = ["main"]
+
+OPERATIONS = {
+    "alltoall": "Alltoall", "allgather": "Allgather", "bcast": "Bcast", "reduce_scatter": "Reduce_scatter_block",
+}  # fmt: skip
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--codec", "specs", default="raw,zfp:rate=8", help="Codecs, separated by commas.")
+@click.option("--sizes", default="1M:32M:2", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
+@click.option("--iters", default=5, type=click.IntRange(1), help="Calls of each kind; the median counts.")
+@click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
+def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
+    """Compare the model's predictions with measured times."""
+    world = MPI.COMM_WORLD
+    values = source(None, np.dtype(np.float32), world.rank)
+    network, node = measure_links(world)
+    machine = MachineProfile("measured", network, node)
+    comms = {"mpi": world, **{spec: Comm(world, codec=spec, min_nbytes=1) for spec in specs.split(",")}}
+    speeds = {spec: _agreed(world, spec, values(1 << 18)) for spec in specs.split(",")}
+    rows = []
+    if world.rank == 0:
+        print(f"# {world.size} ranks, {1e6 * network.latency:.0f} us, {network.bandwidth * 8e-9:.2f} Gb/s")
+        print(f"{'operation':22s}{'bytes':>10s} {'codec':12s}{'measured ms':>12s}{'predicted ms':>13s}{'error':>8s}")
+    for name, op in OPERATIONS.items():
+        for nbytes in size_list(sizes):
+            for measured in run_size(load(name), comms, values, nbytes, iters=iters):
+                call = Call(op, nbytes, world.size, workers=comms[specs.split(",")[0]].workers)
+                predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
+                rows.append({
+                    "op": op, "nbytes": nbytes, "codec": measured.name, "measured": measured.seconds["median"],
+                    "predicted": predicted,
+                })  # fmt: skip
+                if world.rank == 0:
+                    print(_line(rows[-1]), flush=True)
+    about = describe(world, "validate", None, "f4")
+    if world.rank == 0:
+        close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.2 for row in rows)
+        print(f"# {close} of {len(rows)} predictions within 20 %")
+        if json_path:
+            about |= {"command": " ".join(sys.argv), "network": asdict(network)}
+            with open(json_path, "w") as file:
+                json.dump({**about, "rows": rows}, file, indent=1)
+
+
+def _agreed(world: MPI.Intracomm, spec: str, sample: np.ndarray) -> CodecSpeed:
+    speed = measure_speed(codec(spec), sample)
+    return CodecSpeed(*(world.allreduce(x, MPI.MIN) for x in (speed.encode, speed.decode, speed.ratio)))
+
+
+def _predict(call: Call, machine: MachineProfile, spec: str, comm, speeds: dict[str, CodecSpeed]) -> float:
+    if spec == "mpi":
+        names = [name for name in ALGORITHMS[call.op] if name not in ("compressed", "recursive_doubling")]
+        return plain_seconds(call, machine, names)
+    decision = comm.policy.decide(call.op, np.dtype("f4"), call.nbytes, call.size, "", "network")
+    return predict(call, machine, speeds[spec], decision.algorithm, decision.chunk_nbytes)
+
+
+def _line(row: dict) -> str:
+    measured, predicted = row["measured"], row["predicted"]
+    return (
+        f"{row['op']:22s}{row['nbytes']:10d} {row['codec']:12s}{1e3 * measured:12.2f}{1e3 * predicted:13.2f}"
+        f"{100 * (predicted / measured - 1):7.0f}%"
+    )
+
+
+if __name__ == "__main__":
+    main()

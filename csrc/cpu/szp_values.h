@@ -1,0 +1,139 @@
+// szp between values and integers: steps, quantising with its check, and back.
+#pragma once
+#include "szp_payload.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace {
+
+template <class T> using Value = typename Real<T>::value;
+template <class T> using Scalar = typename Real<T>::real;
+template <class T> struct Bits { using word = int32_t; using type = vec<word, reals>; };
+template <> struct Bits<double> { using word = int64_t; using type = vec<word, reals>; };
+
+bool valid_step(double s) { return s >= szp_bound_min && s <= 2 * szp_bound_max; }
+
+// Bits of the largest number of the type that is not above d >= 0: comparing with it is comparing with d.
+template <class T>
+typename Bits<T>::type floor_bits(double d) {
+  Scalar<T> r = Scalar<T>(d);
+  auto lower = bit_cast<typename Bits<T>::word>(r);
+  return typename Bits<T>::type{} + (double(r) > d ? lower - 1 : lower);
+}
+
+template <class V>
+V magnitude(V v) { return v & ~((V{} + 1) << (8 * sizeof v[0] - 1)); }
+template <class V>
+V larger(V a, V b) { return a > b ? a : b; }
+
+template <class T>
+Value<T> value_of(HalfWords q, double step) {
+  return Real<T>::round(to_doubles((Integers)q) * step);
+}
+
+// Up to which |x| no check is needed, since rounding cannot carry x' past the bound (szp.h), in bits. Steps
+// next to the subnormal numbers, and numbers next to the overflow, are left to the check.
+template <class T>
+typename Bits<T>::type sure_bits(double step, double tolerance) {
+  constexpr bool narrow = sizeof(Scalar<T>) == 4;
+  constexpr double least = narrow ? 0x1p-130 : 0, most = narrow ? 0x1p+125 : 0x1p+1020;
+  double sure = (narrow ? szp_sure_float32 : szp_sure_float64) * step;
+  if (sizeof(T) == 2 || tolerance == 0 || step < least || step > most) sure = 0;
+  return floor_bits<T>(sure < most ? sure : most);
+}
+
+// False where something is above the limit: the values' error if they are checked, else they themselves.
+template <class T, bool checked>
+bool quantise(const char* src, double inverse, double step, typename Bits<T>::type limit, Block& q) {
+  typename Bits<T>::type most = {};
+  for (int i = 0; i < n32; i++) {
+    Value<T> x[2];
+    Quads u[2];
+    for (int k = 0; k < 2; k++) {
+      x[k] = Real<T>::load(src + (2 * i + k) * reals * sizeof(T));
+      u[k] = szp_quantise<Doubles, Quads>(Real<T>::widen(x[k]), inverse);
+    }
+    q.v[i] = low_words(u[0], u[1]);
+    for (int k = 0; k < 2; k++) {
+      Value<T> v = checked ? x[k] - value_of<T>(half(q.v[i], k), step) : x[k];
+      most = larger(most, magnitude((typename Bits<T>::type)v));
+    }
+  }
+  return !any(most > limit);
+}
+
+template <class T>
+void values(const Block& q, double step, Value<T>* v) {
+  for (int i = 0; i < 2 * n32; i++) v[i] = value_of<T>(half(q.v[i / 2], i % 2), step);
+}
+
+// The values of a block, whichever way it is stored.
+template <class T>
+void values(const Reader& in, int width, const uint8_t* block, int raw_nbytes, double step, Value<T>* v) {
+  Block q;
+  if (width != szp_raw) {
+    in.integers(width, block, q);
+    return values<T>(q, step, v);
+  }
+  alignas(64) char whole[32 * sizeof(T)] = {};
+  memcpy(whole, block, raw_nbytes);
+  for (int i = 0; i < 2 * n32; i++) v[i] = Real<T>::load(whole + i * reals * sizeof(T));
+}
+
+template <class T>
+int raw_nbytes(uint64_t n, uint64_t i) { return int((n - i < 32 ? n - i : 32) * sizeof(T)); }
+
+// max - min of the finite values, halved because it may overflow; and one of the values.
+template <class T>
+double half_range(const char* src, uint64_t n, double& some) {
+  using B = typename Bits<T>::type;
+  constexpr int chains = 4;  // hide the latency of minimum and maximum
+  const B finite = floor_bits<T>(sizeof(Scalar<T>) == 8 ? 0x1.fffffffffffffp+1023 : 0x1.fffffep+127);
+  Value<T> lo[chains], hi[chains];
+  for (int k = 0; k < chains; k++) lo[k] = Value<T>{} + Scalar<T>(__builtin_inf()), hi[k] = -lo[k];
+  auto look = [&](const char* p, int k) {
+    Value<T> x = Real<T>::load(p);
+    const B ok = magnitude((B)x) <= finite;
+    const Value<T> below = ok ? x : lo[k], above = ok ? x : hi[k];
+    lo[k] = below < lo[k] ? below : lo[k];
+    hi[k] = above > hi[k] ? above : hi[k];
+  };
+  uint64_t i = 0;
+  for (; i + chains * reals <= n; i += chains * reals)
+    for (int k = 0; k < chains; k++) look(src + (i + k * reals) * sizeof(T), k);
+  for (; i < n; i += reals) {
+    alignas(64) char last[reals * sizeof(T)];
+    for (int k = 0; k < reals; k++)
+      memcpy(last + k * sizeof(T), src + (i + k < n ? i + k : n - 1) * sizeof(T), sizeof(T));
+    look(last, 0);
+  }
+  double least = __builtin_inf(), most = -__builtin_inf();
+  for (int k = 0; k < chains * reals; k++) {
+    if (lo[k / reals][k % reals] < least) least = lo[k / reals][k % reals];
+    if (hi[k / reals][k % reals] > most) most = hi[k / reals][k % reals];
+  }
+  some = most;
+  return most * 0.5 - least * 0.5;
+}
+
+// Puts the step into the header and returns the tolerance, or NaN where no step can serve. The tolerance
+// is 0 for equal values: then the step is chosen so that they come back as they were.
+template <class T>
+double settle(Args* args, const char* src, uint64_t n) {
+  double bound = bit_cast<double>(args->params[0]), step = szp_steps * bound;
+  if (args->params[1]) {
+    double some, range = half_range<T>(src, n, some);
+    // Roundings upwards are taken back: the bound is never more than was asked for.
+    bound = bit_cast<double>(args->params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
+    if (bound > szp_bound_max) bound = szp_bound_max;
+    step = szp_steps * bound;
+    if (!(range > 0)) step = __builtin_fabs(some) > 0 ? __builtin_fabs(some) : 1;
+    if (step > 2 * szp_bound_max) step = 1;  // no finite value, or one too large
+  }
+  args->params[0] = bit_cast<uint64_t>(step);
+  return valid_step(step) && bound >= 0 ? bound : __builtin_nan("");
+}
+
+}  // namespace
+}  // namespace CC_LEVEL
+}  // namespace compcoll

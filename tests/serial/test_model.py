@@ -1,0 +1,107 @@
+"""The model: profiles, predictions, advice."""
+
+import numpy as np
+import pytest
+
+from compcoll import algorithms as alg
+from compcoll import codec
+from compcoll.model.advisor import advise, expected_speed, measure_speed, size_class
+from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load, save
+from compcoll.policy import ALGORITHMS
+from compcoll.runtime.simulated import Link, Profile, World
+
+MACHINE = MachineProfile("test", FABRICS["1gbe"], FABRICS["pcie4"], codecs={"mpc/float32": CodecSpeed(5e9, 4e9, 1.5)})
+FAST = MACHINE.with_network(Link(1e-6, 50e9), "fast")
+ZFP = CodecSpeed(2e9, 1.5e9, 4.0)
+OPERATIONS = [op for op in ALGORITHMS if op not in ("Send", "Recv", "Sendrecv")]
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_slow_wires_pay_and_fast_ones_do_not(op, size):
+    call = Call(op, 4 << 20, size)
+    slow = advise(call, MACHINE, ZFP)
+    assert slow.pays
+    assert 2 < slow.plain.seconds / slow.best.seconds < 5
+    assert not advise(call, FAST, ZFP).pays
+
+
+def test_tiny_messages_never_pay():
+    assert not advise(Call("Alltoall", 100, 4), MACHINE, ZFP).pays
+
+
+def test_fixed_algorithm_is_kept():
+    options = advise(Call("Allreduce", 1 << 20, 4), MACHINE, ZFP, "ring").options
+    assert {option.algorithm for option in options} == {"ring"}
+
+
+def test_frames_are_added_only_where_the_codec_can():
+    call = Call("Allreduce", 1 << 20, 4)
+    assert "compressed" not in {o.algorithm for o in advise(call, MACHINE, ZFP).options}
+    assert "compressed" in {o.algorithm for o in advise(call, MACHINE, ZFP, can_add=True).options}
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("op", "algorithm", "body"),
+    [
+        ("Alltoall", "pairwise", lambda rt, x, xs: alg.alltoall(rt, xs, xs)),
+        ("Allgather", "ring", lambda rt, x, xs: alg.ring_allgather(rt, x, xs)),
+        ("Reduce_scatter", "direct", lambda rt, x, xs: alg.reduce_scatter(rt, xs, x, alg.direct_sum)),
+        ("Allreduce", "ring", lambda rt, x, xs: alg.allreduce(rt, xs, xs, alg.ring_sum)),
+    ],
+)
+def test_one_mirrored_rank_stands_for_all(size, op, algorithm, body):
+    nbytes, chunk = 300_000, 100_000
+    profile = Profile(MACHINE.network, MACHINE.node, 1, ZFP.encode, ZFP.decode, ZFP.ratio, MACHINE.call, chunk)
+    block = np.zeros(nbytes, np.uint8)
+    every = World(size, profile).run(lambda rt: body(rt, block.copy(), [block.copy() for _ in range(size)]))
+    assert predict(Call(op, nbytes, size), MACHINE, ZFP, algorithm, chunk) == pytest.approx(every, rel=1e-3)
+
+
+def test_many_ranks_are_drawn_out_of_few():
+    at = {n: advise(Call("Allgather", 1 << 20, n), MACHINE, ZFP, "ring") for n in (64, 256)}
+    exact = predict(Call("Allgather", 1 << 20, 256), MACHINE, ZFP, "ring", at[256].best.chunk_nbytes)
+    assert at[256].best.seconds == pytest.approx(exact, rel=0.02)
+    assert at[256].plain.seconds == pytest.approx(4 * at[64].plain.seconds, rel=0.05)
+
+
+def test_nodes_share_their_port():
+    spread = plain_seconds(Call("Alltoall", 1 << 20, 16, 1), MACHINE, ["pairwise"])
+    packed = plain_seconds(Call("Alltoall", 1 << 20, 16, 8), MACHINE, ["pairwise"])
+    alone = plain_seconds(Call("Alltoall", 1 << 20, 8, 8), MACHINE, ["pairwise"])
+    assert packed > 3 * spread > 30 * alone
+
+
+def test_size_classes_are_an_eighth_apart():
+    sizes = [size_class(n) for n in range(1, 5000)]
+    assert all(0 <= n - size < max(n / 8, 1) for n, size in enumerate(sizes, 1))
+    assert len(set(sizes[1000:])) < 25
+
+
+def test_profile_is_kept_and_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "deep" / "profile.json"))
+    assert load() is None
+    assert load() != MACHINE
+    path = save(MACHINE)
+    assert load() == MACHINE
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    assert load() is None
+    path.write_text("nonsense")
+    assert load() is None
+
+
+def test_expectations_are_the_same_on_all_ranks():
+    f4 = np.dtype("f4")
+    assert expected_speed(codec("mpc"), f4, MACHINE) == CodecSpeed(5e9, 4e9, 1.5)
+    fixed = expected_speed(codec("zfp:rate=8"), f4, MACHINE)
+    assert fixed == expected_speed(codec("zfp:rate=8"), f4, MACHINE)
+    assert fixed.ratio == pytest.approx(4, rel=0.01)
+
+
+def test_measured_speed_has_the_ratio_of_the_data():
+    speed = measure_speed(codec("zfp:rate=8"), np.ones(1 << 16, "f4"))
+    assert speed.ratio == pytest.approx(4, rel=0.01)
+    assert speed.encode > 0
+    assert speed.decode > 0

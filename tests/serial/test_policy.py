@@ -1,0 +1,113 @@
+"""Policies: rules, TOML, the environment, and what they refuse."""
+
+import numpy as np
+import pytest
+
+from compcoll import Policy, Rule, codec
+from compcoll.policy import MIN_NBYTES, make_policy
+
+F4, I8 = np.dtype("f4"), np.dtype("i8")
+
+
+def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", link="network"):
+    return policy.decide(op, dtype, nbytes, size, comm, link)
+
+
+def test_default_is_lossless():
+    assert decide(Policy()).codec == codec("lossless")
+
+
+def test_small_messages_and_single_ranks_stay_with_mpi():
+    assert decide(Policy(), nbytes=MIN_NBYTES - 1).codec is None
+    assert "min_nbytes = 65536" in decide(Policy(), nbytes=5).reason
+    assert decide(Policy(), nbytes=MIN_NBYTES).codec is not None
+    assert decide(Policy(), size=1).codec is None
+
+
+def test_integers_are_never_coded_lossily():
+    policy = Policy(codec="zfp:rate=8")
+    assert decide(policy).codec == codec("zfp:rate=8")
+    assert decide(policy, dtype=I8).codec == codec("lossless")
+    assert "losslessly" in decide(policy, dtype=I8).reason
+
+
+def test_first_fitting_rule_wins():
+    policy = Policy(
+        rules=(
+            Rule(op=("Bcast",), codec="mpc"),
+            Rule(dtype=("float32",), at_least=1 << 20, below=1 << 22, codec="zfp:rate=8"),
+            Rule(comm="tensor", link="node", codec="raw"),
+        )
+    )
+    assert decide(policy, op="Bcast").codec.spec == "mpc"
+    assert decide(policy).codec.spec == "zfp:rate=8"
+    assert decide(policy, nbytes=1 << 22).codec.spec == "lossless"
+    assert decide(policy, nbytes=1 << 22, comm="tensor").codec.spec == "lossless"
+    assert decide(policy, nbytes=1 << 22, comm="tensor", link="node").codec.spec == "raw"
+
+
+def test_rule_chooses_algorithm_and_chunk():
+    policy = Policy(rules=(Rule(algorithm="ring", chunk_nbytes=8192),))
+    decision = decide(policy, op="Allreduce", size=2)
+    assert (decision.algorithm, decision.chunk_nbytes) == ("ring", 8192)
+    assert decide(policy, op="Alltoall").algorithm == "pairwise"  # it has no ring
+
+
+def test_reductions_keep_the_compressed_form_where_the_codec_can_add():
+    assert decide(Policy(codec="szp:abs=0.001"), op="Allreduce").algorithm == "compressed"
+    assert decide(Policy(codec="zfp:rate=8"), op="Allreduce").algorithm != "compressed"
+
+
+def test_pays_is_left_to_the_model():
+    assert Policy(codec="auto").asks_model
+    assert decide(Policy(codec="auto")).ask
+    assert decide(Policy(when="pays")).ask
+    assert not Policy().asks_model
+    rule = Policy(rules=(Rule(op=("Bcast",), when="pays"),))
+    assert rule.asks_model
+    assert decide(rule, op="Bcast").ask
+    assert not decide(rule).ask
+
+
+def test_toml_and_environment(tmp_path, monkeypatch):
+    path = tmp_path / "policy.toml"
+    path.write_text(
+        'codec = "mpc"\nmin_nbytes = 4096\n[[rule]]\nop = "Alltoall"\ndtype = ["float32"]\ncodec = "zfp:rate=12"\n'
+    )
+    policy = Policy.from_file(path)
+    assert policy == Policy("mpc", min_nbytes=4096, rules=(Rule(("Alltoall",), ("float32",), codec="zfp:rate=12"),))
+    assert make_policy(None, policy=path) == policy
+    monkeypatch.setenv("COMPCOLL_CONFIG", str(path))
+    assert make_policy(None) == policy
+    monkeypatch.setenv("COMPCOLL_CODEC", "float")
+    assert make_policy(None).codec == "float"
+    assert make_policy(None).rules == policy.rules
+    assert make_policy(None, "raw").codec == "raw"
+
+
+def test_changes_come_on_top():
+    base = Policy("mpc", min_nbytes=5)
+    assert make_policy(base, "zfp:rate=8.0", "pays", 7) == Policy("zfp:rate=8", "pays", 7)
+    assert make_policy(base) == base
+    assert make_policy(base, policy={"codec": "raw"}) == Policy("raw")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Policy("nonsense"), "unknown codec 'nonsense'; known are"),
+        (lambda: Policy("zfp:rate=-1"), "-1"),
+        (lambda: Policy(when="sometimes"), "when 'sometimes' is not one of always, pays"),
+        (lambda: Policy(min_nbytes=-1), "min_nbytes = -1"),
+        (lambda: Rule(op=("Alltoal",)), "op 'Alltoal' is not one of Alltoall"),
+        (lambda: Rule(dtype=("float33",)), "dtype 'float33'"),
+        (lambda: Rule(link="rack"), "link 'rack' is not one of node, network"),
+        (lambda: Rule(algorithm="magic"), "algorithm 'magic'"),
+        (lambda: Rule(chunk_nbytes=17), "chunk_nbytes = 17 is below 4096"),
+        (lambda: Policy.from_mapping({"codecs": "raw"}), "key of a policy 'codecs'"),
+        (lambda: Policy.from_mapping({"rule": [{"size": 1}]}), "key of a rule 'size'"),
+    ],
+)
+def test_errors_name_value_and_limit(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
