@@ -41,7 +41,8 @@ CHUNK_LIMITS = (64 << 10, 1 << 20)
 ALGORITHMS = {
     "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain", "tree"),
     "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
-    "Reduce_scatter": ("ring", "direct", "compressed"), "Reduce_scatter_block": ("ring", "direct", "compressed"),
+    "Reduce_scatter": ("ring", "direct", "compressed"),
+    "Reduce_scatter_block": ("ring", "direct", "compressed"),
     "Allreduce": ("ring", "direct", "compressed"), "Reduce": ("ring", "direct", "compressed"),
     "Gather": ("linear",), "Gatherv": ("linear",), "Scatter": ("linear",), "Scatterv": ("linear",),
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),

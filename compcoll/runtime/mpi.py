@@ -187,8 +187,8 @@ class MPIRuntime(Runtime):
                 # MPI may still write to what these requests refer to.
                 _ABANDONED.append((self._requests, self._arrivals))
                 raise TimeoutError(
-                    f"rank {self.rank} of {self.size} has waited for {len(self._requests)} messages for more than "
-                    f"COMPCOLL_TIMEOUT = {PATIENCE:g} s; the communicator cannot be used any more"
+                    f"rank {self.rank} of {self.size} has waited for {len(self._requests)} messages for more "
+                    f"than COMPCOLL_TIMEOUT = {PATIENCE:g} s; the communicator cannot be used any more"
                 )
         self.seconds["wait"] += perf_counter() - start
 
