@@ -101,8 +101,9 @@ class Metered:
         raw = send.nbytes - send[0].nbytes
         report = getattr(self._comm, "report", None)
         self.raw_nbytes += raw
-        self.wire_nbytes += raw if report is None else report.wire_nbytes
-        self.fallbacks += 0 if report is None else report.fallbacks
+        # What went to MPI unchanged has a report without bytes.
+        self.wire_nbytes += report.wire_nbytes if report and report.accelerated else raw
+        self.fallbacks += report.fallbacks if report else 0
 
 
 class _Simulation:

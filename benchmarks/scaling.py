@@ -27,7 +27,9 @@ CAREFUL = CodecSpeed(1.5e9, 1.0e9, 4.0)
 
 @click.command(context_settings={"show_default": True})
 @click.option("--nbytes", default=1 << 20, help="Bytes of a message; of the whole buffer for Bcast.")
-@click.option("--codec", "spec", default="zfp:rate=8", help="Codec, whose speed the profile of this machine gives.")
+@click.option(
+    "--codec", "spec", default="zfp:rate=8", help="Codec, whose speed the profile of this machine gives."
+)
 @click.option("--dtype", default="float32", help="NumPy type of the values.")
 @click.option("--max-ranks", default=4096, type=click.IntRange(2), help="Largest number of ranks.")
 @click.option("--ranks-per-node", default=8, type=click.IntRange(1), help="Ranks that share a node's port.")
@@ -38,7 +40,9 @@ def main(nbytes, spec, dtype, max_ranks, ranks_per_node, networks, json_path, pl
     """Predict the speed-up of compressed collectives over plain MPI at scale."""
     unknown = [name for name in networks.split(",") if name not in FABRICS]
     if unknown:
-        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(FABRICS)}", param_hint="--networks")
+        raise click.BadParameter(
+            f"{unknown[0]!r} is not one of {', '.join(FABRICS)}", param_hint="--networks"
+        )
     machine = load()
     speed = (machine.codec(spec, dtype) if machine else None) or CAREFUL
     machine = machine or MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
@@ -90,7 +94,12 @@ def _plot(about: dict, rows: list[dict], path: str) -> None:
 
     networks = list(dict.fromkeys(row["network"] for row in rows))
     figure, panels = plt.subplots(
-        1, len(networks), figsize=(3.4 * len(networks) + 1.5, 3.6), sharey=True, squeeze=False, layout="constrained"
+        1,
+        len(networks),
+        figsize=(3.4 * len(networks) + 1.5, 3.6),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for panel, network in zip(panels[0], networks, strict=True):
         for op in OPERATIONS:

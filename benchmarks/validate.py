@@ -29,7 +29,8 @@ from .output import describe
 __all__ = ["main"]
 
 OPERATIONS = {
-    "alltoall": "Alltoall", "allgather": "Allgather", "bcast": "Bcast", "reduce_scatter": "Reduce_scatter_block",
+    "alltoall": "Alltoall", "allgather": "Allgather", "bcast": "Bcast",
+    "reduce_scatter": "Reduce_scatter_block",
 }  # fmt: skip
 
 
@@ -49,14 +50,18 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     rows = []
     if world.rank == 0:
         print(f"# {world.size} ranks, {1e6 * network.latency:.0f} us, {network.bandwidth * 8e-9:.2f} Gb/s")
-        print(f"{'operation':22s}{'bytes':>10s} {'codec':12s}{'measured ms':>12s}{'predicted ms':>13s}{'error':>8s}")
+        print(
+            f"{'operation':22s}{'bytes':>10s} {'codec':12s}"
+            f"{'measured ms':>12s}{'predicted ms':>13s}{'error':>8s}"
+        )
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
             for measured in run_size(load(name), comms, values, nbytes, iters=iters):
                 call = Call(op, nbytes, world.size, workers=comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
                 rows.append({
-                    "op": op, "nbytes": nbytes, "codec": measured.name, "measured": measured.seconds["median"],
+                    "op": op, "nbytes": nbytes, "codec": measured.name,
+                    "measured": measured.seconds["median"],
                     "predicted": predicted,
                 })  # fmt: skip
                 if world.rank == 0:

@@ -172,7 +172,7 @@ def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Call | None:
     if recv is not None:
         _same("send", send.counts[0], "receive", recv.counts[0])
     target = recv.target(0) if recv is not None else None
-    source = target if send is recv else send.source(0)
+    source = target if target is not None and send is recv else send.source(0)
 
     def body(rt, decision, owner_exact):
         blocks = _cut(target, size) if target is not None else None

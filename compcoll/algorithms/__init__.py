@@ -8,6 +8,7 @@ from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduc
 from compcoll.algorithms.rooted import gather, scatter
 
 __all__ = [
-    "allreduce", "alltoall", "chain_bcast", "compressed_sum", "direct_sum", "gather", "recursive_doubling_allgather",
-    "reduce", "reduce_scatter", "ring_allgather", "ring_sum", "scatter", "tree_bcast",
+    "allreduce", "alltoall", "chain_bcast", "compressed_sum", "direct_sum", "gather",
+    "recursive_doubling_allgather", "reduce", "reduce_scatter", "ring_allgather", "ring_sum", "scatter",
+    "tree_bcast",
 ]  # fmt: skip

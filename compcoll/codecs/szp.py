@@ -68,7 +68,6 @@ class SZP(Codec):
             return (_bits(self.abs), 0)
         return (0, _bits(self.rel))  # type: ignore[arg-type]
 
-
     def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> SZP:
         """The same bound on all ranks: that of the largest range that any of them has."""
         if self.rel is None:

@@ -69,7 +69,11 @@ class Advice:
 
 
 def advise(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str | None = None, can_add: bool = False
+    call: Call,
+    machine: MachineProfile,
+    speed: CodecSpeed,
+    algorithm: str | None = None,
+    can_add: bool = False,
 ) -> Advice:
     """Compare the ways to carry out a call.
 
@@ -86,11 +90,11 @@ def advise(
     names = (algorithm,) if algorithm else _algorithms(call, can_add)
     sizes = [chunk for chunk in CHUNKS if chunk < call.nbytes] + [CHUNKS[-1]] * (call.nbytes <= CHUNKS[0])
     sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
-    options = tuple(
-        Option(name, chunk, _at_size(call, lambda c, n=name, s=chunk: predict(c, machine, speed, n, s), name))
-        for name in names
-        for chunk in sizes
-    )
+
+    def seconds(name: str, chunk: int) -> float:
+        return _at_size(call, lambda c: predict(c, machine, speed, name, chunk), name)
+
+    options = tuple(Option(name, chunk, seconds(name, chunk)) for name in names for chunk in sizes)
     every = _algorithms(call, False)
     slow = "tree" if every[-1] == "tree" else every[0]
     plain = Option("mpi", call.nbytes, _at_size(call, lambda c: plain_seconds(c, machine, every), slow))

@@ -61,7 +61,8 @@ class Advisor:
 
     def _ask(self, op: str, nbytes: int, decision: Decision, speed: CodecSpeed, size: int) -> Decision:
         call = Call(op, nbytes, size, self.ranks_per_node, self.workers)
-        advice: Advice = advise(call, self.machine, speed, decision.fixed_algorithm, decision.codec.can_add)
+        can_add = decision.codec is not None and decision.codec.can_add
+        advice: Advice = advise(call, self.machine, speed, decision.fixed_algorithm, can_add)
         if not advice.pays:
             return replace(decision, codec=None, reason=advice.reason)
         best = advice.best

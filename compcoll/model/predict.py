@@ -64,7 +64,9 @@ class MirrorWorld(World):
         return self.carry(rt, frame, dest, (source, 0, tag))
 
 
-def predict(call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int) -> float:
+def predict(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
+) -> float:
     """Seconds of a compressed collective.
 
     Parameters
@@ -98,6 +100,8 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
 def _by_the_book(call: Call, machine: MachineProfile) -> float:
     link = machine.node if call.on_one_node else machine.network
     others, n = call.size - 1, call.nbytes
+    rounds: float
+    nbytes: float
     if call.op.startswith("Alltoall"):  # what leaves the node, through the port that its ranks share
         k = min(call.ranks_per_node, call.size)
         outside = others if call.on_one_node else call.size - k
@@ -117,7 +121,12 @@ _RAW = CodecSpeed(inf, inf, 1.0)
 
 
 def _simulate(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, per_chunk: float, algorithm: str, chunk_nbytes: int
+    call: Call,
+    machine: MachineProfile,
+    speed: CodecSpeed,
+    per_chunk: float,
+    algorithm: str,
+    chunk_nbytes: int,
 ) -> float:
     crowded = algorithm in _CROWDED
     profile = Profile(
@@ -142,16 +151,16 @@ def _run(call: Call, profile: Profile, algorithm: str) -> float:
     if call.op in ("Alltoall", "Alltoallv"):
         return mirrored.run(lambda rt: alg.alltoall(rt, blocks, blocks))
     if call.op in ("Allgather", "Allgatherv"):
-        run = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
-        return mirrored.run(lambda rt: run(rt, block, blocks))
+        gather = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
+        return mirrored.run(lambda rt: gather(rt, block, blocks))
     if call.op.startswith("Reduce_scatter"):
         return mirrored.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
     if call.op == "Allreduce":
         return mirrored.run(lambda rt: alg.allreduce(rt, blocks, blocks, _SUM[algorithm]))
     world = World(size, profile)
     if call.op == "Bcast":
-        run = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
-        return world.run(lambda rt: run(rt, block, 0))
+        bcast = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
+        return world.run(lambda rt: bcast(rt, block, 0))
     if call.op in ("Gather", "Gatherv"):
         return world.run(lambda rt: alg.gather(rt, block, blocks, 0))
     if call.op in ("Scatter", "Scatterv"):

@@ -11,7 +11,9 @@ from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load, sa
 from compcoll.policy import ALGORITHMS
 from compcoll.runtime.simulated import Link, Profile, World
 
-MACHINE = MachineProfile("test", FABRICS["1gbe"], FABRICS["pcie4"], codecs={"mpc/float32": CodecSpeed(5e9, 4e9, 1.5)})
+MACHINE = MachineProfile(
+    "test", FABRICS["1gbe"], FABRICS["pcie4"], codecs={"mpc/float32": CodecSpeed(5e9, 4e9, 1.5)}
+)
 FAST = MACHINE.with_network(Link(1e-6, 50e9), "fast")
 ZFP = CodecSpeed(2e9, 1.5e9, 4.0)
 OPERATIONS = [op for op in ALGORITHMS if op not in ("Send", "Recv", "Sendrecv")]
@@ -54,7 +56,9 @@ def test_frames_are_added_only_where_the_codec_can():
 )
 def test_one_mirrored_rank_stands_for_all(size, op, algorithm, body):
     nbytes, chunk = 300_000, 100_000
-    profile = Profile(MACHINE.network, MACHINE.node, 1, ZFP.encode, ZFP.decode, ZFP.ratio, MACHINE.call, chunk)
+    profile = Profile(
+        MACHINE.network, MACHINE.node, 1, ZFP.encode, ZFP.decode, ZFP.ratio, MACHINE.call, chunk
+    )
     block = np.zeros(nbytes, np.uint8)
     every = World(size, profile).run(lambda rt: body(rt, block.copy(), [block.copy() for _ in range(size)]))
     assert predict(Call(op, nbytes, size), MACHINE, ZFP, algorithm, chunk) == pytest.approx(every, rel=1e-3)

@@ -72,10 +72,13 @@ def test_pays_is_left_to_the_model():
 def test_toml_and_environment(tmp_path, monkeypatch):
     path = tmp_path / "policy.toml"
     path.write_text(
-        'codec = "mpc"\nmin_nbytes = 4096\n[[rule]]\nop = "Alltoall"\ndtype = ["float32"]\ncodec = "zfp:rate=12"\n'
+        'codec = "mpc"\nmin_nbytes = 4096\n'
+        '[[rule]]\nop = "Alltoall"\ndtype = ["float32"]\ncodec = "zfp:rate=12"\n'
     )
     policy = Policy.from_file(path)
-    assert policy == Policy("mpc", min_nbytes=4096, rules=(Rule(("Alltoall",), ("float32",), codec="zfp:rate=12"),))
+    assert policy == Policy(
+        "mpc", min_nbytes=4096, rules=(Rule(("Alltoall",), ("float32",), codec="zfp:rate=12"),)
+    )
     assert make_policy(None, policy=path) == policy
     monkeypatch.setenv("COMPCOLL_CONFIG", str(path))
     assert make_policy(None) == policy
