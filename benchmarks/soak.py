@@ -57,12 +57,18 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
             "count": count, "wrong": len(wrong), "accelerated": soak.accelerated, "seconds": round(seconds, 1),
             "resident_mib": memory, "growth_mib": settled[-1] - settled[0],
         }  # fmt: skip
-        print(f"{count} collectives, {soak.accelerated} of them compressed, in {seconds:.0f} s: {len(wrong)} wrong")
-        print(f"resident memory of the largest rank: {settled[0]} to {settled[-1]} MiB, peak {max(memory)} MiB")
+        print(
+            f"{count} collectives, {soak.accelerated} of them compressed, in {seconds:.0f} s: {len(wrong)} wrong"
+        )
+        print(
+            f"resident memory of the largest rank: {settled[0]} to {settled[-1]} MiB, peak {max(memory)} MiB"
+        )
         print("\n".join(wrong[:20]))
         if json_path:
             with open(json_path, "w") as file:
-                json.dump({**describe(world, "soak", None, "f4"), "command": " ".join(sys.argv), **result}, file)
+                json.dump(
+                    {**describe(world, "soak", None, "f4"), "command": " ".join(sys.argv), **result}, file
+                )
     sys.exit(1 if wrong else 0)
 
 
@@ -81,7 +87,9 @@ class Soak:
     def one(self) -> str:
         """One collective; what was wrong with it, or nothing."""
         rng, size = self.rng, self.world.size
-        op = rng.choice(["Alltoall", "Allgather", "Bcast", "Allreduce", "Reduce_scatter_block", "Gather", "Scatter"])
+        op = rng.choice(
+            ["Alltoall", "Allgather", "Bcast", "Allreduce", "Reduce_scatter_block", "Gather", "Scatter"]
+        )
         comm = self.comms[rng.integers(len(self.comms))]
         dtype, root = DTYPES[rng.integers(len(DTYPES))], int(rng.integers(size))
         n = int(self.max_nbytes ** rng.random()) // np.dtype(dtype).itemsize

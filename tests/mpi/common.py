@@ -6,7 +6,6 @@ from itertools import accumulate
 
 import ml_dtypes
 import numpy as np
-from mpi4py import MPI
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16, np.dtype("c8"), np.dtype("c16")]
@@ -58,7 +57,11 @@ def exact_sum(parts: list[np.ndarray]) -> np.ndarray:
     wide = {"f": np.longdouble, "c": np.clongdouble}.get(parts[0].dtype.kind, parts[0].dtype)
     if parts[0].dtype == BF16:
         wide = np.float64
-    return np.add.reduce([p.astype(wide) for p in parts]) if parts[0].dtype.kind not in "iu" else sum_wrapped(parts)
+    return (
+        np.add.reduce([p.astype(wide) for p in parts])
+        if parts[0].dtype.kind not in "iu"
+        else sum_wrapped(parts)
+    )
 
 
 def sum_wrapped(parts: list[np.ndarray]) -> np.ndarray:

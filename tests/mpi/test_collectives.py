@@ -19,7 +19,9 @@ def ours(comm, request):
 
 
 def with_algorithm(comm, name: str, codec: str = "lossless"):
-    return compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0, rules=(Rule(algorithm=name, chunk_nbytes=4096),)))
+    return compcoll.Comm(
+        comm, policy=Policy(codec, min_nbytes=0, rules=(Rule(algorithm=name, chunk_nbytes=4096),))
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -381,7 +381,8 @@ class TestParameters:
         assert ZFP(33).params(np.dtype(np.complex128), (8,)) == (132, 0)
 
     @pytest.mark.parametrize(
-        ("rate", "spec"), [(8, "zfp:rate=8"), (8.0, "zfp:rate=8"), (5.25, "zfp:rate=5.25"), (16, "zfp:rate=16")]
+        ("rate", "spec"),
+        [(8, "zfp:rate=8"), (8.0, "zfp:rate=8"), (5.25, "zfp:rate=5.25"), (16, "zfp:rate=16")],
     )
     def test_spec(self, rate, spec):
         assert ZFP(rate).spec == spec
