@@ -177,7 +177,8 @@ int64_t encode(Args* args, const uint8_t* src, uint8_t* dst) {
     }
     bool roomy = uint64_t(end - out) >= sizeof spill;
     uint8_t* to = roomy ? out : reinterpret_cast<uint8_t*>(spill);
-    Ahead ahead = {uintptr_t(src) + at + 2 * block_nbytes, uintptr_t(out) + block_nbytes, Shape<W>::group_nbytes};
+    uintptr_t soon = uintptr_t(src) + at + 2 * block_nbytes;
+    Ahead ahead = {soon, uintptr_t(out) + block_nbytes, Shape<W>::group_nbytes};
     uint64_t used = encode_groups<W>(block, groups, map, to, ahead) - to;
     if (used > uint64_t(end - out)) return TOO_LARGE;
     if (!roomy) memcpy(out, spill, used);
@@ -201,7 +202,8 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
     uint64_t left = nbytes - at < block_nbytes ? nbytes - at : block_nbytes;
     uint32_t count = (left + sizeof(W) - 1) / sizeof(W);
     typename S::V last = {};
-    Ahead ahead = {uintptr_t(in) + block_nbytes, uintptr_t(sink.room(at)) + block_nbytes, Shape<W>::group_nbytes};
+    uint8_t* to = sink.room(at);
+    Ahead ahead = {uintptr_t(in) + block_nbytes, uintptr_t(to) + block_nbytes, S::group_nbytes};
     for (uint32_t i = 0; i < count; i += w) {
       ahead.fetch(i / w);
       W map = load<W>(bitmap + at / w + i / 8);
@@ -213,7 +215,7 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
       in += need;
     }
     integrate(block, count, dim);
-    memcpy(sink.room(at), block, left);
+    memcpy(to, block, left);
     sink.done(at, left);
   }
   bool unmapped = n % block_words && n % block_words <= block_words - w;
