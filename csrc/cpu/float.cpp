@@ -92,7 +92,9 @@ uint8_t* encode_chunk(const uint8_t* src, uint32_t n, uint8_t* out) {
   split<dtype>(src, n, chunk, headers);
   uint8_t* start = out;
   out += C::header_nbytes;
-  for (uint32_t p = 0; p < C::planes; p++) out = encode_plane(chunk.plane[p], n, headers[p], out);
+  const Ahead ahead = {uintptr_t(src) + chunk_nbytes, uintptr_t(out), 64 * C::width};
+  for (uint32_t p = 0; p < C::planes; p++)
+    out = encode_plane(chunk.plane[p], n, headers[p], out, p ? Ahead{} : ahead);
   memset(start, 0, C::header_nbytes);
   memcpy(start, headers, sizeof headers);
   return out;
@@ -120,10 +122,11 @@ bool decode_chunk(const uint8_t* in, uint32_t nbytes, uint32_t n, uint8_t* dst) 
   C chunk;
   const uint8_t *plane[C::planes], *end = in + nbytes, *header = in;
   if (nbytes < C::header_nbytes) return false;
+  const Ahead ahead = {uintptr_t(end), uintptr_t(dst), 64 * C::width};
   in += C::header_nbytes;
   for (uint32_t p = 0; p < C::planes; p++) {
     auto h = load<PlaneHeader>(header + 2 * p);
-    plane[p] = decode_plane(h, in, end, n, chunk.plane[p]);
+    plane[p] = decode_plane(h, in, end, n, chunk.plane[p], p ? Ahead{} : ahead);
     if (!plane[p]) return false;
   }
   if (in != end) return false;

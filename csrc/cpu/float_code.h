@@ -5,6 +5,7 @@
 
 #include "../float.h"
 #include "bytes64.h"
+#include "prefetch.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -98,7 +99,8 @@ struct BitReader {
 };
 
 template <uint32_t depth>
-uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, const Code& code, uint8_t* out) {
+uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, const Code& code, uint8_t* out,
+                      Ahead ahead) {
   constexpr uint32_t room = plane_values / 8 + 16;
   const CodeTables tables(header);
   const uint32_t shortest = code.shortest;
@@ -110,6 +112,7 @@ uint8_t* encode_coded(const uint8_t* plane, uint32_t n, CodeHeader& header, cons
   const BitWriter writer = {bits};
   for (uint32_t i = 0; i < n; i += 64) {
     uint64_t valid = low_bits(n - i);
+    ahead.fetch(i / 64);
     Bytes64 v = tables.find(Bytes64::load(plane + i));
     for (uint64_t m = equal(v, tables.escape) & valid; m; m &= m - 1)
       escaped[escapes++] = plane[i + __builtin_ctzll(m)];
@@ -185,12 +188,15 @@ struct CodeReader {
 };
 
 template <uint32_t depth>
-bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in, uint32_t n, uint8_t* plane) {
+bool decode_coded(const CodeHeader& header, const Code& code, const uint8_t* in, uint32_t n, uint8_t* plane,
+                  Ahead ahead) {
   constexpr uint32_t groups = 4;
   CodeReader<depth> reader(header, code, in);
   uint32_t i = 0, escapes = header.escapes;
-  for (; i + 64 * groups <= n; i += 64 * groups)
+  for (; i + 64 * groups <= n; i += 64 * groups) {
+    for (uint32_t g = 0; g < groups; g++) ahead.fetch(i / 64 + g);
     if (!reader.template decode<groups>(i, ~uint64_t(0), escapes, plane)) return false;
+  }
   for (; i < n; i += 64)
     if (!reader.template decode<1>(i, low_bits(n - i), escapes, plane)) return false;
   bool sound = reader.escapes == escapes;

@@ -56,7 +56,8 @@ inline void encode_bits(const uint8_t* plane, uint32_t n, uint32_t varying, uint
 }
 
 // `plane` can be read up to 63 bytes past its n. Changes the header to what it did.
-inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, uint8_t* out) {
+inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, uint8_t* out,
+                             Ahead ahead) {
   uint32_t groups = (n + 63) / 64, in_bits = __builtin_popcount(h.varying) * groups * 8;
   uint32_t other = in_bits < round_up8(n) ? in_bits : round_up8(n);
   CodeHeader header = {};
@@ -64,7 +65,7 @@ inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, u
   if (n > sizeof header && in_bits > groups * 8 && worth_coding(plane, n, other, header)) {
     Code code(header.leaves);
     end = with_depth<uint8_t*>(
-        code.depth, [&](auto d) { return encode_coded<d>(plane, n, header, code, out); });
+        code.depth, [&](auto d) { return encode_coded<d>(plane, n, header, code, out, ahead); });
   }
   if (end && end < out + other) {
     h = {255, 255};
@@ -94,7 +95,7 @@ inline void decode_bits(PlaneHeader h, const uint8_t* in, uint32_t n, uint8_t* p
 
 // Where the n bytes are afterwards: in the payload, or in `scratch` (64 bytes longer); null if damaged.
 inline const uint8_t* decode_plane(PlaneHeader h, const uint8_t*& in, const uint8_t* end, uint32_t n,
-                                   uint8_t* scratch) {
+                                   uint8_t* scratch, Ahead ahead) {
   const uint8_t* begin = in;
   uint64_t have = end - in, need;
   if (h.varying != 255) {
@@ -122,7 +123,7 @@ inline const uint8_t* decode_plane(PlaneHeader h, const uint8_t*& in, const uint
   if (!code.complete || need > have) return nullptr;
   in += need;
   bool sound = with_depth<bool>(code.depth, [&](auto d) {
-    return decode_coded<d>(header, code, begin + sizeof header, n, scratch);
+    return decode_coded<d>(header, code, begin + sizeof header, n, scratch, ahead);
   });
   return sound ? scratch : nullptr;
 }

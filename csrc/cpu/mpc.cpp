@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "compact.h"
+#include "prefetch.h"
 #include "shuffle.h"
 #include "sink.h"
 #include "table.h"
@@ -114,11 +115,12 @@ void integrate(W* w, uint32_t n, uint32_t dim) {
 
 // Stages 2 to 4. Writes up to one vector past the end that it returns.
 template <class W>
-uint8_t* encode_groups(const W* block, uint32_t groups, W* bitmap, uint8_t* out) {
+uint8_t* encode_groups(const W* block, uint32_t groups, W* bitmap, uint8_t* out, Ahead ahead) {
   using S = Shape<W>;
   using V = typename S::V;
   V last = {};
   for (uint32_t g = 0; g < groups; g++) {
+    ahead.fetch(g);
     V v[S::registers];
     for (int r = 0; r < S::registers; r++) v[r] = load<V>(block + g * bits<W> + r * S::lanes);
     transpose_group<W>(v);
@@ -175,7 +177,9 @@ int64_t encode(Args* args, const uint8_t* src, uint8_t* dst) {
     }
     bool roomy = uint64_t(end - out) >= sizeof spill;
     uint8_t* to = roomy ? out : reinterpret_cast<uint8_t*>(spill);
-    uint64_t used = encode_groups<W>(block, groups, map, to) - to;
+    uintptr_t soon = uintptr_t(src) + at + 2 * block_nbytes;
+    Ahead ahead = {soon, uintptr_t(out) + block_nbytes, Shape<W>::group_nbytes};
+    uint64_t used = encode_groups<W>(block, groups, map, to, ahead) - to;
     if (used > uint64_t(end - out)) return TOO_LARGE;
     if (!roomy) memcpy(out, spill, used);
     memcpy(bitmap + at / w, map, groups * sizeof(W));
@@ -198,7 +202,10 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
     uint64_t left = nbytes - at < block_nbytes ? nbytes - at : block_nbytes;
     uint32_t count = (left + sizeof(W) - 1) / sizeof(W);
     typename S::V last = {};
+    uint8_t* to = sink.room(at);
+    Ahead ahead = {uintptr_t(in) + block_nbytes, uintptr_t(to) + block_nbytes, S::group_nbytes};
     for (uint32_t i = 0; i < count; i += w) {
+      ahead.fetch(i / w);
       W map = load<W>(bitmap + at / w + i / 8);
       uint64_t need = __builtin_popcountll(map) * sizeof(W), have = end - in;
       if (need > have) return BAD_STREAM;
@@ -208,7 +215,7 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
       in += need;
     }
     integrate(block, count, dim);
-    memcpy(sink.room(at), block, left);
+    memcpy(to, block, left);
     sink.done(at, left);
   }
   bool unmapped = n % block_words && n % block_words <= block_words - w;

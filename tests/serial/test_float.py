@@ -1,5 +1,7 @@
 """`float`: every bit pattern of every type, the same bytes on every level, and the ratios it is for."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -113,6 +115,28 @@ def test_other_versions_are_refused():
             _cpu.index("float"), 11, array.shape, params, payload, np.empty(array.nbytes, np.uint8)
         )
         assert status == _cpu.BAD_STREAM
+
+
+def known(dtype: np.dtype) -> np.ndarray:
+    """Uniform in [-0.5, 0.5) in steps of 2^-16, from integers alone; every seventh value is zero."""
+    steps = np.arange(20000, dtype=np.uint64) * np.uint64(6364136223846793005) >> np.uint64(48)
+    values = (steps.astype(np.int64) - 32768) / 65536
+    values[::7] = 0
+    return values.astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sha256"),
+    [
+        ("float16", "1bcea6630f2f095ba311ee85b40a9491a87debaf167cb4687b90cf1cb7fd8aa8"),
+        ("bfloat16", "04dced412fb94e95c09b01944b5f685d2e6417bddcf60bcd54b05d95323d9581"),
+        ("float32", "53cae27bdc99717826eb1c161d30fc255490f6f54a36d8ddbeffa5cc9734c52a"),
+        ("float64", "d7e833029267eae6b2a84ae9c09afe75a89bc3c4b2d5121d0c2b1d896ce70ca5"),
+    ],
+)
+def test_frozen_streams(dtype, sha256):
+    array = known(dtypes.BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype))
+    assert hashlib.sha256(payloads(Float(), array)).hexdigest() == sha256, "a change needs a new version"
 
 
 def test_integers_go_raw():
