@@ -1,0 +1,230 @@
+"""``make report``: the benchmarks in the lab, and what they say, in one document.
+
+Every experiment is a list of commands. Their measurements land in benchmarks/results/, from which
+benchmarks/REPORT.md and its figures are written; ``--render`` writes them again without measuring.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import click
+
+from . import report_figures as figures
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
+WEIGHTS = HERE.parent.parent / "shared" / "data" / "transformer_weights.bf16"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One section of the report.
+
+    Attributes
+    ----------
+    name, title, text : str
+        Of its result file, its heading, and what there is to see.
+    commands : list of list of str
+        Arguments of ``python -m benchmarks.netlab``; ``--json FILE`` is appended.
+    figure : callable
+        Draws the runs into a file.
+    """
+
+    name: str
+    title: str
+    text: str
+    commands: list[list[str]]
+    figure: Callable[[list[dict], Path], None] | None = None
+
+
+def lab(hosts: int, gbit: float, program: str, *options: str) -> list[str]:
+    """A program on hosts of one rank each."""
+    return [
+        "--hosts",
+        str(hosts),
+        "--gbit",
+        f"{gbit:g}",
+        "--",
+        "python",
+        "-m",
+        f"benchmarks.{program}",
+        *options,
+    ]
+
+
+def experiments() -> Iterator[Experiment]:
+    """All sections, in order."""
+    codecs = ("--codec", "zfp:rate=8,int8,lossless", "--iters", "5")
+    yield Experiment(
+        "two-hosts", "Two hosts, 32 MiB a message",
+        "Smooth float32 with noise, plain MPI in the same run. The ratio is what the bytes allow.",
+        [lab(2, gbit, op, *codecs, "--sizes", "32M") for gbit in (1, 2.5, 5) for op in OPS],
+        figures.speedups,
+    )  # fmt: skip
+    yield Experiment(
+        "four-hosts", "Four hosts at 1 Gb/s, 8 MiB a message", "All collectives; four ranks share two cores.",
+        [lab(4, 1, op, *codecs, "--sizes", "8M") for op in (*OPS, "gather", "scatter")],
+    )  # fmt: skip
+    yield Experiment(
+        "auto", "Never slower: codec=auto over all sizes",
+        "From 1 KiB to 32 MiB. auto compresses only what the model says pays.",
+        [
+            lab(2, gbit, op, "--codec", "auto", "--sizes", "1K:32M:8", "--iters", "15", "--max-seconds", "5")
+            for gbit in (1, 2.5, 5)
+            for op in ("alltoall", "allgather", "bcast", "allreduce")
+        ],
+        figures.auto,
+    )  # fmt: skip
+    if WEIGHTS.exists():
+        data = ("--data", str(WEIGHTS), "--dtype", "bf16")
+        yield Experiment(
+            "weights", "Lossless bfloat16 weights, two hosts at 1 Gb/s", "A trained transformer's weights.",
+            [lab(2, 1, op, "--codec", "lossless", "--sizes", "32M", "--iters", "5", *data) for op in OPS[1:3]],
+        )  # fmt: skip
+    yield Experiment(
+        "model", "The model against the clock", "Predicted and measured times of the same calls.",
+        [
+            lab(hosts, gbit, "validate", "--sizes", "1M,4M,16M,32M", "--iters", "3")
+            for hosts in (2, 4)
+            for gbit in (1, 2.5)
+        ],
+        figures.model,
+    )  # fmt: skip
+
+
+@click.command()
+@click.option("--only", multiple=True, help="Measure this experiment alone; may be repeated.")
+@click.option("--render", is_flag=True, help="Write the report from the results that are there.")
+def main(only: tuple[str, ...], render: bool) -> None:
+    """Measure in the lab and write benchmarks/REPORT.md."""
+    chosen = list(experiments())
+    unknown = set(only) - {experiment.name for experiment in chosen}
+    if unknown:
+        names = ", ".join(experiment.name for experiment in chosen)
+        raise click.BadParameter(f"{unknown.pop()!r} is not one of {names}", param_hint="--only")
+    RESULTS.mkdir(exist_ok=True)
+    for experiment in chosen:
+        if not render and (not only or experiment.name in only):
+            measure(experiment)
+    write(chosen)
+
+
+def measure(experiment: Experiment) -> None:
+    """Run the commands of an experiment and keep their results."""
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        for i, arguments in enumerate(experiment.commands, 1):
+            command = ["python", "-m", "benchmarks.netlab", *arguments]
+            click.echo(f"[{experiment.name} {i}/{len(experiment.commands)}] {' '.join(command)}", err=True)
+            done = subprocess.run([sys.executable, *command[1:], "--json", str(path)], cwd=HERE.parent)
+            if done.returncode and not path.exists():
+                raise click.ClickException(f"{' '.join(command)} ended with status {done.returncode}")
+            runs.append({"command": " ".join(command), **json.loads(path.read_text())})
+            path.unlink()
+    result = {"experiment": experiment.name, "date": date.today().isoformat(), "runs": runs}
+    (RESULTS / f"lab-{experiment.name}.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+def write(chosen: list[Experiment]) -> None:
+    """Write the report from all results that are there."""
+    text = [
+        "# Measurements",
+        "",
+        "Written by `make report` from `benchmarks/results/`. The lab is a cluster of network namespaces on one "
+        "machine (`benchmarks/netlab`): every host's link is shaped in both directions, and all hosts share the "
+        "machine's cores. Times are medians over calls of the maximum over ranks.",
+        "",
+    ]
+    for experiment in chosen:
+        path = RESULTS / f"lab-{experiment.name}.json"
+        if not path.exists():
+            continue
+        result = json.loads(path.read_text())
+        text += [f"## {experiment.title}", "", experiment.text, ""]
+        text += model_table(result["runs"]) if experiment.name == "model" else table(result["runs"])
+        if experiment.figure:
+            figure = RESULTS / f"lab-{experiment.name}.png"
+            experiment.figure(result["runs"], figure)
+            text += ["", f"![{experiment.title}](results/{figure.name})"]
+        text += ["", *about(result), ""]
+    (HERE / "REPORT.md").write_text("\n".join(text))
+    click.echo(f"wrote {HERE / 'REPORT.md'}", err=True)
+
+
+def link(run: dict) -> str:
+    """``2 x 1 Gb/s`` from a command."""
+    words = run["command"].split()
+    return f"{words[words.index('--hosts') + 1]} hosts, {words[words.index('--gbit') + 1]} Gb/s"
+
+
+def table(runs: list[dict]) -> list[str]:
+    """Lines of a table with a row for each codec and size."""
+    lines = [
+        "| hosts and link | operation | message | codec | plain MPI, ms | ms | speed-up | ratio | error | bound |",
+        "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for run in runs:
+        plain = {row["nbytes"]: row["seconds"]["median"] for row in run["rows"] if row["name"] == "mpi"}
+        for row in run["rows"]:
+            if row["name"] == "mpi":
+                continue
+            bound = "-" if row["bound"] is None else f"{row['bound']:.2g}"
+            name = row["name"] if row["accelerated"] else f"{row['name']}: plain MPI"
+            lines.append(
+                f"| {link(run)} | {run['operation']} | {size(row['nbytes'])} | {name} "
+                f"| {1e3 * plain[row['nbytes']]:.2f} | {1e3 * row['seconds']['median']:.2f} "
+                f"| {row['speedup']:.2f} | {row['ratio']:.2f} | {row['error']:.2g} | {bound} |"
+            )
+    return lines
+
+
+def model_table(runs: list[dict]) -> list[str]:
+    """Lines of a table of predictions."""
+    lines = [
+        "| hosts and link | operation | message | codec | measured, ms | predicted, ms | error |",
+        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
+    ]
+    rows = [(run, row) for run in runs for row in run["rows"]]
+    for run, row in rows:
+        error = row["predicted"] / row["measured"] - 1
+        lines.append(
+            f"| {link(run)} | {row['op']} | {size(row['nbytes'])} | {row['codec']} "
+            f"| {1e3 * row['measured']:.2f} | {1e3 * row['predicted']:.2f} | {100 * error:+.0f} % |"
+        )
+    close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.2 for _, row in rows)
+    return [*lines, "", f"{close} of {len(rows)} predictions are within 20 %."]
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes in binary units."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024 or unit == "MiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:g} {unit}"
+
+
+def about(result: dict) -> list[str]:
+    """Machine, versions and commands."""
+    first = result["runs"][0]
+    machine, versions = first["machine"], first["versions"]
+    names = ", ".join(f"{name} {version}" for name, version in versions.items())
+    lines = [f"{machine['processor']}, {machine['cores']} cores; {names}; {result['date']}.", ""]
+    commands = "\n".join(run["command"] for run in result["runs"])
+    return [*lines, "<details><summary>Commands</summary>", "", "```", commands, "```", "", "</details>"]
+
+
+if __name__ == "__main__":
+    main()

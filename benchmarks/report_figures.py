@@ -1,0 +1,100 @@
+"""The figures of the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["auto", "model", "speedups"]
+
+
+def speedups(runs: list[dict], path: Path) -> None:
+    """Speed-up over plain MPI, a panel for each link, a group of bars for each operation."""
+    plt = _pyplot()
+    links = list(dict.fromkeys(_gbit(run) for run in runs))
+    ops = list(dict.fromkeys(run["operation"] for run in runs))
+    names = [row["name"] for row in runs[0]["rows"] if row["name"] != "mpi"]
+    figure, panels = plt.subplots(
+        1, len(links), figsize=(4.2 * len(links), 3.8), sharey=True, squeeze=False, layout="constrained"
+    )
+    width = 0.8 / len(names)
+    for panel, gbit in zip(panels[0], links, strict=True):
+        for i, name in enumerate(names):
+            rows = [_row(runs, gbit, op, name) for op in ops]
+            places = [x + (i - (len(names) - 1) / 2) * width for x in range(len(ops))]
+            panel.bar(places, [row["speedup"] for row in rows], width, label=name)
+        panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
+        panel.set_xticks(range(len(ops)), ops, rotation=30, ha="right")
+        panel.set(title=f"{gbit} Gb/s", xlabel="operation")
+        panel.grid(axis="y", alpha=0.3)
+    panels[0][0].set_ylabel("speed-up over plain MPI")
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(names))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def auto(runs: list[dict], path: Path) -> None:
+    """Speed-up of codec=auto over the size of the message."""
+    plt = _pyplot()
+    links = list(dict.fromkeys(_gbit(run) for run in runs))
+    figure, panels = plt.subplots(
+        1, len(links), figsize=(4.2 * len(links), 3.6), sharey=True, squeeze=False, layout="constrained"
+    )
+    for panel, gbit in zip(panels[0], links, strict=True):
+        for run in runs:
+            if _gbit(run) == gbit:
+                rows = [row for row in run["rows"] if row["name"] != "mpi"]
+                sizes, gains = [r["nbytes"] for r in rows], [r["speedup"] for r in rows]
+                panel.plot(sizes, gains, "o-", markersize=3, label=run["operation"])
+        panel.axhline(0.97, color="black", linewidth=0.8, linestyle="--")
+        panel.set_xscale("log", base=2)
+        panel.set(title=f"{gbit} Gb/s", xlabel="message, bytes")
+        panel.grid(alpha=0.3)
+    panels[0][0].set_ylabel("speed-up over plain MPI")
+    panels[0][0].set_ylim(0, None)
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def model(runs: list[dict], path: Path) -> None:
+    """Predicted over measured time."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(5.2, 4.6), layout="constrained")
+    rows = [row for run in runs for row in run["rows"]]
+    for name in dict.fromkeys(row["codec"] for row in rows):
+        own = [row for row in rows if row["codec"] == name]
+        label = "plain MPI" if name == "mpi" else name
+        axes.plot(
+            [1e3 * r["measured"] for r in own],
+            [1e3 * r["predicted"] for r in own],
+            "o",
+            markersize=4,
+            label=label,
+        )
+    ends = [1e3 * f(row["measured"] for row in rows) for f in (min, max)]
+    axes.plot(ends, ends, "k-", linewidth=0.8)
+    axes.fill_between(ends, [0.8 * x for x in ends], [1.2 * x for x in ends], alpha=0.15, label="within 20 %")
+    axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _row(runs: list[dict], gbit: str, op: str, name: str) -> dict:
+    run = next(run for run in runs if _gbit(run) == gbit and run["operation"] == op)
+    return next(row for row in run["rows"] if row["name"] == name)
+
+
+def _gbit(run: dict) -> str:
+    words = run["command"].split()
+    return words[words.index("--gbit") + 1]
+
+
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
