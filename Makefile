@@ -1,5 +1,5 @@
-# `make demo` shows what the library does, `make test` whether it works. Both need Python 3.11 or later and a
-# C++17 compiler, and put everything else into $(VENV).
+# `make demo` shows what the library does, `make test` whether it works. Both need Python 3.11 or later and GCC 11 or
+# later, and put everything else into $(VENV).
 
 PYTHON ?= python3
 VENV ?= .venv

@@ -55,9 +55,13 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
         settled = memory[len(memory) // 10 :]
         result = {
             "count": count, "wrong": len(wrong), "accelerated": soak.accelerated,
-            "seconds": round(seconds, 1), "resident_mib": memory, "growth_mib": settled[-1] - settled[0],
+            "seconds": round(seconds, 1),
+            "resident_mib": memory, "growth_mib": settled[-1] - settled[0],
         }  # fmt: skip
-        print(f"{count} collectives, {soak.accelerated} compressed, in {seconds:.0f} s: {len(wrong)} wrong")
+        print(
+            f"{count} collectives, {soak.accelerated} of them compressed, in {seconds:.0f} s: "
+            f"{len(wrong)} wrong"
+        )
         print(
             f"resident memory of the largest rank: {settled[0]} to {settled[-1]} MiB, peak {max(memory)} MiB"
         )

@@ -6,9 +6,10 @@ basic type. What cannot be such a message is left to mpi4py, with its own semant
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from operator import index
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -181,16 +182,18 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
             bfloat16 = datatype is None and has_bfloat16(buffer)
             buffer, own = _memory(buffer)
             datatype = own if datatype is None else _datatype(datatype)
-        basic = None if datatype is None else basic_type(datatype)
+        basic: Any = None if datatype is None else basic_type(datatype)
         if basic is None:
             return None
         if bfloat16:  # whatever MPI takes it for
             basic = dtypes.BFLOAT16, 1
-        layout, nbytes = _vector if vector else _simple, 0 if buffer is MPI.BOTTOM else buffer.size
+        layout: Callable[..., tuple[list[int], list[int]]] = _vector if vector else _simple
+        nbytes = 0 if buffer is MPI.BOTTOM else buffer.size
         entries, displs = layout(count, displ, blocks, nbytes, datatype.Get_extent()[1])
     except (TypeError, KeyError, BufferError, _LeftToMPI):
         return None
-    return Message(buffer, datatype, *basic, entries, displs)
+    dtype, per_entry = basic
+    return Message(buffer, datatype, dtype, per_entry, entries, displs)
 
 
 def has_bfloat16(spec) -> bool:

@@ -196,7 +196,7 @@ def reduce_scatter(
     if send is None or recv is None or not send.summable:
         return None
     if not send.nbytes or send.nbytes < least:  # before counts are exchanged, by some and not by others
-        return Call(send.dtype, send.nbytes, True, alg.reduce_scatter)
+        return Call(send.dtype, send.nbytes, True, alg.reduce_scatter)  # type: ignore[arg-type]
     if counts is None and in_place(sendbuf):
         return None
     if counts is None:

@@ -69,7 +69,7 @@ class Taken:
 
     def scratch(self) -> Message:
         """Memory for the whole message."""
-        return parse(np.empty(self.nbytes, np.uint8))
+        return parse(np.empty(self.nbytes, np.uint8))  # type: ignore[return-value]
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import sched_yield
+from typing import Literal
 
 from mpi4py import MPI
 
@@ -21,7 +22,9 @@ class Probes(Engine):
     ones. It goes through MPI once more, from this rank to itself, to whoever asks for it.
     """
 
-    def Probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+    def Probe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
         if not self._understands():
             return super().Probe(source, tag, status)
         while not self.Iprobe(source, tag, status):

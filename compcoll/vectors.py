@@ -7,6 +7,8 @@ messages makes exactly the call that it was asked for.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from compcoll import algorithms as alg
@@ -26,8 +28,9 @@ class VectorCalls(Engine):
         copied = in_place(sendbuf)
         if self._small("Alltoallv", recvbuf) and (copied or self._small("Alltoallv", sendbuf)):
             return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
-        recv = self._parse("Alltoallv", recvbuf, self._size, vector=True)
-        send = recv if copied else self._parse("Alltoallv", sendbuf, self._size, vector=True)
+        # None has no large messages.
+        recv: Any = self._parse("Alltoallv", recvbuf, self._size, vector=True)
+        send: Any = recv if copied else self._parse("Alltoallv", sendbuf, self._size, vector=True)
         outgoing, incoming = self._large("Alltoallv", send), self._large("Alltoallv", recv)
         if not outgoing and not incoming:
             return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
