@@ -12,9 +12,12 @@ from compcoll.algorithms.stream import recv_block, send_block
 
 async def alltoall(rt, send: list, recv: list) -> None:
     """``send[p]`` goes to rank p, ``recv[p]`` comes from it; empty blocks take no message."""
+    sending = []
     for step in range(1, rt.size):
         source, dest = (rt.rank - step) % rt.size, (rt.rank + step) % rt.size
         rt.start(recv_block(rt, recv[source], source))
-        rt.start(send_block(rt, send[dest], dest))
-    if len(recv[rt.rank]):
-        await rt.copy(send[rt.rank], recv[rt.rank])
+        sending.append(rt.start(send_block(rt, send[dest], dest)))
+    for task in sending:  # the wire first: a rank's own block can wait
+        await task
+    for chunk, into in zip(rt.chunks(send[rt.rank]), rt.chunks(recv[rt.rank]), strict=False):
+        await rt.copy(chunk, into)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from threading import RLock
 
 import numpy as np
 
@@ -25,28 +25,33 @@ class _Lease:
 class Pool:
     """Buffers by size class (powers of two and the halves between), at most ``keep_nbytes`` idle ones.
 
-    ``list.append`` and ``list.pop`` are atomic, so threads share a pool without a lock.
+    Where that is not enough, the class goes first that was not asked for longest.
     """
 
     def __init__(self, keep_nbytes: int = 256 << 20):
         self.keep_nbytes = keep_nbytes
         self.idle_nbytes = 0
-        self._idle: defaultdict[int, list[np.ndarray]] = defaultdict(list)
+        self._idle: dict[int, list[np.ndarray]] = {}
+        self._lock = RLock()  # a garbage collection can put while the same thread gets
 
     def get(self, nbytes: int) -> np.ndarray:
         """A uint8 array of at least ``nbytes``, contents undefined; goes back with its last view."""
         size = _size_class(nbytes)
-        try:
-            data = self._idle[size].pop()
-            self.idle_nbytes -= size
-        except IndexError:
-            data = np.empty(size, np.uint8)
-        return np.asarray(_Lease(self, data))
+        with self._lock:
+            idle = self._idle.pop(size, [])
+            self._idle[size] = idle  # now the last one to go
+            data = idle.pop() if idle else None
+            self.idle_nbytes -= size if data is not None else 0
+        return np.asarray(_Lease(self, np.empty(size, np.uint8) if data is None else data))
 
     def _put(self, data: np.ndarray) -> None:
-        if self.idle_nbytes + data.size <= self.keep_nbytes:
+        with self._lock:
+            self._idle.setdefault(data.size, []).append(data)
             self.idle_nbytes += data.size
-            self._idle[data.size].append(data)
+            while self.idle_nbytes > self.keep_nbytes:
+                oldest = next(size for size, idle in self._idle.items() if idle)
+                self._idle[oldest].pop()
+                self.idle_nbytes -= oldest
 
 
 def _size_class(nbytes: int) -> int:
