@@ -61,6 +61,14 @@ class Taken:
             with suppress(FrameError):
                 self._open(inspect(data))
 
+    @classmethod
+    def of(cls, matched: MPI.Message, status: MPI.Status) -> Taken:
+        """Open what a matched probe found."""
+        data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+        source, tag = status.source, status.tag
+        matched.Recv([data, MPI.BYTE])
+        return cls(data, source, tag)
+
     def _open(self, info: FrameInfo) -> None:
         end = info.frame_nbytes + _TRAILER.size
         if self.data.size == end + (1 - end % 2):
@@ -144,7 +152,7 @@ class Inbox:
 
     def keep(self, matched: MPI.Message, status: MPI.Status) -> Taken:
         """Open a matched message and keep it for a receive."""
-        taken = _open(matched, status)
+        taken = Taken.of(matched, status)
         self.waiting.append(taken)
         return taken
 
@@ -160,7 +168,7 @@ class Inbox:
             if not odd or (message.dtype.itemsize == 1 and not may_be_envelope(arrived)):
                 await rt.request(matched.Irecv(message.whole()), status)
                 return
-            taken = _open(matched, arrived)
+            taken = Taken.of(matched, arrived)
         await taken.deliver(rt, message, status)
 
     def receive_later(
@@ -168,13 +176,6 @@ class Inbox:
     ) -> MPI.Request:
         """A request for the next message, completed by the progress thread; ``sent`` completes with it."""
         return Receive(self, runtime, message, source, tag, sent).request
-
-
-def _open(matched: MPI.Message, status: MPI.Status) -> Taken:
-    data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
-    source, tag = status.source, status.tag
-    matched.Recv([data, MPI.BYTE])
-    return Taken(data, source, tag)
 
 
 class Receive:

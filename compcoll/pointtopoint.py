@@ -21,7 +21,7 @@ from contextlib import suppress
 from mpi4py import MPI
 
 from compcoll.buffers import Message, parse
-from compcoll.messages import Taken, send_message
+from compcoll.messages import Taken, may_be_envelope, send_message
 from compcoll.policy import Decision
 from compcoll.probes import Probes
 
@@ -45,9 +45,7 @@ class PointToPoint(Probes):
     ) -> None:
         message = self._incoming("Recv", buf, source, tag)
         if message is None:
-            status = MPI.Status() if status is None else status
-            self._to_mpi(super().Recv, buf, source, tag, status)
-            self._refuse_envelope(buf, status)
+            self._receive_small(buf, source, tag, status)
         else:
             self._exchange("Recv", None, None, (buf, message, source, tag, status))
 
@@ -58,9 +56,9 @@ class PointToPoint(Probes):
         send, decision = self._outgoing("Sendrecv", sendbuf, dest)
         recv = self._incoming("Sendrecv", recvbuf, source, recvtag)
         if decision is None and recv is None:
-            status = MPI.Status() if status is None else status
-            self._to_mpi(super().Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
-            self._refuse_envelope(recvbuf, status)
+            sent = self._to_mpi(super().Isend, sendbuf, dest, sendtag)
+            self._receive_small(recvbuf, source, recvtag, status)
+            sent.Wait()
             return
         plain: list[tuple[MPI.Request, MPI.Status | None]] = []
         if decision is None:
@@ -128,17 +126,19 @@ class PointToPoint(Probes):
         if incoming is not None:
             incoming[1].finish()
 
-    def _refuse_envelope(self, buf, status: MPI.Status) -> None:
-        """Raise what MPI would have raised where a compressed message came into a buffer too small for it."""
-        if self._size == 1 or status.Get_count(MPI.BYTE) % 2 == 0 or not self._understands():
+    def _receive_small(self, buf, source: int, tag: int, status: MPI.Status | None) -> None:
+        """Receive what should be too small to be compressed; truncation as MPI has it where it is not."""
+        if source == MPI.PROC_NULL or not self._understands():
+            self._to_mpi(super().Recv, buf, source, tag, status)
             return
-        message = parse(buf)
-        if message is not None:
-            data = message.source(0).view("u1")[: status.Get_count(MPI.BYTE)]
-            taken = Taken(data.copy(), status.source, status.tag)
-            if taken.info is not None:
-                rt = self._runtime(None)
-                rt.run(taken.deliver(rt, message, status))
+        status = MPI.Status() if status is None else status
+        matched = self._context.inbox.user.Mprobe(source, tag, status)
+        if may_be_envelope(status) and (message := parse(buf)) is not None:
+            rt = self._runtime(None)
+            rt.run(Taken.of(matched, status).deliver(rt, message, status))
+            message.finish()
+        else:
+            self._to_mpi(matched.Recv, buf, status)
 
     def _copied(self, buf):
         """A copy to send from where the received message may come compressed into the same buffer."""

@@ -1,0 +1,223 @@
+"""Send, Recv and their like: every kind of sender meets every kind of receiver."""
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+
+LARGE, SMALL = 40_000, 10
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, min_nbytes=4096)
+
+
+def ring(comm):
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def payload(comm, rank: int, n: int = LARGE, k: int = 0):
+    return data(n, "f4", rank + 100 * k)
+
+
+SENDERS = {
+    "Send": lambda c, a, dest, tag: [c.Send(a, dest, tag)],
+    "Isend": lambda c, a, dest, tag: [c.Isend(a, dest, tag)],
+    "Ssend": lambda c, a, dest, tag: [c.Issend(a, dest, tag)],
+    "unwrapped": lambda c, a, dest, tag: [MPI.Intracomm(c).Isend(a, dest, tag)],
+    "Sendrecv": lambda c, a, dest, tag: [c.Sendrecv(a, dest, tag, np.empty(0, "f4"), MPI.PROC_NULL)],
+    "Isendrecv": lambda c, a, dest, tag: [c.Isendrecv(a, dest, tag, np.empty(0, "f4"), MPI.PROC_NULL)],
+}  # fmt: skip
+
+
+def by_matched_probe(c, a, source, tag, status):
+    found = MPI.Status()
+    message = c.Mprobe(source, tag, found)
+    assert found.Get_count(MPI.FLOAT) == a.size
+    message.Recv(a)
+    status.source, status.tag = found.source, found.tag
+    status.Set_elements(MPI.BYTE, found.Get_elements(MPI.BYTE))
+
+
+def by_probe(c, a, source, tag, status):
+    c.Probe(source, tag, status)
+    assert status.Get_count(MPI.FLOAT) == a.size
+    c.Recv(a, status.source, status.tag, status)
+
+
+def by_irecv(c, a, source, tag, status):
+    c.Irecv(a, source, tag).Wait(status)
+
+
+RECEIVERS = {
+    "Recv": lambda c, a, source, tag, status: c.Recv(a, source, tag, status),
+    "Irecv": by_irecv,
+    "Probe": by_probe,
+    "Mprobe": by_matched_probe,
+    "Sendrecv": lambda c, a, source, tag, status: c.Sendrecv(a, MPI.PROC_NULL, 0, a, source, tag, status),
+    "bytes": lambda c, a, source, tag, status: c.Recv([a.view(np.uint8), MPI.BYTE], source, tag, status),
+    "Isendrecv": lambda c, a, source, tag, status: c.Isendrecv(
+        a, MPI.PROC_NULL, 0, a, source, tag
+    ).Wait(status),
+}
+
+
+@pytest.mark.parametrize("wildcard", [False, True])
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+@pytest.mark.parametrize("receive", RECEIVERS.values(), ids=RECEIVERS)
+@pytest.mark.parametrize("send", SENDERS.values(), ids=SENDERS)
+def test_pairings(comm, ours, agree, send, receive, n, wildcard):
+    got, status = np.zeros(n, "f4"), MPI.Status()
+    if comm.rank % 2 == 0 and comm.rank + 1 < comm.size:
+        for request in send(ours, payload(comm, comm.rank, n), comm.rank + 1, 9):
+            if request is not None:
+                request.Wait()
+    elif comm.rank % 2:
+        source, tag = (MPI.ANY_SOURCE, MPI.ANY_TAG) if wildcard else (comm.rank - 1, 9)
+        receive(ours, got, source, tag, status)
+    odd = comm.rank % 2
+    assert agree(not odd or bits(got) == bits(payload(comm, comm.rank - 1, n)))
+    assert agree(not odd or (status.source, status.tag) == (comm.rank - 1, 9))
+    assert agree(not odd or status.Get_count(MPI.FLOAT) == n)
+
+
+def test_sendrecv_replace(comm, ours, agree):
+    before, behind = ring(comm)
+    for n in (SMALL, LARGE):
+        got = payload(comm, comm.rank, n)
+        ours.Sendrecv_replace(got, behind, 3, before, 3)
+        assert agree(bits(got) == bits(payload(comm, before, n)))
+        ours.Isendrecv_replace(got, behind, 3, before, 3).Wait()
+        assert agree(bits(got) == bits(payload(comm, (before - 1) % comm.size, n)))
+
+
+def test_self_messages(comm, ours, agree):
+    got = np.zeros(LARGE, "f4")
+    ours.Sendrecv(payload(comm, 1), comm.rank, 0, got, comm.rank, 0)
+    assert agree(bits(got) == bits(payload(comm, 1)))
+    request = ours.Irecv(got, comm.rank, 1)
+    ours.Send(payload(comm, 2), comm.rank, 1)
+    request.Wait()
+    assert agree(bits(got) == bits(payload(comm, 2)))
+
+
+def test_order_and_many_in_flight(comm, ours, agree):
+    """Small and large messages with equal tags keep their order, by Recv as by Irecv."""
+    before, behind = ring(comm)
+    sizes = [LARGE, SMALL, LARGE, LARGE + 1, SMALL, 1, LARGE] * 3
+    for posted in (False, True):
+        got = [np.zeros(LARGE + 1, "f4") for _ in sizes]
+        requests = [ours.Irecv(a, before, 4) for a in got] if posted else []
+        if not posted and comm.rank == 0:
+            sent = [MPI.Intracomm(comm).Isend(payload(comm, 0, n, k), behind, 4) for k, n in enumerate(sizes)]
+        elif posted or comm.rank:
+            pass
+        if posted:
+            for k, n in enumerate(sizes):
+                ours.Send(payload(comm, comm.rank, n, k), behind, 4)
+            MPI.Request.Waitall(requests)
+        else:
+            if comm.rank:
+                for k, a in enumerate(got):
+                    ours.Recv(a, before, 4)
+                    ours.Send(payload(comm, comm.rank, sizes[k], k), behind, 4)
+            else:
+                for a in got:
+                    ours.Recv(a, before, 4)
+                MPI.Request.Waitall(sent)
+        right = all(
+            bits(a[:n]) == bits(payload(comm, before, n, k)) and not a[n:].any()
+            for k, (a, n) in enumerate(zip(got, sizes, strict=True))
+        )
+        assert agree(right)
+
+
+def test_requests_of_both_kinds(comm, ours, agree):
+    before, behind = ring(comm)
+    got = [np.zeros(n, "f4") for n in (LARGE, SMALL, LARGE)]
+    requests = [ours.Irecv(a, before, tag) for tag, a in enumerate(got)]
+    requests += [ours.Isend(payload(comm, comm.rank, SMALL), behind, 1)]
+    statuses = [MPI.Status() for _ in requests]
+    for tag in (2, 0):
+        ours.Send(payload(comm, comm.rank), behind, tag)
+    MPI.Request.Waitall(requests, statuses)
+    assert agree(all(bits(a) == bits(payload(comm, before, a.size)) for a in got))
+    assert agree([s.Get_count(MPI.FLOAT) for s in statuses[:3]] == [LARGE, SMALL, LARGE])
+    assert agree([s.source for s in statuses[:3]] == [before] * 3)
+
+
+def test_cancel(comm, ours, agree):
+    request, status = ours.Irecv(np.zeros(LARGE, "f4"), MPI.ANY_SOURCE, 77), MPI.Status()
+    request.Cancel()
+    request.Wait(status)
+    assert agree(status.Is_cancelled())
+
+
+def test_proc_null(comm, ours, agree):
+    got, status = np.full(LARGE, 7, "f4"), MPI.Status()
+    ours.Send(got, MPI.PROC_NULL)
+    ours.Recv(got, MPI.PROC_NULL, status=status)
+    ours.Sendrecv(got, MPI.PROC_NULL, 0, got, MPI.PROC_NULL)
+    ours.Irecv(got, MPI.PROC_NULL).Wait()
+    assert agree((got == 7).all() and status.source == MPI.PROC_NULL)
+
+
+@pytest.mark.parametrize("room", [LARGE - 1, 1500, 1, 0])
+@pytest.mark.parametrize("how", ["Recv", "Sendrecv", "Irecv"])
+def test_truncation(comm, ours, agree, how, room):
+    """A message longer than its buffer is an error where it arrives, and the sender goes on."""
+    if comm.rank == 0:
+        ours.Send(payload(comm, 0), 1)
+    elif comm.rank == 1:
+        got = np.zeros(room, "f4")
+        if how == "Irecv" and 4 * room < 4096:
+            request = ours.Irecv(np.zeros(1024, "f4"), 0)
+            with pytest.raises(MPI.Exception):
+                request.Wait()
+        else:
+            with pytest.raises(MPI.Exception):
+                RECEIVERS[how](ours, got, 0, 0, MPI.Status())
+    comm.Barrier()
+    got = np.zeros(LARGE, "f4")
+    ours.Sendrecv(payload(comm, comm.rank), ring(comm)[1], 0, got, ring(comm)[0], 0)
+    assert agree(bits(got) == bits(payload(comm, ring(comm)[0])))
+
+
+@pytest.mark.parametrize("text", ["", "x" * 1000, "x" * 1001, "x" * 100_000, "x" * 100_001])
+def test_probed_objects(comm, ours, agree, text):
+    """A probe that opens a pickled object gives it back to whoever receives it."""
+    before, behind = ring(comm)
+    for receive in (
+        lambda: ours.recv(source=before, tag=6),
+        lambda: ours.irecv(1 << 18, before, 6).wait(),
+        lambda: ours.mprobe(before, 6).recv(),
+        lambda: ours.sendrecv(None, MPI.PROC_NULL, 0, None, before, 6),
+    ):
+        request, status = ours.isend({"text": text, "rank": comm.rank}, behind, 6), MPI.Status()
+        ours.Probe(before, 6, status)
+        assert agree(status.source == before and status.tag == 6)
+        assert agree(ours.iprobe(MPI.ANY_SOURCE, 6))
+        got = receive()
+        assert agree(got == {"text": text, "rank": before})
+        request.wait()
+
+
+def test_probed_records(comm, ours, agree):
+    """A message of an odd size and a type that only MPI knows."""
+    odd = MPI.Datatype.Create_struct([1, 1], [0, 4], [MPI.FLOAT, MPI.CHAR]).Commit()
+    before, behind = ring(comm)
+    sent, got = (np.full(5 * 1001, k + comm.rank, np.uint8) for k in (1, 100))
+    packed = odd.Create_resized(0, 5).Commit()
+    request = ours.Isend([sent, 1001, packed], behind)
+    ours.Probe(before)
+    with pytest.raises(TypeError, match="5005"):
+        ours.Recv([got, 1001, packed], before)
+    ours.Recv([got, MPI.BYTE], before)
+    request.Wait()
+    assert agree((got == 1 + before).all())
+    packed.Free()
+    odd.Free()
