@@ -30,9 +30,10 @@ def basic_type(datatype: MPI.Datatype) -> tuple[np.dtype, int] | None:
 
 def mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
     """The datatype of an array's elements, or None."""
-    if dtype == dtypes.BFLOAT16:
+    # NumPy takes None, which BFLOAT16 can be, for float64.
+    if dtypes.BFLOAT16 is not None and dtype == dtypes.BFLOAT16:
         return BFLOAT16_T
-    if not dtype.isnative:
+    if not dtype.isnative or dtype.kind not in "biufc":  # mpi4py refuses dates, which it has a code for
         return None
     try:
         return MPI.Datatype.fromcode(dtype.char)
