@@ -66,7 +66,8 @@ class Engine(_Mixin):
         policy = self._policy
         try:
             policy = make()
-            text = repr((policy, bool(strict), bool(owner_exact)))
+            named = self.Get_name() if any(rule.comm is not None for rule in policy.rules) else None
+            text = repr((policy, bool(strict), bool(owner_exact), named))
         except Exception as problem:
             error, text = problem, f"{type(problem).__name__}: {problem}"
         texts = context.shadow.allgather(text)
@@ -81,6 +82,10 @@ class Engine(_Mixin):
         self._strict, self._owner_exact = bool(strict), bool(owner_exact)
         self._rank, self._size = self.Get_rank(), self.Get_size()
         self._min_nbytes = policy.min_nbytes if self._size > 1 else 1 << 62
+        self._name = self.Get_name()
+
+    def Set_name(self, name: str) -> None:
+        super().Set_name(name)
         self._name = self.Get_name()
 
     # -- the way to MPI

@@ -84,6 +84,9 @@ class PointToPoint(Probes):
     def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
         message = self._incoming("Irecv", buf, source, tag)
         if message is None:
+            taken = self._opened(source, tag)
+            if taken is not None:
+                return self._replayed(taken, None).Irecv(buf, 0, taken.tag)
             return self._to_mpi(super().Irecv, buf, source, tag)
         return self._context.inbox.receive_later(self._runtime, message, source, tag)
 
@@ -131,6 +134,10 @@ class PointToPoint(Probes):
         if source == MPI.PROC_NULL or not self._understands():
             self._to_mpi(super().Recv, buf, source, tag, status)
             return
+        taken = self._opened(source, tag)
+        if taken is not None:
+            self._to_mpi(self._replayed(taken, status).Recv, buf, 0, taken.tag)
+            return
         status = MPI.Status() if status is None else status
         matched = self._context.inbox.user.Mprobe(source, tag, status)
         if may_be_envelope(status) and (message := parse(buf)) is not None:
@@ -171,7 +178,5 @@ class PointToPoint(Probes):
         message = None
         with suppress(ValueError):  # MPI looks at no more of a receive buffer than it needs
             message = parse(buf)
-        if opened is not None and message is None:
-            raise TypeError(f"a message of {opened.nbytes} bytes does not fit the type of its receive buffer")
         small = message is None or message.nbytes < max(self._min_nbytes, 1)
         return None if small and opened is None else message

@@ -207,14 +207,14 @@ class MPIRuntime(Runtime):
         for probe, future in tuple(self._probes):
             try:
                 found = probe()
-            except MPI.Exception as error:
-                self.fail(error)
-            else:
                 if found is None:
                     continue
+            except MPI.Exception as error:
+                self.fail(error)
+                found = None
             moved = True
             self._probes.remove((probe, future))
-            future.set(None if self.error else found)
+            future.set(found)
         while self._finished:
             moved = True
             future, value = self._finished.popleft()

@@ -1,0 +1,140 @@
+"""Communicators made from communicators, and everything that goes to MPI unchanged."""
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+
+N = 5001
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, "zfp:rate=24", min_nbytes=0)
+
+
+def works(new, policy) -> bool:
+    """Whether a communicator accelerates as its origin does."""
+    got = data(N, "f4", new.rank)
+    new.Bcast(got, new.size - 1)
+    close = np.allclose(got, data(N, "f4", new.size - 1), atol=1e-3)
+    return close and new.policy == policy and new.report.accelerated == (new.size > 1)
+
+
+MAKERS = {
+    "Dup": lambda c: c.Dup(),
+    "Clone": lambda c: c.Clone(),
+    "Dup_with_info": lambda c: c.Dup_with_info(MPI.INFO_NULL),
+    "Split": lambda c: c.Split(0, -c.rank),
+    "Split_type": lambda c: c.Split_type(MPI.COMM_TYPE_SHARED),
+    "Create": lambda c: c.Create(c.Get_group()),
+    "Create_group": lambda c: c.Create_group(c.Get_group()),
+    "Create_cart": lambda c: c.Create_cart([c.size], [True]),
+    "Sub": lambda c: c.Create_cart([c.size, 1]).Sub([True, False]),
+    "Cart Dup": lambda c: c.Create_cart([c.size]).Dup(),
+    "Create_graph": lambda c: c.Create_graph(list(range(1, c.size + 1)), [(r + 1) % c.size for r in range(c.size)]),
+    "adjacent": lambda c: c.Create_dist_graph_adjacent([(c.rank - 1) % c.size], [(c.rank + 1) % c.size]),
+    "Create_dist_graph": lambda c: c.Create_dist_graph([c.rank], [1], [(c.rank + 1) % c.size]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_makers(comm, ours, agree, make):
+    new = make(ours)
+    assert agree(type(new).__module__ == "compcoll.comm" and works(new, ours.policy))
+    new.Free()
+    assert agree(new == MPI.COMM_NULL)
+    assert agree(works(ours, ours.policy))
+
+
+def test_parts(comm, ours, agree):
+    half = ours.Split(comm.rank % 2)
+    assert agree(works(half, ours.policy))
+    half.Free()
+    some = ours.Split(0 if comm.rank == 0 else MPI.UNDEFINED)
+    assert agree((some != MPI.COMM_NULL) == (comm.rank == 0))
+    assert agree(some == MPI.COMM_NULL or works(some, ours.policy))
+    alone = ours.Create(ours.Get_group().Incl([comm.size - 1]))
+    assert agree((alone != MPI.COMM_NULL) == (comm.rank == comm.size - 1))
+    grid = ours.Create_cart([1])
+    assert agree((grid != MPI.COMM_NULL) == (comm.rank == 0))
+    for new in (some, alone, grid):
+        if new != MPI.COMM_NULL:
+            new.Free()
+
+
+def test_nothing_leaks(comm, agree):
+    """MPICH has room for about 2000 communicators: 3 for each of these would run out of them."""
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    for _ in range(200):
+        new = ours.Dup()
+        new.using("raw")
+        new.Free()
+    kept = [comm.Dup() for _ in range(500)]
+    assert agree(len(kept) == 500)
+    for new in kept:
+        new.Free()
+    got = data(N, "f4", comm.rank)
+    ours.Bcast(got)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+
+
+def test_null_and_unadopted(comm, agree):
+    assert compcoll.Comm() == MPI.COMM_NULL
+    assert compcoll.Comm(MPI.COMM_NULL) == MPI.COMM_NULL
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    duplicate, request = ours.Idup()
+    request.Wait()
+    got = data(N, "f4", comm.rank)
+    duplicate.Bcast(got)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+    duplicate.Free()
+    assert agree(isinstance(ours, MPI.Intracomm) and ours == comm and ours.Get_name() == comm.Get_name())
+
+
+def test_the_rest_is_mpis(comm, ours, agree):
+    """Objects, nonblocking collectives, scans, windows, persistent requests, neighbours."""
+    ours.Barrier()
+    assert agree(ours.allreduce(comm.rank) == sum(range(comm.size)))
+    assert agree(ours.bcast({"a": comm.rank}) == {"a": 0})
+    assert agree(ours.allgather(comm.rank) == list(range(comm.size)))
+    got = data(N, "f4", comm.rank)
+    ours.Ibcast(got, 0).Wait()
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+    total, want = np.zeros((2, N), "i4")
+    mine = data(N, "i4", comm.rank)
+    ours.Scan(mine, total)
+    comm.Scan(mine, want)
+    assert agree(bits(total) == bits(want))
+    window = MPI.Win.Create(got, 4, comm=ours)
+    fetched = np.zeros(N, "f4")
+    window.Fence()
+    window.Get(fetched, (comm.rank + 1) % comm.size)
+    window.Fence()
+    assert agree(bits(fetched) == bits(got))
+    window.Free()
+    request = ours.Bcast_init(got, 0)
+    request.Start()
+    request.Wait()
+    request.Free()
+    ring = ours.Create_cart([comm.size], [True])
+    near = np.zeros((2, N), "f4")
+    ring.Neighbor_allgather(mine.astype("f4"), near)
+    assert agree(bits(near[0]) == bits(data(N, "i4", (comm.rank - 1) % comm.size).astype("f4")))
+    ring.Free()
+    assert agree(ours.calls_accelerated == 0)
+
+
+def test_intercommunicator(comm, ours, agree):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    half = ours.Split(comm.rank % 2)
+    inter = half.Create_intercomm(0, ours, 1 - comm.rank % 2)
+    merged = inter.Merge()
+    assert agree(merged.size == comm.size)
+    again = compcoll.Comm(merged, min_nbytes=0)
+    assert agree(works(again, again.policy))
+    for new in (again, inter, half):
+        new.Free()

@@ -1,0 +1,95 @@
+"""Bytes that change on the wire: an error where it matters, no hang, and the next call works."""
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from common import bits, close_sum, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll import FrameError, Policy, Rule
+from compcoll.runtime.host import HostWork
+
+N = 40_001
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+
+CALLS = {
+    "Bcast": lambda c, a, out: c.Bcast(a, 0),
+    "Allgather": lambda c, a, out: c.Allgather(a, out),
+    "Alltoall": lambda c, a, out: c.Alltoall(out.copy(), out),
+    "Allreduce": lambda c, a, out: c.Allreduce(a, a.copy()),
+    "Reduce_scatter_block": lambda c, a, out: c.Reduce_scatter_block(out, a.copy()),
+    "Gather": lambda c, a, out: c.Gather(a, out, c.size - 1),
+    "Alltoallv": lambda c, a, out: c.Alltoallv([out.copy(), [N] * c.size], [out, [N] * c.size]),
+    "Sendrecv": lambda c, a, out: c.Sendrecv(a, (c.rank + 1) % c.size, 0, a.copy(), (c.rank - 1) % c.size, 0),
+}  # fmt: skip
+
+
+@pytest.fixture(params=["ring", "direct"])
+def ours(comm, request):
+    rules = (Rule(algorithm=request.param, chunk_nbytes=16384),)
+    return compcoll.Comm(comm, policy=Policy("zfp:rate=12", min_nbytes=0, rules=rules))
+
+
+@pytest.mark.parametrize("where", [10, 60, 100, -3], ids=["name", "size", "payload", "end"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_flipped_byte(comm, ours, agree, monkeypatch, call, where):
+    """The last rank receives one damaged frame."""
+    if comm.rank == comm.size - 1:
+        original, damaged = HostWork.received, []
+
+        def received(self, array):
+            if array.size and not damaged:
+                damaged.append(True)
+                array = array.copy()
+                array[where] ^= 0x10
+            return original(self, array)
+
+        monkeypatch.setattr(HostWork, "received", received)
+    failed = False
+    try:
+        call(ours, data(N, "f4", comm.rank), data(N * comm.size, "f4", comm.rank))
+    except FrameError:
+        failed = True
+    monkeypatch.undo()
+    assert agree(failed or comm.rank != comm.size - 1)
+    total, parts = np.zeros(N, "i4"), [data(N, "i4", r) for r in range(comm.size)]
+    ours.Allreduce(parts[comm.rank], total)
+    assert agree(close_sum(total, parts))
+
+
+def test_error_spreads_to_whom_it_concerns(comm, agree, monkeypatch):
+    """A chain's later ranks get no frame from one that could not read its own."""
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    if comm.rank == 1:
+        monkeypatch.setattr(HostWork, "received", lambda self, array: _refuse())
+    failed = False
+    try:
+        ours.Bcast(data(N, "f4", comm.rank), 0)
+    except FrameError:
+        failed = True
+    monkeypatch.undo()
+    assert agree(failed == (comm.rank > 0))
+
+
+def _refuse():
+    raise FrameError("damaged")
+
+
+def test_failing_encoder(comm, agree, monkeypatch):
+    """An error of one rank's encoder reaches all that wait for its data."""
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    if comm.rank == 0:
+        monkeypatch.setattr(HostWork, "encode", lambda *args: 1 / 0)
+    kind = ZeroDivisionError if comm.rank == 0 else FrameError
+    for name in ("Bcast", "Allreduce"):
+        with pytest.raises(kind):
+            CALLS[name](ours, data(N, "f4", comm.rank), None)
+    with pytest.raises(kind) if comm.rank < 2 else suppress(FrameError):
+        CALLS["Sendrecv"](ours, data(N, "f4", comm.rank), None)
+    monkeypatch.undo()
+    comm.Barrier()
+    got = data(N, "f4", comm.rank)
+    ours.Bcast(got, 0)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))

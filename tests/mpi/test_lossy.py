@@ -1,0 +1,170 @@
+"""Lossy collectives: identical replicas, the reported bound, and values that must not be harmed."""
+
+import numpy as np
+import pytest
+from common import BF16, bits, close_sum, data, offsets, uneven
+from mpi4py import MPI
+
+import compcoll
+from compcoll import Policy, Rule
+
+N = 30_001
+SPECS = ["zfp:rate=16", "szp:abs=1e-3"] + [s for s in ("int8", "int4", "fp8") if s in compcoll.codecs()]
+many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+lossy = pytest.mark.parametrize("codec", SPECS)
+dtypes = pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "f8", "f2", "c8")] + [BF16], ids=str)
+
+
+def accelerated(comm, codec, algorithm=None, **more):
+    rule = Rule(algorithm=algorithm, chunk_nbytes=16384)
+    return compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0, rules=(rule,)), **more)
+
+
+def same(comm, array) -> bool:
+    """Whether all ranks hold the same bytes."""
+    return len(set(comm.allgather(bits(array)))) == 1
+
+
+def within(comm, ours, got, want) -> bool:
+    """Whether the error keeps what any rank reports; one that knows no bound promises none."""
+    bounds = comm.allgather(ours.report.error_bound)
+    if None in bounds:
+        return True
+    wide = np.clongdouble if got.dtype.kind == "c" else np.longdouble
+    error = got.astype(wide) - want.astype(wide)
+    parts = (error.real, error.imag) if got.dtype.kind == "c" else (error,)
+    return all(np.abs(part).max(initial=0) <= max(bounds) * (1 + 1e-6) for part in parts)
+
+
+@many
+@lossy
+@dtypes
+def test_replicas(comm, agree, codec, dtype):
+    ours, rank, size = accelerated(comm, codec), comm.rank, comm.size
+    for root in range(size):
+        got = data(N, dtype, rank)
+        ours.Bcast(got, root)
+        assert agree(ours.report.accelerated and same(comm, got))
+        assert agree(within(comm, ours, got, data(N, dtype, root)))
+    for algorithm in ("ring", "recursive_doubling") if size in (2, 4) else ("ring",):
+        ours = accelerated(comm, codec, algorithm)
+        got = np.zeros(N * size, dtype)
+        ours.Allgather(data(N, dtype, rank), got)
+        assert agree(same(comm, got) and ours.report.algorithm == algorithm)
+        assert agree(within(comm, ours, got, np.concatenate([data(N, dtype, r) for r in range(size)])))
+    counts = uneven(size, N)
+    got = np.zeros(sum(counts), dtype)
+    ours.Allgatherv(data(counts[rank], dtype, rank), [got, (counts, offsets(counts))])
+    assert agree(same(comm, got))
+    assert agree(within(comm, ours, got, np.concatenate([data(n, dtype, r) for r, n in enumerate(counts)])))
+
+
+@many
+@lossy
+@dtypes
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+def test_sums(comm, agree, codec, dtype, algorithm):
+    ours, rank, size = accelerated(comm, codec, algorithm), comm.rank, comm.size
+    parts = [data(N, dtype, r) for r in range(size)]
+    got = np.zeros(N, dtype)
+    ours.Allreduce(parts[rank], got)
+    bounds = comm.allgather(ours.report.error_bound)
+    assert agree(same(comm, got))
+    if None not in bounds:
+        assert agree(close_sum(got, parts, max(bounds)))
+    ours.Reduce(parts[rank], got, root=size - 1)
+    bounds = comm.allgather(ours.report.error_bound)
+    if None not in bounds:
+        assert agree(rank < size - 1 or close_sum(got, parts, max(bounds)))
+
+
+@many
+@lossy
+def test_owner_exact(comm, agree, codec):
+    ours, rank = accelerated(comm, codec, owner_exact=True), comm.rank
+    got, want = data(N, "f4", rank), data(N, "f4", 0)
+    ours.Bcast(got, 0)
+    assert agree((bits(got) == bits(want)) == (rank == 0))
+    everything = np.zeros((comm.size, N), "f4")
+    ours.Allgather(data(N, "f4", rank), everything)
+    exact = [bits(everything[r]) == bits(data(N, "f4", r)) for r in range(comm.size)]
+    assert agree(exact == [r == rank for r in range(comm.size)])
+    read_only = data(N, "f4", rank)
+    if rank == 0:
+        read_only.flags.writeable = False
+    ours.Bcast(read_only, 0)
+    assert agree(np.allclose(read_only, want, atol=0.1))
+
+
+@many
+def test_read_only_root(comm, agree):
+    """A root that may not be written cannot take the decoded values; it says so before it sends."""
+    ours = accelerated(comm, "zfp:rate=8")
+    if comm.rank == 0:
+        got = data(N, "f4", 0)
+        got.flags.writeable = False
+        with pytest.raises(BufferError, match="read-only"):
+            ours.Bcast(got, 0)
+        got = data(N, "f4", 0)
+    else:
+        got = np.zeros(N, "f4")
+    if comm.rank == 0:
+        ours._context.calls -= 1  # the call of the others is still to come
+    ours.Bcast(got, 0)
+    assert agree(same(comm, got))
+
+
+SPECIAL = {
+    "nan": [np.nan, -np.nan], "inf": [np.inf, -np.inf], "zero": [-0.0], "subnormal": [1e-40, -1e-42],
+    "huge": [3e38, -3e38],
+}  # fmt: skip
+
+
+@many
+@pytest.mark.parametrize("values", SPECIAL.values(), ids=SPECIAL)
+@lossy
+def test_special_values(comm, agree, codec, values):
+    """Not one non-finite value is harmed, wherever it stands; the others keep the bound."""
+    ours, rank, size = accelerated(comm, codec), comm.rank, comm.size
+    parts = [data(N, "f4", r) for r in range(size)]
+    for part in parts:
+        part[5 : 5 + len(values)] = values
+        part[-1] = values[0]
+    got = parts[rank].copy()
+    ours.Bcast(got, 0)
+    want = parts[0]
+    unusual = ~np.isfinite(want)
+    assert agree(bits(got[unusual]) == bits(want[unusual]) and same(comm, got))
+    assert agree(np.isfinite(got[~unusual]).all())
+    with np.errstate(all="ignore"):
+        assert agree(within(comm, ours, got[~unusual], want[~unusual]))
+    everything = np.zeros(size * N, "f4")
+    ours.Alltoall(np.resize(parts[rank], (size, N)), everything)
+    for r in range(size):
+        block = everything[r * N : (r + 1) * N]
+        assert agree(bits(block[unusual]) == bits(want[unusual]))
+
+
+@many
+def test_fallbacks_are_counted(comm, agree):
+    ours = accelerated(comm, "zfp:rate=16")
+    n = 4096  # one chunk of 16384 bytes
+    got = data(3 * n, "f4", 0)
+    got[n] = np.inf
+    want = got.copy()
+    ours.Bcast(got, 0)
+    assert agree(ours.report.fallbacks == (comm.rank == 0))
+    assert agree(bits(got[n : 2 * n]) == bits(want[n : 2 * n]))
+    assert agree(bits(got[:n]) != bits(want[:n]))
+    tiny = np.full(n, 1e-38, "f4")
+    ours.Bcast(tiny, 0)
+    assert agree(bits(tiny) == bits(np.full(n, 1e-38, "f4")) and ours.report.fallbacks == (comm.rank == 0))
+
+
+@many
+@pytest.mark.parametrize("dtype", ["i4", "u1", "i8"])
+def test_integers_stay_exact(comm, agree, dtype):
+    ours = accelerated(comm, "zfp:rate=8")
+    got = data(N, dtype, comm.rank)
+    ours.Bcast(got, 0)
+    assert agree(bits(got) == bits(data(N, dtype, 0)) and ours.report.codec == "lossless")

@@ -1,0 +1,138 @@
+"""Which calls are accelerated and how; ranks that disagree; strictness; the report."""
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll import FallbackError, Policy, PolicyError, Rule
+
+many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+N = 50_001
+
+
+def test_default_is_lossless(comm, agree, monkeypatch):
+    for name in ("COMPCOLL_CODEC", "COMPCOLL_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    ours = compcoll.Comm(comm)
+    assert agree(ours.policy == Policy("lossless", "always", 64 << 10))
+    monkeypatch.setenv("COMPCOLL_CODEC", "zfp:rate=8")
+    assert agree(compcoll.Comm(comm).policy.codec == "zfp:rate=8")
+    assert agree(compcoll.Comm(comm, "lossless").policy.codec == "lossless")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"codec": "nonsense"}, "nonsense"), ({"codec": "zfp:rate=0"}, "rate = 0"),
+        ({"codec": "zfp:rate=65"}, "65"), ({"codec": "zfp:speed=1"}, "speed"), ({"when": "never"}, "never"),
+        ({"min_nbytes": -1}, "-1"), ({"policy": {"colour": 1}}, "colour"),
+        ({"policy": {"rule": [{"op": "Bcats"}]}}, "Bcats"),
+    ],
+)  # fmt: skip
+def test_wrong_parameters(comm, arguments, message):
+    """ValueError where the parameter is, PolicyError on the other ranks; no hang, and the next one works."""
+    with pytest.raises(ValueError, match=message):
+        compcoll.Comm(comm, **arguments)
+    if comm.rank == 0:
+        with pytest.raises(ValueError, match=message) as caught:
+            compcoll.Comm(comm, **arguments)
+        assert not isinstance(caught.value, PolicyError)
+    else:
+        with pytest.raises(PolicyError, match=message):
+            compcoll.Comm(comm)
+    got = data(10, "f4", comm.rank)
+    compcoll.Comm(comm, min_nbytes=0).Bcast(got)
+    assert bits(got) == bits(data(10, "f4", 0))
+
+
+@many
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [({"codec": "zfp:rate=8"}, {"codec": "zfp:rate=9"}), ({"min_nbytes": 0}, {"min_nbytes": 1}),
+     ({"strict": True}, {}), ({"owner_exact": True}, {}), ({"when": "pays"}, {})],
+)  # fmt: skip
+def test_disagreement(comm, mine, theirs):
+    last = comm.rank == comm.size - 1
+    with pytest.raises(PolicyError, match="rank"):
+        compcoll.Comm(comm, **(mine if last else theirs))
+    ours = compcoll.Comm(comm)
+    with pytest.raises(PolicyError, match="rank"):
+        ours.using(**(mine if last else theirs))
+
+
+def test_using(comm, agree):
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    lossy = ours.using("zfp:rate=8")
+    assert agree(lossy == ours and lossy.handle == ours.handle)
+    assert agree((ours.policy.codec, lossy.policy.codec) == ("lossless", "zfp:rate=8"))
+    assert agree(lossy.policy.min_nbytes == 0)
+    got = np.zeros(N * comm.size, "f4")
+    lossy.Allgather(data(N, "f4", comm.rank), got)
+    ours.Bcast(got[:N].copy())
+    if comm.size > 1:
+        assert agree((ours.report.codec, lossy.report.codec) == ("lossless", "zfp:rate=8"))
+
+
+@many
+def test_rules(comm, agree):
+    comm.Set_name("tensor")
+    rules = (
+        Rule(op=("Bcast",), dtype=("float64",), codec="zfp:rate=20"), Rule(comm="tensor", at_least=4 * N, codec="raw"),
+        Rule(below=100, codec="mpc"),
+    )  # fmt: skip
+    ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=rules))
+    for array, spec in ((data(N, "f8", 0), "zfp:rate=20"), (data(N, "f4", 0), "raw"), (data(9, "f4", 0), "mpc"),
+                        (data(99, "f4", 0), "lossless")):  # fmt: skip
+        ours.Bcast(array)
+        assert agree(ours.report.codec == spec)
+    ours.name = "data"
+    ours.Bcast(data(N, "f4", 0))
+    assert agree(ours.report.codec == "lossless")
+
+
+@many
+def test_names_that_differ_are_a_disagreement(comm):
+    comm.Set_name(f"rank {comm.rank}")
+    with pytest.raises(PolicyError, match="rank 1"):
+        compcoll.Comm(comm, policy=Policy(rules=(Rule(comm="rank 1", codec="raw"),)))
+
+
+@many
+def test_report(comm, agree):
+    ours = compcoll.Comm(comm, "zfp:rate=8", min_nbytes=0)
+    assert agree(not ours.report.accelerated and ours.calls_accelerated == 0)
+    send, got = data(N * comm.size, "f4", comm.rank), np.zeros(N * comm.size, "f4")
+    ours.Alltoall(send, got)
+    report = ours.report
+    assert agree((report.op, report.accelerated, report.codec) == ("Alltoall", True, "zfp:rate=8"))
+    assert agree(report.raw_nbytes == 4 * N * (comm.size - 1))
+    assert agree(3.5 < report.ratio <= 4 and report.messages >= comm.size - 1)
+    assert agree(set(report.codecs) == {"zfp"} and report.fallbacks == 0 and 0 < report.error_bound < 0.1)
+    assert agree(set(report.seconds) == {"encode", "decode", "wait", "total"} and "Alltoall" in str(report))
+    ours.Barrier()
+    assert agree(ours.calls_accelerated == 1)
+    ours.using(min_nbytes=1 << 30).Alltoall(send, got)
+    assert agree(ours.calls_accelerated == 1)
+    ours.Bcast(np.zeros(N, "i4"))
+    assert agree(ours.report.codec == "lossless" and "int32" in ours.report.reason)
+
+
+@many
+def test_strict(comm, agree):
+    ours = compcoll.Comm(comm, "zfp:rate=8", strict=True, min_nbytes=1000)
+    got = data(N, "f4", 0)
+    ours.Bcast(got)
+    ours.Bcast(np.zeros(10, "f4"))  # below min_nbytes as the policy has it
+    with pytest.raises(FallbackError, match="SUM"):
+        ours.Allreduce(MPI.IN_PLACE, got, MPI.MAX)
+    bad = data(N, "f4", 0)
+    bad[17] = np.nan
+    if comm.rank == 0:
+        with pytest.raises(FallbackError, match="zfp:rate=8"):
+            ours.Bcast(bad, 0)
+    else:
+        ours.Bcast(got, 0)
+    comm.Barrier()
+    assert agree(np.isnan(got[17]) == (comm.rank > 0))
