@@ -14,7 +14,7 @@ NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint format bench clean
+.PHONY: help demo test test-serial test-mpi lint format bench report clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -51,6 +51,9 @@ format: $(VENV)/.lint  ## Format everything
 bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	@mkdir -p out
 	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
+
+report: $(VENV)/.bench  ## Measure in the lab and write benchmarks/REPORT.md, as root
+	python -m benchmarks.report
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -90,7 +90,10 @@ def experiments() -> Iterator[Experiment]:
         data = ("--data", str(WEIGHTS), "--dtype", "bf16")
         yield Experiment(
             "weights", "Lossless bfloat16 weights, two hosts at 1 Gb/s", "A trained transformer's weights.",
-            [lab(2, 1, op, "--codec", "lossless", "--sizes", "32M", "--iters", "5", *data) for op in OPS[1:3]],
+            [
+                lab(2, 1, op, "--codec", "lossless", "--sizes", "32M", "--iters", "5", *data)
+                for op in OPS[1:3]
+            ],
         )  # fmt: skip
     yield Experiment(
         "model", "The model against the clock", "Predicted and measured times of the same calls.",
@@ -142,9 +145,9 @@ def write(chosen: list[Experiment]) -> None:
     text = [
         "# Measurements",
         "",
-        "Written by `make report` from `benchmarks/results/`. The lab is a cluster of network namespaces on one "
-        "machine (`benchmarks/netlab`): every host's link is shaped in both directions, and all hosts share the "
-        "machine's cores. Times are medians over calls of the maximum over ranks.",
+        "Written by `make report` from `benchmarks/results/`. The lab is a cluster of network namespaces on "
+        "one machine (`benchmarks/netlab`): every host's link is shaped in both directions, and all hosts "
+        "share the machine's cores. Times are medians over calls of the maximum over ranks.",
         "",
     ]
     for experiment in chosen:
@@ -172,7 +175,8 @@ def link(run: dict) -> str:
 def table(runs: list[dict]) -> list[str]:
     """Lines of a table with a row for each codec and size."""
     lines = [
-        "| hosts and link | operation | message | codec | plain MPI, ms | ms | speed-up | ratio | error | bound |",
+        "| hosts and link | operation | message | codec | plain MPI, ms | ms | speed-up | ratio | error "
+        "| bound |",
         "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for run in runs:

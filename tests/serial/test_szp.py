@@ -337,7 +337,7 @@ def test_bad_options(options, message):
 
 
 def test_spec():
-    assert SZP().spec == "szp"
+    assert SZP().spec == "szp:rel=0.001"
     for spec in ("szp:abs=0.001", "szp:rel=0.01"):
         assert compcoll.codec(spec).spec == spec
 
