@@ -34,7 +34,7 @@ MAKERS = {
     "Create_cart": lambda c: c.Create_cart([c.size], [True]),
     "Sub": lambda c: c.Create_cart([c.size, 1]).Sub([True, False]),
     "Cart Dup": lambda c: c.Create_cart([c.size]).Dup(),
-    "Create_graph": lambda c: c.Create_graph(list(range(1, c.size + 1)), [(r + 1) % c.size for r in range(c.size)]),
+    "Create_graph": lambda c: c.Create_graph(range(1, c.size + 1), [*range(1, c.size), 0]),
     "adjacent": lambda c: c.Create_dist_graph_adjacent([(c.rank - 1) % c.size], [(c.rank + 1) % c.size]),
     "Create_dist_graph": lambda c: c.Create_dist_graph([c.rank], [1], [(c.rank + 1) % c.size]),
 }  # fmt: skip

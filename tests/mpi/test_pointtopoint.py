@@ -60,9 +60,9 @@ RECEIVERS = {
     "Mprobe": by_matched_probe,
     "Sendrecv": lambda c, a, source, tag, status: c.Sendrecv(a, MPI.PROC_NULL, 0, a, source, tag, status),
     "bytes": lambda c, a, source, tag, status: c.Recv([a.view(np.uint8), MPI.BYTE], source, tag, status),
-    "Isendrecv": lambda c, a, source, tag, status: c.Isendrecv(
-        a, MPI.PROC_NULL, 0, a, source, tag
-    ).Wait(status),
+    "Isendrecv": lambda c, a, source, tag, status: c.Isendrecv(a, MPI.PROC_NULL, 0, a, source, tag).Wait(
+        status
+    ),
 }
 
 

@@ -79,12 +79,15 @@ def test_using(comm, agree):
 def test_rules(comm, agree):
     comm.Set_name("tensor")
     rules = (
-        Rule(op=("Bcast",), dtype=("float64",), codec="zfp:rate=20"), Rule(comm="tensor", at_least=4 * N, codec="raw"),
+        Rule(op=("Bcast",), dtype=("float64",), codec="zfp:rate=20"),
+        Rule(comm="tensor", at_least=4 * N, codec="raw"),
         Rule(below=100, codec="mpc"),
     )  # fmt: skip
     ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=rules))
-    for array, spec in ((data(N, "f8", 0), "zfp:rate=20"), (data(N, "f4", 0), "raw"), (data(9, "f4", 0), "mpc"),
-                        (data(99, "f4", 0), "lossless")):  # fmt: skip
+    for array, spec in (
+        (data(N, "f8", 0), "zfp:rate=20"), (data(N, "f4", 0), "raw"),
+        (data(9, "f4", 0), "mpc"), (data(99, "f4", 0), "lossless"),
+    ):  # fmt: skip
         ours.Bcast(array)
         assert agree(ours.report.codec == spec)
     ours.name = "data"

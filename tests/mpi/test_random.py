@@ -15,7 +15,12 @@ POLICIES = [
     {"codec": "mpc:dim=2", "min_nbytes": 1000},
     {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
     {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
-    {"policy": {"min_nbytes": 100, "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}]}},
+    {
+        "policy": {
+            "min_nbytes": 100,
+            "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}],
+        }
+    },
 ]
 
 
