@@ -44,7 +44,8 @@ class Context:
     def __init__(self, comm: MPI.Intracomm):
         self.shadow = MPI.Intracomm(comm).Dup()
         node = self.shadow.Split_type(MPI.COMM_TYPE_SHARED)
-        self.link = "node" if self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size() else "network"
+        together = self.shadow.allreduce(node.Get_size(), MPI.MIN) == comm.Get_size()
+        self.link = "node" if together else "network"
         self.threads = _threads(_workers(node))
         node.Free()
         self.pool = POOL

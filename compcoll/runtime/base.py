@@ -111,7 +111,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def accumulator(self, block, into=None):
-        """A copy of a block in which sums are formed (float32 for 16-bit floats), in ``into`` if that fits."""
+        """A copy of a block in which sums are formed (float32 for 16-bit floats), in ``into`` if it fits."""
 
     @abstractmethod
     async def round(self, accumulator, into, error: float) -> None:
