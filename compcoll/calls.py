@@ -230,9 +230,8 @@ def _split(send: Message, counts) -> list[np.ndarray]:
     per_entry = send.counts[0] // max(send.entries, 1)
     ends = np.cumsum([n * per_entry for n in counts]).tolist()
     if ends[-1] != whole.size:
-        raise ValueError(
-            f"recvcounts add up to {ends[-1] // per_entry}, and the send count is {send.entries}"
-        )
+        total = ends[-1] // per_entry
+        raise ValueError(f"recvcounts add up to {total}, and the send count is {send.entries}")
     return [whole[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 

@@ -126,7 +126,7 @@ class Inbox:
     """
 
     def __init__(self, user: MPI.Intracomm):
-        self.user, self.mirror = user, MPI.COMM_SELF.Dup()
+        self.user, self.mirror = user, MPI.Intracomm(MPI.COMM_SELF).Dup()
         self.waiting: list[Taken] = []
         self._replayed: list[MPI.Request] = []
 

@@ -108,9 +108,8 @@ class Rule:
     def from_mapping(cls, values: Mapping[str, Any]) -> Rule:
         """A rule from a table of TOML."""
         _known_keys("rule", values, [f.name for f in fields(cls)])
-        listed = {
-            k: (v,) if isinstance(v, str) else tuple(v) for k, v in values.items() if k in ("op", "dtype")
-        }
+        lists = {k: values[k] for k in ("op", "dtype") if k in values}
+        listed = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
         return cls(**{**values, **listed})
 
 

@@ -180,7 +180,7 @@ BAD = {
     "recvcounts": (lambda c, a: c.Reduce_scatter(a, a.copy(), [N + 1] * c.size), ValueError, f"{N}"),
     "no buffer": (lambda c, a: c.Bcast(5), TypeError, "buffer"),
     "strided": (lambda c, a: c.Bcast(a[::2]), (BufferError, ValueError), "contiguous"),
-    "type": (lambda c, a: c.Bcast(np.zeros(N, "M8[s]")), (KeyError, ValueError, BufferError), None),
+    "type": (lambda c, a: c.Bcast(np.full(N, None)), (KeyError, ValueError, BufferError), None),
     "root": (lambda c, a: c.Bcast(a, c.size), MPI.Exception, None),
 }  # fmt: skip
 
