@@ -9,21 +9,23 @@ from contextlib import suppress
 import numpy as np
 from mpi4py import MPI
 
+from compcoll import _cpu
 from compcoll.algorithms.stream import send_chunks
 from compcoll.buffers import Message, parse
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
-from compcoll.runtime.host import Frame
+from compcoll.runtime.host import POISON, Frame
 from compcoll.runtime.mpi import MPIRuntime
 from compcoll.runtime.progress import PROGRESS
 
 __all__ = ["Inbox", "Taken", "may_be_envelope", "send_message"]
 
-_TRAILER = struct.Struct("<QI")  # elements in all, tag of the other chunks
+#: Elements in all, elements of a chunk, bytes of an element, tag of the other chunks; then the checksum
+#: of these 20 bytes, and the first chunk's frame.
+_OPENING = struct.Struct("<QIII")
+_FRAME = _OPENING.size + 4
 #: An envelope may be larger than the message that it opens by this much.
-ROOM = HEADER_NBYTES + _TRAILER.size + 1
-
-
+ROOM = _FRAME + HEADER_NBYTES + 1
 #: First chunks up to this size fit a nonblocking receive's scratch memory, however small its buffer.
 LARGEST_CHUNK = 1 << 20
 
@@ -32,10 +34,11 @@ async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: in
     """Send a block as a compressed message on the user's communicator."""
     first, *others = rt.chunks(block)
     frame = await rt.encode(first)
-    end = frame.data.size + _TRAILER.size
+    end = _FRAME + frame.data.size
     envelope = rt.work.pool.get(end + 1)[: end + (1 - end % 2)]
-    envelope[: frame.data.size] = frame.data
-    _TRAILER.pack_into(envelope.data, frame.data.size, block.size, stream)
+    _OPENING.pack_into(envelope.data, 0, block.size, first.size, block.itemsize, stream)
+    envelope[_OPENING.size : _FRAME].view("<u4")[0] = _cpu.checksum(envelope[: _OPENING.size])
+    envelope[_FRAME:end] = frame.data
     sent = rt.request(user.Isend([envelope, MPI.BYTE], dest, tag))
     rt.note_sent(first.nbytes, envelope.size)
     await send_chunks(rt, others, dest, stream)
@@ -45,21 +48,27 @@ async def send_message(rt: MPIRuntime, user: MPI.Comm, block, dest: int, tag: in
 def may_be_envelope(status: MPI.Status) -> bool:
     """Whether a message that a probe found has the size of an envelope."""
     nbytes = status.Get_count(MPI.BYTE)
-    return nbytes % 2 == 1 and nbytes > HEADER_NBYTES + _TRAILER.size
+    return nbytes % 2 == 1 and nbytes >= _FRAME
 
 
 class Taken:
     """A message that MPI has handed over: an envelope, or an odd number of plain bytes after all."""
 
-    __slots__ = ("data", "info", "n", "source", "stream", "tag")
+    __slots__ = ("data", "info", "is_envelope", "itemsize", "n", "source", "step", "stream", "tag")
 
     def __init__(self, data: np.ndarray, source: int, tag: int):
         self.data, self.source, self.tag = data, source, tag
         self.info: FrameInfo | None = None
-        self.n, self.stream = data.size, 0
-        if data.size % 2:
+        self.n, self.step, self.itemsize, self.stream = data.size, 1, 1, 0
+        self.is_envelope = data.size % 2 == 1 and data.size >= _FRAME and self._sound()
+        if self.is_envelope:
+            self.n, self.step, self.itemsize, self.stream = _OPENING.unpack_from(data.data)
             with suppress(FrameError):
-                self._open(inspect(data))
+                self.info = inspect(data[_FRAME:])
+
+    def _sound(self) -> bool:
+        (expected,) = self.data[_OPENING.size : _FRAME].view("<u4")
+        return _cpu.checksum(self.data[: _OPENING.size]) == expected
 
     @classmethod
     def of(cls, matched: MPI.Message, status: MPI.Status) -> Taken:
@@ -69,12 +78,6 @@ class Taken:
         matched.Recv([data, MPI.BYTE])
         return cls(data, source, tag)
 
-    def _open(self, info: FrameInfo) -> None:
-        end = info.frame_nbytes + _TRAILER.size
-        if self.data.size == end + (1 - end % 2):
-            self.n, self.stream = _TRAILER.unpack_from(self.data.data, info.frame_nbytes)
-            self.info = info
-
     def scratch(self) -> Message:
         """Memory for the whole message."""
         return parse(np.empty(self.nbytes, np.uint8))  # type: ignore[return-value]
@@ -82,7 +85,7 @@ class Taken:
     @property
     def nbytes(self) -> int:
         """Bytes of the whole message, uncompressed."""
-        return self.n * self.info.dtype.itemsize if self.info else self.n
+        return self.n * self.itemsize
 
     def fill(self, status: MPI.Status | None) -> None:
         """Say in a status what MPI would have said of the uncompressed message."""
@@ -97,15 +100,26 @@ class Taken:
         if self.nbytes > memory.size:  # the other chunks have to be taken all the same
             rt.fail(MPI.Exception(MPI.ERR_TRUNCATE))
             memory = np.empty(self.nbytes, np.uint8)
-        if self.info is None:
+        if not self.is_envelope:
             if self.nbytes % 2 and message.dtype.itemsize > 1:
                 rt.fail(FrameError(f"the message of {self.nbytes} bytes from rank {self.source} is damaged"))
             memory[: self.nbytes] = self.data
             return
-        block, step = memory[: self.nbytes].view(self.info.dtype), max(self.info.size, 1)
-        rt.start(rt.decode(Frame(self.data[: self.info.frame_nbytes], self.info), block[:step]))
+        block, step = memory[: self.nbytes].view(self._dtype(rt)), max(self.step, 1)
+        first = POISON
+        if self.info is not None:
+            first = Frame(self.data[_FRAME : _FRAME + self.info.frame_nbytes], self.info)
+        rt.start(rt.decode(first, block[:step]))
         chunks = [block[i : i + step] for i in range(step, self.n, step)]
         await rt.all(_chunk(rt, rt.recv(self.source, chunk, self.stream), chunk) for chunk in chunks)
+
+    def _dtype(self, rt: MPIRuntime) -> np.dtype:
+        """The elements' type; where the frame cannot say, one with which the other chunks are taken."""
+        if self.info is not None and self.info.dtype.itemsize == self.itemsize:
+            return self.info.dtype
+        if self.data.size > _FRAME + HEADER_NBYTES:
+            rt.fail(FrameError(f"the message of {self.nbytes} bytes from rank {self.source} is damaged"))
+        return np.dtype((np.void, self.itemsize))
 
 
 async def _chunk(rt: MPIRuntime, arriving, chunk: np.ndarray) -> None:

@@ -112,7 +112,7 @@ class Probes(Engine):
         """A communicator of this rank alone where the message arrives, uncompressed, under its tag."""
         taken.fill(status)
         data = taken.data
-        if taken.info is not None:
+        if taken.is_envelope:
             whole, rt = taken.scratch(), self._runtime(None)
             rt.run(taken.deliver(rt, whole, None))
             data = whole.source(0)
