@@ -26,12 +26,16 @@ async def _pipeline(rt, block, root: int, owner_exact: bool, arity: int) -> None
     below = range(arity * place + 1, min(arity * place + arity + 1, rt.size))
     children = [(root + child) % rt.size for child in below]
 
-    async def pass_on(chunk, arriving) -> None:
+    async def pass_on(tag: int, chunk, arriving) -> None:
         frame = await (arriving if arriving is not None else rt.encode(chunk))
-        sent = [rt.send(frame, child) for child in children]
+        # Chunks may be encoded, or arrive, in another order than they were asked for: each has its tag.
+        sent = [rt.send(frame, child, tag) for child in children]
         if place or (frame.bound and not owner_exact):
             await rt.decode(frame, chunk)
         for future in sent:
             await future
 
-    await rt.all(pass_on(chunk, rt.recv(parent, chunk) if place else None) for chunk in rt.chunks(block))
+    await rt.all(
+        pass_on(tag, chunk, rt.recv(parent, chunk, tag) if place else None)
+        for tag, chunk in enumerate(rt.chunks(block))
+    )

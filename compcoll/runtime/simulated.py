@@ -12,6 +12,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,8 @@ class Profile:
         Size of the chunks that blocks are cut into.
     workers : int
         Encodings that one rank runs at a time, next to its messages; 0: in between them.
+    jitter : float
+        Messages take up to so many seconds longer, by chance: they overtake each other, as they may.
     """
 
     network: Link = Link(20e-6, 125e6)
@@ -65,6 +68,7 @@ class Profile:
     call: float = 0.0
     chunk_nbytes: int = 1 << 20
     workers: int = 0
+    jitter: float = 0.0
 
     def with_(self, **changes: Any) -> Profile:
         """The same profile with some attributes changed."""
@@ -97,6 +101,15 @@ class SimulatedFrame:
         self.bound = bound
 
 
+class Message:
+    """A frame under way, and who waits for it."""
+
+    __slots__ = ("arrived", "frame", "future")
+
+    def __init__(self, frame: SimulatedFrame, future: Future | None):
+        self.frame, self.future, self.arrived = frame, future, False
+
+
 class World:
     """Virtual time, the event queue, and who waits for which message."""
 
@@ -108,7 +121,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._free: defaultdict[tuple, float] = defaultdict(float)
-        self._arrived: defaultdict[tuple, deque] = defaultdict(deque)
+        self._random = Random(size)
+        self._unmatched: defaultdict[tuple, deque[Message]] = defaultdict(deque)
         self._wanted: defaultdict[tuple, deque[Future]] = defaultdict(deque)
         self._awake: deque[SimulatedRuntime] = deque()
 
@@ -172,26 +186,34 @@ class World:
         seconds = frame.nbytes / link.bandwidth
         left = self.occupy(ports[0], ready, seconds)
         came = self.occupy(ports[1], left - seconds + link.latency, seconds)
+        if self.profile.jitter:
+            came += self._random.random() * self.profile.jitter
         self.messages += 1
         self.wire_nbytes += frame.nbytes
+        # Matched in the order of sending, whichever arrives first.
+        message = Message(frame, self._wanted[key].popleft() if self._wanted[key] else None)
+        if message.future is None:
+            self._unmatched[key].append(message)
         self.at(left, lambda: self.finish(rt, sent))
-        self.at(came, lambda: self._deliver(key, frame))
+        self.at(came, lambda: self._deliver(self.ranks[key[1]], message))
         return sent
 
     def expect(self, rt: SimulatedRuntime, source: int, tag: int) -> Future:
         """Wait for a frame."""
         key, future = (source, rt.rank, tag), Future()
-        if self._arrived[key]:
-            future.set(self._arrived[key].popleft())
-        else:
+        if not self._unmatched[key]:
             self._wanted[key].append(future)
+            return future
+        message = self._unmatched[key].popleft()
+        message.future = future
+        if message.arrived:
+            future.set(message.frame)
         return future
 
-    def _deliver(self, key: tuple, frame: SimulatedFrame) -> None:
-        if self._wanted[key]:
-            self.finish(self.ranks[key[1]], self._wanted[key].popleft(), frame)
-        else:
-            self._arrived[key].append(frame)
+    def _deliver(self, rt: SimulatedRuntime, message: Message) -> None:
+        message.arrived = True
+        if message.future is not None:
+            self.finish(rt, message.future, message.frame)
 
     def _check(self) -> None:
         for rt in self.ranks:
@@ -201,7 +223,7 @@ class World:
         if stuck:
             wanted = [key for key, futures in self._wanted.items() if futures]
             raise DeadlockError(f"ranks {stuck[:8]} wait for (source, dest, tag) {wanted[:8]}")
-        lost = [key for key, frames in self._arrived.items() if frames]
+        lost = [key for key, messages in self._unmatched.items() if messages]
         if lost:
             raise DeadlockError(f"messages (source, dest, tag) {lost[:8]} were never received")
 

@@ -10,7 +10,8 @@ from compcoll import algorithms as alg
 from compcoll.runtime.simulated import DeadlockError, Profile, SimulatedRuntime, World
 
 SIZES = [1, 2, 3, 5, 8, 64]
-PROFILE = Profile(chunk_nbytes=8192, ratio=4.0)
+#: With messages that overtake each other.
+PROFILE = Profile(chunk_nbytes=8192, ratio=4.0, jitter=1e-3)
 
 
 def data(rank: int, n: int, salt: int = 0) -> np.ndarray:
