@@ -132,6 +132,15 @@ CC_HD constexpr int order(int i) {
   return D == 1 ? i : D == 2 ? order2[i & 15] : order3[i & 63];
 }
 
+// The reverse: which coefficient stands at a place.
+template <int D>
+struct Places {
+  uint8_t at[1 << 2 * D] = {};
+  CC_HD constexpr Places() {
+    for (int i = 0; i < 1 << 2 * D; i++) at[order<D>(i)] = i;
+  }
+};
+
 // Bits i of `low` that have the bit S in i change places with bits i - S of `high`.
 template <int S, class L>
 struct Exchange {

@@ -5,6 +5,7 @@
 #include "zfp_extent.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
+#include "zfp_transform.h"
 #include "zfp_windows.h"
 
 namespace compcoll {
@@ -151,17 +152,18 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   Coder<L, D> coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
-    L a[B::size], x[B::size], magnitude = {}, lowest = {};
-    tiles.load(at, count, src, a);
-    for (int i = 0; i < B::size; i++) {
-      L m = a[i] & W(~W(0) >> 1);
-      magnitude = m > magnitude ? m : magnitude;
-    }
+    L x[B::size], magnitude = {}, lowest = {};
+    tiles.load(at, count, src, [&](int row, const L* v) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        L m = v[i] & W(~W(0) >> 1);
+        magnitude = m > magnitude ? m : magnitude;
+        x[kept<D>(4 * row + i)] = v[i];
+      }
+    });
     extent.add_magnitude(magnitude);
-    L e = exponent(magnitude), scale = quantise_scale(e);
-    for (int i = 0; i < B::size; i++) a[i] = quantise(a[i], scale);
-    transform_forward<D>(a);
-    for (int i = 0; i < B::size; i++) x[i] = negabinary(a[order<D>(i)]);
+    L e = exponent(magnitude);
+    forward_blocks<D>(x, quantise_scale(e));
     to_planes<D>(x);
     lowest = coder.encode(x, e, magnitude, count, out);
     extent.template add_error<D>(e, lowest, magnitude);
@@ -175,13 +177,16 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
 // From planes to values in memory. zeros: by how many planes each block was moved up.
 template <int D, class T, class L>
 inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
-  constexpr int size = 1 << 2 * D;
-  L a[size], scale = dequantise_scale(e);
+  const bool whole = tiles.whole(at, count);
+  L values[1 << 2 * D], scale = dequantise_scale(e);
   to_planes<D>(x);
-  for (int i = 0; i < size; i++) a[order<D>(i)] = from_negabinary(shift_right(x[i], zeros));
-  transform_inverse<D>(a);
-  for (int i = 0; i < size; i++) a[i] = dequantise(a[i], scale);
-  tiles.store(at, count, a, dst);
+  inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
+    for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
+    if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);
+    else
+      for (int i = 0; i < 16; i++) values[16 * slab + i] = v[i];
+  });
+  if (!whole) tiles.store_partial(at, count, values, dst);
 }
 
 template <class E, int D, bool Accumulate>
