@@ -3,6 +3,7 @@
 #pragma once
 #include "../zfp_squares.h"
 #include "zfp_extent.h"
+#include "zfp_narrow_windows.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 #include "zfp_transform.h"
@@ -132,7 +133,7 @@ using Coder = BlockCoder<L, D>;
 
 #if defined(__AVX512BW__)
 template <class L, int D>
-using Decoder = std::conditional_t<D == 3, WindowCoder<L>, Coder<L, D>>;
+using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
 #else
 template <class L, int D>
 using Decoder = Coder<L, D>;

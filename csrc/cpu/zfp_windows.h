@@ -153,13 +153,8 @@ struct WindowCoder {
   void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
               L* zeros) const {
     uint8_t copy[blocks * 64 * sizeof(W) + 32];
-    if ((begin + uint64_t(blocks) * maxbits) / 8 + 16 > nbytes) {
-      uint64_t first = begin / 8, size = nbytes - first;
-      __builtin_memcpy(copy, payload + first, size);
-      __builtin_memset(copy + size, 0, 16);
-      payload = copy;
-      begin %= 8;
-    }
+    payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
+    begin %= 8;
     uint64_t from[blocks], to[blocks];
     for (int i = 0; i < blocks; i++) {
       from[i] = begin + uint64_t(i < count ? i : count) * maxbits;
