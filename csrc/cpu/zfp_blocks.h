@@ -1,5 +1,5 @@
 // ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
-// planes, then through the plane coder: 2-D in lanes, else one by one.
+// planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
 #include "../zfp_squares.h"
 #include "zfp_extent.h"

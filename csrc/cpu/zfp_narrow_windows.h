@@ -1,5 +1,5 @@
 // ZFP's plane decoder for 2-D blocks with AVX-512: as zfp_windows.h, but a plane has at most 31 bits, so
-// there is one block in each 32-bit lane, and the tests are taken out one by one: few planes have many.
+// there is one block in each 32-bit lane. Tests are taken out one by one: few planes have many.
 #pragma once
 #include "zfp_stream.h"
 
@@ -74,7 +74,8 @@ struct NarrowWindows {
     __m512i test = _mm512_maskz_sllv_epi32(tested, one, n), rest = _mm512_sllv_epi32(minus, n);
     __m512i ones = _mm512_ternarylogic_epi32(w, rest, test, 0x40);  // w & rest & ~test
     __m512i x = _mm512_sub_epi32(_mm512_or_si512(_mm512_add_epi32(ones, ones), odd), ones);
-    __m512i tests = _mm512_xor_si512(_mm512_ternarylogic_epi32(x, ones, test, 0x1e), odd);  // x ^ (ones | test)
+    x = _mm512_ternarylogic_epi32(x, ones, test, 0x1e);  // x ^ (ones | test)
+    __m512i tests = _mm512_xor_si512(x, odd);
     __m512i ends = _mm512_andnot_si512(w, tests);
     __m512i seen = _mm512_xor_si512(ends, _mm512_add_epi32(ends, minus));
     seen = _mm512_mask_mov_epi32(_mm512_set1_epi32(0xffff), tested, seen);
@@ -82,7 +83,7 @@ struct NarrowWindows {
     __m512i next_n = _mm512_mask_sub_epi32(length, tested, length, one);
     next_n = _mm512_mask_sub_epi32(next_n, _mm512_mask_test_epi32_mask(tested, w, test), next_n, one);
 
-    // The first test goes, and each that is a 1, from all lanes at once; the last one stands behind the plane.
+    // The first test is taken out, then each that is a 1; one that is 0 stands behind the plane.
     __m512i plane = _mm512_andnot_si512(tests, _mm512_and_si512(w, seen));
     tests = _mm512_maskz_and_epi32(tested, tests, _mm512_srli_epi32(seen, 1));
     __mmask16 left = _mm512_test_epi32_mask(tests, tests);
@@ -129,10 +130,10 @@ struct NarrowWindowCoder {
               L* zeros) const {
     uint8_t copy[blocks * 16 * sizeof(W) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     NarrowWindows windows[2];
     for (int i = 0; i < 2; i++) {
-      __m512i block = _mm512_add_epi32(_mm512_set1_epi32(16 * i), _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10,
-                                                                                    11, 12, 13, 14, 15));
+      __m512i block = _mm512_add_epi32(lane, _mm512_set1_epi32(16 * i));
       __m512i next = _mm512_add_epi32(block, _mm512_set1_epi32(1)), stop = _mm512_set1_epi32(count);
       windows[i].payload = payload;
       windows[i].pos = bit(_mm512_min_epi32(block, stop), begin % 8);

@@ -2,8 +2,8 @@
 //
 // A window is the 64 bits from a block's position on, with zeros from the block's end on. Past the first n
 // bits and the first test, a 0 stands for itself and a 1 is followed by the next test. So a test is what
-// follows the 1s of a run at the places of one parity, as in a string with escapes, and an addition finds
-// all of them: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
+// follows the 1s of a run at the places of one parity, as in a string with escapes, and one subtraction
+// finds them all: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
 #pragma once
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
@@ -107,7 +107,8 @@ struct Windows {
     __m512i rest = _mm512_sllv_epi64(minus, n);
     __m512i ones = _mm512_ternarylogic_epi64(w, rest, test, 0x40);  // w & rest & ~test
     __m512i x = _mm512_sub_epi64(_mm512_or_si512(_mm512_add_epi64(ones, ones), odd), ones);
-    __m512i tests = _mm512_xor_si512(_mm512_ternarylogic_epi64(x, ones, test, 0x1e), odd);  // x ^ (ones | test)
+    x = _mm512_ternarylogic_epi64(x, ones, test, 0x1e);  // x ^ (ones | test)
+    __m512i tests = _mm512_xor_si512(x, odd);
     __m512i ends = _mm512_andnot_si512(w, tests);
     __m512i seen = _mm512_xor_si512(ends, _mm512_add_epi64(ends, minus));
     __m512i places = _mm512_andnot_si512(tests, seen);
@@ -123,7 +124,8 @@ struct Windows {
 
  private:
   // Goes on to next_pos and next_n, except that the lanes of `which` have a plane of more than a window.
-  __attribute__((noinline)) void step_long(uint64_t* planes, uint32_t which, __m512i next_pos, __m512i next_n) {
+  __attribute__((noinline)) void step_long(uint64_t* planes, uint32_t which, __m512i next_pos,
+                                           __m512i next_n) {
     alignas(64) uint64_t old_pos[8], old_n[8], new_pos[8], new_n[8], stop[8];
     _mm512_store_si512(old_pos, pos);
     _mm512_store_si512(old_n, n);
@@ -174,25 +176,30 @@ struct WindowCoder {
       while (k > 0) k--, planes[0][k] = planes[1][k] = L{};
     } else {
       *e = narrow(e_a, e_b), *zeros = narrow(zeros_a, zeros_b);
-      alignas(64) uint64_t whole[32][16];
-      int k = 32;
-      while (k > 0 && (a.more() || b.more())) {
-        k--;
-        a.step(whole[k]);
-        b.step(whole[k] + 8);
-      }
-      for (int i = 31; i >= k; i--) {
-        const L* pair = reinterpret_cast<const L*>(whole[i]);
-        planes[0][i] = shuffle(pair[0], pair[1], Every<2, 0>());
-        planes[0][i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
-      }
-      while (k > 0) k--, planes[0][k] = planes[0][k + 32] = L{};
+      decode_halves(a, b, *planes);
     }
   }
 
  private:
+  // 32-bit words: planes in two halves, for to_planes.
+  static void decode_halves(Windows& a, Windows& b, L* planes) {
+    alignas(64) uint64_t whole[32][16];
+    int k = 32;
+    while (k > 0 && (a.more() || b.more())) {
+      k--;
+      a.step(whole[k]);
+      b.step(whole[k] + 8);
+    }
+    for (int i = 31; i >= k; i--) {
+      const L* pair = reinterpret_cast<const L*>(whole[i]);
+      planes[i] = shuffle(pair[0], pair[1], Every<2, 0>());
+      planes[i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
+    }
+    while (k > 0) k--, planes[k] = planes[k + 32] = L{};
+  }
+
   static L narrow(__m512i a, __m512i b) {
-    return L(_mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi64_epi32(a)), _mm512_cvtepi64_epi32(b), 1));
+    return shuffle(L(a), L(b), Every<2, 0>());
   }
 };
 
