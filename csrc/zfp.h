@@ -132,19 +132,48 @@ CC_HD constexpr int order(int i) {
   return D == 1 ? i : D == 2 ? order2[i & 15] : order3[i & 63];
 }
 
-// Bit i of word j and bit j of word i change places, in each N x N square of bits of N words.
+// The reverse: which coefficient stands at a place.
+template <int D>
+struct Places {
+  uint8_t at[1 << 2 * D] = {};
+  CC_HD constexpr Places() {
+    for (int i = 0; i < 1 << 2 * D; i++) at[order<D>(i)] = i;
+  }
+};
+
+// Bits i of `low` that have the bit S in i change places with bits i - S of `high`.
+template <int S, class L>
+struct Exchange {
+  CC_HD static void run(L& low, L& high) {
+    using W = typename lanes<L>::word;
+    constexpr W mask = W(~W(0)) / ((W(1) << S) + 1);  // S ones, S zeros, from bit 0 up
+    L l = low, h = high;
+    low = (l & mask) | ((h & mask) << S);
+    high = ((l >> S) & mask) | (h & ~mask);
+  }
+};
+
+// The distances S to 2 S / N in N words, `step` apart.
+template <int N, int S, class L>
+CC_HD void exchange_among(L* a, int step) {
+  L r[N];
+  for (int i = 0; i < N; i++) r[i] = a[i * step];
+  for (int i = 0; i < N / 2; i++) Exchange<S, L>::run(r[i], r[i + N / 2]);
+  for (int i = 0; i < N; i++)
+    if (!(i & N / 4)) Exchange<S / 2, L>::run(r[i], r[i + N / 4]);
+  if constexpr (N == 8)
+    for (int i = 0; i < N; i += 2) Exchange<S / 4, L>::run(r[i], r[i + 1]);
+  for (int i = 0; i < N; i++) a[i * step] = r[i];
+}
+
+// Bit i of word j and bit j of word i change places, in each N x N square of bits of N words. Goes over
+// memory at most twice: 8 words at a time fit into registers.
 template <int N, class L>
 CC_HD void bit_transpose(L* a) {
-  using W = typename lanes<L>::word;
-  for (int s = N / 2; s > 0; s /= 2) {
-    W mask = W(~W(0)) / ((W(1) << s) + 1);  // s ones, s zeros, from bit 0 up
-    for (int i = 0; i < N; i++)
-      if (!(i & s)) {
-        L low = a[i], high = a[i + s];
-        a[i] = (low & mask) | ((high & mask) << s);
-        a[i + s] = ((low >> s) & mask) | (high & ~mask);
-      }
-  }
+  constexpr int first = N == 4 || N == 16 ? 4 : 8, second = N / first;
+  for (int i = 0; i < second; i++) exchange_among<first, N / 2>(a + i, second);
+  if constexpr (second > 1)
+    for (int i = 0; i < first; i++) exchange_among<second, second / 2>(a + i * second, 1);
 }
 
 // Planes of a block that was transposed: bit i of plane k is bit k of coefficient i.

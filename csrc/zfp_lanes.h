@@ -182,6 +182,31 @@ template <> CC_HD U32x16 lookup16(const uint8_t* table, U32x16 index) {
 template <> CC_HD U64x8 lookup16(const uint8_t* table, U64x8 index) {
   return U64x8(lookup16(table, U32x16(index)));
 }
+// Whole bytes change places in one instruction, bits in two.
+template <int S, class L>
+CC_HD void exchange512(L& low, L& high) {
+  __m512i l = __m512i(low), h = __m512i(high);
+  if constexpr (S >= 8) {
+    constexpr uint64_t up = ~uint64_t(0) / ((uint64_t(1) << S / 8) + 1) << S / 8;
+    const __m512i lane = _mm512_broadcast_i32x4(
+        _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m512i other = _mm512_xor_si512(lane, _mm512_set1_epi8(S / 8));
+    low = L(_mm512_mask_shuffle_epi8(l, up, h, other));
+    high = L(_mm512_mask_shuffle_epi8(h, up >> S / 8, l, other));
+  } else {
+    const __m512i mask = _mm512_set1_epi64(~uint64_t(0) / ((uint64_t(1) << S) + 1));
+    low = L(_mm512_ternarylogic_epi64(mask, l, _mm512_slli_epi64(h, S), 0xca));  // mask ? l : h << S
+    high = L(_mm512_ternarylogic_epi64(mask, _mm512_srli_epi64(l, S), h, 0xca));
+  }
+}
+template <int S>
+struct Exchange<S, U32x16> {
+  CC_HD static void run(U32x16& low, U32x16& high) { exchange512<S>(low, high); }
+};
+template <int S>
+struct Exchange<S, U64x8> {
+  CC_HD static void run(U64x8& low, U64x8& high) { exchange512<S>(low, high); }
+};
 template <> CC_HD bool any_less(U32x16 a, U32x16 b) {
   return _mm512_cmplt_epi32_mask(__m512i(a), __m512i(b));
 }

@@ -101,9 +101,9 @@ CC_HD uint64_t decode_plane(const uint64_t* words, uint64_t& pos, uint64_t end, 
 #if defined(__BMI2__) && !defined(__CUDACC__)
 // The same for 64 coefficients, without a loop over their 1s. Behind the first test a 0 stands for itself,
 // and a 1 is followed by the next test: so the first run of 1s of odd length ends the plane, and every
-// second 1 of a run is a test.
+// second 1 of a run is a test. A borrow runs through the 1s of a run, so a subtraction tells their parity.
 CC_HD uint64_t decode_plane64(const uint64_t* words, uint64_t& pos, uint64_t end, uint64_t& n) {
-  constexpr uint64_t even = 0x5555555555555555, odd = ~even, seen = ~uint64_t(0) >> 8;
+  constexpr uint64_t odd = 0xaaaaaaaaaaaaaaaa, seen = ~uint64_t(0) >> 8;
   uint64_t x = _bzhi_u64(peek(words, pos), n);
   if (n == 64) {
     pos += 64;
@@ -115,10 +115,9 @@ CC_HD uint64_t decode_plane64(const uint64_t* words, uint64_t& pos, uint64_t end
   uint64_t data = 0, got = 0, left = 63 - n, at = pos;
   for (;;) {  // more than once only where a plane has many new 1s
     // 56 bits behind the test are seen; the last one may be a 1 whose test is not.
-    uint64_t s = w >> 1, starts = s & ~(s << 1);
-    uint64_t from_even = s + (starts & even), from_odd = s + (starts & odd);
-    uint64_t ends = ((from_even & odd) | (from_odd & even)) & ~s & seen;
-    uint64_t tests = (s & ~from_even & odd) | (s & ~from_odd & even);
+    uint64_t s = w >> 1;
+    uint64_t tests = ((s << 1 | odd) - s) ^ odd ^ s;
+    uint64_t ends = tests & ~s & seen;
     uint64_t places = _bzhi_u64(~tests & (seen >> 1), _tzcnt_u64(ends));
     uint64_t count = _mm_popcnt_u64(places);
     uint64_t next = _pext_u64(s, places);

@@ -1,10 +1,13 @@
 // ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
-// planes, then through the plane coder: 2-D in lanes, else one by one.
+// planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
 #include "../zfp_squares.h"
 #include "zfp_extent.h"
+#include "zfp_narrow_windows.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
+#include "zfp_transform.h"
+#include "zfp_windows.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -37,6 +40,7 @@ struct BlockCoder {
   using W = typename lanes<L>::word;
   using F = Format<W>;
   using B = Block<W, D>;
+  static constexpr int groups = 1;
   int maxbits;
 
   L encode(const L* planes, L e, L magnitude, int count, StreamWriter& out) const {
@@ -56,7 +60,10 @@ struct BlockCoder {
   }
 
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
-  void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L* planes, L& e) const {
+  void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es,
+              L* moved) const {
+    L *planes = out[0], e = {};
+    for (int i = 0; i < B::size; i++) planes[i] = L{};
     uint64_t words[lanes<L>::n][block_words];
     uint64_t pos[lanes<L>::n], n[lanes<L>::n] = {}, end = maxbits;
     int top[lanes<L>::n];
@@ -81,6 +88,7 @@ struct BlockCoder {
         B::set_plane(reinterpret_cast<W*>(planes), lane, k, x);
       }
     }
+    *es = e, *moved = L{};
   }
 };
 
@@ -89,6 +97,7 @@ template <class L>
 struct SquareCoder {
   using W = typename lanes<L>::word;
   using F = Format<W>;
+  static constexpr int groups = 1;
   int maxbits;
 
   int words() const { return (maxbits + F::bits - 1) / F::bits; }
@@ -102,11 +111,14 @@ struct SquareCoder {
     return lowest;
   }
 
-  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L* planes, L& e) const {
+  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
+              L* zeros) const {
     L block[16];
+    for (int i = 0; i < 16; i++) planes[0][i] = L{};
     get_lanes(payload, nbytes, pos, block, words(), count, maxbits);
-    e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
-    decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes);
+    *e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
+    decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes[0]);
+    *zeros = L{};
   }
 };
 
@@ -117,6 +129,14 @@ using Coder = std::conditional_t<D == 2, SquareCoder<L>, BlockCoder<L, D>>;
 #else
 template <class L, int D>
 using Coder = BlockCoder<L, D>;
+#endif
+
+#if defined(__AVX512BW__)
+template <class L, int D>
+using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
+#else
+template <class L, int D>
+using Decoder = Coder<L, D>;
 #endif
 
 template <class E, int D>
@@ -133,17 +153,18 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   Coder<L, D> coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
-    L a[B::size], x[B::size], magnitude = {}, lowest = {};
-    tiles.load(at, count, src, a);
-    for (int i = 0; i < B::size; i++) {
-      L m = a[i] & W(~W(0) >> 1);
-      magnitude = m > magnitude ? m : magnitude;
-    }
+    L x[B::size], magnitude = {}, lowest = {};
+    tiles.load(at, count, src, [&](int row, const L* v) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        L m = v[i] & W(~W(0) >> 1);
+        magnitude = m > magnitude ? m : magnitude;
+        x[kept<D>(4 * row + i)] = v[i];
+      }
+    });
     extent.add_magnitude(magnitude);
-    L e = exponent(magnitude), scale = quantise_scale(e);
-    for (int i = 0; i < B::size; i++) a[i] = quantise(a[i], scale);
-    transform_forward<D>(a);
-    for (int i = 0; i < B::size; i++) x[i] = negabinary(a[order<D>(i)]);
+    L e = exponent(magnitude);
+    forward_blocks<D>(x, quantise_scale(e));
     to_planes<D>(x);
     lowest = coder.encode(x, e, magnitude, count, out);
     extent.template add_error<D>(e, lowest, magnitude);
@@ -154,30 +175,41 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   return judge<E, D>(extent, bound);
 }
 
+// From planes to values in memory. zeros: by how many planes each block was moved up.
+template <int D, class T, class L>
+inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
+  const bool whole = tiles.whole(at, count);
+  L values[1 << 2 * D], scale = dequantise_scale(e);
+  to_planes<D>(x);
+  inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
+    for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
+    if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);
+    else
+      for (int i = 0; i < 16; i++) values[16 * slab + i] = v[i];
+  });
+  if (!whole) tiles.store_partial(at, count, values, dst);
+}
+
 template <class E, int D, bool Accumulate>
 void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
   using T = Tiles<E, D, Accumulate>;
   using L = typename T::L;
-  using W = typename T::W;
-  using B = Block<W, D>;
-  constexpr int N = T::N;
+  using C = Decoder<L, D>;
   T tiles{grid};
   Cursor at;
   uint64_t pos = 0;
-  Coder<L, D> coder{maxbits};
+  C coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
-    int count = left < N ? left : N;
-    L a[B::size], x[B::size] = {}, e = {};
-    coder.decode(payload, nbytes, pos, count, x, e);
-    pos += uint64_t(N) * maxbits;
-    to_planes<D>(x);
-    for (int i = 0; i < B::size; i++) a[order<D>(i)] = from_negabinary(x[i]);
-    transform_inverse<D>(a);
-    L scale = dequantise_scale(e);
-    for (int i = 0; i < B::size; i++) a[i] = dequantise(a[i], scale);
-    tiles.store(at, count, a, dst);
-    at.advance(grid, count);
+    L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
+    int count = left < T::N * C::groups ? left : T::N * C::groups;
+    coder.decode(payload, nbytes, pos, count, planes, e, zeros);
+    pos += uint64_t(count) * maxbits;
     left -= count;
+    for (int g = 0; count > 0; g++, count -= T::N) {
+      int some = count < T::N ? count : T::N;
+      finish_blocks<D>(tiles, at, some, planes[g], e[g], zeros[g], dst);
+      at.advance(grid, some);
+    }
   }
 }
 

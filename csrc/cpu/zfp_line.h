@@ -58,7 +58,7 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
     L a[4], words[NW] = {}, magnitude = {};
-    tiles.load(at, count, src, a);
+    tiles.load(at, count, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
     for (int i = 0; i < 4; i++) {
       L m = a[i] & W(~W(0) >> 1);
       magnitude = m > magnitude ? m : magnitude;

@@ -46,6 +46,17 @@ inline void extract(const uint8_t* payload, uint64_t pos, int nbits, uint64_t* w
   for (int i = 0; i < 3; i++) words[n + i] = 0;
 }
 
+// Address of the payload's bits from `begin` on, of which nbits are wanted, with 16 bytes behind them: in
+// `copy`, of nbits / 8 + 32 bytes, where the payload ends before.
+inline const uint8_t* with_room(const uint8_t* payload, uint64_t nbytes, uint64_t begin, uint64_t nbits,
+                                uint8_t* copy) {
+  uint64_t first = begin / 8, rest = nbytes - first;
+  if ((begin + nbits) / 8 + 16 <= nbytes) return payload + first;
+  __builtin_memcpy(copy, payload + first, rest);
+  __builtin_memset(copy + rest, 0, 16);
+  return copy;
+}
+
 // Lanes of blocks, n words each, to the stream; the bits above maxbits do not count.
 template <class L>
 inline void put_lanes(StreamWriter& out, const L* words, int n, int count, int maxbits) {

@@ -104,9 +104,9 @@ struct Tiles {
 
   const Grid& grid;
 
-  // Whether N blocks from here on are one row of blocks, none of them partial.
-  bool whole(const Cursor& at) const {
-    return 4 * (at.b[0] + N) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
+  // Whether these are N blocks of one row of blocks, none of them partial.
+  bool whole(const Cursor& at, int count) const {
+    return count == N && 4 * (at.b[0] + N) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
            (D < 3 || 4 * at.b[2] + 4 <= grid.n[2]);
   }
 
@@ -118,10 +118,16 @@ struct Tiles {
   // What stands at place i of a partial block that has `left` values along an axis: padding repeats.
   static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 
-  void load(Cursor at, int count, const uint8_t* src, L* a) const {
-    if (count == N && whole(at)) {
-      for (int r = 0; r < rows; r++)
-        load_row(src + sizeof(Stored) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4), a + 4 * r);
+  // Calls use(r, v) with the 4 vectors of each row r of the blocks.
+  template <class Use>
+  void load(Cursor at, int count, const uint8_t* src, Use use) const {
+    if (whole(at, count)) {
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; r++) {
+        L v[4];
+        load_row(src + sizeof(Stored) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4), v);
+        use(r, v);
+      }
       return;
     }
     alignas(64) Stored values[rows][4 * N] = {};
@@ -137,15 +143,25 @@ struct Tiles {
           for (int i = 0; i < 4; i++) memcpy(to + i, p + sizeof(Stored) * padded(left[0], i), sizeof(Stored));
       }
     }
-    for (int r = 0; r < rows; r++) load_row(values[r], a + 4 * r);
+    for (int r = 0; r < rows; r++) {
+      L v[4];
+      load_row(values[r], v);
+      use(r, v);
+    }
   }
 
-  void store(Cursor at, int count, L* a, uint8_t* dst) const {
-    if (count == N && whole(at)) {
-      for (int r = 0; r < rows; r++)
-        store_row(a + 4 * r, dst + sizeof(Target) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4));
-      return;
-    }
+  // Rows of whole blocks, from a row's number on.
+  void store_rows(const Cursor& at, int first, int n, L* a, uint8_t* dst) const {
+    for (int r = first; r < first + n; r++, a += 4)
+      store_row(a, dst + sizeof(Target) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4));
+  }
+
+  void store(const Cursor& at, int count, L* a, uint8_t* dst) const {
+    if (whole(at, count)) store_rows(at, 0, rows, a, dst);
+    else store_partial(at, count, a, dst);
+  }
+
+  void store_partial(Cursor at, int count, L* a, uint8_t* dst) const {
     alignas(64) Target values[rows][4 * N] = {};
     for_partial(at, count, [&](int r, int lane, uint64_t begin, size_t n) {
       if (Accumulate) memcpy(values[r] + 4 * lane, dst + sizeof(Target) * begin, n * sizeof(Target));

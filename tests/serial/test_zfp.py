@@ -1,5 +1,7 @@
 """``zfp``: the zfp library's own bytes, in both directions, and an error bound that holds."""
 
+from itertools import product
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -141,13 +143,17 @@ class TestAgainstLibrary:
         """Foreign streams of any bits give the library's values, where its own arithmetic is defined."""
         rng = np.random.default_rng(5)
         dtype = np.dtype(dtype)
-        for shape in ((123,), (33, 18), (9, 10, 11)):
-            bits = ZFP(8).block_bits(dtype, len(shape))
+        for shape, rate, ones in product(
+            ((123,), (33, 18), (9, 10, 11)), (4, 8, 21), ("few", "half", "many")
+        ):
+            bits = ZFP(rate).block_bits(dtype, len(shape))
             nbytes = (int(np.prod([-(-n // 4) for n in shape])) * bits + 63) // 64 * 8
-            payload = rng.integers(0, 256, nbytes, np.uint8)
+            payload, more = rng.integers(0, 256, (2, nbytes), np.uint8)
+            if ones != "half":
+                payload = payload & more if ones == "few" else payload | more
             with np.errstate(over="ignore"):
                 theirs = zfpy._decompress(
-                    payload.tobytes(), zfpy.dtype_to_ztype(dtype), shape, out=None, rate=8
+                    payload.tobytes(), zfpy.dtype_to_ztype(dtype), shape, out=None, rate=rate
                 )
             ours = decode(payload, dtype, shape, (bits, 0))
             np.testing.assert_array_equal(ours, theirs)

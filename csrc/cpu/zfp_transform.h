@@ -1,0 +1,66 @@
+// ZFP's transform of N blocks in 2 and 3 dimensions, in place: coefficients stand in the order of their
+// code throughout. A second array would be a multiple of 4 KiB away, where loads wait for stores that only
+// look as if they went to the same address.
+#pragma once
+#include "../zfp_lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+template <int D>
+inline constexpr Places<D> places;
+
+// Where the value of a place is kept.
+template <int D>
+constexpr int kept(int place) {
+  return places<D>.at[place];
+}
+
+// Quantised values to negabinary coefficients.
+template <int D, class L>
+inline void forward_blocks(L* x, L scale) {
+#pragma GCC unroll 4
+  for (int slab = 0; slab < 1 << 2 * D; slab += 16) {
+    L v[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) v[i] = quantise(x[kept<D>(slab + i)], scale);
+    for (int i = 0; i < 16; i += 4) lift_forward(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    for (int i = 0; i < 4; i++) lift_forward(v[i], v[i + 4], v[i + 8], v[i + 12]);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) x[kept<D>(slab + i)] = D == 2 ? negabinary(v[i]) : v[i];
+  }
+  if constexpr (D == 3)
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+      L &a = x[kept<D>(i)], &b = x[kept<D>(i + 16)], &c = x[kept<D>(i + 32)], &d = x[kept<D>(i + 48)];
+      lift_forward(a, b, c, d);
+      a = negabinary(a), b = negabinary(b), c = negabinary(c), d = negabinary(d);
+    }
+}
+
+// The reverse, of coefficients times 2^zeros; use(z, values) gets the 16 integers of each z.
+template <int D, class L, class Use>
+inline void inverse_blocks(L* x, L zeros, Use use) {
+  auto integer = [zeros](L v) { return from_negabinary(shift_right(v, zeros)); };
+  if constexpr (D == 3)
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+      L &a = x[kept<D>(i)], &b = x[kept<D>(i + 16)], &c = x[kept<D>(i + 32)], &d = x[kept<D>(i + 48)];
+      a = integer(a), b = integer(b), c = integer(c), d = integer(d);
+      lift_inverse(a, b, c, d);
+    }
+#pragma GCC unroll 4
+  for (int slab = 0; slab < 1 << 2 * D; slab += 16) {
+    L v[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) v[i] = D == 2 ? integer(x[kept<D>(slab + i)]) : x[kept<D>(slab + i)];
+    for (int i = 0; i < 4; i++) lift_inverse(v[i], v[i + 4], v[i + 8], v[i + 12]);
+    for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    use(slab / 16, v);
+  }
+}
+
+}  // namespace zfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll

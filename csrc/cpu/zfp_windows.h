@@ -1,0 +1,209 @@
+// ZFP's plane decoder for 3-D blocks with AVX-512: one block in each 64-bit lane, one plane per step.
+//
+// A window is the 64 bits from a block's position on, with zeros from the block's end on. Past the first n
+// bits and the first test, a 0 stands for itself and a 1 is followed by the next test. So a test is what
+// follows the 1s of a run at the places of one parity, as in a string with escapes, and one subtraction
+// finds them all: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
+#pragma once
+#include "zfp_stream.h"
+#include "zfp_tiles.h"
+
+#if defined(__AVX512BW__)
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+constexpr uint64_t odd_places = 0xaaaaaaaaaaaaaaaa;
+
+inline uint64_t window(const uint8_t* payload, uint64_t pos, uint64_t end) {
+  if (pos >= end) return 0;
+  uint64_t shift = pos & 7, left = end - pos;
+  uint64_t w = load<uint64_t>(payload + pos / 8) >> shift;
+  w |= load<uint64_t>(payload + pos / 8 + 8) << 1 << (63 - shift);
+  return _bzhi_u64(w, left < 64 ? left : 64);
+}
+
+// A plane of any form with n < 64.
+inline uint64_t decode_long_plane(const uint8_t* payload, uint64_t& pos, uint64_t end, uint64_t& n) {
+  uint64_t plane = _bzhi_u64(window(payload, pos, end), n);
+  uint64_t at = pos + n, data = 0, got = 0, left = 63 - n, test = 1;
+  for (;;) {
+    uint64_t w = window(payload, at, end), ones = w & ~test;
+    uint64_t tests = (((ones << 1 | odd_places) - ones) ^ odd_places) ^ (ones | test);
+    uint64_t ends = tests & ~w;
+    uint64_t places = ~tests & (ends ^ (ends - 1));
+    bool cut = !ends && (w & places) >> 63;  // the last bit is a 1 whose test is not seen
+    places = _bzhi_u64(places, 64 - cut);
+    uint64_t count = _mm_popcnt_u64(places), next = _pext_u64(w, places);
+    if (!ends && count < left) {
+      data |= next << got;
+      got += count;
+      left -= count;
+      at += 64 - cut;
+      test = 0;
+      continue;
+    }
+    if (!ends || count > left) {  // the last coefficient's 1 is implied
+      next = _bzhi_u64(next, left);
+      pos = at + test + left + _mm_popcnt_u64(next);
+      uint64_t over = pos > end ? pos - end : 0;  // the scan met the end
+      data |= next << got | uint64_t(1) << ((got + left - over) & 63);
+      plane |= data << n;
+      n = 64;
+      return plane;
+    }
+    pos = at + _tzcnt_u64(ends) + 1;
+    plane |= (data | next << got) << n;
+    n += got + count;
+    return plane;
+  }
+}
+
+inline __m512i popcount64(__m512i v) {
+  const __m512i low = _mm512_set1_epi8(15);
+  const __m512i ones = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4));
+  __m512i a = _mm512_shuffle_epi8(ones, _mm512_and_si512(v, low));
+  __m512i b = _mm512_shuffle_epi8(ones, _mm512_and_si512(_mm512_srli_epi64(v, 4), low));
+  return _mm512_sad_epu8(_mm512_add_epi8(a, b), _mm512_setzero_si512());
+}
+
+// 8 blocks of a payload that has 16 bytes behind the last of them.
+struct Windows {
+  const uint8_t* payload;
+  __m512i pos, end, n = _mm512_setzero_si512();
+
+  __m512i see(__m512i from) const {  // from <= end
+    __m512i byte = _mm512_srli_epi64(from, 3), shift = _mm512_and_si512(from, _mm512_set1_epi64(7));
+    __m512i low = _mm512_srlv_epi64(_mm512_i64gather_epi64(byte, payload, 1), shift);
+    __m512i high = _mm512_sllv_epi64(_mm512_i64gather_epi64(byte, payload + 8, 1),
+                                     _mm512_sub_epi64(_mm512_set1_epi64(64), shift));
+    __m512i behind = _mm512_sllv_epi64(_mm512_set1_epi64(-1), _mm512_sub_epi64(end, from));
+    return _mm512_ternarylogic_epi64(low, high, behind, 0x54);  // (low | high) & ~behind
+  }
+
+  // Reads what precedes the planes; returns e, and in `zeros` the planes before the first that has a 1.
+  template <class W>
+  __m512i start(__m512i& zeros) {
+    using F = Format<W>;
+    const __m512i one = _mm512_set1_epi64(1);
+    __m512i head = see(pos);
+    __mmask8 some = _mm512_test_epi64_mask(head, one);
+    __m512i from = _mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(F::header)), end);
+    __m512i first = see(from);
+    __m512i lowest = _mm512_andnot_si512(first, _mm512_sub_epi64(first, one));
+    zeros = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_lzcnt_epi64(lowest));
+    __mmask8 any = _mm512_mask_cmplt_epi64_mask(some, zeros, _mm512_set1_epi64(F::bits));
+    pos = _mm512_mask_add_epi64(end, any, from, zeros);
+    return _mm512_maskz_and_epi64(some, _mm512_srli_epi64(head, 1), _mm512_set1_epi64(2 * F::bias + 1));
+  }
+
+  bool more() const { return _mm512_cmplt_epi64_mask(pos, end); }
+
+  // The next plane of each block, all zeros behind the last one.
+  void step(uint64_t* planes) {
+    const __m512i odd = _mm512_set1_epi64(odd_places), minus = _mm512_set1_epi64(-1);
+    __m512i w = see(pos);
+    __m512i test = _mm512_sllv_epi64(_mm512_set1_epi64(1), n);  // none where n = 64
+    __m512i rest = _mm512_sllv_epi64(minus, n);
+    __m512i ones = _mm512_ternarylogic_epi64(w, rest, test, 0x40);  // w & rest & ~test
+    __m512i x = _mm512_sub_epi64(_mm512_or_si512(_mm512_add_epi64(ones, ones), odd), ones);
+    x = _mm512_ternarylogic_epi64(x, ones, test, 0x1e);  // x ^ (ones | test)
+    __m512i tests = _mm512_xor_si512(x, odd);
+    __m512i ends = _mm512_andnot_si512(w, tests);
+    __m512i seen = _mm512_xor_si512(ends, _mm512_add_epi64(ends, minus));
+    __m512i places = _mm512_andnot_si512(tests, seen);
+    __mmask8 endless = _mm512_testn_epi64_mask(ends, ends) & _mm512_test_epi64_mask(rest, rest);
+    __m512i length = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_lzcnt_epi64(seen));
+    alignas(64) uint64_t from[8], at[8];
+    _mm512_store_si512(from, w);
+    _mm512_store_si512(at, places);
+    for (int lane = 0; lane < 8; lane++) planes[lane] = _pext_u64(from[lane], at[lane]);
+    if (endless) step_long(planes, endless, _mm512_add_epi64(pos, length), popcount64(places));
+    else pos = _mm512_min_epi64(_mm512_add_epi64(pos, length), end), n = popcount64(places);
+  }
+
+ private:
+  // Goes on to next_pos and next_n, except that the lanes of `which` have a plane of more than a window.
+  __attribute__((noinline)) void step_long(uint64_t* planes, uint32_t which, __m512i next_pos,
+                                           __m512i next_n) {
+    alignas(64) uint64_t old_pos[8], old_n[8], new_pos[8], new_n[8], stop[8];
+    _mm512_store_si512(old_pos, pos);
+    _mm512_store_si512(old_n, n);
+    _mm512_store_si512(new_pos, next_pos);
+    _mm512_store_si512(new_n, next_n);
+    _mm512_store_si512(stop, end);
+    for (; which; which &= which - 1) {
+      int lane = trailing_zeros(which);
+      planes[lane] = decode_long_plane(payload, old_pos[lane], stop[lane], old_n[lane]);
+      new_pos[lane] = old_pos[lane];
+      new_n[lane] = old_n[lane];
+    }
+    pos = _mm512_min_epi64(_mm512_load_si512(new_pos), end);
+    n = _mm512_load_si512(new_n);
+  }
+};
+
+// Decodes 16 blocks side by side, for one vector's chain of dependences would leave the core idle.
+template <class L>
+struct WindowCoder {
+  using W = typename lanes<L>::word;
+  using F = Format<W>;
+  static constexpr int blocks = 16, groups = blocks / lanes<L>::n;
+  int maxbits;
+
+  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
+  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
+              L* zeros) const {
+    uint8_t copy[blocks * 64 * sizeof(W) + 32];
+    payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
+    begin %= 8;
+    uint64_t from[blocks], to[blocks];
+    for (int i = 0; i < blocks; i++) {
+      from[i] = begin + uint64_t(i < count ? i : count) * maxbits;
+      to[i] = from[i] + (i < count ? maxbits : 0);
+    }
+    Windows a{payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to)};
+    Windows b{payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8)};
+    __m512i zeros_a, zeros_b, e_a = a.start<W>(zeros_a), e_b = b.start<W>(zeros_b);
+    if constexpr (groups == 2) {
+      e[0] = L(e_a), e[1] = L(e_b), zeros[0] = L(zeros_a), zeros[1] = L(zeros_b);
+      int k = 64;
+      while (k > 0 && (a.more() || b.more())) {
+        k--;
+        a.step(reinterpret_cast<uint64_t*>(&planes[0][k]));
+        b.step(reinterpret_cast<uint64_t*>(&planes[1][k]));
+      }
+      while (k > 0) k--, planes[0][k] = planes[1][k] = L{};
+    } else {
+      *e = narrow(e_a, e_b), *zeros = narrow(zeros_a, zeros_b);
+      decode_halves(a, b, *planes);
+    }
+  }
+
+ private:
+  // 32-bit words: planes in two halves, for to_planes.
+  static void decode_halves(Windows& a, Windows& b, L* planes) {
+    alignas(64) uint64_t whole[32][16];
+    int k = 32;
+    while (k > 0 && (a.more() || b.more())) {
+      k--;
+      a.step(whole[k]);
+      b.step(whole[k] + 8);
+    }
+    for (int i = 31; i >= k; i--) {
+      const L* pair = reinterpret_cast<const L*>(whole[i]);
+      planes[i] = shuffle(pair[0], pair[1], Every<2, 0>());
+      planes[i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
+    }
+    while (k > 0) k--, planes[k] = planes[k + 32] = L{};
+  }
+
+  static L narrow(__m512i a, __m512i b) {
+    return shuffle(L(a), L(b), Every<2, 0>());
+  }
+};
+
+}  // namespace zfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll
+#endif
