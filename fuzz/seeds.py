@@ -77,7 +77,9 @@ def arrays() -> Iterator[bytes]:
 
 
 def main(folder: Path) -> None:
-    inputs = {family: list(payloads(specs)) for family, specs in FAMILIES.items()} | {"arrays": list(arrays())}
+    inputs = {family: list(payloads(specs)) for family, specs in FAMILIES.items()} | {
+        "arrays": list(arrays())
+    }
     for name, seeds in inputs.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         for i, seed in enumerate(seeds):
