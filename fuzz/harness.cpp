@@ -177,7 +177,7 @@ static void decode_add_everywhere(const Header& h, int codec, const Args& args, 
     Buffer dst(wide.nbytes(), odd);
     if (wide.nbytes() && wide.nbytes() <= heap_nbytes) memset(dst.data(), 0x3c, wide.nbytes());
     const int64_t status = run(&args, payload.data, payload.nbytes, dst.data());
-    require((status == 0) == (expected == 0), "decode_add takes what decode takes");
+    require((status == 0) == (expected == 0) || !itemsize(args.dtype), "decode_add takes what decode takes");
     if (status || wide.nbytes() > heap_nbytes) continue;
     if (level == all_levels()[0]) first.copy_from(dst.data());
     require(equal_sums(wide.dtype, first, dst), "decode_add gives the same at all levels");
