@@ -20,7 +20,9 @@ static void apply(const Damage& damage, std::vector<uint8_t>& payload) {
     case 1: payload[at] = value; break;
     case 2: payload.resize(at); break;
     case 3: payload.insert(payload.begin() + at, 1 + value % 8, value); break;
-    case 4: payload.erase(payload.begin() + at, payload.begin() + std::min(payload.size(), at + 1 + value % 8)); break;
+    case 4:
+      payload.erase(payload.begin() + at, payload.begin() + std::min(payload.size(), at + 1 + value % 8));
+      break;
     case 5: payload.resize(payload.size() + 1 + value % 64); break;
     case 6:  // the fields at the start of a payload, and of its chunks
       payload[at % std::min<size_t>(payload.size(), 64)] = value;
@@ -33,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
   Header header;
   Bytes rest;
   if (!split({data, nbytes}, header, rest) || rest.nbytes < 1 + sizeof(Damage)) return 0;
-  const size_t count = 1 + rest.data[rest.nbytes - 1] % std::min<size_t>(4, (rest.nbytes - 1) / sizeof(Damage));
+  const size_t count =
+      1 + rest.data[rest.nbytes - 1] % std::min<size_t>(4, (rest.nbytes - 1) / sizeof(Damage));
   rest.nbytes -= 1 + count * sizeof(Damage);
   header.flags &= ~(HUGE_SHAPE | PARAMS_AS_THEY_ARE | SMALL_CAPACITY | SLACK_CAPACITY);
   const int codec = codec_index(header);

@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
   const Args args = arguments(header);
   decode_everywhere(header, codec, args, payload);
   const uint64_t middle = header.extra % (payload.nbytes + 1);
-  add_everywhere(header, codec, args, {payload.data, middle}, {payload.data + middle, payload.nbytes - middle});
+  add_everywhere(header, codec, args, {payload.data, middle},
+                 {payload.data + middle, payload.nbytes - middle});
   return 0;
 }

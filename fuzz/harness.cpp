@@ -224,7 +224,8 @@ void add_everywhere(const Header& h, int codec, const Args& given, Bytes a, Byte
     args = given;
     args.capacity = capacity(h, given);
     Buffer dst(args.capacity, odd);
-    const int64_t n = level->codecs[codec]->add(&args, one.data(), a.nbytes, two.data(), b.nbytes, dst.data());
+    const int64_t n =
+        level->codecs[codec]->add(&args, one.data(), a.nbytes, two.data(), b.nbytes, dst.data());
     require(n <= int64_t(args.capacity), "a sum is not longer than the capacity");
     if (expected == INT64_MIN) {
       expected = n;

@@ -14,7 +14,8 @@ static long double real_at(uint32_t dtype, const uint8_t* p, uint64_t i) {
   switch (dtype) {
     case FLOAT16: return memcpy(&h, p + 2 * i, 2), CC_LEVEL::float16_to_float(h);
     case BFLOAT16: return memcpy(&h, p + 2 * i, 2), CC_LEVEL::bfloat16_to_float(h);
-    case FLOAT32: case COMPLEX64: return memcpy(&f, p + 4 * i, 4), f;
+    case FLOAT32:
+    case COMPLEX64: return memcpy(&f, p + 4 * i, 4), f;
     default: return memcpy(&d, p + 8 * i, 8), d;
   }
 }
