@@ -82,7 +82,8 @@ def arrays() -> Iterator[bytes]:
         for k, shape in enumerate(((1300,), (30, 30), (7, 8, 9))):
             src = array(dtype, (48,), ("smooth", "wide", "steps")[(i + k) % 3])
             flags = NOISE * (i % 2) | SLACK_CAPACITY * (k % 2)
-            yield header(k, dtype, shape, flags, (bound, 0)) + src.tobytes()
+            # szp takes an absolute bound, or a relative one.
+            yield header(k, dtype, shape, flags, (0, bound) if k == 2 else (bound, 0)) + src.tobytes()
 
 
 def main(folder: Path) -> None:
