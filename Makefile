@@ -14,7 +14,7 @@ NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint format bench report clean
+.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -55,8 +55,18 @@ bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 report: $(VENV)/.bench  ## Measure in the lab and write benchmarks/REPORT.md, as root
 	python -m benchmarks.report
 
+bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those of others, one thread
+	@mkdir -p out
+	python -m benchmarks.bench_codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
+
+fuzz:  ## Fuzz the codecs' C++ code, FUZZ_SECONDS (60) for each of 18 combinations; needs clang
+	@$(MAKE) --no-print-directory -C fuzz
+
+fuzz-smoke:  ## The same for 5 seconds each, where there is clang
+	@$(MAKE) --no-print-directory -C fuzz smoke
+
 clean:  ## Remove what was built, and $(VENV)
-	rm -rf build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f compcoll/_cpu.cpp compcoll/_cpu*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -72,7 +82,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from .osu import Row
 
-__all__ = ["describe", "heading", "line", "plot"]
+__all__ = ["describe", "heading", "line", "plot", "processor"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
@@ -30,7 +30,7 @@ def describe(comm: MPI.Comm, operation: str, data: str | None, dtype: np.dtype |
         name: sys.modules[name].__version__ for name in ("mpi4py", "compcoll") if name in sys.modules
     }
     machine = {
-        "processor": _processor(), "cores": os.cpu_count(), "system": platform.platform(),
+        "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
         "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")},
     }  # fmt: skip
     return {
@@ -92,7 +92,7 @@ def _mpi_version() -> str:
     return " ".join(word for word in words if not word.endswith("Version:")) or "unknown"
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         with open("/proc/cpuinfo") as info:
             return next(entry.split(":", 1)[1].strip() for entry in info if entry.startswith("model name"))

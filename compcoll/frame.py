@@ -42,6 +42,7 @@ CHECKSUM = 1
 FALLBACK = 2
 _HEADER = struct.Struct("<4sBBBB8sQQQQQQdII")
 HEADER_NBYTES = _HEADER.size
+MAX_NBYTES = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,9 @@ def inspect(frame) -> FrameInfo:
         raise FrameError(f"unknown dtype or codec in the header: {error}") from None
     if ndim > 3 or any(d != 1 for d in dims[ndim:]):
         raise FrameError(f"{ndim} dimensions {dims} are not at most 3")
+    # With 1 in place of 0: array libraries form this product too.
+    if math.prod(max(d, 1) for d in dims) * dtype.itemsize > MAX_NBYTES:
+        raise FrameError(f"{dims} {dtype} in bytes are more than {MAX_NBYTES}")
     nbytes = math.prod(dims) * dtype.itemsize
     if payload_nbytes > nbytes:
         raise FrameError(f"payload of {payload_nbytes} bytes is larger than the array's {nbytes}")

@@ -1,0 +1,71 @@
+"""Compare the codecs with each other and with other people's: ``python -m benchmarks.bench_codecs``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from .codec_data import real, synthetic
+from .codec_measure import measure
+from .codec_output import about, markdown, replace_section, table, write_json
+from .codec_rivals import contestants, missing
+
+__all__ = ["main"]
+
+_FOLDER = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--data", "folder", default=_FOLDER, type=click.Path(path_type=Path), help="Real data.")
+@click.option("--values", default=1 << 20, type=click.IntRange(64), help="Values of a synthetic array.")
+@click.option("--repeats", default=7, type=click.IntRange(1), help="Turns of each codec, two calls each.")
+@click.option("--quick", is_flag=True, help="Small arrays and one turn: does everything work?")
+@click.option("--json", "json_path", type=_FILE, help="Write the measurements to a file.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print tables for a README instead.")
+@click.option("--readme", type=_FILE, help="Put these tables between the marks of a file.")
+@click.option("--plot", "plot_path", type=_FILE, help="Draw ratio over speed into a file, PNG, PDF or SVG.")
+def main(folder, values, repeats, quick, json_path, as_markdown, readme, plot_path) -> None:
+    """Compare codecs: ratio, error and speed on one thread, all of them in one run.
+
+    Speeds are those of calls from Python by processor time, with outputs allocated before where an interface
+    takes them; ours include the frame and its checksum.
+    """
+    notes = Console(stderr=True)
+    if quick:
+        values, repeats = min(values, 1 << 14), 1
+    inputs = [*real(folder, 1 << 16 if quick else None), *synthetic(values)]
+    if not folder.is_dir():
+        notes.print(f"no real data: there is no folder {folder}; --data names another one")
+    if absent := missing():
+        notes.print(f"not compared with {', '.join(absent)}: not installed (pip install 'compcoll[compare]')")
+    info, rows = about(repeats), []
+    with Progress(console=notes, transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("codecs", total=len(inputs) * repeats)
+        for data in inputs:
+            progress.update(task, description=data.label)
+            rows += measure(data, contestants(data.array.ndim), repeats, lambda: progress.advance(task))
+    if as_markdown:
+        click.echo(markdown(rows, info), nl=False)
+    else:
+        Console(width=None if sys.stdout.isatty() else 110).print(table(rows, info))
+    if readme:
+        replace_section(readme, markdown(rows, info))
+    if json_path:
+        write_json(rows, info, json_path)
+    if plot_path:
+        from .codec_plot import draw
+
+        draw(rows, plot_path)
+    wrong = [f"{row.codec} on {row.data}" for row in rows if not row.sound]
+    if wrong:
+        raise click.ClickException(f"wrong results: {', '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()

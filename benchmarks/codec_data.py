@@ -1,0 +1,65 @@
+"""What the codecs are compared on: real fields and tensors where they are at hand, and synthetic values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compcoll import dtypes
+
+__all__ = ["Data", "real", "synthetic"]
+
+#: Raw files: what they are called in tables, dtype, shape.
+_FILES = {
+    "vorticity.128_128_41": ("vorticity 3-D", "float32", (41, 128, 128)),
+    "vorticity.512_512": ("vorticity 2-D", "float32", (512, 512)),
+    "wmag91.float": ("wind speed 3-D", "float32", (91, 91, 91)),
+    "transformer_weights.f32": ("weights", "float32", (524288,)),
+    "transformer_gradients.f32": ("gradients", "float32", (524288,)),
+    "transformer_weights.bf16": ("weights", "bfloat16", (1048576,)),
+    "transformer_gradients.bf16": ("gradients", "bfloat16", (1048576,)),
+}
+
+
+@dataclass(frozen=True)
+class Data:
+    """An array and its name; `smooth` where neighbouring values are close."""
+
+    name: str
+    array: np.ndarray
+    smooth: bool
+
+    @property
+    def label(self) -> str:
+        dtype = self.array.dtype.name
+        return f"{self.name}, {dtype}"
+
+
+def real(folder: Path, most_nbytes: int | None = None) -> Iterator[Data]:
+    """The files that there are in a folder."""
+    for file, (name, kind, shape) in _FILES.items():
+        dtype = dtypes.BFLOAT16 if kind == "bfloat16" else np.dtype(kind)
+        if dtype is not None and (folder / file).exists():
+            array = np.fromfile(folder / file, dtype).reshape(shape)
+            yield Data(name, _start(array, most_nbytes), len(shape) > 1)
+
+
+def synthetic(n: int) -> Iterator[Data]:
+    """Four arrays of n values: waves with noise, and numbers that do not resemble each other."""
+    rng = np.random.default_rng(7)
+    waves = np.sin(np.arange(n) / 160) + 1e-5 * rng.standard_normal(n)
+    yield Data("smooth + noise", waves.astype("f4"), True)
+    yield Data("smooth + noise", waves, True)
+    yield Data("Gaussian", rng.standard_normal(n).astype("f4"), False)
+    if dtypes.BFLOAT16 is not None:
+        yield Data("normal * 0.02", (0.02 * rng.standard_normal(n)).astype(dtypes.BFLOAT16), False)
+
+
+def _start(array: np.ndarray, most_nbytes: int | None) -> np.ndarray:
+    """As many of the slowest planes, at least four, as fit."""
+    if most_nbytes is None:
+        return array
+    return np.ascontiguousarray(array[: max(4, most_nbytes // array[:1].nbytes)])

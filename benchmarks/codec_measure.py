@@ -1,0 +1,177 @@
+"""One row for each codec and array: sizes, errors, and the least time of interleaved repetitions.
+
+Times are of the processor, all threads together: on a busy machine a slow codec is interrupted in every
+call and a fast one in few, and by the clock on the wall the slow one would look slower than it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from time import process_time
+
+import numpy as np
+
+from compcoll import dtypes
+
+from .codec_data import Data
+from .codec_rivals import Contestant
+
+__all__ = ["COPY", "Row", "measure"]
+
+#: The row of the same run that says what the memory can do.
+COPY = Contestant("numpy copy", "copy", False, lambda a: _copy(a))
+
+
+@dataclass
+class Row:
+    """What a codec did to an array.
+
+    Attributes
+    ----------
+    data, codec, family : str
+    ours, smooth : bool
+    nbytes, encoded_nbytes : int
+    error : float
+        Largest absolute difference of a finite value.
+    psnr : float
+        Decibels over the range of values; infinite where all are equal.
+    sound : bool
+        Whether lossless codecs changed nothing, and bounded ones no value by more than they say.
+    encode, decode : float
+        GB of the array per second.
+    encode_gain, decode_gain : float or None
+        In multiples of the rival's, where there is one.
+    """
+
+    data: str
+    codec: str
+    family: str
+    ours: bool
+    smooth: bool
+    nbytes: int
+    encoded_nbytes: int
+    error: float
+    psnr: float
+    sound: bool
+    encode: float
+    decode: float
+    encode_gain: float | None = None
+    decode_gain: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        return self.nbytes / max(self.encoded_nbytes, 1)
+
+    def as_dict(self) -> dict:
+        """For JSON, which knows no infinity."""
+        psnr = self.psnr if math.isfinite(self.psnr) else None
+        return {**asdict(self), "ratio": self.ratio, "psnr": psnr}
+
+
+class _Run:
+    """A codec on an array, and its best times so far."""
+
+    def __init__(self, contestant: Contestant, encode: Callable, decode: Callable):
+        self.contestant, self.encode, self.decode = contestant, encode, decode
+        self.encode_seconds = self.decode_seconds = math.inf
+        self.stream: object = b""
+
+    def once(self) -> np.ndarray:
+        start = process_time()
+        self.stream = self.encode()
+        middle = process_time()
+        decoded = self.decode(self.stream)
+        end = process_time()
+        self.encode_seconds = min(self.encode_seconds, middle - start)
+        self.decode_seconds = min(self.decode_seconds, end - middle)
+        return decoded
+
+
+def measure(
+    data: Data, contestants: list[Contestant], repeats: int, tick: Callable = lambda: None
+) -> list[Row]:
+    """Rows in the order of the contestants that take such data.
+
+    Parameters
+    ----------
+    data : Data
+    contestants : list of Contestant
+    repeats : int
+        All contestants take turns so often, so that what else the machine does hits all of them.
+    tick : callable
+        Called after each turn.
+    """
+    runs = list(_runs(data.array, [COPY, *contestants]))
+    decoded = [run.once().copy() for run in runs]
+    for _ in range(repeats):
+        for run in runs:
+            # The second of two finds the caches as its own kind left them.
+            run.once()
+            run.once()
+        tick()
+    rows = [_row(data, run, values) for run, values in zip(runs, decoded, strict=True)]
+    by_name = {row.codec: row for row in rows}
+    for run, row in zip(runs, rows, strict=True):
+        rival = by_name.get(run.contestant.rival or "")
+        if rival is not None:
+            row.encode_gain, row.decode_gain = row.encode / rival.encode, row.decode / rival.decode
+    return rows
+
+
+def _runs(array: np.ndarray, contestants: list[Contestant]) -> Iterator[_Run]:
+    for contestant in contestants:
+        made = contestant.make(array)
+        if made is not None:
+            yield _Run(contestant, *made)
+
+
+def _copy(array: np.ndarray):
+    out, back = np.empty_like(array), np.empty_like(array)
+
+    def copy(src, dst):
+        np.copyto(dst, src)
+        return dst
+
+    return lambda: copy(array, out), lambda stream: copy(stream, back)
+
+
+def _row(data: Data, run: _Run, decoded: np.ndarray) -> Row:
+    array = data.array
+    error, psnr = errors(array, decoded.reshape(-1).view(array.dtype))
+    c = run.contestant
+    encoded = memoryview(run.stream).nbytes if not isinstance(run.stream, np.ndarray) else run.stream.nbytes
+    exact = array.tobytes() == decoded.tobytes()
+    encode, decode = (array.nbytes / s / 1e9 for s in (run.encode_seconds, run.decode_seconds))
+    return Row(
+        data.label, c.name, c.family, c.ours, data.smooth, array.nbytes, encoded, error, psnr,
+        _sound(run, exact, error), encode, decode,
+    )  # fmt: skip
+
+
+def _sound(run: _Run, exact: bool, error: float) -> bool:
+    if run.contestant.family in ("lossless", "copy"):
+        return exact
+    if not run.contestant.ours:
+        return True
+    from compcoll import inspect
+
+    bound = inspect(run.stream).bound
+    return math.isnan(bound) or error <= bound
+
+
+def errors(array: np.ndarray, decoded: np.ndarray) -> tuple[float, float]:
+    """Largest error and PSNR, in float64, over the values that are finite."""
+    real = dtypes.real_dtype(array.dtype)
+    x, y = (a.reshape(-1).view(real).astype(np.float64) for a in (array, decoded))
+    finite = np.isfinite(x)
+    x, y = x[finite], y[finite]
+    if not x.size:
+        return 0.0, math.inf
+    difference = np.abs(x - y)
+    mean = float(np.mean(difference**2))
+    span = float(x.max() - x.min())
+    if not mean or not span:
+        return float(difference.max()), math.inf
+    return float(difference.max()), 20 * math.log10(span) - 10 * math.log10(mean)

@@ -1,0 +1,158 @@
+"""What the comparison of codecs writes: a table for the terminal, Markdown, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from compcoll import _cpu
+
+from .codec_measure import Row
+from .output import processor
+
+__all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "table", "write_json"]
+
+BEGIN, END = "<!-- codecs:begin -->", "<!-- codecs:end -->"
+_PACKAGES = ["numpy", "zfpy", "blosc2", "zstandard", "lz4", "pcodec", "fpzip", "zipnn"]
+_TITLES = {
+    "lossless": "Lossless: ratio, and GB/s to encode / decode",
+    "fixed rate": "Fixed rate: PSNR in dB, and GB/s to encode / decode",
+    "bounded": "Error-bounded and block-scaled: ratio, PSNR in dB, and GB/s to encode / decode",
+}
+
+
+def about(repeats: int) -> dict:
+    """Machine, versions and load; the reader of a figure needs all of them."""
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return {
+        "processor": processor(), "cores": os.cpu_count(), "level": _cpu.level(), "repeats": repeats,
+        "load": os.getloadavg()[0], "versions": versions,
+    }  # fmt: skip
+
+
+def heading(info: dict) -> str:
+    """One line about the machine and one about the versions."""
+    names = ", ".join(f"{name} {number}" for name, number in info["versions"].items())
+    return (
+        f"{info['processor']}, {info['cores']} cores, {info['level']}, one thread, "
+        f"least processor time of {2 * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
+    )
+
+
+def table(rows: Sequence[Row], info: dict) -> Table:
+    """All rows, a section for each array."""
+    result = Table(title="Codecs", caption=heading(info), title_justify="left", caption_justify="left")
+    result.add_column("data / codec", no_wrap=True)
+    for name in ("ratio", "max error", "PSNR dB", "encode GB/s", "decode GB/s", "x zfpy"):
+        result.add_column(name, justify="right", no_wrap=True)
+    for data, group in groupby(rows, key=lambda row: row.data):
+        own = list(group)
+        result.add_section()
+        result.add_row(f"[bold]{data}[/], {own[0].nbytes / 1e6:.1f} MB")
+        for row in own:
+            style = "cyan" if row.ours else None
+            name = row.codec if row.sound else f"[red]{row.codec} WRONG[/]"
+            result.add_row(f"  {name}", *_cells(row), style=style)
+    return result
+
+
+def _cells(row: Row) -> list[str]:
+    gain = "" if row.encode_gain is None else f"{row.encode_gain:.1f} / {row.decode_gain:.1f}"
+    error = "0" if row.error == 0 else f"{row.error:.2g}"
+    return [f"{row.ratio:.2f}", error, _decibels(row.psnr), _speed(row.encode), _speed(row.decode), gain]
+
+
+def _decibels(psnr: float) -> str:
+    return f"{psnr:.1f}" if math.isfinite(psnr) else ""
+
+
+def _speed(gbytes: float) -> str:
+    return f"{gbytes:.{1 if gbytes >= 9.95 else 2 if gbytes >= 0.095 else 3}f}"
+
+
+def markdown(rows: Sequence[Row], info: dict, most: int = 4) -> str:
+    """A table for each family of codecs, its columns up to `most` arrays of different kinds.
+
+    A dash stands where a codec does not take such data.
+    """
+    copies = [max(row.encode, row.decode) for row in rows if row.family == "copy"]
+    copy = f"a copy by NumPy runs at {min(copies):.1f} to {max(copies):.1f} GB/s"
+    parts = [f"{heading(info).splitlines()[0]}; {copy}."]
+    for family, title in _TITLES.items():
+        own = [row for row in rows if row.family == family]
+        if own:
+            parts.append(f"**{title}**\n\n{_family_table(own, family, most)}")
+    wrong = [f"{row.codec} on {row.data}" for row in rows if not row.sound]
+    if wrong:
+        parts.append(f"Wrong results: {', '.join(wrong)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _family_table(rows: Sequence[Row], family: str, most: int) -> str:
+    columns = _headline(rows, most)
+    names = dict.fromkeys(row.codec for row in rows)
+    cells = {(row.codec, row.data): _cell(row, family) for row in rows}
+    lines = ["| codec | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    for name in names:
+        if any((name, data) in cells for data in columns):
+            ours = next(row.ours for row in rows if row.codec == name)
+            first = f"**{name}**" if ours else name
+            lines.append(
+                f"| {first} | " + " | ".join(cells.get((name, data), "-") for data in columns) + " |"
+            )
+    return "\n".join(lines)
+
+
+def _headline(rows: Sequence[Row], most: int) -> list[str]:
+    """Arrays for the columns: first one of each dtype, smooth and not, so that all kinds are seen."""
+    first: dict[tuple[bool, str], str] = {}
+    for row in rows:
+        first.setdefault((row.smooth, row.data.rpartition(", ")[2]), row.data)
+    names = dict.fromkeys(row.data for row in rows)
+    chosen = [*first.values(), *(name for name in names if name not in first.values())][:most]
+    return [name for name in names if name in chosen]
+
+
+def _cell(row: Row, family: str) -> str:
+    speeds = f"{_speed(row.encode)} / {_speed(row.decode)}"
+    if family == "lossless":
+        return f"{row.ratio:.2f}, {speeds}"
+    if family == "fixed rate":
+        gain = "" if row.encode_gain is None else f" ({row.encode_gain:.1f}x / {row.decode_gain:.1f}x)"
+        return f"{_decibels(row.psnr)}, {speeds}{gain}"
+    return f"{row.ratio:.1f}, {_decibels(row.psnr)}, {speeds}"
+
+
+def replace_section(readme: Path, text: str) -> None:
+    """Put the text between the two marks of a file; ValueError where it has not both."""
+    old = readme.read_text()
+    head, begin, rest = old.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{readme} has no lines {BEGIN} and {END}")
+    readme.write_text(f"{head}{BEGIN}\n{text}{END}{tail}")
+
+
+def write_json(rows: Sequence[Row], info: dict, path: Path) -> None:
+    """Everything that was measured."""
+    path.write_text(json.dumps({**info, "rows": [row.as_dict() for row in rows]}, indent=1, default=_plain))
+
+
+def _plain(value):
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")

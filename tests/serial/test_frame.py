@@ -1,0 +1,239 @@
+"""Frames: what a header says, and that no damaged one is taken for a sound one."""
+
+import math
+import struct
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import compcoll
+from compcoll import FrameError, _cpu, codec, dtypes
+from compcoll.frame import HEADER_NBYTES, as_bytes, inspect
+
+LAYOUT = struct.Struct("<4sBBBB8sQQQQQQdII")
+FIELDS = [
+    "magic", "version", "flags", "dtype", "ndim", "codec", "param0", "param1", "dim0", "dim1", "dim2",
+    "payload_nbytes", "bound", "checksum", "own",
+]  # fmt: skip
+ALL_DTYPES = sorted(dtypes.CODES, key=dtypes.code_of)
+SPECS = ["raw", "mpc", "lossless", "float", "zfp:rate=8", "szp:abs=1e-2", "int8", "fp8"]
+
+
+def wave(n=48, dtype="f4"):
+    return (np.sin(np.arange(n) / 7) * 9).astype(dtype)
+
+
+def compressed(spec, **options):
+    """A frame of 256 values that really is of the codec."""
+    frame = codec(spec).encode(np.rint(wave(256)), **options)
+    assert inspect(frame).codec == spec.partition(":")[0] or spec == "lossless"
+    return frame
+
+
+@pytest.fixture(params=_cpu.available_levels())
+def level(request):
+    before = _cpu.level()
+    _cpu.set_level(request.param)
+    yield request.param
+    _cpu.set_level(before)
+
+
+def fields(frame):
+    return dict(zip(FIELDS, LAYOUT.unpack_from(frame), strict=True))
+
+
+def forge(frame, **changes):
+    """The frame with other fields, and a checksum of the header that says so."""
+    values = fields(frame) | changes
+    forged = np.array(frame)
+    LAYOUT.pack_into(forged.data, 0, *values.values())
+    forged[76:80].view("<u4")[0] = _cpu.checksum(forged[:76])
+    return forged
+
+
+def test_the_layout_is_the_documented_one():
+    frame = codec("zfp:rate=8").encode(wave().reshape(6, 8))
+    got = fields(frame)
+    payload = frame[HEADER_NBYTES:]
+    assert LAYOUT.size == HEADER_NBYTES == 80
+    assert got["magic"] == b"CCF1"
+    assert (got["version"], got["flags"], got["dtype"], got["ndim"]) == (1, 1, 11, 2)
+    assert got["codec"] == b"zfp\0\0\0\0\0"
+    assert (got["param0"], got["param1"]) == (128, 0)
+    assert [got[f"dim{i}"] for i in range(3)] == [6, 8, 1]
+    assert got["payload_nbytes"] == payload.size
+    assert got["checksum"] == _cpu.checksum(payload)
+    assert got["own"] == _cpu.checksum(frame[:76])
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("dtype", ALL_DTYPES, ids=str)
+def test_shapes_and_dtypes_come_back(spec, dtype):
+    for shape in [(), (0,), (5,), (48,), (3, 0, 2), (6, 8), (2, 4, 6)]:
+        array = wave(math.prod(shape), np.float64).reshape(shape)
+        array = (abs(array) if dtype.kind == "u" else array).astype(dtype)
+        frame = codec(spec).encode(array)
+        info = inspect(frame)
+        assert (info.dtype, info.shape, info.nbytes, info.size) == (dtype, shape, array.nbytes, array.size)
+        assert info.frame_nbytes == frame.nbytes <= HEADER_NBYTES + array.nbytes
+        assert info.payload_offset == HEADER_NBYTES
+        decoded = compcoll.decode(frame)
+        assert (decoded.dtype, decoded.shape) == (dtype, shape)
+        if codec(info.codec).lossless:
+            assert info.bound == 0
+            assert decoded.tobytes() == array.tobytes()
+        else:
+            assert not info.fallback
+            error = np.abs(decoded.astype(complex) - array.astype(complex)).max(initial=0)
+            assert error <= info.bound * math.sqrt(2)  # of each part, where numbers are complex
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_flipped_bit_is_noticed(level, spec):
+    frame = compressed(spec)
+    assert compcoll.decode(frame).size == 256
+    for bit in range(8 * frame.size):
+        frame[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(FrameError):
+            compcoll.decode(frame)
+        if bit < 8 * HEADER_NBYTES:
+            with pytest.raises(FrameError):
+                inspect(frame)
+        else:
+            assert inspect(frame).payload_nbytes == frame.size - HEADER_NBYTES
+        frame[bit // 8] ^= 1 << bit % 8
+    assert compcoll.decode(frame).size == 256
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_truncation_is_noticed(spec):
+    frame = compressed(spec)
+    for nbytes in range(frame.size):
+        with pytest.raises(FrameError, match="truncated" if nbytes >= HEADER_NBYTES else "are no frame"):
+            inspect(frame[:nbytes])
+        with pytest.raises(FrameError):
+            compcoll.decode(frame[:nbytes].tobytes())
+
+
+def test_bytes_behind_the_frame_are_ignored():
+    frame = compressed("mpc")
+    longer = np.concatenate([frame, np.full(100, 0xA5, np.uint8)])
+    assert inspect(longer) == inspect(frame)
+    assert compcoll.decode(longer).tobytes() == np.rint(wave(256)).tobytes()
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, np.asarray])
+def test_any_buffer_is_a_frame(kind):
+    frame = kind(compressed("mpc").data)
+    assert inspect(frame).codec == "mpc"
+    assert compcoll.decode(frame).tobytes() == np.rint(wave(256)).tobytes()
+
+
+def test_a_strided_array_is_no_frame():
+    with pytest.raises(ValueError, match="contiguous"):
+        as_bytes(np.zeros(200, np.uint8)[::2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"magic": b"CCF2"}, "magic"),
+        ({"version": 2}, "version 2 is not 1"),
+        ({"dtype": 0}, "unknown dtype"),
+        ({"dtype": 15}, "unknown dtype"),
+        ({"dtype": 255}, "unknown dtype"),
+        ({"codec": b"\xff"}, "unknown dtype or codec"),
+        ({"codec": b"nosuch"}, "unknown codec 'nosuch'"),
+        ({"codec": b""}, "unknown codec ''"),
+        ({"codec": b"lossless"}, "not a stream"),
+        ({"ndim": 4}, "4 dimensions"),
+        ({"ndim": 0}, "0 dimensions"),
+        ({"dim1": 2}, "1 dimensions"),
+        ({"dim0": 40}, "larger than the array's 160"),
+        ({"dim0": 49}, "not a stream"),
+        ({"dim0": 2**64 - 1}, "in bytes are more than"),
+        ({"dim0": 2**62, "ndim": 3, "dim1": 2**62, "dim2": 4}, "in bytes are more than"),
+        ({"dim0": 0, "dim1": 2**63, "ndim": 2, "payload_nbytes": 0}, "in bytes are more than"),
+        ({"payload_nbytes": 2**64 - 1}, "larger than the array's 192"),
+        ({"payload_nbytes": 191}, "payload's checksum"),
+        ({"bound": -1.0}, "bound -1.0 is negative"),
+        ({"checksum": 1}, "payload's checksum"),
+    ],
+)  # fmt: skip
+def test_forged_headers_are_refused(changes, message):
+    frame = codec("raw").encode(wave())
+    assert compcoll.decode(forge(frame)).size == 48
+    with pytest.raises(FrameError, match=message):
+        compcoll.decode(forge(frame, **changes))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_random_headers_are_sound_or_refused(spec):
+    rng = np.random.default_rng(5)
+    frame = compressed(spec, checksum=False)
+    accepted = 0
+    for _ in range(400):
+        forged = frame.copy()
+        for at in rng.integers(4, 76, rng.integers(1, 4)):
+            forged[at] = rng.choice([0, 1, 2, 255, rng.integers(256), forged[at] ^ 1 << rng.integers(8)])
+        forged = forge(forged)
+        try:
+            decoded = compcoll.decode(forged)
+        except (FrameError, MemoryError):  # an array of a size that exists, but not in this machine
+            continue
+        accepted += 1
+        assert decoded.nbytes == inspect(forged).nbytes < 2**32
+    assert 0 < accepted < 400
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_random_payloads_are_decoded_or_refused(level, spec):
+    """Without its checksum a payload may be anything; the kernels answer for themselves."""
+    rng = np.random.default_rng(6)
+    for _ in range(300):
+        frame = compressed(spec, checksum=False)
+        for at in rng.integers(HEADER_NBYTES, frame.size, rng.integers(1, 5)):
+            frame[at] = rng.integers(256)
+        with suppress(FrameError):
+            decoded = compcoll.decode(frame)
+            assert (decoded.dtype, decoded.shape) == ("f4", (256,))
+
+
+def test_frames_without_a_checksum_say_so():
+    frame = codec("raw").encode(wave(), checksum=False)
+    assert inspect(frame).checksum is None
+    assert fields(frame)["flags"] == 0
+    frame[HEADER_NBYTES] ^= 1
+    assert compcoll.decode(frame).size == 48
+
+
+@pytest.mark.parametrize("carried", [0.0, 0.25])
+def test_bounds_and_what_was_carried(carried):
+    lossy = inspect(codec("szp:abs=0.5").encode(wave(), carried=carried))
+    assert lossy.bound == 0.5 + carried
+    assert not lossy.fallback
+    exact = inspect(codec("mpc").encode(wave(), carried=carried))
+    assert exact.bound == carried
+    unknown = inspect(codec("mpc").encode(wave(), carried=math.nan))
+    assert math.isnan(unknown.bound)
+
+
+def test_unrepresentable_arrays_fall_back_and_say_so():
+    array = wave()
+    array[7] = np.nan
+    for spec in ("zfp:rate=8", "int8"):
+        info = inspect(codec(spec).encode(array))
+        assert info.fallback
+        assert codec(info.codec).lossless
+        assert info.bound == 0
+    # Integers are not what a lossy codec was asked to change, and small gains are no failure.
+    assert not inspect(codec("zfp:rate=8").encode(array.view("i4"))).fallback
+
+
+def test_the_header_is_little_endian():
+    if sys.byteorder != "little":
+        pytest.skip("needs a little-endian machine to compare with")
+    frame = codec("raw").encode(np.zeros(258, np.uint8))
+    assert frame[32:40].tolist() == [2, 1, 0, 0, 0, 0, 0, 0]
