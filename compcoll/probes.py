@@ -45,8 +45,13 @@ class Probes(Engine):
         taken.fill(status)
         return True
 
-    # mpi4py's probes for objects are the same to MPI
-    probe, iprobe = Probe, Iprobe
+    # Objects are never compressed, so MPI's own probes do, but for what is open already.
+
+    def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+        return self._found_open(source, tag, status) or super().probe(source, tag, status)
+
+    def iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+        return self._found_open(source, tag, status) or super().iprobe(source, tag, status)
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
         if not self._understands():
@@ -67,18 +72,15 @@ class Probes(Engine):
         return self._replayed(taken, status).Mprobe(0, taken.tag)
 
     def mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
-        if not self._understands():
-            return super().mprobe(source, tag, status)
-        self.Probe(source, tag, status)
-        taken = self._context.inbox.take(source, tag)
+        taken = self._opened(source, tag)
         if taken is None:
             return super().mprobe(source, tag, status)
         return self._replayed(taken, status).mprobe(0, taken.tag)
 
     def improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
-        if not self._understands():
-            return super().improbe(source, tag, status)
-        return self.mprobe(source, tag, status) if self.Iprobe(source, tag) else None
+        if self._found_open(source, tag, None):
+            return self.mprobe(source, tag, status)
+        return super().improbe(source, tag, status)
 
     def recv(self, buf=None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
         taken = self._opened(source, tag)
@@ -103,6 +105,13 @@ class Probes(Engine):
         received = self._replayed(taken, status).recv(recvbuf, 0, taken.tag)
         sent.wait()
         return received
+
+    def _found_open(self, source: int, tag: int, status: MPI.Status | None) -> bool:
+        """Whether an opened message matches, which then fills the status."""
+        taken = self._context.inbox.find(source, tag) if self._context is not None else None
+        if taken is not None:
+            taken.fill(status)
+        return taken is not None
 
     def _opened(self, source: int, tag: int) -> Taken | None:
         """The opened message that a receive matches, which is no longer kept."""
