@@ -71,7 +71,8 @@ def bcast(rank: int, size: int, buf, root: int) -> Call | None:
         into = block if keeps else message.target(0)
         return _BCAST[decision.algorithm](rt, into, root, owner_exact)
 
-    return Call(message.dtype, message.nbytes, not message.nbytes, body, [message], block)
+    sample = block if rank == root else None  # what others have there is about to be overwritten
+    return Call(message.dtype, message.nbytes, not message.nbytes, body, [message], sample)
 
 
 def allgather(rank: int, size: int, sendbuf, recvbuf) -> Call | None:

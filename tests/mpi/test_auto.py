@@ -1,0 +1,87 @@
+"""codec="auto" and when="pays": what the model says is the same on all ranks, and is obeyed."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import compcoll
+from compcoll.model import profile
+from compcoll.runtime.simulated import Link
+
+N = 1 << 18
+
+
+@pytest.fixture(params=["slow", "fast"])
+def network(request, comm, tmp_path, monkeypatch):
+    """The profile that rank 0 finds: of a network that is worth compressing for, or one that is not."""
+    link = Link(1e-5, 1e7) if request.param == "slow" else Link(1e-6, 1e12)
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", link, link))
+    return request.param
+
+
+@pytest.fixture
+def smooth(comm):
+    return np.sin(np.arange(N * comm.size) * 1e-3 + comm.rank).astype("f4")
+
+
+def run(ours, comm, smooth):
+    """One call of each kind, whether it was compressed, and whether that was so on all ranks."""
+    one, many = np.random.default_rng(comm.rank).random(N, "f4"), np.empty_like(smooth)
+    if comm.rank == 0:  # only what the root of a broadcast has is looked at
+        one[:] = smooth[:N]
+    counts = [N] * comm.size
+    calls = {
+        "Alltoall": lambda: ours.Alltoall(smooth, many),
+        "Allgather": lambda: ours.Allgather(smooth[:N], many),
+        "Bcast": lambda: ours.Bcast(one),
+        "Allreduce": lambda: ours.Allreduce(smooth, many),
+        "Reduce_scatter_block": lambda: ours.Reduce_scatter_block(smooth, one),
+        "Alltoallv": lambda: ours.Alltoallv([smooth, counts], [many, counts]),
+        "Sendrecv": lambda: ours.Sendrecv(smooth[:N], (comm.rank + 1) % comm.size, 0, one),
+    }
+    found = {}
+    for name, call in calls.items():
+        call()
+        found[name] = comm.allgather(ours.report.wire_nbytes > 0 and ours.report.codec is not None)
+    return found
+
+
+@pytest.mark.parametrize("options", [{"codec": "auto"}, {"codec": "zfp:rate=8", "when": "pays"}])
+def test_pays_or_not(comm, agree, network, smooth, options):
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    fresh = comm.Dup()
+    ours = compcoll.Comm(fresh, min_nbytes=4096, **options)
+    found = run(ours, comm, smooth)
+    senders = [True] * comm.size
+    for name, compressed in found.items():
+        if name == "Bcast":  # the last rank forwards nothing
+            assert agree(any(compressed) == (network == "slow"))
+        elif network == "slow" and not (name in ("Alltoallv", "Sendrecv") and options["codec"] == "auto"):
+            assert agree(compressed == senders)
+        elif network == "fast" and name != "Sendrecv":  # which reports that it received
+            assert agree(not any(compressed))
+    fresh.Free()
+
+
+def test_results_stay_lossless(comm, agree, network, smooth):
+    fresh = comm.Dup()
+    ours = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
+    got, want = np.empty_like(smooth), np.empty_like(smooth)
+    for _ in range(3):
+        ours.Alltoall(smooth, got)
+        comm.Alltoall(smooth, want)
+        assert agree(got.tobytes() == want.tobytes())
+    fresh.Free()
+
+
+def test_links_are_measured_where_no_profile_is(comm, agree, tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "none.json"))
+    fresh = comm.Dup()
+    machine = compcoll.Comm(fresh, codec="auto")._context.advisor.machine
+    assert agree(machine.network.bandwidth > 1e6)
+    assert agree(len(set(comm.allgather(machine.as_json()))) == 1)
+    assert agree(machine.network == machine.node or MPI.COMM_WORLD.size > 1)
+    fresh.Free()
