@@ -38,6 +38,7 @@ class Engine(_Mixin):
     _rank, _size = 0, 1
     _min_nbytes = 1 << 62
     _name = ""
+    _record: Callable[[bool, float], None] | None = None
     _last: Report | tuple[str, str] = ("", "no call yet")
     calls_accelerated = 0
 
@@ -99,6 +100,9 @@ class Engine(_Mixin):
 
     def _to_mpi(self, method: Callable, *args):
         """Call mpi4py's own method; arrays of bfloat16, which it does not know, in a form that it does."""
+        record, self._record = self._record, None
+        if record is not None:
+            return self._timed(record, method, *args)
         try:
             return method(*args)
         except BufferError:
@@ -106,6 +110,13 @@ class Engine(_Mixin):
             if all(a is b for a, b in zip(args, specs, strict=True)):
                 raise
             return method(*(bfloat16_sum() if a is MPI.SUM else a for a in specs))
+
+    def _timed(self, record: Callable[[bool, float], None], method: Callable, *args):
+        """`_to_mpi`, whose time the model wants to know."""
+        start = perf_counter()
+        result = self._to_mpi(method, *args)
+        record(False, perf_counter() - start)
+        return result
 
     # -- the way through compcoll
 
@@ -121,8 +132,12 @@ class Engine(_Mixin):
         if decision.codec is None or call.empty:
             self._last = (op, "there is nothing to send" if call.empty else decision.reason)
             return False
+        record, self._record = self._record, None
+        start = perf_counter()
         self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact))
         call.finish()
+        if record is not None:
+            record(True, perf_counter() - start)
         return True
 
     def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Call | None], *args) -> bool:
@@ -141,7 +156,9 @@ class Engine(_Mixin):
         context = self._context
         decision = self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, context.link)
         if decision.ask and decision.codec is not None:
-            decision = context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
+            decision, self._record = context.advisor.decide(
+                op, call.dtype, call.nbytes, decision, call.sample
+            )
         if decision.codec is not None and decision.algorithm == "compressed":
             agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
             decision = replace(decision, codec=agreed)

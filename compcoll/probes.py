@@ -47,8 +47,10 @@ class Probes(Engine):
 
     # Objects are never compressed, so MPI's own probes do, but for what is open already.
 
-    def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
-        return self._found_open(source, tag, status) or super().probe(source, tag, status)
+    def probe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
+        return True if self._found_open(source, tag, status) else super().probe(source, tag, status)
 
     def iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
         return self._found_open(source, tag, status) or super().iprobe(source, tag, status)

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll.model import profile
+from compcoll.model.ask import TRIALS
 from compcoll.runtime.simulated import Link
 
 N = 1 << 18
@@ -46,6 +47,28 @@ def run(ours, comm, smooth):
         call()
         found[name] = comm.allgather(ours.report.wire_nbytes > 0 and ours.report.codec is not None)
     return found
+
+
+def test_what_calls_took_decides(comm, agree, smooth, tmp_path, monkeypatch):
+    """The model hopes, the clock says no: memory is faster than any codec."""
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    fresh = comm.Dup()
+    ours, got = compcoll.Comm(fresh, codec="auto", min_nbytes=4096), np.empty_like(smooth)
+    reports = []
+    for _ in range(2 * TRIALS + 2):
+        ours.Alltoall(smooth, got)
+        reports.append(ours.report)
+    tried = [report.accelerated for report in reports]
+    assert agree(tried[: 2 * TRIALS] == [True, False] * TRIALS)
+    assert agree("on trial" in reports[0].reason)
+    assert agree("measured" in reports[-1].reason)
+    assert agree(len(set(comm.allgather(tuple(tried)))) == 1)
+    assert agree(tried[-2] == tried[-1])
+    fresh.Free()
 
 
 @pytest.mark.parametrize("options", [{"codec": "auto"}, {"codec": "zfp:rate=8", "when": "pays"}])
