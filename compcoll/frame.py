@@ -97,13 +97,23 @@ def pack_header(
     """Write the header in front of the payload that is already in ``frame``."""
     end = HEADER_NBYTES + payload_nbytes
     value = _cpu.checksum(frame[HEADER_NBYTES:end]) if checksum else 0
+    frame[:HEADER_NBYTES] = np.frombuffer(
+        header_bytes(codec, dtype, shape, params, bound, checksum, fallback, payload_nbytes, value), np.uint8
+    )
+    frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
+
+
+def header_bytes(
+    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int], bound: float,
+    checksum: bool, fallback: bool = False, payload_nbytes: int = 0, value: int = 0,
+) -> bytes:  # fmt: skip
+    """A header without its own checksum."""
     flags = (CHECKSUM if checksum else 0) | (FALLBACK if fallback else 0)
     dims = (*shape, 1, 1, 1)[:3]
-    _HEADER.pack_into(
-        frame.data, 0, MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
+    return _HEADER.pack(
+        MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
         *params, *dims, payload_nbytes, bound, value, 0,
     )  # fmt: skip
-    frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
 
 
 def inspect(frame) -> FrameInfo:

@@ -1,0 +1,113 @@
+"""The kernels of csrc/cuda: their names, arguments and launches, the same for CuPy and for the tests' executor.
+
+A codec on a device is a list of kernels that run one after the other on the same jobs. What has none here
+is done by the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from compcoll import dtypes
+
+__all__ = ["CTA", "HEADER", "JOB", "RESULT", "SOURCES", "Kernel", "all_kernels", "decoders", "encoders", "fits"]
+
+#: Threads of a block, CC_CTA of csrc/cuda/job.cuh.
+CTA = 128
+
+#: struct Job and struct Result of csrc/cuda/job.cuh.
+JOB = np.dtype([
+    ("src", "<u8"), ("dst", "<u8"), ("n", "<u8"), ("nbytes", "<u8"), ("params", "<u8", 2),
+    ("result", "<u8"), ("scratch", "<u8"),
+])  # fmt: skip
+RESULT = np.dtype([
+    ("nbytes", "<i8"), ("bound", "<f8"), ("bad", "<u4"), ("checksum", "<u4"), ("extent", "<u8", 3),
+    ("params", "<u8", 2),
+])  # fmt: skip
+#: A header's place in a batch, 80 bytes and a gap.
+HEADER = np.dtype("V96")
+
+#: Files of csrc/cuda, each one module.
+SOURCES = ("frame", "zfp", "blockscale")
+
+_TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
+_SCALED = ("int8", "int4", "fp8")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel and how much of a job a block of threads takes.
+
+    Attributes
+    ----------
+    module : str
+        Its file in csrc/cuda.
+    name : str
+    per_cta : int
+        Values (for ``checksum`` bytes) that a block of threads handles in one go; 0: one thread does all.
+    """
+
+    module: str
+    name: str
+    per_cta: int
+
+    def grid(self, size: int, most: int) -> int:
+        """Blocks of threads for a job of ``size``, at most ``most``: they go on in strides."""
+        return min(max(-(-size // self.per_cta), 1), most) if self.per_cta else 1
+
+
+CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
+SEAL = Kernel("frame", "seal", 0)
+
+
+def fits(codec: str, dtype: np.dtype, ndim: int) -> bool:
+    """Whether a device has kernels for this."""
+    return dtype in dtypes.FLOATS and (codec in _SCALED or (codec == "zfp" and ndim <= 1))
+
+
+def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
+    """The kernels that encode, in order; the last one sets the result's size and bound."""
+    kind = _TYPES[dtypes.code_of(dtype)]
+    if codec == "zfp":
+        words = _words(kind, params[0])
+        return [
+            Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
+            Kernel("zfp", f"zfp_finish_{kind}", 0),
+        ]
+    return [
+        Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
+        Kernel("blockscale", f"{codec}_finish_{kind}", 0),
+    ]
+
+
+def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool) -> list[Kernel]:
+    """The kernels that decode, or decode and add, in order."""
+    kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
+    if codec == "zfp":
+        return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+    return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
+
+
+def all_kernels() -> list[Kernel]:
+    """Every kernel there is."""
+    found = {CHECKSUM: None, SEAL: None}
+    for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
+        bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
+        uses = [("zfp", (words * bits, 0)) for words in (1, 2, 4)] + [(name, (64, 0)) for name in _SCALED]
+        for codec, params in uses:
+            kernels = encoders(codec, dtype, params)
+            kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
+            found.update(dict.fromkeys(kernels))
+    return list(found)
+
+
+def _words(kind: str, maxbits: int) -> int:
+    """Words that hold a block; there is no kernel for 3."""
+    words = (maxbits - 1) // (64 if kind == "f64" else 32) + 1
+    return 4 if words == 3 else words
+
+
+def _per_warp(params: tuple[int, int]) -> int:
+    return max(params[0] & 0xFFFFFFFF, 1)

@@ -1,0 +1,89 @@
+"""The device of the tests: the kernels of csrc/cuda on the CPU, through csrc/cuda/executor.h."""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from compcoll.devices.kernels import CTA
+from compcoll.devices.nvrtc import root
+
+FLAGS = [
+    "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
+    "-DCC_LEVEL=device", "-Wall", "-Wno-unknown-pragmas", "-Werror",
+]  # fmt: skip
+GUARD = 256
+
+
+def build() -> Path:
+    """Compile the executor once for each state of the sources; None without a compiler for x86."""
+    compiler = shutil.which(os.environ.get("CXX", "g++"))
+    if compiler is None or os.uname().machine != "x86_64":
+        return None
+    sources = sorted(p for p in root().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
+    key = hashlib.sha256(" ".join([compiler, *FLAGS]).encode())
+    for path in sources:
+        key.update(path.read_bytes())
+    cache = Path(tempfile.gettempdir()) / f"compcoll-executor-{os.getuid()}"
+    cache.mkdir(mode=0o700, exist_ok=True)
+    library = cache / f"{key.hexdigest()[:20]}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as scratch:
+            made = Path(scratch) / "executor.so"
+            command = [compiler, *FLAGS, str(root() / "cuda" / "executor.cpp"), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            made.replace(library)
+    return library
+
+
+class Memory:
+    """Bytes at a multiple of 16 (plus ``shift``), poisoned, with guards on both sides."""
+
+    def __init__(self, nbytes: int, shift: int = 0):
+        whole = np.full(nbytes + 2 * GUARD + 32, 0xA5, np.uint8)
+        start = GUARD + (-(whole.ctypes.data + GUARD)) % 16 + shift
+        self._outside = whole[:start], whole[start + nbytes :]
+        self.data = whole[start : start + nbytes]
+        self.address = self.data.ctypes.data
+
+    def untouched(self) -> bool:
+        """Whether nobody wrote past an end."""
+        return all((part == 0xA5).all() for part in self._outside)
+
+
+class Control:
+    def __init__(self, nbytes: int):
+        self.memory = Memory(nbytes)
+        self.host = np.zeros(nbytes, np.uint8)
+        self.address = self.memory.address
+
+
+class Executor:
+    """`compcoll.devices.batch.Launcher` on the CPU."""
+
+    def __init__(self, library: Path, max_grid: int = 6):
+        self.library = ctypes.CDLL(str(library))
+        self.max_grid = max_grid
+        self.launched: list[str] = []
+
+    def control(self, nbytes: int) -> Control:
+        return Control(nbytes)
+
+    def upload(self, control: Control) -> None:
+        control.memory.data[:] = control.host
+
+    def download(self, control: Control, nbytes: int) -> None:
+        assert control.memory.untouched()
+        control.host[:nbytes] = control.memory.data[:nbytes]
+
+    def launch(self, kernel, grid, jobs) -> None:
+        self.launched.append(kernel.name)
+        function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
+        flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
+        self.library.executor_launch(function, *grid, CTA, ctypes.c_void_p(jobs), int(flush))
