@@ -33,6 +33,8 @@ HEADER = np.dtype("V96")
 SOURCES = ("frame", "zfp", "blockscale")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
+#: Block sizes that have an encoder of their own.
+_EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
 
 
@@ -71,7 +73,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
     """The kernels that encode, in order; the last one sets the result's size and bound."""
     kind = _TYPES[dtypes.code_of(dtype)]
     if codec == "zfp":
-        words = _words(kind, params[0])
+        exact = (kind, params[0]) in _EXACT
+        words = f"{params[0]}bit" if exact else _words(kind, params[0])
         return [
             Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
             Kernel("zfp", f"zfp_finish_{kind}", 0),
@@ -95,7 +98,8 @@ def all_kernels() -> list[Kernel]:
     found = {CHECKSUM: None, SEAL: None}
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
-        uses = [("zfp", (words * bits, 0)) for words in (1, 2, 4)] + [(name, (64, 0)) for name in _SCALED]
+        sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
+        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in _SCALED]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)

@@ -5,8 +5,6 @@
 #include "frame.cu"
 #include "zfp.cu"
 
-extern "C" char __start_cc_shared[], __stop_cc_shared[];
-
 // Runs a kernel on one job array. flush: whether float operators flush subnormals; no kernel of float64 may
 // be run so, because the processor would flush those too.
 extern "C" __attribute__((visibility("default"))) void executor_launch(
@@ -22,7 +20,6 @@ extern "C" __attribute__((visibility("default"))) void executor_launch(
   for (unsigned y = 0; y < grid_y; y++)
     for (unsigned x = 0; x < grid_x; x++) {
       block_index = {x, y};
-      memset(__start_cc_shared, 0xa5, size_t(__stop_cc_shared - __start_cc_shared));
       run_block();
     }
   _mm_setcsr(mode);

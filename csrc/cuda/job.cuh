@@ -83,6 +83,12 @@ struct Choice<false, A, B> {
   using type = B;
 };
 
+template <bool first, class A, class B>
+CC_HD const auto& choose(const A& a, const B& b) {
+  if constexpr (first) return a;
+  else return b;
+}
+
 CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>(p) % to == 0; }
 
 }  // namespace cuda
@@ -93,5 +99,6 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
 #define CC_KERNEL(name, ...)                                                                              \
   extern "C" __global__ void __launch_bounds__(CC_CTA) name(const compcoll::CC_LEVEL::cuda::Job* jobs) {  \
     using namespace compcoll::CC_LEVEL::cuda;                                                             \
-    __VA_ARGS__(jobs[blockIdx.y]);                                                                        \
+    const Job job = jobs[blockIdx.y];                                                                     \
+    __VA_ARGS__(job);                                                                        \
   }

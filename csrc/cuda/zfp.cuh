@@ -5,6 +5,7 @@
 #include "../cpu/zfp_extent.h"
 #include "../zfp_quads.h"
 #include "job.cuh"
+#include "zfp_short.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -13,15 +14,16 @@ namespace cuda {
 using namespace zfp;
 
 __constant__ constexpr QuadTables quad_source = make_quad_tables();
+__constant__ constexpr ShortTable short_source = make_short_table();
 
-// The look-up tables in shared memory; those that encode are 32 words, one in each bank.
-CC_HD const QuadTables& shared_tables() {
-  constexpr uint32_t n = sizeof(QuadTables) / 4;
+// A table's copy in shared memory, where the lanes of a warp can read different entries at once.
+template <class Table>
+CC_HD const Table& shared_table(const Table& source) {
+  constexpr uint32_t n = sizeof(Table) / 4;
   __shared__ uint32_t words[n];
-  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA)
-    words[i] = reinterpret_cast<const uint32_t*>(&quad_source)[i];
+  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) words[i] = reinterpret_cast<const uint32_t*>(&source)[i];
   __syncthreads();
-  return *reinterpret_cast<const QuadTables*>(words);
+  return *reinterpret_cast<const Table*>(words);
 }
 
 struct Line {
@@ -36,12 +38,12 @@ struct Line {
 };
 
 // Behind the end of the array stands what zfp pads with.
-template <class E, class L>
+template <class E, bool whole, class L>
 CC_HD void load_block(const Job& job, uint64_t block, bool packed, L* a) {
   using S = typename E::Stored;
   const S* p = reinterpret_cast<const S*>(job.src) + 4 * block;
   uint64_t left = 4 * block < job.n ? job.n - 4 * block : 0;
-  if (packed && left >= 4) {
+  if (whole || (packed && left >= 4)) {
     auto row = *reinterpret_cast<const Pack<S, 4>*>(p);
     for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(row.v[i]);
   } else {
@@ -80,20 +82,11 @@ CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
   return keep < 32 ? word & ((1u << keep) - 1) : word;
 }
 
-// The words of 32 blocks, N each, as one bit string: by way of shared memory unless a block is a word or two.
+// The words of 32 blocks, N each, as one bit string.
 template <int N>
-CC_HD void store_words(uint32_t* stream, uint64_t first, const Line& line, uint32_t* word) {
+CC_HD void pack_words(uint32_t* stream, uint64_t first, const Line& line, const uint32_t* word) {
   __shared__ uint32_t shared[CC_WARPS][N + 1][32];
   const uint32_t lane = lane_id(), maxbits = line.maxbits;
-  if (maxbits == 32) {
-    if (first + lane < line.words) stream[first + lane] = word[0];
-    return;
-  }
-  if (maxbits == 64 && N >= 2) {
-    if (first + lane < line.blocks)
-      reinterpret_cast<Pack<uint32_t, 2>*>(stream)[first + lane] = {{word[0], word[1 % N]}};
-    return;
-  }
   auto rows = shared[threadIdx.x / 32];
   for (uint32_t i = 0; i < N; i++) rows[i][lane] = cut(word[i], i, maxbits);
   rows[N][lane] = 0;
@@ -113,6 +106,14 @@ CC_HD void store_words(uint32_t* stream, uint64_t first, const Line& line, uint3
   __syncwarp();
 }
 
+// The same for blocks of N words exactly, which need no packing. all: whether there are 32 of them.
+template <int N>
+CC_HD void store_words(uint32_t* stream, uint64_t block, bool all, const Line& line, const uint32_t* word) {
+  Pack<uint32_t, N> row;
+  for (int i = 0; i < N; i++) row.v[i] = word[i];
+  if (all || N * block < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
+}
+
 template <int N>
 CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
   const uint32_t maxbits = line.maxbits;
@@ -130,35 +131,57 @@ CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, 
   }
 }
 
-template <class E, int NW>
+// Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
+// to that. whole: all of their values are there and can be loaded at once.
+template <class E, int N, bool exact, bool whole, class Table>
+CC_HD void encode_group(const Job& job, const Line& line, uint64_t first, bool packed, const Table& table,
+                        Extent<typename E::Word>& extent) {
+  using L = typename E::Word;
+  const uint64_t block = first + lane_id();
+  L a[4], magnitude = 0, k;
+  load_block<E, whole>(job, block, packed, a);
+  for (int i = 0; i < 4; i++) {
+    L m = a[i] & L(~L(0) >> 1);
+    magnitude = m > magnitude ? m : magnitude;
+  }
+  extent.add_magnitude(magnitude);
+  L e = exponent(magnitude), scale = quantise_scale(e);
+  for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
+  transform_forward<1>(a);
+  for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
+  const L header = magnitude != 0 ? e + e + 1 : L(0);
+  const uint32_t maxbits = exact ? 32 * N : line.maxbits;
+  uint32_t out[N] = {};
+  if constexpr (N <= 2) {
+    out[0] = uint32_t(header);
+    k = encode_short<N>(a, magnitude == 0, maxbits, table.entry, out);
+  } else {
+    L words[N * 4 / sizeof(L)] = {header};
+    to_planes<1>(a);
+    k = encode_quads<N * 4 / sizeof(L)>(a, L(magnitude != 0 ? 0 : 4), int(maxbits), table, words);
+    for (int i = 0; i < N; i++) out[i] = uint32_t(words[i * 4 / sizeof(L)] >> (32 * i % (8 * sizeof(L))));
+  }
+  extent.template add_error<1>(e, k, magnitude);
+  auto stream = reinterpret_cast<uint32_t*>(job.dst);
+  if constexpr (exact) store_words<N>(stream, block, whole, line, out);
+  else pack_words<N>(stream, first, line, out);
+}
+
+// NW: words of E that hold a block.
+template <class E, int NW, bool exact>
 CC_HD void zfp_encode(const Job& job) {
   using L = typename E::Word;
-  constexpr int halves = sizeof(L) / 4;
+  constexpr int N = NW * sizeof(L) / 4;
   const Line line(job);
   if (4 * line.words > job.nbytes + slack) return;
-  const QuadTables& tables = shared_tables();
+  const auto& table = shared_table(choose<N <= 2>(short_source, quad_source));
   const bool packed = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16);
+  const uint64_t whole = packed ? job.n / 128 * 32 : 0, stride = 32 * warp_count();
+  uint64_t first = 32 * warp_id();
   Extent<L> extent;
-  for (uint64_t first = 32 * warp_id(); first < line.blocks; first += 32 * warp_count()) {
-    L a[4], words[NW] = {}, magnitude = 0;
-    load_block<E>(job, first + lane_id(), packed, a);
-    for (int i = 0; i < 4; i++) {
-      L m = a[i] & L(~L(0) >> 1);
-      magnitude = m > magnitude ? m : magnitude;
-    }
-    extent.add_magnitude(magnitude);
-    L e = exponent(magnitude), scale = quantise_scale(e);
-    for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
-    transform_forward<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
-    to_planes<1>(a);
-    words[0] = magnitude != 0 ? e + e + 1 : L(0);
-    L k = encode_quads<NW>(a, L(magnitude != 0 ? 0 : 4), int(line.maxbits), tables, words);
-    extent.template add_error<1>(e, k, magnitude);
-    uint32_t out[NW * halves];
-    for (int i = 0; i < NW * halves; i++) out[i] = uint32_t(words[i / halves] >> (32 * (i % halves)));
-    store_words<NW * halves>(reinterpret_cast<uint32_t*>(job.dst), first, line, out);
-  }
+  for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, true, table, extent);
+  for (; first < line.blocks; first += stride)
+    encode_group<E, N, exact, false>(job, line, first, packed, table, extent);
   note_max(&job.result->extent[0], extent.largest);
   note_max(&job.result->extent[1], extent.smallest);
   note_max(&job.result->extent[2], extent.key);
@@ -186,7 +209,7 @@ CC_HD void zfp_decode(const Job& job) {
   using L = typename E::Word;
   using F = Format<L>;
   constexpr int halves = sizeof(L) / 4;
-  const QuadTables& tables = shared_tables();
+  const QuadTables& tables = shared_table(quad_source);
   const Line line(job);
   const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
   for (uint64_t block = thread_id(); block < line.blocks; block += thread_count()) {
