@@ -95,6 +95,7 @@ CC_HD void scaled_encode(const Job& job) {
     if (lane_id() == 0) scales[b] = bits;
     const uint32_t key = layout.stochastic ? blockscale_key(job.params[1], bits, b) : 0;
     const double lift = S::lift(scale), top = T::widen(scale) * lift, inverse = most ? Q::limit / top : 0;
+#pragma unroll 1  // what is unrolled does not fit into the registers that the division above leaves
     for (uint64_t j = lane_id(); j < layout.block; j += 32) {
       const uint64_t i = at + j;
       double v = i < job.n ? T::widen(T::value(x[i])) : 0;

@@ -35,8 +35,8 @@ template <int N, class L>
 CC_HD L encode_short(L* u, bool zero, uint32_t maxbits, const uint32_t* table, uint32_t* out) {
   constexpr uint32_t header = zfp::Format<L>::header, bits = 8 * sizeof(L);
   constexpr uint32_t end = 32 * N;  // pos has this bit as soon as the block is full, because no code has 32
-  // A plane takes 2 bits at least behind the first 1.
-  constexpr int most = int(end - header) / 2 + 1, groups = most / 4 + 1 < int(bits) / 4 ? most / 4 + 1 : bits / 4;
+  // The first plane with a 1 takes 3 bits at least, those that follow 2.
+  constexpr int most = int(end - header - 2) / 2 + 1, groups = (most + 3) / 4;
   const uint32_t room = maxbits - header, begin = end - room;
   // Planes above the first 1 are a 0 each.
   uint32_t zeros = leading_zeros(u[0] | u[1] | u[2] | u[3]);
