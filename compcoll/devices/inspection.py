@@ -39,8 +39,8 @@ class Figures:
     instructions : int or None
         All that there are; None without a disassembler.
     loop : int or None
-        Those on the longest way through its longest loop, loops within taken once: for zfp, what a block
-        takes that needs every plane which can be.
+        Those on the longest way through its main loop, which is the longest of those with loads of 16 bytes
+        or, without them, of all: for zfp, what a block takes that has every plane which can be.
     """
 
     kernel: str
@@ -115,13 +115,14 @@ def _disassemble(tool: str, cubin: bytes) -> dict[str, tuple[int, int]]:
 
 
 def _longest_loop(code: list[str], labels: dict[str, int]) -> int:
-    """Instructions on the longest way through the longest loop, loops within taken once."""
-    loops = [(0, 0, 0)]
+    """Instructions on the longest way through the main loop, loops within taken once."""
+    loops = [(False, 0, 0, 0)]
     for last, text in enumerate(code):
         first = _target(text, labels)
         if first is not None and first < last:  # a branch to itself pads the end
-            loops.append((last - first, first, last))
-    _, first, last = max(loops)
+            wide = any(re.search(r"\bLDG?\.E\S*\.128", line) for line in code[first:last])
+            loops.append((wide, last - first, first, last))
+    _, _, first, last = max(loops)
     longest = [0] * (len(code) + 1)
     for i in range(last, first - 1, -1):
         target = _target(code[i], labels)

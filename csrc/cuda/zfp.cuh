@@ -39,11 +39,11 @@ struct Line {
 
 // Behind the end of the array stands what zfp pads with.
 template <class E, bool whole, class L>
-CC_HD void load_block(const Job& job, uint64_t block, bool packed, L* a) {
+CC_HD void load_block(const Job& job, uint64_t block, L* a) {
   using S = typename E::Stored;
   const S* p = reinterpret_cast<const S*>(job.src) + 4 * block;
   uint64_t left = 4 * block < job.n ? job.n - 4 * block : 0;
-  if (whole || (packed && left >= 4)) {
+  if constexpr (whole) {
     auto row = *reinterpret_cast<const Pack<S, 4>*>(p);
     for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(row.v[i]);
   } else {
@@ -132,14 +132,14 @@ CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, 
 }
 
 // Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
-// to that. whole: all of their values are there and can be loaded at once.
+// to that. whole: all of their values are there, and a block's can be loaded at once.
 template <class E, int N, bool exact, bool whole, class Table>
-CC_HD void encode_group(const Job& job, const Line& line, uint64_t first, bool packed, const Table& table,
+CC_HD void encode_group(const Job& job, const Line& line, uint64_t first, const Table& table,
                         Extent<typename E::Word>& extent) {
   using L = typename E::Word;
   const uint64_t block = first + lane_id();
   L a[4], magnitude = 0, k;
-  load_block<E, whole>(job, block, packed, a);
+  load_block<E, whole>(job, block, a);
   for (int i = 0; i < 4; i++) {
     L m = a[i] & L(~L(0) >> 1);
     magnitude = m > magnitude ? m : magnitude;
@@ -175,13 +175,11 @@ CC_HD void zfp_encode(const Job& job) {
   const Line line(job);
   if (4 * line.words > job.nbytes + slack) return;
   const auto& table = shared_table(choose<N <= 2>(short_source, quad_source));
-  const bool packed = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16);
-  const uint64_t whole = packed ? job.n / 128 * 32 : 0, stride = 32 * warp_count();
+  const uint64_t whole = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16) ? job.n / 128 * 32 : 0, stride = 32 * warp_count();
   uint64_t first = 32 * warp_id();
   Extent<L> extent;
-  for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, true, table, extent);
-  for (; first < line.blocks; first += stride)
-    encode_group<E, N, exact, false>(job, line, first, packed, table, extent);
+  for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, table, extent);
+  for (; first < line.blocks; first += stride) encode_group<E, N, exact, false>(job, line, first, table, extent);
   note_max(&job.result->extent[0], extent.largest);
   note_max(&job.result->extent[1], extent.smallest);
   note_max(&job.result->extent[2], extent.key);
