@@ -114,3 +114,121 @@ def test_bytes_are_those_of_the_cpu(device, name, dtype):
 def test_addresses_that_are_not_multiples_of_16(device, name, dtype):
     arrays = [values(dtype, n, n) for n in (5, 64, 301)]
     check(device, name, arrays, shift=dtypes.real_dtype(dtype).itemsize)
+
+
+@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=13", "int8", "int4", "fp8"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_what_a_codec_cannot_carry_is_refused_alone(device, name, dtype):
+    """Every array of a batch has its own answer."""
+    real = dtypes.real_dtype(dtype)
+    arrays = [values(dtype, 200, seed) for seed in range(5)]
+    for array, bad in zip(arrays, (np.nan, np.inf, -np.inf), strict=False):
+        array.view(real)[137] = bad
+    if name.startswith("zfp") and real.itemsize == 4:
+        arrays[3].view(real)[4:8] = 2.0**-99
+    frames, results = encode(device, name, arrays)
+    expected = [inspect(codec(name).encode(a)) for a in arrays]
+    assert results["nbytes"][:3].tolist() == [_cpu.NONFINITE] * 3
+    if expected[3].fallback:
+        assert frames[3] == _cpu.UNREPRESENTABLE
+    assert same(frames[4], codec(name).encode(arrays[4]))
+
+
+@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=29", "int8", "int4:block=32", "fp8"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_random_bit_patterns(device, name, dtype):
+    """Of every exponent, subnormals too."""
+    rng = np.random.default_rng(7)
+    real = dtypes.real_dtype(dtype)
+    mantissa = dtypes.BFLOAT16 is not None and real == dtypes.BFLOAT16 and 7 or np.finfo(real).nmant
+    arrays = []
+    for top in range(0, 8 * real.itemsize - 1 - mantissa):
+        words = rng.integers(0, 2**63, 200, np.uint64) >> np.uint64(64 - (mantissa + top + 1))
+        words |= rng.integers(0, 2, 200, np.uint64) << np.uint64(8 * real.itemsize - 1)
+        x = words.astype(f"u{real.itemsize}").view(real)
+        arrays.append(np.where(np.isfinite(x), x, real.type(1)).astype(real).view(dtype))
+    check(device, name, arrays)
+
+
+def test_the_checksum_of_any_bytes_at_any_address(device):
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(0, 256, n, np.uint8) for n in (1, 2, 3, 4, 7, 16, 63, 64, 65, 4099)]
+    for shift in (0, 1, 4, 15):
+        memories = [place(a, shift) for a in arrays]
+        made = batch.Batch(device, len(arrays))
+        made.sums["src"], made.sums["nbytes"] = [m.address for m in memories], [a.size for a in arrays]
+        device.upload(made.memory)
+        made.launch(kernels.CHECKSUM, made.sums, 3, "nbytes")
+        made.finish()
+        assert made.results["checksum"].tolist() == [_cpu.checksum(a) for a in arrays]
+
+
+@pytest.mark.parametrize("name", ["zfp:rate=8", "int8"])
+def test_a_damaged_payload_is_noticed(device, name):
+    frames = [codec(name).encode(values(np.dtype("f4"), 300, seed)) for seed in range(3)]
+    frames[1][HEADER_NBYTES + 33] ^= 4
+    _, problems = decode(device, frames)
+    assert problems[0] is None
+    assert problems[2] is None
+    assert "damaged" in problems[1]
+
+
+@pytest.mark.parametrize("name", ["int8", "int4", "fp8"])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("scale", [-1.0, np.inf, -np.inf, np.nan])
+def test_a_scale_that_is_none_is_refused(device, name, dtype, scale):
+    frames = [codec(name).encode(values(np.dtype(dtype), 300), checksum=False) for _ in range(2)]
+    frames[1][HEADER_NBYTES:].view(np.uint8)[: 2 * np.dtype(dtype).itemsize].view(dtype)[1] = scale
+    _, problems = decode(device, frames)
+    assert problems[0] is None
+    assert "not a stream" in problems[1]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_any_payload_is_decoded_within_bounds(device, name):
+    """Whatever its bytes are; `Memory` notices what is written outside."""
+    rng = np.random.default_rng(1)
+    for dtype in ("f2", "f4", "f8"):
+        frames = [codec(name).encode(values(np.dtype(dtype), n), checksum=False) for n in (130, 517)]
+        frames = [f for f in frames if inspect(f).codec == codec(name).name]
+        for frame in frames:
+            payload = frame[HEADER_NBYTES:]
+            payload[:] = rng.integers(0, 256, payload.size, np.uint8)
+        if frames:
+            decode(device, frames)
+
+
+def test_sizes_that_no_encoder_writes_are_refused():
+    for name in ("zfp:rate=8", "int8", "int4:block=32", "fp8"):
+        info = inspect(codec(name).encode(values(np.dtype("f4"), 301)))
+        assert batch.size_is_sound(info)
+        for change in ({"payload_nbytes": info.payload_nbytes - 4}, {"params": (info.params[0] + 1, 0)}):
+            import dataclasses
+
+            assert not batch.size_is_sound(dataclasses.replace(info, **change)), (name, change)
+
+
+def test_every_kernel_is_launched_by_its_name(device):
+    for kernel in kernels.all_kernels():
+        assert device.library[kernel.name]
+
+
+def test_sources_are_one_text():
+    from compcoll.devices.nvrtc import source
+
+    for name in kernels.SOURCES:
+        text = source(name)
+        assert '#include "' not in text
+        assert text.count("struct Job {") == 1
+
+
+def test_the_compiler_for_gpus_takes_the_kernels():
+    from compcoll.devices.inspection import inspect as look
+    from compcoll.devices.nvrtc import Unavailable
+
+    try:
+        found = {f.kernel: f for f in look("frame", "sm_90")}
+    except Unavailable as error:
+        pytest.skip(str(error))
+    assert set(found) == {"checksum", "seal"}
+    assert all(f.registers > 0 and f.spilled == 0 for f in found.values())
