@@ -150,6 +150,17 @@ def test_random_bit_patterns(device, name, dtype):
     check(device, name, arrays)
 
 
+@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=32", "int8", "fp8"])
+@pytest.mark.parametrize("dtype", ["f4", "c8", "f8"])
+def test_subnormals_survive_what_flushes_them(device, name, dtype):
+    """Beside values just large enough for zfp, whose products and quotients are subnormal too."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(600) * 2.0 ** rng.integers(-149, -120, 600)
+    x[::4] = 2.0**-98 * rng.uniform(1, 2, 150)
+    real = dtypes.real_dtype(np.dtype(dtype))
+    check(device, name, [x.astype(real).view(dtype), (x.astype(np.float32) * np.float32(2**-20)).astype(real).view(dtype)])
+
+
 def test_the_checksum_of_any_bytes_at_any_address(device):
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 256, n, np.uint8) for n in (1, 2, 3, 4, 7, 16, 63, 64, 65, 4099)]
