@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll import arrays, dtypes
+from compcoll.devices.memory import DeviceArray
 
 __all__ = ["Message", "has_bfloat16", "is_small", "parse", "without_bfloat16"]
 
@@ -44,6 +45,16 @@ class Message:
         self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
         self._unpack: list[tuple[int, np.ndarray]] = []
         self._check()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether blocks are arrays as they lie there."""
+        return self._plain
+
+    @property
+    def device(self):
+        """Where the memory is; None for the host."""
+        return self._memory.device if isinstance(self._memory, DeviceArray) else None
 
     @property
     def nbytes(self) -> int:
@@ -125,7 +136,9 @@ def is_small(spec, limit: int) -> bool:
     return False
 
 
-def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message | None:
+def parse(
+    spec, blocks: int | None = None, *, vector: bool = False, device: bool = False
+) -> Message | None:
     """Parse a buffer argument.
 
     Parameters
@@ -136,6 +149,8 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
         Number of ranks, where the argument holds a block for each.
     vector : bool
         Whether counts and displacements are given per block.
+    device : bool
+        Whether memory of a GPU will do.
 
     Returns
     -------
@@ -150,7 +165,7 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
     """
     try:
         buffer, count, displ, datatype = _unpack(spec)
-        memory, own = _memory(buffer)
+        memory, own = _memory(buffer, device)
         datatype = own if datatype is None else _datatype(datatype)
         if datatype is None:
             return None
@@ -167,7 +182,9 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
             entries, displs = _simple(count, displ, blocks, memory.size, extent)
     except (TypeError, KeyError, BufferError, _LeftToMPI):
         return None
-    return Message(memory, datatype, dtype, per_entry, entries, displs)
+    message = Message(memory, datatype, dtype, per_entry, entries, displs)
+    # MPI packs and unpacks host memory alone.
+    return message if message.device is None or message.is_plain else None
 
 
 def basic_type(datatype: MPI.Datatype) -> tuple[np.dtype, int] | None:
@@ -221,10 +238,15 @@ def _unpack(spec) -> tuple:
     raise _LeftToMPI
 
 
-def _memory(buffer) -> tuple[np.ndarray, MPI.Datatype | None]:
+def _memory(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
     """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
     if buffer is None or buffer is MPI.BOTTOM or buffer is MPI.IN_PLACE:
         raise _LeftToMPI
+    if device and arrays.is_cuda(buffer):
+        found = arrays.on_device(buffer)
+        if found is None:
+            raise _LeftToMPI
+        return found.view(np.uint8), _mpi_type(found.dtype)
     view = arrays.host_view(buffer)
     flat = view.ravel(order="K")
     if not (view.flags.c_contiguous or view.flags.f_contiguous):

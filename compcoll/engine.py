@@ -18,6 +18,7 @@ from compcoll.context import Context
 from compcoll.errors import FallbackError, PolicyError
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
+from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.host import HostWork
 from compcoll.runtime.mpi import MPIRuntime
 
@@ -110,7 +111,8 @@ class Engine(_Mixin):
         if decision.codec is None:
             self._last = (op, decision.reason)
             return False
-        self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact))
+        kind = CudaWork if call.on_device else HostWork
+        self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact), kind=kind)
         call.finish()
         return True
 
@@ -132,7 +134,7 @@ class Engine(_Mixin):
         if decision.ask and decision.codec is not None:
             decision = context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
         if decision.codec is not None and decision.algorithm == "compressed":
-            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
+            agreed = decision.codec.agreed([np.asarray(b) for b in call.summands], lambda x: context.shadow.allreduce(x, MPI.MAX))
             decision = replace(decision, codec=agreed)
         return decision
 
@@ -144,18 +146,22 @@ class Engine(_Mixin):
             return decision
         return context.advisor.decide_alone(op, dtype, nbytes, decision)
 
-    def _runtime(self, decision: Decision | None, private: MPI.Intracomm | None = None) -> MPIRuntime:
+    def _runtime(
+        self, decision: Decision | None, private: MPI.Intracomm | None = None, kind: type[HostWork] = HostWork
+    ) -> MPIRuntime:
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""
         context = self._context
-        work = HostWork(decision.codec if decision and decision.codec else _RAW, context.pool)
+        work = kind(decision.codec if decision and decision.codec else _RAW, context.pool)
         tags = context.next_tags() if private is context.shadow else (0, 1 << 62)
         chunk_nbytes = decision.chunk_nbytes if decision else 1
         return MPIRuntime(private or context.pairs, work, chunk_nbytes, tags, context.threads)
 
-    def _execute(self, op: str, decision: Decision | None, body: Callable, private=None) -> None:
+    def _execute(
+        self, op: str, decision: Decision | None, body: Callable, private=None, kind: type[HostWork] = HostWork
+    ) -> None:
         """Run an algorithm and report what it did; without a decision it only receives."""
         start = perf_counter()
-        rt = self._runtime(decision, private or self._context.shadow)
+        rt = self._runtime(decision, private or self._context.shadow, kind)
         try:
             rt.run(body(rt))
         finally:

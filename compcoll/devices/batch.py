@@ -151,19 +151,23 @@ def decode(
     return batch
 
 
-def size_is_sound(info: FrameInfo) -> bool:
-    """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
-    reals = info.size * (2 if info.dtype.kind == "c" else 1)
-    real = dtypes.real_dtype(info.dtype).itemsize
-    p0, p1 = info.params
-    if info.codec == "zfp":
+def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, int]) -> int:
+    """Bytes that an encoder makes of so many elements; -1 for words that are none of the codec's."""
+    reals = size * (2 if dtype.kind == "c" else 1)
+    real = dtypes.real_dtype(dtype).itemsize
+    p0, p1 = params
+    if codec == "zfp":
         least, most = (12, 256) if real == 8 else (9, 128)
-        return least <= p0 <= most and not p1 and info.payload_nbytes == -(-(-(-reals // 4) * p0) // 64) * 8
+        return -(-(-(-reals // 4) * p0) // 64) * 8 if least <= p0 <= most and not p1 else -1
     block = p0 & 0xFFFFFFFF
     if block not in (32, 64, 128, 256) or p0 >> 33:
-        return False
-    codes = -(-reals // 2) if info.codec == "int4" else reals
-    return info.payload_nbytes == -(-reals // block) * max(real, 4) + codes
+        return -1
+    return -(-reals // block) * max(real, 4) + (-(-reals // 2) if codec == "int4" else reals)
+
+
+def size_is_sound(info: FrameInfo) -> bool:
+    """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
 
 
 def problem(info: FrameInfo, result: np.void) -> str | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from compcoll.devices.kernels import CTA
+from compcoll.devices.memory import DeviceArray
 from compcoll.devices.nvrtc import root
 
 FLAGS = [
@@ -87,3 +88,74 @@ class Executor:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
         flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
         self.library.executor_launch(function, *grid, CTA, ctypes.c_void_p(jobs), int(flush))
+
+
+class Device:
+    """What `compcoll.devices.cuda.Device` is to the runtime, with poisoned host memory for a GPU's."""
+
+    def __init__(self, library: Path):
+        self.executor = Executor(library)
+        self.open = 0
+
+    def empty(self, nbytes: int) -> DeviceArray:
+        memory = Memory(nbytes)
+        return DeviceArray(self, memory.address, np.uint8, nbytes, memory)
+
+    def host(self, nbytes: int) -> np.ndarray:
+        return np.full(nbytes, 0xA5, np.uint8)
+
+    def queue(self) -> "Queue":
+        self.open += 1
+        return Queue(self)
+
+    def array(self, values: np.ndarray) -> DeviceArray:
+        """A copy of a NumPy array."""
+        result = self.empty(values.nbytes)
+        result.owner.data[:] = values.reshape(-1).view(np.uint8)
+        return result.view(values.dtype)
+
+
+class Queue:
+    """Does everything at once, but says so only when it is asked for the second time."""
+
+    def __init__(self, device: Device):
+        self.device, self.executor, self.max_grid = device, device.executor, device.executor.max_grid
+        self.control, self.upload, self.download = (
+            self.executor.control, self.executor.upload, self.executor.download,
+        )  # fmt: skip
+        self.launch = self.executor.launch
+        self._keep: list[Memory] = []
+        self._asked = 0
+
+    def __enter__(self) -> "Queue":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        assert all(m.untouched() for m in self._keep)
+        self.device.open -= 1
+
+    def scratch(self, nbytes: int) -> int:
+        self._keep.append(Memory(nbytes))
+        return self._keep[-1].address
+
+    def to_device(self, address: int, data: np.ndarray) -> None:
+        ctypes.memmove(address, data.ctypes.data, data.nbytes)
+
+    def to_host(self, data: np.ndarray, address: int) -> None:
+        ctypes.memmove(data.ctypes.data, address, data.nbytes)
+
+    def copy(self, to: int, address: int, nbytes: int) -> None:
+        ctypes.memmove(to, address, nbytes)
+
+    def zero(self, address: int, nbytes: int) -> None:
+        ctypes.memset(address, 0, nbytes)
+
+    def done(self) -> bool:
+        self._asked += 1
+        return self._asked > 1
+
+    def wait(self) -> None:
+        pass
