@@ -116,13 +116,15 @@ def header_bytes(
     )  # fmt: skip
 
 
-def inspect(frame) -> FrameInfo:
+def inspect(frame, available: int | None = None) -> FrameInfo:
     """Read the header of a frame.
 
     Parameters
     ----------
     frame : array or bytes-like
         A frame as `Codec.encode` returns it, in host memory; bytes behind its end are ignored.
+    available : int, optional
+        Bytes of the whole frame, where only its header is given.
 
     Returns
     -------
@@ -153,8 +155,9 @@ def inspect(frame) -> FrameInfo:
     nbytes = math.prod(dims) * dtype.itemsize
     if payload_nbytes > nbytes:
         raise FrameError(f"payload of {payload_nbytes} bytes is larger than the array's {nbytes}")
-    if data.size < HEADER_NBYTES + payload_nbytes:
-        raise FrameError(f"truncated: {data.size} of {HEADER_NBYTES + payload_nbytes} bytes")
+    available = data.size if available is None else available
+    if available < HEADER_NBYTES + payload_nbytes:
+        raise FrameError(f"truncated: {available} of {HEADER_NBYTES + payload_nbytes} bytes")
     if not bound >= 0 and not math.isnan(bound):
         raise FrameError(f"error bound {bound} is negative")
     return FrameInfo(

@@ -6,6 +6,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from compcoll.sources import csrc_dir
+
 __all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "source"]
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
@@ -20,13 +22,6 @@ class Unavailable(RuntimeError):
 
 class CompileError(RuntimeError):
     """NVRTC refused a source; the message is its log."""
-
-
-def root() -> Path:
-    """The folder ``csrc``: inside an installed package, or beside it in a checkout."""
-    package = Path(__file__).parents[1]
-    inside = package / "csrc"
-    return inside if inside.is_dir() else package.parent / "csrc"
 
 
 @cache
@@ -49,7 +44,7 @@ def source(name: str) -> str:
                 lines.append(line)
         return "\n".join(lines)
 
-    return flatten((root() / "cuda" / f"{name}.cu").resolve()) + "\n"
+    return flatten((csrc_dir() / "cuda" / f"{name}.cu").resolve()) + "\n"
 
 
 def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str, str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from compcoll.devices.kernels import CTA
 from compcoll.devices.memory import DeviceArray
-from compcoll.devices.nvrtc import root
+from compcoll.sources import csrc_dir
 
 FLAGS = [
     "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
@@ -26,7 +26,7 @@ def build() -> Path:
     compiler = shutil.which(os.environ.get("CXX", "g++"))
     if compiler is None or os.uname().machine != "x86_64":
         return None
-    sources = sorted(p for p in root().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
+    sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
     key = hashlib.sha256(" ".join([compiler, *FLAGS]).encode())
     for path in sources:
         key.update(path.read_bytes())
@@ -36,7 +36,7 @@ def build() -> Path:
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             made = Path(scratch) / "executor.so"
-            command = [compiler, *FLAGS, str(root() / "cuda" / "executor.cpp"), "-o", str(made)]
+            command = [compiler, *FLAGS, str(csrc_dir() / "cuda" / "executor.cpp"), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             made.replace(library)
