@@ -13,7 +13,7 @@ NATIVE := compcoll/_cpu.pyx setup.py $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint bench clean
+.PHONY: help demo test test-serial test-mpi lint bench gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -45,6 +45,9 @@ lint: $(VENV)/.lint  ## Check style and types
 bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	@mkdir -p out
 	mpiexec -n $(RANKS) python -m benchmarks.alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
+
+gpu-check: $(VENV)/.test  ## Check and time everything that needs a GPU; takes less than 9 minutes
+	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

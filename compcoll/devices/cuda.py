@@ -81,8 +81,8 @@ class Device:
         return self._functions[kernel.name]
 
     def current_streams(self) -> list[Any]:
-        """CuPy's current stream, and torch's where that is another one."""
-        streams = [self.cupy.cuda.get_current_stream()]
+        """CuPy's current stream, torch's, and the default one, in whose order `empty` allocates."""
+        streams = [self.cupy.cuda.get_current_stream(), self.cupy.cuda.Stream.null]
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             handle = torch.cuda.current_stream(self.index).cuda_stream
@@ -170,8 +170,8 @@ class Queue:
         self.to_host(control.host[:nbytes], control.address)
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
-        with self.device.cupy.cuda.Device(self.device.index):
-            self.device.function(kernel)(grid, (CTA,), (np.uint64(jobs),), stream=self.stream)
+        with self.device.cupy.cuda.Device(self.device.index), self.stream:
+            self.device.function(kernel)(grid, (CTA,), (np.uint64(jobs),))
 
     def done(self) -> bool:
         """Whether all that was put into the queue before the first call of this is done."""
