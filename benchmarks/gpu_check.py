@@ -31,7 +31,9 @@ def main() -> int:
     from compcoll.devices import cuda
 
     if not cuda.available():
-        print("gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]' or 'compcoll[cuda12]').")
+        print(
+            "gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]' or 'compcoll[cuda12]')."
+        )
         return 2
     start = time.monotonic()
 
@@ -131,44 +133,47 @@ def _seconds(queue, call, repeats: int = 20) -> float:
 
 
 def kernel_speeds(seconds: float) -> list[dict]:
-    """GB/s of uncompressed data, with the copies of a batch's arguments; and as a share of what a copy moves."""
-    from compcoll import codec, frame
+    """The device's own copy, then every codec, as long as there is time."""
     from compcoll.codecs.base import SLACK
-    from compcoll.devices import batch
+    from compcoll.devices.batch import Block
     from compcoll.devices.cuda import Device
+    from compcoll.frame import HEADER_NBYTES
 
     device = Device.of(0)
-    end, rows = time.monotonic() + seconds, []
-    source, target = device.empty(NBYTES), device.empty(NBYTES + frame.HEADER_NBYTES + SLACK)
+    end = time.monotonic() + seconds
+    source, target = device.empty(NBYTES), device.empty(HEADER_NBYTES + NBYTES + SLACK)
     with device.queue() as queue:
         copy = 2 * NBYTES / _seconds(queue, lambda: queue.copy(target.address, source.address, NBYTES))
-    rows.append({"what": "device copy, read + written", "GB/s": copy / 1e9})
+    rows: list[dict] = [{"what": "device copy, read + written", "GB/s": copy / 1e9}]
     for dtype in map(np.dtype, DTYPES):
         values = np.sin(np.arange(NBYTES // dtype.itemsize) / 50).astype(dtype)
         with device.queue() as queue:
             queue.to_device(source.address, values.view(np.uint8))
-            queue.wait()
         for spec in SPECS:
-            if time.monotonic() > end:
-                return rows
-            block = batch.Block(source.address, dtype, values.shape)
-            with device.queue() as queue:
-                encode = _seconds(queue, lambda: batch.encode(queue, codec(spec), [block], [target.address]))
-                queue.wait()
-                made = batch.encode(queue, codec(spec), [block], [target.address])
-                queue.wait()
-                header = np.asarray(target[: frame.HEADER_NBYTES])
-                info = frame.inspect(header, target.size)
-                payload = [target.address + frame.HEADER_NBYTES]
-                decode = _seconds(queue, lambda: batch.decode(queue, [info], payload, [source.address]))
-            nbytes = int(made.results[0]["nbytes"])
-            moved = NBYTES + 2 * nbytes  # the checksum reads the payload again
-            rows.append({
-                "what": f"{spec} {dtype}", "ratio": NBYTES / nbytes,
-                "encode GB/s": NBYTES / encode / 1e9, "decode GB/s": NBYTES / decode / 1e9,
-                "encode of copy": moved / encode / copy, "decode of copy": moved / decode / copy,
-            })  # fmt: skip
+            if time.monotonic() < end:
+                rows.append(
+                    _codec_speed(device, spec, Block(source.address, dtype, values.shape), target, copy)
+                )
     return rows
+
+
+def _codec_speed(device, spec: str, block, target, copy: float) -> dict:
+    """GB/s of uncompressed data, arguments' copies included; and as a share of what a copy moves."""
+    from compcoll import codec, frame
+    from compcoll.devices import batch
+
+    with device.queue() as queue:
+        encode = _seconds(queue, lambda: batch.encode(queue, codec(spec), [block], [target.address]))
+    info = frame.inspect(np.asarray(target[: frame.HEADER_NBYTES]), target.size)
+    payload = target.address + frame.HEADER_NBYTES
+    with device.queue() as queue:
+        decode = _seconds(queue, lambda: batch.decode(queue, [info], [payload], [block.address]))
+    moved = NBYTES + 2 * info.payload_nbytes  # the checksum reads the payload again
+    return {
+        "what": f"{spec} {block.dtype}", "ratio": NBYTES / info.payload_nbytes,
+        "encode GB/s": NBYTES / encode / 1e9, "decode GB/s": NBYTES / decode / 1e9,
+        "encode of copy": moved / encode / copy, "decode of copy": moved / decode / copy,
+    }  # fmt: skip
 
 
 def nvcomp_speeds() -> list[dict]:
@@ -271,7 +276,10 @@ def show(result: dict) -> None:
 
     console = Console(width=max(Console().width, 110))
     console.print(result["machine"]["gpu"], result["tests"]["summary"][-1:], result["sanitizer"])
-    for title, rows in (("kernels", result["kernels"] + result["nvcomp"]), ("collectives", result["collectives"])):
+    for title, rows in (
+        ("kernels", result["kernels"] + result["nvcomp"]),
+        ("collectives", result["collectives"]),
+    ):
         keys = list(dict.fromkeys(key for row in rows for key in row if key != "what"))
         table = Table(title=title)
         table.add_column("")

@@ -48,7 +48,9 @@ def host_view(array) -> np.ndarray:
 def to_host(array) -> np.ndarray:
     """The values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
     if is_cuda(array):
-        array = array.cpu() if is_torch(array) else array.get() if hasattr(array, "get") else np.asarray(array)
+        array = (
+            array.cpu() if is_torch(array) else array.get() if hasattr(array, "get") else np.asarray(array)
+        )
     view = host_view(array)
     return view if view.flags.c_contiguous else view.copy()
 

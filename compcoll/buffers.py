@@ -136,9 +136,7 @@ def is_small(spec, limit: int) -> bool:
     return False
 
 
-def parse(
-    spec, blocks: int | None = None, *, vector: bool = False, device: bool = False
-) -> Message | None:
+def parse(spec, blocks: int | None = None, *, vector: bool = False, device: bool = False) -> Message | None:
     """Parse a buffer argument.
 
     Parameters

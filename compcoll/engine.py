@@ -134,7 +134,8 @@ class Engine(_Mixin):
         if decision.ask and decision.codec is not None:
             decision = context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
         if decision.codec is not None and decision.algorithm == "compressed":
-            agreed = decision.codec.agreed([np.asarray(b) for b in call.summands], lambda x: context.shadow.allreduce(x, MPI.MAX))
+            summands = [np.asarray(block) for block in call.summands]
+            agreed = decision.codec.agreed(summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
             decision = replace(decision, codec=agreed)
         return decision
 
@@ -157,7 +158,12 @@ class Engine(_Mixin):
         return MPIRuntime(private or context.pairs, work, chunk_nbytes, tags, context.threads)
 
     def _execute(
-        self, op: str, decision: Decision | None, body: Callable, private=None, kind: type[HostWork] = HostWork
+        self,
+        op: str,
+        decision: Decision | None,
+        body: Callable,
+        private=None,
+        kind: type[HostWork] = HostWork,
     ) -> None:
         """Run an algorithm and report what it did; without a decision it only receives."""
         start = perf_counter()

@@ -37,10 +37,18 @@ CC_HD float to_float(double a) {
   return r;
 }
 #elif defined(__CUDACC__)  // csrc/cuda/executor.h, where the processor itself flushes
-CC_HD float multiply(float a, float b) { return executor::unflushed(a, [](float x, float y) { return x * y; }, b); }
-CC_HD float add(float a, float b) { return executor::unflushed(a, [](float x, float y) { return x + y; }, b); }
-CC_HD double to_double(float a) { return executor::unflushed(a, [](float x, float) { return double(x); }); }
-CC_HD float to_float(double a) { return executor::unflushed(a, [](double x, double) { return float(x); }); }
+CC_HD float multiply(float a, float b) {
+  return executor::unflushed(a, [](float x, float y) { return x * y; }, b);
+}
+CC_HD float add(float a, float b) {
+  return executor::unflushed(a, [](float x, float y) { return x + y; }, b);
+}
+CC_HD double to_double(float a) {
+  return executor::unflushed(a, [](float x, float) { return double(x); });
+}
+CC_HD float to_float(double a) {
+  return executor::unflushed(a, [](double x, double) { return float(x); });
+}
 #endif
 
 }  // namespace CC_LEVEL

@@ -14,7 +14,10 @@ _MEASURED, _LIMIT = "zfp_encode_f32_32bit", 250
 
 @click.command()
 @click.option(
-    "--arch", default="sm_75,sm_80,sm_90,sm_100", show_default=True, help="Architectures, with commas between."
+    "--arch",
+    default="sm_75,sm_80,sm_90,sm_100",
+    show_default=True,
+    help="Architectures, with commas between.",
 )
 @click.option("--all", "show_all", is_flag=True, help="Show every kernel, not only the most demanding ones.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -34,17 +37,7 @@ def command(arch: str, show_all: bool, as_json: bool) -> None:
             found = [f for part in threads.map(lambda job: inspect(*job), jobs) for f in part]
         except (CompileError, Unavailable) as error:
             raise click.ClickException(str(error)) from None
-    problems = []
-    expected = {kernel.name for kernel in all_kernels()}
-    for name in archs:
-        missing = expected - {f.kernel for f in found if f.arch == name}
-        problems += [f"{kernel} is missing for {name}" for kernel in sorted(missing)]
-    problems += [f"{f.kernel} for {f.arch} spills {f.spilled} bytes" for f in found if f.spilled]
-    problems += [
-        f"{f.kernel} for {f.arch} takes {f.loop} instructions a block, more than {_LIMIT}"
-        for f in found
-        if f.kernel == _MEASURED and f.loop is not None and f.loop > _LIMIT
-    ]
+    problems = _problems(found, archs, {kernel.name for kernel in all_kernels()})
     if as_json:
         click.echo(json.dumps({"kernels": [f.as_dict() for f in found], "problems": problems}, indent=2))
     else:
@@ -55,32 +48,50 @@ def command(arch: str, show_all: bool, as_json: bool) -> None:
         sys.exit(1)
 
 
+def _problems(found: list, archs: list[str], expected: set[str]) -> list[str]:
+    """What must not be, a line each."""
+    problems = []
+    for arch in archs:
+        missing = expected - {f.kernel for f in found if f.arch == arch}
+        problems += [f"{kernel} is missing for {arch}" for kernel in sorted(missing)]
+    for f in found:
+        if f.spilled:
+            problems.append(f"{f.kernel} for {f.arch} spills {f.spilled} bytes")
+        if f.kernel == _MEASURED and (f.loop or 0) > _LIMIT:
+            problems.append(
+                f"{f.kernel} for {f.arch} takes {f.loop} instructions a block, more than {_LIMIT}"
+            )
+    return problems
+
+
 def _print(found: list, archs: list[str], show_all: bool, without_disassembler: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{len({f.kernel for f in found})} kernels; loop: instructions of the longest loop")
-    table.add_column("kernel")
-    for name in archs:
-        table.add_column(f"{name}\nregisters", justify="right")
-        table.add_column("spilled", justify="right")
-        table.add_column("shared", justify="right")
-        table.add_column("loop", justify="right")
-    rows: dict[str, dict[str, object]] = {}
-    for f in found:
-        rows.setdefault(f.kernel, {})[f.arch] = f
-    shown = sorted(rows)
-    if not show_all:
-        shown = [k for k in shown if "_f32" in k or "_" not in k or any(f.spilled for f in rows[k].values())]
+    names = sorted({f.kernel for f in found})
+    shown = [
+        k for k in names if "_f32" in k or "_" not in k or any(f.spilled for f in found if f.kernel == k)
+    ]
+    if show_all:
+        shown = names
+    table = Table(
+        title="per architecture: registers, bytes spilled, bytes shared, instructions of the main loop"
+    )
+    table.add_column("kernel", no_wrap=True)
+    for arch in archs:
+        table.add_column(arch, justify="right", no_wrap=True)
+    figures = {(f.kernel, f.arch): f for f in found}
     for kernel in shown:
         cells = []
-        for name in archs:
-            f = rows[kernel].get(name)
-            cells += ["-"] * 4 if f is None else map(str, (f.registers, f.spilled, f.shared, f.loop or "-"))
+        for arch in archs:
+            f = figures.get((kernel, arch))
+            cells.append(
+                "-" if f is None else f"{f.registers:3} {f.spilled:2} {f.shared:5} {f.loop or '-':>5}"
+            )
         table.add_row(kernel, *cells)
-    console = Console(width=max(Console().width, 100))
+    console = Console()
     console.print(table)
     if not show_all:
-        console.print(f"Those of float32, and of all what spills; --all shows the other {len(rows) - len(shown)}.")
+        console.print(f"--all shows the other {len(names) - len(shown)} of {len(names)} kernels.")
     if without_disassembler:
-        console.print("No nvdisasm was found, so that instructions are not counted: pip install nvidia-cuda-nvdisasm")
+        console.print("Without nvdisasm no instructions are counted: pip install nvidia-cuda-nvdisasm")

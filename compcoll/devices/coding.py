@@ -26,7 +26,9 @@ def takes(*things: Any) -> bool:
     return any(arrays.is_cuda(x) and arrays.on_device(_contiguous(x)) is not None for x in things)
 
 
-def encode(codec: base.Codec, array: Any, out: Any = None, carried: float = 0.0, checksum: bool = True) -> Any:
+def encode(
+    codec: base.Codec, array: Any, out: Any = None, carried: float = 0.0, checksum: bool = True
+) -> Any:
     """A frame beside the array, of the same library's kind; see `Codec.encode`."""
     array = _contiguous(array)
     memory = arrays.on_device(array)

@@ -80,15 +80,13 @@ class Device:
             self._functions[kernel.name] = self._modules[kernel.module].get_function(kernel.name)
         return self._functions[kernel.name]
 
-    def current_streams(self) -> list[Any]:
+    def current_streams(self) -> set[int]:
         """CuPy's current stream, torch's, and the default one, in whose order `empty` allocates."""
-        streams = [self.cupy.cuda.get_current_stream(), self.cupy.cuda.Stream.null]
+        handles = {self.cupy.cuda.get_current_stream().ptr, self.cupy.cuda.Stream.null.ptr}
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
-            handle = torch.cuda.current_stream(self.index).cuda_stream
-            if handle != streams[0].ptr:
-                streams.append(self.cupy.cuda.ExternalStream(handle, self.index))
-        return streams
+            handles.add(torch.cuda.current_stream(self.index).cuda_stream)
+        return handles
 
 
 class _Control:
@@ -109,7 +107,10 @@ class Queue:
         self.device, self.max_grid = device, device.max_grid
         cupy = device.cupy
         with cupy.cuda.Device(device.index):
-            before = [stream.record() for stream in device.current_streams()]
+            before = []
+            for handle in device.current_streams():
+                before.append(cupy.cuda.Event(disable_timing=True))
+                device._runtime.eventRecord(before[-1].ptr, handle)
             try:
                 self.stream = device._streams.pop()
             except IndexError:

@@ -62,7 +62,7 @@ def find_disassembler() -> str | None:
     for package in ("nvidia", "triton"):
         spec = find_spec(package)
         for place in (spec.submodule_search_locations or []) if spec else []:
-            folders += sorted(Path(place).glob("cu*/bin")) + [Path(place) / "backends/nvidia/bin"]
+            folders += [*sorted(Path(place).glob("cu*/bin")), Path(place) / "backends/nvidia/bin"]
     return next((str(f / "nvdisasm") for f in folders if (f / "nvdisasm").is_file()), None)
 
 

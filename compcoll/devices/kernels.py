@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda: their names, arguments and launches, the same for CuPy and for the tests' executor.
+"""The kernels of csrc/cuda: their names, arguments and launches, for CuPy and for the tests' executor.
 
 A codec on a device is a list of kernels that run one after the other on the same jobs. What has none here
 is done by the CPU.
@@ -12,7 +12,18 @@ import numpy as np
 
 from compcoll import dtypes
 
-__all__ = ["CTA", "HEADER", "JOB", "RESULT", "SOURCES", "Kernel", "all_kernels", "decoders", "encoders", "fits"]
+__all__ = [
+    "CTA",
+    "HEADER",
+    "JOB",
+    "RESULT",
+    "SOURCES",
+    "Kernel",
+    "all_kernels",
+    "decoders",
+    "encoders",
+    "fits",
+]
 
 #: Threads of a block, CC_CTA of csrc/cuda/job.cuh.
 CTA = 128

@@ -125,7 +125,9 @@ CC_HD void scaled_finish(const Job& job) {
   const double top = T::widen(T::value(most));
   const double gap = Q::error * (layout.stochastic ? 2 : 1) * (1 + 0x1p-20), rounding = T::unit * 1.01;
   const uint64_t nbytes = layout.nbytes(job);
-  result.nbytes = nbytes > job.nbytes ? int64_t(TOO_LARGE) : most >= T::infinity ? int64_t(NONFINITE) : int64_t(nbytes);
+  result.nbytes = nbytes > job.nbytes   ? int64_t(TOO_LARGE)
+                  : most >= T::infinity ? int64_t(NONFINITE)
+                                        : int64_t(nbytes);
   result.bound = most ? top * (gap + rounding) + 4 * T::tiny : 0;
 }
 
@@ -137,7 +139,8 @@ CC_HD void scaled_decode(const Job& job) {
   const uint8_t* codes = job.src + layout.scales_nbytes();
   for (uint64_t b = warp_id(); b < layout.blocks; b += warp_count()) {
     const auto bits = scales[b];
-    constexpr auto infinity = sizeof bits == 8 ? typename S::Bits(F64::infinity) : typename S::Bits(F32::infinity);
+    constexpr auto infinity =
+        sizeof bits == 8 ? typename S::Bits(F64::infinity) : typename S::Bits(F32::infinity);
     // Negative, infinite, or no number; -0 is 0 as on the CPU.
     if (bits >= infinity && bits << 1) {
       if (lane_id() == 0) atomicOr(&job.result->bad, 1u);

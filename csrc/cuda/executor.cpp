@@ -7,8 +7,10 @@
 
 // Runs a kernel on one job array. flush: whether float operators flush subnormals; no kernel of float64 may
 // be run so, because the processor would flush those too.
-extern "C" __attribute__((visibility("default"))) void executor_launch(
-    void (*kernel)(const void*), unsigned grid_x, unsigned grid_y, unsigned threads, const void* jobs, int flush) {
+extern "C" __attribute__((visibility("default"))) void executor_launch(void (*kernel)(const void*),
+                                                                       unsigned grid_x, unsigned grid_y,
+                                                                       unsigned threads, const void* jobs,
+                                                                       int flush) {
   using namespace executor;
   if (!stacks) stacks = static_cast<char*>(malloc(size_t(max_threads) * stack_nbytes));
   executor::kernel = kernel;

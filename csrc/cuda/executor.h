@@ -23,9 +23,7 @@
 
 namespace executor {
 
-struct Dim {
-  unsigned x, y;
-};
+struct Dim { unsigned x, y; };
 inline Dim thread_index, block_index, grid_size;
 
 constexpr int max_threads = 1024, stack_nbytes = 64 << 10;
@@ -155,9 +153,13 @@ __attribute__((noinline)) auto unflushed(F a, Op op, F b = F()) {
 inline void __syncthreads() { executor::wait(executor::block_barrier, executor::n_threads); }
 inline void __syncwarp() { executor::warp_wait(); }
 template <class T>
-inline T __shfl_xor_sync(unsigned, T v, int mask) { return executor::shuffle(v, executor::current % 32 ^ mask); }
+inline T __shfl_xor_sync(unsigned, T v, int mask) {
+  return executor::shuffle(v, executor::current % 32 ^ mask);
+}
 template <class T>
-inline T __shfl_sync(unsigned, T v, int from) { return executor::shuffle(v, from); }
+inline T __shfl_sync(unsigned, T v, int from) {
+  return executor::shuffle(v, from);
+}
 template <class T>
 inline T __shfl_up_sync(unsigned, T v, int by) {
   int from = executor::current % 32 - by;
@@ -166,11 +168,23 @@ inline T __shfl_up_sync(unsigned, T v, int by) {
 inline unsigned __ballot_sync(unsigned, bool predicate) { return executor::ballot(predicate); }
 
 template <class T>
-inline T atomicMax(T* p, T v) { T old = *p; if (v > old) *p = v; return old; }
+inline T atomicMax(T* p, T v) {
+  T old = *p;
+  if (v > old) *p = v;
+  return old;
+}
 template <class T>
-inline T atomicAdd(T* p, T v) { T old = *p; *p += v; return old; }
+inline T atomicAdd(T* p, T v) {
+  T old = *p;
+  *p += v;
+  return old;
+}
 template <class T>
-inline T atomicOr(T* p, T v) { T old = *p; *p |= v; return old; }
+inline T atomicOr(T* p, T v) {
+  T old = *p;
+  *p |= v;
+  return old;
+}
 
 inline int __clz(unsigned v) { return v ? __builtin_clz(v) : 32; }
 inline int __clzll(unsigned long long v) { return v ? __builtin_clzll(v) : 64; }

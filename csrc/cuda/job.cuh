@@ -65,7 +65,8 @@ CC_HD void note_max(uint64_t* at, uint32_t v) {
 }
 CC_HD void note_max(uint64_t* at, uint64_t v) {
   v = warp_max(v);
-  if (lane_id() == 0) atomicMax(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(v));
+  if (lane_id() == 0)
+    atomicMax(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(v));
 }
 
 // N values that are loaded or stored at once.
@@ -96,9 +97,9 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
 }  // namespace compcoll
 
 // A kernel of this name that gives its job to a function.
-#define CC_KERNEL(name, ...)                                                                              \
-  extern "C" __global__ void __launch_bounds__(CC_CTA) name(const compcoll::CC_LEVEL::cuda::Job* jobs) {  \
-    using namespace compcoll::CC_LEVEL::cuda;                                                             \
-    const Job job = jobs[blockIdx.y];                                                                     \
-    __VA_ARGS__(job);                                                                        \
+#define CC_KERNEL(name, ...)                                                                             \
+  extern "C" __global__ void __launch_bounds__(CC_CTA) name(const compcoll::CC_LEVEL::cuda::Job* jobs) { \
+    using namespace compcoll::CC_LEVEL::cuda;                                                            \
+    const Job job = jobs[blockIdx.y];                                                                    \
+    __VA_ARGS__(job);                                                                                    \
   }

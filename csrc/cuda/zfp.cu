@@ -1,14 +1,14 @@
 // A kernel for each element type and number of words that hold a block, 3 being done by 4.
 #include "zfp.cuh"
 
-#define CC_WORDS(type, E, n)                                          \
-  CC_KERNEL(zfp_encode_##type##_##n, zfp_encode<E, n, false>)         \
-  CC_KERNEL(zfp_decode_##type##_##n, zfp_decode<E, n, false>)         \
+#define CC_WORDS(type, E, n)                                  \
+  CC_KERNEL(zfp_encode_##type##_##n, zfp_encode<E, n, false>) \
+  CC_KERNEL(zfp_decode_##type##_##n, zfp_decode<E, n, false>) \
   CC_KERNEL(zfp_decode_add_##type##_##n, zfp_decode<E, n, true>)
-#define CC_TYPE(type, E)                        \
-  CC_WORDS(type, E, 1)                          \
-  CC_WORDS(type, E, 2)                          \
-  CC_WORDS(type, E, 4)                          \
+#define CC_TYPE(type, E) \
+  CC_WORDS(type, E, 1)   \
+  CC_WORDS(type, E, 2)   \
+  CC_WORDS(type, E, 4)   \
   CC_KERNEL(zfp_finish_##type, zfp_finish<E>)
 
 CC_TYPE(f32, Float32)

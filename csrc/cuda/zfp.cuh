@@ -72,7 +72,9 @@ CC_HD void store_block(const Job& job, uint64_t block, bool packed, const L* a) 
     }
   }
   if (whole) *reinterpret_cast<Pack<S, 4>*>(p) = row;
-  else for (uint32_t i = 0; i < 4; i++) if (i < left) p[i] = row.v[i];
+  else
+    for (uint32_t i = 0; i < 4; i++)
+      if (i < left) p[i] = row.v[i];
 }
 
 // Of the bits of a block's i-th 32-bit word those that count.
@@ -175,11 +177,15 @@ CC_HD void zfp_encode(const Job& job) {
   const Line line(job);
   if (4 * line.words > job.nbytes + slack) return;
   const auto& table = shared_table(choose<N <= 2>(short_source, quad_source));
-  const uint64_t whole = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16) ? job.n / 128 * 32 : 0, stride = 32 * warp_count();
+  const uint64_t whole = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16)
+                             ? job.n / 128 * 32
+                             : 0,
+                 stride = 32 * warp_count();
   uint64_t first = 32 * warp_id();
   Extent<L> extent;
   for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, table, extent);
-  for (; first < line.blocks; first += stride) encode_group<E, N, exact, false>(job, line, first, table, extent);
+  for (; first < line.blocks; first += stride)
+    encode_group<E, N, exact, false>(job, line, first, table, extent);
   note_max(&job.result->extent[0], extent.largest);
   note_max(&job.result->extent[1], extent.smallest);
   note_max(&job.result->extent[2], extent.key);

@@ -24,7 +24,10 @@ def values(dtype, n, seed=0):
     rng = np.random.default_rng(seed)
     real = dtypes.real_dtype(dtype)
     count = n * (2 if dtype.kind == "c" else 1)
-    x = np.cumsum(rng.standard_normal(count)) * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
+    x = (
+        np.cumsum(rng.standard_normal(count))
+        * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
+    )
     x[rng.random(count) < 0.1] = 0
     x[8:16] = 0
     if count > 1000 and real.itemsize >= 4:

@@ -1,14 +1,16 @@
 """The GPU's code, run on the CPU by an executor: its bytes are those of the CPU's codecs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from executor import Executor, Memory, build
 
 from compcoll import _cpu, codec, dtypes, inspect
-from compcoll.codecs.base import SLACK, accumulator_dtype
+from compcoll.codecs.base import SLACK, accumulator_dtype, decode_add
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
 from compcoll.frame import HEADER_NBYTES
-from executor import Executor, Memory, build
 
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
@@ -32,7 +34,10 @@ def values(dtype, n, seed=0):
     rng = np.random.default_rng(seed)
     real = dtypes.real_dtype(dtype)
     count = n * (2 if dtype.kind == "c" else 1)
-    x = np.cumsum(rng.standard_normal(count)) * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
+    x = (
+        np.cumsum(rng.standard_normal(count))
+        * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
+    )
     x[rng.random(count) < 0.1] = 0
     x[8:16] = 0
     with np.errstate(over="ignore"):
@@ -53,7 +58,9 @@ def encode(device, name, arrays, shift=0, **options):
     done = batch.encode(device, codec(name), blocks, [m.address for m in outs], **options)
     assert all(m.untouched() for m in (*sources, *outs))
     sizes = done.results["nbytes"].tolist()
-    return [m.data[: HEADER_NBYTES + n] if n >= 0 else n for m, n in zip(outs, sizes, strict=True)], done.results
+    return [
+        m.data[: HEADER_NBYTES + n] if n >= 0 else n for m, n in zip(outs, sizes, strict=True)
+    ], done.results
 
 
 def decode(device, frames, adding=None, shift=0):
@@ -66,7 +73,9 @@ def decode(device, frames, adding=None, shift=0):
     if adding is not None:
         for out, start in zip(outs, adding, strict=True):
             out.data[:] = start.view(np.uint8)
-    done = batch.decode(device, infos, [m.address for m in payloads], [m.address for m in outs], adding is not None)
+    done = batch.decode(
+        device, infos, [m.address for m in payloads], [m.address for m in outs], adding is not None
+    )
     assert all(m.untouched() for m in (*payloads, *outs))
     arrays = [m.data.view(k) for m, k in zip(outs, kinds, strict=True)]
     return arrays, [batch.problem(i, r) for i, r in zip(infos, done.results, strict=True)]
@@ -95,8 +104,6 @@ def check(device, name, arrays, shift=0):
         assert same(values_, codec(name).decode(frame).reshape(-1))
     starts = [np.linspace(-3, 5, a.size).astype(accumulator_dtype(a.dtype)) for a in arrays]
     sums, _ = decode(device, frames, starts, shift)
-    from compcoll.codecs.base import decode_add
-
     for frame, start, total in zip(frames, starts, sums, strict=True):
         assert same(total, decode_add(frame, start.copy()))
 
@@ -140,9 +147,9 @@ def test_random_bit_patterns(device, name, dtype):
     """Of every exponent, subnormals too."""
     rng = np.random.default_rng(7)
     real = dtypes.real_dtype(dtype)
-    mantissa = dtypes.BFLOAT16 is not None and real == dtypes.BFLOAT16 and 7 or np.finfo(real).nmant
+    mantissa = 7 if real == dtypes.BFLOAT16 else np.finfo(real).nmant
     arrays = []
-    for top in range(0, 8 * real.itemsize - 1 - mantissa):
+    for top in range(8 * real.itemsize - 1 - mantissa):
         words = rng.integers(0, 2**63, 200, np.uint64) >> np.uint64(64 - (mantissa + top + 1))
         words |= rng.integers(0, 2, 200, np.uint64) << np.uint64(8 * real.itemsize - 1)
         x = words.astype(f"u{real.itemsize}").view(real)
@@ -158,7 +165,7 @@ def test_subnormals_survive_what_flushes_them(device, name, dtype):
     x = rng.standard_normal(600) * 2.0 ** rng.integers(-149, -120, 600)
     x[::4] = 2.0**-98 * rng.uniform(1, 2, 150)
     real = dtypes.real_dtype(np.dtype(dtype))
-    check(device, name, [x.astype(real).view(dtype), (x.astype(np.float32) * np.float32(2**-20)).astype(real).view(dtype)])
+    check(device, name, [x.astype(real).view(dtype), (x * 2.0**-20).astype(real).view(dtype)])
 
 
 def test_the_checksum_of_any_bytes_at_any_address(device):
@@ -214,8 +221,6 @@ def test_sizes_that_no_encoder_writes_are_refused():
         info = inspect(codec(name).encode(values(np.dtype("f4"), 301)))
         assert batch.size_is_sound(info)
         for change in ({"payload_nbytes": info.payload_nbytes - 4}, {"params": (info.params[0] + 1, 0)}):
-            import dataclasses
-
             assert not batch.size_is_sound(dataclasses.replace(info, **change)), (name, change)
 
 

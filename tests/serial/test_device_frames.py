@@ -5,11 +5,11 @@ The device is the executor of the tests.
 
 import numpy as np
 import pytest
+from executor import Device, build
 
 import compcoll
 from compcoll import codec, dtypes, inspect
 from compcoll.codecs.base import accumulator_dtype, decode_add
-from executor import Device, build
 
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
