@@ -89,7 +89,7 @@ def _print(found: list, archs: list[str], show_all: bool, without_disassembler: 
                 "-" if f is None else f"{f.registers:3} {f.spilled:2} {f.shared:5} {f.loop or '-':>5}"
             )
         table.add_row(kernel, *cells)
-    console = Console()
+    console = Console(width=max(Console().width, 120))
     console.print(table)
     if not show_all:
         console.print(f"--all shows the other {len(names) - len(shown)} of {len(names)} kernels.")

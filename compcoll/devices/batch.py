@@ -58,6 +58,9 @@ class Launcher(Protocol):
     def upload(self, control: Control) -> None:
         """Copy the host's side to the device."""
 
+    def scratch(self, nbytes: int) -> int:
+        """Address of memory that is kept until all is done."""
+
     def download(self, control: Control, nbytes: int) -> None:
         """Start to copy the first bytes back."""
 
@@ -115,6 +118,8 @@ def encode(
         batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = block.reals, block.nbytes
         batch.jobs[i]["params"] = params
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
+        if extra := kernels.scratch_nbytes(codec.name, block.reals):
+            batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
     device.upload(batch.memory)
     for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape or (1,))):
@@ -140,6 +145,8 @@ def decode(
         job = batch.jobs[i]
         job["src"], job["dst"], job["n"] = payload, out, info.size * width
         job["nbytes"], job["params"] = info.payload_nbytes, info.params
+        if extra := kernels.scratch_nbytes(info.codec, info.size * width):
+            job["scratch"] = device.scratch(extra)
         if info.checksum is not None:
             batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
     device.upload(batch.memory)
@@ -152,13 +159,15 @@ def decode(
 
 
 def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, int]) -> int:
-    """Bytes that an encoder makes of so many elements; -1 for words that are none of the codec's."""
+    """Bytes that an encoder makes of so many elements; -1 where that depends on more than their number."""
     reals = size * (2 if dtype.kind == "c" else 1)
     real = dtypes.real_dtype(dtype).itemsize
     p0, p1 = params
     if codec == "zfp":
         least, most = (12, 256) if real == 8 else (9, 128)
         return -(-(-(-reals // 4) * p0) // 64) * 8 if least <= p0 <= most and not p1 else -1
+    if codec == "szp":
+        return -1
     block = p0 & 0xFFFFFFFF
     if block not in (32, 64, 128, 256) or p0 >> 33:
         return -1
@@ -167,6 +176,9 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
 
 def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    if info.codec == "szp":  # whose kernels look at it themselves
+        widths = -(-info.size * (2 if info.dtype.kind == "c" else 1) // 32)
+        return info.payload_nbytes >= -(-widths // 4) * 4 and info.nbytes < 1 << 32
     return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
 
 

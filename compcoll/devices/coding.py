@@ -42,7 +42,8 @@ def encode(
         raise ValueError(f"out has {target.size} bytes, and encoding needs {need}")
     with memory.device.queue() as queue:
         nbytes = -1
-        if memory.size and kernels.fits(codec.name, memory.dtype, len(shape)):
+        params = codec.params(memory.dtype, shape or (1,))
+        if memory.size and kernels.encodes(codec.name, memory.dtype, shape, params):
             address = target.address if target.address % 16 == 0 else queue.scratch(need)
             block = Block(memory.address, memory.dtype, shape)
             made = batch.encode(queue, codec, [block], [address], carried, checksum)

@@ -6,6 +6,7 @@ is done by the CPU.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,7 +42,7 @@ RESULT = np.dtype([
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "blockscale")
+SOURCES = ("frame", "zfp", "blockscale", "szp")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Block sizes that have an encoder of their own.
@@ -76,8 +77,19 @@ SEAL = Kernel("frame", "seal", 0)
 
 
 def fits(codec: str, dtype: np.dtype, ndim: int) -> bool:
-    """Whether a device has kernels for this."""
-    return dtype in dtypes.FLOATS and (codec in _SCALED or (codec == "zfp" and ndim <= 1))
+    """Whether a device has kernels that decode this."""
+    return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
+
+
+def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
+    """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
+    relative = codec == "szp" and params[1]
+    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < 1 << 32
+
+
+def scratch_nbytes(codec: str, reals: int) -> int:
+    """Bytes that a job needs besides."""
+    return 4 * -(-reals // 32) if codec == "szp" else 0
 
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
@@ -90,6 +102,9 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
             Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
             Kernel("zfp", f"zfp_finish_{kind}", 0),
         ]
+    if codec == "szp":
+        names = (f"measure_{kind}", "scan", f"write_{kind}", "finish")
+        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
     return [
         Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
         Kernel("blockscale", f"{codec}_finish_{kind}", 0),
@@ -101,6 +116,9 @@ def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool)
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+    if codec == "szp":
+        names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
+        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
     return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
 
 
@@ -110,7 +128,7 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in _SCALED]
+        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)

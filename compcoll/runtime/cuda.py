@@ -30,18 +30,20 @@ class Pending:
 
     def poll(self) -> tuple[Any] | None:
         """(result,), or None as long as there is none."""
-        if not self._queue.done():
-            return None
-        try:
-            return (self._finish(),)
-        finally:
-            self._queue.close()
+        while self._queue.done():
+            try:
+                result = self._finish()
+            finally:
+                self._queue.close()
+            if not isinstance(result, Pending):
+                return (result,)
+            self._queue, self._finish = result._queue, result._finish  # there is more to do
+        return None
 
     def wait(self) -> Any:
         """The result."""
-        self._queue.wait()
         while (result := self.poll()) is None:
-            pass
+            self._queue.wait()
         return result[0]
 
 
@@ -51,28 +53,40 @@ class CudaWork(HostWork):
     def encode(self, block, carried: float) -> Any:
         if not isinstance(block, DeviceArray):
             return super().encode(block, carried)
-        queue = block.device.queue()
-        shape = (block.size,)
-        if not block.size or not kernels.fits(self.codec.name, block.dtype, 1):
-            return self._staged(queue, block, lambda host: super(CudaWork, self).encode(host, carried))
-        room = frames.HEADER_NBYTES + block.nbytes + SLACK
-        address = queue.scratch(room)
-        made = batch.encode(
-            queue, self.codec, [Block(block.address, block.dtype, shape)], [address], carried, self.checksum
-        )
-        # The payload's size does not depend on the data.
-        nbytes = batch.payload_nbytes(self.codec.name, block.dtype, block.size, self._words(block))
-        data = self.pool.get(room)[: frames.HEADER_NBYTES + min(nbytes, block.nbytes)]
-        queue.to_host(data, address)
+        params = self.codec.params(block.dtype, (block.size,))
+        device, queue = block.device, block.device.queue()
+        if not block.size or not kernels.encodes(self.codec.name, block.dtype, (block.size,), params):
+            return self._encode_staged(queue, block, carried)
+        frame = device.empty(frames.HEADER_NBYTES + block.nbytes + SLACK)
+        source = Block(block.address, block.dtype, (block.size,))
+        made = batch.encode(queue, self.codec, [source], [frame.address], carried, self.checksum)
+        # A size that does not depend on the data needs no second look.
+        nbytes = batch.payload_nbytes(self.codec.name, block.dtype, block.size, params)
+        room = self.pool.get(frame.size)
+
+        def fetch(on: Any, nbytes: int) -> np.ndarray:
+            data = room[: frames.HEADER_NBYTES + nbytes]
+            on.to_host(data, frame.address)
+            return data
+
+        early = fetch(queue, nbytes) if 0 <= nbytes <= block.nbytes else None
 
         def finish() -> Any:
-            if int(made.results[0]["nbytes"]) == nbytes:
-                return Frame(data, frames.inspect(data))
-            return self._staged(
-                block.device.queue(), block, lambda host: super(CudaWork, self).encode(host, carried)
-            ).wait()
+            found = int(made.results[0]["nbytes"])
+            if found < 0:
+                return self._encode_staged(device.queue(), block, carried)
+            if early is not None:
+                return Frame(early, frames.inspect(early))
+            second = device.queue()
+            data = fetch(second, found)
+            return Pending(second, lambda: Frame(data, frames.inspect(data)))
 
         return Pending(queue, finish)
+
+    def _encode_staged(self, queue: Any, block: DeviceArray, carried: float) -> Pending:
+        host = block.device.host(block.nbytes)
+        queue.to_host(host, block.address)
+        return Pending(queue, lambda: super(CudaWork, self).encode(host.view(block.dtype), carried))
 
     def decode(self, frame: Frame, into) -> Any:
         if isinstance(into, np.ndarray):
@@ -157,12 +171,3 @@ class CudaWork(HostWork):
         if isinstance(block, DeviceArray) and isinstance(into, DeviceArray):
             return block.address == into.address
         return type(block) is type(into) and super().is_same(block, into)
-
-    def _words(self, block: DeviceArray) -> tuple[int, int]:
-        return self.codec.params(block.dtype, (block.size,))
-
-    @staticmethod
-    def _staged(queue: Any, block: DeviceArray, encode: Callable[[np.ndarray], Frame]) -> Pending:
-        host = block.device.host(block.nbytes)
-        queue.to_host(host, block.address)
-        return Pending(queue, lambda: encode(host.view(block.dtype)))

@@ -3,6 +3,7 @@
 
 #include "blockscale.cu"
 #include "frame.cu"
+#include "szp.cu"
 #include "zfp.cu"
 
 // Runs a kernel on one job array. flush: whether float operators flush subnormals; no kernel of float64 may

@@ -71,7 +71,7 @@ class Executor:
     def __init__(self, library: Path, max_grid: int = 6):
         self.library = ctypes.CDLL(str(library))
         self.max_grid = max_grid
-        self.launched: list[str] = []
+        self.memories: list[Memory] = []
 
     def control(self, nbytes: int) -> Control:
         return Control(nbytes)
@@ -79,12 +79,16 @@ class Executor:
     def upload(self, control: Control) -> None:
         control.memory.data[:] = control.host
 
+    def scratch(self, nbytes: int) -> int:
+        self.memories.append(Memory(nbytes))
+        return self.memories[-1].address
+
     def download(self, control: Control, nbytes: int) -> None:
-        assert control.memory.untouched()
+        assert all(m.untouched() for m in (control.memory, *self.memories))
+        self.memories.clear()
         control.host[:nbytes] = control.memory.data[:nbytes]
 
     def launch(self, kernel, grid, jobs) -> None:
-        self.launched.append(kernel.name)
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
         flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
         self.library.executor_launch(function, *grid, CTA, ctypes.c_void_p(jobs), int(flush))

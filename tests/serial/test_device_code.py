@@ -18,7 +18,8 @@ FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 2, 3, 4, 5, 31, 32, 63, 127, 128, 129, 130, 515, 1100, 2049]
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 31, 32)),
-    "int8", "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
+    "szp:abs=1e-3", "szp:abs=0.5", "szp:abs=1e-30", "szp:abs=3", "int8",
+    "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
     "int4:block=32,rounding=stochastic", "fp8:block=128", "fp8:rounding=stochastic,seed=7",
 ]  # fmt: skip
 WIDE = [f"zfp:rate={rate}" for rate in (3, 33, 40.5, 48, 55, 64)]
