@@ -17,7 +17,7 @@ from compcoll.devices.kernels import CTA, Kernel
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.nvrtc import OPTIONS, source
 
-__all__ = ["Device", "Queue", "available", "wrap"]
+__all__ = ["Device", "Queue", "available", "pinned", "wrap"]
 
 
 @cache
@@ -29,6 +29,13 @@ def available() -> bool:
         return bool(cupy.cuda.is_available())
     except Exception:  # a broken driver is no GPU, and must not break what runs without
         return False
+
+
+def pinned(nbytes: int) -> np.ndarray:
+    """Pinned host memory, uint8, from CuPy's pool."""
+    import cupy
+
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
 
 
 class Device:
@@ -65,7 +72,7 @@ class Device:
 
     def host(self, nbytes: int) -> np.ndarray:
         """Pinned host memory, uint8."""
-        return np.frombuffer(self.cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
+        return pinned(nbytes)
 
     def queue(self) -> Queue:
         """A stream that begins after all that the caller has started so far."""

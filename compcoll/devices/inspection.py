@@ -94,7 +94,10 @@ def _disassemble(tool: str, cubin: bytes) -> dict[str, tuple[int, int]]:
         path.write_bytes(cubin)
         done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=False)
     result: dict[str, tuple[int, int]] = {}
-    name, code, labels, pending = "", [], {}, []
+    name = ""
+    code: list[str] = []
+    labels: dict[str, int] = {}
+    pending: list[str] = []
 
     def close() -> None:
         if name and code:

@@ -7,19 +7,28 @@ cannot carry, is copied to the host and coded there: the bytes are the same.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from compcoll import frame as frames
-from compcoll.codecs.base import SLACK, accumulator_dtype
+from compcoll.codecs.base import SLACK, Codec, accumulator_dtype
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
+from compcoll.devices.cuda import available, pinned
 from compcoll.devices.memory import DeviceArray
 from compcoll.errors import FrameError
 from compcoll.runtime.host import Frame, HostWork
+from compcoll.runtime.pool import Pool
 
 __all__ = ["CudaWork", "Pending"]
+
+
+@cache
+def pinned_pool() -> Pool:
+    """Scratch buffers from which a GPU copies while the host goes on."""
+    return Pool(allocate=pinned)
 
 
 class Pending:
@@ -49,6 +58,9 @@ class Pending:
 
 class CudaWork(HostWork):
     """`HostWork` for blocks on a device, and on the host; what a device does is returned as `Pending`."""
+
+    def __init__(self, codec: Codec, pool: Pool, checksum: bool = True):
+        super().__init__(codec, pinned_pool() if available() else pool, checksum)
 
     def encode(self, block, carried: float) -> Any:
         if not isinstance(block, DeviceArray):

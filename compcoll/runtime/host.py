@@ -111,7 +111,7 @@ class HostWork:
         return into
 
     @staticmethod
-    def _checked(frame: Frame, into: np.ndarray) -> frames.FrameInfo:
+    def _checked(frame: Frame, into) -> frames.FrameInfo:
         info = frame.info
         if info is None:
             raise FrameError("another rank met an error before it could send this block")

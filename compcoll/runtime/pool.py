@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,11 +26,17 @@ class _Lease:
 class Pool:
     """Buffers by size class (powers of two and the halves between), at most ``keep_nbytes`` idle ones.
 
+    They come from ``allocate``, which makes uint8 arrays of so many bytes.
+
     ``list.append`` and ``list.pop`` are atomic, so threads share a pool without a lock.
     """
 
-    def __init__(self, keep_nbytes: int = 256 << 20):
-        self.keep_nbytes = keep_nbytes
+    def __init__(
+        self,
+        keep_nbytes: int = 256 << 20,
+        allocate: Callable[[int], np.ndarray] = lambda n: np.empty(n, np.uint8),
+    ):
+        self.keep_nbytes, self._allocate = keep_nbytes, allocate
         self.idle_nbytes = 0
         self._idle: defaultdict[int, list[np.ndarray]] = defaultdict(list)
 
@@ -40,7 +47,7 @@ class Pool:
             data = self._idle[size].pop()
             self.idle_nbytes -= size
         except IndexError:
-            data = np.empty(size, np.uint8)
+            data = self._allocate(size)
         return np.asarray(_Lease(self, data))
 
     def _put(self, data: np.ndarray) -> None:
