@@ -115,10 +115,11 @@ def encode(
         batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
         payload = frame + HEADER_NBYTES
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
-        batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = block.reals, block.nbytes
+        n = kernels.units(codec.name, block.reals, block.nbytes)
+        batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
         batch.jobs[i]["params"] = params
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
-        if extra := kernels.scratch_nbytes(codec.name, block.reals):
+        if extra := kernels.scratch_nbytes(codec.name, n):
             batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
     device.upload(batch.memory)
@@ -143,9 +144,10 @@ def decode(
     width = 2 if first.dtype.kind == "c" else 1
     for i, (info, payload, out) in enumerate(zip(infos, payloads, outs, strict=True)):
         job = batch.jobs[i]
-        job["src"], job["dst"], job["n"] = payload, out, info.size * width
+        n = kernels.units(info.codec, info.size * width, info.nbytes)
+        job["src"], job["dst"], job["n"] = payload, out, n
         job["nbytes"], job["params"] = info.payload_nbytes, info.params
-        if extra := kernels.scratch_nbytes(info.codec, info.size * width):
+        if extra := kernels.scratch_nbytes(info.codec, n):
             job["scratch"] = device.scratch(extra)
         if info.checksum is not None:
             batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
@@ -165,21 +167,30 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
     p0, p1 = params
     if codec == "zfp":
         least, most = (12, 256) if real == 8 else (9, 128)
-        return -(-(-(-reals // 4) * p0) // 64) * 8 if least <= p0 <= most and not p1 else -1
-    if codec == "szp":
-        return -1
+        return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1
     block = p0 & 0xFFFFFFFF
-    if block not in (32, 64, 128, 256) or p0 >> 33:
+    if codec in ("szp", "mpc") or block not in (32, 64, 128, 256) or p0 >> 33:
         return -1
-    return -(-reals // block) * max(real, 4) + (-(-reals // 2) if codec == "int4" else reals)
+    return _ceil(reals, block) * max(real, 4) + (_ceil(reals, 2) if codec == "int4" else reals)
 
 
 def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
-    if info.codec == "szp":  # whose kernels look at it themselves
-        widths = -(-info.size * (2 if info.dtype.kind == "c" else 1) // 32)
-        return info.payload_nbytes >= -(-widths // 4) * 4 and info.nbytes < 1 << 32
-    return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
+    if info.codec not in ("szp", "mpc"):
+        return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
+    # Their kernels look at the rest themselves.
+    if info.codec == "szp":
+        head = 4 * _ceil(_ceil(info.size * (2 if info.dtype.kind == "c" else 1), 32), 4)
+    else:
+        word = 8 if dtypes.real_dtype(info.dtype).itemsize == 8 else 4
+        head = 8 + word * _ceil(_ceil(info.nbytes, word), 8 * word)
+        if not 1 <= info.params[0] <= 32 or info.params[1]:
+            return False
+    return info.payload_nbytes >= head and info.nbytes < kernels.LIMIT
+
+
+def _ceil(n: int, parts: int) -> int:
+    return (n + parts - 1) // parts
 
 
 def problem(info: FrameInfo, result: np.void) -> str | None:

@@ -75,7 +75,11 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
         else:
             target = arrays.on_device(out)
             _check_out(target, info, dtype)
-        if kernels.fits(info.codec, info.dtype, len(info.shape)) and batch.size_is_sound(info) and info.size:
+        if (
+            kernels.fits(info.codec, info.dtype, len(info.shape), adding)
+            and batch.size_is_sound(info)
+            and info.size
+        ):
             made = batch.decode(queue, [info], [payload], [target.address], adding)
             queue.wait()
             if problem := batch.problem(info, made.results[0]):

@@ -42,9 +42,11 @@ RESULT = np.dtype([
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "blockscale", "szp")
+SOURCES = ("frame", "zfp", "blockscale", "szp", "mpc")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
+#: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
+LIMIT = 1 << 32
 #: Block sizes that have an encoder of their own.
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
@@ -76,24 +78,33 @@ CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
 SEAL = Kernel("frame", "seal", 0)
 
 
-def fits(codec: str, dtype: np.dtype, ndim: int) -> bool:
-    """Whether a device has kernels that decode this."""
+def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
+    """Whether a device has kernels that decode this, or decode and add."""
+    if codec == "mpc":
+        return dtype in dtypes.CODES and not adding
     return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
     """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
     relative = codec == "szp" and params[1]
-    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < 1 << 32
+    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < LIMIT
 
 
-def scratch_nbytes(codec: str, reals: int) -> int:
-    """Bytes that a job needs besides."""
-    return 4 * -(-reals // 32) if codec == "szp" else 0
+def units(codec: str, reals: int, nbytes: int) -> int:
+    """What a codec's kernels take for the size of an array."""
+    return nbytes if codec == "mpc" else reals
+
+
+def scratch_nbytes(codec: str, n: int) -> int:
+    """Bytes that a job of so many units needs besides."""
+    return 4 * -(-n // (32 if codec == "szp" else 4096)) if codec in ("szp", "mpc") else 0
 
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
+    if codec == "mpc":
+        return _mpc(dtype, ("measure", "scan", "write", "finish"))
     kind = _TYPES[dtypes.code_of(dtype)]
     if codec == "zfp":
         exact = (kind, params[0]) in _EXACT
@@ -113,6 +124,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
 
 def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
+    if codec == "mpc":
+        return _mpc(dtype, ("sizes", "scan", "decode"))
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
@@ -128,12 +141,20 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
+        found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
     return list(found)
+
+
+def _mpc(dtype: np.dtype, names: tuple[str, ...]) -> list[Kernel]:
+    bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
+    return [
+        Kernel("mpc", f"mpc_{name}_{bits}", 0 if name in ("scan", "finish") else 128 * bits) for name in names
+    ]
 
 
 def _words(kind: str, maxbits: int) -> int:

@@ -114,7 +114,9 @@ class CudaWork(HostWork):
         info = self._checked(frame, into)
         queue = into.device.queue()
         widened = into.dtype != info.dtype  # 16-bit floats into an accumulator
-        own = kernels.fits(info.codec, info.dtype, len(info.shape)) and batch.size_is_sound(info)
+        own = kernels.fits(
+            info.codec, info.dtype, len(info.shape), adding or widened
+        ) and batch.size_is_sound(info)
         if not own or not info.size:
             return self._decode_staged(queue, frame, into, adding)
         if widened and not adding:

@@ -3,6 +3,7 @@
 
 #include "blockscale.cu"
 #include "frame.cu"
+#include "mpc.cu"
 #include "szp.cu"
 #include "zfp.cu"
 

@@ -3,6 +3,7 @@
 #pragma once
 #include "../szp.h"
 #include "real.cuh"
+#include "scan.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -79,39 +80,7 @@ CC_HD void szp_measure(const Job& job) {
   for (uint64_t i = blocks + thread_id(); i < head; i += thread_count()) job.dst[i] = 0;
 }
 
-// The sizes in scratch become offsets; the result gets their sum. One block of threads.
-CC_HD void szp_scan(const Job& job) {
-  constexpr uint32_t each = 16;
-  __shared__ uint32_t sums[CC_WARPS];
-  if (blockIdx.x) return;
-  const uint64_t blocks = szp_blocks(job.n);
-  const uint32_t lane = lane_id(), warp = threadIdx.x / 32;
-  uint64_t total = 0;
-  for (uint64_t tile = 0; tile < blocks; tile += each * CC_CTA) {
-    const uint64_t begin = tile + each * threadIdx.x;
-    uint32_t own = 0;
-    for (uint64_t i = begin; i < begin + each && i < blocks; i++) own += job.scratch[i];
-    uint32_t sum = own;
-    for (uint32_t s = 1; s < 32; s *= 2) {
-      const uint32_t other = __shfl_up_sync(full_warp, sum, s);
-      sum += lane >= s ? other : 0;
-    }
-    if (lane == 31) sums[warp] = sum;
-    __syncthreads();
-    uint64_t at = total + (sum - own);
-    for (uint32_t w = 0; w < CC_WARPS; w++) {
-      if (w < warp) at += sums[w];
-      total += sums[w];
-    }
-    for (uint64_t i = begin; i < begin + each && i < blocks; i++) {
-      const uint32_t nbytes = job.scratch[i];
-      job.scratch[i] = uint32_t(at);
-      at += nbytes;
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) job.result->extent[0] = total;
-}
+CC_HD void szp_scan(const Job& job) { scan_sizes(job, szp_blocks(job.n)); }
 
 // A value's own bits, at a multiple of 4 bytes only.
 template <class Stored>

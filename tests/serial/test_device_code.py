@@ -18,7 +18,7 @@ FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 2, 3, 4, 5, 31, 32, 63, 127, 128, 129, 130, 515, 1100, 2049]
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 31, 32)),
-    "szp:abs=1e-3", "szp:abs=0.5", "szp:abs=1e-30", "szp:abs=3", "int8",
+    "mpc", "mpc:dim=5", "szp:abs=1e-3", "szp:abs=0.5", "szp:abs=1e-30", "szp:abs=3", "int8",
     "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
     "int4:block=32,rounding=stochastic", "fp8:block=128", "fp8:rounding=stochastic,seed=7",
 ]  # fmt: skip
@@ -103,6 +103,8 @@ def check(device, name, arrays, shift=0):
     assert problems == [None] * len(frames)
     for frame, values_ in zip(frames, decoded, strict=True):
         assert same(values_, codec(name).decode(frame).reshape(-1))
+    if name.startswith("mpc"):  # decoded, then added, by the CPU
+        return
     starts = [np.linspace(-3, 5, a.size).astype(accumulator_dtype(a.dtype)) for a in arrays]
     sums, _ = decode(device, frames, starts, shift)
     for frame, start, total in zip(frames, starts, sums, strict=True):
@@ -211,10 +213,21 @@ def test_any_payload_is_decoded_within_bounds(device, name):
         frames = [codec(name).encode(values(np.dtype(dtype), n), checksum=False) for n in (130, 517)]
         frames = [f for f in frames if inspect(f).codec == codec(name).name]
         for frame in frames:
-            payload = frame[HEADER_NBYTES:]
+            payload = frame[HEADER_NBYTES + (8 if name.startswith("mpc") else 0) :]  # not MPC's own header
             payload[:] = rng.integers(0, 256, payload.size, np.uint8)
         if frames:
             decode(device, frames)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "u8", "f4", "f8", "c16"])
+@pytest.mark.parametrize("dim", [1, 2, 7, 31, 32])
+def test_mpc_of_what_it_is_made_for(device, dtype, dim):
+    """Smooth data, which shrinks, of sizes around those of words, groups and blocks."""
+    sizes = (64, 1000, 1023, 1024, 1025, 1033, 4095, 4097, 9999)
+    arrays = [(100 * np.sin(np.arange(n) / 400)).round().astype(dtype) for n in sizes]
+    check(device, f"mpc:dim={dim}", arrays)
+    check(device, f"mpc:dim={dim}", [np.repeat(a, dim)[: a.size] for a in arrays], shift=1)
+    assert inspect(codec(f"mpc:dim={dim}").encode(arrays[-1])).codec == "mpc"
 
 
 def test_sizes_that_no_encoder_writes_are_refused():

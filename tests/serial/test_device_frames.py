@@ -14,7 +14,18 @@ from compcoll.codecs.base import accumulator_dtype, decode_add
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 DTYPES = sorted(dtypes.CODES, key=dtypes.code_of)
-SPECS = ["zfp:rate=8", "zfp:rate=11.5", "int8", "int4:block=32", "fp8", "szp:abs=1e-3", "lossless", "raw"]
+SPECS = [
+    "zfp:rate=8",
+    "zfp:rate=11.5",
+    "int8",
+    "int4:block=32",
+    "fp8",
+    "szp:abs=1e-3",
+    "mpc",
+    "mpc:dim=3",
+    "mpc:dim=32",
+]
+SPECS += ["lossless", "raw"]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,7 @@ def same(a, b):
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_frames_are_those_of_the_host(device, spec, dtype):
-    for n in (0, 1, 5, 257, 1000):
+    for n in (0, 1, 5, 257, 1000, 5003):
         array = values(dtype, n)
         ours, host = codec(spec).encode(device.array(array)), codec(spec).encode(array)
         assert same(ours, host)
