@@ -14,7 +14,7 @@ NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke clean
+.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -64,6 +64,9 @@ fuzz:  ## Fuzz the codecs' C++ code, FUZZ_SECONDS (60) for each of 18 combinatio
 
 fuzz-smoke:  ## The same for 5 seconds each, where there is clang
 	@$(MAKE) --no-print-directory -C fuzz smoke
+
+gpu-check: $(VENV)/.test  ## Check and time everything that needs a GPU; takes less than 9 minutes
+	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

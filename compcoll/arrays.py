@@ -7,6 +7,7 @@ import sys
 import numpy as np
 
 from compcoll import dtypes
+from compcoll.devices.memory import DeviceArray
 
 __all__ = ["host_view", "is_torch", "to_host"]
 
@@ -19,7 +20,18 @@ def is_torch(array) -> bool:
 
 def is_cuda(array) -> bool:
     """Whether the array lives on a GPU."""
+    if is_torch(array):  # whose interface is an error for bfloat16
+        return array.is_cuda
     return hasattr(array, "__cuda_array_interface__")
+
+
+def on_device(array):
+    """A GPU array's memory as a `DeviceArray`; None where it has gaps, or nothing here can reach it."""
+    if isinstance(array, DeviceArray):
+        return array
+    from compcoll.devices import cuda
+
+    return cuda.wrap(array) if cuda.available() else None
 
 
 def host_view(array) -> np.ndarray:
@@ -36,7 +48,9 @@ def host_view(array) -> np.ndarray:
 def to_host(array) -> np.ndarray:
     """The values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
     if is_cuda(array):
-        array = array.cpu() if is_torch(array) else array.get()
+        array = (
+            array.cpu() if is_torch(array) else array.get() if hasattr(array, "get") else np.asarray(array)
+        )
     view = host_view(array)
     return view if view.flags.c_contiguous else view.copy()
 

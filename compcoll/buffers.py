@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from compcoll import arrays, dtypes
 from compcoll.datatypes import BFLOAT16_T, basic_type, mpi_type, pack, unpack
+from compcoll.devices.memory import DeviceArray
 
 __all__ = ["Message", "has_bfloat16", "in_place", "is_small", "parse", "without_bfloat16"]
 
@@ -47,6 +48,16 @@ class Message:
         self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
 
     @property
+    def is_plain(self) -> bool:
+        """Whether blocks are arrays as they lie there."""
+        return self._plain
+
+    @property
+    def device(self):
+        """Where the memory is; None for the host."""
+        return self._buffer.device if isinstance(self._buffer, DeviceArray) else None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the largest block."""
         return max(self.counts, default=0) * self.dtype.itemsize
@@ -70,7 +81,7 @@ class Message:
 
     def target(self, i: int) -> np.ndarray:
         """Block i, to be written; `finish` puts it where it belongs."""
-        if self._buffer is not MPI.BOTTOM and not self._buffer.flags.writeable:
+        if isinstance(self._buffer, np.ndarray) and not self._buffer.flags.writeable:
             raise BufferError("the values of others would be written to a read-only buffer")
         block = self.source(i)
         if not self._plain:
@@ -150,7 +161,7 @@ def is_small(spec, limit: int) -> bool:
     return False
 
 
-def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message | None:
+def parse(spec, blocks: int | None = None, *, vector: bool = False, device: bool = False) -> Message | None:
     """Parse a buffer argument.
 
     Parameters
@@ -161,6 +172,8 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
         Number of ranks, where the argument holds a block for each.
     vector : bool
         Whether counts and displacements are given per block.
+    device : bool
+        Whether memory of a GPU will do.
 
     Returns
     -------
@@ -180,7 +193,7 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
             buffer, datatype = _bottom(count, displ, datatype, blocks)
         else:
             bfloat16 = datatype is None and has_bfloat16(buffer)
-            buffer, own = _memory(buffer)
+            buffer, own = _memory(buffer, device)
             datatype = own if datatype is None else _datatype(datatype)
         basic: Any = None if datatype is None else basic_type(datatype)
         if basic is None:
@@ -193,7 +206,9 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False) -> Message |
     except (TypeError, KeyError, BufferError, _LeftToMPI):
         return None
     dtype, per_entry = basic
-    return Message(buffer, datatype, dtype, per_entry, entries, displs)
+    message = Message(buffer, datatype, dtype, per_entry, entries, displs)
+    # MPI packs and unpacks host memory alone.
+    return message if message.device is None or message.is_plain else None
 
 
 def has_bfloat16(spec) -> bool:
@@ -236,8 +251,13 @@ def _unpack(spec, vector: bool) -> tuple:
     return buffer, second, None, datatype
 
 
-def _memory(buffer) -> tuple[np.ndarray, MPI.Datatype | None]:
+def _memory(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
     """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
+    if device and arrays.is_cuda(buffer):
+        found = arrays.on_device(buffer)
+        if found is None:
+            raise _LeftToMPI
+        return found.view(np.uint8), mpi_type(found.dtype)
     if not isinstance(buffer, np.ndarray) and not arrays.is_torch(buffer) and not arrays.is_cuda(buffer):
         buffer = memoryview(buffer)
     view = arrays.host_view(buffer)

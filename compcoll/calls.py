@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from compcoll import algorithms as alg
-from compcoll.buffers import Message, in_place, parse
+from compcoll.buffers import Message, in_place
+from compcoll.buffers import parse as parse_host
 from compcoll.context import Context
+from compcoll.devices.memory import DeviceArray
 from compcoll.policy import Decision
 from compcoll.runtime.base import Runtime
 
 __all__ = ["Call"]
+
+parse = partial(parse_host, device=True)
 
 _ALLGATHER = {"ring": alg.ring_allgather, "recursive_doubling": alg.recursive_doubling_allgather}
 _BCAST = {"chain": alg.chain_bcast, "tree": alg.tree_bcast}
@@ -53,6 +58,14 @@ class Call:
     messages: list[Message] = field(default_factory=list)
     sample: np.ndarray | None = None
     summands: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def on_device(self) -> bool:
+        """Whether any of its memory is on a GPU."""
+        blocks = [self.sample, *self.summands]
+        return any(m.device is not None for m in self.messages) or any(
+            isinstance(b, DeviceArray) for b in blocks
+        )
 
     def finish(self) -> None:
         """Write through what could not be written in place."""
@@ -215,7 +228,7 @@ def _reduce_scatter(rank: int, blocks: list[np.ndarray], sendbuf, recvbuf) -> Ca
         _same("send", blocks[rank].size, "receive", recv.counts[0])
     target = recv.target(0)[: blocks[rank].size]
     # In place, the result lies where other ranks' blocks still wait to be sent.
-    into = np.empty_like(target) if in_place(sendbuf) else target
+    into = target.copy() if in_place(sendbuf) else target
 
     async def body(rt, decision, owner_exact):
         await alg.reduce_scatter(rt, blocks, into, _SUM[decision.algorithm])

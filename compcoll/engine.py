@@ -19,6 +19,7 @@ from compcoll.datatypes import bfloat16_sum
 from compcoll.errors import FallbackError, PolicyError
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
+from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.host import HostWork
 from compcoll.runtime.mpi import MPIRuntime
 
@@ -134,7 +135,8 @@ class Engine(_Mixin):
             return False
         record, self._record = self._record, None
         start = perf_counter()
-        self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact))
+        kind = CudaWork if call.on_device else HostWork
+        self._execute(op, decision, lambda rt: call.body(rt, decision, self._owner_exact), kind=kind)
         call.finish()
         if record is not None:
             record(True, perf_counter() - start)
@@ -160,7 +162,8 @@ class Engine(_Mixin):
                 op, call.dtype, call.nbytes, decision, call.sample
             )
         if decision.codec is not None and decision.algorithm == "compressed":
-            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
+            summands = [np.asarray(block) for block in call.summands]
+            agreed = decision.codec.agreed(summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
             decision = replace(decision, codec=agreed)
         return decision
 
@@ -173,18 +176,25 @@ class Engine(_Mixin):
         return context.advisor.decide_alone(op, dtype, nbytes, decision)
 
     def _runtime(
-        self, decision: Decision | None, comm: MPI.Intracomm | None = None, tags=(0, 1 << 62)
+        self,
+        decision: Decision | None,
+        comm: MPI.Intracomm | None = None,
+        tags=(0, 1 << 62),
+        kind: type[HostWork] = HostWork,
     ) -> MPIRuntime:
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""
         context = self._context
-        work = HostWork(decision.codec if decision and decision.codec else _RAW, context.pool)
+        work = kind(decision.codec if decision and decision.codec else _RAW, context.pool)
         chunk_nbytes = decision.chunk_nbytes if decision else 1
         return MPIRuntime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
 
-    def _execute(self, op: str, decision: Decision | None, body: Callable, tags=None) -> None:
+    def _execute(
+        self, op: str, decision: Decision | None, body: Callable, tags=None, kind: type[HostWork] = HostWork
+    ) -> None:
         """Run a collective algorithm and report what it did."""
         context = self._context
-        self._finish(op, decision, self._runtime(decision, context.shadow, tags or context.next_tags()), body)
+        rt = self._runtime(decision, context.shadow, tags or context.next_tags(), kind)
+        self._finish(op, decision, rt, body)
 
     def _finish(self, op: str, decision: Decision | None, rt: MPIRuntime, body: Callable) -> None:
         """Run what was made ready; without a decision it only receives."""

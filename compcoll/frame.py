@@ -98,22 +98,34 @@ def pack_header(
     """Write the header in front of the payload that is already in ``frame``."""
     end = HEADER_NBYTES + payload_nbytes
     value = _cpu.checksum(frame[HEADER_NBYTES:end]) if checksum else 0
-    flags = (CHECKSUM if checksum else 0) | (FALLBACK if fallback else 0)
-    dims = (*shape, 1, 1, 1)[:3]
-    _HEADER.pack_into(
-        frame.data, 0, MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
-        *params, *dims, payload_nbytes, bound, value, 0,
-    )  # fmt: skip
+    frame[:HEADER_NBYTES] = np.frombuffer(
+        header_bytes(codec, dtype, shape, params, bound, checksum, fallback, payload_nbytes, value), np.uint8
+    )
     frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
 
 
-def inspect(frame) -> FrameInfo:
+def header_bytes(
+    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int], bound: float,
+    checksum: bool, fallback: bool = False, payload_nbytes: int = 0, value: int = 0,
+) -> bytes:  # fmt: skip
+    """A header without its own checksum."""
+    flags = (CHECKSUM if checksum else 0) | (FALLBACK if fallback else 0)
+    dims = (*shape, 1, 1, 1)[:3]
+    return _HEADER.pack(
+        MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
+        *params, *dims, payload_nbytes, bound, value, 0,
+    )  # fmt: skip
+
+
+def inspect(frame, available: int | None = None) -> FrameInfo:
     """Read the header of a frame.
 
     Parameters
     ----------
     frame : array or bytes-like
         A frame as `Codec.encode` returns it, in host memory; bytes behind its end are ignored.
+    available : int, optional
+        Bytes of the whole frame, where only its header is given.
 
     Returns
     -------
@@ -147,8 +159,9 @@ def inspect(frame) -> FrameInfo:
     nbytes = math.prod(dims) * dtype.itemsize
     if payload_nbytes > nbytes:
         raise FrameError(f"payload of {payload_nbytes} bytes is larger than the array's {nbytes}")
-    if data.size < HEADER_NBYTES + payload_nbytes:
-        raise FrameError(f"truncated: {data.size} of {HEADER_NBYTES + payload_nbytes} bytes")
+    available = data.size if available is None else available
+    if available < HEADER_NBYTES + payload_nbytes:
+        raise FrameError(f"truncated: {available} of {HEADER_NBYTES + payload_nbytes} bytes")
     if not bound >= 0 and not math.isnan(bound):
         raise FrameError(f"error bound {bound} is negative")
     return FrameInfo(

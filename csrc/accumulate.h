@@ -28,6 +28,20 @@ CC_HD float float16_to_float(uint16_t h) {
   return f;
 }
 
+CC_HD uint16_t float_to_float16(float f) {  // to nearest even
+  uint32_t u;
+  __builtin_memcpy(&u, &f, 4);
+  uint32_t sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+  if (a > 0x7f800000) return uint16_t(sign | 0x7e00);
+  if (a >= 0x47800000) return uint16_t(sign | 0x7c00);
+  if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
+  float magnitude;
+  __builtin_memcpy(&magnitude, &a, 4);
+  magnitude += 0.5f;  // whose last place is float16's smallest subnormal
+  __builtin_memcpy(&a, &magnitude, 4);
+  return uint16_t(sign | (a - 0x3f000000));
+}
+
 #if !defined(__CUDACC__)
 template <class S, class D, class Convert>
 inline void add_array(const void* src, void* dst, uint64_t n, Convert convert) {

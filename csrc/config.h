@@ -1,7 +1,7 @@
 // Compiler switches, in one place: the same headers are read by g++/clang++ and by NVRTC.
 #pragma once
 
-#ifdef __CUDACC_RTC__  // NVRTC finds no <cstdint>
+#ifdef __CUDACC_RTC__  // NVRTC finds no <cstdint>, and has its own names for built-in functions
 using int8_t = signed char;
 using int16_t = short;
 using int32_t = int;
@@ -11,6 +11,10 @@ using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long long;
 using size_t = unsigned long;
+#define __builtin_memcpy memcpy
+#define __builtin_clz __clz
+#define __builtin_ldexp(x, n) ldexp(double(x), n)
+#define __builtin_frexp frexp
 #else
 #include <cstddef>
 #include <cstdint>

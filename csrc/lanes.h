@@ -23,6 +23,9 @@ struct vector_of {
 };
 template <class T, int N>
 using vec = typename vector_of<T, N>::type;
+#else
+template <class T, int N>
+using vec = T;  // a thread has one lane
 #endif
 
 template <class L>
@@ -44,6 +47,10 @@ template <> struct lanes<vec<uint64_t, 4>> : lanes_of_vector<uint64_t, 4> {};
 template <> struct lanes<vec<uint64_t, 8>> : lanes_of_vector<uint64_t, 8> {};
 
 template <class V>
+CC_HD auto lane(const V& v, int i) {
+  return v[i];
+}
+template <class V>
 CC_HD V load(const void* p) {  // unaligned
   V v;
   __builtin_memcpy(&v, p, sizeof v);
@@ -52,6 +59,11 @@ CC_HD V load(const void* p) {  // unaligned
 template <class V>
 CC_HD void store(void* p, V v) {  // unaligned
   __builtin_memcpy(p, &v, sizeof v);
+}
+#else
+template <class L>
+CC_HD L lane(L v, int) {
+  return v;
 }
 #endif
 

@@ -19,6 +19,7 @@
 // as long as that is less than 2^(W-2) u, for then no word wraps around. Where one might, the decoded value
 // is still a word: |error| <= 2^(W-1) u + 2^E = 3 2^E. 16-bit types add their rounding.
 #pragma once
+#include "arithmetic.h"
 #include "lanes.h"
 
 namespace compcoll {
@@ -227,13 +228,13 @@ CC_HD L dequantise_scale(L e) {
 template <class L>
 CC_HD L quantise(L value, L scale) {
   using Real = typename Lane<L>::Real;
-  return L(convert<typename Lane<L>::Int>(bits_as<Real>(value) * bits_as<Real>(scale)));
+  return L(convert<typename Lane<L>::Int>(multiply(bits_as<Real>(value), bits_as<Real>(scale))));
 }
 
 template <class L>
 CC_HD L dequantise(L q, L scale) {
   using Real = typename Lane<L>::Real;
-  return bits_as<L>(convert<Real>(typename Lane<L>::Int(q)) * bits_as<Real>(scale));
+  return bits_as<L>(multiply(convert<Real>(typename Lane<L>::Int(q)), bits_as<Real>(scale)));
 }
 
 // The terms of the error bound, for D dimensions and words W.

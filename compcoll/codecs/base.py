@@ -166,6 +166,11 @@ class Codec:
         ValueError
             For more than 3 dimensions, or an ``out`` that is too small.
         """
+        if arrays.is_cuda(array):
+            from compcoll.devices import coding
+
+            if coding.takes(array):
+                return coding.encode(self, array, out, carried, checksum)
         src = arrays.to_host(array)
         if src.ndim > 3:
             raise ValueError(f"an array of {src.ndim} dimensions: at most 3 are supported; reshape it")
@@ -229,6 +234,11 @@ def decode(frame, out=None):
     ValueError, TypeError
         Where ``out`` does not fit the frame.
     """
+    if arrays.is_cuda(frame) or arrays.is_cuda(out):
+        from compcoll.devices import coding
+
+        if coding.takes(frame, out):
+            return coding.decode(frame, out)
     data = as_bytes(frame)
     info = inspect(data)
     if out is None:
@@ -263,6 +273,11 @@ def decode_add(frame, out, *, scratch: np.ndarray | None = None):
     array
         ``out``. After a `FrameError` from a damaged payload without checksum its values are undefined.
     """
+    if arrays.is_cuda(frame) or arrays.is_cuda(out):
+        from compcoll.devices import coding
+
+        if coding.takes(frame, out):
+            return coding.decode(frame, out, adding=True)
     data = as_bytes(frame)
     info = inspect(data)
     dst = arrays.host_view(out)

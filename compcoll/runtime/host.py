@@ -90,6 +90,14 @@ class HostWork:
         error = self.decode(frame, total) + self.decode_add(other, total)
         return self.encode(total, error)
 
+    def copy(self, into, block) -> None:
+        """Overwrite a block, rounding where its type is narrower."""
+        np.copyto(into, block, "same_kind")
+
+    def is_same(self, block, into) -> bool:
+        """Whether two blocks are the same memory."""
+        return block is into or block.ctypes.data == into.ctypes.data
+
     def note_bound(self, bound: float) -> None:
         """The result has a value with this absolute error."""
         if bound != bound or bound > self.bound:
@@ -103,7 +111,7 @@ class HostWork:
         return into
 
     @staticmethod
-    def _checked(frame: Frame, into: np.ndarray, accumulates: bool = False) -> frames.FrameInfo:
+    def _checked(frame: Frame, into, accumulates: bool = False) -> frames.FrameInfo:
         info = frame.info
         if info is None:
             raise FrameError("another rank met an error before it could send this block")

@@ -16,6 +16,7 @@ from mpi4py import MPI
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.base import Future, Runtime
+from compcoll.runtime.cuda import CudaWork, Pending
 from compcoll.runtime.host import POISON, Frame, HostWork
 
 __all__ = ["MPIRuntime"]
@@ -117,8 +118,8 @@ class MPIRuntime(Runtime):
         return future
 
     async def copy(self, block: np.ndarray, into: np.ndarray) -> None:
-        if block is not into and block.ctypes.data != into.ctypes.data:
-            await self._work("decode", np.copyto, into, block)
+        if not self.work.is_same(block, into):
+            await self._work("decode", self.work.copy, into, block)
 
     def accumulator(self, block: np.ndarray, into: np.ndarray | None = None) -> np.ndarray:
         return self.work.accumulator(block, into)
@@ -127,7 +128,7 @@ class MPIRuntime(Runtime):
         if error:
             self.work.note_bound(error)
         if accumulator is not into:
-            await self._work("decode", np.copyto, into, accumulator, "same_kind")
+            await self._work("decode", self.work.copy, into, accumulator)
 
     async def rounded(self, accumulator: np.ndarray, like: np.ndarray) -> np.ndarray:
         if accumulator.dtype == like.dtype:
@@ -230,8 +231,16 @@ class MPIRuntime(Runtime):
             arrived(status)
 
     async def _work(self, stage: str, function: Callable, *args):
-        """Call a function in a thread, or here and now where no core is free; None where it failed."""
+        """Call a function in a thread, or here and now where no core is free; None where it failed.
+
+        What it leaves to a device is waited for, and nothing else held up meanwhile.
+        """
         future = Future()
+        if isinstance(self.work, CudaWork):
+            result = self._guarded(stage, function, args)
+            if isinstance(result, Pending):
+                result = (await self.until(lambda: self._polled(stage, result)))[0]
+            return result
         if self.threads is None:
             self._finished.append((future, self._guarded(stage, function, args)))
         else:
@@ -239,6 +248,14 @@ class MPIRuntime(Runtime):
             job.add_done_callback(lambda job: self._finished.append((future, job.result())))
         self._in_threads += 1
         return await future
+
+    def _polled(self, stage: str, pending: Pending) -> tuple[Any] | None:
+        """The result of what a device does, (None,) where it failed."""
+        try:
+            return pending.poll()
+        except Exception as error:
+            self.fail(error)
+            return (None,)
 
     def _guarded(self, stage: str, function: Callable, args: tuple):
         start = perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import RLock
 
 import numpy as np
@@ -25,11 +26,16 @@ class _Lease:
 class Pool:
     """Buffers by size class (powers of two and the halves between), at most ``keep_nbytes`` idle ones.
 
-    Where that is not enough, the class goes first that was not asked for longest.
+    They come from ``allocate``, which makes uint8 arrays of so many bytes. Where that is too many, the class
+    goes first that was not asked for longest.
     """
 
-    def __init__(self, keep_nbytes: int = 256 << 20):
-        self.keep_nbytes = keep_nbytes
+    def __init__(
+        self,
+        keep_nbytes: int = 256 << 20,
+        allocate: Callable[[int], np.ndarray] = lambda n: np.empty(n, np.uint8),
+    ):
+        self.keep_nbytes, self._allocate = keep_nbytes, allocate
         self.idle_nbytes = 0
         self._idle: dict[int, list[np.ndarray]] = {}
         self._lock = RLock()  # a garbage collection can put while the same thread gets
@@ -42,7 +48,7 @@ class Pool:
             self._idle[size] = idle  # now the last one to go
             data = idle.pop() if idle else None
             self.idle_nbytes -= size if data is not None else 0
-        return np.asarray(_Lease(self, np.empty(size, np.uint8) if data is None else data))
+        return np.asarray(_Lease(self, self._allocate(size) if data is None else data))
 
     def _put(self, data: np.ndarray) -> None:
         with self._lock:

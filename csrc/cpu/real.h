@@ -44,15 +44,6 @@ inline Integers to_integers(Doubles v) {  // to nearest even, of magnitudes belo
 struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
-CC_HD uint16_t float_to_float16(float f) {  // to nearest even
-  uint32_t u = bit_cast<uint32_t>(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
-  if (a > 0x7f800000) return uint16_t(sign | 0x7e00);
-  if (a >= 0x47800000) return uint16_t(sign | 0x7c00);
-  if (a >= 0x38800000) return uint16_t(sign | (((a + 0xfff + (a >> 13 & 1)) >> 13) - (112 << 10)));
-  a = bit_cast<uint32_t>(bit_cast<float>(a) + 0.5f);  // its last place is float16's smallest subnormal
-  return uint16_t(sign | (a - 0x3f000000));
-}
-
 // Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
 // largest relative error of rounding to T, and `tiny`, the largest absolute one below the normal range.
 // What is stored has been rounded before.

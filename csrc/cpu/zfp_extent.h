@@ -36,9 +36,9 @@ int64_t judge(const Extent<L>& extent, double* bound) {
   using F = Format<W>;
   W largest = 0, smallest = 0, key = 0;
   for (int i = 0; i < lanes<L>::n; i++) {
-    largest = extent.largest[i] > largest ? extent.largest[i] : largest;
-    smallest = extent.smallest[i] > smallest ? extent.smallest[i] : smallest;
-    key = extent.key[i] > key ? extent.key[i] : key;
+    largest = lane(extent.largest, i) > largest ? lane(extent.largest, i) : largest;
+    smallest = lane(extent.smallest, i) > smallest ? lane(extent.smallest, i) : smallest;
+    key = lane(extent.key, i) > key ? lane(extent.key, i) : key;
   }
   constexpr W infinity = W(2 * F::bias + 1) << F::mantissa;
   if (largest >= infinity) return NONFINITE;

@@ -1,0 +1,206 @@
+"""Encoding and decoding several frames in one go on a device: what is launched, and with which arguments.
+
+It knows addresses, not arrays, so that the same code runs on a GPU (cuda.py) and, in tests, on the CPU's
+executor of the same kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from compcoll import _cpu, dtypes
+from compcoll.codecs.base import Codec
+from compcoll.devices import kernels
+from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
+from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
+
+__all__ = ["Block", "Control", "Launcher", "decode", "encode"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A contiguous array on a device."""
+
+    address: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return self.reals * dtypes.real_dtype(self.dtype).itemsize
+
+    @property
+    def reals(self) -> int:
+        """Real numbers: two for a complex one."""
+        return int(np.prod(self.shape, dtype=np.int64)) * (2 if self.dtype.kind == "c" else 1)
+
+
+class Control(Protocol):
+    """A batch's results, headers and jobs, in host memory and, after `Launcher.upload`, on the device."""
+
+    host: np.ndarray
+    address: int
+
+
+class Launcher(Protocol):
+    """A device, as far as a batch needs it. Everything happens in the order of the calls."""
+
+    #: Blocks of threads of one launch that suffice to keep the device busy.
+    max_grid: int
+
+    def control(self, nbytes: int) -> Control:
+        """Memory of a batch, zeroed on the host's side."""
+
+    def upload(self, control: Control) -> None:
+        """Copy the host's side to the device."""
+
+    def scratch(self, nbytes: int) -> int:
+        """Address of memory that is kept until all is done."""
+
+    def download(self, control: Control, nbytes: int) -> None:
+        """Start to copy the first bytes back."""
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
+        """Start a kernel on the job array at this device address."""
+
+
+class Batch:
+    """Results, headers and jobs of ``n`` frames in one piece of memory, so that one copy brings them over."""
+
+    def __init__(self, device: Launcher, n: int):
+        self.device, self.n = device, n
+        sizes = [n * RESULT.itemsize, n * HEADER.itemsize, *[n * JOB.itemsize] * 3]
+        starts = [0, *np.cumsum(sizes).tolist()]
+        self.memory = device.control(starts[-1])
+        self._starts = starts
+        self.results = self._part(0, RESULT)
+        self.headers = self._part(1, HEADER).view(np.uint8).reshape(n, HEADER.itemsize)
+        self.jobs, self.sums, self.seals = (self._part(i, JOB) for i in (2, 3, 4))
+        for jobs in (self.jobs, self.sums, self.seals):
+            jobs["result"] = self.memory.address + RESULT.itemsize * np.arange(n, dtype=np.uint64)
+
+    def _part(self, i: int, dtype: np.dtype) -> np.ndarray:
+        return self.memory.host[self._starts[i] : self._starts[i + 1]].view(dtype)
+
+    def header_address(self, i: int) -> int:
+        return self.memory.address + self._starts[1] + i * HEADER.itemsize
+
+    def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
+        """Start a kernel on all of the batch's jobs of one kind."""
+        grid = kernel.grid(int(jobs[size].max()), max(self.device.max_grid // self.n, 1))
+        self.device.launch(kernel, (grid, self.n), self.memory.address + self._starts[part])
+
+    def finish(self) -> None:
+        """Start to fetch the results."""
+        self.device.download(self.memory, self.n * RESULT.itemsize)
+
+
+def encode(
+    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int], carried=0.0, checksum=True
+) -> Batch:
+    """Encode blocks of one dtype into frames at these device addresses, 16-byte aligned.
+
+    Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
+    done ``results`` has each frame's payload bytes, or a status where there is no frame.
+    """
+    batch = Batch(device, len(blocks))
+    dtype = blocks[0].dtype
+    for i, (block, frame) in enumerate(zip(blocks, frames, strict=True)):
+        params = codec.params(dtype, block.shape or (1,))
+        header = header_bytes(codec.name, dtype, block.shape, params, carried, checksum)
+        batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
+        payload = frame + HEADER_NBYTES
+        batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
+        n = kernels.units(codec.name, block.reals, block.nbytes)
+        batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
+        batch.jobs[i]["params"] = params
+        batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
+        if extra := kernels.scratch_nbytes(codec.name, n):
+            batch.jobs[i]["scratch"] = device.scratch(extra)
+        batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    device.upload(batch.memory)
+    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape or (1,))):
+        batch.launch(kernel, batch.jobs, 2)
+    if checksum:
+        batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
+    batch.launch(kernels.SEAL, batch.seals, 4)
+    batch.finish()
+    return batch
+
+
+def decode(
+    device: Launcher, infos: Sequence[FrameInfo], payloads: Sequence[int], outs: Sequence[int], adding=False
+) -> Batch:
+    """Decode payloads of one codec, dtype and parameters at these addresses; or add them to accumulators.
+
+    The addresses are 16-byte aligned. After the device is done `problems` tells which were damaged.
+    """
+    batch = Batch(device, len(infos))
+    first = infos[0]
+    width = 2 if first.dtype.kind == "c" else 1
+    for i, (info, payload, out) in enumerate(zip(infos, payloads, outs, strict=True)):
+        job = batch.jobs[i]
+        n = kernels.units(info.codec, info.size * width, info.nbytes)
+        job["src"], job["dst"], job["n"] = payload, out, n
+        job["nbytes"], job["params"] = info.payload_nbytes, info.params
+        if extra := kernels.scratch_nbytes(info.codec, n):
+            job["scratch"] = device.scratch(extra)
+        if info.checksum is not None:
+            batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
+    device.upload(batch.memory)
+    if any(info.checksum is not None for info in infos):
+        batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
+    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding):
+        batch.launch(kernel, batch.jobs, 2)
+    batch.finish()
+    return batch
+
+
+def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, int]) -> int:
+    """Bytes that an encoder makes of so many elements; -1 where that depends on more than their number."""
+    reals = size * (2 if dtype.kind == "c" else 1)
+    real = dtypes.real_dtype(dtype).itemsize
+    p0, p1 = params
+    if codec == "zfp":
+        least, most = (12, 256) if real == 8 else (9, 128)
+        return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1
+    block = p0 & 0xFFFFFFFF
+    if codec in ("szp", "mpc") or block not in (32, 64, 128, 256) or p0 >> 33:
+        return -1
+    return _ceil(reals, block) * max(real, 4) + (_ceil(reals, 2) if codec == "int4" else reals)
+
+
+def size_is_sound(info: FrameInfo) -> bool:
+    """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    if info.codec not in ("szp", "mpc"):
+        return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
+    # Their kernels look at the rest themselves.
+    if info.codec == "szp":
+        head = 4 * _ceil(_ceil(info.size * (2 if info.dtype.kind == "c" else 1), 32), 4)
+    else:
+        word = 8 if dtypes.real_dtype(info.dtype).itemsize == 8 else 4
+        head = 8 + word * _ceil(_ceil(info.nbytes, word), 8 * word)
+        if not 1 <= info.params[0] <= 32 or info.params[1]:
+            return False
+    return info.payload_nbytes >= head and info.nbytes < kernels.LIMIT
+
+
+def _ceil(n: int, parts: int) -> int:
+    return (n + parts - 1) // parts
+
+
+def problem(info: FrameInfo, result: np.void) -> str | None:
+    """What is wrong with a decoded frame, or None."""
+    if info.checksum is not None and int(result["checksum"]) != info.checksum:
+        return f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged"
+    if result["bad"]:
+        return f"the {info.codec} payload of {info.payload_nbytes} bytes is not a stream of this codec"
+    return None
+
+
+#: What an encoder's result says where the values have to go another way.
+REFUSALS = (_cpu.NONFINITE, _cpu.UNREPRESENTABLE)

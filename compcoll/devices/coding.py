@@ -1,0 +1,143 @@
+"""`Codec.encode`, `decode` and `decode_add` of arrays on a device: frames stay there.
+
+What a codec has no kernels for is copied to the host, coded there, and copied back: the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from compcoll import arrays, dtypes
+from compcoll.codecs import base
+from compcoll.devices import batch, kernels
+from compcoll.devices.batch import Block
+from compcoll.devices.memory import DeviceArray
+from compcoll.errors import FrameError
+from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
+
+__all__ = ["decode", "encode", "takes"]
+
+
+def takes(*things: Any) -> bool:
+    """Whether any of these is an array on a device that can be reached."""
+    return any(arrays.is_cuda(x) and arrays.on_device(_contiguous(x)) is not None for x in things)
+
+
+def encode(
+    codec: base.Codec, array: Any, out: Any = None, carried: float = 0.0, checksum: bool = True
+) -> Any:
+    """A frame beside the array, of the same library's kind; see `Codec.encode`."""
+    array = _contiguous(array)
+    memory = arrays.on_device(array)
+    shape = tuple(getattr(array, "shape", (memory.size,)))
+    if len(shape) > 3:
+        raise ValueError(f"an array of {len(shape)} dimensions: at most 3 are supported; reshape it")
+    dtypes.code_of(memory.dtype)
+    need = HEADER_NBYTES + memory.nbytes + base.SLACK
+    target = memory.device.empty(need) if out is None else arrays.on_device(out).view(np.uint8)
+    if target.size < need:
+        raise ValueError(f"out has {target.size} bytes, and encoding needs {need}")
+    with memory.device.queue() as queue:
+        nbytes = -1
+        params = codec.params(memory.dtype, shape or (1,))
+        if memory.size and kernels.encodes(codec.name, memory.dtype, shape, params):
+            address = target.address if target.address % 16 == 0 else queue.scratch(need)
+            block = Block(memory.address, memory.dtype, shape)
+            made = batch.encode(queue, codec, [block], [address], carried, checksum)
+            queue.wait()
+            nbytes = int(made.results[0]["nbytes"])
+            if nbytes >= 0 and address != target.address:
+                queue.copy(target.address, address, HEADER_NBYTES + nbytes)
+        if nbytes < 0:
+            values = np.asarray(memory).reshape(shape)
+            frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
+            nbytes = frame.size - HEADER_NBYTES
+            queue.to_device(target.address, frame)
+    if out is not None:
+        return out[: HEADER_NBYTES + nbytes]
+    return _like(array, target[: HEADER_NBYTES + nbytes], (HEADER_NBYTES + nbytes,))
+
+
+def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
+    """See `compcoll.decode` and `decode_add`; frame, ``out``, or both are on a device."""
+    if out is not None and not arrays.is_cuda(out):
+        host = np.asarray(arrays.on_device(frame))
+        return base.decode_add(host, out) if adding else base.decode(host, out)
+    device = arrays.on_device(out if out is not None else frame).device
+    with device.queue() as queue:
+        info, payload = _header(queue, frame)
+        dtype = base.accumulator_dtype(info.dtype) if adding else info.dtype
+        if out is None:
+            target = device.empty(info.nbytes).view(info.dtype)
+        else:
+            target = arrays.on_device(out)
+            _check_out(target, info, dtype)
+        if (
+            kernels.fits(info.codec, info.dtype, len(info.shape), adding)
+            and batch.size_is_sound(info)
+            and info.size
+        ):
+            made = batch.decode(queue, [info], [payload], [target.address], adding)
+            queue.wait()
+            if problem := batch.problem(info, made.results[0]):
+                raise FrameError(problem)
+        else:
+            whole = frame if not arrays.is_cuda(frame) else np.asarray(arrays.on_device(frame))
+            values = np.asarray(target)
+            (base.decode_add if adding else base.decode)(whole, values)
+            queue.to_device(target.address, values)
+    return out if out is not None else _like(frame, target, info.shape)
+
+
+def _header(queue: Any, frame: Any) -> tuple[FrameInfo, int]:
+    """A frame's header, and the device address of its payload, a multiple of 16."""
+    if not arrays.is_cuda(frame):
+        info = inspect(frame)
+        address = queue.scratch(info.payload_nbytes)
+        queue.to_device(address, base.as_bytes(frame)[info.payload_offset : info.frame_nbytes])
+        return info, address
+    memory = arrays.on_device(frame).view(np.uint8)
+    info = inspect(np.asarray(memory[:HEADER_NBYTES]), memory.size)
+    address = memory.address + info.payload_offset
+    if address % 16 == 0:
+        return info, address
+    aligned = queue.scratch(info.payload_nbytes)
+    queue.copy(aligned, address, info.payload_nbytes)
+    return info, aligned
+
+
+def _check_out(out: DeviceArray | None, info: FrameInfo, dtype: np.dtype) -> None:
+    if out is None:
+        raise ValueError("out has to be C-contiguous")
+    if out.dtype != dtype:
+        raise TypeError(f"out has dtype {out.dtype}, and the frame needs {dtype}")
+    if out.size != info.size:
+        raise ValueError(f"out has {out.size} elements, and the frame {info.size}")
+
+
+def _contiguous(array: Any) -> Any:
+    if isinstance(array, DeviceArray) or arrays.on_device(array) is not None:
+        return array
+    if arrays.is_torch(array):
+        return array.contiguous()
+    cupy = sys.modules.get("cupy")
+    return cupy.ascontiguousarray(array) if cupy is not None else array
+
+
+def _like(array: Any, memory: DeviceArray, shape: tuple[int, ...]) -> Any:
+    """Memory as an array of the library that another array is of, without a copy."""
+    if isinstance(array, DeviceArray):
+        return memory
+    if arrays.is_torch(array):
+        torch = sys.modules["torch"]
+        tensor = torch.as_tensor(memory.view(np.uint8), device=array.device)
+        name = "bfloat16" if memory.dtype == dtypes.BFLOAT16 else memory.dtype.name
+        return tensor.view(getattr(torch, name)).reshape(shape)
+    if memory.dtype == dtypes.BFLOAT16:
+        raise TypeError("CuPy has no bfloat16: decode into an `out`, or a frame that is a torch tensor")
+    import cupy
+
+    return cupy.asarray(memory).reshape(shape)

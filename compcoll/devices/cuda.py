@@ -1,0 +1,226 @@
+"""NVIDIA GPUs through CuPy: memory, streams, pinned host memory, and the kernels of csrc/cuda.
+
+Nothing here synchronises a whole device. A `Queue` is a stream for one piece of work: it starts after what
+the caller has put into its current streams, and whoever needs its results asks it whether it is done.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from compcoll import arrays, dtypes
+from compcoll.devices.kernels import CTA, Kernel
+from compcoll.devices.memory import DeviceArray
+from compcoll.devices.nvrtc import OPTIONS, source
+
+__all__ = ["Device", "Queue", "available", "pinned", "wrap"]
+
+
+@cache
+def available() -> bool:
+    """Whether CuPy is installed and sees a GPU."""
+    try:
+        import cupy
+
+        return bool(cupy.cuda.is_available())
+    except Exception:  # a broken driver is no GPU, and must not break what runs without
+        return False
+
+
+def pinned(nbytes: int) -> np.ndarray:
+    """Pinned host memory, uint8, from CuPy's pool."""
+    import cupy
+
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
+
+
+class Device:
+    """One GPU, made by `of`; its modules are compiled once in a process, and cached on disk by CuPy.
+
+    Attributes
+    ----------
+    max_grid : int
+        Blocks of threads that fill it.
+    """
+
+    def __init__(self, index: int):
+        import cupy
+
+        self.cupy, self.index = cupy, index
+        self._runtime = cupy.cuda.runtime
+        self._streams: list[Any] = []
+        self._modules: dict[str, Any] = {}
+        self._functions: dict[str, Any] = {}
+        properties = self._runtime.getDeviceProperties(index)
+        self.max_grid = 16 * properties["multiProcessorCount"]
+
+    @staticmethod
+    @cache
+    def of(index: int) -> Device:
+        """The device of this number."""
+        return Device(index)
+
+    def empty(self, nbytes: int) -> DeviceArray:
+        """Memory with undefined contents, at a multiple of 512 bytes; of no stream in particular."""
+        with self.cupy.cuda.Device(self.index), self.cupy.cuda.Stream.null:
+            memory = self.cupy.cuda.alloc(max(nbytes, 1))
+        return DeviceArray(self, memory.ptr, np.uint8, nbytes, memory)
+
+    def host(self, nbytes: int) -> np.ndarray:
+        """Pinned host memory, uint8."""
+        return pinned(nbytes)
+
+    def queue(self) -> Queue:
+        """A stream that begins after all that the caller has started so far."""
+        return Queue(self)
+
+    def function(self, kernel: Kernel) -> Any:
+        """A kernel, compiled when it is first needed."""
+        if kernel.name not in self._functions:
+            if kernel.module not in self._modules:
+                module = self.cupy.RawModule(code=source(kernel.module), options=OPTIONS)
+                self._modules[kernel.module] = module
+            self._functions[kernel.name] = self._modules[kernel.module].get_function(kernel.name)
+        return self._functions[kernel.name]
+
+    def current_streams(self) -> set[int]:
+        """CuPy's current stream, torch's, and the default one, in whose order `empty` allocates."""
+        handles = {self.cupy.cuda.get_current_stream().ptr, self.cupy.cuda.Stream.null.ptr}
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            handles.add(torch.cuda.current_stream(self.index).cuda_stream)
+        return handles
+
+
+class _Control:
+    """Both sides of a batch's control memory; `compcoll.devices.batch.Control`."""
+
+    def __init__(self, host: np.ndarray, memory: Any):
+        self.host, self.memory, self.address = host, memory, memory.ptr
+
+
+class Queue:
+    """A stream for one piece of work, and the memory that it needs meanwhile.
+
+    A context manager: at its end the memory goes back, once everything is done. It implements
+    `compcoll.devices.batch.Launcher`.
+    """
+
+    def __init__(self, device: Device):
+        self.device, self.max_grid = device, device.max_grid
+        cupy = device.cupy
+        with cupy.cuda.Device(device.index):
+            before = []
+            for handle in device.current_streams():
+                before.append(cupy.cuda.Event(disable_timing=True))
+                device._runtime.eventRecord(before[-1].ptr, handle)
+            try:
+                self.stream = device._streams.pop()
+            except IndexError:
+                self.stream = cupy.cuda.Stream(non_blocking=True)
+            for event in before:
+                self.stream.wait_event(event)
+        self._keep: list[Any] = []
+        self._last: Any = None
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.wait()
+        self.close()
+
+    def close(self) -> None:
+        """Give back the stream, on which everything is done."""
+        self._keep.clear()
+        self.device._streams.append(self.stream)
+
+    def scratch(self, nbytes: int) -> int:
+        """Address of device memory for as long as this queue is open."""
+        with self.device.cupy.cuda.Device(self.device.index), self.stream:
+            self._keep.append(self.device.cupy.cuda.alloc(max(nbytes, 1)))
+        return self._keep[-1].ptr
+
+    def to_device(self, address: int, data: np.ndarray) -> None:
+        self._keep.append(data)
+        self._copy(address, data.ctypes.data, data.nbytes, self.device._runtime.memcpyHostToDevice)
+
+    def to_host(self, data: np.ndarray, address: int) -> None:
+        self._keep.append(data)
+        self._copy(data.ctypes.data, address, data.nbytes, self.device._runtime.memcpyDeviceToHost)
+
+    def copy(self, to: int, address: int, nbytes: int) -> None:
+        self._copy(to, address, nbytes, self.device._runtime.memcpyDeviceToDevice)
+
+    def zero(self, address: int, nbytes: int) -> None:
+        with self.device.cupy.cuda.Device(self.device.index):
+            self.device._runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
+
+    def _copy(self, to: int, address: int, nbytes: int, kind: int) -> None:
+        if nbytes:
+            with self.device.cupy.cuda.Device(self.device.index):
+                self.device._runtime.memcpyAsync(to, address, nbytes, kind, self.stream.ptr)
+
+    def control(self, nbytes: int) -> _Control:
+        host = self.device.host(nbytes)
+        host[:] = 0
+        self.scratch(nbytes)
+        return _Control(host, self._keep[-1])
+
+    def upload(self, control: _Control) -> None:
+        self.to_device(control.address, control.host)
+
+    def download(self, control: _Control, nbytes: int) -> None:
+        self.to_host(control.host[:nbytes], control.address)
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
+        with self.device.cupy.cuda.Device(self.device.index), self.stream:
+            self.device.function(kernel)(grid, (CTA,), (np.uint64(jobs),))
+
+    def done(self) -> bool:
+        """Whether all that was put into the queue before the first call of this is done."""
+        if self._last is None:
+            self._last = self.stream.record()
+        return self._last.done
+
+    def wait(self) -> None:
+        self.stream.synchronize()
+
+
+def wrap(array) -> DeviceArray | None:
+    """A GPU array's memory, in the order of memory; None where it is not contiguous or of an unknown type."""
+    if arrays.is_torch(array):
+        if not array.is_contiguous():
+            return None
+        name = str(array.dtype).removeprefix("torch.")
+        dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
+        address, size, index = array.data_ptr(), array.numel(), array.device.index
+    elif isinstance(array, DeviceArray):
+        return array
+    else:
+        about = array.__cuda_array_interface__
+        size = int(np.prod(about["shape"], dtype=np.int64))
+        dtype, address = np.dtype(about["typestr"]), about["data"][0]
+        if not _contiguous(about, dtype):
+            return None
+        import cupy
+
+        index = cupy.cuda.runtime.pointerGetAttributes(address).device if size else 0
+    if dtype is None:
+        return None
+    return DeviceArray(Device.of(index), address, dtype, size, array)
+
+
+def _contiguous(about: dict, dtype: np.dtype) -> bool:
+    strides, expected = about.get("strides"), dtype.itemsize
+    if strides is None:
+        return True
+    for n, stride in zip(reversed(about["shape"]), reversed(strides), strict=True):
+        if n != 1 and stride != expected:
+            return False
+        expected *= n
+    return True

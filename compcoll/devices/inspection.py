@@ -1,0 +1,143 @@
+"""What can be known of a kernel without a GPU: registers, spills, shared memory, instructions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from compcoll.devices.nvrtc import compile_kernels
+
+__all__ = ["Figures", "find_disassembler", "inspect"]
+
+# What CuPy adds to every compilation is part of what has to be looked at.
+_OPTIONS = ("-ftz=true", "--ptxas-options=-v")
+_ENTRY = re.compile(r"Compiling entry function '(\w+)'")
+_SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
+_FUNCTION = re.compile(r"^\s*\.section\s+\.text\.(\w+)")
+_LABEL = re.compile(r"^(\.L\w+):")
+_INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);")
+
+
+@dataclass
+class Figures:
+    """One kernel, compiled for one architecture.
+
+    Attributes
+    ----------
+    registers : int
+        A thread's.
+    spilled : int
+        Bytes stored to and loaded from memory for want of registers.
+    shared : int
+        Bytes of shared memory of a block of threads.
+    instructions : int or None
+        All that there are; None without a disassembler.
+    loop : int or None
+        Those on the longest way through its main loop, which is the longest of those with loads of 16 bytes
+        or, without them, of all: for zfp, what a block takes that has every plane which can be.
+    """
+
+    kernel: str
+    arch: str
+    registers: int
+    spilled: int
+    shared: int
+    instructions: int | None = None
+    loop: int | None = None
+
+    as_dict = asdict
+
+
+def find_disassembler() -> str | None:
+    """``nvdisasm``, from the path, a CUDA toolkit or a Python package."""
+    if found := shutil.which("nvdisasm"):
+        return found
+    folders = [Path("/usr/local/cuda/bin")]
+    for package in ("nvidia", "triton"):
+        spec = find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec else []:
+            folders += [*sorted(Path(place).glob("cu*/bin")), Path(place) / "backends/nvidia/bin"]
+    return next((str(f / "nvdisasm") for f in folders if (f / "nvdisasm").is_file()), None)
+
+
+def inspect(module: str, arch: str) -> list[Figures]:
+    """Compile a file of csrc/cuda and look at its kernels; raises what `compile_kernels` raises."""
+    cubin, _, log = compile_kernels(module, arch, _OPTIONS)
+    figures = {f.kernel: f for f in _read_log(log, arch)}
+    if tool := find_disassembler():
+        for name, (instructions, loop) in _disassemble(tool, cubin).items():
+            if name in figures:
+                figures[name].instructions, figures[name].loop = instructions, loop
+    return sorted(figures.values(), key=lambda f: f.kernel)
+
+
+def _read_log(log: str, arch: str) -> list[Figures]:
+    result = []
+    for part in re.split(r"(?=ptxas info\s*: Compiling entry)", log):
+        entry, used, spills = _ENTRY.search(part), _USED.search(part), _SPILLS.search(part)
+        if entry and used:
+            spilled = sum(map(int, spills.groups())) if spills else 0
+            result.append(Figures(entry[1], arch, int(used[1]), spilled, int(used[2] or 0)))
+    return result
+
+
+def _disassemble(tool: str, cubin: bytes) -> dict[str, tuple[int, int]]:
+    """Instructions of each function, and those of its longest loop."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernels.cubin"
+        path.write_bytes(cubin)
+        done = subprocess.run([tool, "-c", str(path)], capture_output=True, text=True, check=False)
+    result: dict[str, tuple[int, int]] = {}
+    name = ""
+    code: list[str] = []
+    labels: dict[str, int] = {}
+    pending: list[str] = []
+
+    def close() -> None:
+        if name and code:
+            result[name] = sum(not text.startswith("NOP") for text in code), _longest_loop(code, labels)
+
+    for line in done.stdout.splitlines():
+        if match := _FUNCTION.match(line):
+            close()
+            name, code, labels, pending = match[1], [], {}, []
+        elif match := _LABEL.match(line):
+            pending.append(match[1])
+        elif match := _INSTRUCTION.match(line):
+            labels.update(dict.fromkeys(pending, len(code)))
+            pending = []
+            code.append(match[2].strip())
+    close()
+    return result
+
+
+def _longest_loop(code: list[str], labels: dict[str, int]) -> int:
+    """Instructions on the longest way through the main loop, loops within taken once."""
+    loops = [(False, 0, 0, 0)]
+    for last, text in enumerate(code):
+        first = _target(text, labels)
+        if first is not None and first < last:  # a branch to itself pads the end
+            wide = any(re.search(r"\bLDG?\.E\S*\.128", line) for line in code[first:last])
+            loops.append((wide, last - first, first, last))
+    _, _, first, last = max(loops)
+    longest = [0] * (len(code) + 1)
+    for i in range(last, first - 1, -1):
+        target = _target(code[i], labels)
+        ways = [longest[target]] if target is not None and i < target <= last else []
+        # A predicate stands in front of a conditional branch, or among its operands.
+        conditional = code[i].startswith("@") or re.search(r"BRA\S*\s+!?U?P\d", code[i])
+        if i < last and (target is None or conditional):
+            ways.append(longest[i + 1])
+        longest[i] = 1 + max(ways, default=0)
+    return longest[first] if last > first else 0
+
+
+def _target(text: str, labels: dict[str, int]) -> int | None:
+    match = re.search(r"\bBRA\b.*`\((\.L\w+)\)", text)
+    return labels.get(match[1]) if match else None

@@ -1,0 +1,167 @@
+"""The kernels of csrc/cuda: their names, arguments and launches, for CuPy and for the tests' executor.
+
+A codec on a device is a list of kernels that run one after the other on the same jobs. What has none here
+is done by the CPU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from compcoll import dtypes
+
+__all__ = [
+    "CTA",
+    "HEADER",
+    "JOB",
+    "RESULT",
+    "SOURCES",
+    "Kernel",
+    "all_kernels",
+    "decoders",
+    "encoders",
+    "fits",
+]
+
+#: Threads of a block, CC_CTA of csrc/cuda/job.cuh.
+CTA = 128
+
+#: struct Job and struct Result of csrc/cuda/job.cuh.
+JOB = np.dtype([
+    ("src", "<u8"), ("dst", "<u8"), ("n", "<u8"), ("nbytes", "<u8"), ("params", "<u8", 2),
+    ("result", "<u8"), ("scratch", "<u8"),
+])  # fmt: skip
+RESULT = np.dtype([
+    ("nbytes", "<i8"), ("bound", "<f8"), ("bad", "<u4"), ("checksum", "<u4"), ("extent", "<u8", 3),
+    ("params", "<u8", 2),
+])  # fmt: skip
+#: A header's place in a batch, 80 bytes and a gap.
+HEADER = np.dtype("V96")
+
+#: Files of csrc/cuda, each one module.
+SOURCES = ("frame", "zfp", "blockscale", "szp", "mpc")
+
+_TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
+#: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
+LIMIT = 1 << 32
+#: Block sizes that have an encoder of their own.
+_EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
+_SCALED = ("int8", "int4", "fp8")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel and how much of a job a block of threads takes.
+
+    Attributes
+    ----------
+    module : str
+        Its file in csrc/cuda.
+    name : str
+    per_cta : int
+        Values (for ``checksum`` bytes) that a block of threads handles in one go; 0: one thread does all.
+    """
+
+    module: str
+    name: str
+    per_cta: int
+
+    def grid(self, size: int, most: int) -> int:
+        """Blocks of threads for a job of ``size``, at most ``most``: they go on in strides."""
+        return min(max(-(-size // self.per_cta), 1), most) if self.per_cta else 1
+
+
+CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
+SEAL = Kernel("frame", "seal", 0)
+
+
+def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
+    """Whether a device has kernels that decode this, or decode and add."""
+    if codec == "mpc":
+        return dtype in dtypes.CODES and not adding
+    return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
+
+
+def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
+    """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
+    relative = codec == "szp" and params[1]
+    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < LIMIT
+
+
+def units(codec: str, reals: int, nbytes: int) -> int:
+    """What a codec's kernels take for the size of an array."""
+    return nbytes if codec == "mpc" else reals
+
+
+def scratch_nbytes(codec: str, n: int) -> int:
+    """Bytes that a job of so many units needs besides."""
+    return 4 * -(-n // (32 if codec == "szp" else 4096)) if codec in ("szp", "mpc") else 0
+
+
+def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
+    """The kernels that encode, in order; the last one sets the result's size and bound."""
+    if codec == "mpc":
+        return _mpc(dtype, ("measure", "scan", "write", "finish"))
+    kind = _TYPES[dtypes.code_of(dtype)]
+    if codec == "zfp":
+        exact = (kind, params[0]) in _EXACT
+        words = f"{params[0]}bit" if exact else _words(kind, params[0])
+        return [
+            Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
+            Kernel("zfp", f"zfp_finish_{kind}", 0),
+        ]
+    if codec == "szp":
+        names = (f"measure_{kind}", "scan", f"write_{kind}", "finish")
+        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+    return [
+        Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
+        Kernel("blockscale", f"{codec}_finish_{kind}", 0),
+    ]
+
+
+def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool) -> list[Kernel]:
+    """The kernels that decode, or decode and add, in order."""
+    if codec == "mpc":
+        return _mpc(dtype, ("sizes", "scan", "decode"))
+    kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
+    if codec == "zfp":
+        return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+    if codec == "szp":
+        names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
+        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+    return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
+
+
+def all_kernels() -> list[Kernel]:
+    """Every kernel there is."""
+    found = {CHECKSUM: None, SEAL: None}
+    for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
+        bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
+        sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
+        found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
+        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
+        for codec, params in uses:
+            kernels = encoders(codec, dtype, params)
+            kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
+            found.update(dict.fromkeys(kernels))
+    return list(found)
+
+
+def _mpc(dtype: np.dtype, names: tuple[str, ...]) -> list[Kernel]:
+    bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
+    return [
+        Kernel("mpc", f"mpc_{name}_{bits}", 0 if name in ("scan", "finish") else 128 * bits) for name in names
+    ]
+
+
+def _words(kind: str, maxbits: int) -> int:
+    """Words that hold a block; there is no kernel for 3."""
+    words = (maxbits - 1) // (64 if kind == "f64" else 32) + 1
+    return 4 if words == 3 else words
+
+
+def _per_warp(params: tuple[int, int]) -> int:
+    return max(params[0] & 0xFFFFFFFF, 1)

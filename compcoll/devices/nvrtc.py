@@ -1,0 +1,104 @@
+"""CUDA source text, and compiling it with NVRTC, which needs neither a GPU nor a driver nor nvcc."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from compcoll.sources import csrc_dir
+
+__all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "source"]
+
+#: For CuPy as well. No contraction: the bytes must be those of the CPU.
+OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+
+_INCLUDE = re.compile(r'#include "(.+)"')
+
+
+class Unavailable(RuntimeError):
+    """NVRTC is not installed."""
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a source; the message is its log."""
+
+
+@cache
+def source(name: str) -> str:
+    """A file of ``csrc/cuda`` with all it includes, each once.
+
+    In one text because CuPy's disk cache keys on the text, not on what lies in include folders.
+    """
+    seen: set[Path] = set()
+
+    def flatten(path: Path) -> str:
+        lines = []
+        for line in path.read_text().splitlines():
+            if match := _INCLUDE.match(line):
+                header = (path.parent / match[1]).resolve()
+                if header not in seen:
+                    seen.add(header)
+                    lines.append(flatten(header))
+            elif line != "#pragma once":
+                lines.append(line)
+        return "\n".join(lines)
+
+    return flatten((csrc_dir() / "cuda" / f"{name}.cu").resolve()) + "\n"
+
+
+def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str, str]:
+    """Compile ``csrc/cuda/<name>.cu``.
+
+    Parameters
+    ----------
+    arch : str
+        Such as ``sm_90``.
+    options : tuple of str
+        Besides `OPTIONS`.
+
+    Returns
+    -------
+    cubin : bytes
+    ptx : str
+    log : str
+
+    Raises
+    ------
+    Unavailable
+        Without cuda-bindings or the NVRTC library.
+    CompileError
+    """
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise Unavailable(
+            f"compiling kernels needs cuda-bindings and NVRTC ({error}): "
+            "pip install 'compcoll[cuda13]' or 'compcoll[cuda12]'"
+        ) from None
+
+    def call(function, *args):
+        try:
+            status, *values = function(*args)
+        except RuntimeError as error:  # the bindings are there, the library is not
+            raise Unavailable(f"{error}: pip install 'compcoll[cuda13]' or 'compcoll[cuda12]'") from None
+        return status, values[0] if values else None
+
+    def text(size_of, get) -> bytes:
+        buffer = bytearray(call(size_of, program)[1])
+        as_bytes = bytes(buffer)
+        call(get, program, as_bytes)
+        return as_bytes
+
+    words = [f"--gpu-architecture={arch}", *OPTIONS, *options]
+    _, program = call(nvrtc.nvrtcCreateProgram, source(name).encode(), f"{name}.cu".encode(), 0, None, None)
+    try:
+        status, _ = call(nvrtc.nvrtcCompileProgram, program, len(words), [w.encode() for w in words])
+        log = text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog).rstrip(b"\0").decode()
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"{name}.cu for {arch}: {status.name}\n{log}")
+        ptx = text(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX).rstrip(b"\0").decode()
+        cubin = text(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN)
+    finally:
+        call(nvrtc.nvrtcDestroyProgram, program)
+    return cubin, ptx, log

@@ -1,0 +1,111 @@
+// What all kernels share: the arguments of one chunk, its results, and how threads divide it.
+//
+// Every kernel has one parameter, an array of jobs. blockIdx.y chooses the job, so that one launch does all
+// peers' chunks of a collective; the threads along x share it in strides, however many they are.
+#pragma once
+#include "../abi.h"
+#include "../arithmetic.h"
+
+#define CC_CTA 128  // threads of a block
+#define CC_WARPS (CC_CTA / 32)
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace cuda {
+
+// Zeroed before the first kernel of a job. compcoll/devices/kernels.py has the same layout.
+struct Result {
+  int64_t nbytes;      // payload bytes, or a Status
+  double bound;
+  uint32_t bad;        // not 0: the values, or the payload, are not what the codec takes
+  uint32_t checksum;   // of the payload
+  uint64_t extent[3];  // maxima that the codec needs for status and bound
+  uint64_t params[2];  // the header words, where the data decide them
+};
+
+struct Job {
+  const uint8_t* src;
+  uint8_t* dst;
+  uint64_t n;          // real values: two for a complex number
+  uint64_t nbytes;     // decoding: the payload's; encoding: the most that it may have
+  uint64_t params[2];  // the words of the frame header
+  Result* result;
+  uint32_t* scratch;   // of those kernels that say so
+};
+
+// Bytes that an encoder may write behind job.nbytes; compcoll/codecs/base.py has the same.
+constexpr uint64_t slack = 64;
+
+constexpr uint32_t full_warp = 0xffffffffu;
+
+CC_HD uint32_t lane_id() { return threadIdx.x % 32; }
+CC_HD uint64_t warp_id() { return uint64_t(blockIdx.x) * CC_WARPS + threadIdx.x / 32; }
+CC_HD uint64_t warp_count() { return uint64_t(gridDim.x) * CC_WARPS; }
+CC_HD uint64_t thread_id() { return uint64_t(blockIdx.x) * CC_CTA + threadIdx.x; }
+CC_HD uint64_t thread_count() { return uint64_t(gridDim.x) * CC_CTA; }
+
+template <class W>
+CC_HD W warp_max(W v) {
+  for (int s = 16; s; s /= 2) {
+    W other = __shfl_xor_sync(full_warp, v, s);
+    v = other > v ? other : v;
+  }
+  return v;
+}
+
+CC_HD uint32_t warp_sum(uint32_t v) {
+  for (int s = 16; s; s /= 2) v += __shfl_xor_sync(full_warp, v, s);
+  return v;
+}
+
+CC_HD uint32_t warp_or(uint32_t v) {
+  for (int s = 16; s; s /= 2) v |= __shfl_xor_sync(full_warp, v, s);
+  return v;
+}
+
+// The maximum over a job, one atomic a warp. A word of 32 bits is the lower half of its 64.
+CC_HD void note_max(uint64_t* at, uint32_t v) {
+  v = warp_max(v);
+  if (lane_id() == 0) atomicMax(reinterpret_cast<unsigned int*>(at), v);
+}
+CC_HD void note_max(uint64_t* at, uint64_t v) {
+  v = warp_max(v);
+  if (lane_id() == 0)
+    atomicMax(reinterpret_cast<unsigned long long*>(at), static_cast<unsigned long long>(v));
+}
+
+// N values that are loaded or stored at once.
+template <class T, int N>
+struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+  T v[N];
+};
+
+template <bool first, class A, class B>
+struct Choice {
+  using type = A;
+};
+template <class A, class B>
+struct Choice<false, A, B> {
+  using type = B;
+};
+
+template <bool first, class A, class B>
+CC_HD const auto& choose(const A& a, const B& b) {
+  if constexpr (first) return a;
+  else return b;
+}
+
+CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>(p) % to == 0; }
+
+}  // namespace cuda
+}  // namespace CC_LEVEL
+}  // namespace compcoll
+
+// A kernel of this name that gives its job to a function. With 8 blocks on a multiprocessor asked for, the
+// compiler takes up to 64 registers; left to itself it spills in order to fit 16.
+#define CC_KERNEL(name, ...)                                                                             \
+  extern "C" __global__ void __launch_bounds__(CC_CTA, 8) name(const compcoll::CC_LEVEL::cuda::Job* jobs) { \
+    using namespace compcoll::CC_LEVEL::cuda;                                                            \
+    const Job job = jobs[blockIdx.y];                                                                    \
+    __VA_ARGS__(job);                                                                                    \
+  }

@@ -1,0 +1,80 @@
+// The float types as a thread sees them: csrc/cpu/real.h with one lane. Elements become doubles, exactly,
+// and come back rounded once, so that the bytes are those of the CPU.
+#pragma once
+#include "../accumulate.h"
+#include "job.cuh"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace cuda {
+
+template <class To, class From>
+CC_HD To as(From from) {
+  static_assert(sizeof(To) == sizeof(From), "a bit pattern keeps its size");
+  To to;
+  __builtin_memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+// Stored: an element's bits. Sum: the type in which it is added. unit, tiny: as in csrc/cpu/real.h.
+struct F64 {
+  using Stored = uint64_t;
+  using Sum = double;
+  static constexpr Stored infinity = 0x7ff0000000000000ull;
+  static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;
+  static CC_HD Sum value(Stored bits) { return as<double>(bits); }
+  static CC_HD Sum round(double v) { return v; }
+  static CC_HD Stored stored(Sum v) { return as<uint64_t>(v); }
+  static CC_HD double widen(Sum v) { return v; }
+};
+
+struct F32 {
+  using Stored = uint32_t;
+  using Sum = float;
+  static constexpr Stored infinity = 0x7f800000;
+  static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
+  static CC_HD Sum value(Stored bits) { return as<float>(bits); }
+  static CC_HD Sum round(double v) { return to_float(v); }
+  static CC_HD Stored stored(Sum v) { return as<uint32_t>(v); }
+  static CC_HD double widen(Sum v) { return to_double(v); }
+};
+
+struct F16 {
+  using Stored = uint16_t;
+  using Sum = float;
+  static constexpr Stored infinity = 0x7c00;
+  static constexpr double unit = 0x1p-11, tiny = 0x1p-25;
+  static CC_HD Sum value(Stored bits) { return float16_to_float(bits); }
+  static CC_HD Sum round(double v) { return float16_to_float(float_to_float16(to_float(v))); }
+  static CC_HD Stored stored(Sum v) { return float_to_float16(v); }
+  static CC_HD double widen(Sum v) { return to_double(v); }
+};
+
+struct BF16 {
+  using Stored = uint16_t;
+  using Sum = float;
+  static constexpr Stored infinity = 0x7f80;
+  static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
+  static CC_HD Sum value(Stored bits) { return bfloat16_to_float(bits); }
+  static CC_HD Sum round(double v) {
+    uint32_t u = as<uint32_t>(to_float(v));
+    return as<float>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);
+  }
+  static CC_HD Stored stored(Sum v) { return uint16_t(as<uint32_t>(v) >> 16); }
+  static CC_HD double widen(Sum v) { return to_double(v); }
+};
+
+// Element i of an array becomes v, or an accumulator gets v on top.
+template <class T, bool adding>
+CC_HD void deliver(uint8_t* dst, uint64_t i, typename T::Sum v) {
+  if constexpr (adding) {
+    auto p = reinterpret_cast<typename T::Sum*>(dst) + i;
+    *p = add(*p, v);
+  } else {
+    reinterpret_cast<typename T::Stored*>(dst)[i] = T::stored(v);
+  }
+}
+
+}  // namespace cuda
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,238 @@
+// ZFP in 1 dimension on the GPU: a thread codes a block, a warp 32 blocks in a row. They fill exactly
+// maxbits 32-bit words, so that no two warps share a word of the stream: there are no atomics on it, and it
+// need not be cleared before.
+#pragma once
+#include "../cpu/zfp_extent.h"
+#include "../zfp_quads.h"
+#include "job.cuh"
+#include "zfp_short.cuh"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace cuda {
+
+using namespace zfp;
+
+__constant__ constexpr QuadTables quad_source = make_quad_tables();
+__constant__ constexpr ShortTable short_source = make_short_table();
+
+// A table's copy in shared memory, where the lanes of a warp can read different entries at once.
+template <class Table>
+CC_HD const Table& shared_table(const Table& source) {
+  constexpr uint32_t n = sizeof(Table) / 4;
+  __shared__ uint32_t words[n];
+  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) words[i] = reinterpret_cast<const uint32_t*>(&source)[i];
+  __syncthreads();
+  return *reinterpret_cast<const Table*>(words);
+}
+
+struct Line {
+  uint64_t blocks, words;  // 32-bit words of the payload, which ends at 64 bits
+  uint32_t maxbits;
+
+  CC_HD explicit Line(const Job& job) {
+    blocks = (job.n + 3) / 4;
+    maxbits = uint32_t(job.params[0]);
+    words = (blocks * maxbits + 63) / 64 * 2;
+  }
+};
+
+// Behind the end of the array stands what zfp pads with.
+template <class E, bool whole, class L>
+CC_HD void load_block(const Job& job, uint64_t block, L* a) {
+  using S = typename E::Stored;
+  const S* p = reinterpret_cast<const S*>(job.src) + 4 * block;
+  uint64_t left = 4 * block < job.n ? job.n - 4 * block : 0;
+  if constexpr (whole) {
+    auto row = *reinterpret_cast<const Pack<S, 4>*>(p);
+    for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(row.v[i]);
+  } else {
+    for (uint32_t i = 0; i < 4; i++)
+      a[i] = left ? E::template widen<L>(p[i < left ? i : i == 3 ? 0 : left - 1]) : L(0);
+  }
+}
+
+// Overwrites the block's values, or adds to accumulators.
+template <class E, bool Accumulate, class L>
+CC_HD void store_block(const Job& job, uint64_t block, bool packed, const L* a) {
+  using Real = typename Lane<L>::Real;
+  using S = typename Choice<Accumulate, Real, typename E::Stored>::type;
+  S* p = reinterpret_cast<S*>(job.dst) + 4 * block;
+  uint64_t left = job.n - 4 * block;
+  bool whole = packed && left >= 4;
+  Pack<S, 4> row;
+  if (Accumulate && whole) row = *reinterpret_cast<Pack<S, 4>*>(p);
+  for (uint32_t i = 0; i < 4; i++) {
+    auto narrow = E::narrow(a[i]);
+    if constexpr (Accumulate) {
+      if (!whole) row.v[i] = i < left ? p[i] : S(0);
+      row.v[i] = add(row.v[i], bits_as<Real>(E::template widen<L>(narrow)));
+    } else {
+      row.v[i] = narrow;
+    }
+  }
+  if (whole) *reinterpret_cast<Pack<S, 4>*>(p) = row;
+  else
+    for (uint32_t i = 0; i < 4; i++)
+      if (i < left) p[i] = row.v[i];
+}
+
+// Of the bits of a block's i-th 32-bit word those that count.
+CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
+  if (32 * i >= maxbits) return 0;
+  uint32_t keep = maxbits - 32 * i;
+  return keep < 32 ? word & ((1u << keep) - 1) : word;
+}
+
+// The words of 32 blocks, N each, as one bit string.
+template <int N>
+CC_HD void pack_words(uint32_t* stream, uint64_t first, const Line& line, const uint32_t* word) {
+  __shared__ uint32_t shared[CC_WARPS][N + 1][32];
+  const uint32_t lane = lane_id(), maxbits = line.maxbits;
+  auto rows = shared[threadIdx.x / 32];
+  for (uint32_t i = 0; i < N; i++) rows[i][lane] = cut(word[i], i, maxbits);
+  rows[N][lane] = 0;
+  __syncwarp();
+  const uint64_t begin = first / 32 * maxbits;
+  // The last warp also writes the zeros that end the stream.
+  const uint64_t end = first + 32 < line.blocks ? begin + maxbits : line.words;
+  for (uint32_t i = lane; begin + i < end; i += 32) {
+    uint32_t block = 32 * i / maxbits, at = 32 * i - block * maxbits, filled = 0, out = 0;
+    while (filled < 32 && block < 32) {
+      out |= __funnelshift_r(rows[at / 32][block], rows[at / 32 + 1][block], at % 32) << filled;
+      filled += maxbits - at;
+      at = 0, block++;
+    }
+    stream[begin + i] = out;
+  }
+  __syncwarp();
+}
+
+// The same for blocks of N words exactly, which need no packing. all: whether there are 32 of them.
+template <int N>
+CC_HD void store_words(uint32_t* stream, uint64_t block, bool all, const Line& line, const uint32_t* word) {
+  Pack<uint32_t, N> row;
+  for (int i = 0; i < N; i++) row.v[i] = word[i];
+  if (all || N * block < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
+}
+
+template <int N>
+CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
+  const uint32_t maxbits = line.maxbits;
+  if (maxbits == 32) {
+    word[0] = stream[block];
+    for (int i = 1; i < N; i++) word[i] = 0;
+    return;
+  }
+  const uint64_t bit = block * maxbits, at = bit / 32;
+  uint32_t low = stream[at];
+  for (uint32_t i = 0; i < N; i++) {
+    uint32_t high = at + i + 1 < line.words ? stream[at + i + 1] : 0;
+    word[i] = cut(__funnelshift_r(low, high, uint32_t(bit % 32)), i, maxbits);
+    low = high;
+  }
+}
+
+// Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
+// to that. whole: all of their values are there, and a block's can be loaded at once.
+template <class E, int N, bool exact, bool whole, class Table>
+CC_HD void encode_group(const Job& job, const Line& line, uint64_t first, const Table& table,
+                        Extent<typename E::Word>& extent) {
+  using L = typename E::Word;
+  const uint64_t block = first + lane_id();
+  L a[4], magnitude = 0, k;
+  load_block<E, whole>(job, block, a);
+  for (int i = 0; i < 4; i++) {
+    L m = a[i] & L(~L(0) >> 1);
+    magnitude = m > magnitude ? m : magnitude;
+  }
+  extent.add_magnitude(magnitude);
+  L e = exponent(magnitude), scale = quantise_scale(e);
+  for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
+  transform_forward<1>(a);
+  for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
+  const L header = magnitude != 0 ? e + e + 1 : L(0);
+  const uint32_t maxbits = exact ? 32 * N : line.maxbits;
+  uint32_t out[N] = {};
+  if constexpr (N <= 2) {
+    out[0] = uint32_t(header);
+    k = encode_short<N>(a, magnitude == 0, maxbits, table.entry, out);
+  } else {
+    L words[N * 4 / sizeof(L)] = {header};
+    to_planes<1>(a);
+    k = encode_quads<N * 4 / sizeof(L)>(a, L(magnitude != 0 ? 0 : 4), int(maxbits), table, words);
+    for (int i = 0; i < N; i++) out[i] = uint32_t(words[i * 4 / sizeof(L)] >> (32 * i % (8 * sizeof(L))));
+  }
+  extent.template add_error<1>(e, k, magnitude);
+  auto stream = reinterpret_cast<uint32_t*>(job.dst);
+  if constexpr (exact) store_words<N>(stream, block, whole, line, out);
+  else pack_words<N>(stream, first, line, out);
+}
+
+// NW: words of E that hold a block.
+template <class E, int NW, bool exact>
+CC_HD void zfp_encode(const Job& job) {
+  using L = typename E::Word;
+  constexpr int N = NW * sizeof(L) / 4;
+  const Line line(job);
+  if (4 * line.words > job.nbytes + slack) return;
+  const auto& table = shared_table(choose<N <= 2>(short_source, quad_source));
+  const uint64_t whole = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16)
+                             ? job.n / 128 * 32
+                             : 0,
+                 stride = 32 * warp_count();
+  uint64_t first = 32 * warp_id();
+  Extent<L> extent;
+  for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, table, extent);
+  for (; first < line.blocks; first += stride)
+    encode_group<E, N, exact, false>(job, line, first, table, extent);
+  note_max(&job.result->extent[0], extent.largest);
+  note_max(&job.result->extent[1], extent.smallest);
+  note_max(&job.result->extent[2], extent.key);
+}
+
+// After all of the kernel before: status and bound.
+template <class E>
+CC_HD void zfp_finish(const Job& job) {
+  using L = typename E::Word;
+  if (thread_id()) return;
+  Result& result = *job.result;
+  Extent<L> extent;
+  extent.largest = L(result.extent[0]);
+  extent.smallest = L(result.extent[1]);
+  extent.key = L(result.extent[2]);
+  double bound = 0;
+  int64_t status = judge<E, 1>(extent, &bound);
+  const uint64_t nbytes = 4 * Line(job).words;
+  result.nbytes = status ? status : nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
+  result.bound = bound;
+}
+
+template <class E, int NW, bool Accumulate>
+CC_HD void zfp_decode(const Job& job) {
+  using L = typename E::Word;
+  using F = Format<L>;
+  constexpr int halves = sizeof(L) / 4;
+  const QuadTables& tables = shared_table(quad_source);
+  const Line line(job);
+  const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
+  for (uint64_t block = thread_id(); block < line.blocks; block += thread_count()) {
+    uint32_t in[NW * halves];
+    load_words<NW * halves>(reinterpret_cast<const uint32_t*>(job.src), block, line, in);
+    L a[4] = {}, words[NW] = {};
+    for (int i = 0; i < NW * halves; i++) words[i / halves] |= L(in[i]) << (32 * (i % halves));
+    L e = (words[0] >> 1) & L(2 * F::bias + 1);
+    L empty = (words[0] & 1) - 1;
+    L zeros = decode_quads<NW>(words, int(line.maxbits), tables, a);
+    to_planes<1>(a);
+    for (int i = 0; i < 4; i++) a[i] = from_negabinary(shift_right(a[i], zeros) & ~empty);
+    transform_inverse<1>(a);
+    L scale = dequantise_scale(e);
+    for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+    store_block<E, Accumulate>(job, block, packed, a);
+  }
+}
+
+}  // namespace cuda
+}  // namespace CC_LEVEL
+}  // namespace compcoll

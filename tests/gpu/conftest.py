@@ -1,0 +1,23 @@
+"""Tests that need a GPU; without one each says why it is skipped."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from compcoll.devices import cuda
+
+sys.path.append(str(Path(__file__).parents[1] / "serial"))
+
+
+def pytest_collection_modifyitems(items):
+    if not cuda.available():
+        mark = pytest.mark.skip(reason="needs CuPy and an NVIDIA GPU")
+        for item in items:
+            if Path(__file__).parent in item.path.parents:
+                item.add_marker(mark)
+
+
+@pytest.fixture
+def cupy():
+    return pytest.importorskip("cupy")

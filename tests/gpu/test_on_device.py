@@ -1,0 +1,121 @@
+"""The kernels on a GPU: their bytes are those of the CPU, whatever was in memory before."""
+
+import numpy as np
+import pytest
+
+import compcoll
+from compcoll import codec, dtypes, inspect
+from compcoll.codecs.base import SLACK, accumulator_dtype, decode_add
+from compcoll.devices import batch
+from compcoll.devices.cuda import Device, wrap
+from compcoll.frame import HEADER_NBYTES
+
+FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
+SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
+SPECS = [
+    *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 32)),
+    "int8", "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
+    "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "lossless",
+]  # fmt: skip
+
+
+def values(dtype, n, seed=0):
+    """Of many magnitudes, with zeros, and with subnormals beside what zfp can just carry."""
+    rng = np.random.default_rng(seed)
+    real = dtypes.real_dtype(dtype)
+    count = n * (2 if dtype.kind == "c" else 1)
+    x = (
+        np.cumsum(rng.standard_normal(count))
+        * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
+    )
+    x[rng.random(count) < 0.1] = 0
+    x[8:16] = 0
+    if count > 1000 and real.itemsize >= 4:
+        x[512:640] = rng.standard_normal(128) * 2.0 ** rng.integers(-149, -120, 128)
+        x[512:640:4] = 2.0**-98
+    return x.astype(real).view(dtype)
+
+
+def to_gpu(cupy, array):
+    """A `DeviceArray` of any dtype; CuPy knows no bfloat16."""
+    return wrap(cupy.asarray(array.reshape(-1).view(np.uint8))).view(array.dtype)
+
+
+def same(a, b):
+    return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_bytes_are_those_of_the_cpu(cupy, spec, dtype):
+    for n in SIZES:
+        array = values(dtype, n, n)
+        host = codec(spec).encode(array)
+        poisoned = wrap(cupy.full(HEADER_NBYTES + array.nbytes + SLACK, 0xA5, np.uint8))
+        frame = codec(spec).encode(to_gpu(cupy, array), poisoned)
+        assert same(frame, host), (spec, dtype, n)
+        expected = compcoll.decode(host)
+        out = to_gpu(cupy, np.full(array.nbytes, 0xA5, np.uint8).view(dtype))
+        assert same(compcoll.decode(frame, out), expected)
+        start = np.linspace(-3, 5, n).astype(accumulator_dtype(dtype))
+        assert same(decode_add(host, to_gpu(cupy, start)), decode_add(host, start.copy()))
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "zfp:rate=13", "int8", "int4:block=32"])
+def test_arrays_at_any_element(cupy, spec):
+    array = values(np.dtype("f4"), 5003)
+    whole = to_gpu(cupy, array)
+    for first in (1, 2, 3, 5):
+        assert same(codec(spec).encode(whole[first:]), codec(spec).encode(array[first:]))
+
+
+def test_a_batch_of_many_chunks_in_one_launch(cupy):
+    arrays = [values(np.dtype("f4"), n, n) for n in (1, 50, 1000, 4096, 70_001, 5)]
+    device = Device.of(cupy.cuda.Device().id)
+    chosen = codec("zfp:rate=16")
+    sources = [to_gpu(cupy, a) for a in arrays]
+    frames = [device.empty(HEADER_NBYTES + a.nbytes + SLACK) for a in arrays]
+    with device.queue() as queue:
+        blocks = [batch.Block(s.address, s.dtype, (s.size,)) for s in sources]
+        made = batch.encode(queue, chosen, blocks, [f.address for f in frames])
+        queue.wait()
+    for array, frame, n in zip(arrays, frames, made.results["nbytes"].tolist(), strict=True):
+        expected = chosen.encode(array)
+        if inspect(expected).codec == "zfp":
+            assert same(frame[: HEADER_NBYTES + n], expected)
+        else:
+            assert n < 0
+
+
+def test_kernels_come_after_what_is_in_the_current_stream(cupy):
+    array = values(np.dtype("f4"), 1 << 22)
+    host = codec("zfp:rate=8").encode(array)
+    source, late = cupy.asarray(array), cupy.zeros(array.size, np.float32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        for _ in range(50):  # keeps the stream busy until the values arrive
+            late += 1
+        late[:] = source
+        frame = codec("zfp:rate=8").encode(late)
+    assert same(cupy.asnumpy(frame), host)
+
+
+def test_values_that_are_not_finite_go_lossless(cupy):
+    array = values(np.dtype("f4"), 4000)
+    array[77] = np.nan
+    frame = cupy.asnumpy(codec("zfp:rate=8").encode(cupy.asarray(array)))
+    assert inspect(frame).fallback
+    assert same(frame, codec("zfp:rate=8").encode(array))
+
+
+def test_torch_tensors(cupy):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        tensor = torch.randn(5000, device="cuda").to(dtype)
+        frame = codec("zfp:rate=8").encode(tensor)
+        assert frame.is_cuda
+        assert same(frame.cpu().numpy(), codec("zfp:rate=8").encode(tensor.cpu()))
+        out = compcoll.decode(frame, torch.empty_like(tensor))
+        assert torch.equal(out.cpu(), compcoll.decode(frame.cpu().numpy(), torch.empty_like(tensor.cpu())))

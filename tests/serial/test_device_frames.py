@@ -1,0 +1,95 @@
+"""Codecs on arrays of a device: the frames are those of the host, and each side decodes the other's.
+
+The device is the executor of the tests.
+"""
+
+import numpy as np
+import pytest
+from executor import Device, build
+
+import compcoll
+from compcoll import codec, dtypes, inspect
+from compcoll.codecs.base import accumulator_dtype, decode_add
+
+LIBRARY = build()
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
+DTYPES = sorted(dtypes.CODES, key=dtypes.code_of)
+SPECS = [
+    "zfp:rate=8",
+    "zfp:rate=11.5",
+    "int8",
+    "int4:block=32",
+    "fp8",
+    "szp:abs=1e-3",
+    "mpc",
+    "mpc:dim=3",
+    "mpc:dim=32",
+]
+SPECS += ["lossless", "raw"]
+
+
+@pytest.fixture(scope="module")
+def device():
+    return Device(LIBRARY)
+
+
+def values(dtype, n):
+    return (50 * np.sin(np.arange(n) / 30)).astype(dtype)
+
+
+def same(a, b):
+    return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_frames_are_those_of_the_host(device, spec, dtype):
+    for n in (0, 1, 5, 257, 1000, 5003):
+        array = values(dtype, n)
+        ours, host = codec(spec).encode(device.array(array)), codec(spec).encode(array)
+        assert same(ours, host)
+        assert same(compcoll.decode(ours), compcoll.decode(host))
+        assert same(compcoll.decode(host, device.array(np.zeros(n, dtype))), compcoll.decode(host))
+        assert same(compcoll.decode(ours, np.zeros(n, dtype)), compcoll.decode(host))
+        total = np.ones(n, accumulator_dtype(dtype))
+        assert same(decode_add(ours, device.array(total)), decode_add(host, total.copy()))
+    assert device.open == 0
+
+
+def test_frames_that_carry_an_error_and_have_no_checksum(device):
+    array = values(np.float32, 300)
+    options = {"carried": 0.25, "checksum": False}
+    ours = codec("zfp:rate=8").encode(device.array(array), **options)
+    assert same(ours, codec("zfp:rate=8").encode(array, **options))
+    assert inspect(np.asarray(ours)).checksum is None
+
+
+@pytest.mark.parametrize("shift", [0, 1, 8])
+def test_frames_at_any_address(device, shift):
+    array = values(np.float32, 300)
+    host = codec("int8").encode(array)
+    room = device.empty(array.nbytes + 400)[shift:]
+    assert same(codec("int8").encode(device.array(array), room), host)
+    assert same(compcoll.decode(room), compcoll.decode(host))
+
+
+def test_what_does_not_fit_is_refused(device):
+    array = device.array(values(np.float32, 300))
+    frame = codec("zfp:rate=8").encode(array)
+    with pytest.raises(ValueError, match="out has 1200 bytes"):
+        codec("zfp:rate=8").encode(array, device.empty(1200))
+    with pytest.raises(ValueError, match="out has 299 elements"):
+        compcoll.decode(frame, array[:299])
+    with pytest.raises(TypeError, match="float64"):
+        compcoll.decode(frame, device.array(values(np.float64, 300)))
+    with pytest.raises(compcoll.FrameError, match="truncated"):
+        compcoll.decode(frame[: frame.size - 1])
+    assert device.open == 0
+
+
+def test_damage_is_noticed(device):
+    frame = codec("zfp:rate=8").encode(values(np.float32, 300))
+    frame[200] ^= 1
+    with pytest.raises(compcoll.FrameError, match="damaged"):
+        compcoll.decode(device.array(frame))
+    assert device.open == 0

@@ -1,0 +1,110 @@
+"""``compcoll kernels``, and what it reads out of compilers' and disassemblers' output."""
+
+import json
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from compcoll.cli import main
+from compcoll.devices import inspection, kernels, nvrtc
+from compcoll.devices.inspection import Figures
+
+LOG = """\
+ptxas info    : 12 bytes gmem
+ptxas info    : Compiling entry function 'seal' for 'sm_90'
+ptxas info    : Function properties for seal
+ptxas         .     8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 32 registers, used 0 barriers
+ptxas info    : Compiling entry function 'checksum' for 'sm_90'
+ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 1416 bytes smem
+"""
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, ["kernels", *arguments])
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Every kernel, as if it had been compiled; to be changed by the test."""
+    found = [Figures(k.name, "sm_90", 32, 0, 320, 500, 100) for k in kernels.all_kernels()]
+    monkeypatch.setattr(inspection, "inspect", lambda module, arch: found if module == "frame" else [])
+    return found
+
+
+def test_log_of_the_assembler():
+    seal, checksum = inspection._read_log(LOG, "sm_90")
+    assert (seal.kernel, seal.registers, seal.spilled, seal.shared) == ("seal", 32, 16, 0)
+    assert (checksum.kernel, checksum.registers, checksum.spilled, checksum.shared) == (
+        "checksum",
+        40,
+        0,
+        1416,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (["A", "B", "EXIT", "BRA `(.L_self)"], 0),
+        (["A", "B", "@P0 BRA `(.L_1)", "EXIT"], 2),  # from B on
+        # Either two instructions or one in the middle of the loop.
+        (["A", "@P1 BRA `(.L_5)", "C", "D", "BRA `(.L_6)", "E", "@P0 BRA `(.L_0)", "EXIT"], 6),
+    ],
+)
+def test_longest_way_through_a_loop(code, expected):
+    labels = {f".L_{i}": i for i in range(8)} | {".L_self": 3}
+    assert inspection._longest_loop(code, labels) == expected
+
+
+def test_json(figures):
+    result = run("--arch", "sm_90", "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["problems"] == []
+    assert {f["kernel"] for f in found["kernels"]} == {k.name for k in kernels.all_kernels()}
+
+
+def test_table(figures):
+    result = run("--arch", "sm_90")
+    assert result.exit_code == 0
+    assert "zfp_encode_f32_32bit" in result.stdout
+
+
+def test_spills_fail(figures):
+    figures[3].spilled = 8
+    result = run("--arch", "sm_90")
+    assert result.exit_code == 1
+    assert f"{figures[3].kernel} for sm_90 spills 8 bytes" in result.output
+
+
+def test_a_missing_kernel_fails(figures):
+    gone = figures.pop()
+    result = run("--arch", "sm_90")
+    assert result.exit_code == 1
+    assert f"{gone.kernel} is missing" in result.output
+
+
+def test_too_many_instructions_fail(figures):
+    next(f for f in figures if f.kernel == "zfp_encode_f32_32bit").loop = 251
+    result = run("--arch", "sm_90")
+    assert result.exit_code == 1
+    assert "251 instructions" in result.output
+
+
+def test_what_is_missing_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    result = run("--arch", "sm_90")
+    assert result.exit_code == 1
+    assert "pip install 'compcoll[cuda13]'" in result.output
+
+
+def test_a_compiler_s_errors_are_shown(monkeypatch):
+    monkeypatch.setattr(nvrtc, "source", lambda name: "no such type;")
+    try:
+        with pytest.raises(nvrtc.CompileError, match="error"):
+            nvrtc.compile_kernels("frame", "sm_90")
+    except nvrtc.Unavailable as error:
+        pytest.skip(str(error))
