@@ -134,7 +134,7 @@ def measure(experiment: Experiment) -> None:
             done = subprocess.run([sys.executable, *command[1:], "--json", str(path)], cwd=HERE.parent)
             if done.returncode and not path.exists():
                 raise click.ClickException(f"{' '.join(command)} ended with status {done.returncode}")
-            runs.append({"command": " ".join(command), **json.loads(path.read_text())})
+            runs.append({**json.loads(path.read_text()), "command": " ".join(command)})
             path.unlink()
     result = {"experiment": experiment.name, "date": date.today().isoformat(), "runs": runs}
     (RESULTS / f"lab-{experiment.name}.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -17,6 +17,7 @@ from compcoll.codecs import codec
 from compcoll.context import Context
 from compcoll.datatypes import bfloat16_sum
 from compcoll.errors import FallbackError, PolicyError
+from compcoll.model.ask import Trial
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
 from compcoll.runtime.cuda import CudaWork
@@ -39,6 +40,7 @@ class Engine(_Mixin):
     _rank, _size = 0, 1
     _min_nbytes = 1 << 62
     _name = ""
+    _declining: dict[tuple, Trial] = {}  # noqa: RUF012
     _record: Callable[[bool, float], None] | None = None
     _last: Report | tuple[str, str] = ("", "no call yet")
     calls_accelerated = 0
@@ -85,6 +87,7 @@ class Engine(_Mixin):
         self._rank, self._size = self.Get_rank(), self.Get_size()
         self._min_nbytes = policy.min_nbytes if self._size > 1 else 1 << 62
         self._name = self.Get_name()
+        self._declining = {}
 
     def Set_name(self, name: str) -> None:
         super().Set_name(name)
@@ -126,10 +129,16 @@ class Engine(_Mixin):
         if self._context is None or self._size == 1:
             self._last = (op, "a single rank sends nothing")
             return False
+        known = self._declining.get(_kind(op, args) or ()) if self._declining else None
+        if known is not None and known.declines():
+            self._last = (op, known.reason)
+            return False
         call = make(self._rank, self._size, *args)
         if call is None:
             return self._declined(op, "the buffers' type is not accelerated")
         decision = self._decide(op, call)
+        if decision.ask and decision.codec is None and self._record is None:
+            self._remember(op, args)
         if decision.codec is None or call.empty:
             self._last = (op, "there is nothing to send" if call.empty else decision.reason)
             return False
@@ -141,6 +150,14 @@ class Engine(_Mixin):
         if record is not None:
             record(True, perf_counter() - start)
         return True
+
+    def _remember(self, op: str, args: tuple) -> None:
+        """Spare calls like this one the parsing of their arguments."""
+        kind, trial = _kind(op, args), self._context.advisor.last
+        if kind is not None and trial is not None:
+            if len(self._declining) > 1024:
+                self._declining.clear()
+            self._declining[kind] = trial
 
     def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Call | None], *args) -> bool:
         """`_run` for reductions: only sums are accelerated."""
@@ -211,6 +228,19 @@ class Engine(_Mixin):
 
 
 _RAW = codec("raw")
+
+
+def _kind(op: str, args: tuple) -> tuple | None:
+    """All that a decision depends on, where the arguments are plain arrays; None for others."""
+    kind: list = [op]
+    for arg in args:
+        if type(arg) is np.ndarray:
+            kind += (arg.dtype.char, arg.nbytes)
+        elif arg is MPI.IN_PLACE or type(arg) is int:
+            kind.append(arg)
+        else:
+            return None
+    return tuple(kind)
 
 
 def _report(op: str, decision: Decision | None, rt: MPIRuntime, seconds: float) -> Report:

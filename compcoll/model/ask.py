@@ -37,6 +37,18 @@ class Trial:
     calls: int = 0
     seconds: dict[bool, float] = field(default_factory=lambda: {True: inf, False: inf})
 
+    @property
+    def reason(self) -> str:
+        """Why the chosen way was chosen."""
+        return self.chosen.reason if self.chosen is not None else self.compressed.reason
+
+    def declines(self) -> bool:
+        """Whether one more call of the kind goes to MPI unchanged; then it is counted."""
+        if self.chosen is None or self.chosen.codec is not None or self.calls >= RENEW:
+            return False
+        self.calls += 1
+        return True
+
     def record(self, compressed: bool, seconds: float) -> None:
         """What a call took on this rank."""
         self.seconds[compressed] = min(self.seconds[compressed], seconds)
@@ -55,6 +67,7 @@ class Advisor:
         self.private, self.machine = private, machine
         self.ranks_per_node, self.workers = ranks_per_node, workers
         self._trials: dict[tuple, Trial] = {}
+        self.last: Trial | None = None
         self._alone: dict[tuple, Decision] = {}
 
     def decide(
@@ -73,6 +86,7 @@ class Advisor:
         if trial is None or trial.calls >= RENEW:
             trial = self._trials[key] = self._begin(op, key[2], dtype, decision, sample)
         trial.calls += 1
+        self.last = trial
         if trial.chosen is None and trial.calls > 2 * TRIALS:
             trial.chosen = self._choose(trial)
         if trial.chosen is not None:

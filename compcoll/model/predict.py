@@ -7,7 +7,7 @@ stand for those of the others: what it sends to rank r + d at a time is what com
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, log2
 
 from compcoll import algorithms as alg
@@ -134,6 +134,7 @@ def _simulate(
         # On a ring or a tree, the ranks whose neighbours are on other nodes are those that all wait for.
         call.ranks_per_node if crowded or call.on_one_node else 1,
         speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
+        memory=machine.memory if speed.encode < inf else inf,
     )  # fmt: skip
     return _run(call, profile, algorithm)
 
@@ -141,7 +142,7 @@ def _simulate(
 def _port(call: Call, network: Link, crowded: bool) -> Link:
     """A rank's part of its node's port, which all its ranks use at once where it is crowded."""
     share = min(call.ranks_per_node, call.size) if crowded else 1
-    return Link(network.latency, network.bandwidth / share, network.overhead)
+    return replace(network, bandwidth=network.bandwidth / share)
 
 
 def _run(call: Call, profile: Profile, algorithm: str) -> float:

@@ -15,7 +15,7 @@ from compcoll.runtime.simulated import Link
 
 __all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class MachineProfile:
     name : str
     network, node : Link
         Between nodes and inside one: seconds of latency, bytes per second one way.
+    memory : float
+        Bytes per second at which one core copies what is not in its caches.
     call : float
         Seconds that one chunk costs besides its bytes: the event loop, a request, a header.
     message : float
@@ -49,6 +51,7 @@ class MachineProfile:
     name: str
     network: Link
     node: Link
+    memory: float = 8e9
     call: float = 60e-6
     message: float = 5e-6
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
@@ -78,6 +81,10 @@ class MachineProfile:
         return cls(**data)
 
 
+#: Seconds of a processor that the kernel's TCP takes for a byte at either end, as measured on one machine.
+TCP_CPU = 0.4e-9
+
+
 def _gbit(rate: float) -> float:
     return rate * 1e9 / 8
 
@@ -86,11 +93,11 @@ def _gbit(rate: float) -> float:
 #: the latency of kernel TCP; InfiniBand: data rates of the IBTA roadmap for 4 lanes after encoding, MPI
 #: latencies as published by MVAPICH; PCIe: PCI-SIG rates of 16 lanes after 128b/130b encoding.
 FABRICS: dict[str, Link] = {
-    "1gbe": Link(40e-6, _gbit(0.94)),
-    "2.5gbe": Link(30e-6, _gbit(2.35)),
-    "10gbe": Link(20e-6, _gbit(9.4)),
-    "25gbe": Link(15e-6, _gbit(23.5)),
-    "100gbe": Link(10e-6, _gbit(94)),
+    "1gbe": Link(40e-6, _gbit(0.94), cpu=TCP_CPU),
+    "2.5gbe": Link(30e-6, _gbit(2.35), cpu=TCP_CPU),
+    "10gbe": Link(20e-6, _gbit(9.4), cpu=TCP_CPU),
+    "25gbe": Link(15e-6, _gbit(23.5), cpu=TCP_CPU),
+    "100gbe": Link(10e-6, _gbit(94), cpu=TCP_CPU),
     "edr": Link(1.0e-6, _gbit(96.97)),
     "hdr": Link(1.0e-6, _gbit(193.9)),
     "ndr": Link(1.0e-6, _gbit(387.9)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpi4py import MPI
 from compcoll import dtypes
 from compcoll.codecs import codec
 from compcoll.model.advisor import measure_speed
-from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.profile import TCP_CPU, CodecSpeed, MachineProfile, fingerprint
 from compcoll.runtime.simulated import Link
 
 __all__ = ["CODECS", "measure_codecs", "measure_links", "tune"]
@@ -27,6 +28,8 @@ CODECS = {
 }
 #: One node's memory, where there is no second rank to measure with.
 MEMORY = Link(1e-6, 8e9)
+#: Networks with more latency go through the kernel, whose work per byte is counted.
+KERNEL_LATENCY = 3e-6
 
 
 def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
@@ -55,6 +58,8 @@ def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link
     far = next((r for r in range(1, comm.size) if leaders[r] != leaders[0]), None)
     inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
     between = _measure_link(comm, far, seconds) if far is not None else inside
+    if far is not None and between.latency > KERNEL_LATENCY:
+        between = replace(between, cpu=TCP_CPU)
     return between, inside
 
 

@@ -12,6 +12,7 @@ import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from math import inf
 from random import Random
 from typing import Any
 
@@ -29,11 +30,20 @@ class DeadlockError(RuntimeError):
 
 @dataclass(frozen=True)
 class Link:
-    """A port of the network: seconds until the first byte, bytes per second, seconds of CPU a message."""
+    """A port of the network.
+
+    Attributes
+    ----------
+    latency, bandwidth : float
+        Seconds until the first byte, bytes per second.
+    overhead, cpu : float
+        Seconds that a message, and each byte of it, costs the processors of both ends.
+    """
 
     latency: float
     bandwidth: float
     overhead: float = 0.0
+    cpu: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,8 @@ class Profile:
         Uncompressed bytes per compressed byte.
     call : float
         Seconds that each encoding or decoding costs besides.
+    memory : float
+        Bytes per second at which blocks come from memory, or go there, besides.
     chunk_nbytes : int
         Size of the chunks that blocks are cut into.
     workers : int
@@ -69,6 +81,7 @@ class Profile:
     chunk_nbytes: int = 1 << 20
     workers: int = 0
     jitter: float = 0.0
+    memory: float = inf
 
     def with_(self, **changes: Any) -> Profile:
         """The same profile with some attributes changed."""
@@ -182,7 +195,8 @@ class World:
             ports = (("out", rt.rank), ("in", place))
         else:
             ports = (("nic", here), ("nin", place // profile.ranks_per_node))
-        ready = self.occupy(("cpu", rt.rank, 0), self.now, link.overhead) if link.overhead else self.now
+        work = link.overhead + frame.nbytes * link.cpu
+        ready = self.occupy(("cpu", rt.rank, 0), self.now, work) if work else self.now
         seconds = frame.nbytes / link.bandwidth
         left = self.occupy(ports[0], ready, seconds)
         came = self.occupy(ports[1], left - seconds + link.latency, seconds)
@@ -195,7 +209,7 @@ class World:
         if message.future is None:
             self._unmatched[key].append(message)
         self.at(left, lambda: self.finish(rt, sent))
-        self.at(came, lambda: self._deliver(self.ranks[key[1]], message))
+        self.at(came, lambda: self._arrive(self.ranks[key[1]], message, work))
         return sent
 
     def expect(self, rt: SimulatedRuntime, source: int, tag: int) -> Future:
@@ -209,6 +223,13 @@ class World:
         if message.arrived:
             future.set(message.frame)
         return future
+
+    def _arrive(self, rt: SimulatedRuntime, message: Message, work: float) -> None:
+        """The last byte is there; its processor may still have to fetch it."""
+        if not work:
+            self._deliver(rt, message)
+            return
+        self.at(self.occupy(("cpu", rt.rank, 0), self.now, work), lambda: self._deliver(rt, message))
 
     def _deliver(self, rt: SimulatedRuntime, message: Message) -> None:
         message.arrived = True
@@ -270,6 +291,8 @@ class SimulatedRuntime(Runtime):
         return self.world.expect(self, source, tag)
 
     async def copy(self, block, into) -> None:
+        if self.world.profile.memory < inf:
+            await self._busy(into.nbytes, self.world.profile.memory)
         if isinstance(into, np.ndarray):
             into[...] = block
 
@@ -284,7 +307,7 @@ class SimulatedRuntime(Runtime):
 
     async def _busy(self, nbytes: int, speed: float) -> None:
         world, profile = self.world, self.world.profile
-        seconds = nbytes / speed + profile.call
+        seconds = nbytes / speed + nbytes / profile.memory + profile.call
         if not seconds:
             return
         workers = [("cpu", self.rank, i) for i in range(max(profile.workers, 1))]

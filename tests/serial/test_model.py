@@ -90,7 +90,7 @@ def test_profile_is_kept_and_found(tmp_path, monkeypatch):
     assert load() != MACHINE
     path = save(MACHINE)
     assert load() == MACHINE
-    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+    path.write_text(path.read_text().replace('"version": 2', '"version": 99'))
     assert load() is None
     path.write_text("nonsense")
     assert load() is None
