@@ -52,7 +52,7 @@ class MachineProfile:
     network: Link
     node: Link
     memory: float = 8e9
-    call: float = 60e-6
+    call: float = 25e-6
     message: float = 5e-6
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""

@@ -291,6 +291,8 @@ class SimulatedRuntime(Runtime):
         return self.world.expect(self, source, tag)
 
     async def copy(self, block, into) -> None:
+        if block is into:
+            return
         if self.world.profile.memory < inf:
             await self._busy(into.nbytes, self.world.profile.memory)
         if isinstance(into, np.ndarray):
@@ -300,7 +302,8 @@ class SimulatedRuntime(Runtime):
         return block.copy() if isinstance(block, np.ndarray) else block
 
     async def round(self, accumulator, into, error: float) -> None:
-        await self.copy(accumulator, into)
+        if isinstance(into, np.ndarray):  # sums are formed where they belong: that takes no time
+            into[...] = accumulator
 
     def n_chunks(self, block) -> int:
         return -(-block.nbytes // self.world.profile.chunk_nbytes)
