@@ -14,7 +14,7 @@ NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke gpu-check clean
+.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -65,6 +65,9 @@ fuzz:  ## Fuzz the codecs' C++ code, FUZZ_SECONDS (60) for each of 18 combinatio
 fuzz-smoke:  ## The same for 5 seconds each, where there is clang
 	@$(MAKE) --no-print-directory -C fuzz smoke
 
+kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
+	python -m compcoll kernels
+
 gpu-check: $(VENV)/.test  ## Check and time everything that needs a GPU; takes less than 9 minutes
 	@python benchmarks/gpu_check.py
 
@@ -85,7 +88,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@

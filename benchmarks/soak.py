@@ -49,6 +49,7 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
             if i % max(count // 20, 1) == 0:
                 memory.append(world.reduce(_resident(), MPI.MAX))
     wrong = [text for texts in world.allgather(wrong) for text in texts]
+    about = describe(world, "soak", None, "f4")  # collective
     if world.rank == 0:
         seconds = perf_counter() - start
         # The first tenth fills the pools.
@@ -68,9 +69,7 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
         print("\n".join(wrong[:20]))
         if json_path:
             with open(json_path, "w") as file:
-                json.dump(
-                    {**describe(world, "soak", None, "f4"), "command": " ".join(sys.argv), **result}, file
-                )
+                json.dump({**about, "command": " ".join(sys.argv), **result}, file)
     sys.exit(1 if wrong else 0)
 
 
