@@ -7,6 +7,7 @@ benchmarks/REPORT.md and its figures are written; ``--render`` writes them again
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,7 @@ def experiments() -> Iterator[Experiment]:
         figures.auto,
     )  # fmt: skip
     if WEIGHTS.exists():
-        data = ("--data", str(WEIGHTS), "--dtype", "bf16")
+        data = ("--data", os.path.relpath(WEIGHTS, HERE.parent), "--dtype", "bf16")
         yield Experiment(
             "weights", "Lossless bfloat16 weights, two hosts at 1 Gb/s", "A trained transformer's weights.",
             [

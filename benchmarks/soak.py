@@ -69,7 +69,10 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
         print("\n".join(wrong[:20]))
         if json_path:
             with open(json_path, "w") as file:
-                json.dump({**about, "command": " ".join(sys.argv), **result}, file)
+                json.dump(
+                    {**about, "command": " ".join(["python -m benchmarks.soak", *sys.argv[1:]]), **result},
+                    file,
+                )
     sys.exit(1 if wrong else 0)
 
 

@@ -71,7 +71,10 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
         close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.2 for row in rows)
         print(f"# {close} of {len(rows)} predictions within 20 %")
         if json_path:
-            about |= {"command": " ".join(sys.argv), "network": asdict(network)}
+            about |= {
+                "command": " ".join(["python -m benchmarks.validate", *sys.argv[1:]]),
+                "network": asdict(network),
+            }
             with open(json_path, "w") as file:
                 json.dump({**about, "rows": rows}, file, indent=1)
 
