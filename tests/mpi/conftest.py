@@ -1,9 +1,17 @@
 """What every test under MPI needs: ``mpiexec -n N python -m pytest tests/mpi`` with N = 1, 2, 3, 4."""
 
+import atexit
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+
+# A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
+_FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
+os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
+atexit.register(_FOLDER.cleanup)
 
 
 def pytest_collection_modifyitems(items):
