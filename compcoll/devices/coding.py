@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from compcoll import arrays, dtypes
-from compcoll.codecs import base
+from compcoll.codecs import base, decoding
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
 from compcoll.devices.memory import DeviceArray
 from compcoll.errors import FrameError
-from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
+from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect
 
 __all__ = ["decode", "encode", "takes"]
 
@@ -65,11 +65,11 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
     """See `compcoll.decode` and `decode_add`; frame, ``out``, or both are on a device."""
     if out is not None and not arrays.is_cuda(out):
         host = np.asarray(arrays.on_device(frame))
-        return base.decode_add(host, out) if adding else base.decode(host, out)
+        return decoding.decode_add(host, out) if adding else decoding.decode(host, out)
     device = arrays.on_device(out if out is not None else frame).device
     with device.queue() as queue:
         info, payload = _header(queue, frame)
-        dtype = base.accumulator_dtype(info.dtype) if adding else info.dtype
+        dtype = decoding.accumulator_dtype(info.dtype) if adding else info.dtype
         if out is None:
             target = device.empty(info.nbytes).view(info.dtype)
         else:
@@ -87,7 +87,7 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
         else:
             whole = frame if not arrays.is_cuda(frame) else np.asarray(arrays.on_device(frame))
             values = np.asarray(target)
-            (base.decode_add if adding else base.decode)(whole, values)
+            (decoding.decode_add if adding else decoding.decode)(whole, values)
             queue.to_device(target.address, values)
     return out if out is not None else _like(frame, target, info.shape)
 
@@ -97,7 +97,7 @@ def _header(queue: Any, frame: Any) -> tuple[FrameInfo, int]:
     if not arrays.is_cuda(frame):
         info = inspect(frame)
         address = queue.scratch(info.payload_nbytes)
-        queue.to_device(address, base.as_bytes(frame)[info.payload_offset : info.frame_nbytes])
+        queue.to_device(address, as_bytes(frame)[info.payload_offset : info.frame_nbytes])
         return info, address
     memory = arrays.on_device(frame).view(np.uint8)
     info = inspect(np.asarray(memory[:HEADER_NBYTES]), memory.size)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from compcoll import frame as frames
-from compcoll.codecs.base import SLACK, Codec, accumulator_dtype
+from compcoll.codecs.base import SLACK, Codec
+from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
 from compcoll.devices.cuda import available, pinned

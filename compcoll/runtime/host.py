@@ -7,7 +7,8 @@ from collections import Counter
 import numpy as np
 
 from compcoll import frame as frames
-from compcoll.codecs.base import SLACK, Codec, accumulator_dtype, add, decode_add, decode_into
+from compcoll.codecs.base import SLACK, Codec
+from compcoll.codecs.decoding import accumulator_dtype, add, decode_add, decode_into
 from compcoll.errors import FrameError
 from compcoll.runtime.pool import Pool
 

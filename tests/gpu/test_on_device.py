@@ -5,7 +5,8 @@ import pytest
 
 import compcoll
 from compcoll import codec, dtypes, inspect
-from compcoll.codecs.base import SLACK, accumulator_dtype, decode_add
+from compcoll.codecs.base import SLACK
+from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch
 from compcoll.devices.cuda import Device, wrap
 from compcoll.frame import HEADER_NBYTES

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from compcoll import _cpu, dtypes
-from compcoll.codecs.base import accumulator_dtype, decode_add
+from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.frame import HEADER_NBYTES, inspect
 
 DTYPES = list(dtypes.CODES)

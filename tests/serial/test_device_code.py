@@ -7,7 +7,8 @@ import pytest
 from executor import Executor, Memory, build
 
 from compcoll import _cpu, codec, dtypes, inspect
-from compcoll.codecs.base import SLACK, accumulator_dtype, decode_add
+from compcoll.codecs.base import SLACK
+from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
 from compcoll.frame import HEADER_NBYTES

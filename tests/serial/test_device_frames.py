@@ -9,7 +9,7 @@ from executor import Device, build
 
 import compcoll
 from compcoll import codec, dtypes, inspect
-from compcoll.codecs.base import accumulator_dtype, decode_add
+from compcoll.codecs.decoding import accumulator_dtype, decode_add
 
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")

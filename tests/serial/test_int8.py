@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import compcoll
 from compcoll import _cpu, dtypes
-from compcoll.codecs.base import accumulator_dtype, decode_add
+from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.codecs.registry import codec as make
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, inspect
