@@ -1,6 +1,8 @@
 // A sound payload with a few bytes changed, cut off or put in: it gets further into a decoder than bytes
 // that were never a payload. The last bytes of an input say what is done.
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "harness.h"
 
@@ -32,27 +34,23 @@ static void apply(const Damage& damage, std::vector<uint8_t>& payload) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
-  Header header;
-  Bytes rest;
-  if (!split({data, nbytes}, header, rest) || rest.nbytes < 1 + sizeof(Damage)) return 0;
-  const size_t count =
-      1 + rest.data[rest.nbytes - 1] % std::min<size_t>(4, (rest.nbytes - 1) / sizeof(Damage));
-  rest.nbytes -= 1 + count * sizeof(Damage);
+  Bytes rest = {data, nbytes};
+  Header header = take_header(rest);
+  Damage damages[4] = {};
+  const uint64_t most = std::min<uint64_t>(std::size(damages), rest.nbytes / sizeof(Damage));
+  const uint64_t count = most ? 1 + header.extra % most : 1;
+  rest.nbytes -= most ? count * sizeof(Damage) : 0;
+  if (most) memcpy(damages, rest.data + rest.nbytes, count * sizeof(Damage));
   header.flags &= ~(HUGE_SHAPE | PARAMS_AS_THEY_ARE | SMALL_CAPACITY | SLACK_CAPACITY);
   const int codec = codec_index(header);
   Args args = arguments(header);
   Buffer array(args.nbytes());
   fill(header, args, rest, array.data());
-  int64_t status;
-  auto payload = encode_everywhere(header, codec, args, {array.data(), array.nbytes()}, status);
-  if (status < 0) return 0;
-  const auto sound = payload;
-  for (size_t k = 0; k < count; k++) {
-    Damage damage;
-    memcpy(&damage, rest.data + rest.nbytes + k * sizeof damage, sizeof damage);
-    apply(damage, payload);
-  }
-  decode_everywhere(header, codec, args, {payload.data(), payload.size()});
-  add_everywhere(header, codec, args, {payload.data(), payload.size()}, {sound.data(), sound.size()});
+  static std::vector<uint8_t> payload, sound;
+  if (encode(header, codec, args, {array.data(), array.nbytes()}, payload) < 0) return 0;
+  sound = payload;
+  for (uint64_t k = 0; k < count; k++) apply(damages[k], payload);
+  const Bytes damaged = {payload.data(), payload.size()};
+  decode_or_add(header, codec, args, damaged, damaged, {sound.data(), sound.size()});
   return 0;
 }

@@ -1,8 +1,6 @@
 #include "harness.h"
 
-#include <sys/mman.h>
-
-#include <cmath>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,11 +19,24 @@ static int index_of(const std::string& name) {
   exit(2);
 }
 
-// --codec=name,name: the codecs that this run is about; all of them without it.
+static bool always_all_levels = false;
+
+// What the codecs answered, each counted once for all levels: whether inputs get anywhere.
+static struct {
+  unsigned long long encoded, not_encoded, decoded, not_decoded;
+} answers;
+
+static void print_answers() {
+  fprintf(stderr, "stat::encoded: %llu of %llu\n", answers.encoded, answers.encoded + answers.not_encoded);
+  fprintf(stderr, "stat::decoded: %llu of %llu\n", answers.decoded, answers.decoded + answers.not_decoded);
+}
+
+// --codec=name,name: the codecs that this run is about; all of them without it. --levels=all.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   const std::string option = "--codec=";
   for (int i = 1; i < *argc; i++) {
     std::string names = (*argv)[i];
+    always_all_levels |= names == "--levels=all";
     if (names.compare(0, option.size(), option)) continue;
     names = names.substr(option.size()) + ",";
     for (size_t at = 0, end; (end = names.find(',', at)) != names.npos; at = end + 1)
@@ -33,6 +44,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   }
   if (family.empty())
     for (int i = 0; table()[i]; i++) family.push_back(i);
+  atexit(print_answers);
   return 0;
 }
 
@@ -42,39 +54,12 @@ void require(bool kept, const char* promise) {
   abort();
 }
 
-// Above this a buffer is mapped, and pages that are not touched cost nothing; above the other nothing may be
-// touched at all, because no payload that fits into an input decodes to so much.
-static constexpr uint64_t heap_nbytes = uint64_t(1) << 20, mapped_nbytes = uint64_t(1) << 32;
-
-Buffer::Buffer(uint64_t nbytes, bool odd) : nbytes_(nbytes) {
-  static uint8_t poison = 0;
-  if (nbytes <= heap_nbytes) {
-    owned_ = static_cast<uint8_t*>(malloc(nbytes + odd));
-    data_ = owned_ + odd;
-    memset(data_, ++poison * 37, nbytes);
-    return;
-  }
-  int access = nbytes <= mapped_nbytes ? PROT_READ | PROT_WRITE : PROT_NONE;
-  uint64_t length = nbytes <= mapped_nbytes ? nbytes : 4096;
-  void* pages = mmap(nullptr, length, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  require(pages != MAP_FAILED, "there is address space for a huge array");
-  data_ = static_cast<uint8_t*>(pages);
-}
-
-Buffer::~Buffer() {
-  if (nbytes_ <= heap_nbytes) free(owned_);
-  else munmap(data_, nbytes_ <= mapped_nbytes ? nbytes_ : 4096);
-}
-
-void Buffer::copy_from(const void* src) const {
-  if (nbytes_) memcpy(data_, src, nbytes_);
-}
-
-bool split(Bytes input, Header& header, Bytes& rest) {
-  if (input.nbytes < sizeof header) return false;
-  memcpy(&header, input.data, sizeof header);
-  rest = {input.data + sizeof header, input.nbytes - sizeof header};
-  return true;
+Header take_header(Bytes& input) {
+  Header header = {};
+  const uint64_t n = std::min<uint64_t>(input.nbytes, sizeof header);
+  if (n) memcpy(&header, input.data, n);
+  input = {input.data + n, input.nbytes - n};
+  return header;
 }
 
 int codec_index(const Header& header) { return family[header.codec % family.size()]; }
@@ -85,7 +70,17 @@ const char* name_of(int codec) { return table()[codec]->name; }
 
 bool is(int codec, const char* name) { return !strcmp(name_of(codec), name); }
 
+static bool is_blockscale(int codec) { return is(codec, "int8") || is(codec, "int4") || is(codec, "fp8"); }
+
 bool is_lossless(int codec) { return is(codec, "raw") || is(codec, "mpc") || is(codec, "float"); }
+
+bool has_fixed_size(int codec) { return is(codec, "raw") || is(codec, "zfp") || is_blockscale(codec); }
+
+int chosen_codec(uint64_t ordinal) {
+  static const int codecs[] = {index_of("raw"), index_of("mpc"), index_of("float")};
+  require(ordinal < 3, "the choice is one of three");
+  return codecs[ordinal];
+}
 
 // Small arrays far more often than large ones, up to 5119 elements, and 0.
 static uint64_t extent(uint16_t s, uint32_t ndim) {
@@ -95,6 +90,13 @@ static uint64_t extent(uint16_t s, uint32_t ndim) {
 }
 
 static uint64_t huge_extent(uint16_t s) { return uint64_t(s % 8 + 1) << (s >> 8) % 17; }
+
+// From 2^-40 to 2^15; such a bound stays as it is.
+static uint64_t usual_bound(uint64_t bits) {
+  const uint64_t exponent = bits << 1 >> 53, least = 1023 - 40, count = 56;
+  const bool usual = exponent >= least && exponent < least + count && !(bits >> 63);
+  return usual ? bits : bits << 12 >> 12 | (least + exponent % count) << 52;
+}
 
 static void choose_params(const Header& h, int codec, const Args& args, uint64_t* params) {
   params[0] = h.params[0];
@@ -108,42 +110,68 @@ static void choose_params(const Header& h, int codec, const Args& args, uint64_t
   } else if (is(codec, "mpc") || is(codec, "float")) {
     params[0] = is(codec, "mpc") ? 1 + h.params[0] % 32 : 1;
     params[1] = 0;
-  } else if (!is(codec, "szp")) {
+  } else if (is(codec, "szp")) {  // an absolute bound, or a relative one in the other word
+    const int which = h.params[0] ? 0 : 1;
+    params[1 - which] = 0;
+    params[which] = usual_bound(h.params[which]);
+  } else if (is_blockscale(codec)) {
     params[0] = uint64_t(32) << h.params[0] % 4 | (h.params[0] >> 8 & 1) << 32;
   }
 }
 
 Args arguments(const Header& h) {
+  const int codec = codec_index(h);
   Args args = {};
   args.dtype = h.dtype & 15;
+  const bool any_type = is(codec, "raw") || is(codec, "mpc") || is(codec, "lossless");
+  if (!any_type && !is_float(args.dtype) && !(h.flags & PARAMS_AS_THEY_ARE))
+    args.dtype = FLOAT16 + args.dtype % 6;
   args.ndim = 1 + h.ndim % 3;
   for (uint32_t i = 0; i < 3; i++) {
     uint64_t n = h.flags & HUGE_SHAPE ? huge_extent(h.shape[i]) : extent(h.shape[i], args.ndim);
     args.shape[i] = i < args.ndim ? n : 1;
   }
   args.acc_dtype = args.dtype == FLOAT16 || args.dtype == BFLOAT16 ? uint32_t(FLOAT32) : args.dtype;
-  choose_params(h, codec_index(h), args, args.params);
+  choose_params(h, codec, args, args.params);
   return args;
 }
 
-void fill(const Header& h, const Args& args, Bytes bytes, uint8_t* array) {
-  uint32_t state = h.extra | 1;
-  for (uint64_t i = 0; i < args.nbytes(); i++) {
-    array[i] = bytes.nbytes ? bytes.data[i % bytes.nbytes] : 0;
-    if (!(h.flags & NOISE)) continue;
-    state ^= state << 13, state ^= state >> 17, state ^= state << 5;  // xorshift
-    // Low bytes of little-endian words more than high ones.
-    if (state >> 24 < (i % 4 == 0 ? 200u : 2u)) array[i] ^= uint8_t(state >> 8);
+// Repeated by doubling what is there.
+void repeat(Bytes bytes, uint8_t* dst, uint64_t nbytes) {
+  uint64_t have = std::min(bytes.nbytes, nbytes);
+  if (!have) return void(nbytes && memset(dst, 0, nbytes));
+  memcpy(dst, bytes.data, have);
+  for (uint64_t n; have < nbytes; have += n) {
+    n = std::min(have, nbytes - have);
+    memcpy(dst + have, dst, n);
   }
 }
 
-const std::vector<const Level*>& all_levels() {
-  static const std::vector<const Level*> found = [] {
-    std::vector<const Level*> all;
-    for (auto p = levels(); *p; p++) all.push_back(*p);
+void fill(const Header& h, const Args& args, Bytes bytes, uint8_t* array) {
+  const uint64_t nbytes = args.nbytes();
+  repeat(bytes, array, nbytes);
+  if (!(h.flags & NOISE)) return;
+  uint64_t state = h.extra | 1;
+  for (uint64_t i = 0; i + 4 <= nbytes; i += 4) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;  // xorshift
+    // The low byte of little-endian words far more often than one of the others.
+    if (state >> 56 < 200) array[i] ^= uint8_t(state >> 8);
+    else if (state >> 56 < 206) array[i + state % 4] ^= uint8_t(state >> 8);
+  }
+}
+
+const std::vector<const Level*>& levels_for(const Header& h) {
+  static const auto choices = [] {
+    std::vector<std::vector<const Level*>> all(1);
+    for (auto p = levels(); *p; p++) {
+      all[0].push_back(*p);
+      all.push_back({*p});
+    }
     return all;
   }();
-  return found;
+  const unsigned choice = h.dtype >> 4;
+  if (always_all_levels || choice < 2) return choices[0];
+  return choices[1 + choice % (choices.size() - 1)];
 }
 
 // Equal bits, or NaN in both: whose bits a sum of two NaNs has is the compiler's choice.
@@ -165,45 +193,54 @@ static bool equal_sums(uint32_t dtype, const Buffer& a, const Buffer& b) {
   return !n || !memcmp(a.data(), b.data(), n);
 }
 
-static void decode_add_everywhere(const Header& h, int codec, const Args& args, Bytes payload,
-                                  int64_t expected) {
-  Args wide = args;
-  wide.dtype = args.acc_dtype;
+// At every level that is asked for into a buffer of `nbytes`: `run` answers the same at all, and where this is
+// 0, `equal` is true of any two buffers.
+template <class Run, class Equal>
+static int64_t compare_levels(const Header& h, uint64_t nbytes, uint8_t* result, Run run, Equal equal) {
+  const auto& chosen = levels_for(h);
   const bool odd = h.flags & BYTE_OFFSET;
-  Buffer first(wide.nbytes(), odd);
-  for (auto level : all_levels()) {
-    const auto run = level->codecs[codec]->decode_add;
-    if (!run) return;
-    Buffer dst(wide.nbytes(), odd);
-    if (wide.nbytes() && wide.nbytes() <= heap_nbytes) memset(dst.data(), 0x3c, wide.nbytes());
-    const int64_t status = run(&args, payload.data, payload.nbytes, dst.data());
-    require((status == 0) == (expected == 0) || !itemsize(args.dtype), "decode_add takes what decode takes");
-    if (status || wide.nbytes() > heap_nbytes) continue;
-    if (level == all_levels()[0]) first.copy_from(dst.data());
-    require(equal_sums(wide.dtype, first, dst), "decode_add gives the same at all levels");
+  Buffer first(nbytes, odd);
+  const int64_t status = run(chosen[0], first);
+  require(status <= 0, "decoders answer 0 or a negative status");
+  for (size_t i = 1; i < chosen.size(); i++) {
+    Buffer dst(nbytes, odd);
+    require(run(chosen[i], dst) == status, "decoders answer the same at all levels");
+    if (!status && !dst.huge()) require(equal(first, dst), "decoders give the same at all levels");
   }
+  (status ? answers.not_decoded : answers.decoded)++;
+  if (!status && result && !first.huge()) memcpy(result, first.data(), nbytes);
+  return status;
 }
 
-int64_t decode_everywhere(const Header& h, int codec, const Args& args, Bytes payload) {
-  const bool odd = h.flags & BYTE_OFFSET;
-  Buffer exact(payload.nbytes, odd), first(args.nbytes(), odd);
-  exact.copy_from(payload.data);
-  const Bytes in = {exact.data(), exact.nbytes()};
-  int64_t expected = 1;
-  for (auto level : all_levels()) {
-    Buffer dst(args.nbytes(), odd);
-    const int64_t status = level->codecs[codec]->decode(&args, in.data, in.nbytes, dst.data());
-    require(status <= 0, "decode answers 0 or a negative status");
-    if (expected == 1) {
-      expected = status;
-      if (!status && args.nbytes() <= heap_nbytes) first.copy_from(dst.data());
-    }
-    require(status == expected, "decode answers the same at all levels");
-    if (!status && args.nbytes() && args.nbytes() <= heap_nbytes)
-      require(!memcmp(first.data(), dst.data(), args.nbytes()), "decode gives the same bytes at all levels");
-  }
-  decode_add_everywhere(h, codec, args, in, expected);
-  return expected;
+static int64_t decode_only(const Header& h, int codec, const Args& args, const Buffer& in, uint8_t* result) {
+  auto run = [&](const Level* level, const Buffer& dst) {
+    return level->codecs[codec]->decode(&args, in.data(), in.nbytes(), dst.data());
+  };
+  auto equal = [](const Buffer& a, const Buffer& b) { return !memcmp(a.data(), b.data(), a.nbytes()); };
+  return compare_levels(h, args.nbytes(), result, run, equal);
+}
+
+static int64_t decode_add(const Header& h, int codec, const Args& args, const Buffer& in) {
+  Args wide = args;
+  wide.dtype = args.acc_dtype;
+  auto run = [&](const Level* level, const Buffer& dst) {
+    dst.clear(0x3c);
+    return level->codecs[codec]->decode_add(&args, in.data(), in.nbytes(), dst.data());
+  };
+  auto equal = [&](const Buffer& a, const Buffer& b) { return equal_sums(wide.dtype, a, b); };
+  return compare_levels(h, wide.nbytes(), nullptr, run, equal);
+}
+
+int64_t decode(const Header& h, int codec, const Args& args, Bytes payload, uint8_t* result) {
+  Buffer in(payload.nbytes, h.flags & BYTE_OFFSET);
+  in.copy_from(payload.data);
+  const bool has_add = table()[codec]->decode_add, one = levels_for(h).size() == 1;
+  if (has_add && one && !result && h.flags & DECODE_ADD) return decode_add(h, codec, args, in);
+  const int64_t status = decode_only(h, codec, args, in, result);
+  if (has_add && !one)
+    require((decode_add(h, codec, args, in) == 0) == (status == 0) || !itemsize(args.dtype),
+            "decode_add takes what decode takes");
+  return status;
 }
 
 static uint64_t capacity(const Header& h, const Args& args) {
@@ -212,56 +249,62 @@ static uint64_t capacity(const Header& h, const Args& args) {
   return args.nbytes() + (h.flags & SLACK_CAPACITY ? 64 : args.nbytes() / 4 + 4096);
 }
 
-void add_everywhere(const Header& h, int codec, const Args& given, Bytes a, Bytes b) {
-  if (!levels()[0]->codecs[codec]->add || given.nbytes() > heap_nbytes) return;
-  const bool odd = h.flags & BYTE_OFFSET;
-  Buffer one(a.nbytes, odd), two(b.nbytes, odd), first(capacity(h, given), odd);
-  one.copy_from(a.data);
-  two.copy_from(b.data);
-  int64_t expected = INT64_MIN;
-  Args args = given, settled = given;
-  for (auto level : all_levels()) {
-    args = given;
-    args.capacity = capacity(h, given);
-    Buffer dst(args.capacity, odd);
-    const int64_t n =
-        level->codecs[codec]->add(&args, one.data(), a.nbytes, two.data(), b.nbytes, dst.data());
-    require(n <= int64_t(args.capacity), "a sum is not longer than the capacity");
-    if (expected == INT64_MIN) {
-      expected = n;
-      settled = args;
-      if (n > 0) memcpy(first.data(), dst.data(), n);
-    }
-    require(n == expected, "add answers the same at all levels");
-    require(n < 0 || !memcmp(&settled, &args, sizeof args), "add gives the same bound at all levels");
-    require(n <= 0 || !memcmp(first.data(), dst.data(), n), "add gives the same bytes at all levels");
-  }
-  if (expected >= 0)
-    require(!decode_everywhere(h, codec, settled, {first.data(), uint64_t(expected)}), "sums can be decoded");
-}
-
-std::vector<uint8_t> encode_everywhere(const Header& h, int codec, Args& args, Bytes array, int64_t& status) {
-  const bool odd = h.flags & BYTE_OFFSET;
-  Buffer src(array.nbytes, odd);
-  src.copy_from(array.data);
+// Runs `run(level, args, dst)` at every level that is asked for: all agree in what they answer, in the arguments
+// and in the bytes, which `payload` gets.
+template <class Run>
+static int64_t compare_payloads(const Header& h, Args& args, std::vector<uint8_t>& payload, Run run) {
   const Args given = args;
-  std::vector<uint8_t> payload;
-  for (auto level : all_levels()) {
+  const auto& chosen = levels_for(h);
+  int64_t first = 0;
+  for (auto level : chosen) {
     Args own = given;
     own.capacity = capacity(h, given);
-    Buffer dst(own.capacity, odd);
-    const int64_t n = level->codecs[codec]->encode(&own, src.data(), dst.data());
+    Buffer dst(own.capacity, h.flags & BYTE_OFFSET);
+    const int64_t n = run(level, own, dst.data());
     require(n <= int64_t(own.capacity), "a payload is not longer than the capacity");
-    if (level == all_levels()[0]) {
-      status = n;
+    if (level == chosen[0]) {
+      first = n;
       args = own;
-      if (n > 0) payload.assign(dst.data(), dst.data() + n);
+      payload.assign(dst.data(), dst.data() + std::max<int64_t>(n, 0));
+      continue;
     }
-    require(n == status, "encode answers the same at all levels");
-    require(n < 0 || !memcmp(&args, &own, sizeof own), "encode gives the same arguments at all levels");
-    require(n <= 0 || !memcmp(payload.data(), dst.data(), n), "encode gives the same bytes at all levels");
+    require(n == first, "all levels answer the same");
+    require(n < 0 || !memcmp(&args, &own, sizeof own), "all levels give the same arguments");
+    require(n <= 0 || !memcmp(payload.data(), dst.data(), n), "all levels give the same bytes");
   }
-  return payload;
+  (first < 0 ? answers.not_encoded : answers.encoded)++;
+  return first;
+}
+
+void add(const Header& h, int codec, const Args& given, Bytes a, Bytes b) {
+  if (!table()[codec]->add || given.nbytes() > heap_nbytes) return;
+  static std::vector<uint8_t> sum;
+  const bool odd = h.flags & BYTE_OFFSET;
+  Args args = given;
+  int64_t status;
+  {
+    Buffer one(a.nbytes, odd), two(b.nbytes, odd);
+    one.copy_from(a.data);
+    two.copy_from(b.data);
+    status = compare_payloads(h, args, sum, [&](const Level* level, Args& own, uint8_t* dst) {
+      return level->codecs[codec]->add(&own, one.data(), a.nbytes, two.data(), b.nbytes, dst);
+    });
+  }
+  if (status >= 0) require(!decode(h, codec, args, {sum.data(), sum.size()}), "sums can be decoded");
+}
+
+void decode_or_add(const Header& h, int codec, const Args& args, Bytes payload, Bytes a, Bytes b) {
+  const bool both = levels_for(h).size() > 1, only_add = !both && h.flags & ADD && table()[codec]->add;
+  if (!only_add) decode(h, codec, args, payload);
+  if (both || only_add) add(h, codec, args, a, b);
+}
+
+int64_t encode(const Header& h, int codec, Args& args, Bytes array, std::vector<uint8_t>& payload) {
+  Buffer src(array.nbytes, h.flags & BYTE_OFFSET);
+  src.copy_from(array.data);
+  return compare_payloads(h, args, payload, [&](const Level* level, Args& own, uint8_t* dst) {
+    return level->codecs[codec]->encode(&own, src.data(), dst);
+  });
 }
 
 }  // namespace fuzz

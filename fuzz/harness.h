@@ -1,10 +1,10 @@
-// What the harnesses share. An input is a header, which chooses codec and arguments, and bytes: a payload or
-// an array's values. Buffers have the exact size that the codec is promised, so that AddressSanitizer sees
-// every byte touched outside of them.
+// What the harnesses share. An input is a header, which chooses codec, arguments and what is done, and bytes: a
+// payload or an array's values.
 #pragma once
 #include <cstdint>
 #include <vector>
 
+#include "buffer.h"
 #include "cpu/table.h"
 
 namespace fuzz {
@@ -14,7 +14,7 @@ using namespace compcoll;
 // The first bytes of an input, little-endian. fuzz/seeds.py writes the same.
 struct __attribute__((packed)) Header {
   uint8_t codec;       // which one of the family
-  uint8_t dtype;       // 1 to 14; 0 and 15 are none
+  uint8_t dtype;       // lower four bits: 1 to 14; 0 and 15 are none. Upper four: see levels_for
   uint8_t ndim;
   uint8_t flags;
   uint16_t shape[3];
@@ -29,40 +29,29 @@ enum Flags : uint8_t {
   SMALL_CAPACITY = 4,      // `extra` bytes for what is encoded
   SLACK_CAPACITY = 8,      // as Python gives: 64 bytes more than the array has
   NOISE = 16,              // the array is made of the bytes, changed at random
+  FITTING = 16,            // decode.cpp: the payload has the size that it should have, where that is known
   BYTE_OFFSET = 32,        // buffers begin at odd addresses
+  // Where an input runs at one level: decode_add in place of decode; add in place of either.
+  DECODE_ADD = 64,
+  ADD = 128,
 };
 
 // Ends the run with a report where a promise is not kept. Not assert: NDEBUG must not matter.
 void require(bool kept, const char* promise);
-
-// A heap buffer of exactly so many bytes; reading or writing next to it is an error. The content is
-// arbitrary: two buffers differ wherever they were not written.
-class Buffer {
- public:
-  explicit Buffer(uint64_t nbytes, bool odd = false);
-  ~Buffer();
-  Buffer(const Buffer&) = delete;
-  uint8_t* data() const { return data_; }
-  uint64_t nbytes() const { return nbytes_; }
-  void copy_from(const void* src) const;
-
- private:
-  uint8_t* owned_ = nullptr;  // null for huge ones, which are mapped
-  uint8_t* data_;
-  uint64_t nbytes_;
-};
 
 struct Bytes {
   const uint8_t* data;
   uint64_t nbytes;
 };
 
-// Splits an input; false where it is too short.
-bool split(Bytes input, Header& header, Bytes& rest);
+// The header, with zeros where the input is too short for one; `input` becomes what follows.
+Header take_header(Bytes& input);
 
 // The codec at position `index` of the table, and its arguments as the header says.
 int codec_index(const Header& header);
 Args arguments(const Header& header);
+
+void repeat(Bytes bytes, uint8_t* dst, uint64_t nbytes);
 
 // An array for `args`, made of the bytes by repetition.
 void fill(const Header& header, const Args& args, Bytes bytes, uint8_t* array);
@@ -71,17 +60,24 @@ bool is_float(uint32_t dtype);
 const char* name_of(int codec);
 bool is(int codec, const char* name);
 bool is_lossless(int codec);
+bool has_fixed_size(int codec);
+int chosen_codec(uint64_t ordinal);  // what the codec `lossless` means by its first parameter
 
-// Every level of this processor, best first.
-const std::vector<const Level*>& all_levels();
+// Best first. An input runs either at all levels of this processor, which then have to agree (2 of 16 values
+// of the upper bits of `dtype`, or every input with --levels=all), or at one: more inputs in the same time,
+// with the same checks of each.
+const std::vector<const Level*>& levels_for(const Header& header);
 
-// decode, decode_add, and add with `other`, at every level: no report of a sanitizer, and all levels agree
-// in status and, where that is 0, in every byte.
-int64_t decode_everywhere(const Header& header, int codec, const Args& args, Bytes payload);
-void add_everywhere(const Header& header, int codec, const Args& args, Bytes a, Bytes b);
+// decode, decode_add or both. Where the answer is 0 and `result` is not null, the decoded array.
+int64_t decode(const Header& header, int codec, const Args& args, Bytes payload, uint8_t* result = nullptr);
 
-// Encodes at every level into exactly `capacity` bytes. All agree in status, arguments and bytes.
-std::vector<uint8_t> encode_everywhere(const Header& header, int codec, Args& args, Bytes array,
-                                       int64_t& status);
+// Adds two payloads and decodes the sum.
+void add(const Header& header, int codec, const Args& args, Bytes a, Bytes b);
+
+// The former, the latter or both, as the header says.
+void decode_or_add(const Header& header, int codec, const Args& args, Bytes payload, Bytes a, Bytes b);
+
+// Encodes into exactly as many bytes as the header says, and changes `args` as the encoder does.
+int64_t encode(const Header& header, int codec, Args& args, Bytes array, std::vector<uint8_t>& payload);
 
 }  // namespace fuzz

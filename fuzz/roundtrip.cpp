@@ -33,46 +33,50 @@ static void check_bound(const Args& args, const uint8_t* array, const uint8_t* d
   }
 }
 
-static void check_whole_array(const Args& args, const uint8_t* array) {
-  const Level* first = all_levels()[0];
-  std::vector<uint8_t> sums(args.size() * itemsize(args.acc_dtype), 0x3c);
-  for (auto level : all_levels()) {
-    require(level->checksum(array, args.nbytes()) == first->checksum(array, args.nbytes()),
+static void check_whole_array(const Header& header, const Args& args, const uint8_t* array) {
+  const auto& chosen = levels_for(header);
+  Buffer sums(args.size() * itemsize(args.acc_dtype));
+  sums.clear(0x3c);
+  for (auto level : chosen) {
+    require(level->checksum(array, args.nbytes()) == chosen[0]->checksum(array, args.nbytes()),
             "checksums are the same at all levels");
-    auto dst = sums;
     const bool known = itemsize(args.dtype);
-    require(level->accumulate(args.dtype, args.acc_dtype, array, dst.data(), args.size()) == known,
+    require(level->accumulate(args.dtype, args.acc_dtype, array, sums.data(), args.size()) == known,
             "accumulate takes every dtype, and no other");
   }
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
-  Header header;
-  Bytes values;
-  if (!split({data, nbytes}, header, values)) return 0;
+  Bytes values = {data, nbytes};
+  Header header = take_header(values);
   header.flags &= ~HUGE_SHAPE;
-  const int codec = codec_index(header);
+  int codec = codec_index(header);
   Args args = arguments(header);
   Buffer array(args.nbytes());
   fill(header, args, values, array.data());
-  check_whole_array(args, array.data());
-  int64_t status;
-  const auto payload = encode_everywhere(header, codec, args, {array.data(), array.nbytes()}, status);
-  if (status < 0) {
+  const bool everything = levels_for(header).size() > 1;
+  if (everything || header.flags & DECODE_ADD) check_whole_array(header, args, array.data());
+  static std::vector<uint8_t> payload;
+  if (encode(header, codec, args, {array.data(), array.nbytes()}, payload) < 0) {
     const bool limited = header.flags & (PARAMS_AS_THEY_ARE | SMALL_CAPACITY | SLACK_CAPACITY);
     const bool taken = itemsize(args.dtype) && (is_float(args.dtype) || !is(codec, "float"));
     require(!is_lossless(codec) || limited || !taken, "lossless codecs take every array");
     return 0;
   }
-  // A choice is not a stream, and what an encoder makes of unsound parameters need not be one.
-  if (is(codec, "lossless") || header.flags & PARAMS_AS_THEY_ARE) return 0;
+  if (is(codec, "lossless")) {  // a choice, not a payload
+    codec = chosen_codec(args.params[0]);
+    args.params[0] = args.params[1];
+    args.params[1] = 0;
+    if (encode(header, codec, args, {array.data(), array.nbytes()}, payload) < 0) return 0;
+  } else if (header.flags & PARAMS_AS_THEY_ARE) {
+    return 0;  // what an encoder makes of unsound parameters need not be a payload
+  }
   const Bytes in = {payload.data(), payload.size()};
-  require(decode_everywhere(header, codec, args, in) == 0, "what was encoded can be decoded");
   Buffer decoded(args.nbytes());
-  levels()[0]->codecs[codec]->decode(&args, in.data, in.nbytes, decoded.data());
+  require(decode(header, codec, args, in, decoded.data()) == 0, "what was encoded can be decoded");
   if (!is_lossless(codec)) check_bound(args, array.data(), decoded.data());
   else if (args.nbytes())
     require(!memcmp(array.data(), decoded.data(), args.nbytes()), "lossless codecs change no bit");
-  add_everywhere(header, codec, args, in, in);
+  if (everything || header.flags & ADD) add(header, codec, args, in, in);
   return 0;
 }

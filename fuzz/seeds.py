@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +16,13 @@ FAMILIES = {
     "zfp": ["zfp:rate=8", "zfp:rate=16"],
     "mpc": ["mpc", "mpc:dim=3"],
     "float": ["float"],
-    "lossless": ["raw"],
+    "lossless": ["raw", "mpc", "float"],
     "szp": ["szp:abs=1e-2", "szp:rel=1e-3"],
     "blockscale": ["int8:block=32", "int4:block=64", "fp8:block=32"],
 }
 SHAPES = [(100,), (33,), (8, 7), (5, 4, 4)]
-MOST = 2000  # bytes of a payload; the fuzzer's inputs have up to 2048
-PARAMS_AS_THEY_ARE, SLACK_CAPACITY, NOISE = 1, 8, 16
+MOST = 4000  # bytes of a payload; the fuzzer's inputs have up to 4096
+PARAMS_AS_THEY_ARE, SLACK_CAPACITY, NOISE, FITTING, DECODE_ADD, ADD = 1, 8, 16, 16, 64, 128
 
 
 def header(which: int, dtype: np.dtype, shape: tuple[int, ...], flags: int, params=(0, 0)) -> bytes:
@@ -43,6 +43,8 @@ def array(dtype: np.dtype, shape: tuple[int, ...], kind: str) -> np.ndarray:
     n = int(np.prod(shape))
     rng = np.random.default_rng(n)
     values = np.sin(np.arange(2 * n) / 9) * 3 + 1e-3 * rng.standard_normal(2 * n)
+    if kind == "constant first":  # chunks of a few bytes, and a long one behind them
+        values[: 2 * n - 280] = 1
     if kind == "wide":
         values = rng.standard_normal(2 * n) * 2.0 ** rng.integers(-12, 12, 2 * n)
     if kind == "steps":
@@ -56,15 +58,18 @@ def array(dtype: np.dtype, shape: tuple[int, ...], kind: str) -> np.ndarray:
 
 def payloads(specs: list[str]) -> Iterator[bytes]:
     """Inputs of the harness `decode`."""
+    names = list(dict.fromkeys(codec(spec).name for spec in specs))
     for spec in specs:
         one = codec(spec)
-        which = ("int8", "int4", "fp8").index(one.name) if one.name in ("int8", "int4", "fp8") else 0
+        which = names.index(one.name)
         for i, dtype in enumerate(sorted(one.dtypes, key=dtypes.code_of)):
             shapes = [SHAPES[i % 4] if one.name == "zfp" else SHAPES[i % 2]]
             if one.name in ("mpc", "float"):  # whole blocks, and codes worth their header
                 shapes.append((1100,))
             for k, shape in enumerate(shapes):
                 yield from payload(one, which, array(dtype, shape, ("smooth", "wide", "steps")[(i + k) % 3]))
+        if np.dtype(complex) in one.dtypes:
+            yield from payload(one, which, array(np.dtype(complex), (2200,), "constant first"))
 
 
 def payload(one: Codec, which: int, src: np.ndarray) -> Iterator[bytes]:
@@ -72,27 +77,34 @@ def payload(one: Codec, which: int, src: np.ndarray) -> Iterator[bytes]:
     out = np.empty(src.nbytes + 4096, np.uint8)
     nbytes, _, params = one.encode_payload(src, out)
     if 0 <= nbytes < MOST:
-        yield header(which, src.dtype, src.shape, PARAMS_AS_THEY_ARE, params) + out[:nbytes].tobytes()
+        yield header(which, src.dtype, src.shape, PARAMS_AS_THEY_ARE | FITTING, params) + out[:nbytes].tobytes()
+
+
+def at_levels(seeds: Iterable[bytes]) -> Iterator[bytes]:
+    """The seeds, of which one runs at all levels and does everything, and each other one at one level."""
+    for i, seed in enumerate(seeds):
+        flags = (0, DECODE_ADD, 0, ADD)[i % 4]
+        yield bytes([seed[0], seed[1] | i % 16 << 4, seed[2], seed[3] | flags]) + seed[4:]
 
 
 def arrays() -> Iterator[bytes]:
     """Inputs of `roundtrip` and `damage`, which make a larger array of these bytes by repetition."""
     bound = struct.unpack("<Q", struct.pack("<d", 1e-2))[0]
     for i, dtype in enumerate(sorted(dtypes.CODES, key=dtypes.code_of)):
-        for k, shape in enumerate(((1300,), (30, 30), (7, 8, 9))):
+        for k, shape in enumerate(((300,), (12, 13), (5, 4, 7), (1300,))):
             src = array(dtype, (48,), ("smooth", "wide", "steps")[(i + k) % 3])
+            if k == 3 and i % 4:
+                continue
             flags = NOISE * (i % 2) | SLACK_CAPACITY * (k % 2)
             # szp takes an absolute bound, or a relative one.
             yield header(k, dtype, shape, flags, (0, bound) if k == 2 else (bound, 0)) + src.tobytes()
 
 
 def main(folder: Path) -> None:
-    inputs = {family: list(payloads(specs)) for family, specs in FAMILIES.items()} | {
-        "arrays": list(arrays())
-    }
+    inputs = {family: payloads(specs) for family, specs in FAMILIES.items()} | {"arrays": arrays()}
     for name, seeds in inputs.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
-        for i, seed in enumerate(seeds):
+        for i, seed in enumerate(at_levels(seeds)):
             (folder / name / f"{i:02d}").write_bytes(seed)
 
 
