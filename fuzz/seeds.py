@@ -25,6 +25,9 @@ MOST = 4000  # bytes of a payload; the fuzzer's inputs have up to 4096
 PARAMS_AS_THEY_ARE, SLACK_CAPACITY, NOISE, FITTING, DECODE_ADD, ADD = 1, 8, 16, 16, 64, 128
 
 
+HEADER = struct.Struct("<4B4H2Q")
+
+
 def header(which: int, dtype: np.dtype, shape: tuple[int, ...], flags: int, params=(0, 0)) -> bytes:
     """The header of harness.h. Its extents are reduced by a modulus that their upper bits choose."""
     shift = {1: 13, 2: 14, 3: 14}[len(shape)]
@@ -35,7 +38,20 @@ def header(which: int, dtype: np.dtype, shape: tuple[int, ...], flags: int, para
         dims.append(n | k << shift)
     # The number of dimensions is 1 + ndim % 3.
     fields = (which, dtypes.code_of(dtype), len(shape) - 1, flags, *dims, 7, *params)
-    return struct.pack("<4B4H2Q", *fields)
+    return HEADER.pack(*fields)
+
+
+def fields(data: bytes) -> tuple[int, int, tuple[int, ...], tuple[int, int], bytes]:
+    """What an input of `decode` says: which codec, dtype code, shape, parameters and payload."""
+    which, dtype, ndim, _, *dims, _, p0, p1 = HEADER.unpack(data[: HEADER.size].ljust(HEADER.size, b"\0"))
+    ndim = 1 + ndim % 3
+    if ndim == 1:
+        shape = ((dims[0] & 0x1FFF) % (40 << (dims[0] >> 13)),)
+    elif ndim == 2:
+        shape = tuple((n & 0x3FFF) % (9 << (n >> 14)) for n in dims[:2])
+    else:
+        shape = tuple((n & 0x3FFF) % (5 + 4 * (n >> 14)) for n in dims)
+    return which, dtype & 15, shape, (p0, p1), data[HEADER.size :]
 
 
 def array(dtype: np.dtype, shape: tuple[int, ...], kind: str) -> np.ndarray:
@@ -77,7 +93,8 @@ def payload(one: Codec, which: int, src: np.ndarray) -> Iterator[bytes]:
     out = np.empty(src.nbytes + 4096, np.uint8)
     nbytes, _, params = one.encode_payload(src, out)
     if 0 <= nbytes < MOST:
-        yield header(which, src.dtype, src.shape, PARAMS_AS_THEY_ARE | FITTING, params) + out[:nbytes].tobytes()
+        flags = PARAMS_AS_THEY_ARE | FITTING
+        yield header(which, src.dtype, src.shape, flags, params) + out[:nbytes].tobytes()
 
 
 def at_levels(seeds: Iterable[bytes]) -> Iterator[bytes]:

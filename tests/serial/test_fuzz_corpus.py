@@ -1,0 +1,111 @@
+"""The fuzzers' seeds, and what once broke something, as frames: a value or a FrameError at every level."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import compcoll
+from compcoll import FrameError, _cpu, codec, dtypes
+from compcoll.frame import HEADER_NBYTES, header_bytes, inspect
+
+FUZZ = Path(__file__).parents[2] / "fuzz"
+if not FUZZ.is_dir():
+    pytest.skip("fuzz/ is not part of this installation", allow_module_level=True)
+_spec = importlib.util.spec_from_file_location("seeds", FUZZ / "seeds.py")
+seeds = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(seeds)
+
+SEEDS = [(family, path) for family in seeds.FAMILIES for path in sorted((FUZZ / "corpus" / family).iterdir())]
+# Each may be about any codec.
+REGRESSIONS = [
+    (family, path) for path in sorted(FUZZ.glob("regressions/*")) for family in seeds.FAMILIES
+]  # fmt: skip
+
+
+def names(family):
+    return list(dict.fromkeys(codec(spec).name for spec in seeds.FAMILIES[family]))
+
+
+def frame_of(name, code, shape, params, payload):
+    """A frame whose header is sound; only the codec can say that the payload is not."""
+    head = header_bytes(name, dtypes.dtype_of(code), shape, params, np.nan, False, False, len(payload))
+    frame = np.frombuffer(head + payload, np.uint8).copy()
+    frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
+    return frame
+
+
+def outcomes(frame):
+    """What decoding answers at each level: bytes, or None for a FrameError."""
+    before, found = _cpu.level(), {}
+    for level in _cpu.available_levels():
+        _cpu.set_level(level)
+        try:
+            found[level] = compcoll.decode(frame).tobytes()
+        except FrameError:
+            found[level] = None
+        finally:
+            _cpu.set_level(before)
+    return found
+
+
+def agreed(frame):
+    found = list(outcomes(frame).values())
+    assert all(one == found[0] for one in found)
+    return found[0]
+
+
+@pytest.mark.parametrize("family", seeds.FAMILIES)
+def test_seeds_decode_alike_at_all_levels(family):
+    paths = [path for which, path in SEEDS if which == family]
+    assert paths
+    for path in paths:
+        which, code, shape, params, payload = seeds.fields(path.read_bytes())
+        decoded = agreed(frame_of(names(family)[which], code, shape, params, payload))
+        nbytes = int(np.prod(shape)) * dtypes.dtype_of(code).itemsize
+        if len(payload) > nbytes:  # which a frame never is
+            assert decoded is None, path
+        else:
+            assert decoded is not None, path
+            assert len(decoded) == nbytes
+
+
+@pytest.mark.parametrize("family", seeds.FAMILIES)
+def test_damaged_seeds_decode_alike_at_all_levels(family):
+    """Cut off, and with bytes changed at places that a seed of the generator decides."""
+    rng = np.random.default_rng(0)
+    refused = 0
+    for path in [path for which, path in SEEDS if which == family]:
+        which, code, shape, params, payload = seeds.fields(path.read_bytes())
+        if not payload:
+            continue
+        for _ in range(8):
+            bad = bytearray(payload)
+            for at in rng.integers(0, len(bad), 3):
+                bad[at] = rng.integers(256)
+            if rng.integers(2):
+                bad = bad[: rng.integers(len(bad))]
+            refused += agreed(frame_of(names(family)[which], code, shape, params, bytes(bad))) is None
+    assert refused  # at the least what was cut off
+
+
+@pytest.mark.parametrize(("family", "path"), REGRESSIONS)
+def test_regressions_decode_alike_at_all_levels(family, path):
+    which, code, shape, params, payload = seeds.fields(path.read_bytes())
+    known = [dtypes.code_of(dtype) for dtype in dtypes.CODES]
+    name = names(family)[which % len(names(family))]
+    frame = frame_of(name, code if code in known else known[0], shape, params, payload)
+    try:
+        inspect(frame)
+    except FrameError:
+        pytest.skip("no frame can say this")
+    assert agreed(frame) == agreed(frame)
+
+
+@pytest.mark.parametrize(("family", "path"), [*SEEDS, *REGRESSIONS])
+def test_no_input_is_taken_for_a_frame(family, path):
+    data = path.read_bytes()
+    for frame in (data, b"CCF1" + data, data.ljust(HEADER_NBYTES, b"\0")):
+        with pytest.raises(FrameError):
+            inspect(frame)
