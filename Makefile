@@ -59,7 +59,7 @@ bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those 
 	@mkdir -p out
 	python -m benchmarks.bench_codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
 
-fuzz:  ## Fuzz the codecs' C++ code with clang, FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES
+fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES; needs clang
 	@$(MAKE) --no-print-directory -C fuzz
 
 fuzz-smoke:  ## The same for 5 seconds each, where there is clang

@@ -193,8 +193,8 @@ static bool equal_sums(uint32_t dtype, const Buffer& a, const Buffer& b) {
   return !n || !memcmp(a.data(), b.data(), n);
 }
 
-// At every level that is asked for into a buffer of `nbytes`: `run` answers the same at all, and where this is
-// 0, `equal` is true of any two buffers.
+// At every level that is asked for into a buffer of `nbytes`: `run` answers the same at all, and where this
+// is 0, `equal` is true of any two buffers.
 template <class Run, class Equal>
 static int64_t compare_levels(const Header& h, uint64_t nbytes, uint8_t* result, Run run, Equal equal) {
   const auto& chosen = levels_for(h);
@@ -249,8 +249,8 @@ static uint64_t capacity(const Header& h, const Args& args) {
   return args.nbytes() + (h.flags & SLACK_CAPACITY ? 64 : args.nbytes() / 4 + 4096);
 }
 
-// Runs `run(level, args, dst)` at every level that is asked for: all agree in what they answer, in the arguments
-// and in the bytes, which `payload` gets.
+// Runs `run(level, args, dst)` at every level that is asked for: all agree in what they answer, in the
+// arguments and in the bytes, which `payload` gets.
 template <class Run>
 static int64_t compare_payloads(const Header& h, Args& args, std::vector<uint8_t>& payload, Run run) {
   const Args given = args;

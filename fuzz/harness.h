@@ -1,5 +1,5 @@
-// What the harnesses share. An input is a header, which chooses codec, arguments and what is done, and bytes: a
-// payload or an array's values.
+// What the harnesses share. An input is a header, which chooses codec, arguments and what is done, and
+// bytes: a payload or an array's values.
 #pragma once
 #include <cstdint>
 #include <vector>
