@@ -2,6 +2,7 @@
 #pragma once
 #include "../zfp_quads.h"
 #include "zfp_extent.h"
+#include "zfp_reconstruct.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 
@@ -45,8 +46,47 @@ inline void get_line(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* w
   get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
 }
 
-template <class E, int NW>
-int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
+template <class L>
+inline L largest_magnitude(const L* v) {
+  using W = typename lanes<L>::word;
+  L magnitude = {};
+  for (int i = 0; i < 4; i++) {
+    L m = v[i] & W(~W(0) >> 1);
+    magnitude = m > magnitude ? m : magnitude;
+  }
+  return magnitude;
+}
+
+// Negabinary coefficients to values.
+template <class L>
+inline void from_coefficients(L* a, L e) {
+  for (int i = 0; i < 4; i++) a[i] = from_negabinary(a[i]);
+  transform_inverse<1>(a);
+  L scale = dequantise_scale(e);
+  for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+}
+
+// A status, or 0, without a look at the error: what `judge` says of values that are still to be encoded.
+template <class E>
+int64_t representable(const Grid& grid, const uint8_t* src) {
+  using T = Tiles<E, 1>;
+  T tiles{grid};
+  Cursor at;
+  Extent<typename T::L> extent;
+  for (uint64_t left = grid.count(); left;) {
+    int count = left < T::N ? left : T::N;
+    tiles.load(at, count, src, [&](int, const typename T::L* v) { extent.add_magnitude(largest_magnitude(v)); });
+    at.advance(grid, count);
+    left -= count;
+  }
+  double bound;
+  return judge<E, 1>(extent, &bound);
+}
+
+// Keep: also writes what decoding gives to `values`, which may be src.
+template <class E, int NW, bool Keep>
+int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t* values,
+                    double* bound) {
   using T = Tiles<E, 1>;
   using L = typename T::L;
   using W = typename T::W;
@@ -57,23 +97,26 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
   StreamWriter out{dst};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
-    L a[4], words[NW] = {}, magnitude = {};
+    L a[4], u[4], words[NW] = {};
     tiles.load(at, count, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
-    for (int i = 0; i < 4; i++) {
-      L m = a[i] & W(~W(0) >> 1);
-      magnitude = m > magnitude ? m : magnitude;
-    }
+    L magnitude = largest_magnitude(a);
     extent.add_magnitude(magnitude);
     L e = exponent(magnitude), scale = quantise_scale(e);
     for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
     transform_forward<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
+    for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
     to_planes<1>(a);
     words[0] = magnitude != 0 ? e + e + 1 : L{};
     L n = magnitude != 0 ? L{} : L{} + 4;
-    L k = encode_quads<NW>(a, n, maxbits, quad_tables, words);
-    extent.template add_error<1>(e, k, magnitude);
+    std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
+    encode_quads<NW>(a, n, maxbits, quad_tables, words, complete);
+    extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
     put_line<NW>(out, words, count, maxbits);
+    if constexpr (Keep) {
+      complete.truncate(u);
+      from_coefficients(u, e);
+      tiles.store(at, count, u, values);
+    }
     at.advance(grid, count);
     left -= count;
   }
@@ -99,10 +142,8 @@ void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t
     L empty = (words[0] & 1) - 1;
     L zeros = decode_quads<NW>(words, maxbits, quad_tables, a);
     to_planes<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = from_negabinary(shift_right(a[i], zeros) & ~empty);
-    transform_inverse<1>(a);
-    L scale = dequantise_scale(e);
-    for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+    for (int i = 0; i < 4; i++) a[i] = shift_right(a[i], zeros) & ~empty;
+    from_coefficients(a, e);
     tiles.store(at, count, a, dst);
     at.advance(grid, count);
     left -= count;
