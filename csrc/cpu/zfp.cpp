@@ -68,10 +68,18 @@ int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_
   auto p = static_cast<const uint8_t*>(payload);
   auto d = static_cast<uint8_t*>(dst);
   if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
-  else with_words<typename E::Word>(maxbits, [&](auto words) -> int64_t {
-    decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, nbytes, d);
-    return 0;
-  });
+  else {
+    if constexpr (sizeof(typename E::Word) == 8)
+      if (maxbits <= short_line) {
+        if (maxbits <= 32) decode_short_line<E, 1, Accumulate>(grid, maxbits, p, nbytes, d);
+        else decode_short_line<E, 2, Accumulate>(grid, maxbits, p, nbytes, d);
+        return 0;
+      }
+    with_words<typename E::Word>(maxbits, [&](auto words) -> int64_t {
+      decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, nbytes, d);
+      return 0;
+    });
+  }
   return 0;
 }
 
