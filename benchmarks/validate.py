@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 
 import click
 import numpy as np
@@ -81,7 +81,7 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
 
 def _agreed(world: MPI.Intracomm, spec: str, sample: np.ndarray) -> CodecSpeed:
     speed = measure_speed(codec(spec), sample)
-    return CodecSpeed(*(world.allreduce(x, MPI.MIN) for x in (speed.encode, speed.decode, speed.ratio)))
+    return CodecSpeed(*(world.allreduce(x, MPI.MIN) for x in astuple(speed)))
 
 
 def _predict(call: Call, machine: MachineProfile, spec: str, comm, speeds: dict[str, CodecSpeed]) -> float:

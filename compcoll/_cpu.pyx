@@ -22,6 +22,7 @@ cdef extern from "cpu/table.h" namespace "compcoll":
         int64_t (*decode)(const Args*, const void*, uint64_t, void*) noexcept nogil
         int64_t (*decode_add)(const Args*, const void*, uint64_t, void*) noexcept nogil
         int64_t (*add)(Args*, const void*, uint64_t, const void*, uint64_t, void*) noexcept nogil
+        int64_t (*reconstruct)(Args*, const void*, void*, void*) noexcept nogil
 
     cdef struct Level:
         const char* name
@@ -79,6 +80,11 @@ cdef const Codec* kernels(int codec) except NULL:
     return active.codecs[codec]
 
 
+def can_reconstruct(int codec):
+    """Whether a codec has an encoder that gives the decoded values too."""
+    return codec >= 0 and kernels(codec).reconstruct != NULL
+
+
 def can_add(int codec):
     """Whether frames of a codec can be summed without decoding."""
     return codec >= 0 and kernels(codec).add != NULL
@@ -114,6 +120,21 @@ def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] s
     args.capacity = dst.shape[0]
     with nogil:
         n = found.encode(&args, s, d)
+    return n, args.bound, (args.params[0], args.params[1])
+
+
+def reconstruct(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst,
+                uint8_t[::1] values):
+    """`encode` that writes what decoding gives to `values`, which may be `src`."""
+    cdef const Codec* found = kernels(codec)
+    cdef Args args = arguments(dtype, shape, params)
+    cdef const uint8_t* s = begin(src)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef uint8_t* v = <uint8_t*>begin(values)
+    cdef int64_t n
+    args.capacity = dst.shape[0]
+    with nogil:
+        n = found.reconstruct(&args, s, d, v)
     return n, args.bound, (args.params[0], args.params[1])
 
 

@@ -1,4 +1,4 @@
-// The one interface between Python and every CPU codec: a table of four functions per codec, the same
+// The one interface between Python and every CPU codec: a table of five functions per codec, the same
 // table once per instruction-set level. A codec never allocates, never throws, and never touches a byte
 // outside the two buffers that it is given.
 #pragma once
@@ -50,6 +50,10 @@ struct Codec {
   int64_t (*decode_add)(const Args* args, const void* payload, uint64_t nbytes, void* dst);
   // The frame of the sum of two payloads with equal arguments, without decoding. Null: not possible.
   int64_t (*add)(Args* args, const void* a, uint64_t a_nbytes, const void* b, uint64_t b_nbytes, void* dst);
+  // As encode, and `values`, args->nbytes() bytes, gets what decode would give, bit for bit. `values` may be
+  // src itself, which then is unchanged where a Status is returned; else the two do not overlap. UNSUPPORTED
+  // where only encode has a kernel for these arguments. Null: encode, then decode.
+  int64_t (*reconstruct)(Args* args, const void* src, void* dst, void* values);
 };
 
 }  // namespace compcoll

@@ -79,14 +79,25 @@ CC_HD L quad_peek(const L* words, L pos) {
   return r;
 }
 
+// Counts the planes of which all bits are stored.
+template <class L>
+struct Complete {
+  L planes = {};
+
+  CC_HD Complete(L = {}, int = 0) {}
+  // A plane ends `used` bits on, where `left` bits are free; the next one has the state n.
+  CC_HD void pass(L used, L left, L) { planes = count_up_to(planes, used, left); }
+};
+
 // Appends planes to words that hold the header, until maxbits are reached or passed; what is above has to
-// be masked off. n: 0, or 4 for zero blocks, which then hold up nobody. Returns the lowest complete plane.
-template <int NW, class L>
-CC_HD L encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables, L* words) {
+// be masked off. n: 0, or 4 for zero blocks, which then hold up nobody. `complete` is told of each plane.
+template <int NW, class L, class Planes>
+CC_HD void encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables, L* words,
+                        Planes& complete) {
   using W = typename lanes<L>::word;
   constexpr int bits = 8 * sizeof(W);
   const L end = L{} + W(maxbits);
-  L pos = L{} + W(Format<W>::header), complete = {};
+  L pos = L{} + W(Format<W>::header);
   for (int shift = bits - 4; shift >= 0; shift -= 4) {
     L local = {}, used = {}, left = end - pos;
     if (any_less(n, L{} + W(3))) {
@@ -97,21 +108,29 @@ CC_HD L encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables
         local |= code << used;
         used += (entry >> 8) & 15;
         n = entry >> 28;
-        complete = count_up_to(complete, used, left);
+        complete.pass(used, left, n);
       }
     } else {  // from n = 3 on a plane is its own code
       for (int j = 3; j >= 0; j--) {
         L plane = (planes[j] >> (L{} + W(shift))) & 15;
         local |= plane << (12 - 4 * j);
         used += 4;
-        complete = count_up_to(complete, used, left);
+        complete.pass(used, left, n);
       }
     }
     quad_put<NW>(words, local, pos);
     pos += used;
     if (!any_less(pos, end)) break;
   }
-  return W(bits) - complete;
+}
+
+// The same; returns the lowest complete plane.
+template <int NW, class L>
+CC_HD L encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables, L* words) {
+  using W = typename lanes<L>::word;
+  Complete<L> complete(n, maxbits);
+  encode_quads<NW>(planes, n, maxbits, tables, words, complete);
+  return W(8 * sizeof(W)) - complete.planes;
 }
 
 // Coefficients of a block, transposed, from words with zeros from maxbits on. The planes are moved up so

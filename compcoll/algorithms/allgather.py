@@ -2,7 +2,7 @@
 
 The ring (Chan et al., "Collective communication: theory, practice, and experience", 2007) moves large
 blocks; recursive doubling needs log2(P) rounds where P is a power of two, for small ones. The owner
-decodes its own frames too, so that all ranks hold the same bits.
+takes the values of its own frames too, so that all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ async def ring_column(
     """
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     if mine is not None and frame is None:
-        frame = await rt.encode(mine, carried)
-        rt.start(settle(rt, frame, mine, column[rt.rank], owner_exact))
+        own = column[rt.rank]
+        frame = await rt.encode(mine, carried, None if owner_exact else own)
+        rt.start(settle(rt, frame, mine, own, owner_exact))
     for hop in range(1, rt.size):
         chunk = column[(rt.rank - hop) % rt.size]
         arriving = rt.recv(left, chunk, tag) if chunk is not None else None
@@ -41,7 +42,9 @@ async def ring_column(
 
 
 async def settle(rt, frame, mine, into, owner_exact: bool) -> None:
-    """Give the owner the values that everybody else decodes."""
+    """Give the owner the values that everybody else decodes, unless its encoder has done so."""
+    if frame.settled:
+        return
     if frame.bound and not owner_exact:
         await rt.decode(frame, into)
     else:
@@ -52,8 +55,10 @@ async def recursive_doubling_allgather(rt, mine, blocks: list, owner_exact: bool
     """``mine`` arrives as ``blocks[rank]`` of every rank; the number of ranks is a power of two."""
     if rt.size & (rt.size - 1):
         raise ValueError(f"recursive doubling needs a power of two of ranks, not {rt.size}")
-    held = {rt.rank: [await rt.encode(chunk) for chunk in rt.chunks(mine)]}
-    for frame, chunk, into in zip(held[rt.rank], rt.chunks(mine), rt.chunks(blocks[rt.rank]), strict=True):
+    held: dict[int, list] = {rt.rank: []}
+    for chunk, into in zip(rt.chunks(mine), rt.chunks(blocks[rt.rank]), strict=True):
+        frame = await rt.encode(chunk, 0.0, None if owner_exact else into)
+        held[rt.rank].append(frame)
         rt.start(settle(rt, frame, chunk, into, owner_exact))
     distance = 1
     while distance < rt.size:

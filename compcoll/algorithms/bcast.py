@@ -3,8 +3,8 @@
 The chain is that of Zhou et al., "Designing High-Performance MPI Libraries with On-the-fly Compression"
 (IPDPS 2021): the root compresses each chunk once, the ranks in the middle forward what they received,
 and everybody only decodes. With two branches a rank (Pjesivac-Grbovic et al., 2007) a chunk arrives after
-log2(P) hops in place of P, but every rank sends it twice. The root decodes its own frames too, so that
-all ranks hold the same bits.
+log2(P) hops in place of P, but every rank sends it twice. The root takes the values of its own frames
+too, so that all ranks hold the same bits.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ async def _pipeline(rt, block, root: int, owner_exact: bool, arity: int) -> None
     children = [(root + child) % rt.size for child in below]
 
     async def pass_on(tag: int, chunk, arriving) -> None:
-        frame = await (arriving if arriving is not None else rt.encode(chunk))
+        own = None if owner_exact else chunk
+        frame = await (arriving if arriving is not None else rt.encode(chunk, 0.0, own))
         # Chunks may be encoded, or arrive, in another order than they were asked for: each has its tag.
         sent = [rt.send(frame, child, tag) for child in children]
-        if place or (frame.bound and not owner_exact):
+        if place or (frame.bound and not owner_exact and not frame.settled):
             await rt.decode(frame, chunk)
         for future in sent:
             await future

@@ -112,6 +112,23 @@ class Codec:
         code = dtypes.code_of(src.dtype)
         return _cpu.encode(self._index, code, shape, params, src.reshape(-1).view(np.uint8), dst)
 
+    def reconstruct_payload(
+        self, src: np.ndarray, dst: np.ndarray, values: np.ndarray
+    ) -> tuple[int, float, tuple[int, int]] | None:
+        """`encode_payload` that also writes what decoding gives to ``values``, an array like ``src``.
+
+        ``values`` is ``src``, which is unchanged where a status is returned, or apart from it. None where
+        there is no such kernel.
+        """
+        if not _cpu.can_reconstruct(self._index):
+            return None
+        shape = src.shape or (1,)
+        result = _cpu.reconstruct(
+            self._index, dtypes.code_of(src.dtype), shape, self.params(src.dtype, shape),
+            src.reshape(-1).view(np.uint8), dst, values.reshape(-1).view(np.uint8),
+        )  # fmt: skip
+        return None if result[0] == _cpu.UNSUPPORTED else result
+
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
         """Decode into a contiguous array of the frame's dtype and size; 0 or a negative status."""
         return _cpu.decode(
@@ -175,9 +192,25 @@ class Codec:
 
     def encode_into(self, src: np.ndarray, out: np.ndarray, carried=0.0, checksum=True) -> np.ndarray:
         """`encode` without its checks: contiguous host memory in, a view of ``out`` back."""
+        return self.reconstruct_into(src, out, None, carried, checksum)[0]
+
+    def reconstruct_into(
+        self, src: np.ndarray, out: np.ndarray, values: np.ndarray | None, carried=0.0, checksum=True
+    ) -> tuple[np.ndarray, bool]:
+        """`encode_into`, and whether ``values`` hold what the frame decodes to.
+
+        They do where the codec gives them on the way; else they are undefined. They may be ``src``, which is
+        unchanged if they do not.
+        """
         fallback = False
         for codec in self._attempts(src):
-            nbytes, bound, params = codec.encode_payload(src, out[HEADER_NBYTES:])
+            result = None
+            if values is not None:
+                # A payload larger than the array would be dropped, when the array is overwritten already.
+                room = out[HEADER_NBYTES : HEADER_NBYTES + src.nbytes]
+                result = codec.reconstruct_payload(src, room, values)
+            known = result is not None
+            nbytes, bound, params = result or codec.encode_payload(src, out[HEADER_NBYTES:])
             if 0 <= nbytes <= src.nbytes:
                 break
             fallback = fallback or (nbytes in (_cpu.NONFINITE, _cpu.UNREPRESENTABLE) and not self.lossless)
@@ -185,7 +218,7 @@ class Codec:
         pack_header(
             frame, codec.name, src.dtype, src.shape, params, nbytes, bound + carried, fallback, checksum
         )
-        return frame
+        return frame, known
 
     def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
         """This codec, then what is exact, then what always fits."""

@@ -15,6 +15,8 @@ import numpy as np
 
 from compcoll import dtypes
 from compcoll.codecs import Codec
+from compcoll.codecs.base import SLACK
+from compcoll.frame import HEADER_NBYTES
 from compcoll.model.predict import Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.policy import ALGORITHMS
@@ -138,7 +140,23 @@ def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
         between = perf_counter()
         codec.decode(frame, out)
         encode, decode = min(encode, between - before), min(decode, perf_counter() - between)
-    return CodecSpeed(sample.nbytes / encode, sample.nbytes / decode, sample.nbytes / frame.nbytes)
+    return CodecSpeed(
+        sample.nbytes / encode, sample.nbytes / decode, sample.nbytes / frame.nbytes,
+        inf if codec.lossless else _reconstruct_speed(codec, sample, out),
+    )  # fmt: skip
+
+
+def _reconstruct_speed(codec: Codec, sample: np.ndarray, values: np.ndarray) -> float:
+    """Speed of encoding that gives the decoded values too; 0 where they are not had so."""
+    room = np.empty(sample.nbytes + HEADER_NBYTES + SLACK, np.uint8)
+    seconds = inf
+    for _ in range(3):
+        before = perf_counter()
+        _, known = codec.reconstruct_into(sample, room, values)
+        if not known:
+            return 0.0
+        seconds = min(seconds, perf_counter() - before)
+    return sample.nbytes / seconds
 
 
 def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> CodecSpeed:
@@ -150,4 +168,4 @@ def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> Co
         return CodecSpeed(1e9, 1.5e9, 1.4 if dtype in dtypes.FLOATS and dtype.itemsize == 2 else 1.15)
     # Its ratio on noise, which is the same on all ranks; no time that one of them measured.
     noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
-    return CodecSpeed(1e9, 1e9, noise.nbytes / codec.encode(noise).nbytes)
+    return CodecSpeed(1e9, 1e9, noise.nbytes / codec.encode(noise).nbytes, 0.0)

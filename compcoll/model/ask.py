@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -128,11 +128,10 @@ class Advisor:
         return advise(call, self.machine, speed, decision.fixed_algorithm, can_add)
 
     def _agree(self, codec: Codec, sample: np.ndarray | None, dtype: np.dtype) -> CodecSpeed:
-        mine = np.full(3, inf)
+        mine = np.full(4, inf)
         if sample is not None and sample.size:
-            speed = measure_speed(codec, sample)
-            mine[:] = speed.encode, speed.decode, speed.ratio
+            mine[:] = astuple(measure_speed(codec, sample))
         self.private.Allreduce(MPI.IN_PLACE, mine, MPI.MIN)
-        if not np.isfinite(mine).all():
+        if not np.isfinite(mine[:3]).all():
             return expected_speed(codec, dtype, self.machine)
         return CodecSpeed(*mine.tolist())

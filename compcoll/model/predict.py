@@ -134,7 +134,7 @@ def _simulate(
         # On a ring or a tree, the ranks whose neighbours are on other nodes are those that all wait for.
         call.ranks_per_node if crowded or call.on_one_node else 1,
         speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
-        memory=machine.memory if speed.encode < inf else inf,
+        memory=machine.memory if speed.encode < inf else inf, reconstruct=speed.reconstruct,
     )  # fmt: skip
     return _run(call, profile, algorithm)
 

@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ VERSION = 2
 
 @dataclass(frozen=True)
 class CodecSpeed:
-    """One codec on one kind of data: bytes per second of uncompressed data, and its ratio there."""
+    """One codec on one kind of data: bytes per second of uncompressed data, and its ratio there.
+
+    ``reconstruct`` is the speed of encoding that gives the decoded values too: 0 where they have to be
+    decoded, infinite where they are the same.
+    """
 
     encode: float
     decode: float
     ratio: float
+    reconstruct: float = inf
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import astuple, replace
 from time import perf_counter
 
 import numpy as np
@@ -39,9 +39,7 @@ def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
-        codecs[key] = CodecSpeed(
-            *(comm.allreduce(x, MPI.MIN) for x in (speed.encode, speed.decode, speed.ratio))
-        )
+        codecs[key] = CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in astuple(speed)))
     name = comm.bcast(fingerprint())
     return MachineProfile(name, network, node, codecs=codecs, source="compcoll tune")
 

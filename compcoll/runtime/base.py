@@ -81,8 +81,12 @@ class Runtime(ABC):
     # -- the five verbs
 
     @abstractmethod
-    async def encode(self, block, carried: float = 0.0):
-        """A frame of the block; ``carried`` is the absolute error that its values already have."""
+    async def encode(self, block, carried: float = 0.0, into=None):
+        """A frame of the block; ``carried`` is the absolute error that its values already have.
+
+        Where the codec can give the frame's values on the way, it overwrites ``into`` with them, which may be
+        the block itself, and the frame is ``settled``; a block that is not given stays as it is.
+        """
 
     @abstractmethod
     async def decode(self, frame, into) -> None:

@@ -63,9 +63,9 @@ class CudaWork(HostWork):
     def __init__(self, codec: Codec, pool: Pool, checksum: bool = True):
         super().__init__(codec, pinned_pool() if available() else pool, checksum)
 
-    def encode(self, block, carried: float) -> Any:
+    def encode(self, block, carried: float, into=None) -> Any:
         if not isinstance(block, DeviceArray):
-            return super().encode(block, carried)
+            return super().encode(block, carried, into if isinstance(into, np.ndarray) else None)
         params = self.codec.params(block.dtype, (block.size,))
         device, queue = block.device, block.device.queue()
         if not block.size or not kernels.encodes(self.codec.name, block.dtype, (block.size,), params):

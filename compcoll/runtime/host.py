@@ -16,12 +16,15 @@ __all__ = ["Frame", "HostWork"]
 
 
 class Frame:
-    """A frame in scratch memory; one without ``info`` is poisoned: something it depends on failed."""
+    """A frame in scratch memory; one without ``info`` is poisoned: something it depends on failed.
 
-    __slots__ = ("data", "info")
+    ``settled``: its values stand already where encoding was asked to put them.
+    """
 
-    def __init__(self, data: np.ndarray, info: frames.FrameInfo | None):
-        self.data, self.info = data, info
+    __slots__ = ("data", "info", "settled")
+
+    def __init__(self, data: np.ndarray, info: frames.FrameInfo | None, settled: bool = False):
+        self.data, self.info, self.settled = data, info, settled
 
     @property
     def bound(self) -> float:
@@ -51,10 +54,12 @@ class HostWork:
         self.used: Counter[str] = Counter()
         self.fallbacks = 0
 
-    def encode(self, block: np.ndarray, carried: float) -> Frame:
+    def encode(self, block: np.ndarray, carried: float, into: np.ndarray | None = None) -> Frame:
         out = self.pool.get(frames.HEADER_NBYTES + block.nbytes + SLACK)
-        data = self.codec.encode_into(block, out, carried, self.checksum)
-        return Frame(data, frames.inspect(data))
+        if into is not None and (into.dtype != block.dtype or into.size != block.size):
+            into = None
+        data, settled = self.codec.reconstruct_into(block, out, into, carried, self.checksum)
+        return Frame(data, frames.inspect(data), settled)
 
     def count(self, frame: Frame) -> None:
         """Note which codec an encoded frame really names."""

@@ -68,13 +68,15 @@ class MPIRuntime(Runtime):
 
     # -- verbs
 
-    async def encode(self, block: np.ndarray, carried: float = 0.0) -> Frame:
+    async def encode(self, block: np.ndarray, carried: float = 0.0, into: np.ndarray | None = None) -> Frame:
         if self.error is not None:
             return POISON
-        frame = await self._work("encode", self.work.encode, block, carried)
+        frame = await self._work("encode", self.work.encode, block, carried, into)
         if frame is None:
             return POISON
         self.work.count(frame)
+        if frame.settled:
+            self.work.note_bound(frame.bound)
         return frame
 
     async def decode(self, frame: Frame, into: np.ndarray) -> None:

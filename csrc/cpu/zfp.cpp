@@ -48,14 +48,19 @@ int64_t with_words(int maxbits, Run run) {
   }
 }
 
-template <class E, int D>
-int64_t encode_array(const Grid& grid, int maxbits, const void* src, void* dst, double* bound) {
+template <class E, int D, bool Keep>
+int64_t encode_array(const Grid& grid, int maxbits, const void* src, void* dst, void* values, double* bound) {
   auto s = static_cast<const uint8_t*>(src);
-  auto d = static_cast<uint8_t*>(dst);
+  auto d = static_cast<uint8_t*>(dst), v = static_cast<uint8_t*>(values);
   if constexpr (D > 1) return encode_blocks<E, D>(grid, maxbits, s, d, bound);
-  else return with_words<typename E::Word>(maxbits, [&](auto words) {
-    return encode_line<E, decltype(words)::value>(grid, maxbits, s, d, bound);
-  });
+  else {
+    // What stands in the source has to be encoded another way if it cannot be here.
+    int64_t status = Keep && s == v ? representable<E>(grid, s) : 0;
+    if (status) return status;
+    return with_words<typename E::Word>(maxbits, [&](auto words) {
+      return encode_line<E, decltype(words)::value, Keep>(grid, maxbits, s, d, v, bound);
+    });
+  }
 }
 
 template <class E, int D, bool Accumulate>
@@ -63,25 +68,37 @@ int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_
   auto p = static_cast<const uint8_t*>(payload);
   auto d = static_cast<uint8_t*>(dst);
   if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
-  else with_words<typename E::Word>(maxbits, [&](auto words) -> int64_t {
-    decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, nbytes, d);
-    return 0;
-  });
+  else {
+    if constexpr (sizeof(typename E::Word) == 8)
+      if (maxbits <= short_line) {
+        if (maxbits <= 32) decode_short_line<E, 1, Accumulate>(grid, maxbits, p, nbytes, d);
+        else decode_short_line<E, 2, Accumulate>(grid, maxbits, p, nbytes, d);
+        return 0;
+      }
+    with_words<typename E::Word>(maxbits, [&](auto words) -> int64_t {
+      decode_line<E, decltype(words)::value, Accumulate>(grid, maxbits, p, nbytes, d);
+      return 0;
+    });
+  }
   return 0;
 }
 
-int64_t encode(Args* args, const void* src, void* dst) {
+// Keep: writes what decoding gives to `values`.
+template <bool Keep>
+int64_t encode(Args* args, const void* src, void* dst, void* values) {
   Grid grid(*args, values_per_element(*args));
   return with_types(*args, [&](auto element, auto ndim) -> int64_t {
     using E = decltype(element);
-    if (!sound<typename E::Word>(*args)) return UNSUPPORTED;
+    constexpr int D = decltype(ndim)::value;
+    if (!sound<typename E::Word>(*args) || (Keep && D > 1)) return UNSUPPORTED;
     uint64_t nbytes = payload_nbytes(grid, args->params[0]);
     if (nbytes > args->capacity) return TOO_LARGE;
-    int64_t status =
-        encode_array<E, decltype(ndim)::value>(grid, args->params[0], src, dst, &args->bound);
+    int64_t status = encode_array<E, D, Keep && D == 1>(grid, args->params[0], src, dst, values, &args->bound);
     return status ? status : int64_t(nbytes);
   });
 }
+
+int64_t encode(Args* args, const void* src, void* dst) { return encode<false>(args, src, dst, nullptr); }
 
 template <bool Accumulate>
 int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
@@ -97,7 +114,8 @@ int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst
 
 }  // namespace zfp
 
-extern const Codec zfp_codec = {"zfp", zfp::encode, zfp::decode<false>, zfp::decode<true>, nullptr};
+extern const Codec zfp_codec = {"zfp", zfp::encode, zfp::decode<false>, zfp::decode<true>, nullptr,
+                                zfp::encode<true>};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

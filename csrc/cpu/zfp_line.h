@@ -2,6 +2,9 @@
 #pragma once
 #include "../zfp_quads.h"
 #include "zfp_extent.h"
+#include "zfp_gather.h"
+#include "zfp_quad_decoder.h"
+#include "zfp_reconstruct.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 
@@ -9,7 +12,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// As put_lanes and get_lanes; whole words take a shorter way.
+// As put_lanes and get_lanes of zfp_stream.h, which take the blocks one by one.
 template <int NW, class L>
 inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
@@ -29,24 +32,74 @@ inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) 
 }
 
 template <int NW, class L>
-inline void get_line(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int count,
-                     int maxbits) {
-  using W = typename lanes<L>::word;
-  constexpr int N = lanes<L>::n, bits = 8 * sizeof(W);
-  if (maxbits == NW * bits && count == N && NW != 3) {
-    memcpy(words, payload + pos / 8, NW * sizeof(L));
-    if constexpr (NW == 2) {
-      L a = words[0], b = words[1];
-      words[0] = shuffle(a, b, Every<2, 0>()), words[1] = shuffle(a, b, Every<2, 1>());
+class LineReader {
+  static constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
+  int maxbits;
+#if defined(__AVX512BW__)
+  BlockGather<NW, L> gather{maxbits};
+#endif
+
+ public:
+  explicit LineReader(int maxbits) : maxbits(maxbits) {}
+
+  void get(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int count) const {
+    if (maxbits == NW * bits && count == N && NW != 3) {
+      memcpy(words, payload + pos / 8, NW * sizeof(L));
+      if constexpr (NW == 2) {
+        L a = words[0], b = words[1];
+        words[0] = shuffle(a, b, Every<2, 0>()), words[1] = shuffle(a, b, Every<2, 1>());
+      }
+      if constexpr (NW == 4) deinterleave(words);
+      return;
     }
-    if constexpr (NW == 4) deinterleave(words);
-    return;
+#if defined(__AVX512BW__)
+    if (count == N && gather.reaches(nbytes, pos)) return gather.get(payload, pos, words);
+#endif
+    get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
   }
-  get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
+};
+
+template <class L>
+inline L largest_magnitude(const L* v) {
+  using W = typename lanes<L>::word;
+  L magnitude = {};
+  for (int i = 0; i < 4; i++) {
+    L m = v[i] & W(~W(0) >> 1);
+    magnitude = m > magnitude ? m : magnitude;
+  }
+  return magnitude;
 }
 
-template <class E, int NW>
-int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
+// Negabinary coefficients to values.
+template <class L>
+inline void from_coefficients(L* a, L e) {
+  for (int i = 0; i < 4; i++) a[i] = from_negabinary(a[i]);
+  transform_inverse<1>(a);
+  L scale = dequantise_scale(e);
+  for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+}
+
+// A status, or 0, without a look at the error: what `judge` says of values that are still to be encoded.
+template <class E>
+int64_t representable(const Grid& grid, const uint8_t* src) {
+  using T = Tiles<E, 1>;
+  T tiles{grid};
+  Cursor at;
+  Extent<typename T::L> extent;
+  for (uint64_t left = grid.count(); left;) {
+    int count = left < T::N ? left : T::N;
+    tiles.load(at, count, src, [&](int, const typename T::L* v) { extent.add_magnitude(largest_magnitude(v)); });
+    at.advance(grid, count);
+    left -= count;
+  }
+  double bound;
+  return judge<E, 1>(extent, &bound);
+}
+
+// Keep: also writes what decoding gives to `values`, which may be src.
+template <class E, int NW, bool Keep>
+int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t* values,
+                    double* bound) {
   using T = Tiles<E, 1>;
   using L = typename T::L;
   using W = typename T::W;
@@ -57,23 +110,26 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
   StreamWriter out{dst};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
-    L a[4], words[NW] = {}, magnitude = {};
+    L a[4], u[4], words[NW] = {};
     tiles.load(at, count, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
-    for (int i = 0; i < 4; i++) {
-      L m = a[i] & W(~W(0) >> 1);
-      magnitude = m > magnitude ? m : magnitude;
-    }
+    L magnitude = largest_magnitude(a);
     extent.add_magnitude(magnitude);
     L e = exponent(magnitude), scale = quantise_scale(e);
     for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
     transform_forward<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
+    for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
     to_planes<1>(a);
     words[0] = magnitude != 0 ? e + e + 1 : L{};
     L n = magnitude != 0 ? L{} : L{} + 4;
-    L k = encode_quads<NW>(a, n, maxbits, quad_tables, words);
-    extent.template add_error<1>(e, k, magnitude);
+    std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
+    encode_quads<NW>(a, n, maxbits, quad_tables, words, complete);
+    extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
     put_line<NW>(out, words, count, maxbits);
+    if constexpr (Keep) {
+      complete.truncate(u);
+      from_coefficients(u, e);
+      tiles.store(at, count, u, values);
+    }
     at.advance(grid, count);
     left -= count;
   }
@@ -89,22 +145,61 @@ void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t
   using F = Format<W>;
   constexpr int N = T::N;
   T tiles{grid};
+  const LineReader<NW, L> reader(maxbits);
   Cursor at;
   uint64_t pos = 0;
   for (uint64_t left = grid.count(); left; pos += uint64_t(N) * maxbits) {
     int count = left < N ? left : N;
     L a[4] = {}, words[NW];
-    get_line<NW>(payload, nbytes, pos, words, count, maxbits);
+    reader.get(payload, nbytes, pos, words, count);
     L e = (words[0] >> 1) & W(2 * F::bias + 1);
     L empty = (words[0] & 1) - 1;
-    L zeros = decode_quads<NW>(words, maxbits, quad_tables, a);
-    to_planes<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = from_negabinary(shift_right(a[i], zeros) & ~empty);
-    transform_inverse<1>(a);
-    L scale = dequantise_scale(e);
-    for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+    L zeros = decode_coefficients<NW>(words, F::header, maxbits, a);
+    for (int i = 0; i < 4; i++) a[i] = shift_right(a[i], zeros) & ~empty;
+    from_coefficients(a, e);
     tiles.store(at, count, a, dst);
     at.advance(grid, count);
+    left -= count;
+  }
+}
+
+// Blocks of float64 that have at most this many bits have their planes in 32, and are decoded in lanes of
+// 32 bits, twice as many at a time.
+constexpr int short_line = 32 + Format<uint64_t>::header;
+
+template <class E, int NW, bool Accumulate>
+void decode_short_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+  using T = Tiles<E, 1, Accumulate>;
+  using L = typename T::L;
+  constexpr int N = T::N, header = Format<uint64_t>::header;
+  using Half = vec<uint32_t, N>;
+  using Narrow = vec<uint32_t, 2 * N>;
+  T tiles{grid};
+  const LineReader<NW, Narrow> reader(maxbits);
+  Cursor at;
+  uint64_t pos = 0;
+  for (uint64_t left = grid.count(); left; pos += uint64_t(2 * N) * maxbits) {
+    int count = left < 2 * N ? left : 2 * N;
+    Narrow u[4] = {}, words[NW];
+    reader.get(payload, nbytes, pos, words, count);
+    Narrow head = words[0] & ((1u << header) - 1), body = words[0] >> header;
+    if constexpr (NW == 2) body |= words[1] << (32 - header);
+    Narrow zeros = decode_coefficients<1>(&body, 0, maxbits - header, u);
+    Narrow some = body != 0 ? -(head & 1) : Narrow{};
+    for (int i = 0; i < 4; i++) u[i] &= some;
+    for (int first = 0; first < count; first += N) {
+      auto widen = [first](const Narrow& v) {
+        Half half;
+        __builtin_memcpy(&half, reinterpret_cast<const uint32_t*>(&v) + first, sizeof half);
+        return convert<L>(half);
+      };
+      L a[4], shift = widen(zeros);
+      for (int i = 0; i < 4; i++) a[i] = widen(u[i]) << 32 >> shift;
+      from_coefficients(a, widen(head >> 1));
+      int n = count - first < N ? count - first : N;
+      tiles.store(at, n, a, dst);
+      at.advance(grid, n);
+    }
     left -= count;
   }
 }

@@ -72,6 +72,20 @@ def test_one_mirrored_rank_stands_for_all(size, op, algorithm, body, busy):
     assert mirrored == pytest.approx(every, rel=0.2 if busy else 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("op", "algorithm"), [("Allgather", "ring"), ("Bcast", "chain"), ("Allreduce", "ring")]
+)
+def test_the_owner_takes_the_decoded_values_too(op, algorithm):
+    """Values that come with the frame cost it less than decoding the frame."""
+    call, machine = Call(op, 4 << 20, 2), MACHINE.with_network(Link(1e-6, 50e9), "fast")
+
+    def seconds(reconstruct: float) -> float:
+        return predict(call, machine, replace(ZFP, reconstruct=reconstruct), algorithm, 1 << 18)
+
+    assert seconds(1.8e9) < 0.97 * seconds(0.0)
+    assert seconds(inf) < seconds(0.0)
+
+
 def test_many_ranks_are_drawn_out_of_few():
     at = {n: advise(Call("Allgather", 1 << 20, n), MACHINE, ZFP, "ring") for n in (64, 256)}
     exact = predict(Call("Allgather", 1 << 20, 256), MACHINE, ZFP, "ring", at[256].best.chunk_nbytes)
