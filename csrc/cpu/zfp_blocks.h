@@ -2,6 +2,7 @@
 // planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
 #include "../zfp_squares.h"
+#include "zfp_cubes.h"
 #include "zfp_extent.h"
 #include "zfp_narrow_windows.h"
 #include "zfp_stream.h"
@@ -133,8 +134,12 @@ using Coder = BlockCoder<L, D>;
 
 #if defined(__AVX512BW__)
 template <class L, int D>
+using Encoder = std::conditional_t<D == 3, CubeCoder<L>, SquareCoder<L>>;
+template <class L, int D>
 using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
 #else
+template <class L, int D>
+using Encoder = Coder<L, D>;
 template <class L, int D>
 using Decoder = Coder<L, D>;
 #endif
@@ -150,7 +155,7 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   Cursor at;
   Extent<L> extent;
   StreamWriter out{dst};
-  Coder<L, D> coder{maxbits};
+  Encoder<L, D> coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
     L x[B::size], magnitude = {}, lowest = {};
