@@ -5,6 +5,7 @@
 #include "zfp_cubes.h"
 #include "zfp_extent.h"
 #include "zfp_narrow_windows.h"
+#include "zfp_square_planes.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 #include "zfp_transform.h"
@@ -134,7 +135,8 @@ using Coder = BlockCoder<L, D>;
 
 #if defined(__AVX512BW__)
 template <class L, int D>
-using Encoder = std::conditional_t<D == 3, CubeCoder<L>, SquareCoder<L>>;
+using Encoder = std::conditional_t<D == 3, CubeCoder<L>,
+                                   std::conditional_t<lanes<L>::n == 8, SquarePlaneCoder<L>, SquareCoder<L>>>;
 template <class L, int D>
 using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
 #else
