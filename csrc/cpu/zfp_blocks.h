@@ -2,6 +2,7 @@
 // planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
 #include "../zfp_squares.h"
+#include "zfp_coefficients.h"
 #include "zfp_cubes.h"
 #include "zfp_extent.h"
 #include "zfp_narrow_windows.h"
@@ -187,7 +188,8 @@ template <int D, class T, class L>
 inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
   const bool whole = tiles.whole(at, count);
   L values[1 << 2 * D], scale = dequantise_scale(e);
-  to_planes<D>(x);
+  if constexpr (D == 3) to_coefficients(x);
+  else to_planes<D>(x);
   inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
     for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
     if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);
