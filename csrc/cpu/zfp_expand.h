@@ -43,7 +43,8 @@ struct Expanded16 {
 
 // Neighbouring codes are joined: nibbles to bytes, bytes to elements.
 inline Expanded16 expand16(__m512i v) {
-  const __m512i nibble = _mm512_set1_epi8(15), byte = _mm512_set1_epi16(255), pair = _mm512_set1_epi32(0xffff);
+  const __m512i nibble = _mm512_set1_epi8(15), byte = _mm512_set1_epi16(255);
+  const __m512i pair = _mm512_set1_epi32(0xffff);
   auto table = [](const uint8_t* t) {
     return _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(t)));
   };

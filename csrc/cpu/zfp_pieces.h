@@ -50,7 +50,8 @@ class Pieces {
   void load(const uint8_t* src, int r, V* v) const {
     for (int i = 0, p = 0; i < 4; i++) {
       v[i] = V{};
-      for (; p < end_[i]; p++) v[i] = masked_load(v[i], pieces_[p].mask, address(src, p, r, i, sizeof(v[0][0])));
+      for (; p < end_[i]; p++)
+        v[i] = masked_load(v[i], pieces_[p].mask, address(src, p, r, i, sizeof(v[0][0])));
     }
   }
 
@@ -134,7 +135,9 @@ class Pieces {
     for (int i = 0; i < 4; i++) source_[4 * lane + i] = 4 * lane % N + padded(left, i);
   }
 
-  vec<int32_t, N> load_source(int i) const { return compcoll::CC_LEVEL::load<vec<int32_t, N>>(source_ + i * N); }
+  vec<int32_t, N> load_source(int i) const {
+    return compcoll::CC_LEVEL::load<vec<int32_t, N>>(source_ + i * N);
+  }
 };
 
 }  // namespace zfp
