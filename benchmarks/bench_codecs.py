@@ -24,13 +24,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command(context_settings={"show_default": True})
 @click.option("--data", "folder", default=_FOLDER, type=click.Path(path_type=Path), help="Real data.")
 @click.option("--values", default=1 << 20, type=click.IntRange(64), help="Values of a synthetic array.")
+@click.option("--rate", "rates", multiple=True, default=(8, 16), type=float, help="Rates of ZFP; repeatable.")
 @click.option("--repeats", default=7, type=click.IntRange(1), help="Turns of each codec, two calls each.")
 @click.option("--quick", is_flag=True, help="Small arrays and one turn: does everything work?")
 @click.option("--json", "json_path", type=_FILE, help="Write the measurements to a file.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print tables for a README instead.")
 @click.option("--readme", type=_FILE, help="Put these tables between the marks of a file.")
 @click.option("--plot", "plot_path", type=_FILE, help="Draw ratio over speed into a file, PNG, PDF or SVG.")
-def main(folder, values, repeats, quick, json_path, as_markdown, readme, plot_path) -> None:
+def main(folder, values, rates, repeats, quick, json_path, as_markdown, readme, plot_path) -> None:
     """Compare codecs: ratio, error and speed on one thread, all of them in one run.
 
     Speeds are those of calls from Python by processor time, with outputs allocated before where an interface
@@ -49,7 +50,9 @@ def main(folder, values, repeats, quick, json_path, as_markdown, readme, plot_pa
         task = progress.add_task("codecs", total=len(inputs) * repeats)
         for data in inputs:
             progress.update(task, description=data.label)
-            rows += measure(data, contestants(data.array.ndim), repeats, lambda: progress.advance(task))
+            rows += measure(
+                data, contestants(data.array.ndim, rates), repeats, lambda: progress.advance(task)
+            )
     if as_markdown:
         click.echo(markdown(rows, info), nl=False)
     else:

@@ -2,8 +2,11 @@
 // planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
 #include "../zfp_squares.h"
+#include "zfp_coefficients.h"
+#include "zfp_cubes.h"
 #include "zfp_extent.h"
 #include "zfp_narrow_windows.h"
+#include "zfp_square_planes.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 #include "zfp_transform.h"
@@ -133,8 +136,13 @@ using Coder = BlockCoder<L, D>;
 
 #if defined(__AVX512BW__)
 template <class L, int D>
+using Encoder = std::conditional_t<D == 3, CubeCoder<L>,
+                                   std::conditional_t<lanes<L>::n == 8, SquarePlaneCoder<L>, SquareCoder<L>>>;
+template <class L, int D>
 using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
 #else
+template <class L, int D>
+using Encoder = Coder<L, D>;
 template <class L, int D>
 using Decoder = Coder<L, D>;
 #endif
@@ -150,7 +158,7 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   Cursor at;
   Extent<L> extent;
   StreamWriter out{dst};
-  Coder<L, D> coder{maxbits};
+  Encoder<L, D> coder{maxbits};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
     L x[B::size], magnitude = {}, lowest = {};
@@ -180,7 +188,8 @@ template <int D, class T, class L>
 inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
   const bool whole = tiles.whole(at, count);
   L values[1 << 2 * D], scale = dequantise_scale(e);
-  to_planes<D>(x);
+  if constexpr (D == 3) to_coefficients(x);
+  else to_planes<D>(x);
   inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
     for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
     if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "zfp_elements.h"
+#include "zfp_pieces.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -130,6 +131,21 @@ struct Tiles {
       }
       return;
     }
+#if defined(__AVX512BW__)
+    if (grid.blocks[0] > 3) {
+      Pieces<N> pieces(grid, at, count);
+      for (int r = 0; r < rows; r++) {
+        Packed packed[4];
+        L v[4];
+        pieces.load(src, r, packed);
+        for (int i = 0; i < 4; i++) v[i] = E::template widen<L>(packed[i]);
+        pieces.add_padding(v);
+        deinterleave(v);
+        use(r, v);
+      }
+      return;
+    }
+#endif
     alignas(64) Stored values[rows][4 * N] = {};
     for (int lane = 0; lane < count; lane++, at.advance(grid, 1)) {
       uint64_t left[3];
@@ -162,6 +178,23 @@ struct Tiles {
   }
 
   void store_partial(Cursor at, int count, L* a, uint8_t* dst) const {
+#if defined(__AVX512BW__)
+    if (grid.blocks[0] > 1) {
+      Pieces<N> pieces(grid, at, count);
+      for (int r = 0; r < rows; r++, a += 4) {
+        interleave(a);
+        if constexpr (Accumulate) {
+          for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
+          pieces.template store<true>(dst, r, a);
+        } else {
+          Packed packed[4];
+          for (int i = 0; i < 4; i++) packed[i] = E::narrow(a[i]);
+          pieces.template store<false>(dst, r, packed);
+        }
+      }
+      return;
+    }
+#endif
     alignas(64) Target values[rows][4 * N] = {};
     for_partial(at, count, [&](int r, int lane, uint64_t begin, size_t n) {
       if (Accumulate) memcpy(values[r] + 4 * lane, dst + sizeof(Target) * begin, n * sizeof(Target));
