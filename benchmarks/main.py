@@ -58,8 +58,8 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 @click.pass_obj
 def _command(
-    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, data, dtype, arrays, gloo, min_nbytes, json_path,
-    plot_path,
+    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, data, dtype, arrays, gloo, min_nbytes,
+    json_path, plot_path,
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD

@@ -14,8 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
-from math import inf
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 
 import click
@@ -193,6 +193,7 @@ def table(runs: list[dict]) -> list[str]:
             if row["name"] == "mpi":
                 continue
             bound = "-" if row["bound"] is None else f"{row['bound']:.2g}"
+            spread = f" +- {row['spread']:.2f}" if row.get("spread", inf) < inf else ""
             unchanged = not row["accelerated"] and row["name"] != "gloo"
             name = f"{row['name']}: plain MPI" if unchanged else row["name"]
             lines.append(

@@ -164,17 +164,20 @@ cpdef bint is_small(object spec, Py_ssize_t limit):
 
 cdef tuple key(str op, PyObject* const* specs, Py_ssize_t n):
     """All of plain arrays that a decision depends on; None for other buffers."""
-    cdef Py_ssize_t i
-    cdef list kind = [op]
-    for i in range(n):
-        spec = <object>specs[i]
-        if type(spec) is ndarray:
-            kind += (<cnp.ndarray>spec).dtype, cnp.PyArray_NBYTES(<cnp.ndarray>spec)
-        elif no_buffer(spec):
-            kind.append(None)
-        else:
-            return None
-    return tuple(kind)
+    cdef object first = <object>specs[0], second = <object>specs[n - 1]
+    if not (type(first) is ndarray or no_buffer(first)) or not (type(second) is ndarray or no_buffer(second)):
+        return None
+    if n == 1:
+        return op, dtype_of(first), nbytes_of(first)
+    return op, dtype_of(first), nbytes_of(first), dtype_of(second), nbytes_of(second)
+
+
+cdef inline object dtype_of(object spec):
+    return (<cnp.ndarray>spec).dtype if type(spec) is ndarray else None
+
+
+cdef inline Py_ssize_t nbytes_of(object spec):
+    return cnp.PyArray_NBYTES(<cnp.ndarray>spec) if type(spec) is ndarray else 0
 
 
 def kind(str op, *specs):

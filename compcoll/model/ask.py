@@ -67,8 +67,8 @@ class Trial:
         self.renew = min(2 * self.renew, RENEW_LATEST) if compress == self.before else RENEW
 
     def declines(self) -> bool:
-        """Whether one more call of the kind goes to MPI unchanged; then it is counted."""
-        if self.chosen is None or self.chosen.codec is not None or self.is_over:
+        """Whether one more call goes to MPI, where that was chosen; then it is counted."""
+        if self.calls >= self.renew:
             return False
         self.calls += 1
         return True
