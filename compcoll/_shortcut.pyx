@@ -36,6 +36,15 @@ cdef object IN_PLACE = MPI.IN_PLACE
 cdef object SUM = MPI.SUM
 
 
+cdef class Count:
+    """Calls of one kind, and how many there may be before it is asked anew what becomes of them."""
+
+    cdef public Py_ssize_t calls, most
+
+    def __init__(self, Py_ssize_t most):
+        self.calls, self.most = 0, most
+
+
 cdef class Gate:
     """What the shortcuts of one communicator know, and the trace that they leave.
 
@@ -44,8 +53,8 @@ cdef class Gate:
     limit : int
         Calls whose buffers are all smaller, in bytes, are MPI's.
     declined : dict
-        Larger calls that were found to be MPI's, by `kind`: a pair of who counts them, or None, and what
-        `last` becomes. Who counts has a method `declines`, which is False once it has to be asked anew.
+        Larger calls that were found to be MPI's, by `kind`: a pair of their `Count`, or None where they
+        are so for good, and what `last` becomes.
     last : str, tuple or Report
         The last call: its operation alone where it was small, (operation, reason) where it went to MPI
         for another reason.
@@ -90,6 +99,7 @@ cdef class Shortcut:
     cdef bint is_plain(self, Gate gate, PyObject* const* args, Py_ssize_t n):
         """Whether a call is sure to be MPI's; ``args`` are n values from the first buffer on."""
         cdef Py_ssize_t i
+        cdef Count count
         if are_small(args, self.buffers, gate.limit):
             gate.last = self.op
             return True
@@ -101,10 +111,12 @@ cdef class Shortcut:
         known = gate.declined.get(key(self.op, args, self.buffers))
         if known is None:
             return False
-        counting, last = <tuple>known
-        if counting is not None and not counting.declines():
-            return False
-        gate.last = last
+        count = (<tuple>known)[0]
+        if count is not None:
+            if count.calls >= count.most:
+                return False
+            count.calls += 1
+        gate.last = (<tuple>known)[1]
         return True
 
 

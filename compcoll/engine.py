@@ -174,7 +174,8 @@ class Engine(_Mixin):
         if known is not None:
             if len(declined) >= MOST_REMEMBERED:
                 declined.clear()
-            declined[known] = self._context.advisor.last if decision.ask else None, self._gate.last
+            trial = self._context.advisor.last if decision.ask else None
+            declined[known] = trial.count if trial else None, self._gate.last
 
     def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Call | None], *args) -> bool:
         """`_run` for reductions: only sums are accelerated."""

@@ -9,6 +9,7 @@ from math import inf
 import numpy as np
 from mpi4py import MPI
 
+from compcoll._shortcut import Count
 from compcoll.codecs import Codec
 from compcoll.model.advisor import Advice, advise, expected_speed, measure_speed, size_class
 from compcoll.model.predict import Call
@@ -37,8 +38,8 @@ class Trial:
     ----------
     before : bool or None
         Whether the trial before this one chose compression; None where there was none.
-    renew : int
-        Calls until the next one.
+    count : Count
+        Calls so far, and those until the next trial.
     seconds : numpy.ndarray
         Shape (2, TRIALS), plain calls first; inf where a call raised.
     """
@@ -46,9 +47,8 @@ class Trial:
     compressed: Decision
     plain: Decision
     before: bool | None = None
-    renew: int = 0
+    count: Count = field(default_factory=lambda: Count(RENEW))
     chosen: Decision | None = None
-    calls: int = 0
     seconds: np.ndarray = field(default_factory=lambda: np.full((2, TRIALS), inf))
 
     @property
@@ -59,23 +59,16 @@ class Trial:
     @property
     def is_over(self) -> bool:
         """Whether the next call of the kind begins a new trial."""
-        return self.calls >= self.renew
+        return self.count.calls >= self.count.most
 
     def choose(self, compress: bool, reason: str) -> None:
         """Settle on one way, for longer where the trial before did the same."""
         self.chosen = replace(self.compressed if compress else self.plain, reason=reason)
-        self.renew = min(2 * self.renew, RENEW_LATEST) if compress == self.before else RENEW
-
-    def declines(self) -> bool:
-        """Whether one more call goes to MPI, where that was chosen; then it is counted."""
-        if self.calls >= self.renew:
-            return False
-        self.calls += 1
-        return True
+        self.count.most = min(2 * self.count.most, RENEW_LATEST) if compress == self.before else RENEW
 
     def record(self, compressed: bool, seconds: float) -> None:
         """What a call took on this rank."""
-        self.seconds[int(compressed), (self.calls - 1) // 2] = seconds
+        self.seconds[int(compressed), (self.count.calls - 1) // 2] = seconds
 
 
 class Advisor:
@@ -109,13 +102,13 @@ class Advisor:
         trial = self._trials.get(key)
         if trial is None or trial.is_over:
             trial = self._trials[key] = self._begin(op, key[2], dtype, decision, sample, trial)
-        trial.calls += 1
+        trial.count.calls += 1
         self.last = trial
-        if trial.chosen is None and trial.calls > 2 * TRIALS:
+        if trial.chosen is None and trial.count.calls > 2 * TRIALS:
             self._choose(trial)
         if trial.chosen is not None:
             return trial.chosen, None
-        return (trial.compressed if trial.calls % 2 else trial.plain), trial.record
+        return (trial.compressed if trial.count.calls % 2 else trial.plain), trial.record
 
     def decide_alone(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a message between two ranks, from the shared profile alone."""
@@ -138,7 +131,7 @@ class Advisor:
         )
         plain = replace(decision, codec=None, reason=f"on trial: {reason}")
         before = None if last is None or last.chosen is None else last.chosen.codec is not None
-        trial = Trial(compressed, plain, before, RENEW if last is None else last.renew)
+        trial = Trial(compressed, plain, before, Count(RENEW if last is None else last.count.most))
         if best.seconds > HOPE * advice.plain.seconds:
             trial.choose(False, reason)
         return trial

@@ -149,7 +149,7 @@ def test_declined_calls_are_counted_alike(comm, declining, agree):
         assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
     assert agree(bool(declining._gate.declined) == remembered)
     (trial,) = declining._context.advisor._trials.values()
-    assert agree(len(set(comm.allgather(trial.calls))) == 1)
+    assert agree(len(set(comm.allgather(trial.count.calls))) == 1)
     want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
     assert agree(bits(got) == bits(want))
 
