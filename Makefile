@@ -10,7 +10,7 @@ FIGURE ?= out/taylor_green.png
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp)
-NATIVE := compcoll/_cpu.pyx setup.py $(CSRC)
+NATIVE := compcoll/_cpu.pyx compcoll/_shortcut.pyx setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
@@ -73,7 +73,7 @@ gpu-check: $(VENV)/.test  ## Check and time everything that needs a GPU; takes l
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f compcoll/_cpu.cpp compcoll/_cpu*.so
+	rm -f compcoll/_cpu.cpp compcoll/_shortcut.c compcoll/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.venv:

@@ -1,4 +1,4 @@
-"""One extension, its codec sources compiled once per instruction-set level and chosen at run time."""
+"""Two extensions: codecs compiled once per instruction-set level and chosen at run time, and shortcuts."""
 
 import os
 import platform
@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
 
+import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -27,9 +28,12 @@ HEADERS = glob("csrc/**/*.h", recursive=True)
 
 
 class BuildLevels(build_ext):
-    """Compiles PER_LEVEL once for each of LEVELS, in parallel, and links the objects into the extension."""
+    """Compiles PER_LEVEL once for each of LEVELS, in parallel, and links the objects into the codecs."""
 
     def build_extension(self, ext):
+        if ext.name != codecs.name:
+            super().build_extension(ext)
+            return
         built = self.get_ext_fullpath(ext.name)
         if not (self.force or newer_group([*ext.sources, *ext.depends], built, "newer")):
             return
@@ -50,7 +54,7 @@ class BuildLevels(build_ext):
         )
 
 
-extension = Extension(
+codecs = Extension(
     "compcoll._cpu",
     sources=["compcoll/_cpu.pyx", *ONCE],
     include_dirs=["csrc"],
@@ -60,4 +64,13 @@ extension = Extension(
     language="c++",
 )
 
-setup(ext_modules=cythonize([extension]), cmdclass={"build_ext": BuildLevels})
+shortcut = Extension(
+    "compcoll._shortcut",
+    sources=["compcoll/_shortcut.pyx"],
+    include_dirs=[np.get_include()],
+    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+    extra_compile_args=["-O2", "-Wall"],
+    depends=["setup.py"],
+)
+
+setup(ext_modules=cythonize([codecs, shortcut]), cmdclass={"build_ext": BuildLevels})

@@ -47,6 +47,7 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--sizes", default="1K:16M", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
 @click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")
 @click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
+@click.option("--min-seconds", default=0.0, help="More calls where a size would take less.")
 @click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
 @click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Raw values, not a noisy sine.")
 @click.option("--dtype", default="f4", help="NumPy type of the values, or bf16.")
@@ -57,8 +58,8 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 @click.pass_obj
 def _command(
-    operation, codecs, sizes, iters, warmup, max_seconds, data, dtype, arrays, gloo, min_nbytes, json_path,
-    plot_path,
+    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, data, dtype, arrays, gloo, min_nbytes,
+    json_path, plot_path,
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
@@ -76,8 +77,9 @@ def _command(
     with Progress(console=Console(stderr=True), transient=True, disable=not _shows_progress()) as progress:
         for size in progress.track(nbytes, description=operation.__name__):
             new = run_size(
-                operation, comms, values, size, warmup=warmup, iters=iters, max_seconds=max_seconds
-            )
+                operation, comms, values, size, warmup=warmup, iters=iters, min_seconds=min_seconds,
+                max_seconds=max_seconds,
+            )  # fmt: skip
             rows += new
             if world.rank == 0:
                 print("\n".join(map(line, new)), flush=True)

@@ -1,8 +1,9 @@
 """The harness of the benchmarks, in the layout of OSU's: one row per message size.
 
-Plain MPI and every codec run side by side in one loop, call by call, so that whatever disturbs the
-machine disturbs them alike. A call begins after a barrier; its time is the maximum over the ranks. The
-results are compared with plain MPI's before the loop, never inside.
+Plain MPI and every codec run side by side in one loop, call by call and in turns from the first and from
+the last, so that whatever disturbs the machine disturbs them alike. A call begins after a barrier; its time
+is the maximum over the ranks. The results are compared with plain MPI's after the loop, never inside, when
+whoever chooses between ways to run has chosen.
 
 GB/s are effective ones: bytes that the busiest rank has to move in any algorithm, uncompressed, per
 second of the median call.
@@ -27,6 +28,8 @@ OPERATIONS = (
     "scatter",
 )  # fmt: skip
 MIN_ITERS = 3
+#: Parts of a loop whose speed-ups tell how certain that of all its calls is.
+BATCHES = 10
 #: Messages on their way at once in the bandwidth tests; OSU has 64, which is much memory for large ones.
 WINDOW = 16
 
@@ -79,6 +82,8 @@ class Row:
     gbytes_per_s : float
     speedup : float
         Median time of plain MPI over this one's.
+    spread : float
+        Two standard errors of the speed-up, from those of the loop's parts.
     accelerated : bool
         False where the call went to MPI unchanged.
     reason : str
@@ -99,6 +104,7 @@ class Row:
     seconds: dict[str, float]
     gbytes_per_s: float
     speedup: float
+    spread: float
     accelerated: bool
     reason: str
     ratio: float
@@ -140,7 +146,7 @@ def in_window(comm, plain: MPI.Comm) -> bool:
 
 def run_size(
     operation: Operation, comms: dict[str, MPI.Comm], values: Source, nbytes: int, *,
-    warmup: int = 2, iters: int = 20, max_seconds: float = 10.0,
+    warmup: int = 2, iters: int = 20, min_seconds: float = 0.0, max_seconds: float = 10.0,
 ) -> list[Row]:  # fmt: skip
     """Measure one message size on all communicators; collective.
 
@@ -154,37 +160,39 @@ def run_size(
         Size of a message, rounded down to whole values, of which there is at least one.
     warmup, iters : int
         Calls before and in the measurement.
+    min_seconds : float
+        More calls where they take less.
     max_seconds : float
         Fewer calls, but at least 3, where they would take longer.
     """
     world = next(iter(comms.values()))
     n = max(1, nbytes // values.dtype.itemsize)
     case = operation(world, values, n)
+    times = _time(case, list(comms.values()), world, values.arrays.wait, warmup, iters,
+                  (min_seconds, max_seconds)) / case.repeats  # fmt: skip
     checks = _check(case, comms, world, values)
-    times = (
-        _time(case, list(comms.values()), world, values.arrays.wait, warmup, iters, max_seconds)
-        / case.repeats
-    )
     medians = np.median(times, axis=1)
     rows = []
     for name, series, median, check in zip(comms, times, medians, checks, strict=True):
         seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max()}
         seconds = {key: float(value) for key, value in seconds.items()}
         rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
-        rows.append(Row(n * values.dtype.itemsize, name, len(series), seconds, rate, speedup, *check))
+        spread = _spread(times[0], series)
+        rows.append(Row(n * values.dtype.itemsize, name, len(series), seconds, rate, speedup, spread, *check))
     return rows
 
 
 def _time(
     case: Case, comms: list[MPI.Comm], world: MPI.Comm, wait: Callable | None, warmup: int, iters: int,
-    limit: float,
+    limits: tuple[float, float],
 ) -> np.ndarray:  # fmt: skip
     """Times of calls on each communicator, shape (communicators, calls), of the slowest rank."""
+    turns = list(enumerate(comms)), list(enumerate(comms))[::-1]
 
     def rounds(count: int) -> np.ndarray:
         times = np.empty((len(comms), count))
         for i in range(count):
-            for j, comm in enumerate(comms):
+            for j, comm in turns[i % 2]:
                 case.reset()
                 world.Barrier()
                 begin = MPI.Wtime()
@@ -196,7 +204,18 @@ def _time(
         return times
 
     expected = rounds(max(1, warmup)).min(axis=1).sum()
-    return rounds(min(iters, max(MIN_ITERS, int(limit / expected))))
+    least, most = (int(seconds / expected) for seconds in limits)
+    return rounds(min(max(iters, least), max(MIN_ITERS, most)))
+
+
+def _spread(plain: np.ndarray, own: np.ndarray) -> float:
+    """Two standard errors of the ratio of medians."""
+    batches = min(BATCHES, len(own) // MIN_ITERS)
+    if batches < 2:
+        return float("inf") if own is not plain else 0.0
+    pairs = zip(np.array_split(plain, batches), np.array_split(own, batches), strict=True)
+    ratios = [np.median(a) / np.median(b) for a, b in pairs]
+    return float(2 * np.std(ratios, ddof=1) / np.sqrt(batches))
 
 
 def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Source) -> list[tuple]:

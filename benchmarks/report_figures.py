@@ -44,10 +44,14 @@ def auto(runs: list[dict], path: Path) -> None:
             if _gbit(run) == gbit:
                 rows = [row for row in run["rows"] if row["name"] != "mpi"]
                 sizes, gains = [r["nbytes"] for r in rows], [r["speedup"] for r in rows]
-                panel.plot(sizes, gains, "o-", markersize=3, label=run["operation"])
+                errors = [r.get("spread", 0.0) for r in rows]
+                panel.errorbar(
+                    sizes, gains, errors, fmt="o-", markersize=3, capsize=2, label=run["operation"]
+                )
         panel.axhline(0.97, color="black", linewidth=0.8, linestyle="--")
         panel.set_xscale("log", base=2)
-        panel.set(title=f"{gbit} Gb/s", xlabel="message, bytes")
+        panel.set_xticks([1 << k for k in (10, 15, 20, 25)], ["1 KiB", "32 KiB", "1 MiB", "32 MiB"])
+        panel.set(title=f"{gbit} Gb/s", xlabel="size of a message")
         panel.grid(alpha=0.3)
     panels[0][0].set_ylabel("speed-up over plain MPI")
     panels[0][0].set_ylim(0, None)

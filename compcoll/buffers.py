@@ -18,7 +18,7 @@ from compcoll import arrays, dtypes
 from compcoll.datatypes import BFLOAT16_T, basic_type, mpi_type, pack, unpack
 from compcoll.devices.memory import DeviceArray
 
-__all__ = ["Message", "has_bfloat16", "in_place", "is_small", "parse", "without_bfloat16"]
+__all__ = ["Message", "has_bfloat16", "in_place", "parse", "without_bfloat16"]
 
 
 class Message:
@@ -149,16 +149,6 @@ class Message:
 def in_place(spec) -> bool:
     """Whether mpi4py takes an argument for `MPI.IN_PLACE`."""
     return spec is None or spec is MPI.IN_PLACE
-
-
-def is_small(spec, limit: int) -> bool:
-    """Whether a buffer argument surely describes fewer than ``limit`` bytes; made to be quick."""
-    if type(spec) is np.ndarray:
-        return spec.nbytes < limit
-    if type(spec) in (list, tuple) and spec and type(spec[0]) is np.ndarray:
-        last = spec[-1]
-        return spec[0].nbytes < limit and (not isinstance(last, MPI.Datatype) or last.is_predefined)
-    return False
 
 
 def parse(spec, blocks: int | None = None, *, vector: bool = False, device: bool = False) -> Message | None:

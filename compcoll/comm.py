@@ -7,7 +7,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll import calls
-from compcoll.buffers import in_place
+from compcoll._shortcut import shortcut
 from compcoll.engine import Engine
 from compcoll.pointtopoint import PointToPoint
 from compcoll.policy import make_policy
@@ -25,9 +25,6 @@ DEFAULT_CODEC = _DefaultCodec("lossless")
 
 class _Accelerated(VectorCalls, PointToPoint, Engine):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
-
-    def __new__(cls, comm=None, *args, **kwargs):
-        return super().__new__(cls, comm)
 
     def __init__(
         self, comm: MPI.Intracomm | None = None, codec=DEFAULT_CODEC, *, when: str = "always",
@@ -60,70 +57,59 @@ class _Accelerated(VectorCalls, PointToPoint, Engine):
         )
         return other
 
-    # -- collectives: small messages, and what is not accelerated, go to MPI unchanged
+    # -- collectives: what `_run` does not carry out goes to MPI unchanged
 
+    @shortcut(1)
     def Bcast(self, buf, root: int = 0) -> None:
-        if self._small("Bcast", buf) or not self._run("Bcast", calls.bcast, buf, root):
+        if not self._run("Bcast", calls.bcast, buf, root):
             self._to_mpi(super().Bcast, buf, root)
 
+    @shortcut(2)
     def Allgather(self, sendbuf, recvbuf) -> None:
-        if self._small("Allgather", recvbuf, self._size) or not self._run(
-            "Allgather", calls.allgather, sendbuf, recvbuf
-        ):
+        if not self._run("Allgather", calls.allgather, sendbuf, recvbuf):
             self._to_mpi(super().Allgather, sendbuf, recvbuf)
 
+    @shortcut(2)
     def Allgatherv(self, sendbuf, recvbuf) -> None:
-        if self._small("Allgatherv", recvbuf) or not self._run(
-            "Allgatherv", calls.allgatherv, sendbuf, recvbuf
-        ):
+        if not self._run("Allgatherv", calls.allgatherv, sendbuf, recvbuf):
             self._to_mpi(super().Allgatherv, sendbuf, recvbuf)
 
+    @shortcut(2)
     def Alltoall(self, sendbuf, recvbuf) -> None:
-        if self._small("Alltoall", recvbuf, self._size) or not self._run(
-            "Alltoall", calls.alltoall, sendbuf, recvbuf
-        ):
+        if not self._run("Alltoall", calls.alltoall, sendbuf, recvbuf):
             self._to_mpi(super().Alltoall, sendbuf, recvbuf)
 
+    @shortcut(2)
     def Gather(self, sendbuf, recvbuf, root: int = 0) -> None:
-        own, parts = (recvbuf, self._size) if self._rank == root else (sendbuf, 1)
-        if self._small("Gather", own, parts) or not self._run("Gather", calls.gather, sendbuf, recvbuf, root):
+        if not self._run("Gather", calls.gather, sendbuf, recvbuf, root):
             self._to_mpi(super().Gather, sendbuf, recvbuf, root)
 
+    @shortcut(2)
     def Scatter(self, sendbuf, recvbuf, root: int = 0) -> None:
-        own, parts = (sendbuf, self._size) if self._rank == root else (recvbuf, 1)
-        if self._small("Scatter", own, parts) or not self._run(
-            "Scatter", calls.scatter, sendbuf, recvbuf, root
-        ):
+        if not self._run("Scatter", calls.scatter, sendbuf, recvbuf, root):
             self._to_mpi(super().Scatter, sendbuf, recvbuf, root)
 
     # -- reductions
 
+    @shortcut(2)
     def Allreduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
-        if self._small("Allreduce", recvbuf, self._size) or not self._run_sum(
-            "Allreduce", op, calls.allreduce, sendbuf, recvbuf
-        ):
+        if not self._run_sum("Allreduce", op, calls.allreduce, sendbuf, recvbuf):
             self._to_mpi(super().Allreduce, sendbuf, recvbuf, op)
 
+    @shortcut(2)
     def Reduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        own = recvbuf if in_place(sendbuf) else sendbuf
-        if self._small("Reduce", own, self._size) or not self._run_sum(
-            "Reduce", op, calls.reduce, sendbuf, recvbuf, root
-        ):
+        if not self._run_sum("Reduce", op, calls.reduce, sendbuf, recvbuf, root):
             self._to_mpi(super().Reduce, sendbuf, recvbuf, op, root)
 
+    @shortcut(2)
     def Reduce_scatter_block(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
-        own = recvbuf if in_place(sendbuf) else sendbuf
-        if self._small("Reduce_scatter_block", own, self._size) or not self._run_sum(
-            "Reduce_scatter_block", op, calls.reduce_scatter_block, sendbuf, recvbuf
-        ):
+        if not self._run_sum("Reduce_scatter_block", op, calls.reduce_scatter_block, sendbuf, recvbuf):
             self._to_mpi(super().Reduce_scatter_block, sendbuf, recvbuf, op)
 
+    @shortcut(2)
     def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op: MPI.Op = MPI.SUM) -> None:
-        own = recvbuf if in_place(sendbuf) else sendbuf
         more = recvcounts, self._context, self._min_nbytes
-        if self._small("Reduce_scatter", own) or not self._run_sum(
-            "Reduce_scatter", op, calls.reduce_scatter, sendbuf, recvbuf, *more
-        ):
+        if not self._run_sum("Reduce_scatter", op, calls.reduce_scatter, sendbuf, recvbuf, *more):
             self._to_mpi(super().Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
     # -- new communicators have the same policy

@@ -12,12 +12,12 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll import buffers
+from compcoll._shortcut import Gate, is_small, kind
 from compcoll.calls import Call
 from compcoll.codecs import codec
 from compcoll.context import Context
 from compcoll.datatypes import bfloat16_sum
 from compcoll.errors import FallbackError, PolicyError
-from compcoll.model.ask import Trial
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
 from compcoll.runtime.cuda import CudaWork
@@ -25,6 +25,11 @@ from compcoll.runtime.host import HostWork
 from compcoll.runtime.mpi import MPIRuntime
 
 __all__ = ["Engine"]
+
+#: More bytes than any message has.
+NEVER = 1 << 62
+#: Kinds of calls that a communicator remembers to be MPI's.
+MOST_REMEMBERED = 1024
 
 # Any to type checkers: `super()` finds the methods of mpi4py's class that it is mixed into.
 _Mixin: Any = object
@@ -38,12 +43,16 @@ class Engine(_Mixin):
     _policy = Policy()
     _strict = _owner_exact = False
     _rank, _size = 0, 1
-    _min_nbytes = 1 << 62
+    _min_nbytes = NEVER
     _name = ""
-    _declining: dict[tuple, Trial] = {}  # noqa: RUF012
+    _gate: Gate
     _record: Callable[[bool, float], None] | None = None
-    _last: Report | tuple[str, str] = ("", "no call yet")
     calls_accelerated = 0
+
+    def __new__(cls, comm=None, *args, **kwargs):
+        self = super().__new__(cls, comm)
+        self._gate = Gate(NEVER, ("", "no call yet"))
+        return self
 
     @property
     def policy(self) -> Policy:
@@ -53,10 +62,11 @@ class Engine(_Mixin):
     @property
     def report(self) -> Report:
         """What the last call did, as this rank saw it."""
-        if not isinstance(self._last, Report):
-            op, reason = self._last
-            self._last = Report(op, False, reason)
-        return self._last
+        last = self._gate.last
+        if not isinstance(last, Report):
+            op, reason = (last, self._why_small()) if isinstance(last, str) else last
+            last = self._gate.last = Report(op, False, reason)
+        return last
 
     @property
     def workers(self) -> int:
@@ -85,22 +95,28 @@ class Engine(_Mixin):
         self._context, self._policy = context, policy
         self._strict, self._owner_exact = bool(strict), bool(owner_exact)
         self._rank, self._size = self.Get_rank(), self.Get_size()
-        self._min_nbytes = policy.min_nbytes if self._size > 1 else 1 << 62
+        self._min_nbytes = policy.min_nbytes if self._size > 1 else NEVER
         self._name = self.Get_name()
-        self._declining = {}
+        self._gate = Gate(self._min_nbytes, self._gate.last)
 
     def Set_name(self, name: str) -> None:
         super().Set_name(name)
         self._name = self.Get_name()
+        self._gate.declined.clear()
 
     # -- the way to MPI
 
     def _small(self, op: str, spec, parts: int = 1) -> bool:
         """Whether an argument of ``parts`` messages is surely below the threshold."""
-        if buffers.is_small(spec, self._min_nbytes * parts):
-            self._last = (op, "the messages are below min_nbytes")
+        if is_small(spec, min(self._min_nbytes * parts, NEVER)):
+            self._gate.last = op
             return True
         return False
+
+    def _why_small(self) -> str:
+        if self._size == 1:
+            return "a single rank sends nothing"
+        return f"the messages are below min_nbytes = {self._min_nbytes}"
 
     def _to_mpi(self, method: Callable, *args):
         """Call mpi4py's own method; arrays of bfloat16, which it does not know, in a form that it does."""
@@ -127,20 +143,16 @@ class Engine(_Mixin):
     def _run(self, op: str, make: Callable[..., Call | None], *args) -> bool:
         """Carry out a collective; False where it is MPI's to do."""
         if self._context is None or self._size == 1:
-            self._last = (op, "a single rank sends nothing")
-            return False
-        known = self._declining.get(_kind(op, args) or ()) if self._declining else None
-        if known is not None and known.declines():
-            self._last = (op, known.reason)
+            self._gate.last = (op, "a single rank sends nothing")
             return False
         call = make(self._rank, self._size, *args)
         if call is None:
             return self._declined(op, "the buffers' type is not accelerated")
         decision = self._decide(op, call)
-        if decision.ask and decision.codec is None and self._record is None:
-            self._remember(op, args)
         if decision.codec is None or call.empty:
-            self._last = (op, "there is nothing to send" if call.empty else decision.reason)
+            self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
+            if not call.empty and self._record is None:
+                self._remember(decision, args)
             return False
         record, self._record = self._record, None
         start = perf_counter()
@@ -151,24 +163,32 @@ class Engine(_Mixin):
             record(True, perf_counter() - start)
         return True
 
-    def _remember(self, op: str, args: tuple) -> None:
-        """Spare calls like this one the parsing of their arguments."""
-        kind, trial = _kind(op, args), self._context.advisor.last
-        if kind is not None and trial is not None:
-            if len(self._declining) > 1024:
-                self._declining.clear()
-            self._declining[kind] = trial
+    def _remember(self, decision: Decision, args: tuple) -> None:
+        """Let calls like the last one go to MPI without another look, where their buffers tell all."""
+        op, declined = self._gate.last[0], self._gate.declined
+        specs = args[: 1 if op == "Bcast" else 2]
+        # Others depend on counts, or are tried in two forms and would be counted twice.
+        if op == "Reduce_scatter" or any(map(buffers.has_bfloat16, specs)):
+            return
+        known = kind(op, *specs)
+        if known is not None:
+            if len(declined) >= MOST_REMEMBERED:
+                declined.clear()
+            trial = self._context.advisor.last if decision.ask else None
+            declined[known] = trial.count if trial else None, self._gate.last
 
     def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Call | None], *args) -> bool:
         """`_run` for reductions: only sums are accelerated."""
-        if reduction != MPI.SUM:
-            return self._declined(op, "only MPI.SUM is accelerated")
-        return self._run(op, make, *args)
+        if reduction == MPI.SUM:
+            return self._run(op, make, *args)
+        own = args[1] if buffers.in_place(args[0]) else args[0]
+        parts = 1 if op == "Reduce_scatter" else self._size
+        return not self._small(op, own, parts) and self._declined(op, "only MPI.SUM is accelerated")
 
     def _declined(self, op: str, reason: str) -> bool:
         if self._strict:
             raise FallbackError(f"{op} would go to MPI unchanged: {reason}")
-        self._last = (op, reason)
+        self._gate.last = (op, reason)
         return False
 
     def _decide(self, op: str, call: Call) -> Decision:
@@ -220,7 +240,7 @@ class Engine(_Mixin):
             rt.run(body(rt))
         finally:
             self.calls_accelerated += 1
-            self._last = _report(op, decision, rt, perf_counter() - start)
+            self._gate.last = _report(op, decision, rt, perf_counter() - start)
         if self._strict and rt.work.fallbacks:
             raise FallbackError(
                 f"{op}: {rt.work.fallbacks} chunks hold values that {rt.work.codec.spec} cannot carry"
@@ -228,19 +248,6 @@ class Engine(_Mixin):
 
 
 _RAW = codec("raw")
-
-
-def _kind(op: str, args: tuple) -> tuple | None:
-    """All that a decision depends on, where the arguments are plain arrays; None for others."""
-    kind: list = [op]
-    for arg in args:
-        if type(arg) is np.ndarray:
-            kind += (arg.dtype.char, arg.nbytes)
-        elif arg is MPI.IN_PLACE or type(arg) is int:
-            kind.append(arg)
-        else:
-            return None
-    return tuple(kind)
 
 
 def _report(op: str, decision: Decision | None, rt: MPIRuntime, seconds: float) -> Report:

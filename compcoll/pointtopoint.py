@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from mpi4py import MPI
 
+from compcoll._shortcut import shortcut
 from compcoll.buffers import Message, parse
 from compcoll.messages import Taken, may_be_envelope, send_message
 from compcoll.policy import Decision
@@ -33,6 +34,7 @@ ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 class PointToPoint(Probes):
     """The point-to-point methods of an accelerated communicator."""
 
+    @shortcut(1)
     def Send(self, buf, dest: int, tag: int = 0) -> None:
         message, decision = self._outgoing("Send", buf, dest)
         if decision is None:
@@ -164,7 +166,7 @@ class PointToPoint(Probes):
             return None, None
         decision = self._decide_alone(op, message.dtype, message.nbytes)
         if decision.codec is None or not message.nbytes:
-            self._last = (op, decision.reason)
+            self._gate.last = (op, decision.reason)
             return None, None
         return message, decision
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compcoll import algorithms as alg
+from compcoll._shortcut import shortcut
 from compcoll.buffers import Message, in_place, parse
 from compcoll.engine import Engine
 from compcoll.policy import Decision
@@ -24,6 +25,7 @@ _NOTHING = np.empty(0, np.uint8)
 class VectorCalls(Engine):
     """The methods whose counts differ from rank to rank and are known only to sender and receiver."""
 
+    @shortcut(2)
     def Alltoallv(self, sendbuf, recvbuf) -> None:
         copied = in_place(sendbuf)
         if self._small("Alltoallv", recvbuf) and (copied or self._small("Alltoallv", sendbuf)):
@@ -48,6 +50,7 @@ class VectorCalls(Engine):
         if incoming:
             recv.finish()
 
+    @shortcut(2)
     def Gatherv(self, sendbuf, recvbuf, root: int = 0) -> None:
         own = recvbuf if self._rank == root else sendbuf
         if self._small("Gatherv", own):
@@ -68,6 +71,7 @@ class VectorCalls(Engine):
             super().Gatherv(message.masked_one(), None, root)
             self._among_some("Gatherv", large[0], lambda rt: alg.gather(rt, message.source(0), [], root))
 
+    @shortcut(2)
     def Scatterv(self, sendbuf, recvbuf, root: int = 0) -> None:
         own = sendbuf if self._rank == root else recvbuf
         if self._small("Scatterv", own):
@@ -109,7 +113,7 @@ class VectorCalls(Engine):
                 if decision.codec is not None:
                     found[peer] = decision
         if not found:
-            self._last = (op, "the messages are below min_nbytes")
+            self._gate.last = (op, "the messages are below min_nbytes")
         return found
 
     def _large_rooted(self, op: str, message: Message | None, root: int) -> dict[int, Decision]:
@@ -120,7 +124,7 @@ class VectorCalls(Engine):
             return self._large(op, message)
         nbytes = message.nbytes
         if not nbytes or nbytes < self._min_nbytes:
-            self._last = (op, "the message is below min_nbytes")
+            self._gate.last = (op, "the message is below min_nbytes")
             return {}
         decision = self._decide_alone(op, message.dtype, nbytes)
         return {0: decision} if decision.codec is not None else {}

@@ -1,0 +1,183 @@
+"""Small calls, and those that were declined before: straight to MPI, and noticed all the same."""
+
+import inspect
+
+import numpy as np
+import pytest
+from common import BF16, bits, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll import FallbackError
+from compcoll.model import ask, profile
+from compcoll.runtime.simulated import Link
+
+many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+SMALL, LARGE = 50, 50_000
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, min_nbytes=1000)
+
+
+def calls(n: int, comm) -> dict:
+    """Calls of ``n`` values for each rank, in the ways that arguments can be given, and what they receive."""
+    size, rank = comm.size, comm.rank
+    one, out, whole = data(n, "i4", rank), np.zeros(n * size, "i4"), data(n * size, "i4", rank)
+    counts = [n] * size
+    return {
+        "Bcast": (lambda c: c.Bcast(one), one),
+        "Bcast root": (lambda c: c.Bcast(one, size - 1), one),
+        "Bcast root=": (lambda c: c.Bcast(one, root=size - 1), one),
+        "Bcast buf=": (lambda c: c.Bcast(buf=one), one),
+        "Bcast typed": (lambda c: c.Bcast([one, n, MPI.INT]), one),
+        "Allgather": (lambda c: c.Allgather(one, out), out),
+        "Allgather recvbuf=": (lambda c: c.Allgather(one, recvbuf=out), out),
+        "Allgather in place": (lambda c: c.Allgather(MPI.IN_PLACE, whole), whole),
+        "Allgatherv": (lambda c: c.Allgatherv(one, [out, counts]), out),
+        "Alltoall": (lambda c: c.Alltoall(whole, out), out),
+        "Alltoallv": (lambda c: c.Alltoallv([whole, counts], [out, counts, MPI.INT]), out),
+        "Gather": (lambda c: c.Gather(one, out if rank == 0 else None), out),
+        "Gatherv": (lambda c: c.Gatherv(one, [out, counts], root=0), out),
+        "Scatter": (lambda c: c.Scatter(whole, one), one),
+        "Scatterv": (lambda c: c.Scatterv((whole, counts) if rank == 0 else None, one), one),
+        "Allreduce": (lambda c: c.Allreduce(whole, out), out),
+        "Allreduce op": (lambda c: c.Allreduce(whole, out, MPI.MAX), out),
+        "Allreduce op=": (lambda c: c.Allreduce(whole, out, op=MPI.MAX), out),
+        "Reduce": (lambda c: c.Reduce(whole, out, MPI.MIN, root=0), out),
+        "Reduce_scatter_block": (lambda c: c.Reduce_scatter_block(whole, one), one),
+        "Reduce_scatter": (lambda c: c.Reduce_scatter(whole, one, counts, op=MPI.SUM), one),
+        "Send": (lambda c: c.Send(one, 0, tag=rank) if rank else collect(c, out, n), out),
+    }
+
+
+def collect(comm, out, n: int) -> None:
+    """What rank 0 is sent."""
+    for peer in range(1, comm.size if comm.rank == 0 else 0):
+        comm.Recv(out[peer * n : (peer + 1) * n], peer, peer)
+
+
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+def test_results_are_those_of_mpi(comm, ours, agree, n):
+    for (name, (call, got)), (theirs, want) in zip(
+        calls(n, comm).items(), calls(n, comm).values(), strict=True
+    ):
+        for _ in range(2):  # the second call may have been remembered
+            call(ours)
+            theirs(comm)
+            assert agree(bits(got) == bits(want)), name
+
+
+@many
+def test_small_calls_are_reported(comm, ours, agree):
+    for name, (call, _) in calls(SMALL, comm).items():
+        call(ours)
+        report = ours.report
+        sound = (report.op, report.accelerated) == (name.split()[0], False) and "= 1000" in report.reason
+        assert agree(sound or (name == "Send" and comm.rank == 0)), name
+        assert ours.report is report
+    assert agree(ours.calls_accelerated == 0)
+
+
+def test_methods_look_like_those_of_mpi4py():
+    for name in ("Bcast", "Allreduce", "Alltoallv", "Send"):
+        ours, theirs = getattr(compcoll.Comm, name), getattr(MPI.Intracomm, name)
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+        assert ours.__name__ == name
+        assert ours.__doc__
+        assert inspect.isroutine(ours)
+
+
+def test_subclasses_are_asked(comm, agree):
+    class Counting(compcoll.Comm):
+        seen = 0
+
+        def Bcast(self, buf, root=0):
+            self.seen += 1
+            super().Bcast(buf, root)
+
+    ours = Counting(comm)
+    got = data(SMALL, "f4", comm.rank)
+    ours.Bcast(got)
+    ours.Dup().Free()
+    assert agree(ours.seen == 1 and bits(got) == bits(data(SMALL, "f4", 0)))
+
+
+def test_wrong_calls_are_mpi4pys_to_refuse(comm, ours):
+    one = data(SMALL, "f4", 0)
+    for call, kind in (
+        (lambda: ours.Bcast(), TypeError), (lambda: ours.Bcast(one, 0, 1), TypeError),
+        (lambda: ours.Bcast(one, colour=1), TypeError), (lambda: ours.Bcast(one, comm.size), MPI.Exception),
+        (lambda: ours.Bcast(one[::2]), (BufferError, ValueError)),
+    ):  # fmt: skip
+        with pytest.raises(kind):
+            call()
+
+
+@many
+def test_strict_is_content_with_small_calls(comm, agree):
+    ours = compcoll.Comm(comm, min_nbytes=1000, strict=True)
+    between = data(1000 // 8 * comm.size, "f4", 0)  # in all more than the limit, each message less
+    for op in (MPI.SUM, MPI.MAX):
+        ours.Allreduce(between, between.copy(), op)
+        assert agree(not ours.report.accelerated)
+    with pytest.raises(FallbackError, match="SUM"):
+        ours.Allreduce(data(LARGE, "f4", 0), np.zeros(LARGE, "f4"), MPI.MAX)
+
+
+@pytest.fixture
+def declining(comm, tmp_path, monkeypatch):
+    """A communicator whose network is not worth compressing for, and whose calls are renewed soon."""
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    monkeypatch.setattr(ask, "RENEW", 5)
+    if comm.rank == 0:
+        link = Link(1e-6, 1e12)
+        profile.save(profile.MachineProfile("test", link, link))
+    fresh = comm.Dup()
+    yield compcoll.Comm(fresh, codec="auto", min_nbytes=1000)
+    fresh.Free()
+
+
+@many
+def test_declined_calls_are_counted_alike(comm, declining, agree):
+    """Some ranks' arguments are remembered and others' are not; still all are asked anew together."""
+    mine, got = data(LARGE, "f4", comm.rank), np.zeros((comm.size, LARGE), "f4")
+    remembered = comm.rank % 2 == 0
+    for _ in range(23):
+        declining.Allgather(mine, got if remembered else [got, MPI.FLOAT])
+        assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
+    assert agree(bool(declining._gate.declined) == remembered)
+    (trial,) = declining._context.advisor._trials.values()
+    assert agree(len(set(comm.allgather(trial.count.calls))) == 1)
+    want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
+    assert agree(bits(got) == bits(want))
+
+
+@many
+def test_only_calls_alike_are_remembered(comm, declining, agree, monkeypatch):
+    mine, got = data(LARGE, "f4", comm.rank), np.zeros(LARGE, "f4")
+    declining.Allreduce(mine, got)
+    asked = []
+    run = declining._run_sum
+    monkeypatch.setattr(declining, "_run_sum", lambda *args: asked.append(args[1]) or run(*args))
+    declining.Allreduce(mine, got)
+    assert agree(not asked and declining.report.op == "Allreduce")
+    declining.Allreduce(mine, got, op=MPI.MAX)
+    assert agree(asked == [MPI.MAX] and "SUM" in declining.report.reason)
+    declining.Allreduce(mine.astype("f8"), got.astype("f8"))
+    assert agree(asked == [MPI.MAX, MPI.SUM])
+    declining.Set_name("another")  # rules may go by it
+    declining.Allreduce(mine, got)
+    assert agree(len(asked) == 3)
+
+
+@many
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+def test_bfloat16(comm, declining, agree, n):
+    for _ in range(3):
+        mine, got = data(n, BF16, comm.rank), np.zeros((comm.size, n), BF16)
+        declining.Allgather(mine, got)
+        assert agree(bits(got[-1]) == bits(data(n, BF16, comm.size - 1)))
+        declining.Allreduce(np.ones(n, BF16), mine)
+        assert agree((mine == comm.size).all() and not declining.report.accelerated)
