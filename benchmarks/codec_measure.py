@@ -139,7 +139,8 @@ def _copy(array: np.ndarray):
 
 def _row(data: Data, run: _Run, decoded: np.ndarray) -> Row:
     array = data.array
-    error, psnr = errors(array, decoded.reshape(-1).view(array.dtype))
+    values = decoded.astype(array.dtype) if array.dtype.itemsize == 2 and decoded.dtype == "f4" else decoded
+    error, psnr = errors(array, values.reshape(-1).view(array.dtype))
     c = run.contestant
     encoded = memoryview(run.stream).nbytes if not isinstance(run.stream, np.ndarray) else run.stream.nbytes
     exact = array.tobytes() == decoded.tobytes()
