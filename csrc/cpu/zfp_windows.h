@@ -67,12 +67,31 @@ inline __m512i popcount64(__m512i v) {
   return _mm512_sad_epu8(_mm512_add_epi8(a, b), _mm512_setzero_si512());
 }
 
-// 8 blocks of a payload that has 16 bytes behind the last of them.
+// 8 blocks of a payload that has 16 bytes behind the last of them. Held: blocks of at most 128 bits, which
+// are read once.
+template <bool Held>
 struct Windows {
   const uint8_t* payload;
   __m512i pos, end, n = _mm512_setzero_si512();
+  __m512i begin, low, high;
+
+  Windows(const uint8_t* payload, __m512i pos, __m512i end) : payload(payload), pos(pos), end(end), begin(pos) {
+    if constexpr (!Held) return;
+    low = load(pos);
+    high = load(_mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(64)), end));
+  }
 
   __m512i see(__m512i from) const {  // from <= end
+    if constexpr (!Held) return load(from);
+    const __m512i word = _mm512_set1_epi64(64);
+    __m512i shift = _mm512_sub_epi64(from, begin);  // by more than a word in either direction gives 0
+    __m512i first = _mm512_srlv_epi64(low, shift);
+    __m512i next = _mm512_sllv_epi64(high, _mm512_sub_epi64(word, shift));
+    __m512i last = _mm512_srlv_epi64(high, _mm512_sub_epi64(shift, word));
+    return _mm512_ternarylogic_epi64(first, next, last, 0xfe);  // of all three
+  }
+
+  __m512i load(__m512i from) const {
     __m512i byte = _mm512_srli_epi64(from, 3), shift = _mm512_and_si512(from, _mm512_set1_epi64(7));
     __m512i low = _mm512_srlv_epi64(_mm512_i64gather_epi64(byte, payload, 1), shift);
     __m512i high = _mm512_sllv_epi64(_mm512_i64gather_epi64(byte, payload + 8, 1),
@@ -162,9 +181,17 @@ struct WindowCoder {
       from[i] = begin + uint64_t(i < count ? i : count) * maxbits;
       to[i] = from[i] + (i < count ? maxbits : 0);
     }
-    Windows a{payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to)};
-    Windows b{payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8)};
-    __m512i zeros_a, zeros_b, e_a = a.start<W>(zeros_a), e_b = b.start<W>(zeros_b);
+    if (maxbits <= 128) decode<true>(payload, from, to, planes, e, zeros);
+    else decode<false>(payload, from, to, planes, e, zeros);
+  }
+
+ private:
+  template <bool Held>
+  static void decode(const uint8_t* payload, const uint64_t* from, const uint64_t* to, L planes[][64], L* e,
+                     L* zeros) {
+    Windows<Held> a(payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to));
+    Windows<Held> b(payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8));
+    __m512i zeros_a, zeros_b, e_a = a.template start<W>(zeros_a), e_b = b.template start<W>(zeros_b);
     if constexpr (groups == 2) {
       e[0] = L(e_a), e[1] = L(e_b), zeros[0] = L(zeros_a), zeros[1] = L(zeros_b);
       int k = 64;
@@ -180,8 +207,8 @@ struct WindowCoder {
     }
   }
 
- private:
   // 32-bit words: planes in two halves, for to_planes.
+  template <class Windows>
   static void decode_halves(Windows& a, Windows& b, L* planes) {
     alignas(64) uint64_t whole[32][16];
     int k = 32;
