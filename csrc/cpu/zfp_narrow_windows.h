@@ -146,12 +146,13 @@ struct NarrowWindowCoder {
   int maxbits;
 
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
-  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
+  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
               L* zeros) const {
     uint8_t copy[blocks * 16 * sizeof(W) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
     if (maxbits <= 64) decode<true>(payload, begin % 8, count, planes, e, zeros);
     else decode<false>(payload, begin % 8, count, planes, e, zeros);
+    return F::bits;
   }
 
  private:

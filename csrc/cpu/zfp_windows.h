@@ -5,6 +5,7 @@
 // follows the 1s of a run at the places of one parity, as in a string with escapes, and one subtraction
 // finds them all: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
 #pragma once
+#include "zfp_coefficients.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 
@@ -170,8 +171,9 @@ struct WindowCoder {
   static constexpr int blocks = 16, groups = blocks / lanes<L>::n;
   int maxbits;
 
-  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
-  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
+  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Returns
+  // how many of the highest planes hold anything; of the others, planes_read says which are set.
+  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
               L* zeros) const {
     uint8_t copy[blocks * 64 * sizeof(W) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
@@ -181,14 +183,14 @@ struct WindowCoder {
       from[i] = begin + uint64_t(i < count ? i : count) * maxbits;
       to[i] = from[i] + (i < count ? maxbits : 0);
     }
-    if (maxbits <= 128) decode<true>(payload, from, to, planes, e, zeros);
-    else decode<false>(payload, from, to, planes, e, zeros);
+    if (maxbits <= 128) return decode<true>(payload, from, to, planes, e, zeros);
+    return decode<false>(payload, from, to, planes, e, zeros);
   }
 
  private:
   template <bool Held>
-  static void decode(const uint8_t* payload, const uint64_t* from, const uint64_t* to, L planes[][64], L* e,
-                     L* zeros) {
+  static int decode(const uint8_t* payload, const uint64_t* from, const uint64_t* to, L planes[][64], L* e,
+                    L* zeros) {
     Windows<Held> a(payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to));
     Windows<Held> b(payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8));
     __m512i zeros_a, zeros_b, e_a = a.template start<W>(zeros_a), e_b = b.template start<W>(zeros_b);
@@ -200,16 +202,18 @@ struct WindowCoder {
         a.step(reinterpret_cast<uint64_t*>(&planes[0][k]));
         b.step(reinterpret_cast<uint64_t*>(&planes[1][k]));
       }
-      while (k > 0) k--, planes[0][k] = planes[1][k] = L{};
+      const int top = 64 - k, end = 64 - planes_read<L>(top);
+      while (k > end) k--, planes[0][k] = planes[1][k] = L{};
+      return top;
     } else {
       *e = narrow(e_a, e_b), *zeros = narrow(zeros_a, zeros_b);
-      decode_halves(a, b, *planes);
+      return decode_halves(a, b, *planes);
     }
   }
 
   // 32-bit words: planes in two halves, for to_planes.
   template <class Windows>
-  static void decode_halves(Windows& a, Windows& b, L* planes) {
+  static int decode_halves(Windows& a, Windows& b, L* planes) {
     alignas(64) uint64_t whole[32][16];
     int k = 32;
     while (k > 0 && (a.more() || b.more())) {
@@ -222,7 +226,9 @@ struct WindowCoder {
       planes[i] = shuffle(pair[0], pair[1], Every<2, 0>());
       planes[i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
     }
-    while (k > 0) k--, planes[k] = planes[k + 32] = L{};
+    const int top = 32 - k, end = 32 - planes_read<L>(top);
+    while (k > end) k--, planes[k] = planes[k + 32] = L{};
+    return top;
   }
 
   static L narrow(__m512i a, __m512i b) {
