@@ -6,6 +6,7 @@ executor of the same kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -102,7 +103,7 @@ class Batch:
 def encode(
     device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int], carried=0.0, checksum=True
 ) -> Batch:
-    """Encode blocks of one dtype into frames at these device addresses, 16-byte aligned.
+    """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame.
@@ -117,13 +118,14 @@ def encode(
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
         n = kernels.units(codec.name, block.reals, block.nbytes)
         batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
-        batch.jobs[i]["params"] = params
+        batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
         if extra := kernels.scratch_nbytes(codec.name, n):
             batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
     device.upload(batch.memory)
-    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape or (1,))):
+    shape = blocks[0].shape
+    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, shape or (1,)), len(shape)):
         batch.launch(kernel, batch.jobs, 2)
     if checksum:
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
@@ -146,7 +148,8 @@ def decode(
         job = batch.jobs[i]
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
-        job["nbytes"], job["params"] = info.payload_nbytes, info.params
+        job["nbytes"] = info.payload_nbytes
+        job["params"] = kernels.job_params(info.codec, info.dtype, info.shape, info.params)
         if extra := kernels.scratch_nbytes(info.codec, n):
             job["scratch"] = device.scratch(extra)
         if info.checksum is not None:
@@ -154,7 +157,7 @@ def decode(
     device.upload(batch.memory)
     if any(info.checksum is not None for info in infos):
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
-    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding):
+    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding, len(first.shape)):
         batch.launch(kernel, batch.jobs, 2)
     batch.finish()
     return batch
@@ -176,6 +179,8 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
 
 def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    if info.codec == "zfp" and len(info.shape) > 1:
+        return _blocks_are_sound(info)
     if info.codec not in ("szp", "mpc"):
         return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
     # Their kernels look at the rest themselves.
@@ -187,6 +192,16 @@ def size_is_sound(info: FrameInfo) -> bool:
         if not 1 <= info.params[0] <= 32 or info.params[1]:
             return False
     return info.payload_nbytes >= head and info.nbytes < kernels.LIMIT
+
+
+def _blocks_are_sound(info: FrameInfo) -> bool:
+    """`size_is_sound` for zfp in 2 and 3 dimensions; its kernels count values in 32 bits."""
+    shape = (*info.shape[:-1], info.shape[-1] * (2 if info.dtype.kind == "c" else 1))
+    bits, unused = info.params
+    word, header = (64, 12) if dtypes.real_dtype(info.dtype).itemsize == 8 else (32, 9)
+    if not header <= bits <= word * 4 ** len(shape) or unused or math.prod(shape) >= kernels.LIMIT:
+        return False
+    return info.payload_nbytes == 8 * _ceil(math.prod(_ceil(n, 4) for n in shape) * bits, 64)
 
 
 def _ceil(n: int, parts: int) -> int:

@@ -42,7 +42,7 @@ RESULT = np.dtype([
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "blockscale", "szp", "mpc")
+SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -82,7 +82,7 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
     if codec == "mpc":
         return dtype in dtypes.CODES and not adding
-    return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
+    return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp")
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
@@ -101,11 +101,24 @@ def scratch_nbytes(codec: str, n: int) -> int:
     return 4 * -(-n // (32 if codec == "szp" else 4096)) if codec in ("szp", "mpc") else 0
 
 
-def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
+def job_params(
+    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]
+) -> tuple[int, int]:
+    """The words of a job: those of the header, and for zfp in 2 and 3 dimensions the two fastest extents."""
+    if codec != "zfp" or len(shape) < 2:
+        return params
+    return params[0], shape[-1] * (2 if dtype.kind == "c" else 1) | shape[-2] << 32
+
+
+def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
     if codec == "mpc":
         return _mpc(dtype, ("measure", "scan", "write", "finish"))
     kind = _TYPES[dtypes.code_of(dtype)]
+    if codec == "zfp" and ndim > 1:
+        names = [f"encode_{ndim}d_{kind}", f"finish_{ndim}d_{kind}"]
+        shares = [f"clear_{ndim}d"] if params[0] % 32 else []
+        return [_zfp_blocks(name, kind, ndim) for name in shares + names]
     if codec == "zfp":
         exact = (kind, params[0]) in _EXACT
         words = f"{params[0]}bit" if exact else _words(kind, params[0])
@@ -122,11 +135,15 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
     ]
 
 
-def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool) -> list[Kernel]:
+def decoders(
+    codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool, ndim: int = 1
+) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
     if codec == "mpc":
         return _mpc(dtype, ("sizes", "scan", "decode"))
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
+    if codec == "zfp" and ndim > 1:
+        return [_zfp_blocks(f"{verb}_{ndim}d_{kind}", kind, ndim)]
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
     if codec == "szp":
@@ -147,7 +164,18 @@ def all_kernels() -> list[Kernel]:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
+        for ndim in (2, 3):
+            kernels = encoders("zfp", dtype, (9, 0), ndim)
+            kernels += [k for adding in (False, True) for k in decoders("zfp", dtype, (9, 0), adding, ndim)]
+            found.update(dict.fromkeys(kernels))
     return list(found)
+
+
+def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
+    """A thread has a block; where those of 128 threads do not fit into shared memory, half of them do."""
+    threads = CTA // 2 if (kind, ndim) == ("f64", 3) else CTA
+    values = 0 if name.startswith("finish") else threads * 4**ndim
+    return Kernel("zfp_blocks", f"zfp_{name}", values)
 
 
 def _mpc(dtype: np.dtype, names: tuple[str, ...]) -> list[Kernel]:

@@ -36,6 +36,9 @@ CC_HD uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
 
 CC_HD uint32_t reverse_bits(uint32_t v) { return __brev(v); }
 
+// Keeps values in memory that the compiler would hold in registers, of which it then has too few.
+CC_HD void keep_in_memory() { asm volatile("" ::: "memory"); }
+
 // The larger magnitude of two floats, as a bit pattern; a NaN is larger than anything else.
 CC_HD uint32_t larger_magnitude(uint32_t a, uint32_t b) {
 #if defined(__CUDACC_RTC__) && __CUDA_ARCH__ >= 800  // signs are free here

@@ -52,21 +52,22 @@ CC_HD void load_block(const Job& job, uint32_t block, L* a) {
   }
 }
 
-// Overwrites the block's values, or adds to accumulators.
+// What a row is written as: elements, or accumulators to which it is added.
+template <class E, bool Accumulate>
+using Target = typename Choice<Accumulate, typename Lane<typename E::Word>::Real, typename E::Stored>::type;
+
+// Overwrites, or adds to, the first of 4 values. packed: they can be stored at once.
 template <class E, bool Accumulate, class L>
-CC_HD void store_block(const Job& job, uint64_t block, bool packed, const L* a) {
-  using Real = typename Lane<L>::Real;
-  using S = typename Choice<Accumulate, Real, typename E::Stored>::type;
-  S* p = reinterpret_cast<S*>(job.dst) + 4 * block;
-  uint64_t left = job.n - 4 * block;
-  bool whole = packed && left >= 4;
+CC_HD void store_row(Target<E, Accumulate>* p, uint64_t left, bool packed, const L* a) {
+  using S = Target<E, Accumulate>;
+  const bool whole = packed && left >= 4;
   Pack<S, 4> row;
   if (Accumulate && whole) row = *reinterpret_cast<Pack<S, 4>*>(p);
   for (uint32_t i = 0; i < 4; i++) {
     auto narrow = E::narrow(a[i]);
     if constexpr (Accumulate) {
       if (!whole) row.v[i] = i < left ? p[i] : S(0);
-      row.v[i] = add(row.v[i], bits_as<Real>(E::template widen<L>(narrow)));
+      row.v[i] = add(row.v[i], bits_as<S>(E::template widen<L>(narrow)));
     } else {
       row.v[i] = narrow;
     }
@@ -214,9 +215,9 @@ CC_HD void zfp_encode(const Job& job) {
   note_max(&job.result->extent[2], extent.key);
 }
 
-// After all of the kernel before: status and bound.
-template <class E>
-CC_HD void zfp_finish(const Job& job) {
+// After all of the kernel before: status and bound. Layout: the array's blocks and the payload's words.
+template <class E, int D, class Layout>
+CC_HD void finish(const Job& job) {
   using L = typename E::Word;
   if (thread_id()) return;
   Result& result = *job.result;
@@ -225,10 +226,15 @@ CC_HD void zfp_finish(const Job& job) {
   extent.smallest = L(result.extent[1]);
   extent.key = L(result.extent[2]);
   double bound = 0;
-  int64_t status = judge<E, 1>(extent, &bound);
-  const uint64_t nbytes = 4 * Line(job).words;
+  int64_t status = judge<E, D>(extent, &bound);
+  const uint64_t nbytes = 4 * Layout(job).words;
   result.nbytes = status ? status : nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
   result.bound = bound;
+}
+
+template <class E>
+CC_HD void zfp_finish(const Job& job) {
+  finish<E, 1, Line>(job);
 }
 
 template <class E, int NW, bool Accumulate>
@@ -252,7 +258,8 @@ CC_HD void zfp_decode(const Job& job) {
     transform_inverse<1>(a);
     L scale = dequantise_scale(e);
     for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
-    store_block<E, Accumulate>(job, block, packed, a);
+    store_row<E, Accumulate>(reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * block, job.n - 4 * block,
+                             packed, a);
   }
 }
 
