@@ -86,9 +86,8 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
-    """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
-    relative = codec == "szp" and params[1]
-    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < LIMIT
+    """Whether a device has kernels that encode this."""
+    return fits(codec, dtype, len(shape)) and math.prod(shape) * dtype.itemsize < LIMIT
 
 
 def units(codec: str, reals: int, nbytes: int) -> int:
@@ -127,8 +126,12 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1
             Kernel("zfp", f"zfp_finish_{kind}", 0),
         ]
     if codec == "szp":
-        names = (f"measure_{kind}", "scan", f"write_{kind}", "finish")
-        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+        names = [f"measure_{kind}", "scan", f"write_{kind}", "finish"]
+        found = [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+        if params[1]:  # a relative bound
+            range_, settle = f"szp_range_{kind}", f"szp_settle_{kind}"
+            found = [Kernel("szp", range_, 16 * CTA), Kernel("szp", settle, 0), *found]
+        return found
     return [
         Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
         Kernel("blockscale", f"{codec}_finish_{kind}", 0),
@@ -159,6 +162,7 @@ def all_kernels() -> list[Kernel]:
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
         found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
+        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1))))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)

@@ -4,6 +4,7 @@
 #include "../szp.h"
 #include "real.cuh"
 #include "scan.cuh"
+#include "szp_range.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -47,10 +48,10 @@ struct SzpLane {
   uint32_t code, first;  // `first`, of all lanes, is the code that may stand apart
   uint32_t width;
 
-  // job.params: the bits of the bound, 0.
+  // job.params: the bits of the tolerance and of the step.
   CC_HD SzpLane(const Job& job, uint64_t b) {
     using Bits = typename SzpBits<T>::type;
-    const double tolerance = as<double>(job.params[0]), step = szp_steps * tolerance, inverse = 1 / step;
+    const double tolerance = as<double>(job.params[0]), step = as<double>(job.params[1]), inverse = 1 / step;
     const uint32_t lane = lane_id();
     const uint64_t i = b * szp_block + lane;
     bits = reinterpret_cast<const typename T::Stored*>(job.src)[i < job.n ? i : job.n - 1];
@@ -68,7 +69,8 @@ struct SzpLane {
 };
 
 template <class T>
-CC_HD void szp_measure(const Job& job) {
+CC_HD void szp_measure(const Job& given) {
+  const Job job = szp_settled(given);
   const uint64_t blocks = szp_blocks(job.n), head = szp_head(job);
   for (uint64_t b = warp_id(); b < blocks; b += warp_count()) {
     const SzpLane<T> lane(job, b);
@@ -103,7 +105,8 @@ CC_HD Stored load_raw(const uint8_t* p) {
 }
 
 template <class T>
-CC_HD void szp_write(const Job& job) {
+CC_HD void szp_write(const Job& given) {
+  const Job job = szp_settled(given);
   const uint64_t blocks = szp_blocks(job.n), head = szp_head(job);
   if (head + job.result->extent[0] > job.nbytes) return;
   for (uint64_t b = warp_id(); b < blocks; b += warp_count()) {
@@ -130,11 +133,12 @@ CC_HD void szp_write(const Job& job) {
 CC_HD void szp_finish(const Job& job) {
   if (thread_id()) return;
   Result& result = *job.result;
-  const double bound = as<double>(job.params[0]);
+  if (result.nbytes < 0) return;
   const uint64_t nbytes = szp_head(job) + result.extent[0];
   result.nbytes = nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
-  result.bound = bound;
-  result.params[0] = as<uint64_t>(szp_steps * bound);
+  if (job.params[1]) return;  // szp_settle
+  result.bound = as<double>(job.params[0]);
+  result.params[0] = as<uint64_t>(szp_steps * result.bound);
 }
 
 // The sizes that the widths of a payload say.

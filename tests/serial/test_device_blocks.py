@@ -8,6 +8,7 @@ from test_device_code import decode, encode, same
 import compcoll
 from compcoll import codec, dtypes, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.devices.memory import DeviceArray
 from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = build()
@@ -97,10 +98,19 @@ def test_any_payload_is_decoded_as_on_the_cpu(device, shape, dtype):
         assert same(decoded[0], compcoll.decode(frame).reshape(-1))
 
 
+class Shaped(DeviceArray):
+    """Memory of a device with dimensions, as an array of CuPy has them."""
+
+    shape = (6, 10, 14)
+
+
 def test_frames_take_their_dimensions_from_the_array():
     device = Device(LIBRARY)
-    array = field(np.dtype("f4"), (6, 10, 14))
-    memory = device.array(array)
+    array = field(np.dtype("f4"), Shaped.shape)
+    flat = device.array(array)
+    shaped = Shaped(device, flat.address, flat.dtype, flat.size, flat)
     host = codec("zfp:rate=8").encode(array)
-    assert same(compcoll.decode(host, memory), compcoll.decode(host))
+    assert inspect(host).shape == Shaped.shape
+    assert same(codec("zfp:rate=8").encode(shaped), host)
+    assert same(compcoll.decode(host, flat), compcoll.decode(host).reshape(-1))
     assert device.open == 0
