@@ -19,7 +19,7 @@ from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "decode", "encode"]
+__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode"]
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,67 @@ def decode(
         batch.launch(kernel, batch.jobs, 2)
     batch.finish()
     return batch
+
+
+def add(
+    device: Launcher,
+    infos: Sequence[tuple[FrameInfo, FrameInfo]],
+    payloads: Sequence[tuple[int, int]],
+    frames: Sequence[int],
+) -> tuple[Batch, Batch]:
+    """Form the frames of sums of two frames each, all of one codec, dtype and parameters; see `encode`.
+
+    Returns
+    -------
+    sums : Batch
+        The sizes of the new frames, or a status: ``TOO_LARGE`` where they have to be decoded.
+    terms : Batch
+        For `problem`, the first terms and then the second ones.
+    """
+    n, first = len(infos), infos[0][0]
+    width = 2 if first.dtype.kind == "c" else 1
+    terms, sums = Batch(device, 2 * n), Batch(device, n)
+    jobs = terms.memory.address + terms._starts[2]
+    for i, pair in enumerate(infos):
+        reals = pair[0].size * width
+        for k, info in zip((i, n + i), pair, strict=True):
+            payload = payloads[i][k >= n]
+            terms.jobs[k]["src"], terms.jobs[k]["n"] = payload, reals
+            terms.jobs[k]["nbytes"], terms.jobs[k]["params"] = info.payload_nbytes, info.params
+            terms.jobs[k]["scratch"] = device.scratch(kernels.scratch_nbytes(info.codec, reals))
+            if info.checksum is not None:
+                terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
+        _sum_job(sums, i, pair, frames[i], (jobs + i * JOB.itemsize, jobs + (n + i) * JOB.itemsize))
+        sums.jobs[i]["n"] = reals
+        sums.jobs[i]["scratch"] = device.scratch(kernels.scratch_nbytes(pair[0].codec, reals))
+    device.upload(terms.memory)
+    device.upload(sums.memory)
+    if any(info.checksum is not None for pair in infos for info in pair):
+        terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
+    for_terms, for_sums = kernels.adders(first.codec, first.dtype)
+    for kernel in for_terms:
+        terms.launch(kernel, terms.jobs, 2)
+    for kernel in for_sums:
+        sums.launch(kernel, sums.jobs, 2)
+    if first.checksum is not None:
+        sums.launch(kernels.CHECKSUM, sums.sums, 3, "nbytes")
+    sums.launch(kernels.SEAL, sums.seals, 4)
+    terms.finish()
+    sums.finish()
+    return sums, terms
+
+
+def _sum_job(
+    sums: Batch, i: int, pair: tuple[FrameInfo, FrameInfo], frame: int, terms: tuple[int, int]
+) -> None:
+    a, b = pair
+    header = header_bytes(a.codec, a.dtype, a.shape, a.params, a.bound + b.bound, a.checksum is not None)
+    sums.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
+    payload = frame + HEADER_NBYTES
+    sums.jobs[i]["src"], sums.jobs[i]["dst"], sums.jobs[i]["nbytes"] = terms[0], payload, a.nbytes
+    sums.jobs[i]["params"] = a.params[0], terms[1]
+    sums.sums[i]["src"], sums.sums[i]["nbytes"] = payload, a.nbytes
+    sums.seals[i]["src"], sums.seals[i]["dst"] = sums.header_address(i), frame
 
 
 def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, int]) -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "RESULT",
     "SOURCES",
     "Kernel",
+    "adders",
     "all_kernels",
     "decoders",
     "encoders",
@@ -155,6 +156,14 @@ def decoders(
     return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
 
 
+def adders(codec: str, dtype: np.dtype) -> tuple[list[Kernel], list[Kernel]]:
+    """The kernels that add two frames of szp: those for each term, then those for the sum."""
+    kind = _TYPES[dtypes.code_of(dtype)]
+    terms = decoders(codec, dtype, (1, 0), False)[:2]
+    parts = (f"measure_{kind}", CTA), ("scan", 0), (f"write_{kind}", CTA), (f"finish_{kind}", 0)
+    return terms, [Kernel("szp", f"szp_sum_{name}", size) for name, size in parts]
+
+
 def all_kernels() -> list[Kernel]:
     """Every kernel there is."""
     found = {CHECKSUM: None, SEAL: None}
@@ -162,7 +171,7 @@ def all_kernels() -> list[Kernel]:
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
         found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
-        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1))))
+        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders("szp", dtype)[1]))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
