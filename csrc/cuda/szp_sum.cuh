@@ -108,7 +108,8 @@ CC_HD void szp_sum_finish(const Job& job) {
   const double integers = (double(uint32_t(result.extent[2])) + 1) * terms.step;
   double largest = as<double>(result.extent[1]);
   if (integers > largest) largest = integers;
-  result.nbytes = !terms.sound() ? int64_t(BAD_STREAM) : nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
+  result.nbytes = nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
+  if (!terms.sound()) result.nbytes = BAD_STREAM;
   result.bound = largest * T::unit * (1 + 0x1p-9) + 2 * T::tiny;
 }
 

@@ -16,10 +16,12 @@ CC_HD typename E::Word load_values(const Job& job, const Corner<D>& corner, cons
   L magnitude = 0;
 #pragma unroll
   for (int r = 0; r < C::size / 4; r++) {
-    const uint32_t y = corner.padded(corner.left[1], r % 4), z = D == 3 ? corner.padded(corner.left[2], r / 4) : 0;
+    const uint32_t y = corner.padded(corner.left[1], r % 4);
+    const uint32_t z = D == 3 ? corner.padded(corner.left[2], r / 4) : 0;
     const S* p = reinterpret_cast<const S*>(job.src) + corner.row(y, z);
     Pack<S, 4> row;
-    if (corner.left[0] >= 4 && aligned(p, sizeof row < 16 ? 8 : 16)) row = *reinterpret_cast<const Pack<S, 4>*>(p);
+    if (corner.left[0] >= 4 && aligned(p, sizeof row < 16 ? 8 : 16))
+      row = *reinterpret_cast<const Pack<S, 4>*>(p);
     else
       for (uint32_t i = 0; i < 4; i++) row.v[i] = p[corner.padded(corner.left[0], i)];
     for (int i = 0; i < 4; i++) {
