@@ -6,6 +6,7 @@ executor of the same kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "decode", "encode"]
+__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class Batch:
 def encode(
     device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int], carried=0.0, checksum=True
 ) -> Batch:
-    """Encode blocks of one dtype into frames at these device addresses, 16-byte aligned.
+    """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame.
@@ -117,13 +118,14 @@ def encode(
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
         n = kernels.units(codec.name, block.reals, block.nbytes)
         batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
-        batch.jobs[i]["params"] = params
+        batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
         if extra := kernels.scratch_nbytes(codec.name, n):
             batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
     device.upload(batch.memory)
-    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape or (1,))):
+    shape = blocks[0].shape
+    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, shape or (1,)), len(shape)):
         batch.launch(kernel, batch.jobs, 2)
     if checksum:
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
@@ -146,7 +148,8 @@ def decode(
         job = batch.jobs[i]
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
-        job["nbytes"], job["params"] = info.payload_nbytes, info.params
+        job["nbytes"] = info.payload_nbytes
+        job["params"] = kernels.job_params(info.codec, info.dtype, info.shape, info.params)
         if extra := kernels.scratch_nbytes(info.codec, n):
             job["scratch"] = device.scratch(extra)
         if info.checksum is not None:
@@ -154,10 +157,71 @@ def decode(
     device.upload(batch.memory)
     if any(info.checksum is not None for info in infos):
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
-    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding):
+    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding, len(first.shape)):
         batch.launch(kernel, batch.jobs, 2)
     batch.finish()
     return batch
+
+
+def add(
+    device: Launcher,
+    infos: Sequence[tuple[FrameInfo, FrameInfo]],
+    payloads: Sequence[tuple[int, int]],
+    frames: Sequence[int],
+) -> tuple[Batch, Batch]:
+    """Form the frames of sums of two frames each, all of one codec, dtype and parameters; see `encode`.
+
+    Returns
+    -------
+    sums : Batch
+        The sizes of the new frames, or a status: ``TOO_LARGE`` where they have to be decoded.
+    terms : Batch
+        For `problem`, the first terms and then the second ones.
+    """
+    n, first = len(infos), infos[0][0]
+    width = 2 if first.dtype.kind == "c" else 1
+    terms, sums = Batch(device, 2 * n), Batch(device, n)
+    jobs = terms.memory.address + terms._starts[2]
+    for i, pair in enumerate(infos):
+        reals = pair[0].size * width
+        for k, info in zip((i, n + i), pair, strict=True):
+            payload = payloads[i][k >= n]
+            terms.jobs[k]["src"], terms.jobs[k]["n"] = payload, reals
+            terms.jobs[k]["nbytes"], terms.jobs[k]["params"] = info.payload_nbytes, info.params
+            terms.jobs[k]["scratch"] = device.scratch(kernels.scratch_nbytes(info.codec, reals))
+            if info.checksum is not None:
+                terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
+        _sum_job(sums, i, pair, frames[i], (jobs + i * JOB.itemsize, jobs + (n + i) * JOB.itemsize))
+        sums.jobs[i]["n"] = reals
+        sums.jobs[i]["scratch"] = device.scratch(kernels.scratch_nbytes(pair[0].codec, reals))
+    device.upload(terms.memory)
+    device.upload(sums.memory)
+    if any(info.checksum is not None for pair in infos for info in pair):
+        terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
+    for_terms, for_sums = kernels.adders(first.codec, first.dtype)
+    for kernel in for_terms:
+        terms.launch(kernel, terms.jobs, 2)
+    for kernel in for_sums:
+        sums.launch(kernel, sums.jobs, 2)
+    if first.checksum is not None:
+        sums.launch(kernels.CHECKSUM, sums.sums, 3, "nbytes")
+    sums.launch(kernels.SEAL, sums.seals, 4)
+    terms.finish()
+    sums.finish()
+    return sums, terms
+
+
+def _sum_job(
+    sums: Batch, i: int, pair: tuple[FrameInfo, FrameInfo], frame: int, terms: tuple[int, int]
+) -> None:
+    a, b = pair
+    header = header_bytes(a.codec, a.dtype, a.shape, a.params, a.bound + b.bound, a.checksum is not None)
+    sums.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
+    payload = frame + HEADER_NBYTES
+    sums.jobs[i]["src"], sums.jobs[i]["dst"], sums.jobs[i]["nbytes"] = terms[0], payload, a.nbytes
+    sums.jobs[i]["params"] = a.params[0], terms[1]
+    sums.sums[i]["src"], sums.sums[i]["nbytes"] = payload, a.nbytes
+    sums.seals[i]["src"], sums.seals[i]["dst"] = sums.header_address(i), frame
 
 
 def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, int]) -> int:
@@ -176,6 +240,8 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
 
 def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    if info.codec == "zfp" and len(info.shape) > 1:
+        return _blocks_are_sound(info)
     if info.codec not in ("szp", "mpc"):
         return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
     # Their kernels look at the rest themselves.
@@ -187,6 +253,16 @@ def size_is_sound(info: FrameInfo) -> bool:
         if not 1 <= info.params[0] <= 32 or info.params[1]:
             return False
     return info.payload_nbytes >= head and info.nbytes < kernels.LIMIT
+
+
+def _blocks_are_sound(info: FrameInfo) -> bool:
+    """`size_is_sound` for zfp in 2 and 3 dimensions; its kernels count values in 32 bits."""
+    shape = (*info.shape[:-1], info.shape[-1] * (2 if info.dtype.kind == "c" else 1))
+    bits, unused = info.params
+    word, header = (64, 12) if dtypes.real_dtype(info.dtype).itemsize == 8 else (32, 9)
+    if not header <= bits <= word * 4 ** len(shape) or unused or math.prod(shape) >= kernels.LIMIT:
+        return False
+    return info.payload_nbytes == 8 * _ceil(math.prod(_ceil(n, 4) for n in shape) * bits, 64)
 
 
 def _ceil(n: int, parts: int) -> int:

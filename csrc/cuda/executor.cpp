@@ -6,6 +6,7 @@
 #include "mpc.cu"
 #include "szp.cu"
 #include "zfp.cu"
+#include "zfp_blocks.cu"
 
 // Runs a kernel on one job array. flush: whether float operators flush subnormals; no kernel of float64 may
 // be run so, because the processor would flush those too.

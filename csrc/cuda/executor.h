@@ -192,6 +192,14 @@ inline int __ffs(int v) { return __builtin_ffs(v); }
 inline int __ffsll(long long v) { return __builtin_ffsll(v); }
 inline int __popc(unsigned v) { return __builtin_popcount(v); }
 inline int __popcll(unsigned long long v) { return __builtin_popcountll(v); }
+inline unsigned __brev(unsigned v) {
+  unsigned r = 0;
+  for (int i = 0; i < 32; i++) r |= (v >> i & 1) << (31 - i);
+  return r;
+}
+inline unsigned __funnelshift_l(unsigned low, unsigned high, unsigned n) {
+  return unsigned((uint64_t(high) << 32 | low) << (n % 32) >> 32);
+}
 inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) {
   return unsigned((uint64_t(high) << 32 | low) >> (n % 32));
 }

@@ -16,7 +16,7 @@ SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 32)),
     "int8", "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
-    "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "lossless",
+    "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "szp", "lossless",
 ]  # fmt: skip
 
 
@@ -60,6 +60,19 @@ def test_bytes_are_those_of_the_cpu(cupy, spec, dtype):
         assert same(compcoll.decode(frame, out), expected)
         start = np.linspace(-3, 5, n).astype(accumulator_dtype(dtype))
         assert same(decode_add(host, to_gpu(cupy, start)), decode_add(host, start.copy()))
+
+
+@pytest.mark.parametrize("rate", [1, 5.5, 8, 16, 32])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("shape", [(5, 7), (301, 400), (3, 5, 6), (41, 64, 130)])
+def test_blocks_of_two_and_three_dimensions(cupy, rate, dtype, shape):
+    array = np.sin(sum(np.indices(shape)) / 9).astype(dtype)
+    host = codec(f"zfp:rate={rate}").encode(array)
+    frame = codec(f"zfp:rate={rate}").encode(cupy.asarray(array))
+    assert same(cupy.asnumpy(frame), host)
+    assert same(cupy.asnumpy(compcoll.decode(frame)), compcoll.decode(host))
+    start = cupy.ones(shape, accumulator_dtype(array.dtype))
+    assert same(cupy.asnumpy(decode_add(frame, start)), decode_add(host, np.ones(shape, start.dtype)))
 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "zfp:rate=13", "int8", "int4:block=32"])
