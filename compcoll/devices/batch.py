@@ -61,6 +61,9 @@ class Launcher(Protocol):
     def scratch(self, nbytes: int) -> int:
         """Address of memory that is kept until all is done."""
 
+    def zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of the device."""
+
     def download(self, control: Control, nbytes: int) -> None:
         """Start to copy the first bytes back."""
 
@@ -88,6 +91,14 @@ class Batch:
 
     def header_address(self, i: int) -> int:
         return self.memory.address + self._starts[1] + i * HEADER.itemsize
+
+    def add_scratch(self, codec: str) -> None:
+        """Give each job the zeroed memory that its kernels need besides."""
+        sizes = [kernels.scratch_nbytes(codec, int(n)) for n in self.jobs["n"]]
+        if total := sum(sizes):
+            address = self.device.scratch(total)
+            self.device.zero(address, total)
+            self.jobs["scratch"] = address + np.cumsum([0, *sizes[:-1]], dtype=np.uint64)
 
     def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
         """Start a kernel on all of the batch's jobs of one kind."""
@@ -119,9 +130,8 @@ def encode(
         batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
         batch.jobs[i]["params"] = params
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
-        if extra := kernels.scratch_nbytes(codec.name, n):
-            batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    batch.add_scratch(codec.name)
     device.upload(batch.memory)
     for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape or (1,))):
         batch.launch(kernel, batch.jobs, 2)
@@ -147,10 +157,9 @@ def decode(
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
         job["nbytes"], job["params"] = info.payload_nbytes, info.params
-        if extra := kernels.scratch_nbytes(info.codec, n):
-            job["scratch"] = device.scratch(extra)
         if info.checksum is not None:
             batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
+    batch.add_scratch(first.codec)
     device.upload(batch.memory)
     if any(info.checksum is not None for info in infos):
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")

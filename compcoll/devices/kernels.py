@@ -50,6 +50,8 @@ LIMIT = 1 << 32
 #: Block sizes that have an encoder of their own.
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
+#: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
+_TILES = {"mpc": 1 << 14, "szp": 64}
 
 
 @dataclass(frozen=True)
@@ -63,11 +65,14 @@ class Kernel:
     name : str
     per_cta : int
         Values (for ``checksum`` bytes) that a block of threads handles in one go; 0: one thread does all.
+    threads : int
+        Of a block.
     """
 
     module: str
     name: str
     per_cta: int
+    threads: int = CTA
 
     def grid(self, size: int, most: int) -> int:
         """Blocks of threads for a job of ``size``, at most ``most``: they go on in strides."""
@@ -81,7 +86,7 @@ SEAL = Kernel("frame", "seal", 0)
 def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
     if codec == "mpc":
-        return dtype in dtypes.CODES and not adding
+        return dtype in dtypes.CODES
     return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
 
 
@@ -97,14 +102,15 @@ def units(codec: str, reals: int, nbytes: int) -> int:
 
 
 def scratch_nbytes(codec: str, n: int) -> int:
-    """Bytes that a job of so many units needs besides."""
-    return 4 * -(-n // (32 if codec == "szp" else 4096)) if codec in ("szp", "mpc") else 0
+    """Zeroed bytes that a job of so many units needs besides: a counter and a word for each tile."""
+    tile = _TILES.get(codec, 0)
+    return 8 + 8 * -(-n // tile) if tile else 0
 
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
     if codec == "mpc":
-        return _mpc(dtype, ("measure", "scan", "write", "finish"))
+        return [_mpc("encode", dtype)]
     kind = _TYPES[dtypes.code_of(dtype)]
     if codec == "zfp":
         exact = (kind, params[0]) in _EXACT
@@ -125,7 +131,7 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
 def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
     if codec == "mpc":
-        return _mpc(dtype, ("sizes", "scan", "decode"))
+        return [_mpc("decode_add" if adding else "decode", dtype)]
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
@@ -141,20 +147,20 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
+    for dtype in dtypes.CODES:
+        found.update(dict.fromkeys(_mpc(verb, dtype) for verb in ("encode", "decode", "decode_add")))
     return list(found)
 
 
-def _mpc(dtype: np.dtype, names: tuple[str, ...]) -> list[Kernel]:
+def _mpc(verb: str, dtype: np.dtype) -> Kernel:
     bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
-    return [
-        Kernel("mpc", f"mpc_{name}_{bits}", 0 if name in ("scan", "finish") else 128 * bits) for name in names
-    ]
+    kind = _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
+    return Kernel("mpc", f"mpc_{verb}_{kind if verb == 'decode_add' else bits}", 512 * bits)
 
 
 def _words(kind: str, maxbits: int) -> int:
