@@ -178,13 +178,15 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
         least, most = (12, 256) if real == 8 else (9, 128)
         return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1
     block = p0 & 0xFFFFFFFF
-    if codec in ("szp", "mpc") or block not in (32, 64, 128, 256) or p0 >> 33:
+    if codec in ("szp", "mpc", "float") or block not in (32, 64, 128, 256) or p0 >> 33:
         return -1
     return _ceil(reals, block) * max(real, 4) + (_ceil(reals, 2) if codec == "int4" else reals)
 
 
 def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    if info.codec == "float":
+        return info.params == (1, 0)
     if info.codec not in ("szp", "mpc"):
         return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
     # Their kernels look at the rest themselves.

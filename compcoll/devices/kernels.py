@@ -42,7 +42,7 @@ RESULT = np.dtype([
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "blockscale", "szp", "mpc")
+SOURCES = ("frame", "zfp", "blockscale", "szp", "mpc", "float")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -87,13 +87,13 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
     if codec == "mpc":
         return dtype in dtypes.CODES
-    return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
+    return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp", "float") or (codec == "zfp" and ndim <= 1))
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
-    """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
-    relative = codec == "szp" and params[1]
-    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < LIMIT
+    """Whether a device has kernels that encode this; `float` and a relative bound of szp take the CPU."""
+    host = codec == "float" or (codec == "szp" and params[1])
+    return fits(codec, dtype, len(shape)) and not host and math.prod(shape) * dtype.itemsize < LIMIT
 
 
 def units(codec: str, reals: int, nbytes: int) -> int:
@@ -135,6 +135,9 @@ def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool)
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+    if codec == "float":
+        values = 1 << (12 if kind == "f64" else 13 if kind == "f32" else 14)
+        return [Kernel("float", f"float_{verb}_{kind}", values, 256)]
     if codec == "szp":
         names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
         return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
@@ -147,9 +150,11 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
+        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [
+            (name, (64, 0)) for name in (*_SCALED, "szp", "float")
+        ]
         for codec, params in uses:
-            kernels = encoders(codec, dtype, params)
+            kernels = [] if codec == "float" else encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
     for dtype in dtypes.CODES:

@@ -2,6 +2,7 @@
 #include "executor.h"
 
 #include "blockscale.cu"
+#include "float.cu"
 #include "frame.cu"
 #include "mpc.cu"
 #include "szp.cu"
