@@ -51,7 +51,7 @@ LIMIT = 1 << 32
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
 #: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
-_TILES = {"mpc": 1 << 14, "szp": 64}
+_TILES = {"mpc": 1 << 14, "szp": 64, "float": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
-    """Whether a device has kernels that encode this; `float` and a relative bound of szp take the CPU."""
-    host = codec == "float" or (codec == "szp" and params[1])
-    return fits(codec, dtype, len(shape)) and not host and math.prod(shape) * dtype.itemsize < LIMIT
+    """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
+    relative = codec == "szp" and params[1]
+    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < LIMIT
 
 
 def units(codec: str, reals: int, nbytes: int) -> int:
@@ -119,6 +119,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
             Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
             Kernel("zfp", f"zfp_finish_{kind}", 0),
         ]
+    if codec == "float":
+        return [_float("encode", kind)]
     if codec == "szp":
         names = (f"measure_{kind}", "scan", f"write_{kind}", "finish")
         return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
@@ -136,8 +138,7 @@ def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool)
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
     if codec == "float":
-        values = 1 << (12 if kind == "f64" else 13 if kind == "f32" else 14)
-        return [Kernel("float", f"float_{verb}_{kind}", values, 256)]
+        return [_float(verb, kind)]
     if codec == "szp":
         names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
         return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
@@ -154,12 +155,17 @@ def all_kernels() -> list[Kernel]:
             (name, (64, 0)) for name in (*_SCALED, "szp", "float")
         ]
         for codec, params in uses:
-            kernels = [] if codec == "float" else encoders(codec, dtype, params)
+            kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
     for dtype in dtypes.CODES:
         found.update(dict.fromkeys(_mpc(verb, dtype) for verb in ("encode", "decode", "decode_add")))
     return list(found)
+
+
+def _float(verb: str, kind: str) -> Kernel:
+    values = 1 << (12 if kind == "f64" else 13 if kind == "f32" else 14)
+    return Kernel("float", f"float_{verb}_{kind}", values, 256)
 
 
 def _mpc(verb: str, dtype: np.dtype) -> Kernel:

@@ -1,6 +1,7 @@
-#include "float.cuh"
+#include "float_encode.cuh"
 
 #define CC_TYPE(type, dtype, T)                                                        \
+  CC_KERNEL_OF(256, 3, float_encode_##type, float_encode<compcoll::dtype>)             \
   CC_KERNEL_OF(256, 3, float_decode_##type, float_decode<compcoll::dtype, T, false>)   \
   CC_KERNEL_OF(256, 3, float_decode_add_##type, float_decode<compcoll::dtype, T, true>)
 CC_TYPE(f16, FLOAT16, F16)

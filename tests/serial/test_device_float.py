@@ -1,11 +1,11 @@
-"""`float` on a device: what the CPU encoded is decoded, and added, to the CPU's bits."""
+"""`float` on a device: its frames, values and sums are those of the CPU, bit for bit."""
 
 import numpy as np
 import pytest
 from executor import Executor, build
-from test_device_code import FLOATS, decode, same, values
+from test_device_code import FLOATS, decode, encode, same, values
 
-from compcoll import codec, dtypes, inspect
+from compcoll import _cpu, codec, dtypes, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.frame import HEADER_NBYTES
 
@@ -31,6 +31,21 @@ def frames_of(dtype):
     made = [f for f in made if inspect(f).codec == "float"]
     assert len(made) > 20
     return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_frames_are_those_of_the_cpu(dtype, seed):
+    arrays = [x for n in SIZES for x in patterns(dtype, n)][seed::4]
+    arrays.append(np.concatenate([x[:70000] for x in patterns(dtype, 20000)]))
+    frames, _ = encode(Executor(LIBRARY, max_grid=20, seed=seed), "float", arrays)
+    fitting = 0
+    for array, frame in zip(arrays, frames, strict=True):
+        expected = codec("float").encode(array)
+        fits = inspect(expected).codec == "float"
+        assert same(frame, expected) if fits else frame == _cpu.TOO_LARGE, array.size
+        fitting += fits
+    assert fitting > 4
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
