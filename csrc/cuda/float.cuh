@@ -108,7 +108,8 @@ struct FloatRun {
     for (uint32_t w = 0; w < words; w++, marked >>= 4) {
       const uint32_t v = (*this)[w];
       uint32_t changed = 0;
-      for (uint32_t k = 0; k < 4; k++) changed |= (change(v >> (8 * k) & 255, marked >> k & 1) & 255) << (8 * k);
+      for (uint32_t k = 0; k < 4; k++)
+        changed |= (change(v >> (8 * k) & 255, marked >> k & 1) & 255) << (8 * k);
       (*this)[w] = changed;
     }
   }

@@ -47,12 +47,15 @@ CC_HD void float_split(const Job& job, uint64_t first, uint32_t n, FloatEncoding
   using C = FloatChunk<dtype>;
   if (threadIdx.x < 2) e.any[threadIdx.x] = e.missing[threadIdx.x] = 0;
   __syncthreads();
+  auto src = reinterpret_cast<const typename C::Word*>(job.src) + first;
   uint64_t any = 0, missing = 0;
   for (uint32_t i = threadIdx.x; i < n; i += float_cta) {
-    const uint64_t v = typename C::Word(C::F::turn(reinterpret_cast<const typename C::Word*>(job.src)[first + i]));
+    const uint64_t v = typename C::Word(C::F::turn(src[i]));
     any |= v, missing |= ~v;
-    for (uint32_t p = 0; p < C::width; p++)
-      reinterpret_cast<uint8_t*>(&e.chunk.plane[p][spot(i / 4)])[i % 4] = uint8_t(v >> (8 * (C::width - 1 - p)));
+    for (uint32_t p = 0; p < C::width; p++) {
+      auto four = reinterpret_cast<uint8_t*>(&e.chunk.plane[p][spot(i / 4)]);
+      four[i % 4] = uint8_t(v >> (8 * (C::width - 1 - p)));
+    }
   }
   for (uint32_t h = 0; h < 2; h++) {
     const uint32_t set = warp_or(uint32_t(any >> (32 * h))), clear = warp_or(uint32_t(missing >> (32 * h)));

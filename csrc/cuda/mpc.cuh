@@ -111,7 +111,8 @@ CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t 
       if (first + k >= groups) break;
       W word[M::rows], map = 0;
       for (uint32_t r = 0; r < M::rows; r++) {
-        const W from = __shfl_sync(full_warp, lane + layout.dim < 32 ? in[k][r] : before, int(lane - layout.dim));
+        const W given = lane + layout.dim < 32 ? in[k][r] : before;
+        const W from = __shfl_sync(full_warp, given, int(lane - layout.dim));
         word[r] = in[k][r] - (i + k * M::bits + 32 * r < layout.words ? from : 0);
         before = in[k][r];
       }
