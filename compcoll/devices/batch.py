@@ -62,6 +62,9 @@ class Launcher(Protocol):
     def scratch(self, nbytes: int) -> int:
         """Address of memory that is kept until all is done."""
 
+    def zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of the device."""
+
     def download(self, control: Control, nbytes: int) -> None:
         """Start to copy the first bytes back."""
 
@@ -89,6 +92,14 @@ class Batch:
 
     def header_address(self, i: int) -> int:
         return self.memory.address + self._starts[1] + i * HEADER.itemsize
+
+    def add_scratch(self, codec: str) -> None:
+        """Give each job the zeroed memory that its kernels need besides."""
+        sizes = [kernels.scratch_nbytes(codec, int(n)) for n in self.jobs["n"]]
+        if total := sum(sizes):
+            address = self.device.scratch(total)
+            self.device.zero(address, total)
+            self.jobs["scratch"] = address + np.cumsum([0, *sizes[:-1]], dtype=np.uint64)
 
     def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
         """Start a kernel on all of the batch's jobs of one kind."""
@@ -120,9 +131,8 @@ def encode(
         batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
         batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
-        if extra := kernels.scratch_nbytes(codec.name, n):
-            batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    batch.add_scratch(codec.name)
     device.upload(batch.memory)
     shape = blocks[0].shape
     for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, shape or (1,)), len(shape)):
@@ -150,10 +160,9 @@ def decode(
         job["src"], job["dst"], job["n"] = payload, out, n
         job["nbytes"] = info.payload_nbytes
         job["params"] = kernels.job_params(info.codec, info.dtype, info.shape, info.params)
-        if extra := kernels.scratch_nbytes(info.codec, n):
-            job["scratch"] = device.scratch(extra)
         if info.checksum is not None:
             batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
+    batch.add_scratch(first.codec)
     device.upload(batch.memory)
     if any(info.checksum is not None for info in infos):
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
@@ -188,14 +197,13 @@ def add(
             payload = payloads[i][k >= n]
             terms.jobs[k]["src"], terms.jobs[k]["n"] = payload, reals
             terms.jobs[k]["nbytes"], terms.jobs[k]["params"] = info.payload_nbytes, info.params
-            terms.jobs[k]["scratch"] = device.scratch(kernels.scratch_nbytes(info.codec, reals))
             if info.checksum is not None:
                 terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
         _sum_job(sums, i, pair, frames[i], (jobs + i * JOB.itemsize, jobs + (n + i) * JOB.itemsize))
         sums.jobs[i]["n"] = reals
-        sums.jobs[i]["scratch"] = device.scratch(kernels.scratch_nbytes(pair[0].codec, reals))
-    device.upload(terms.memory)
-    device.upload(sums.memory)
+    for batch in (terms, sums):
+        batch.add_scratch(first.codec)
+        device.upload(batch.memory)
     if any(info.checksum is not None for pair in infos for info in pair):
         terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
     for_terms, for_sums = kernels.adders(first.codec, first.dtype)
@@ -233,7 +241,7 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
         least, most = (12, 256) if real == 8 else (9, 128)
         return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1
     block = p0 & 0xFFFFFFFF
-    if codec in ("szp", "mpc") or block not in (32, 64, 128, 256) or p0 >> 33:
+    if codec in ("szp", "mpc", "float") or block not in (32, 64, 128, 256) or p0 >> 33:
         return -1
     return _ceil(reals, block) * max(real, 4) + (_ceil(reals, 2) if codec == "int4" else reals)
 
@@ -242,6 +250,8 @@ def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
     if info.codec == "zfp" and len(info.shape) > 1:
         return _blocks_are_sound(info)
+    if info.codec == "float":
+        return info.params == (1, 0)
     if info.codec not in ("szp", "mpc"):
         return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
     # Their kernels look at the rest themselves.

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from compcoll import arrays, dtypes
-from compcoll.devices.kernels import CTA, Kernel
+from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.nvrtc import OPTIONS, source
 
@@ -179,7 +179,7 @@ class Queue:
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
         with self.device.cupy.cuda.Device(self.device.index), self.stream:
-            self.device.function(kernel)(grid, (CTA,), (np.uint64(jobs),))
+            self.device.function(kernel)(grid, (kernel.threads,), (np.uint64(jobs),))
 
     def done(self) -> bool:
         """Whether all that was put into the queue before the first call of this is done."""

@@ -43,7 +43,7 @@ RESULT = np.dtype([
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc")
+SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -51,6 +51,8 @@ LIMIT = 1 << 32
 #: Block sizes that have an encoder of their own.
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
+#: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
+_TILES = {"mpc": 1 << 14, "szp": 64, "float": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,14 @@ class Kernel:
     name : str
     per_cta : int
         Values (for ``checksum`` bytes) that a block of threads handles in one go; 0: one thread does all.
+    threads : int
+        Of a block.
     """
 
     module: str
     name: str
     per_cta: int
+    threads: int = CTA
 
     def grid(self, size: int, most: int) -> int:
         """Blocks of threads for a job of ``size``, at most ``most``: they go on in strides."""
@@ -82,8 +87,8 @@ SEAL = Kernel("frame", "seal", 0)
 def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
     if codec == "mpc":
-        return dtype in dtypes.CODES and not adding
-    return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp")
+        return dtype in dtypes.CODES
+    return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp", "float")
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
@@ -97,8 +102,9 @@ def units(codec: str, reals: int, nbytes: int) -> int:
 
 
 def scratch_nbytes(codec: str, n: int) -> int:
-    """Bytes that a job of so many units needs besides."""
-    return 4 * -(-n // (32 if codec == "szp" else 4096)) if codec in ("szp", "mpc") else 0
+    """Zeroed bytes that a job of so many units needs besides: a counter and a word for each tile."""
+    tile = _TILES.get(codec, 0)
+    return 8 + 8 * -(-n // tile) if tile else 0
 
 
 def job_params(
@@ -113,7 +119,7 @@ def job_params(
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
     if codec == "mpc":
-        return _mpc(dtype, ("measure", "scan", "write", "finish"))
+        return [_mpc("encode", dtype)]
     kind = _TYPES[dtypes.code_of(dtype)]
     if codec == "zfp" and ndim > 1:
         names = [f"encode_{ndim}d_{kind}", f"finish_{ndim}d_{kind}"]
@@ -126,6 +132,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1
             Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
             Kernel("zfp", f"zfp_finish_{kind}", 0),
         ]
+    if codec == "float":
+        return [_float("encode", kind)]
     if codec == "szp":
         names = [f"measure_{kind}", "scan", f"write_{kind}", "finish"]
         found = [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
@@ -144,12 +152,14 @@ def decoders(
 ) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
     if codec == "mpc":
-        return _mpc(dtype, ("sizes", "scan", "decode"))
+        return [_mpc("decode_add" if adding else "decode", dtype)]
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
     if codec == "zfp" and ndim > 1:
         return [_zfp_blocks(f"{verb}_{ndim}d_{kind}", kind, ndim)]
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+    if codec == "float":
+        return [_float(verb, kind)]
     if codec == "szp":
         names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
         return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
@@ -170,9 +180,9 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
         found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders("szp", dtype)[1]))
-        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
+        uses = [("zfp", (maxbits, 0)) for maxbits in sizes]
+        uses += [(name, (64, 0)) for name in (*_SCALED, "szp", "float")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
@@ -181,6 +191,8 @@ def all_kernels() -> list[Kernel]:
             kernels = encoders("zfp", dtype, (9, 0), ndim)
             kernels += [k for adding in (False, True) for k in decoders("zfp", dtype, (9, 0), adding, ndim)]
             found.update(dict.fromkeys(kernels))
+    for dtype in dtypes.CODES:
+        found.update(dict.fromkeys(_mpc(verb, dtype) for verb in ("encode", "decode", "decode_add")))
     return list(found)
 
 
@@ -191,11 +203,15 @@ def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
     return Kernel("zfp_blocks", f"zfp_{name}", values)
 
 
-def _mpc(dtype: np.dtype, names: tuple[str, ...]) -> list[Kernel]:
+def _float(verb: str, kind: str) -> Kernel:
+    values = 1 << (12 if kind == "f64" else 13 if kind == "f32" else 14)
+    return Kernel("float", f"float_{verb}_{kind}", values, 256)
+
+
+def _mpc(verb: str, dtype: np.dtype) -> Kernel:
     bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
-    return [
-        Kernel("mpc", f"mpc_{name}_{bits}", 0 if name in ("scan", "finish") else 128 * bits) for name in names
-    ]
+    kind = _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
+    return Kernel("mpc", f"mpc_{verb}_{kind if verb == 'decode_add' else bits}", 512 * bits)
 
 
 def _words(kind: str, maxbits: int) -> int:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from compcoll.devices.kernels import CTA
 from compcoll.devices.memory import DeviceArray
 from compcoll.sources import csrc_dir
 
@@ -68,8 +67,10 @@ class Control:
 class Executor:
     """`compcoll.devices.batch.Launcher` on the CPU."""
 
-    def __init__(self, library: Path, max_grid: int = 6):
+    def __init__(self, library: Path, max_grid: int = 6, seed: int = 0):
         self.library = ctypes.CDLL(str(library))
+        self.library.executor_launch.restype = ctypes.c_char_p
+        self.seed = seed  # of the order in which blocks and warps take turns
         self.max_grid = max_grid
         self.memories: list[Memory] = []
 
@@ -83,6 +84,9 @@ class Executor:
         self.memories.append(Memory(nbytes))
         return self.memories[-1].address
 
+    def zero(self, address: int, nbytes: int) -> None:
+        ctypes.memset(address, 0, nbytes)
+
     def download(self, control: Control, nbytes: int) -> None:
         assert all(m.untouched() for m in (control.memory, *self.memories))
         self.memories.clear()
@@ -91,7 +95,11 @@ class Executor:
     def launch(self, kernel, grid, jobs) -> None:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
         flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
-        self.library.executor_launch(function, *grid, CTA, ctypes.c_void_p(jobs), int(flush))
+        order = ctypes.c_uint64(self.seed)
+        problem = self.library.executor_launch(
+            function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order
+        )
+        assert problem is None, f"{kernel.name}, seed {self.seed}: {problem.decode()}"
 
 
 class Device:

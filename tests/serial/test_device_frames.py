@@ -25,7 +25,7 @@ SPECS = [
     "mpc:dim=3",
     "mpc:dim=32",
 ]
-SPECS += ["lossless", "raw"]
+SPECS += ["lossless", "raw", "float"]
 
 
 @pytest.fixture(scope="module")
