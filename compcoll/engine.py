@@ -21,6 +21,7 @@ from compcoll.model.ask import Trial
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
 from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.device import DeviceRuntime
 from compcoll.runtime.host import HostWork
 from compcoll.runtime.mpi import MPIRuntime
 
@@ -203,7 +204,8 @@ class Engine(_Mixin):
         context = self._context
         work = kind(decision.codec if decision and decision.codec else _RAW, context.pool)
         chunk_nbytes = decision.chunk_nbytes if decision else 1
-        return MPIRuntime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
+        runtime = DeviceRuntime if kind is CudaWork else MPIRuntime
+        return runtime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
 
     def _execute(
         self, op: str, decision: Decision | None, body: Callable, tags=None, kind: type[HostWork] = HostWork

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -16,11 +17,14 @@ __all__ = ["Frame", "HostWork"]
 
 
 class Frame:
-    """A frame in scratch memory; one without ``info`` is poisoned: something it depends on failed."""
+    """A frame in scratch memory; one without ``info`` is poisoned: something it depends on failed.
+
+    ``data`` is a uint8 array, or memory of a device.
+    """
 
     __slots__ = ("data", "info")
 
-    def __init__(self, data: np.ndarray, info: frames.FrameInfo | None):
+    def __init__(self, data: Any, info: frames.FrameInfo | None):
         self.data, self.info = data, info
 
     @property
