@@ -1,7 +1,5 @@
 """Allreduce: all ranks receive the sum of all messages."""
 
-import numpy as np
-
 from .main import main
 from .osu import Case, rounding
 
@@ -9,9 +7,9 @@ from .osu import Case, rounding
 def allreduce(comm, values, n):
     """Each message has n values."""
     send = values(n)
-    recv = np.empty_like(send)
+    recv = values.empty(n)
     moved = 2 * (comm.size - 1) / comm.size * send.nbytes
-    return Case(lambda c: c.Allreduce(send, recv), recv, moved, rounding=rounding(comm, send))
+    return Case(lambda c: c.Allreduce(send, recv), recv, moved, rounding=rounding(comm, values.host(send)))
 
 
 if __name__ == "__main__":

@@ -6,15 +6,15 @@ from .osu import Case
 
 def bcast(comm, values, n):
     """The message has n values."""
-    original = values(n)
-    buffer = original.copy()
+    original = values.host(values(n))
+    buffer = values(n)
 
     def reset():
         # A lossy broadcast leaves the decoded values at its root as well.
         if comm.rank == 0:
-            buffer[:] = original
+            values.arrays.write(buffer, original)
 
-    return Case(lambda c: c.Bcast(buffer, root=0), buffer, buffer.nbytes, reset)
+    return Case(lambda c: c.Bcast(buffer, root=0), buffer, original.nbytes, reset)
 
 
 if __name__ == "__main__":

@@ -3,23 +3,22 @@
 Plain MPI has them all on their way at once, its fastest way; compressed ones are exchanged pair by pair.
 """
 
-import numpy as np
 from mpi4py import MPI
 
 from .main import main
-from .osu import WINDOW, Case, peer_of
+from .osu import WINDOW, Case, in_window, peer_of
 
 
 def bibw(comm, values, n):
     """Each message has n values."""
     peer = peer_of(comm)
     send = values(n)
-    recv = np.empty_like(send) if peer is not None else send[:0]
+    recv = values.empty(n if peer is not None else 0)
 
     def call(c):
         if peer is None:
             return
-        if c is comm:
+        if in_window(c, comm):
             arriving = [c.Irecv(recv, peer) for _ in range(WINDOW)]
             MPI.Request.Waitall(arriving + [c.Isend(send, peer) for _ in range(WINDOW)])
         else:

@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .main import main
-from .osu import WINDOW, Case, peer_of
+from .osu import WINDOW, Case, in_window, peer_of
 
 
 def bw(comm, values, n):
@@ -15,19 +15,19 @@ def bw(comm, values, n):
     peer = peer_of(comm)
     send = values(n)
     # The messages land in one place: OSU's do too, and a window of large ones may not fit in memory.
-    recv = np.empty_like(send) if comm.rank == 1 else send[:0]
+    recv = values.empty(n if comm.rank == 1 else 0)
     answer = np.zeros(1, np.uint8)
 
     def call(c):
         if comm.rank == 0:
-            if c is comm:
+            if in_window(c, comm):
                 MPI.Request.Waitall([c.Isend(send, peer) for _ in range(WINDOW)])
             else:
                 for _ in range(WINDOW):
                     c.Send(send, peer)
             comm.Recv(answer, peer)
         elif comm.rank == 1:
-            if c is comm:
+            if in_window(c, comm):
                 MPI.Request.Waitall([c.Irecv(recv, peer) for _ in range(WINDOW)])
             else:
                 for _ in range(WINDOW):

@@ -3,18 +3,54 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Source", "codec_list", "size_list", "source"]
+from .arrays import Library, library
 
-#: Makes an array of so many values; the benchmarks' only source of data.
-Source = Callable[[int], np.ndarray]
+__all__ = ["Source", "codec_list", "size_list", "source"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYNTHETIC_VALUES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """The benchmarks' only source of data: arrays of one library, with the values of one rank.
+
+    Attributes
+    ----------
+    base : numpy.ndarray
+        The values, repeated where more are asked for.
+    arrays : Library
+    """
+
+    base: np.ndarray
+    arrays: Library = field(default_factory=lambda: library("numpy"))
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.base.dtype
+
+    def __call__(self, n: int) -> Any:
+        """An array of n values."""
+        return self.arrays.put(np.resize(self.base, n))
+
+    def empty(self, n: int) -> Any:
+        """An array of n values whatever."""
+        return self.arrays.put(np.empty(n, self.dtype))
+
+    def spoil(self, array: Any) -> None:
+        """Overwrite an array with bytes of 255: NaN, or -1."""
+        n = self.host(array).size
+        self.arrays.write(array, np.full(n * self.dtype.itemsize, 0xFF, np.uint8).view(self.dtype))
+
+    def host(self, array: Any) -> np.ndarray:
+        """An array's values in host memory."""
+        return self.arrays.get(array)
 
 
 def size_list(text: str) -> list[int]:
@@ -61,7 +97,7 @@ def element_type(name: str) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16)
 
 
-def source(file: str | Path | None, dtype: np.dtype, rank: int) -> Source:
+def source(file: str | Path | None, dtype: np.dtype, rank: int, arrays: str = "numpy") -> Source:
     """Values for one rank, repeated where more are asked for than there are.
 
     Parameters
@@ -71,6 +107,8 @@ def source(file: str | Path | None, dtype: np.dtype, rank: int) -> Source:
         Gaussian noise of a thousandth of its height, times 1000 for integers.
     dtype : numpy.dtype
     rank : int
+    arrays : str
+        The library whose arrays are wanted.
     """
     if file is None:
         base = _synthetic(dtype, rank)
@@ -80,7 +118,7 @@ def source(file: str | Path | None, dtype: np.dtype, rank: int) -> Source:
             raise ValueError(f"{file} holds no value of {dtype}, {dtype.itemsize} bytes each")
         # An odd stride, so that no two ranks of a job send the same blocks.
         base = np.roll(base, -(rank * 10_007) % base.size)
-    return lambda n: np.resize(base, n)
+    return Source(base, library(arrays))
 
 
 def _synthetic(dtype: np.dtype, rank: int) -> np.ndarray:

@@ -1,7 +1,5 @@
 """Gather: rank 0 receives a message from every rank."""
 
-import numpy as np
-
 from .main import main
 from .osu import Case
 
@@ -9,7 +7,7 @@ from .osu import Case
 def gather(comm, values, n):
     """Each message has n values."""
     send = values(n)
-    recv = np.empty(comm.size * n if comm.rank == 0 else 0, send.dtype)
+    recv = values.empty(comm.size * n if comm.rank == 0 else 0)
     target = recv if comm.rank == 0 else None
     return Case(lambda c: c.Gather(send, target, root=0), recv, (comm.size - 1) * send.nbytes)
 

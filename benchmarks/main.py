@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from typing import Any
 
 import click
-import numpy as np
 from mpi4py import MPI
 from rich.console import Console
 from rich.progress import Progress
 
-from .data import codec_list, element_type, size_list, source
+from .arrays import LIBRARIES, Staged
+from .data import Source, codec_list, element_type, size_list, source
+from .gloo import Gloo
 from .osu import Operation, run_size
 from .output import describe, heading, line, plot
 
@@ -48,23 +50,26 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
 @click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Raw values, not a noisy sine.")
 @click.option("--dtype", default="f4", help="NumPy type of the values, or bf16.")
+@click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
+@click.option("--gloo", is_flag=True, help="Time torch.distributed's gloo as well.")
 @click.option("--min-nbytes", type=int, help="Smallest message to compress. [default: the library's]")
 @click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 @click.pass_obj
 def _command(
-    operation, codecs, sizes, iters, warmup, max_seconds, data, dtype, min_nbytes, json_path, plot_path
+    operation, codecs, sizes, iters, warmup, max_seconds, data, dtype, arrays, gloo, min_nbytes, json_path,
+    plot_path,
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
     try:
         values_type = element_type(dtype)
-        comms = _communicators(codec_list(codecs), min_nbytes, values_type)
         nbytes = size_list(sizes)
-        values = source(data, values_type, world.rank)
+        values = source(data, values_type, world.rank, arrays)
+        comms = _communicators(codec_list(codecs), min_nbytes, values, gloo)
     except (ImportError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    about = describe(world, operation.__name__, data, values_type)
+    about = describe(world, operation.__name__, data, values_type, arrays)
     if world.rank == 0:
         print(heading(about), flush=True)
     rows = []
@@ -82,16 +87,26 @@ def _command(
                 json.dump({**about, "rows": [row.as_dict() for row in rows]}, file, indent=1)
         if plot_path:
             plot(about, rows, plot_path)
+    if gloo:
+        comms["gloo"].close()
     return all(row.sound for row in rows)
 
 
-def _communicators(specs: list[str], min_nbytes: int | None, dtype: np.dtype) -> dict[str, MPI.Comm]:
-    """Plain MPI, then a communicator for each codec, in the order given."""
-    comms: dict[str, MPI.Comm] = {"mpi": MPI.COMM_WORLD}
-    if dtype.kind == "V":  # mpi4py knows no bfloat16; this only names the type for it
+def _communicators(specs: list[str], min_nbytes: int | None, values: Source, gloo: bool) -> dict[str, Any]:
+    """Plain MPI, gloo if asked for, then a communicator for each codec, in the order given."""
+    comms: dict[str, Any] = {"mpi": MPI.COMM_WORLD}
+    if values.arrays.wait is not None:
+        comms["mpi"] = Staged(MPI.COMM_WORLD, values.arrays)
+    elif values.dtype.kind == "V":  # mpi4py knows no bfloat16; this only names the type for it
         from compcoll import Comm
 
         comms["mpi"] = Comm(MPI.COMM_WORLD, min_nbytes=1 << 60)
+    if gloo:
+        if values.arrays.wait is not None:
+            raise ValueError(
+                f"gloo is timed with arrays in host memory, and --arrays is {values.arrays.name}"
+            )
+        comms["gloo"] = Gloo(MPI.COMM_WORLD)
     if specs and specs != ["none"]:
         from compcoll import Comm
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from .data import Source
 
-__all__ = ["OPERATIONS", "WINDOW", "Case", "Row", "load", "peer_of", "rounding", "run_size"]
+__all__ = ["OPERATIONS", "WINDOW", "Case", "Row", "in_window", "load", "peer_of", "rounding", "run_size"]
 
 OPERATIONS = (
     "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter",
@@ -38,8 +39,8 @@ class Case:
     ----------
     call : callable
         Does the operation on the communicator that it is given.
-    result : numpy.ndarray
-        What this rank received; empty where it receives nothing.
+    result : array
+        What this rank received, of the source's library; empty where it receives nothing.
     moved : float
         Bytes that the busiest rank has to send or receive.
     reset : callable
@@ -51,7 +52,7 @@ class Case:
     """
 
     call: Callable[[MPI.Comm], object]
-    result: np.ndarray
+    result: Any
     moved: float
     reset: Callable[[], object] = field(default=lambda: None)
     repeats: int = 1
@@ -132,6 +133,11 @@ def peer_of(comm: MPI.Comm) -> int | None:
     return 1 - comm.rank if comm.rank < 2 else None
 
 
+def in_window(comm, plain: MPI.Comm) -> bool:
+    """Whether messages may all be on their way at once: plain MPI's, of arrays that it can send itself."""
+    return comm is plain and isinstance(comm, MPI.Comm)
+
+
 def run_size(
     operation: Operation, comms: dict[str, MPI.Comm], values: Source, nbytes: int, *,
     warmup: int = 2, iters: int = 20, max_seconds: float = 10.0,
@@ -143,7 +149,7 @@ def run_size(
     operation : callable
     comms : dict of str to MPI.Comm
         By name; the first is the plain one that the others are compared with.
-    values : callable
+    values : Source
     nbytes : int
         Size of a message, rounded down to whole values, of which there is at least one.
     warmup, iters : int
@@ -152,21 +158,27 @@ def run_size(
         Fewer calls, but at least 3, where they would take longer.
     """
     world = next(iter(comms.values()))
-    n = max(1, nbytes // values(1).itemsize)
+    n = max(1, nbytes // values.dtype.itemsize)
     case = operation(world, values, n)
-    checks = _check(case, comms, world)
-    times = _time(case, list(comms.values()), world, warmup, iters, max_seconds) / case.repeats
+    checks = _check(case, comms, world, values)
+    times = (
+        _time(case, list(comms.values()), world, values.arrays.wait, warmup, iters, max_seconds)
+        / case.repeats
+    )
     medians = np.median(times, axis=1)
     rows = []
     for name, series, median, check in zip(comms, times, medians, checks, strict=True):
         seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max()}
         seconds = {key: float(value) for key, value in seconds.items()}
         rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
-        rows.append(Row(n * values(1).itemsize, name, len(series), seconds, rate, speedup, *check))
+        rows.append(Row(n * values.dtype.itemsize, name, len(series), seconds, rate, speedup, *check))
     return rows
 
 
-def _time(case: Case, comms: list[MPI.Comm], world: MPI.Comm, warmup: int, iters: int, limit: float):
+def _time(
+    case: Case, comms: list[MPI.Comm], world: MPI.Comm, wait: Callable | None, warmup: int, iters: int,
+    limit: float,
+) -> np.ndarray:  # fmt: skip
     """Times of calls on each communicator, shape (communicators, calls), of the slowest rank."""
 
     def rounds(count: int) -> np.ndarray:
@@ -177,6 +189,8 @@ def _time(case: Case, comms: list[MPI.Comm], world: MPI.Comm, warmup: int, iters
                 world.Barrier()
                 begin = MPI.Wtime()
                 case.call(comm)
+                if wait is not None:
+                    wait()
                 times[j, i] = MPI.Wtime() - begin
         world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
         return times
@@ -185,21 +199,22 @@ def _time(case: Case, comms: list[MPI.Comm], world: MPI.Comm, warmup: int, iters
     return rounds(min(iters, max(MIN_ITERS, int(limit / expected))))
 
 
-def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm) -> list[tuple]:
+def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Source) -> list[tuple]:
     """What `Row` says of each communicator from `accelerated` on."""
     checks = []
     expected = None
     for comm in comms.values():
         # What the call before received must not pass for this one's.
-        case.result.view(np.uint8).fill(0xFF)
+        values.spoil(case.result)
         case.reset()
         before = getattr(comm, "report", None)
         case.call(comm)
         report = getattr(comm, "report", None)
-        expected = case.result.copy() if expected is None else expected
+        result = values.host(case.result)
+        expected = result.copy() if expected is None else expected
         # Calls that a communicator does not know leave the report of an earlier one.
         accelerated, reason, ratio, bound = _reported(None if report is before else report, world)
-        error, same = _difference(case.result, expected, world)
+        error, same = _difference(result, expected, world)
         # Two values have but one sum; three or more have one for each order of additions.
         exact = same or (world.size > 2 and 0.0 < error <= case.rounding)
         sound = exact if bound == 0.0 else bound is None or error <= bound + case.rounding

@@ -19,15 +19,21 @@ _COLUMNS = (
     f"{'ratio':>8}  error"
 )
 
+_PACKAGES = ("mpi4py", "compcoll", "torch", "cupy", "numba")
 
-def describe(comm: MPI.Comm, operation: str, data: str | None, dtype: np.dtype | str) -> dict[str, object]:
+
+def describe(
+    comm: MPI.Comm, operation: str, data: str | None, dtype: np.dtype | str, arrays: str = "numpy"
+) -> dict[str, object]:
     """Operation, data, machine and versions; collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
     versions |= {
-        name: sys.modules[name].__version__ for name in ("mpi4py", "compcoll") if name in sys.modules
+        name: sys.modules[name].__version__
+        for name in ("mpi4py", "compcoll", "torch", "cupy", "numba")
+        if name in sys.modules
     }
     machine = {
         "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
@@ -35,7 +41,7 @@ def describe(comm: MPI.Comm, operation: str, data: str | None, dtype: np.dtype |
     }  # fmt: skip
     return {
         "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
-        "dtype": np.dtype(dtype).name, "machine": machine, "versions": versions,
+        "dtype": np.dtype(dtype).name, "arrays": arrays, "machine": machine, "versions": versions,
     }  # fmt: skip
 
 
@@ -45,7 +51,7 @@ def heading(about: dict) -> str:
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
     return "\n".join([
         f"# {about['operation']}, {about['ranks']} ranks on {about['nodes']} nodes, "
-        f"{about['dtype']} of {about['data']}",
+        f"{about['dtype']} of {about['data']}, arrays of {about['arrays']}",
         f"# {machine['processor']}, {machine['cores']} cores, {machine['system']}",
         f"# {names}",
         _COLUMNS,
@@ -57,7 +63,7 @@ def line(row: Row) -> str:
     times = " ".join(f"{row.seconds[key] * 1e6:12.1f}" for key in ("min", "median", "max"))
     bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
     error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
-    mark = "" if row.accelerated or row.name == "mpi" else f"  unchanged: {row.reason}"
+    mark = "" if row.accelerated or row.name in ("mpi", "gloo") else f"  unchanged: {row.reason}"
     mark += "" if row.sound else "  WRONG"
     return (
         f"{row.nbytes:11d} {row.name:<20} {times} {row.gbytes_per_s:9.3f} {row.speedup:8.2f} "

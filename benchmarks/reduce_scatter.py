@@ -1,7 +1,5 @@
 """Reduce_scatter_block: every rank receives its part of the sum. Sizes are those of one part."""
 
-import numpy as np
-
 from .main import main
 from .osu import Case, rounding
 
@@ -9,9 +7,11 @@ from .osu import Case, rounding
 def reduce_scatter(comm, values, n):
     """Each part has n values."""
     send = values(comm.size * n)
-    recv = np.empty(n, send.dtype)
+    recv = values.empty(n)
     moved = (comm.size - 1) * recv.nbytes
-    return Case(lambda c: c.Reduce_scatter_block(send, recv), recv, moved, rounding=rounding(comm, send))
+    return Case(
+        lambda c: c.Reduce_scatter_block(send, recv), recv, moved, rounding=rounding(comm, values.host(send))
+    )
 
 
 if __name__ == "__main__":

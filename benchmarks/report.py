@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -67,10 +68,12 @@ def lab(hosts: int, gbit: float, program: str, *options: str) -> list[str]:
 def experiments() -> Iterator[Experiment]:
     """All sections, in order."""
     codecs = ("--codec", "zfp:rate=8,int8,lossless", "--iters", "5")
+    gloo = ("--gloo",) if find_spec("torch") else ()
     yield Experiment(
         "two-hosts", "Two hosts, 32 MiB a message",
-        "Smooth float32 with noise, plain MPI in the same run. The ratio is what the bytes allow.",
-        [lab(2, gbit, op, *codecs, "--sizes", "32M") for gbit in (1, 2.5, 5) for op in OPS],
+        "Smooth float32 with noise, plain MPI in the same run, and torch.distributed's gloo where torch is "
+        "installed. The ratio is what the bytes allow.",
+        [lab(2, gbit, op, *codecs, *gloo, "--sizes", "32M") for gbit in (1, 2.5, 5) for op in OPS],
         figures.speedups,
     )  # fmt: skip
     yield Experiment(
@@ -186,7 +189,8 @@ def table(runs: list[dict]) -> list[str]:
             if row["name"] == "mpi":
                 continue
             bound = "-" if row["bound"] is None else f"{row['bound']:.2g}"
-            name = row["name"] if row["accelerated"] else f"{row['name']}: plain MPI"
+            unchanged = not row["accelerated"] and row["name"] != "gloo"
+            name = f"{row['name']}: plain MPI" if unchanged else row["name"]
             lines.append(
                 f"| {link(run)} | {run['operation']} | {size(row['nbytes'])} | {name} "
                 f"| {1e3 * plain[row['nbytes']]:.2f} | {1e3 * row['seconds']['median']:.2f} "

@@ -1,7 +1,5 @@
 """Scatter: rank 0 sends a message to every rank."""
 
-import numpy as np
-
 from .main import main
 from .osu import Case
 
@@ -9,7 +7,7 @@ from .osu import Case
 def scatter(comm, values, n):
     """Each message has n values."""
     send = values(comm.size * n) if comm.rank == 0 else None
-    recv = np.empty_like(values(n))
+    recv = values.empty(n)
     return Case(lambda c: c.Scatter(send, recv, root=0), recv, (comm.size - 1) * recv.nbytes)
 
 

@@ -29,7 +29,10 @@ first=$((host * {each} % {cores}))
 exec ip netns exec {lab}.$host taskset -c $first-$((first + {each} - 1)) sh -c "$*"
 """
 #: One wire only: no shared memory between hosts, no interface but the shaped one.
-_TRANSPORT = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+_TRANSPORT = {
+    "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
+    "GLOO_SOCKET_IFNAME": "eth0",
+}  # fmt: skip
 
 
 def find_mpiexec() -> str:

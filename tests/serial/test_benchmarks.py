@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from benchmarks.data import codec_list, size_list, source
+from benchmarks.arrays import Library, Staged
+from benchmarks.data import Source, codec_list, element_type, size_list, source
+from benchmarks.gloo import Gloo
 from benchmarks.netlab.launch import find_mpiexec
-from benchmarks.osu import OPERATIONS, Case, load, run_size
+from benchmarks.osu import OPERATIONS, Case, in_window, load, run_size
 
 ROOT = Path(__file__).parents[2]
 F4 = np.dtype("f4")
@@ -142,6 +144,83 @@ def test_a_call_that_receives_nothing_is_wrong():
     _, other = gathered(Idle())
     assert (other.accelerated, other.ratio, other.sound) == (False, 1.0, False)
     assert other.error == np.inf
+
+
+class OnDevice:
+    """Memory that mpi4py cannot reach."""
+
+    def __init__(self, values: np.ndarray):
+        self.values = values.copy()
+        self.nbytes = values.nbytes
+
+
+#: A GPU's arrays as the benchmarks see them.
+DEVICE = Library(
+    "device", OnDevice, lambda array: array.values.copy(),
+    lambda array, values: np.copyto(array.values, values), lambda: None,
+)  # fmt: skip
+#: All but those between two ranks.
+COLLECTIVES = [op for op in OPERATIONS if op not in ("bibw", "bw", "latency")]
+
+
+@pytest.mark.parametrize("op", COLLECTIVES)
+def test_arrays_on_a_device_are_staged_for_plain_mpi(op):
+    values = Source(np.arange(8, dtype=F4), DEVICE)
+    plain = Staged(MPI.COMM_SELF, DEVICE)
+    rows = run_size(load(op), {"mpi": plain, "other": Staged(MPI.COMM_SELF, DEVICE)}, values, 32, iters=3)
+    assert [row.error for row in rows] == [0.0, 0.0]
+    case = load(op)(plain, values, 8)
+    values.spoil(case.result)
+    case.reset()
+    case.call(plain)
+    assert values.host(case.result).tolist() == list(range(8))
+
+
+def test_messages_are_staged_on_both_sides():
+    values, plain = Source(np.arange(8, dtype=F4), DEVICE), Staged(MPI.COMM_SELF, DEVICE)
+    send, recv = values(8), values.empty(8)
+    plain.Sendrecv(send, 0, recvbuf=recv, source=0)
+    assert values.host(recv).tolist() == list(range(8))
+    assert not in_window(plain, plain)
+    assert in_window(MPI.COMM_SELF, MPI.COMM_SELF)
+
+
+@pytest.mark.parametrize("name", ["f2", "f4", "f8", "i4", "bf16"])
+def test_arrays_of_torch_hold_the_same_bytes(name):
+    pytest.importorskip("torch")
+    dtype = element_type(name)
+    own, tensors = source(None, dtype, 1)(100), source(None, dtype, 1, "torch")
+    tensor = tensors(100)
+    assert tensor.nbytes == own.nbytes
+    assert tensors.host(tensor).tobytes() == own.tobytes()
+    tensors.spoil(tensor)
+    assert set(tensors.host(tensor).tobytes()) == {255}
+
+
+def test_arrays_that_cannot_be_had(monkeypatch):
+    with pytest.raises(ValueError, match="unknown arrays 'lists'; known are numpy, torch"):
+        source(None, F4, 0, "lists")
+    monkeypatch.setitem(sys.modules, "numba", None)
+    with pytest.raises(ImportError, match="arrays of numba need the package numba"):
+        source(None, F4, 0, "numba")
+    monkeypatch.setitem(
+        sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    )
+    with pytest.raises(ValueError, match="arrays of cupy need a GPU"):
+        source(None, F4, 0, "cupy")
+
+
+def test_gloo_gives_what_mpi_gives():
+    pytest.importorskip("torch")
+    gloo = Gloo(MPI.COMM_SELF)
+    try:
+        for op in COLLECTIVES:
+            for arrays in ("numpy", "torch"):
+                values = source(None, F4, 0, arrays)
+                _, row = run_size(load(op), {"mpi": MPI.COMM_SELF, "gloo": gloo}, values, 4096, iters=3)
+                assert row.error == 0.0, op
+    finally:
+        gloo.close()
 
 
 def test_slow_sizes_get_fewer_calls():

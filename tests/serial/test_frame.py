@@ -32,14 +32,6 @@ def compressed(spec, **options):
     return frame
 
 
-@pytest.fixture(params=_cpu.available_levels())
-def level(request):
-    before = _cpu.level()
-    _cpu.set_level(request.param)
-    yield request.param
-    _cpu.set_level(before)
-
-
 def fields(frame):
     return dict(zip(FIELDS, LAYOUT.unpack_from(frame), strict=True))
 

@@ -34,6 +34,7 @@ SHARED = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "sha
 NAMES = ["int8", "int4", "fp8"]
 LIMIT = {"int8": 127, "int4": 7, "fp8": 448}
 FLOAT32 = np.dtype(np.float32)
+pytestmark = pytest.mark.usefixtures("level")
 SETTINGS = settings(max_examples=100, deadline=None)
 specs = st.builds(
     "{}:block={},rounding={},seed={}".format,
@@ -42,14 +43,6 @@ specs = st.builds(
     st.sampled_from(["nearest", "stochastic"]),
     st.integers(0, 2**64 - 1),
 )
-
-
-@pytest.fixture(params=_cpu.available_levels(), autouse=True)
-def level(request):
-    before = _cpu.level()
-    _cpu.set_level(request.param)
-    yield request.param
-    _cpu.set_level(before)
 
 
 @pytest.fixture(params=NAMES)

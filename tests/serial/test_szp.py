@@ -34,14 +34,7 @@ from compcoll.frame import HEADER_NBYTES, inspect
 
 SHARED = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 FLOAT32 = np.dtype(np.float32)
-
-
-@pytest.fixture(params=_cpu.available_levels(), autouse=True)
-def level(request):
-    before = _cpu.level()
-    _cpu.set_level(request.param)
-    yield request.param
-    _cpu.set_level(before)
+pytestmark = pytest.mark.usefixtures("level")
 
 
 def check(codec, array, limit=None):

@@ -20,14 +20,6 @@ WORD = {np.dtype(np.float32): 32, np.dtype(np.float64): 64}
 SLACK = 64
 
 
-@pytest.fixture(params=_cpu.available_levels())
-def level(request):
-    before = _cpu.level()
-    _cpu.set_level(request.param)
-    yield request.param
-    _cpu.set_level(before)
-
-
 def encode(a, rate):
     """(payload or status, bound, header words), with the bytes behind the payload checked."""
     codec = ZFP(rate)

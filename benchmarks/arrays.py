@@ -1,0 +1,162 @@
+"""The libraries whose arrays the benchmarks can send, and plain MPI for those that lie on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+__all__ = ["LIBRARIES", "Library", "Staged", "library"]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library of arrays.
+
+    Attributes
+    ----------
+    name : str
+    put : callable
+        An array of this library with the values of a NumPy one, in memory of its own.
+    get : callable
+        The values as a NumPy array in host memory; a view where they lie there.
+    write : callable
+        ``write(array, values)`` puts a NumPy array's values into an array.
+    wait : callable or None
+        Until the GPU has done what it was told to; None for arrays in host memory.
+    """
+
+    name: str
+    put: Callable[[np.ndarray], Any]
+    get: Callable[[Any], np.ndarray]
+    write: Callable[[Any, np.ndarray], object]
+    wait: Callable[[], object] | None = None
+
+
+def library(name: str) -> Library:
+    """The library of that name; ImportError or ValueError, with the reason, where there is none."""
+    if name not in LIBRARIES:
+        raise ValueError(f"unknown arrays {name!r}; known are {', '.join(LIBRARIES)}")
+    try:
+        return LIBRARIES[name]()
+    except ImportError as error:
+        raise ImportError(f"arrays of {name} need the package {error.name}: {error}") from None
+
+
+def _numpy() -> Library:
+    return Library("numpy", lambda values: values.copy(), lambda array: array, np.copyto)
+
+
+def _cupy() -> Library:
+    import cupy
+
+    if not cupy.cuda.is_available():
+        raise ValueError("arrays of cupy need a GPU, and CuPy finds none")
+    return Library(
+        "cupy", cupy.asarray, cupy.asnumpy, lambda array, values: array.set(values),
+        lambda: cupy.cuda.get_current_stream().synchronize(),
+    )  # fmt: skip
+
+
+def _numba() -> Library:
+    from numba import cuda
+
+    if not cuda.is_available():
+        raise ValueError("arrays of numba need a GPU, and Numba finds none")
+    return Library(
+        "numba", cuda.to_device, lambda array: array.copy_to_host(),
+        lambda array, values: array.copy_to_device(values), cuda.synchronize,
+    )  # fmt: skip
+
+
+def _torch(device: str = "cpu") -> Library:
+    import torch
+
+    from compcoll.arrays import to_host
+
+    on_gpu = device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        raise ValueError("arrays of torch-cuda need a GPU, and torch finds none")
+
+    def tensor(values: np.ndarray) -> torch.Tensor:
+        if values.dtype.kind == "V":  # bfloat16, of which torch.from_numpy knows nothing
+            return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(values)
+
+    return Library(
+        f"torch-{device}" if on_gpu else "torch", lambda values: tensor(values.copy()).to(device), to_host,
+        lambda array, values: array.copy_(tensor(values)), torch.cuda.synchronize if on_gpu else None,
+    )  # fmt: skip
+
+
+LIBRARIES: dict[str, Callable[[], Library]] = {
+    "numpy": _numpy,
+    "torch": _torch,
+    "torch-cuda": lambda: _torch("cuda"),
+    "cupy": _cupy,
+    "numba": _numba,
+}
+
+
+class Staged:
+    """Plain MPI for arrays on a GPU: copied to the host, sent, copied back.
+
+    What a program does with an MPI that knows nothing of GPUs. Arrays come in the places that the
+    benchmarks give them; everything else is the communicator's own.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, arrays: Library):
+        self._comm, self._arrays = comm, arrays
+
+    def __getattr__(self, name: str):
+        return getattr(self._comm, name)
+
+    def _both(self, method: Callable, send, recv, *args) -> None:
+        out = None if send is None else self._arrays.get(send)
+        into = None if recv is None else self._arrays.get(recv)
+        method(out, into, *args)
+        if recv is not None:
+            self._arrays.write(recv, into)
+
+    def Allgather(self, send, recv) -> None:
+        self._both(self._comm.Allgather, send, recv)
+
+    def Allreduce(self, send, recv, op: MPI.Op = MPI.SUM) -> None:
+        if isinstance(recv, np.ndarray):  # the benchmark's own, which may be MPI.IN_PLACE
+            self._comm.Allreduce(send, recv, op)
+        else:
+            self._both(self._comm.Allreduce, send, recv, op)
+
+    def Alltoall(self, send, recv) -> None:
+        self._both(self._comm.Alltoall, send, recv)
+
+    def Bcast(self, buffer, root: int = 0) -> None:
+        values = self._arrays.get(buffer)
+        self._comm.Bcast(values, root)
+        if self._comm.rank != root:
+            self._arrays.write(buffer, values)
+
+    def Gather(self, send, recv, root: int = 0) -> None:
+        self._both(self._comm.Gather, send, recv, root)
+
+    def Scatter(self, send, recv, root: int = 0) -> None:
+        self._both(self._comm.Scatter, send, recv, root)
+
+    def Reduce_scatter_block(self, send, recv) -> None:
+        self._both(self._comm.Reduce_scatter_block, send, recv)
+
+    def Send(self, send, dest: int) -> None:
+        self._comm.Send(self._arrays.get(send), dest)
+
+    def Recv(self, recv, source: int) -> None:
+        values = self._arrays.get(recv)
+        self._comm.Recv(values, source)
+        self._arrays.write(recv, values)
+
+    def Sendrecv(self, send, dest: int, *, recvbuf, source: int) -> None:
+        values = self._arrays.get(recvbuf)
+        self._comm.Sendrecv(self._arrays.get(send), dest, recvbuf=values, source=source)
+        self._arrays.write(recvbuf, values)
