@@ -118,7 +118,8 @@ def describe(machine: Machine) -> dict[str, Any]:
     return {
         **machine.about(), "host": platform.machine(), "cores": os.cpu_count(),
         "python": platform.python_version(), "numpy": np.__version__, "compcoll": compcoll.__version__,
-        "commit": commit.strip() if status == 0 else None, "command": " ".join(sys.argv), "date": str(date.today()),
+        "commit": commit.strip() if status == 0 else None, "command": " ".join(sys.argv),
+        "date": str(date.today()),
     }  # fmt: skip
 
 

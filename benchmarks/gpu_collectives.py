@@ -55,13 +55,13 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
         with machine.device.queue() as queue:
             queue.to_device(recv.address, host_recv.view(np.uint8))
 
-    plain = _slowest(comm, staged)
+    plain = _slowest(comm, staged, machine.repeats)
     for spec in SPECS:
         row: dict[str, Any] = {"what": f"{op} {spec}, {comm.size} ranks, {_size(nbytes)}"}
         ours = compcoll.Comm(comm, codec=spec, min_nbytes=0)
         problem = ""
         try:
-            took = _slowest(comm, lambda c=ours: _call(c, op, send, recv))
+            took = _slowest(comm, lambda c=ours: _call(c, op, send, recv), machine.repeats)
             about = ours.report
             _call(ours, op, host_send, host_recv)
             same = np.array_equal(np.asarray(recv).view(np.uint32), host_recv.view(np.uint32))
@@ -94,7 +94,7 @@ def _call(comm: MPI.Intracomm, op: str, send: Any, recv: Any) -> None:
         getattr(comm, op)(send, recv)
 
 
-def _slowest(comm: MPI.Intracomm, call: Callable[[], Any], repeats: int = 5) -> float:
+def _slowest(comm: MPI.Intracomm, call: Callable[[], Any], repeats: int) -> float:
     """The shortest of several times, each that of the slowest rank."""
     call()
     times = []

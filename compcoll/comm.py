@@ -42,12 +42,7 @@ class _Accelerated(VectorCalls, PointToPoint, Guarded, Engine):
         if codec is DEFAULT_CODEC:
             codec = None
         if device_buffers is None:
-            device_buffers = os.environ.get("COMPCOLL_DEVICE_BUFFERS", "0").lower() not in (
-                "",
-                "0",
-                "no",
-                "false",
-            )
+            device_buffers = os.environ.get("COMPCOLL_DEVICE_BUFFERS", "0") not in ("", "0")
         make = partial(make_policy, None, codec, when, min_nbytes, policy)
         self._setup(make, strict, owner_exact, bool(device_buffers))
 

@@ -122,6 +122,19 @@ def test_arrays_of_two_devices_in_one_call(comm, agree, library):
     assert two.sound()
 
 
+def test_host_and_device_on_one_rank_and_between_ranks(comm, agree, device):
+    c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
+    send = values(comm.rank, N * comm.size)
+    host = expected(comm, "zfp:rate=8", send)
+    for case in range(4):
+        on_device = case + comm.rank
+        source = device.array(send) if on_device & 1 else send
+        recv = device.array(np.zeros_like(send)) if on_device & 2 else np.zeros_like(send)
+        c.Alltoall(source, recv)
+        assert agree(same(recv, host) if comm.size > 1 else True)
+    assert agree(device.sound())
+
+
 def test_a_kernel_that_cannot_be_started_is_an_error_and_no_hang(comm, agree, device, monkeypatch):
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
