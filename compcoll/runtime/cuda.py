@@ -106,7 +106,7 @@ class CudaWork(HostWork):
 
     # -- encoding
 
-    def encode(self, block, carried: float, place: int = 0) -> Any:
+    def encode(self, block, carried: float, into=None, place: int = 0) -> Any:
         if not isinstance(block, DeviceArray):
             return super().encode(block, carried)
         params = self.codec.params(block.dtype, (block.size,))
@@ -203,9 +203,8 @@ class CudaWork(HostWork):
             return Request(self._decode_staged(frame, into, adding))
         chosen = kernels.decoders(info.codec, info.dtype, info.params, adding or widened)
         start = self._add_batch if adding or widened else self._decode_batch
-        return self._later(
-            (start, into.device, *chosen), into, frame=frame, overwrites=widened and not adding
-        )
+        key = start, into.device, len(info.shape), *chosen
+        return self._later(key, into, frame=frame, overwrites=widened and not adding)
 
     def _decode_on_host(self, frame: Frame, into: np.ndarray, adding: bool) -> float:
         return super().decode_add(frame, into) if adding else super().decode(frame, into)

@@ -53,13 +53,13 @@ class DeviceRuntime(MPIRuntime):
         while ahead:
             yield await ahead.popleft()
 
-    async def encode(self, block, carried: float = 0.0) -> Frame:
+    async def encode(self, block, carried: float = 0.0, into=None) -> Frame:
         return await self._encoded(block, 0, carried)
 
     async def _encoded(self, block, place: int, carried: float = 0.0) -> Frame:
         if self.error is not None:
             return POISON
-        frame = await self._work("encode", self.work.encode, block, carried, place)
+        frame = await self._work("encode", self.work.encode, block, carried, None, place)
         if frame is None:
             return POISON
         self.work.count(frame)
