@@ -47,18 +47,23 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
     """Rows of one operation and size."""
     host_send, host_recv = _buffers(comm, machine, op, nbytes)
     send, recv = machine.array(host_send), machine.array(host_recv)
+    # Bcast has one buffer, that the root sends and the others receive.
+    sends, receives = op != "Bcast" or comm.rank == 0, op != "Bcast" or comm.rank != 0
+    source, device_source = (host_recv, recv) if op == "Bcast" else (host_send, send)
 
     def staged() -> None:
-        with machine.device.queue() as queue:
-            queue.to_host(host_send.view(np.uint8), send.address)
+        if sends:
+            with machine.device.queue() as queue:
+                queue.to_host(source.view(np.uint8), device_source.address)
         _call(comm, op, host_send, host_recv)
-        with machine.device.queue() as queue:
-            queue.to_device(recv.address, host_recv.view(np.uint8))
+        if receives:
+            with machine.device.queue() as queue:
+                queue.to_device(recv.address, host_recv.view(np.uint8))
 
     plain = _slowest(comm, staged, machine.repeats)
     for spec in SPECS:
         row: dict[str, Any] = {"what": f"{op} {spec}, {comm.size} ranks, {_size(nbytes)}"}
-        ours = compcoll.Comm(comm, codec=spec, min_nbytes=0)
+        ours = compcoll.Comm(comm, codec=spec, min_nbytes=0, owner_exact=op == "Bcast")
         problem = ""
         try:
             took = _slowest(comm, lambda c=ours: _call(c, op, send, recv), machine.repeats)
@@ -81,14 +86,13 @@ def _buffers(comm: MPI.Comm, machine: Machine, op: str, nbytes: int) -> tuple[np
     n = nbytes // 4 // comm.size * comm.size
     sizes = n // comm.size if op == "Allgather" else n, n
     buffers = [machine.device.host(4 * size).view(np.float32) for size in sizes]
-    root = 0 if op == "Bcast" else comm.rank
-    buffers[0][:] = np.sin(np.arange(sizes[0]) / 50 + root)
-    buffers[1][:] = 0
+    buffers[0][:] = np.sin(np.arange(sizes[0]) / 50 + comm.rank)
+    buffers[1][:] = buffers[0] if op == "Bcast" else 0
     return buffers[0], buffers[1]
 
 
 def _call(comm: MPI.Intracomm, op: str, send: Any, recv: Any) -> None:
-    if op == "Bcast":  # into what is compared, from what every rank has
+    if op == "Bcast":
         comm.Bcast(recv, 0)
     else:
         getattr(comm, op)(send, recv)
