@@ -18,7 +18,7 @@ from compcoll import arrays, dtypes
 from compcoll.datatypes import BFLOAT16_T, basic_type, mpi_type, pack, unpack
 from compcoll.devices.memory import DeviceArray
 
-__all__ = ["Message", "has_bfloat16", "in_place", "parse", "without_bfloat16"]
+__all__ = ["Message", "has_bfloat16", "in_place", "on_gpu", "parse", "without_bfloat16"]
 
 
 class Message:
@@ -33,14 +33,17 @@ class Message:
     """
 
     __slots__ = (
-        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_plain", "_spans", "_unpack",
+        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_origin", "_plain", "_spans", "_unpack",
         "counts", "dtype",
     )  # fmt: skip
 
-    def __init__(self, buffer, datatype, dtype, per_entry: int, entries: list[int], displs: list[int]):
+    def __init__(
+        self, buffer, datatype, dtype, per_entry: int, entries: list[int], displs: list[int],
+        origin: DeviceArray | None = None,
+    ):  # fmt: skip
         self.dtype = dtype
         self.counts = [n * per_entry for n in entries]
-        self._buffer, self._datatype = buffer, datatype
+        self._buffer, self._datatype, self._origin = buffer, datatype, origin
         self._entries, self._displs = entries, displs
         self._extent = datatype.Get_extent()[1]
         self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
@@ -101,15 +104,20 @@ class Message:
         for i, block in self._unpack:
             first = self._displs[i] * self._extent - self._spans[i][0]
             unpack(block.view(np.uint8), self._datatype, self._entries[i], first, self._bytes(i))
+        if self._origin is not None and self._unpack:
+            with self._origin.device.queue() as queue:
+                queue.to_device(self._origin.address, self._buffer)
 
     def masked(self, keep: Sequence[bool]) -> list:
         """The argument in mpi4py's form, with the counts of the other blocks set to 0."""
         counts = [n if k else 0 for n, k in zip(self._entries, keep, strict=True)]
+        if not any(counts):  # no address of a device, and nothing to copy from there
+            return [np.empty(0, np.uint8), counts, [0] * len(counts), self._datatype]
         return [self._buffer, counts, self._displs, self._datatype]
 
     def masked_one(self) -> list:
         """The argument in mpi4py's form, with a count of 0."""
-        return [self._buffer, 0, self._datatype]
+        return [np.empty(0, np.uint8), 0, self._datatype]
 
     def whole(self) -> list:
         """The first block, as an argument in mpi4py's form."""
@@ -144,6 +152,16 @@ class Message:
                 f"needs bytes {first} to {end}, and the buffer has {self._buffer.size}"
             )
         return first, end
+
+
+def on_gpu(spec) -> bool:
+    """Whether a buffer argument is, or begins with, memory of a GPU."""
+    first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
+    return type(first) not in _HOST_TYPES and arrays.is_cuda(first)
+
+
+#: Arguments that most calls have: made to be quick.
+_HOST_TYPES = frozenset((np.ndarray, int, type(None), MPI.Op, MPI.Status, type(MPI.IN_PLACE)))
 
 
 def in_place(spec) -> bool:
@@ -197,8 +215,10 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False, device: bool
         return None
     dtype, per_entry = basic
     message = Message(buffer, datatype, dtype, per_entry, entries, displs)
+    if message.device is None or message.is_plain:
+        return message
     # MPI packs and unpacks host memory alone.
-    return message if message.device is None or message.is_plain else None
+    return Message(np.asarray(buffer), datatype, dtype, per_entry, entries, displs, buffer)
 
 
 def has_bfloat16(spec) -> bool:

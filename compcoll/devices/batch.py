@@ -112,18 +112,21 @@ class Batch:
 
 
 def encode(
-    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int], carried=0.0, checksum=True
-) -> Batch:
+    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int],
+    carried: float | Sequence[float] = 0.0, checksum: bool = True,
+) -> Batch:  # fmt: skip
     """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
-    done ``results`` has each frame's payload bytes, or a status where there is no frame.
+    done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
+    absolute error of the values, or that of each block's.
     """
     batch = Batch(device, len(blocks))
     dtype = blocks[0].dtype
+    errors = np.broadcast_to(carried, len(blocks)).tolist()
     for i, (block, frame) in enumerate(zip(blocks, frames, strict=True)):
         params = codec.params(dtype, block.shape or (1,))
-        header = header_bytes(codec.name, dtype, block.shape, params, carried, checksum)
+        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum)
         batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
         payload = frame + HEADER_NBYTES
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload

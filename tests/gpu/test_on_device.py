@@ -9,7 +9,10 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch
 from compcoll.devices.cuda import Device, wrap
+from compcoll.devices.memory import DeviceArray
 from compcoll.frame import HEADER_NBYTES
+from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.pool import Pool
 
 FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
@@ -134,3 +137,28 @@ def test_torch_tensors(cupy):
         assert same(frame.cpu().numpy(), codec("zfp:rate=8").encode(tensor.cpu()))
         out = compcoll.decode(frame, torch.empty_like(tensor))
         assert torch.equal(out.cpu(), compcoll.decode(frame.cpu().numpy(), torch.empty_like(tensor.cpu())))
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "mpc", "float"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_what_a_collective_asks_for_in_one_turn(cupy, spec, direct):
+    """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
+    arrays = [values(np.dtype("f4"), n, n) for n in (1, 50, 1000, 70_001, 1 << 20)]
+    work = CudaWork(codec(spec), Pool())
+    work.direct, work.first_nbytes = direct, 1 << 10
+    with cupy.cuda.Stream(non_blocking=True):
+        late = [cupy.zeros(a.size, np.float32) for a in arrays]
+        for array, host in zip(late, arrays, strict=True):
+            array.set(host)
+        asked = [work.encode(wrap(array), 0.0) for array in late]
+        work.begin()
+        frames = [request.wait() for request in asked]
+        for frame, host in zip(frames, arrays, strict=True):
+            assert isinstance(frame.data, DeviceArray) == direct
+            assert same(frame.data, codec(spec).encode(host))
+        outs = [wrap(cupy.zeros(a.size, np.float32)) for a in arrays]
+        asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
+        work.begin()
+        for request, frame, out in zip(asked, frames, outs, strict=True):
+            request.wait()
+            assert same(out, compcoll.decode(np.asarray(frame.data)))
