@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from mpi4py import MPI
 
-from .osu import Row
+from .osu import CONTROL, Row
 
 __all__ = ["describe", "heading", "line", "plot", "processor"]
 
@@ -30,11 +30,7 @@ def describe(
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
-    versions |= {
-        name: sys.modules[name].__version__
-        for name in ("mpi4py", "compcoll", "torch", "cupy", "numba")
-        if name in sys.modules
-    }
+    versions |= {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     machine = {
         "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
         "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")},
@@ -63,7 +59,7 @@ def line(row: Row) -> str:
     times = " ".join(f"{row.seconds[key] * 1e6:12.1f}" for key in ("min", "median", "max"))
     bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
     error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
-    mark = "" if row.accelerated or row.name in ("mpi", "gloo") else f"  unchanged: {row.reason}"
+    mark = "" if row.accelerated or row.name in ("mpi", CONTROL, "gloo") else f"  unchanged: {row.reason}"
     mark += "" if row.sound else "  WRONG"
     return (
         f"{row.nbytes:11d} {row.name:<20} {times} {row.gbytes_per_s:9.3f} {row.speedup:8.2f} "
