@@ -16,6 +16,7 @@ from benchmarks.data import Source, codec_list, element_type, size_list, source
 from benchmarks.gloo import Gloo
 from benchmarks.netlab.launch import find_mpiexec
 from benchmarks.osu import OPERATIONS, Case, in_window, load, run_size
+from benchmarks.output import as_json
 
 ROOT = Path(__file__).parents[2]
 F4 = np.dtype("f4")
@@ -228,6 +229,13 @@ def test_slow_sizes_get_fewer_calls():
     values = source(None, F4, 0)
     (row,) = run_size(lambda *_: case, {"mpi": MPI.COMM_SELF}, values, 4, iters=100, max_seconds=0.1)
     assert 3 <= row.iters <= 5
+
+
+def test_json_has_no_infinity():
+    text = as_json({"rows": [{"spread": None, "error": float("inf"), "ratio": np.float64(2)}], "x": (1, 2)})
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "rows": [{"spread": None, "error": None, "ratio": 2.0}], "x": [1, 2],
+    }  # fmt: skip
 
 
 def test_unknown_operations_are_named():
