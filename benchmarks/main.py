@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from typing import Any
@@ -16,7 +15,7 @@ from .arrays import LIBRARIES, Staged
 from .data import Source, codec_list, element_type, size_list, source
 from .gloo import Gloo
 from .osu import CONTROL, Operation, run_size
-from .output import describe, heading, line, plot
+from .output import as_json, describe, heading, line, plot
 
 __all__ = ["main"]
 
@@ -87,7 +86,7 @@ def _command(
     if world.rank == 0:
         if json_path:
             with open(json_path, "w") as file:
-                json.dump({**about, "rows": [row.as_dict() for row in rows]}, file, indent=1)
+                file.write(as_json({**about, "rows": [row.as_dict() for row in rows]}))
         if plot_path:
             plot(about, rows, plot_path)
     if gloo:

@@ -95,8 +95,8 @@ class Row:
     gbytes_per_s : float
     speedup : float
         Median time of plain MPI over this one's.
-    spread : float
-        Two standard errors of the speed-up, from those of the loop's parts.
+    spread : float or None
+        Two standard errors of the speed-up, from those of the loop's parts; None where there are too few.
     accelerated : bool
         False where the call went to MPI unchanged.
     reason : str
@@ -117,7 +117,7 @@ class Row:
     seconds: dict[str, float]
     gbytes_per_s: float
     speedup: float
-    spread: float
+    spread: float | None
     accelerated: bool
     reason: str
     ratio: float
@@ -221,11 +221,11 @@ def _time(
     return rounds(min(max(iters, least), max(MIN_ITERS, most)))
 
 
-def _spread(plain: np.ndarray, own: np.ndarray) -> float:
-    """Two standard errors of the ratio of medians."""
+def _spread(plain: np.ndarray, own: np.ndarray) -> float | None:
+    """Two standard errors of the ratio of medians; None where there are too few calls to tell."""
     batches = min(BATCHES, len(own) // MIN_ITERS)
     if batches < 2:
-        return float("inf") if own is not plain else 0.0
+        return None if own is not plain else 0.0
     pairs = zip(np.array_split(plain, batches), np.array_split(own, batches), strict=True)
     ratios = [np.median(a) / np.median(b) for a, b in pairs]
     return float(2 * np.std(ratios, ddof=1) / np.sqrt(batches))

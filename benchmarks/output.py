@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 from mpi4py import MPI
 
 from .osu import CONTROL, Row
 
-__all__ = ["describe", "heading", "line", "plot", "processor"]
+__all__ = ["as_json", "describe", "heading", "line", "plot", "processor"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
@@ -39,6 +41,19 @@ def describe(
         "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
         "dtype": np.dtype(dtype).name, "arrays": arrays, "machine": machine, "versions": versions,
     }  # fmt: skip
+
+
+def as_json(document: object) -> str:
+    """A document as JSON, which knows neither infinity nor NaN: null stands for them."""
+    return json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def heading(about: dict) -> str:

@@ -46,7 +46,7 @@ def auto(runs: list[dict], path: Path) -> None:
             if _gbit(run) == gbit:
                 rows = [row for row in run["rows"] if row["name"] == "auto"]
                 sizes, gains = [r["nbytes"] for r in rows], [r["speedup"] for r in rows]
-                errors = [r.get("spread", 0.0) for r in rows]
+                errors = [r.get("spread") or 0.0 for r in rows]
                 panel.errorbar(
                     sizes, gains, errors, fmt="o-", markersize=3, capsize=2, label=run["operation"]
                 )

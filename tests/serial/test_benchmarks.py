@@ -17,6 +17,7 @@ from benchmarks.data import Source, codec_list, element_type, size_list, source
 from benchmarks.gloo import Gloo
 from benchmarks.netlab.launch import find_mpiexec
 from benchmarks.osu import OPERATIONS, Case, in_window, load, run_size
+from benchmarks.output import as_json
 
 ROOT = Path(__file__).parents[2]
 F4 = np.dtype("f4")
@@ -240,6 +241,13 @@ def test_every_communicator_follows_every_other_one():
     order = [name_of[id(comm)] for comm in calls][: 3 * 60]
     assert all(sorted(order[i : i + 3]) == list(names) for i in range(0, len(order), 3))
     assert len(set(pairwise(order))) == 9
+
+
+def test_json_has_no_infinity():
+    text = as_json({"rows": [{"spread": None, "error": float("inf"), "ratio": np.float64(2)}], "x": (1, 2)})
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "rows": [{"spread": None, "error": None, "ratio": 2.0}], "x": [1, 2],
+    }  # fmt: skip
 
 
 def test_unknown_operations_are_named():
