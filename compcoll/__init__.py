@@ -1,7 +1,7 @@
 """compcoll: MPI collectives made faster by compressing what goes over the wire."""
 
 from compcoll.codecs import Codec, codec, codecs, decode
-from compcoll.errors import FallbackError, FrameError, PolicyError
+from compcoll.errors import DeviceBufferError, FallbackError, FrameError, PolicyError
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
 from compcoll.report import Report
@@ -9,8 +9,9 @@ from compcoll.report import Report
 __version__ = "0.1.0"
 
 __all__ = [
-    "Cartcomm", "Codec", "Comm", "Distgraphcomm", "FallbackError", "FrameError", "FrameInfo", "Graphcomm",
-    "Policy", "PolicyError", "Report", "Rule", "codec", "codecs", "decode", "inspect",
+    "Cartcomm", "Codec", "Comm", "DeviceBufferError", "Distgraphcomm", "FallbackError", "FrameError",
+    "FrameInfo", "Graphcomm", "Policy", "PolicyError", "Report", "Rule", "codec", "codecs", "decode",
+    "inspect",
 ]  # fmt: skip
 
 _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}

@@ -22,7 +22,7 @@ def is_cuda(array) -> bool:
     """Whether the array lives on a GPU."""
     if is_torch(array):  # whose interface is an error for bfloat16
         return array.is_cuda
-    return hasattr(array, "__cuda_array_interface__")
+    return isinstance(array, DeviceArray) or hasattr(array, "__cuda_array_interface__")
 
 
 def on_device(array):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -11,6 +13,7 @@ from compcoll._shortcut import shortcut
 from compcoll.engine import Engine
 from compcoll.pointtopoint import PointToPoint
 from compcoll.policy import make_policy
+from compcoll.staging import NEIGHBOUR, Guarded, guard
 from compcoll.vectors import VectorCalls
 
 __all__ = ["Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
@@ -23,18 +26,22 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(VectorCalls, PointToPoint, Engine):
+class _Accelerated(VectorCalls, PointToPoint, Guarded, Engine):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
         self, comm: MPI.Intracomm | None = None, codec=DEFAULT_CODEC, *, when: str = "always",
         min_nbytes: int | None = None, strict: bool = False, owner_exact: bool = False, policy=None,
+        device_buffers: bool | None = None,
     ):  # fmt: skip
         if comm is None or comm == MPI.COMM_NULL:
             return
         if codec is DEFAULT_CODEC:
             codec = None
-        self._setup(lambda: make_policy(None, codec, when, min_nbytes, policy), strict, owner_exact)
+        if device_buffers is None:
+            device_buffers = os.environ.get("COMPCOLL_DEVICE_BUFFERS", "0") not in ("", "0")
+        make = partial(make_policy, None, codec, when, min_nbytes, policy)
+        self._setup(make, strict, owner_exact, bool(device_buffers))
 
     def using(self, codec=None, *, when=None, min_nbytes=None, strict=None, owner_exact=None, policy=None):
         """The same communicator with another policy; collective.
@@ -50,10 +57,12 @@ class _Accelerated(VectorCalls, PointToPoint, Engine):
             Shares the MPI communicator: freeing one frees both.
         """
         other = type(self).__new__(type(self), self)
+        other._device_buffers = self._device_buffers
         other._setup(
             lambda: make_policy(self.policy, codec, when, min_nbytes, policy),
             self._strict if strict is None else strict,
             self._owner_exact if owner_exact is None else owner_exact,
+            self._device_buffers,
         )
         return other
 
@@ -120,7 +129,8 @@ class _Accelerated(VectorCalls, PointToPoint, Engine):
             return comm
         cls = next(ours for theirs, ours in _SIBLINGS.items() if isinstance(comm, theirs))
         new = comm if type(comm) is cls else cls.__new__(cls, comm)
-        new._setup(lambda: self.policy, self._strict, self._owner_exact)
+        new._device_buffers = self._device_buffers  # checked among all of these ranks, and more
+        new._setup(lambda: self.policy, self._strict, self._owner_exact, self._device_buffers)
         return new
 
     def Dup(self, info: MPI.Info | None = None):
@@ -171,6 +181,10 @@ class Comm(_Accelerated, MPI.Intracomm):
         Let the owner of a lossily coded block keep its exact values, while others have decoded ones.
     policy : Policy, mapping or path, optional
         Rules by operation, type, size and communicator; a path names a TOML file.
+    device_buffers : bool, optional
+        Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
+        compressed as they are. Needs a CUDA-aware MPI, which is tried first. By default what
+        ``COMPCOLL_DEVICE_BUFFERS`` says, else no.
 
     Attributes
     ----------
@@ -185,6 +199,8 @@ class Comm(_Accelerated, MPI.Intracomm):
         For an unknown codec or a parameter out of its limits, on the rank that gave it.
     PolicyError
         Where ranks disagree, on all others.
+    DeviceBufferError
+        Where MPI does not take device memory of one rank, on all ranks.
     """
 
     def Create_cart(self, dims, periods=None, reorder: bool = False):
@@ -200,6 +216,7 @@ class Comm(_Accelerated, MPI.Intracomm):
         return self._adopt(super().Create_dist_graph(sources, degrees, destinations, *args, **kwargs))
 
 
+@guard(*NEIGHBOUR)
 class Cartcomm(_Accelerated, MPI.Cartcomm):
     """`Comm` with a Cartesian topology."""
 
@@ -207,10 +224,12 @@ class Cartcomm(_Accelerated, MPI.Cartcomm):
         return self._adopt(super().Sub(remain_dims))
 
 
+@guard(*NEIGHBOUR)
 class Graphcomm(_Accelerated, MPI.Graphcomm):
     """`Comm` with a graph topology."""
 
 
+@guard(*NEIGHBOUR)
 class Distgraphcomm(_Accelerated, MPI.Distgraphcomm):
     """`Comm` with a distributed graph topology."""
 

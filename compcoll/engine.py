@@ -17,12 +17,16 @@ from compcoll.calls import Call
 from compcoll.codecs import codec
 from compcoll.context import Context
 from compcoll.datatypes import bfloat16_sum
+from compcoll.devices import handover
+from compcoll.devices.aware import reported
 from compcoll.errors import FallbackError, PolicyError
 from compcoll.policy import Decision, Policy
 from compcoll.report import Report
 from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.device import DeviceRuntime
 from compcoll.runtime.host import HostWork
 from compcoll.runtime.mpi import MPIRuntime
+from compcoll.staging import Staged
 
 __all__ = ["Engine"]
 
@@ -41,7 +45,7 @@ class Engine(_Mixin):
     # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
     _context: Context = None  # type: ignore[assignment]
     _policy = Policy()
-    _strict = _owner_exact = False
+    _strict = _owner_exact = _device_buffers = False
     _rank, _size = 0, 1
     _min_nbytes = NEVER
     _name = ""
@@ -73,7 +77,9 @@ class Engine(_Mixin):
         """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
         return self._context.workers if self._context else 0
 
-    def _setup(self, make: Callable[[], Policy], strict: bool, owner_exact: bool) -> None:
+    def _setup(
+        self, make: Callable[[], Policy], strict: bool, owner_exact: bool, device_buffers: bool = False
+    ) -> None:
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         context = Context.of(self)
         error: Exception | None = None
@@ -81,7 +87,7 @@ class Engine(_Mixin):
         try:
             policy = make()
             named = self.Get_name() if any(rule.comm is not None for rule in policy.rules) else None
-            text = repr((policy, bool(strict), bool(owner_exact), named))
+            text = repr((policy, bool(strict), bool(owner_exact), device_buffers, named))
         except Exception as problem:
             error, text = problem, f"{type(problem).__name__}: {problem}"
         texts = context.shadow.allgather(text)
@@ -90,6 +96,9 @@ class Engine(_Mixin):
         if len(set(texts)) > 1:
             other = next(rank for rank, theirs in enumerate(texts) if theirs != text)
             raise PolicyError(f"rank {other} has {texts[other]}, and rank {context.shadow.rank} has {text}")
+        if device_buffers and not self._device_buffers:
+            handover.check(context.shadow)
+        self._device_buffers = device_buffers
         if policy.asks_model:
             context.prepare_advisor()
         self._context, self._policy = context, policy
@@ -123,6 +132,11 @@ class Engine(_Mixin):
         record, self._record = self._record, None
         if record is not None:
             return self._timed(record, method, *args)
+        if not self._passes_gpu_memory and any(map(buffers.on_gpu, args)):
+            staged = Staged(method.__name__, args)
+            result = self._to_mpi(method, *staged.args)
+            staged.back()
+            return result
         try:
             return method(*args)
         except BufferError:
@@ -130,6 +144,11 @@ class Engine(_Mixin):
             if all(a is b for a, b in zip(args, specs, strict=True)):
                 raise
             return method(*(bfloat16_sum() if a is MPI.SUM else a for a in specs))
+
+    @property
+    def _passes_gpu_memory(self) -> bool:
+        """Whether MPI takes memory of a GPU as it is."""
+        return self._device_buffers or bool(reported())
 
     def _timed(self, record: Callable[[bool, float], None], method: Callable, *args):
         """`_to_mpi`, whose time the model wants to know."""
@@ -222,8 +241,11 @@ class Engine(_Mixin):
         """The verbs of one call; those of point-to-point calls choose their tags themselves."""
         context = self._context
         work = kind(decision.codec if decision and decision.codec else _RAW, context.pool)
+        if isinstance(work, CudaWork):
+            work.direct = self._device_buffers and comm is not None
         chunk_nbytes = decision.chunk_nbytes if decision else 1
-        return MPIRuntime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
+        runtime = DeviceRuntime if kind is CudaWork else MPIRuntime
+        return runtime(comm or context.pairs, work, chunk_nbytes, tags, context.threads)
 
     def _execute(
         self, op: str, decision: Decision | None, body: Callable, tags=None, kind: type[HostWork] = HostWork

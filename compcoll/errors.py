@@ -9,5 +9,9 @@ class PolicyError(ValueError):
     """Ranks disagree about how their calls are compressed; raised on every one of them."""
 
 
+class DeviceBufferError(RuntimeError):
+    """MPI does not take device memory, and ``device_buffers=True`` asked for it; raised on every rank."""
+
+
 class FallbackError(RuntimeError):
     """A call with ``strict=True`` could not be carried out as its policy says."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -14,11 +15,12 @@ from compcoll.algorithms.stream import send_chunks
 from compcoll.buffers import Message, parse
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
-from compcoll.runtime.host import POISON, Frame
+from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.host import POISON, Frame, HostWork
 from compcoll.runtime.mpi import MPIRuntime
 from compcoll.runtime.progress import PROGRESS
 
-__all__ = ["Inbox", "Taken", "may_be_envelope", "send_message"]
+__all__ = ["Inbox", "Taken", "kind_of", "may_be_envelope", "send_message"]
 
 #: Elements in all, elements of a chunk, bytes of an element, tag of the other chunks; then the checksum
 #: of these 20 bytes, and the first chunk's frame.
@@ -103,7 +105,8 @@ class Taken:
         if not self.is_envelope:
             if self.nbytes % 2 and message.dtype.itemsize > 1:
                 rt.fail(FrameError(f"the message of {self.nbytes} bytes from rank {self.source} is damaged"))
-            memory[: self.nbytes] = self.data
+            if self.nbytes:
+                await rt.copy(self.data, memory[: self.nbytes])
             return
         block, step = memory[: self.nbytes].view(self._dtype(rt)), max(self.step, 1)
         first = POISON
@@ -124,6 +127,24 @@ class Taken:
 
 async def _chunk(rt: MPIRuntime, arriving, chunk: np.ndarray) -> None:
     await rt.decode(await arriving, chunk)
+
+
+async def _receive_plain(rt: MPIRuntime, matched: MPI.Message, message: Message, status) -> None:
+    """Receive an uncompressed message, that of a GPU through the host."""
+    if message.device is None:
+        await rt.request(matched.Irecv(message.whole()), status)
+        return
+    into = message.target(0).view(np.uint8)
+    scratch = rt.work.pool.get(into.size)[: into.size]
+    status = MPI.Status() if status is None else status
+    await rt.request(matched.Irecv([scratch, MPI.BYTE]), status)
+    if rt.error is None and (nbytes := status.Get_count(MPI.BYTE)) > 0:
+        await rt.copy(scratch[:nbytes], into[:nbytes])
+
+
+def kind_of(*messages: Message | None) -> type[HostWork]:
+    """Who does the work on messages: on a device, or on the host."""
+    return CudaWork if any(m is not None and m.device is not None for m in messages) else HostWork
 
 
 class Inbox:
@@ -180,7 +201,7 @@ class Inbox:
                 return
             odd = arrived.Get_count(MPI.BYTE) % 2 == 1
             if not odd or (message.dtype.itemsize == 1 and not may_be_envelope(arrived)):
-                await rt.request(matched.Irecv(message.whole()), status)
+                await _receive_plain(rt, matched, message, status)
                 return
             taken = Taken.of(matched, arrived)
         await taken.deliver(rt, message, status)
@@ -199,6 +220,9 @@ class Receive:
         self.runtime, self.message, self.status, self.sent = runtime, message, MPI.Status(), sent
         self.error: Exception | None = None
         self.received = False
+        # What the caller has started comes first; another thread will not know its streams.
+        device: Any = message.device
+        self.marks = {} if device is None else {device: device.mark()}
         self.scratch = np.empty(max(message.nbytes, LARGEST_CHUNK) + ROOM, np.uint8)
         self.taken = inbox.take(source, tag)
         self.arriving = MPI.REQUEST_NULL
@@ -226,7 +250,9 @@ class Receive:
         if taken is None:
             nbytes = self.status.Get_count(MPI.BYTE)
             taken = Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
-        rt = self.runtime(None)
+        rt = self.runtime(None, kind=kind_of(self.message))
+        if isinstance(rt.work, CudaWork):
+            rt.work.marks.update(self.marks)
         rt.run(taken.deliver(rt, self.message, self.status))
         self.message.finish()
 

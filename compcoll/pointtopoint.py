@@ -21,10 +21,11 @@ from contextlib import suppress
 from mpi4py import MPI
 
 from compcoll._shortcut import shortcut
-from compcoll.buffers import Message, parse
-from compcoll.messages import Taken, may_be_envelope, send_message
+from compcoll.buffers import Message, on_gpu, parse
+from compcoll.messages import Taken, kind_of, may_be_envelope, send_message
 from compcoll.policy import Decision
 from compcoll.probes import Probes
+from compcoll.staging import HostCopy
 
 __all__ = ["PointToPoint"]
 
@@ -63,15 +64,21 @@ class PointToPoint(Probes):
             sent.Wait()
             return
         plain: list[tuple[MPI.Request, MPI.Status | None]] = []
+        landing = None
         if decision is None:
             plain.append((self._to_mpi(super().Isend, sendbuf, dest, sendtag), None))
         if recv is None:
+            if on_gpu(recvbuf) and not self._passes_gpu_memory:
+                landing = HostCopy(recvbuf)
+                recvbuf = landing.spec
             plain.append((self._to_mpi(super().Irecv, recvbuf, source, recvtag), status))
         outgoing = (send, dest, sendtag) if decision is not None else None
         incoming = (recvbuf, recv, source, recvtag, status) if recv is not None else None
         self._exchange("Sendrecv", decision, outgoing, incoming)
         for request, its_status in plain:
             request.Wait(its_status)
+        if landing is not None:
+            landing.back()
 
     def Sendrecv_replace(
         self, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG,
@@ -84,7 +91,7 @@ class PointToPoint(Probes):
             self.Sendrecv(copy, dest, sendtag, buf, source, recvtag, status)
 
     def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
-        message = self._incoming("Irecv", buf, source, tag)
+        message = self._incoming("Irecv", buf, source, tag) or self._landed_later(buf, source)
         if message is None:
             taken = self._opened(source, tag)
             if taken is not None:
@@ -96,7 +103,7 @@ class PointToPoint(Probes):
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
         recvtag: int = ANY_TAG,
     ) -> MPI.Request:  # fmt: skip
-        message = self._incoming("Isendrecv", recvbuf, source, recvtag)
+        message = self._incoming("Isendrecv", recvbuf, source, recvtag) or self._landed_later(recvbuf, source)
         if message is None:
             return self._to_mpi(super().Isendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag)
         sent = self._to_mpi(super().Isend, sendbuf, dest, sendtag)
@@ -119,6 +126,7 @@ class PointToPoint(Probes):
     def _exchange(self, op: str, decision: Decision | None, outgoing=None, incoming=None) -> None:
         """Send a message compressed, receive one of either kind, or both at once."""
         inbox, stream = self._context.inbox, self._context.next_stream()
+        messages = (outgoing and outgoing[0], incoming and incoming[1])
 
         async def body(rt):
             if incoming is not None:
@@ -127,9 +135,17 @@ class PointToPoint(Probes):
                 message, dest, tag = outgoing
                 await send_message(rt, inbox.user, message.source(0), dest, tag, stream)
 
-        self._finish(op, decision, self._runtime(decision), body)
+        self._finish(op, decision, self._runtime(decision, kind=kind_of(*messages)), body)
         if incoming is not None:
             incoming[1].finish()
+
+    def _landed_later(self, buf, source: int) -> Message | None:
+        """The buffer of a GPU that MPI cannot receive into; the progress thread brings it what arrives."""
+        if self._passes_gpu_memory or self._context is None or not self._context.multithreaded:
+            return None
+        if source == MPI.PROC_NULL or not on_gpu(buf):
+            return None
+        return parse(buf, device=True)
 
     def _receive_small(self, buf, source: int, tag: int, status: MPI.Status | None) -> None:
         """Receive what should be too small to be compressed; truncation as MPI has it where it is not."""
@@ -142,8 +158,8 @@ class PointToPoint(Probes):
             return
         status = MPI.Status() if status is None else status
         matched = self._context.inbox.user.Mprobe(source, tag, status)
-        if may_be_envelope(status) and (message := parse(buf)) is not None:
-            rt = self._runtime(None)
+        if may_be_envelope(status) and (message := parse(buf, device=True)) is not None:
+            rt = self._runtime(None, kind=kind_of(message))
             rt.run(Taken.of(matched, status).deliver(rt, message, status))
             message.finish()
         else:
@@ -153,14 +169,14 @@ class PointToPoint(Probes):
         """A copy to send from where the received message may come compressed into the same buffer."""
         if not self._understands() or self._small("Sendrecv_replace", buf):
             return None
-        message = parse(buf)
+        message = parse(buf, device=True)
         return None if message is None else message.copied()
 
     def _outgoing(self, op: str, buf, dest: int) -> tuple[Message | None, Decision | None]:
         """The message and how it is compressed; (None, None) where MPI sends it unchanged."""
         if dest == MPI.PROC_NULL or not self._understands() or self._small(op, buf):
             return None, None
-        message = parse(buf)
+        message = parse(buf, device=True)
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
@@ -179,6 +195,6 @@ class PointToPoint(Probes):
             return None
         message = None
         with suppress(ValueError):  # MPI looks at no more of a receive buffer than it needs
-            message = parse(buf)
+            message = parse(buf, device=True)
         small = message is None or message.nbytes < max(self._min_nbytes, 1)
         return None if small and opened is None else message

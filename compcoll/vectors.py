@@ -15,7 +15,10 @@ from compcoll import algorithms as alg
 from compcoll._shortcut import shortcut
 from compcoll.buffers import Message, in_place, parse
 from compcoll.engine import Engine
+from compcoll.messages import kind_of
 from compcoll.policy import Decision
+from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.host import HostWork
 
 __all__ = ["VectorCalls"]
 
@@ -36,17 +39,23 @@ class VectorCalls(Engine):
         outgoing, incoming = self._large("Alltoallv", send), self._large("Alltoallv", recv)
         if not outgoing and not incoming:
             return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
-        blocks = {p: send.source(p).copy() if copied else send.source(p) for p in outgoing}
-        targets = {p: recv.target(p) for p in incoming}
+        # This rank's own block of a GPU need not see the host.
+        kind = kind_of(send, recv)
+        own = {self._rank} if kind is CudaWork and outgoing and incoming else set()
+        if own and send.counts[self._rank] != recv.counts[self._rank]:
+            own = set()
+        blocks = {p: send.source(p).copy() if copied else send.source(p) for p in {*outgoing, *own}}
+        targets = {p: recv.target(p) for p in {*incoming, *own}}
         ranks = range(self._size)
         # A side with a message of a type that is not accelerated has none that is.
-        sends = send.masked([p not in outgoing for p in ranks]) if outgoing and not copied else sendbuf
-        recvs = recv.masked([p not in incoming for p in ranks]) if incoming else recvbuf
+        sends = send.masked([p not in blocks for p in ranks]) if outgoing and not copied else sendbuf
+        recvs = recv.masked([p not in targets for p in ranks]) if incoming else recvbuf
         self._to_mpi(super().Alltoallv, sends, recvs)
         for decision, out, into in self._grouped(outgoing, incoming):
-            sends = [blocks[p] if p in out else _NOTHING for p in ranks]
-            recvs = [targets[p] if p in into else _NOTHING for p in ranks]
-            self._among_some("Alltoallv", decision, lambda rt, s=sends, r=recvs: alg.alltoall(rt, s, r))
+            sends = [blocks[p] if p in out | own else _NOTHING for p in ranks]
+            recvs = [targets[p] if p in into | own else _NOTHING for p in ranks]
+            own = set()
+            self._among_some("Alltoallv", decision, lambda rt, s=sends, r=recvs: alg.alltoall(rt, s, r), kind)
         if incoming:
             recv.finish()
 
@@ -59,17 +68,22 @@ class VectorCalls(Engine):
         large = self._large_rooted("Gatherv", message, root)
         if message is None or not large:
             return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
+        kind = kind_of(message)
         if self._rank == root:
             targets = {p: message.target(p) for p in large}
             rest = message.masked([p not in large for p in range(self._size)])
             self._to_mpi(super().Gatherv, sendbuf, rest, root)
             for decision, _, into in self._grouped({}, large):
                 blocks = [targets[p] if p in into else _NOTHING for p in range(self._size)]
-                self._among_some("Gatherv", decision, lambda rt, b=blocks: alg.gather(rt, None, b, root))
+                self._among_some(
+                    "Gatherv", decision, lambda rt, b=blocks: alg.gather(rt, None, b, root), kind
+                )
             message.finish()
         else:
             super().Gatherv(message.masked_one(), None, root)
-            self._among_some("Gatherv", large[0], lambda rt: alg.gather(rt, message.source(0), [], root))
+            self._among_some(
+                "Gatherv", large[0], lambda rt: alg.gather(rt, message.source(0), [], root), kind
+            )
 
     @shortcut(2)
     def Scatterv(self, sendbuf, recvbuf, root: int = 0) -> None:
@@ -80,19 +94,30 @@ class VectorCalls(Engine):
         large = self._large_rooted("Scatterv", message, root)
         if message is None or not large:
             return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
+        kind = kind_of(message)
         if self._rank == root:
             rest = message.masked([p not in large for p in range(self._size)])
             self._to_mpi(super().Scatterv, rest, recvbuf, root)
             for decision, out, _ in self._grouped(large, {}):
                 blocks = [message.source(p) if p in out else _NOTHING for p in range(self._size)]
-                self._among_some("Scatterv", decision, lambda rt, b=blocks: alg.scatter(rt, b, None, root))
+                self._among_some(
+                    "Scatterv",
+                    decision,
+                    lambda rt, b=blocks: alg.scatter(rt, b, None, root),
+                    kind,
+                )
         else:
             super().Scatterv(None, message.masked_one(), root)
-            self._among_some("Scatterv", large[0], lambda rt: alg.scatter(rt, [], message.target(0), root))
+            self._among_some(
+                "Scatterv",
+                large[0],
+                lambda rt: alg.scatter(rt, [], message.target(0), root),
+                kind,
+            )
             message.finish()
 
     def _parse(self, op: str, spec, blocks: int | None, *, vector: bool) -> Message | None:
-        message = parse(spec, blocks, vector=vector) if self._context is not None else None
+        message = parse(spec, blocks, vector=vector, device=True) if self._context is not None else None
         if message is None:
             self._declined(op, "the buffers' type is not accelerated")
         return message
@@ -129,9 +154,9 @@ class VectorCalls(Engine):
         decision = self._decide_alone(op, message.dtype, nbytes)
         return {0: decision} if decision.codec is not None else {}
 
-    def _among_some(self, op: str, decision: Decision, body) -> None:
+    def _among_some(self, op: str, decision: Decision, body, kind: type[HostWork]) -> None:
         """`_execute` where other ranks do not: its tag is always the same, and messages arrive in order."""
-        self._execute(op, decision, body, tags=self._context.pairwise_tags)
+        self._execute(op, decision, body, self._context.pairwise_tags, kind)
 
     @staticmethod
     def _grouped(outgoing: dict[int, Decision], incoming: dict[int, Decision]):

@@ -19,10 +19,10 @@ async def send_block(rt, block, dest: int, tag: int = 0) -> None:
 async def send_chunks(rt, chunks: list, dest: int, tag: int = 0) -> None:
     """Encode and send chunks in order, at most `WINDOW` of them in flight."""
     in_flight: deque = deque()
-    for chunk in chunks:
+    async for frame in rt.frames(chunks):
+        in_flight.append(rt.send(frame, dest, tag))
         if len(in_flight) == WINDOW:
             await in_flight.popleft()
-        in_flight.append(rt.send(await rt.encode(chunk), dest, tag))
     for sent in in_flight:
         await sent
 

@@ -6,6 +6,7 @@ executor of the same kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,7 +19,7 @@ from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "decode", "encode"]
+__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,9 @@ class Launcher(Protocol):
     def scratch(self, nbytes: int) -> int:
         """Address of memory that is kept until all is done."""
 
+    def zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of the device."""
+
     def download(self, control: Control, nbytes: int) -> None:
         """Start to copy the first bytes back."""
 
@@ -89,6 +93,14 @@ class Batch:
     def header_address(self, i: int) -> int:
         return self.memory.address + self._starts[1] + i * HEADER.itemsize
 
+    def add_scratch(self, codec: str) -> None:
+        """Give each job the zeroed memory that its kernels need besides."""
+        sizes = [kernels.scratch_nbytes(codec, int(n)) for n in self.jobs["n"]]
+        if total := sum(sizes):
+            address = self.device.scratch(total)
+            self.device.zero(address, total)
+            self.jobs["scratch"] = address + np.cumsum([0, *sizes[:-1]], dtype=np.uint64)
+
     def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
         """Start a kernel on all of the batch's jobs of one kind."""
         grid = kernel.grid(int(jobs[size].max()), max(self.device.max_grid // self.n, 1))
@@ -100,30 +112,33 @@ class Batch:
 
 
 def encode(
-    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int], carried=0.0, checksum=True
-) -> Batch:
-    """Encode blocks of one dtype into frames at these device addresses, 16-byte aligned.
+    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int],
+    carried: float | Sequence[float] = 0.0, checksum: bool = True,
+) -> Batch:  # fmt: skip
+    """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
-    done ``results`` has each frame's payload bytes, or a status where there is no frame.
+    done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
+    absolute error of the values, or that of each block's.
     """
     batch = Batch(device, len(blocks))
     dtype = blocks[0].dtype
+    errors = np.broadcast_to(carried, len(blocks)).tolist()
     for i, (block, frame) in enumerate(zip(blocks, frames, strict=True)):
         params = codec.params(dtype, block.shape or (1,))
-        header = header_bytes(codec.name, dtype, block.shape, params, carried, checksum)
+        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum)
         batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
         payload = frame + HEADER_NBYTES
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
         n = kernels.units(codec.name, block.reals, block.nbytes)
         batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
-        batch.jobs[i]["params"] = params
+        batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
-        if extra := kernels.scratch_nbytes(codec.name, n):
-            batch.jobs[i]["scratch"] = device.scratch(extra)
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    batch.add_scratch(codec.name)
     device.upload(batch.memory)
-    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape or (1,))):
+    shape = blocks[0].shape
+    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, shape or (1,)), len(shape)):
         batch.launch(kernel, batch.jobs, 2)
     if checksum:
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
@@ -146,18 +161,78 @@ def decode(
         job = batch.jobs[i]
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
-        job["nbytes"], job["params"] = info.payload_nbytes, info.params
-        if extra := kernels.scratch_nbytes(info.codec, n):
-            job["scratch"] = device.scratch(extra)
+        job["nbytes"] = info.payload_nbytes
+        job["params"] = kernels.job_params(info.codec, info.dtype, info.shape, info.params)
         if info.checksum is not None:
             batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
+    batch.add_scratch(first.codec)
     device.upload(batch.memory)
     if any(info.checksum is not None for info in infos):
         batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
-    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding):
+    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding, len(first.shape)):
         batch.launch(kernel, batch.jobs, 2)
     batch.finish()
     return batch
+
+
+def add(
+    device: Launcher,
+    infos: Sequence[tuple[FrameInfo, FrameInfo]],
+    payloads: Sequence[tuple[int, int]],
+    frames: Sequence[int],
+) -> tuple[Batch, Batch]:
+    """Form the frames of sums of two frames each, all of one codec, dtype and parameters; see `encode`.
+
+    Returns
+    -------
+    sums : Batch
+        The sizes of the new frames, or a status: ``TOO_LARGE`` where they have to be decoded.
+    terms : Batch
+        For `problem`, the first terms and then the second ones.
+    """
+    n, first = len(infos), infos[0][0]
+    width = 2 if first.dtype.kind == "c" else 1
+    terms, sums = Batch(device, 2 * n), Batch(device, n)
+    jobs = terms.memory.address + terms._starts[2]
+    for i, pair in enumerate(infos):
+        reals = pair[0].size * width
+        for k, info in zip((i, n + i), pair, strict=True):
+            payload = payloads[i][k >= n]
+            terms.jobs[k]["src"], terms.jobs[k]["n"] = payload, reals
+            terms.jobs[k]["nbytes"], terms.jobs[k]["params"] = info.payload_nbytes, info.params
+            if info.checksum is not None:
+                terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
+        _sum_job(sums, i, pair, frames[i], (jobs + i * JOB.itemsize, jobs + (n + i) * JOB.itemsize))
+        sums.jobs[i]["n"] = reals
+    for batch in (terms, sums):
+        batch.add_scratch(first.codec)
+        device.upload(batch.memory)
+    if any(info.checksum is not None for pair in infos for info in pair):
+        terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
+    for_terms, for_sums = kernels.adders(first.codec, first.dtype)
+    for kernel in for_terms:
+        terms.launch(kernel, terms.jobs, 2)
+    for kernel in for_sums:
+        sums.launch(kernel, sums.jobs, 2)
+    if first.checksum is not None:
+        sums.launch(kernels.CHECKSUM, sums.sums, 3, "nbytes")
+    sums.launch(kernels.SEAL, sums.seals, 4)
+    terms.finish()
+    sums.finish()
+    return sums, terms
+
+
+def _sum_job(
+    sums: Batch, i: int, pair: tuple[FrameInfo, FrameInfo], frame: int, terms: tuple[int, int]
+) -> None:
+    a, b = pair
+    header = header_bytes(a.codec, a.dtype, a.shape, a.params, a.bound + b.bound, a.checksum is not None)
+    sums.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
+    payload = frame + HEADER_NBYTES
+    sums.jobs[i]["src"], sums.jobs[i]["dst"], sums.jobs[i]["nbytes"] = terms[0], payload, a.nbytes
+    sums.jobs[i]["params"] = a.params[0], terms[1]
+    sums.sums[i]["src"], sums.sums[i]["nbytes"] = payload, a.nbytes
+    sums.seals[i]["src"], sums.seals[i]["dst"] = sums.header_address(i), frame
 
 
 def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, int]) -> int:
@@ -169,13 +244,17 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
         least, most = (12, 256) if real == 8 else (9, 128)
         return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1
     block = p0 & 0xFFFFFFFF
-    if codec in ("szp", "mpc") or block not in (32, 64, 128, 256) or p0 >> 33:
+    if codec in ("szp", "mpc", "float") or block not in (32, 64, 128, 256) or p0 >> 33:
         return -1
     return _ceil(reals, block) * max(real, 4) + (_ceil(reals, 2) if codec == "int4" else reals)
 
 
 def size_is_sound(info: FrameInfo) -> bool:
     """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    if info.codec == "zfp" and len(info.shape) > 1:
+        return _blocks_are_sound(info)
+    if info.codec == "float":
+        return info.params == (1, 0)
     if info.codec not in ("szp", "mpc"):
         return info.payload_nbytes == payload_nbytes(info.codec, info.dtype, info.size, info.params)
     # Their kernels look at the rest themselves.
@@ -187,6 +266,16 @@ def size_is_sound(info: FrameInfo) -> bool:
         if not 1 <= info.params[0] <= 32 or info.params[1]:
             return False
     return info.payload_nbytes >= head and info.nbytes < kernels.LIMIT
+
+
+def _blocks_are_sound(info: FrameInfo) -> bool:
+    """`size_is_sound` for zfp in 2 and 3 dimensions; its kernels count values in 32 bits."""
+    shape = (*info.shape[:-1], info.shape[-1] * (2 if info.dtype.kind == "c" else 1))
+    bits, unused = info.params
+    word, header = (64, 12) if dtypes.real_dtype(info.dtype).itemsize == 8 else (32, 9)
+    if not header <= bits <= word * 4 ** len(shape) or unused or math.prod(shape) >= kernels.LIMIT:
+        return False
+    return info.payload_nbytes == 8 * _ceil(math.prod(_ceil(n, 4) for n in shape) * bits, 64)
 
 
 def _ceil(n: int, parts: int) -> int:

@@ -1,19 +1,21 @@
 """NVIDIA GPUs through CuPy: memory, streams, pinned host memory, and the kernels of csrc/cuda.
 
 Nothing here synchronises a whole device. A `Queue` is a stream for one piece of work: it starts after what
-the caller has put into its current streams, and whoever needs its results asks it whether it is done.
+the caller has put into its current streams, and whoever needs its results asks
+an event whether they are there.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from compcoll import arrays, dtypes
-from compcoll.devices.kernels import CTA, Kernel
+from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.nvrtc import OPTIONS, source
 
@@ -53,6 +55,9 @@ class Device:
         self.cupy, self.index = cupy, index
         self._runtime = cupy.cuda.runtime
         self._streams: list[Any] = []
+        with cupy.cuda.Device(index):
+            # Nothing runs on it: it names a part of CuPy's pool for memory that nobody uses any more.
+            self._private = cupy.cuda.Stream(non_blocking=True)
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
         properties = self._runtime.getDeviceProperties(index)
@@ -65,18 +70,35 @@ class Device:
         return Device(index)
 
     def empty(self, nbytes: int) -> DeviceArray:
-        """Memory with undefined contents, at a multiple of 512 bytes; of no stream in particular."""
-        with self.cupy.cuda.Device(self.index), self.cupy.cuda.Stream.null:
-            memory = self.cupy.cuda.alloc(max(nbytes, 1))
+        """Memory for the caller, contents undefined, allocated in the order of CuPy's current stream."""
+        with self.cupy.cuda.Device(self.index):
+            return self._allocate(nbytes)
+
+    def scratch(self, nbytes: int) -> DeviceArray:
+        """Memory of no stream: whoever lets go of it has waited for all that was done with it."""
+        with self.cupy.cuda.Device(self.index), self._private:
+            return self._allocate(nbytes)
+
+    def _allocate(self, nbytes: int) -> DeviceArray:
+        memory = self.cupy.cuda.alloc(max(nbytes, 1))  # a multiple of 512 bytes
         return DeviceArray(self, memory.ptr, np.uint8, nbytes, memory)
 
     def host(self, nbytes: int) -> np.ndarray:
         """Pinned host memory, uint8."""
         return pinned(nbytes)
 
-    def queue(self) -> Queue:
-        """A stream that begins after all that the caller has started so far."""
-        return Queue(self)
+    def queue(self, after: Sequence[Any] | None = None) -> Queue:
+        """A stream that begins after these events; else after all that the caller has started so far."""
+        return Queue(self, self.mark() if after is None else after)
+
+    def mark(self) -> list[Any]:
+        """Events behind what the caller, on this thread, has put into its current streams."""
+        events = []
+        with self.cupy.cuda.Device(self.index):
+            for handle in self.current_streams():
+                events.append(self.cupy.cuda.Event(disable_timing=True))
+                self._runtime.eventRecord(events[-1].ptr, handle)
+        return events
 
     def function(self, kernel: Kernel) -> Any:
         """A kernel, compiled when it is first needed."""
@@ -88,8 +110,8 @@ class Device:
         return self._functions[kernel.name]
 
     def current_streams(self) -> set[int]:
-        """CuPy's current stream, torch's, and the default one, in whose order `empty` allocates."""
-        handles = {self.cupy.cuda.get_current_stream().ptr, self.cupy.cuda.Stream.null.ptr}
+        """CuPy's current stream, in whose order `empty` allocates, and torch's."""
+        handles = {self.cupy.cuda.get_current_stream().ptr}
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             handles.add(torch.cuda.current_stream(self.index).cuda_stream)
@@ -110,32 +132,32 @@ class Queue:
     `compcoll.devices.batch.Launcher`.
     """
 
-    def __init__(self, device: Device):
+    def __init__(self, device: Device, after: Sequence[Any]):
         self.device, self.max_grid = device, device.max_grid
         cupy = device.cupy
         with cupy.cuda.Device(device.index):
-            before = []
-            for handle in device.current_streams():
-                before.append(cupy.cuda.Event(disable_timing=True))
-                device._runtime.eventRecord(before[-1].ptr, handle)
             try:
                 self.stream = device._streams.pop()
             except IndexError:
                 self.stream = cupy.cuda.Stream(non_blocking=True)
-            for event in before:
-                self.stream.wait_event(event)
         self._keep: list[Any] = []
-        self._last: Any = None
+        self.after(after)
 
     def __enter__(self) -> Queue:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.wait()
         self.close()
 
+    def after(self, events: Sequence[Any]) -> None:
+        """What is put into the queue from here on comes after these events, of any device."""
+        for event in events:
+            self.stream.wait_event(event)
+
     def close(self) -> None:
-        """Give back the stream, on which everything is done."""
+        """Give back the stream and the memory, when everything is done."""
+        if not self.stream.done:
+            self.wait()
         self._keep.clear()
         self.device._streams.append(self.stream)
 
@@ -179,13 +201,14 @@ class Queue:
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
         with self.device.cupy.cuda.Device(self.device.index), self.stream:
-            self.device.function(kernel)(grid, (CTA,), (np.uint64(jobs),))
+            self.device.function(kernel)(grid, (kernel.threads,), (np.uint64(jobs),))
 
-    def done(self) -> bool:
-        """Whether all that was put into the queue before the first call of this is done."""
-        if self._last is None:
-            self._last = self.stream.record()
-        return self._last.done
+    def event(self) -> Any:
+        """An event behind all that is in the queue; its ``done`` tells whether that is so."""
+        with self.device.cupy.cuda.Device(self.device.index):
+            event = self.device.cupy.cuda.Event(disable_timing=True)
+            event.record(self.stream)
+        return event
 
     def wait(self) -> None:
         self.stream.synchronize()

@@ -20,6 +20,7 @@ __all__ = [
     "RESULT",
     "SOURCES",
     "Kernel",
+    "adders",
     "all_kernels",
     "decoders",
     "encoders",
@@ -42,7 +43,7 @@ RESULT = np.dtype([
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "blockscale", "szp", "mpc")
+SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -50,6 +51,8 @@ LIMIT = 1 << 32
 #: Block sizes that have an encoder of their own.
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
+#: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
+_TILES = {"mpc": 1 << 14, "szp": 64, "float": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,14 @@ class Kernel:
     name : str
     per_cta : int
         Values (for ``checksum`` bytes) that a block of threads handles in one go; 0: one thread does all.
+    threads : int
+        Of a block.
     """
 
     module: str
     name: str
     per_cta: int
+    threads: int = CTA
 
     def grid(self, size: int, most: int) -> int:
         """Blocks of threads for a job of ``size``, at most ``most``: they go on in strides."""
@@ -81,14 +87,13 @@ SEAL = Kernel("frame", "seal", 0)
 def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
     if codec == "mpc":
-        return dtype in dtypes.CODES and not adding
-    return dtype in dtypes.FLOATS and (codec in (*_SCALED, "szp") or (codec == "zfp" and ndim <= 1))
+        return dtype in dtypes.CODES
+    return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp", "float")
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
-    """Whether a device has kernels that encode this; a relative bound of szp takes the CPU."""
-    relative = codec == "szp" and params[1]
-    return fits(codec, dtype, len(shape)) and not relative and math.prod(shape) * dtype.itemsize < LIMIT
+    """Whether a device has kernels that encode this."""
+    return fits(codec, dtype, len(shape)) and math.prod(shape) * dtype.itemsize < LIMIT
 
 
 def units(codec: str, reals: int, nbytes: int) -> int:
@@ -97,15 +102,29 @@ def units(codec: str, reals: int, nbytes: int) -> int:
 
 
 def scratch_nbytes(codec: str, n: int) -> int:
-    """Bytes that a job of so many units needs besides."""
-    return 4 * -(-n // (32 if codec == "szp" else 4096)) if codec in ("szp", "mpc") else 0
+    """Zeroed bytes that a job of so many units needs besides: a counter and a word for each tile."""
+    tile = _TILES.get(codec, 0)
+    return 8 + 8 * -(-n // tile) if tile else 0
 
 
-def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kernel]:
+def job_params(
+    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]
+) -> tuple[int, int]:
+    """The words of a job: those of the header, and for zfp in 2 and 3 dimensions the two fastest extents."""
+    if codec != "zfp" or len(shape) < 2:
+        return params
+    return params[0], shape[-1] * (2 if dtype.kind == "c" else 1) | shape[-2] << 32
+
+
+def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
     if codec == "mpc":
-        return _mpc(dtype, ("measure", "scan", "write", "finish"))
+        return [_mpc("encode", dtype)]
     kind = _TYPES[dtypes.code_of(dtype)]
+    if codec == "zfp" and ndim > 1:
+        names = [f"encode_{ndim}d_{kind}", f"finish_{ndim}d_{kind}"]
+        shares = [f"clear_{ndim}d"] if params[0] % 32 else []
+        return [_zfp_blocks(name, kind, ndim) for name in shares + names]
     if codec == "zfp":
         exact = (kind, params[0]) in _EXACT
         words = f"{params[0]}bit" if exact else _words(kind, params[0])
@@ -113,26 +132,46 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int]) -> list[Kerne
             Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
             Kernel("zfp", f"zfp_finish_{kind}", 0),
         ]
+    if codec == "float":
+        return [_float("encode", kind)]
     if codec == "szp":
-        names = (f"measure_{kind}", "scan", f"write_{kind}", "finish")
-        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+        names = [f"measure_{kind}", "scan", f"write_{kind}", "finish"]
+        found = [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+        if params[1]:  # a relative bound
+            range_, settle = f"szp_range_{kind}", f"szp_settle_{kind}"
+            found = [Kernel("szp", range_, 16 * CTA), Kernel("szp", settle, 0), *found]
+        return found
     return [
         Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
         Kernel("blockscale", f"{codec}_finish_{kind}", 0),
     ]
 
 
-def decoders(codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool) -> list[Kernel]:
+def decoders(
+    codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool, ndim: int = 1
+) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
     if codec == "mpc":
-        return _mpc(dtype, ("sizes", "scan", "decode"))
+        return [_mpc("decode_add" if adding else "decode", dtype)]
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
+    if codec == "zfp" and ndim > 1:
+        return [_zfp_blocks(f"{verb}_{ndim}d_{kind}", kind, ndim)]
     if codec == "zfp":
         return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+    if codec == "float":
+        return [_float(verb, kind)]
     if codec == "szp":
         names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
         return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
     return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
+
+
+def adders(codec: str, dtype: np.dtype) -> tuple[list[Kernel], list[Kernel]]:
+    """The kernels that add two frames of szp: those for each term, then those for the sum."""
+    kind = _TYPES[dtypes.code_of(dtype)]
+    terms = decoders(codec, dtype, (1, 0), False)[:2]
+    parts = (f"measure_{kind}", CTA), ("scan", 0), (f"write_{kind}", CTA), (f"finish_{kind}", 0)
+    return terms, [Kernel("szp", f"szp_sum_{name}", size) for name, size in parts]
 
 
 def all_kernels() -> list[Kernel]:
@@ -141,20 +180,38 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        found.update(dict.fromkeys(encoders("mpc", dtype, (1, 0)) + decoders("mpc", dtype, (1, 0), False)))
-        uses = [("zfp", (maxbits, 0)) for maxbits in sizes] + [(name, (64, 0)) for name in (*_SCALED, "szp")]
+        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders("szp", dtype)[1]))
+        uses = [("zfp", (maxbits, 0)) for maxbits in sizes]
+        uses += [(name, (64, 0)) for name in (*_SCALED, "szp", "float")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
+        for ndim in (2, 3):
+            kernels = encoders("zfp", dtype, (9, 0), ndim)
+            kernels += [k for adding in (False, True) for k in decoders("zfp", dtype, (9, 0), adding, ndim)]
+            found.update(dict.fromkeys(kernels))
+    for dtype in dtypes.CODES:
+        found.update(dict.fromkeys(_mpc(verb, dtype) for verb in ("encode", "decode", "decode_add")))
     return list(found)
 
 
-def _mpc(dtype: np.dtype, names: tuple[str, ...]) -> list[Kernel]:
+def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
+    """A thread has a block; where those of 128 threads do not fit into shared memory, half of them do."""
+    threads = CTA // 2 if (kind, ndim) == ("f64", 3) else CTA
+    values = 0 if name.startswith("finish") else threads * 4**ndim
+    return Kernel("zfp_blocks", f"zfp_{name}", values)
+
+
+def _float(verb: str, kind: str) -> Kernel:
+    values = 1 << (12 if kind == "f64" else 13 if kind == "f32" else 14)
+    return Kernel("float", f"float_{verb}_{kind}", values, 256)
+
+
+def _mpc(verb: str, dtype: np.dtype) -> Kernel:
     bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
-    return [
-        Kernel("mpc", f"mpc_{name}_{bits}", 0 if name in ("scan", "finish") else 128 * bits) for name in names
-    ]
+    kind = _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
+    return Kernel("mpc", f"mpc_{verb}_{kind if verb == 'decode_add' else bits}", 512 * bits)
 
 
 def _words(kind: str, maxbits: int) -> int:

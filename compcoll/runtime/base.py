@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterable
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable
 from typing import Any
 
 __all__ = ["Future", "Runtime", "Task"]
@@ -108,6 +108,11 @@ class Runtime(ABC):
         """
 
     # -- around them
+
+    async def frames(self, chunks: list) -> AsyncIterator:
+        """The frames of chunks, in their order."""
+        for chunk in chunks:
+            yield await self.encode(chunk)
 
     @abstractmethod
     async def add(self, frame, other, like):

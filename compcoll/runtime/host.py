@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,13 @@ __all__ = ["Frame", "HostWork"]
 class Frame:
     """A frame in scratch memory; one without ``info`` is poisoned: something it depends on failed.
 
+    ``data`` is a uint8 array, or memory of a device.
     ``settled``: its values stand already where encoding was asked to put them.
     """
 
     __slots__ = ("data", "info", "settled")
 
-    def __init__(self, data: np.ndarray, info: frames.FrameInfo | None, settled: bool = False):
+    def __init__(self, data: Any, info: frames.FrameInfo | None, settled: bool = False):
         self.data, self.info, self.settled = data, info, settled
 
     @property

@@ -16,7 +16,6 @@ from mpi4py import MPI
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.base import Future, Runtime
-from compcoll.runtime.cuda import CudaWork, Pending
 from compcoll.runtime.host import POISON, Frame, HostWork
 
 __all__ = ["MPIRuntime"]
@@ -233,16 +232,8 @@ class MPIRuntime(Runtime):
             arrived(status)
 
     async def _work(self, stage: str, function: Callable, *args):
-        """Call a function in a thread, or here and now where no core is free; None where it failed.
-
-        What it leaves to a device is waited for, and nothing else held up meanwhile.
-        """
+        """Call a function in a thread, or here and now where no core is free; None where it failed."""
         future = Future()
-        if isinstance(self.work, CudaWork):
-            result = self._guarded(stage, function, args)
-            if isinstance(result, Pending):
-                result = (await self.until(lambda: self._polled(stage, result)))[0]
-            return result
         if self.threads is None:
             self._finished.append((future, self._guarded(stage, function, args)))
         else:
@@ -250,14 +241,6 @@ class MPIRuntime(Runtime):
             job.add_done_callback(lambda job: self._finished.append((future, job.result())))
         self._in_threads += 1
         return await future
-
-    def _polled(self, stage: str, pending: Pending) -> tuple[Any] | None:
-        """The result of what a device does, (None,) where it failed."""
-        try:
-            return pending.poll()
-        except Exception as error:
-            self.fail(error)
-            return (None,)
 
     def _guarded(self, stage: str, function: Callable, args: tuple):
         start = perf_counter()

@@ -6,7 +6,11 @@
 #include "../abi.h"
 #include "../arithmetic.h"
 
-#define CC_CTA 128  // threads of a block
+#if defined(__CUDACC_RTC__)  // a variable of the block; executor.h has the other one
+#define CC_SHARED(type, name) __shared__ type name
+#endif
+
+#define CC_CTA 128  // threads of a block, where a kernel does not say otherwise
 #define CC_WARPS (CC_CTA / 32)
 
 namespace compcoll {
@@ -30,7 +34,7 @@ struct Job {
   uint64_t nbytes;     // decoding: the payload's; encoding: the most that it may have
   uint64_t params[2];  // the words of the frame header
   Result* result;
-  uint32_t* scratch;   // of those kernels that say so
+  uint32_t* scratch;   // of those kernels that say so, zeroed
 };
 
 // Bytes that an encoder may write behind job.nbytes; compcoll/codecs/base.py has the same.
@@ -53,7 +57,8 @@ CC_HD W warp_max(W v) {
   return v;
 }
 
-CC_HD uint32_t warp_sum(uint32_t v) {
+template <class W>
+CC_HD W warp_sum(W v) {
   for (int s = 16; s; s /= 2) v += __shfl_xor_sync(full_warp, v, s);
   return v;
 }
@@ -101,11 +106,14 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
 }  // namespace CC_LEVEL
 }  // namespace compcoll
 
-// A kernel of this name that gives its job to a function. With 8 blocks on a multiprocessor asked for, the
-// compiler takes up to 64 registers; left to itself it spills in order to fit 16.
-#define CC_KERNEL(name, ...)                                                                             \
-  extern "C" __global__ void __launch_bounds__(CC_CTA, 8) name(const compcoll::CC_LEVEL::cuda::Job* jobs) { \
-    using namespace compcoll::CC_LEVEL::cuda;                                                            \
-    const Job job = jobs[blockIdx.y];                                                                    \
-    __VA_ARGS__(job);                                                                                    \
+// A kernel of this name that gives its job to a function: blocks of so many threads, of which a multiprocessor
+// shall hold so many.
+#define CC_KERNEL_OF(threads, resident, name, ...)                              \
+  extern "C" __global__ void __launch_bounds__(threads, resident) name(         \
+      const compcoll::CC_LEVEL::cuda::Job* jobs) {                              \
+    using namespace compcoll::CC_LEVEL::cuda;                                   \
+    const Job job = jobs[blockIdx.y];                                           \
+    __VA_ARGS__(job);                                                           \
   }
+// With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit 16.
+#define CC_KERNEL(name, ...) CC_KERNEL_OF(CC_CTA, 8, name, __VA_ARGS__)

@@ -1,12 +1,16 @@
 #include "mpc.cuh"
 
-#define CC_WORD(bits, W)                        \
-  CC_KERNEL(mpc_measure_##bits, mpc_measure<W>) \
-  CC_KERNEL(mpc_scan_##bits, mpc_scan<W>)       \
-  CC_KERNEL(mpc_write_##bits, mpc_write<W>)     \
-  CC_KERNEL(mpc_finish_##bits, mpc_finish<W>)   \
-  CC_KERNEL(mpc_sizes_##bits, mpc_sizes<W>)     \
-  CC_KERNEL(mpc_decode_##bits, mpc_decode<W>)
-CC_WORD(32, uint32_t)
-CC_WORD(64, uint64_t)
-#undef CC_WORD
+CC_KERNEL(mpc_encode_32, mpc_encode<uint32_t>)
+CC_KERNEL(mpc_encode_64, mpc_encode<uint64_t>)
+CC_KERNEL(mpc_decode_32, mpc_decode<uint32_t, MpcStore>)
+CC_KERNEL(mpc_decode_64, mpc_decode<uint64_t, MpcStore>)
+#define CC_ADD(type, W, T) CC_KERNEL(mpc_decode_add_##type, mpc_decode<W, MpcAdd<T>>)
+CC_ADD(i8, uint32_t, MpcInt<uint8_t>)
+CC_ADD(i16, uint32_t, MpcInt<uint16_t>)
+CC_ADD(i32, uint32_t, MpcInt<uint32_t>)
+CC_ADD(i64, uint64_t, MpcInt<uint64_t>)
+CC_ADD(f16, uint32_t, F16)
+CC_ADD(bf16, uint32_t, BF16)
+CC_ADD(f32, uint32_t, F32)
+CC_ADD(f64, uint64_t, F64)
+#undef CC_ADD

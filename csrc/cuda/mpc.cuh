@@ -1,7 +1,8 @@
-// MPC on the GPU: a warp takes a block of 1024 words, 32 words at a time. A ballot transposes bits, and tells
-// which words are not zero. Sizes are found first, then summed up, then the blocks written or read.
+// MPC on the GPU, in one pass: a warp takes a block of 1024 words, 32 words at a time, and the blocks of all
+// warps of a block of threads are one tile of the look-back.
 #pragma once
 #include "../mpc.h"
+#include "real.cuh"
 #include "scan.cuh"
 
 namespace compcoll {
@@ -12,22 +13,53 @@ namespace cuda {
 template <class W>
 struct MpcLayout {
   static constexpr uint32_t width = sizeof(W), bits = 8 * width, rows = bits / 32;
-  uint64_t words, blocks, maps, fixed;  // `fixed`: bytes in front of the words that are not zero
+  static constexpr uint32_t max_groups = mpc::block_words / bits;
+  uint64_t words, blocks, tiles, fixed;  // `fixed`: bytes in front of the words that are not zero
   uint32_t dim;
 
   CC_HD explicit MpcLayout(const Job& job) {
     words = (job.n + width - 1) / width;
     blocks = (words + mpc::block_words - 1) / mpc::block_words;
-    maps = (words + bits - 1) / bits;
-    fixed = mpc::header_nbytes + maps * width;
+    tiles = (blocks + CC_WARPS - 1) / CC_WARPS;
+    fixed = mpc::header_nbytes + (words + bits - 1) / bits * width;
     dim = uint32_t(job.params[0]);
   }
   // Groups of `bits` words that a block has data in.
   CC_HD uint32_t groups(uint64_t block) const {
-    const uint64_t left = maps - block * (mpc::block_words / bits);
-    return left < mpc::block_words / bits ? uint32_t(left) : mpc::block_words / bits;
+    const uint64_t before = block * max_groups, all = (words + bits - 1) / bits;
+    return all <= before ? 0 : all - before < max_groups ? uint32_t(all - before) : max_groups;
   }
 };
+
+template <class W>
+struct MpcTile {
+  W words[CC_WARPS][mpc::block_words + 1];  // of each warp's block, those that are not zero
+  uint32_t count[CC_WARPS];
+  uint64_t begin, drawn;
+};
+
+struct MpcSizes {
+  uint32_t count[CC_WARPS];
+  uint64_t begin, drawn;
+};
+
+// Where this warp's block begins, in words, when each warp of tile t has so many. All threads call this.
+template <class Tile>
+CC_HD uint64_t mpc_begin(const Job& job, uint64_t t, uint32_t count, Tile& tile) {
+  const uint32_t warp = threadIdx.x / 32;
+  if (lane_id() == 0) tile.count[warp] = count;
+  __syncthreads();
+  if (warp == 0) {
+    uint64_t size = 0;
+    for (uint32_t w = 0; w < CC_WARPS; w++) size += tile.count[w];
+    const uint64_t begin = look_back(job, t, size);
+    if (lane_id() == 0) tile.begin = begin;
+  }
+  __syncthreads();
+  uint64_t begin = tile.begin;
+  for (uint32_t w = 0; w < warp; w++) begin += tile.count[w];
+  return begin;
+}
 
 // Word i of the array at any address, zero-padded.
 template <class W>
@@ -40,122 +72,95 @@ CC_HD W mpc_load(const Job& job, uint64_t i) {
   return word;
 }
 
+// A matrix of which each lane has a row, or two that are 32 apart.
 template <class W>
-CC_HD W ballot_word(const bool* predicate) {  // of W's bits lanes, 32 at a time
-  W word = 0;
-  for (uint32_t r = 0; r < MpcLayout<W>::rows; r++)
-    word |= W(__ballot_sync(full_warp, predicate[r])) << (32 * r);
-  return word;
-}
-
-// Stages 1 to 3 of group g: word[r] is the one of row r in this lane. `last` is the one before, and becomes
-// the last one, in all lanes.
-template <class W>
-CC_HD void mpc_forward(const Job& job, const MpcLayout<W>& layout, uint64_t b, uint32_t g, W& last, W* word) {
-  using M = MpcLayout<W>;
-  const uint32_t lane = lane_id();
-  W in[M::rows], plane[M::rows];
-  for (uint32_t r = 0; r < M::rows; r++) {
-    const uint32_t j = g * M::bits + 32 * r + lane;
-    const uint64_t i = b * mpc::block_words + j;
-    in[r] =
-        mpc_load<W>(job, i) - (j >= layout.dim && i < layout.words ? mpc_load<W>(job, i - layout.dim) : 0);
-    plane[r] = 0;
-  }
-#pragma unroll 4  // all of them would not fit into the registers
-  for (uint32_t k = 0; k < M::bits; k++) {
-    bool set[M::rows];
-    for (uint32_t r = 0; r < M::rows; r++) set[r] = in[r] >> k & 1;
-    const W own = ballot_word<W>(set);
-    for (uint32_t r = 0; r < M::rows; r++) plane[r] = k == 32 * r + lane ? own : plane[r];
-  }
-  for (uint32_t r = 0; r < M::rows; r++) {
-    const W below = __shfl_up_sync(full_warp, plane[r], 1);
-    word[r] = plane[r] - (lane ? below : last);
-    last = __shfl_sync(full_warp, plane[r], 31);
+CC_HD void mpc_transpose(W* word) {
+  constexpr uint32_t rows = MpcLayout<W>::rows;
+  if constexpr (rows == 2) mpc::exchange<W>(word[0], word[1], 32);
+#pragma unroll
+  for (uint32_t j = 16; j; j /= 2) {
+    const W low = mpc::low_half<W>(j);
+    for (uint32_t r = 0; r < rows; r++) {
+      const W other = __shfl_xor_sync(full_warp, word[r], int(j));
+      word[r] = lane_id() & j ? (word[r] & ~low) | (other >> j & low) : (word[r] & low) | (other & low) << j;
+    }
   }
 }
 
-// Calls put(map, word) for each group, and returns the word that no bit stands for.
-template <class W, class Put>
-CC_HD W mpc_groups(const Job& job, const MpcLayout<W>& layout, uint64_t b, Put put) {
-  using M = MpcLayout<W>;
-  W last = 0, word[M::rows];
-  const uint32_t groups = layout.groups(b);
-  for (uint32_t g = 0; g < groups; g++) {
-    mpc_forward(job, layout, b, g, last, word);
-    bool some[M::rows];
-    for (uint32_t r = 0; r < M::rows; r++) some[r] = word[r] != 0;
-    put(g, ballot_word<W>(some), word);
-  }
-  return groups < mpc::block_words / M::bits ? W(0 - last) : W(0);
-}
-
-// How many bits below a lane's place in row r of a map are set, and in all of it.
+// How many bits of a map stand below this lane's in row r.
 template <class W>
 CC_HD uint32_t count_below(W map, uint32_t r) {
   return uint32_t(__popcll(map & ((W(1) << (32 * r + lane_id())) - 1)));
 }
 
+// A block's words that are not zero, and lane g's map of group g. Returns how many words there are.
 template <class W>
-CC_HD void mpc_measure(const Job& job) {
+CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b, W* out, W& own_map) {
   using M = MpcLayout<W>;
+  constexpr uint32_t ahead = 4 / M::rows;  // groups of which the loads are on their way together
+  const uint32_t lane = lane_id(), groups = layout.groups(b);
+  W before = 0, last = 0;  // the row before: of the array in all lanes, after stage 2 the last word only
+  uint32_t count = 0;
+  for (uint32_t first = 0; first < groups; first += ahead) {
+    W in[ahead][M::rows];
+    const uint64_t i = b * mpc::block_words + first * M::bits + lane;
+    for (uint32_t k = 0; k < ahead; k++)
+      for (uint32_t r = 0; r < M::rows; r++) in[k][r] = mpc_load<W>(job, i + k * M::bits + 32 * r);
+#pragma unroll
+    for (uint32_t k = 0; k < ahead; k++) {
+      if (first + k >= groups) break;
+      W word[M::rows], map = 0;
+      for (uint32_t r = 0; r < M::rows; r++) {
+        const W given = lane + layout.dim < 32 ? in[k][r] : before;
+        const W from = __shfl_sync(full_warp, given, int(lane - layout.dim));
+        word[r] = in[k][r] - (i + k * M::bits + 32 * r < layout.words ? from : 0);
+        before = in[k][r];
+      }
+      mpc_transpose(word);
+      for (uint32_t r = 0; r < M::rows; r++) {
+        const W below = __shfl_up_sync(full_warp, word[r], 1), top = __shfl_sync(full_warp, word[r], 31);
+        word[r] -= lane ? below : last;
+        last = top;
+        map |= W(__ballot_sync(full_warp, word[r] != 0)) << (32 * r);
+      }
+      for (uint32_t r = 0; r < M::rows; r++)
+        if (word[r]) out[count + count_below(map, r)] = word[r];
+      count += uint32_t(__popcll(map));
+      own_map = lane == first + k ? map : own_map;
+    }
+  }
+  if (groups && groups < M::max_groups && last) {  // the word that no bit stands for
+    if (lane == 0) out[count] = 0 - last;
+    count++;
+  }
+  return count;
+}
+
+template <class W>
+CC_HD void mpc_encode(const Job& job) {
+  using M = MpcLayout<W>;
+  CC_SHARED(MpcTile<W>, tile);
   const M layout(job);
-  if (layout.fixed > job.nbytes) return;
-  if (thread_id() == 0) {
-    const uint64_t header = mpc::header(W(), layout.words, layout.dim);
-    reinterpret_cast<uint64_t*>(job.dst)[0] = header;
+  const uint32_t lane = lane_id(), warp = threadIdx.x / 32;
+  if (layout.tiles && layout.fixed > job.nbytes) {
+    if (thread_id() == 0) job.result->nbytes = TOO_LARGE;
+    return;
   }
   auto maps = reinterpret_cast<W*>(job.dst + mpc::header_nbytes);
-  for (uint64_t b = warp_id(); b < layout.blocks; b += warp_count()) {
-    uint32_t count = 0;
-    const W unmapped = mpc_groups(job, layout, b, [&](uint32_t g, W map, const W*) {
-      if (lane_id() == 0) maps[b * (mpc::block_words / M::bits) + g] = map;
-      count += uint32_t(__popcll(map));
-    });
-    if (lane_id() == 0) job.scratch[b] = (count + (unmapped != 0)) * M::width;
-  }
-}
-
-template <class W>
-CC_HD void mpc_scan(const Job& job) {
-  scan_sizes(job, MpcLayout<W>(job).blocks);
-}
-
-template <class W>
-CC_HD void mpc_write(const Job& job) {
-  using M = MpcLayout<W>;
-  const M layout(job);
-  if (layout.fixed + job.result->extent[0] > job.nbytes) return;
-  for (uint64_t b = warp_id(); b < layout.blocks; b += warp_count()) {
-    auto out = reinterpret_cast<W*>(job.dst + layout.fixed + job.scratch[b]);
-    const W unmapped = mpc_groups(job, layout, b, [&](uint32_t, W map, const W* word) {
-      for (uint32_t r = 0; r < M::rows; r++)
-        if (word[r]) out[count_below(map, r)] = word[r];
-      out += __popcll(map);
-    });
-    if (lane_id() == 0 && unmapped) *out = unmapped;
-  }
-}
-
-template <class W>
-CC_HD void mpc_finish(const Job& job) {
-  if (thread_id()) return;
-  const uint64_t nbytes = MpcLayout<W>(job).fixed + job.result->extent[0];
-  job.result->nbytes = nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
-}
-
-// What the bitmap of a payload says of the blocks' sizes.
-template <class W>
-CC_HD void mpc_sizes(const Job& job) {
-  using M = MpcLayout<W>;
-  const M layout(job);
-  auto maps = reinterpret_cast<const W*>(job.src + mpc::header_nbytes);
-  for (uint64_t b = thread_id(); b < layout.blocks; b += thread_count()) {
-    uint32_t count = 0;
-    for (uint32_t g = 0; g < layout.groups(b); g++)
-      count += uint32_t(__popcll(maps[b * (mpc::block_words / M::bits) + g]));
-    job.scratch[b] = count * M::width;
+  for (uint64_t t; (t = draw_tile(job, tile.drawn)) < layout.tiles;) {
+    const uint64_t b = t * CC_WARPS + warp;
+    W map = 0;
+    const uint32_t count = mpc_compact(job, layout, b, tile.words[warp], map);
+    if (lane < layout.groups(b)) maps[b * M::max_groups + lane] = map;
+    const uint64_t begin = mpc_begin(job, t, count, tile), end = layout.fixed + (begin + count) * M::width;
+    if (end <= job.nbytes) {
+      auto out = reinterpret_cast<W*>(job.dst + layout.fixed) + begin;
+      for (uint32_t i = lane; i < count; i += 32) out[i] = tile.words[warp][i];
+    }
+    if (t == layout.tiles - 1 && threadIdx.x == CC_CTA - 1) {
+      *reinterpret_cast<uint64_t*>(job.dst) = mpc::header(W(), layout.words, layout.dim);
+      job.result->nbytes = end > job.nbytes ? int64_t(TOO_LARGE) : int64_t(end);
+    }
   }
 }
 
@@ -167,48 +172,95 @@ CC_HD W mpc_integrate(W v, W before, uint32_t dim) {
     const W other = __shfl_up_sync(full_warp, v, s);
     v += lane >= s ? other : 0;
   }
-  return v + __shfl_sync(full_warp, before, 32 - dim + lane % dim);
+  return v + __shfl_sync(full_warp, before, int(32 - dim + lane % dim));
 }
 
-template <class W>
+// Integers in place of a float type of real.cuh; sums wrap.
+template <class S>
+struct MpcInt {
+  using Stored = S;
+  using Sum = S;
+  static CC_HD S value(S v) { return v; }
+};
+
+// Word i of the decoded array goes to any address.
+struct MpcStore {
+  template <class W>
+  static CC_HD void put(const Job& job, uint64_t i, W word) {
+    const uint64_t at = i * sizeof(W);
+    if (aligned(job.dst, sizeof(W)) && at + sizeof(W) <= job.n) reinterpret_cast<W*>(job.dst)[i] = word;
+    else
+      for (uint32_t k = 0; k < sizeof(W) && at + k < job.n; k++) job.dst[at + k] = uint8_t(word >> (8 * k));
+  }
+};
+
+// Its elements are added to an accumulator.
+template <class T>
+struct MpcAdd {
+  template <class W>
+  static CC_HD void put(const Job& job, uint64_t i, W word) {
+    using S = typename T::Stored;
+    constexpr uint32_t n = sizeof(W) / sizeof(S);
+    for (uint32_t k = 0; k < n; k++)
+      if ((i * n + k + 1) * sizeof(S) <= job.n)
+        deliver<T, true>(job.dst, i * n + k, T::value(S(word >> (8 * sizeof(S) * k))));
+  }
+};
+
+// Words of block b, which begin at `in`; lane g has the map of group g, and where its words begin.
+template <class W, class Sink>
+CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, const W* in, W own_map,
+                      uint32_t own_begin) {
+  using M = MpcLayout<W>;
+  const uint32_t lane = lane_id(), groups = layout.groups(b);
+  W last = 0, sum = 0;
+  for (uint32_t g = 0; g < groups; g++) {
+    const W map = __shfl_sync(full_warp, own_map, int(g));
+    const uint32_t begin = __shfl_sync(full_warp, own_begin, int(g));
+    W word[M::rows];
+    for (uint32_t r = 0; r < M::rows; r++)
+      word[r] = map >> (32 * r + lane) & 1 ? in[begin + count_below(map, r)] : 0;
+    for (uint32_t r = 0; r < M::rows; r++) last = word[r] = mpc_integrate<W>(word[r], last, 1);
+    mpc_transpose(word);
+    for (uint32_t r = 0; r < M::rows; r++) {
+      sum = mpc_integrate<W>(word[r], sum, layout.dim);
+      Sink::put(job, b * mpc::block_words + g * M::bits + 32 * r + lane, sum);
+    }
+  }
+}
+
+template <class W, class Sink>
 CC_HD void mpc_decode(const Job& job) {
   using M = MpcLayout<W>;
+  CC_SHARED(MpcSizes, tile);
   const M layout(job);
-  const uint64_t nbytes = layout.fixed + job.result->extent[0], tail = layout.words % mpc::block_words;
-  const bool unmapped = tail && tail <= mpc::block_words - M::bits;
-  const uint64_t header = mpc::header(W(), layout.words, layout.dim);
-  if (reinterpret_cast<const uint64_t*>(job.src)[0] != header ||
-      (nbytes != job.nbytes && !(unmapped && nbytes + M::width == job.nbytes))) {
+  const uint32_t lane = lane_id(), warp = threadIdx.x / 32;
+  if (*reinterpret_cast<const uint64_t*>(job.src) != mpc::header(W(), layout.words, layout.dim)) {
     if (thread_id() == 0) atomicOr(&job.result->bad, 1u);
     return;
   }
-  const uint32_t lane = lane_id();
   auto maps = reinterpret_cast<const W*>(job.src + mpc::header_nbytes);
-  for (uint64_t b = warp_id(); b < layout.blocks; b += warp_count()) {
-    auto in = reinterpret_cast<const W*>(job.src + layout.fixed + job.scratch[b]);
-    W last = 0, sum = 0;
-    for (uint32_t g = 0; g < layout.groups(b); g++) {
-      const W map = maps[b * (mpc::block_words / M::bits) + g];
-      W plane[M::rows], word[M::rows];
-      for (uint32_t r = 0; r < M::rows; r++) {
-        plane[r] = map >> (32 * r + lane) & 1 ? in[count_below(map, r)] : 0;
-        plane[r] = mpc_integrate<W>(plane[r], last, 1);
-        last = plane[r];
-        word[r] = 0;
-      }
-      in += __popcll(map);
-      for (uint32_t k = 0; k < M::bits; k++) {
-        const W p = __shfl_sync(full_warp, plane[k / 32], int(k % 32));
-        for (uint32_t r = 0; r < M::rows; r++) word[r] |= (p >> (32 * r + lane) & 1) << k;
-      }
-      for (uint32_t r = 0; r < M::rows; r++) {
-        sum = mpc_integrate<W>(word[r], sum, layout.dim);
-        const uint64_t at = (b * mpc::block_words + g * M::bits + 32 * r + lane) * M::width;
-        if (aligned(job.dst, M::width) && at + M::width <= job.n) *reinterpret_cast<W*>(job.dst + at) = sum;
-        else
-          for (uint32_t k = 0; k < M::width && at + k < job.n; k++) job.dst[at + k] = uint8_t(sum >> (8 * k));
-      }
+  for (uint64_t t; (t = draw_tile(job, tile.drawn)) < layout.tiles;) {
+    const uint64_t b = t * CC_WARPS + warp;
+    const W map = lane < layout.groups(b) ? maps[b * M::max_groups + lane] : 0;
+    uint32_t count = uint32_t(__popcll(map)), upto = count;
+    for (uint32_t s = 1; s < 32; s *= 2) {
+      const uint32_t other = __shfl_up_sync(full_warp, upto, s);
+      upto += lane >= s ? other : 0;
     }
+    const uint32_t all = __shfl_sync(full_warp, upto, 31);
+    const uint64_t begin = mpc_begin(job, t, all, tile), end = layout.fixed + (begin + all) * M::width;
+    bool sound = end <= job.nbytes;
+    if (sound) {
+      auto in = reinterpret_cast<const W*>(job.src + layout.fixed) + begin;
+      mpc_expand<W, Sink>(job, layout, b, in, map, upto - count);
+    }
+    if (t == layout.tiles - 1 && warp == CC_WARPS - 1) {  // a word may follow that no bit stands for
+      const uint64_t tail = layout.words % mpc::block_words;
+      const bool unmapped = tail && tail <= mpc::block_words - M::bits;
+      sound = end == job.nbytes || (unmapped && end + M::width == job.nbytes);
+    }
+    if (!sound && lane == 0) atomicOr(&job.result->bad, 1u);
   }
 }
 

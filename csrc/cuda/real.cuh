@@ -64,7 +64,8 @@ struct BF16 {
   static CC_HD double widen(Sum v) { return to_double(v); }
 };
 
-// Element i of an array becomes v, or an accumulator gets v on top.
+// Element i of an array becomes v, or an accumulator gets v on top; of a sum that is NaN the bits are the
+// processor's choice.
 template <class T, bool adding>
 CC_HD void deliver(uint8_t* dst, uint64_t i, typename T::Sum v) {
   if constexpr (adding) {

@@ -1,4 +1,11 @@
-// Where blocks of different sizes begin.
+// Where pieces of different sizes begin, found in the same pass that makes them: decoupled look-back (Merrill,
+// Garland: Single-pass parallel prefix scan with decoupled look-back, NVIDIA NVR-2016-002).
+//
+// A job's tiles are drawn from a counter, so that whoever draws one knows that all before it are in the hands
+// of blocks that run, whatever the order in which blocks get to run; waiting for them ends. A tile says its
+// own size first, then the sum up to its end. Both are in one word with what they mean, hence no fences.
+//
+// job.scratch: uint64, zeroed: the counter, then a word for each tile; compcoll/devices/kernels.py agrees.
 #pragma once
 #include "job.cuh"
 
@@ -6,37 +13,60 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// The sizes of blocks in scratch become offsets; the result gets their sum. One block of threads.
-CC_HD void scan_sizes(const Job& job, uint64_t blocks) {
-  constexpr uint32_t each = 16;
-  __shared__ uint32_t sums[CC_WARPS];
-  if (blockIdx.x) return;
-  const uint32_t lane = lane_id(), warp = threadIdx.x / 32;
-  uint64_t total = 0;
-  for (uint64_t tile = 0; tile < blocks; tile += each * CC_CTA) {
-    const uint64_t begin = tile + each * threadIdx.x;
-    uint32_t own = 0;
-    for (uint64_t i = begin; i < begin + each && i < blocks; i++) own += job.scratch[i];
-    uint32_t sum = own;
-    for (uint32_t s = 1; s < 32; s *= 2) {
-      const uint32_t other = __shfl_up_sync(full_warp, sum, s);
-      sum += lane >= s ? other : 0;
+// What a tile's word has in its upper bits; 0: nothing is known yet.
+constexpr uint64_t own_size = 1ull << 62, sum_to_end = 1ull << 63, size_mask = own_size - 1;
+
+#if defined(__CUDACC_RTC__)
+CC_HD void others_may_run() {}
+CC_HD uint64_t wait_for(const uint64_t* word) {
+  uint64_t v;
+  do asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(v) : "l"(word) : "memory");
+  while (!(v & ~size_mask));
+  return v;
+}
+CC_HD void publish(uint64_t* word, uint64_t v) {
+  asm volatile("st.relaxed.gpu.u64 [%0], %1;" : : "l"(word), "l"(v) : "memory");
+}
+#else
+CC_HD void others_may_run() { executor::pause(); }
+CC_HD uint64_t wait_for(const uint64_t* word) {
+  others_may_run();
+  while (!(*word & ~size_mask)) executor::waits();
+  return *word;
+}
+CC_HD void publish(uint64_t* word, uint64_t v) {
+  others_may_run();
+  *word = v;
+  executor::published();
+}
+#endif
+
+// The next tile that nobody has; the same for all threads of a block, which all call this.
+CC_HD uint64_t draw_tile(const Job& job, uint64_t& slot) {
+  __syncthreads();  // all have read the one before
+  others_may_run();
+  if (threadIdx.x == 0) slot = atomicAdd(reinterpret_cast<unsigned long long*>(job.scratch), 1ull);
+  __syncthreads();
+  return slot;
+}
+
+// The sum of the sizes of all tiles in front of this one, which has `size`. One whole warp.
+CC_HD uint64_t look_back(const Job& job, uint64_t tile, uint64_t size) {
+  uint64_t* words = reinterpret_cast<uint64_t*>(job.scratch) + 1;
+  const uint32_t lane = lane_id();
+  uint64_t before = 0;
+  if (tile) {
+    if (lane == 0) publish(words + tile, own_size | size);
+    for (uint64_t end = tile, done = 0; !done; end -= 32) {
+      // 32 tiles, the nearest in lane 0; in front of the first the sum is 0.
+      const uint64_t word = lane < end ? wait_for(words + (end - 1 - lane)) : sum_to_end;
+      done = __ballot_sync(full_warp, word >= sum_to_end);
+      const uint32_t last = done ? __ffs(int(done)) - 1 : 31;
+      before += warp_sum(lane <= last ? word & size_mask : 0);
     }
-    if (lane == 31) sums[warp] = sum;
-    __syncthreads();
-    uint64_t at = total + (sum - own);
-    for (uint32_t w = 0; w < CC_WARPS; w++) {
-      if (w < warp) at += sums[w];
-      total += sums[w];
-    }
-    for (uint64_t i = begin; i < begin + each && i < blocks; i++) {
-      const uint32_t nbytes = job.scratch[i];
-      job.scratch[i] = uint32_t(at);
-      at += nbytes;
-    }
-    __syncthreads();
   }
-  if (threadIdx.x == 0) job.result->extent[0] = total;
+  if (lane == 0) publish(words + tile, sum_to_end | (before + size));
+  return before;
 }
 
 }  // namespace cuda

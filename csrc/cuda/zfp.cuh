@@ -13,8 +13,8 @@ namespace cuda {
 
 using namespace zfp;
 
-__constant__ constexpr QuadTables quad_source = make_quad_tables();
-__constant__ constexpr ShortTable short_source = make_short_table();
+__device__ constexpr QuadTables quad_source = make_quad_tables();
+__device__ constexpr PairTable pair_source = make_pair_table();
 
 // A table's copy in shared memory, where the lanes of a warp can read different entries at once.
 template <class Table>
@@ -39,34 +39,35 @@ struct Line {
 
 // Behind the end of the array stands what zfp pads with.
 template <class E, bool whole, class L>
-CC_HD void load_block(const Job& job, uint64_t block, L* a) {
+CC_HD void load_block(const Job& job, uint32_t block, L* a) {
   using S = typename E::Stored;
-  const S* p = reinterpret_cast<const S*>(job.src) + 4 * block;
-  uint64_t left = 4 * block < job.n ? job.n - 4 * block : 0;
   if constexpr (whole) {
-    auto row = *reinterpret_cast<const Pack<S, 4>*>(p);
+    const auto row = reinterpret_cast<const Pack<S, 4>*>(job.src)[block];
     for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(row.v[i]);
   } else {
+    const uint64_t begin = 4 * uint64_t(block), left = begin < job.n ? job.n - begin : 0;
+    const S* p = reinterpret_cast<const S*>(job.src) + begin;
     for (uint32_t i = 0; i < 4; i++)
       a[i] = left ? E::template widen<L>(p[i < left ? i : i == 3 ? 0 : left - 1]) : L(0);
   }
 }
 
-// Overwrites the block's values, or adds to accumulators.
+// What a row is written as: elements, or accumulators to which it is added.
+template <class E, bool Accumulate>
+using Target = typename Choice<Accumulate, typename Lane<typename E::Word>::Real, typename E::Stored>::type;
+
+// Overwrites, or adds to, the first of 4 values. packed: they can be stored at once.
 template <class E, bool Accumulate, class L>
-CC_HD void store_block(const Job& job, uint64_t block, bool packed, const L* a) {
-  using Real = typename Lane<L>::Real;
-  using S = typename Choice<Accumulate, Real, typename E::Stored>::type;
-  S* p = reinterpret_cast<S*>(job.dst) + 4 * block;
-  uint64_t left = job.n - 4 * block;
-  bool whole = packed && left >= 4;
+CC_HD void store_row(Target<E, Accumulate>* p, uint64_t left, bool packed, const L* a) {
+  using S = Target<E, Accumulate>;
+  const bool whole = packed && left >= 4;
   Pack<S, 4> row;
   if (Accumulate && whole) row = *reinterpret_cast<Pack<S, 4>*>(p);
   for (uint32_t i = 0; i < 4; i++) {
     auto narrow = E::narrow(a[i]);
     if constexpr (Accumulate) {
       if (!whole) row.v[i] = i < left ? p[i] : S(0);
-      row.v[i] = add(row.v[i], bits_as<Real>(E::template widen<L>(narrow)));
+      row.v[i] = add(row.v[i], bits_as<S>(E::template widen<L>(narrow)));
     } else {
       row.v[i] = narrow;
     }
@@ -86,16 +87,16 @@ CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
 
 // The words of 32 blocks, N each, as one bit string.
 template <int N>
-CC_HD void pack_words(uint32_t* stream, uint64_t first, const Line& line, const uint32_t* word) {
+CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word) {
   __shared__ uint32_t shared[CC_WARPS][N + 1][32];
   const uint32_t lane = lane_id(), maxbits = line.maxbits;
   auto rows = shared[threadIdx.x / 32];
   for (uint32_t i = 0; i < N; i++) rows[i][lane] = cut(word[i], i, maxbits);
   rows[N][lane] = 0;
   __syncwarp();
-  const uint64_t begin = first / 32 * maxbits;
+  const uint64_t begin = first / 32 * uint64_t(maxbits);
   // The last warp also writes the zeros that end the stream.
-  const uint64_t end = first + 32 < line.blocks ? begin + maxbits : line.words;
+  const uint64_t end = first + 32 < uint32_t(line.blocks) ? begin + maxbits : line.words;
   for (uint32_t i = lane; begin + i < end; i += 32) {
     uint32_t block = 32 * i / maxbits, at = 32 * i - block * maxbits, filled = 0, out = 0;
     while (filled < 32 && block < 32) {
@@ -110,10 +111,10 @@ CC_HD void pack_words(uint32_t* stream, uint64_t first, const Line& line, const 
 
 // The same for blocks of N words exactly, which need no packing. all: whether there are 32 of them.
 template <int N>
-CC_HD void store_words(uint32_t* stream, uint64_t block, bool all, const Line& line, const uint32_t* word) {
+CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& line, const uint32_t* word) {
   Pack<uint32_t, N> row;
   for (int i = 0; i < N; i++) row.v[i] = word[i];
-  if (all || N * block < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
+  if (all || N * uint64_t(block) < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
 }
 
 template <int N>
@@ -133,67 +134,90 @@ CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, 
   }
 }
 
+// zfp.h's transform, and negabinary numbers but for the XOR that ends them. Adding the mask is part of what
+// the transform does in any case.
+template <class L>
+CC_HD void forward(L* a) {
+  constexpr L mask = L(~L(0)) / 3 * 2;
+  L x = half(a[0] + a[3]), w = a[3] - x, z = half(a[2] + a[1]), y = a[1] - z;
+  x = half(x + z);
+  a[0] = x + mask;
+  a[2] = z - x + mask;
+  x = half(w + y), y -= x, w = x + half(y);
+  a[1] = y - half(w) + mask;
+  a[3] = w + mask;
+}
+
 // Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
 // to that. whole: all of their values are there, and a block's can be loaded at once.
 template <class E, int N, bool exact, bool whole, class Table>
-CC_HD void encode_group(const Job& job, const Line& line, uint64_t first, const Table& table,
+CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const Table& table,
                         Extent<typename E::Word>& extent) {
   using L = typename E::Word;
-  const uint64_t block = first + lane_id();
-  L a[4], magnitude = 0, k;
+  using F = Format<L>;
+  const uint32_t block = first + lane_id();
+  L a[4];
   load_block<E, whole>(job, block, a);
-  for (int i = 0; i < 4; i++) {
-    L m = a[i] & L(~L(0) >> 1);
-    magnitude = m > magnitude ? m : magnitude;
-  }
+  const L magnitude = larger_magnitude(larger_magnitude(a[0], a[1]), larger_magnitude(a[2], a[3]));
   extent.add_magnitude(magnitude);
-  L e = exponent(magnitude), scale = quantise_scale(e);
+  const L e = exponent(magnitude);
+  const L scale = quantise_scale(L(1)) - (magnitude & (L(2 * F::bias + 1) << F::mantissa));
   for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
-  transform_forward<1>(a);
-  for (int i = 0; i < 4; i++) a[i] = negabinary(a[i]);
-  const L header = magnitude != 0 ? e + e + 1 : L(0);
+  forward(a);
+  // What is less than its header is zero, or nothing that zfp can represent.
+  const L some = 2 * (magnitude >> F::mantissa) + 3, header = magnitude < some ? magnitude : some;
   const uint32_t maxbits = exact ? 32 * N : line.maxbits;
   uint32_t out[N] = {};
   if constexpr (N <= 2) {
-    out[0] = uint32_t(header);
-    k = encode_short<N>(a, magnitude == 0, maxbits, table.entry, out);
+    uint32_t high[4];
+    for (int i = 0; i < 4; i++) high[i] = uint32_t(a[i] >> (F::bits - 32));
+    constexpr int sure = exact ? sure_pairs(N, F::header) : -1;
+    const Coded coded = encode_short<N, sure>(high, maxbits - F::header, table, out);
+    if (!exact) move_down<N>(out, 32 * N - maxbits);
+    out[0] |= uint32_t(header);
+    const uint32_t planes = 2 * coded.pairs - coded.dropped;
+    if (exact) {  // 5 planes at least are complete
+      const L key = e + (F::bits - planes);
+      extent.key = key > extent.key ? key : extent.key;
+    } else {
+      extent.template add_error<1>(e, L(F::bits - planes), magnitude);
+    }
   } else {
     L words[N * 4 / sizeof(L)] = {header};
+    for (int i = 0; i < 4; i++) a[i] ^= L(~L(0)) / 3 * 2;
     to_planes<1>(a);
-    k = encode_quads<N * 4 / sizeof(L)>(a, L(magnitude != 0 ? 0 : 4), int(maxbits), table, words);
+    const L k = encode_quads<N * 4 / sizeof(L)>(a, L(magnitude != 0 ? 0 : 4), int(maxbits), table, words);
     for (int i = 0; i < N; i++) out[i] = uint32_t(words[i * 4 / sizeof(L)] >> (32 * i % (8 * sizeof(L))));
+    extent.template add_error<1>(e, k, magnitude);
   }
-  extent.template add_error<1>(e, k, magnitude);
   auto stream = reinterpret_cast<uint32_t*>(job.dst);
   if constexpr (exact) store_words<N>(stream, block, whole, line, out);
   else pack_words<N>(stream, first, line, out);
 }
 
-// NW: words of E that hold a block.
+// NW: words of E that hold a block. An array has less than 2^32 bytes.
 template <class E, int NW, bool exact>
 CC_HD void zfp_encode(const Job& job) {
   using L = typename E::Word;
   constexpr int N = NW * sizeof(L) / 4;
   const Line line(job);
   if (4 * line.words > job.nbytes + slack) return;
-  const auto& table = shared_table(choose<N <= 2>(short_source, quad_source));
-  const uint64_t whole = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16)
-                             ? job.n / 128 * 32
-                             : 0,
-                 stride = 32 * warp_count();
-  uint64_t first = 32 * warp_id();
+  const auto& table = shared_table(choose<N <= 2>(pair_source, quad_source));
+  const bool rows = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16);
+  const uint32_t whole = rows ? uint32_t(job.n / 128 * 32) : 0, blocks = uint32_t(line.blocks);
+  const uint32_t stride = 32 * uint32_t(warp_count());
+  uint32_t first = 32 * uint32_t(warp_id());
   Extent<L> extent;
   for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, table, extent);
-  for (; first < line.blocks; first += stride)
-    encode_group<E, N, exact, false>(job, line, first, table, extent);
+  for (; first < blocks; first += stride) encode_group<E, N, exact, false>(job, line, first, table, extent);
   note_max(&job.result->extent[0], extent.largest);
   note_max(&job.result->extent[1], extent.smallest);
   note_max(&job.result->extent[2], extent.key);
 }
 
-// After all of the kernel before: status and bound.
-template <class E>
-CC_HD void zfp_finish(const Job& job) {
+// After all of the kernel before: status and bound. Layout: the array's blocks and the payload's words.
+template <class E, int D, class Layout>
+CC_HD void finish(const Job& job) {
   using L = typename E::Word;
   if (thread_id()) return;
   Result& result = *job.result;
@@ -202,10 +226,15 @@ CC_HD void zfp_finish(const Job& job) {
   extent.smallest = L(result.extent[1]);
   extent.key = L(result.extent[2]);
   double bound = 0;
-  int64_t status = judge<E, 1>(extent, &bound);
-  const uint64_t nbytes = 4 * Line(job).words;
+  int64_t status = judge<E, D>(extent, &bound);
+  const uint64_t nbytes = 4 * Layout(job).words;
   result.nbytes = status ? status : nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
   result.bound = bound;
+}
+
+template <class E>
+CC_HD void zfp_finish(const Job& job) {
+  finish<E, 1, Line>(job);
 }
 
 template <class E, int NW, bool Accumulate>
@@ -229,7 +258,8 @@ CC_HD void zfp_decode(const Job& job) {
     transform_inverse<1>(a);
     L scale = dequantise_scale(e);
     for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
-    store_block<E, Accumulate>(job, block, packed, a);
+    store_row<E, Accumulate>(reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * block, job.n - 4 * block,
+                             packed, a);
   }
 }
 

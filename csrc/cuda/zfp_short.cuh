@@ -1,76 +1,129 @@
-// The plane coder of zfp_quads.h for one thread and blocks of at most 64 bits: a plane is one look-up and a
-// handful of instructions.
+// The plane coder of zfp_quads.h for one thread and blocks of at most 64 bits: a look-up codes two planes.
 #pragma once
 #include "../zfp_quads.h"
-#include "job.cuh"
+#include "bits.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Index: 16 n + plane. Entry: the code (bits 0-6), its length (8-10), a 1 that counts planes (22), next n
-// (29-31). Lengths and ones are summed with what stands above them, which is cut off at the end.
-struct ShortTable {
-  static constexpr uint32_t n = 80;
+// Index: 256 n + two planes, coefficient i in the bits 2 i (lower plane) and 2 i + 1, the latter inverted, as
+// in a number that becomes negabinary when it is XORed with a mask of the odd planes.
+struct PairTable {
+  static constexpr uint32_t n = 5 * 256;
+  // Length of both codes (bits 0-4), next n (8-15), a 1 that counts pairs (16), the codes from bit 31 down.
+  // Lengths and ones are summed up; what stands above their sums is cut off at the end.
   uint32_t entry[n] = {};
+  uint8_t second[n] = {};  // length of the second plane's code
 };
 
-constexpr ShortTable make_short_table() {
-  ShortTable t;
+constexpr PairTable make_pair_table() {
+  PairTable t;
   const zfp::QuadTables quads = zfp::make_quad_tables();
-  for (uint32_t i = 0; i < ShortTable::n; i++) {
-    uint32_t n = i / 16, plane = i % 16 | 16, quad = quads.encode[plane >> n];
-    uint32_t length = quad >> 8 & 15, code = plane ^ (quad & 127) << n;
-    t.entry[i] = (code & ((1u << length) - 1)) | length << 8 | 1u << 22 | quad >> 28 << 29;
+  for (uint32_t i = 0; i < PairTable::n; i++) {
+    uint32_t n = i / 256, codes = 0, length = 0, last = 0;
+    for (uint32_t odd = 2; odd-- > 0;) {
+      uint32_t plane = 16;
+      for (uint32_t k = 0; k < 4; k++) plane |= ((i >> (2 * k + odd) & 1) ^ odd) << k;
+      const uint32_t quad = quads.encode[plane >> n];
+      last = quad >> 8 & 15;
+      const uint32_t code = (plane ^ (quad & 127) << n) & ((1u << last) - 1);
+      for (uint32_t k = 0; k < last; k++) codes |= (code >> k & 1) << (31 - length - k);
+      length += last;
+      n = quad >> 28;
+    }
+    t.entry[i] = length | n << 8 | 1u << 16 | codes;
+    t.second[i] = uint8_t(last);
   }
   return t;
 }
 
-CC_HD uint32_t leading_zeros(uint32_t v) { return uint32_t(__clz(int(v))); }
-CC_HD uint32_t leading_zeros(uint64_t v) { return uint32_t(__clzll(static_cast<long long>(v))); }
+// Pairs that fill a block of so many words. The largest coefficient is no less than 4/15 of the largest
+// value, so 4 planes at most have no 1; they take a bit each, the first with a 1 takes 3, and others 2.
+constexpr int pair_count(int words) { return words == 1 ? 7 : 15; }
 
-// Appends the planes of coefficients u, in negabinary and not transposed, to a header in `out`, N words.
-// Bits from maxbits on have to be cut off. Returns the lowest complete plane.
-template <int N, class L>
-CC_HD L encode_short(L* u, bool zero, uint32_t maxbits, const uint32_t* table, uint32_t* out) {
-  constexpr uint32_t header = zfp::Format<L>::header, bits = 8 * sizeof(L);
-  constexpr uint32_t end = 32 * N;  // pos has this bit as soon as the block is full, because no code has 32
-  // The first plane with a 1 takes 3 bits at least, those that follow 2.
-  constexpr int most = int(end - header - 2) / 2 + 1, groups = (most + 3) / 4;
-  const uint32_t room = maxbits - header, begin = end - room;
-  // Planes above the first 1 are a 0 each.
-  uint32_t zeros = leading_zeros(u[0] | u[1] | u[2] | u[3]);
-  for (int i = 0; i < 4; i++) u[i] <<= zeros % bits;  // nothing to shift where there is no 1
-  zfp::to_planes<1>(u);
-  if (zero || zeros > room) zeros = room;
-  uint32_t pos = begin + zeros, n16 = 0, data[N] = {};
-  // Codes come in from the top and push what is there down. Planes below the last one are zeros, which is
-  // what the end of a block is filled with.
-#pragma unroll
-  for (int g = 0; g < groups; g++) {
-#pragma unroll
-    for (int j = 3; j >= 0; j--) {
-      if (pos & end) goto full;
-      uint32_t entry = table[(uint32_t(u[j] >> (bits - 4 - 4 * g)) & 15) | n16], length = entry >> 8;
-      for (int i = 0; i < N; i++) data[i] = __funnelshift_r(data[i], i + 1 < N ? data[i + 1] : entry, length);
-      pos += length;
-      n16 = entry >> 25;
-    }
+// Bits i of `low` that have the bit S in i change places with bits i - S of `high`.
+template <uint32_t S>
+CC_HD void exchange(uint32_t& low, uint32_t& high) {
+  constexpr uint32_t mask = ~0u / ((1u << S) + 1);  // S ones, S zeros, from bit 0 up
+  const uint32_t l = low, h = high;
+  low = select_bits(mask, l, h << S);
+  high = select_bits(mask, l >> S, h);
+}
+
+// The 32 highest planes of coefficients, as bytes of two: the highest in byte 3 of pairs[3], [2], [1], [0],
+// then byte 2 of pairs[3] and so on.
+CC_HD void to_pairs(uint32_t* pairs) {
+  exchange<4>(pairs[0], pairs[2]);
+  exchange<4>(pairs[1], pairs[3]);
+  exchange<2>(pairs[0], pairs[1]);
+  exchange<2>(pairs[2], pairs[3]);
+}
+
+// The 16 highest ones: the highest in byte 3 of pairs[1] and [0], then bytes 1, 2 and 0 of both.
+CC_HD void to_pairs_high(const uint32_t* u, uint32_t* pairs) {
+  pairs[0] = permute_bytes(u[0], u[2], 0x7632);
+  pairs[1] = permute_bytes(u[1], u[3], 0x7632);
+  exchange<2>(pairs[0], pairs[1]);
+  for (int i = 0; i < 2; i++) {  // second nibbles of the lower half change places with first ones above
+    const uint32_t v = pairs[i];
+    pairs[i] = select_bits(0x0000f0f0, v >> 12, select_bits(0x0f0f0000, v << 12, v));
   }
-full:
-  uint32_t count = zeros + (pos >> 14 & 127);
-  pos &= 2 * end - 1;
-  if (pos > end) count--;
-  // Down from the top, and up behind the header: at most end - header bits to the right.
-  const uint32_t down = end - (pos - begin), up = header;
-  uint32_t moved[N + 1] = {};
-  for (uint32_t i = 0; i < N; i++) {
-    uint32_t low = data[i], high = i + 1 < N ? data[i + 1] : 0;
-    if (N > 1 && down >= 32) low = high, high = 0;
-    moved[i] = __funnelshift_r(low, high, down);
+}
+
+// What a block needs of the two words behind its header, and of the error bound.
+struct Coded {
+  uint32_t overshoot;  // bits of codes behind the block's end
+  uint32_t dropped;    // planes of the last pair that are not complete
+  uint32_t pairs;      // with the last one
+};
+
+// Pairs that N words hold in any case: p planes take 4 p + 3 bits at most.
+constexpr int sure_pairs(int words, int header) { return (32 * words - header - 4) / 8; }
+
+// Codes planes, before their odd ones are inverted, into N words whose highest bit is the block's last one.
+// sure: pairs after which the block cannot be full.
+template <int N, int sure>
+CC_HD Coded encode_short(const uint32_t* u, uint32_t room, const PairTable& table, uint32_t* code) {
+  constexpr uint32_t end = 32 * N;  // pos has this bit as soon as the block is full, because no pair has 32
+  uint32_t words[2 * N];
+  if constexpr (N == 1) {
+    to_pairs_high(u, words);
+  } else {
+    for (int i = 0; i < 4; i++) words[i] = u[i];
+    to_pairs(words);
   }
-  for (uint32_t i = 0; i < N; i++) out[i] |= i ? moved[i] << up | moved[i - 1] >> (32 - up) : moved[i] << up;
-  return L(bits - (count < bits ? count : bits));
+  uint32_t pos = end - room, entry = 0, index = 0, high = 0, low = 0;
+#pragma unroll
+  for (int t = 0; t < pair_count(N); t++) {
+    if (t > sure && pos & end) break;
+    constexpr uint32_t order[] = {3, 1, 2, 0};
+    const uint32_t byte = N == 1 ? order[t / 2] : 3 - t / 4;
+    index = permute_bytes(words[2 * N - 1 - t % (2 * N)], entry, 0xdd50 | byte);
+    entry = table.entry[index];
+    if (N > 1) high = __funnelshift_l(low, high, entry);
+    low = __funnelshift_l(entry, low, entry);
+    pos += entry;
+  }
+  Coded coded;
+  coded.overshoot = pos & 31;
+  const uint32_t second = table.second[index];  // differences that are less than 0 are large
+  coded.dropped = ((0 - coded.overshoot) >> 31) + ((second - coded.overshoot) >> 31);
+  coded.pairs = pos >> 16 & 31;
+  // The first bit in front, and codes that end at the end.
+  if constexpr (N == 1) {
+    code[0] = reverse_bits(low) << coded.overshoot;
+  } else {
+    code[1] = __funnelshift_l(reverse_bits(high), reverse_bits(low), coded.overshoot);
+    code[0] = reverse_bits(high) << coded.overshoot;
+  }
+  return coded;
+}
+
+template <int N>
+CC_HD void move_down(uint32_t* words, uint32_t by) {  // by less than all bits
+  if (N > 1 && by >= 32) words[0] = words[1], words[1] = 0;
+  for (int i = 0; i < N; i++) words[i] = __funnelshift_r(words[i], i + 1 < N ? words[i + 1] : 0, by);
 }
 
 }  // namespace cuda

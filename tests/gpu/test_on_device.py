@@ -9,14 +9,18 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch
 from compcoll.devices.cuda import Device, wrap
+from compcoll.devices.memory import DeviceArray
 from compcoll.frame import HEADER_NBYTES
+from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.pool import Pool
 
 FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 32)),
     "int8", "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
-    "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "lossless",
+    "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "szp", "lossless", "mpc",
+    "mpc:dim=3", "float",
 ]  # fmt: skip
 
 
@@ -60,6 +64,19 @@ def test_bytes_are_those_of_the_cpu(cupy, spec, dtype):
         assert same(compcoll.decode(frame, out), expected)
         start = np.linspace(-3, 5, n).astype(accumulator_dtype(dtype))
         assert same(decode_add(host, to_gpu(cupy, start)), decode_add(host, start.copy()))
+
+
+@pytest.mark.parametrize("rate", [1, 5.5, 8, 16, 32])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("shape", [(5, 7), (301, 400), (3, 5, 6), (41, 64, 130)])
+def test_blocks_of_two_and_three_dimensions(cupy, rate, dtype, shape):
+    array = np.sin(sum(np.indices(shape)) / 9).astype(dtype)
+    host = codec(f"zfp:rate={rate}").encode(array)
+    frame = codec(f"zfp:rate={rate}").encode(cupy.asarray(array))
+    assert same(cupy.asnumpy(frame), host)
+    assert same(cupy.asnumpy(compcoll.decode(frame)), compcoll.decode(host))
+    start = cupy.ones(shape, accumulator_dtype(array.dtype))
+    assert same(cupy.asnumpy(decode_add(frame, start)), decode_add(host, np.ones(shape, start.dtype)))
 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "zfp:rate=13", "int8", "int4:block=32"])
@@ -120,3 +137,28 @@ def test_torch_tensors(cupy):
         assert same(frame.cpu().numpy(), codec("zfp:rate=8").encode(tensor.cpu()))
         out = compcoll.decode(frame, torch.empty_like(tensor))
         assert torch.equal(out.cpu(), compcoll.decode(frame.cpu().numpy(), torch.empty_like(tensor.cpu())))
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "mpc", "float"])
+@pytest.mark.parametrize("direct", [False, True])
+def test_what_a_collective_asks_for_in_one_turn(cupy, spec, direct):
+    """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
+    arrays = [values(np.dtype("f4"), n, n) for n in (1, 50, 1000, 70_001, 1 << 20)]
+    work = CudaWork(codec(spec), Pool())
+    work.direct, work.first_nbytes = direct, 1 << 10
+    with cupy.cuda.Stream(non_blocking=True):
+        late = [cupy.zeros(a.size, np.float32) for a in arrays]
+        for array, host in zip(late, arrays, strict=True):
+            array.set(host)
+        asked = [work.encode(wrap(array), 0.0) for array in late]
+        work.begin()
+        frames = [request.wait() for request in asked]
+        for frame, host in zip(frames, arrays, strict=True):
+            assert isinstance(frame.data, DeviceArray) == direct
+            assert same(frame.data, codec(spec).encode(host))
+        outs = [wrap(cupy.zeros(a.size, np.float32)) for a in arrays]
+        asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
+        work.begin()
+        for request, frame, out in zip(asked, frames, outs, strict=True):
+            request.wait()
+            assert same(out, compcoll.decode(np.asarray(frame.data)))

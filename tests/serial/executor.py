@@ -1,4 +1,8 @@
-"""The device of the tests: the kernels of csrc/cuda on the CPU, through csrc/cuda/executor.h."""
+"""The device of the tests: the kernels of csrc/cuda on the CPU, through csrc/cuda/executor.h.
+
+`Executor` runs them at once. On a `Device` nothing runs before somebody asks whether it is done, and then no
+more than has to: streams overtake each other by chance, so that a wait that is missing shows.
+"""
 
 import ctypes
 import hashlib
@@ -6,11 +10,12 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
+from collections import Counter, deque
 from pathlib import Path
 
 import numpy as np
 
-from compcoll.devices.kernels import CTA
 from compcoll.devices.memory import DeviceArray
 from compcoll.sources import csrc_dir
 
@@ -49,6 +54,7 @@ class Memory:
     def __init__(self, nbytes: int, shift: int = 0):
         whole = np.full(nbytes + 2 * GUARD + 32, 0xA5, np.uint8)
         start = GUARD + (-(whole.ctypes.data + GUARD)) % 16 + shift
+        self.whole = whole
         self._outside = whole[:start], whole[start + nbytes :]
         self.data = whole[start : start + nbytes]
         self.address = self.data.ctypes.data
@@ -68,8 +74,10 @@ class Control:
 class Executor:
     """`compcoll.devices.batch.Launcher` on the CPU."""
 
-    def __init__(self, library: Path, max_grid: int = 6):
+    def __init__(self, library: Path, max_grid: int = 6, seed: int = 0):
         self.library = ctypes.CDLL(str(library))
+        self.library.executor_launch.restype = ctypes.c_char_p
+        self.seed = seed  # of the order in which blocks and warps take turns
         self.max_grid = max_grid
         self.memories: list[Memory] = []
 
@@ -83,6 +91,9 @@ class Executor:
         self.memories.append(Memory(nbytes))
         return self.memories[-1].address
 
+    def zero(self, address: int, nbytes: int) -> None:
+        ctypes.memset(address, 0, nbytes)
+
     def download(self, control: Control, nbytes: int) -> None:
         assert all(m.untouched() for m in (control.memory, *self.memories))
         self.memories.clear()
@@ -91,26 +102,111 @@ class Executor:
     def launch(self, kernel, grid, jobs) -> None:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
         flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
-        self.library.executor_launch(function, *grid, CTA, ctypes.c_void_p(jobs), int(flush))
+        order = ctypes.c_uint64(self.seed)
+        problem = self.library.executor_launch(
+            function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order
+        )
+        assert problem is None, f"{kernel.name}, seed {self.seed}: {problem.decode()}"
+
+
+class Stream:
+    """Operations that run in their order, some time or other."""
+
+    def __init__(self, device: "Device"):
+        self.device = device
+        self.operations = deque()
+        device.streams.append(self)
+
+    def do(self, run) -> None:
+        """Append an operation."""
+        self.operations.append((run, None))
+
+    def wait(self, event: "Event") -> None:
+        """What is appended from here on comes after the event."""
+        self.operations.append((None, event))
+
+    def event(self) -> "Event":
+        return Event(self)
+
+    def runnable(self) -> bool:
+        return bool(self.operations) and (self.operations[0][1] is None or self.operations[0][1].fired)
+
+    def step(self) -> None:
+        """Run the first operation, after what it waits for and nothing else."""
+        run, event = self.operations[0]
+        while event is not None and not event.fired:
+            event.stream.step()
+        self.operations.popleft()
+        if run is not None:
+            run()
+
+
+class Event:
+    """A place in a stream; what CuPy's is to the runtime."""
+
+    def __init__(self, stream: Stream):
+        self.stream, self.fired = stream, False
+        stream.do(self._fire)
+
+    def _fire(self) -> None:
+        self.fired = True
+
+    @property
+    def done(self) -> bool:
+        self.stream.device.advance()
+        return self.fired
+
+    def synchronize(self) -> None:
+        with self.stream.device.lock:
+            while not self.fired:
+                self.stream.step()
 
 
 class Device:
-    """What `compcoll.devices.cuda.Device` is to the runtime, with poisoned host memory for a GPU's."""
+    """What `compcoll.devices.cuda.Device` is to the runtime, with poisoned host memory for a GPU's.
 
-    def __init__(self, library: Path):
+    Attributes
+    ----------
+    current : Stream
+        The caller's.
+    open : int
+        Queues that nobody has closed yet.
+    launches : Counter
+        How often each kernel was started.
+    """
+
+    def __init__(self, library: Path, seed: int = 0):
         self.executor = Executor(library)
+        self.lock = threading.RLock()  # progress threads use a device too
+        self.streams: list[Stream] = []
+        self.launches: Counter[str] = Counter()
+        self.current = Stream(self)
         self.open = 0
+        self._freed: deque[np.ndarray] = deque(maxlen=256)
+        self._random = np.random.default_rng(seed)
 
     def empty(self, nbytes: int) -> DeviceArray:
-        memory = Memory(nbytes)
+        memory = Owned(self, nbytes)
         return DeviceArray(self, memory.address, np.uint8, nbytes, memory)
+
+    scratch = empty
 
     def host(self, nbytes: int) -> np.ndarray:
         return np.full(nbytes, 0xA5, np.uint8)
 
-    def queue(self) -> "Queue":
-        self.open += 1
-        return Queue(self)
+    def mark(self) -> list[Event]:
+        with self.lock:
+            return [self.current.event()]
+
+    def queue(self, after: list[Event] | None = None) -> "Queue":
+        return Queue(self, after)
+
+    def advance(self) -> None:
+        """Run one operation of any stream."""
+        with self.lock:
+            able = [stream for stream in self.streams if stream.runnable()]
+            if able:
+                able[self._random.integers(len(able))].step()
 
     def array(self, values: np.ndarray) -> DeviceArray:
         """A copy of a NumPy array."""
@@ -118,18 +214,42 @@ class Device:
         result.owner.data[:] = values.reshape(-1).view(np.uint8)
         return result.view(values.dtype)
 
+    def fill_later(self, array: DeviceArray, values: np.ndarray) -> None:
+        """Give an array its values in the caller's stream, which takes its time."""
+        data = values.reshape(-1).view(np.uint8).copy()
+        self.current.do(lambda: ctypes.memmove(array.address, data.ctypes.data, data.size))
+
+    def free(self, whole: np.ndarray) -> None:
+        """What was freed is poisoned, and stays so until it is reused; it never is."""
+        whole[:] = 0x5A
+        self._freed.append(whole)
+
+    def sound(self) -> bool:
+        """Whether everything is closed, and nobody wrote to what was free."""
+        return self.open == 0 and all((whole == 0x5A).all() for whole in self._freed)
+
+
+class Owned(Memory):
+    """Memory that goes back to its device."""
+
+    def __init__(self, device: Device, nbytes: int):
+        super().__init__(nbytes)
+        self.device = device
+
+    def __del__(self):
+        self.device.free(self.whole)
+
 
 class Queue:
-    """Does everything at once, but says so only when it is asked for the second time."""
+    """`compcoll.devices.cuda.Queue`, on a stream of its own."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: Device, after: list[Event] | None):
         self.device, self.executor, self.max_grid = device, device.executor, device.executor.max_grid
-        self.control, self.upload, self.download = (
-            self.executor.control, self.executor.upload, self.executor.download,
-        )  # fmt: skip
-        self.launch = self.executor.launch
-        self._keep: list[Memory] = []
-        self._asked = 0
+        with device.lock:
+            device.open += 1
+            self.stream = Stream(device)
+            self.after(device.mark() if after is None else after)
+        self._keep: list = []
 
     def __enter__(self) -> "Queue":
         return self
@@ -137,29 +257,56 @@ class Queue:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def after(self, events: list[Event]) -> None:
+        for event in events:
+            self.stream.wait(event)
+
     def close(self) -> None:
-        assert all(m.untouched() for m in self._keep)
-        self.device.open -= 1
+        self.wait()
+        with self.device.lock:
+            assert all(m.untouched() for m in self._keep if isinstance(m, Memory))
+            self._keep.clear()
+            self.device.streams.remove(self.stream)
+            self.device.open -= 1
 
     def scratch(self, nbytes: int) -> int:
-        self._keep.append(Memory(nbytes))
+        self._keep.append(Owned(self.device, nbytes))
         return self._keep[-1].address
 
     def to_device(self, address: int, data: np.ndarray) -> None:
-        ctypes.memmove(address, data.ctypes.data, data.nbytes)
+        self._move(address, data.ctypes.data, data.nbytes, data)
 
     def to_host(self, data: np.ndarray, address: int) -> None:
-        ctypes.memmove(data.ctypes.data, address, data.nbytes)
+        self._move(data.ctypes.data, address, data.nbytes, data)
 
     def copy(self, to: int, address: int, nbytes: int) -> None:
-        ctypes.memmove(to, address, nbytes)
+        self._move(to, address, nbytes)
+
+    def _move(self, to: int, address: int, nbytes: int, *keep: np.ndarray) -> None:
+        self._keep += keep
+        self.stream.do(lambda: ctypes.memmove(to, address, nbytes))
 
     def zero(self, address: int, nbytes: int) -> None:
-        ctypes.memset(address, 0, nbytes)
+        self.stream.do(lambda: ctypes.memset(address, 0, nbytes))
 
-    def done(self) -> bool:
-        self._asked += 1
-        return self._asked > 1
+    def control(self, nbytes: int) -> Control:
+        self._keep.append(Control(nbytes))
+        return self._keep[-1]
+
+    def upload(self, control: Control) -> None:
+        self.stream.do(lambda: self.executor.upload(control))
+
+    def download(self, control: Control, nbytes: int) -> None:
+        self.stream.do(lambda: self.executor.download(control, nbytes))
+
+    def launch(self, kernel, grid, jobs) -> None:
+        self.device.launches[kernel.name] += 1
+        self.stream.do(lambda: self.executor.launch(kernel, grid, jobs))
+
+    def event(self) -> Event:
+        return self.stream.event()
 
     def wait(self) -> None:
-        pass
+        with self.device.lock:
+            while self.stream.operations:
+                self.stream.step()

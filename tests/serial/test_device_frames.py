@@ -25,7 +25,7 @@ SPECS = [
     "mpc:dim=3",
     "mpc:dim=32",
 ]
-SPECS += ["lossless", "raw"]
+SPECS += ["lossless", "raw", "float"]
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +93,15 @@ def test_damage_is_noticed(device):
     with pytest.raises(compcoll.FrameError, match="damaged"):
         compcoll.decode(device.array(frame))
     assert device.open == 0
+
+
+def test_the_device_of_the_tests_shows_a_missing_wait(device):
+    array, out = device.array(np.zeros(4, np.uint8)), np.zeros(4, np.uint8)
+    device.fill_later(array, np.arange(4, dtype=np.uint8))
+    with device.queue(after=[]) as queue:
+        queue.to_host(out, array.address)
+    assert out.tolist() == [0, 0, 0, 0]
+    with device.queue() as queue:
+        queue.to_host(out, array.address)
+        assert out.tolist() == [0, 0, 0, 0]
+    assert out.tolist() == [0, 1, 2, 3]

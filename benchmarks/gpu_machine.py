@@ -1,0 +1,109 @@
+"""The device that `gpu_check` measures: a GPU, or the tests' device on the CPU in place of one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compcoll.devices.memory import DeviceArray
+
+__all__ = ["FAKE", "Machine", "open_machine"]
+
+#: The option that puts the tests' device in the GPU's place, to try out everything but the GPU.
+FAKE = "--fake"
+
+
+class Machine:
+    """A GPU, as far as it is measured.
+
+    Attributes
+    ----------
+    device : Device
+    kernel_nbytes : int
+        Array that kernels are timed on.
+    messages : tuple of int
+        Bytes of a rank's buffer in the collectives.
+    repeats : int
+    """
+
+    kernel_nbytes = 256 << 20
+    messages = (1 << 20, 16 << 20, 64 << 20, 256 << 20)
+    repeats = 5
+
+    def __init__(self, rank: int = 0):
+        import cupy
+
+        from compcoll.devices.cuda import Device
+
+        self.cupy, index = cupy, rank % cupy.cuda.runtime.getDeviceCount()
+        cupy.cuda.Device(index).use()
+        self.device: Any = Device.of(index)
+
+    def about(self) -> dict[str, Any]:
+        """The GPU and the versions of what drives it."""
+        runtime = self.cupy.cuda.runtime
+        properties = runtime.getDeviceProperties(self.device.index)
+        return {
+            "gpu": properties["name"].decode(), "gpus": runtime.getDeviceCount(),
+            "capability": f"{properties['major']}.{properties['minor']}",
+            "memory": properties["totalGlobalMem"], "driver": runtime.driverGetVersion(),
+            "runtime": runtime.runtimeGetVersion(), "cupy": self.cupy.__version__,
+        }  # fmt: skip
+
+    def array(self, values: np.ndarray) -> DeviceArray:
+        """A copy of a NumPy array on the device."""
+        result = self.device.empty(values.nbytes)
+        with self.device.queue() as queue:
+            queue.to_device(result.address, values.reshape(-1).view(np.uint8))
+        return result.view(values.dtype)
+
+    def seconds(self, queue: Any, call: Callable[[], Any]) -> float:
+        """Time of a call on a queue: several in a row, so that the GPU never waits for the host."""
+        call()
+        best = float("inf")
+        for _ in range(3):
+            begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+            begin.record(queue.stream)
+            for _ in range(self.repeats):
+                call()
+            end.record(queue.stream)
+            end.synchronize()
+            best = min(best, self.cupy.cuda.get_elapsed_time(begin, end) / 1e3 / self.repeats)
+        return best
+
+
+class FakeMachine(Machine):
+    """The executor of the tests, with so little data that it ends soon; its times mean nothing."""
+
+    kernel_nbytes = 32 << 10
+    messages = (16 << 10,)
+    repeats = 1
+
+    def __init__(self, rank: int = 0):
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
+        from executor import Device, build
+
+        library = build()
+        if library is None:
+            raise RuntimeError("the tests' device needs g++ on x86-64")
+        self.device = Device(library, rank)
+
+    def about(self) -> dict[str, Any]:
+        return {"gpu": "none, the tests' device", "gpus": 0, "memory": 0}
+
+    def seconds(self, queue: Any, call: Callable[[], Any]) -> float:
+        begin = time.perf_counter()
+        call()
+        queue.wait()
+        return time.perf_counter() - begin
+
+
+def open_machine(fake: bool, rank: int = 0) -> Machine:
+    """The device of a rank; ranks share the GPUs that there are."""
+    return FakeMachine(int(os.environ.get("PMI_RANK", rank))) if fake else Machine(rank)

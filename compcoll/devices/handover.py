@@ -1,0 +1,127 @@
+"""Whether MPI really takes device memory: asked, tried alone, then tried between all ranks.
+
+An MPI that reads a device's address as the host's is ended by the system, and the program with it. So MPI's
+own word comes first; one that cannot tell is tried in a child process, which sends a device buffer to itself.
+Only then do the ranks send each other some, small and large, and compare what arrives.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.devices import aware
+from compcoll.devices.memory import DeviceArray
+from compcoll.errors import DeviceBufferError
+
+__all__ = ["check"]
+
+#: Bytes of the trials: sent at once, and after a handshake.
+SIZES = (1 << 10, 4 << 20)
+SECONDS = 60.0
+#: What a launcher leaves in the environment for its ranks, by the beginnings of the names.
+_LAUNCHERS = ("PMI", "PMIX", "OMPI_", "PRTE_", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM_")
+_CANNOT_START = 77
+_CHILD = f"""
+import sys
+try:
+    from mpi4py import MPI
+except BaseException:
+    sys.exit({_CANNOT_START})
+from compcoll.devices.handover import current_device, exchange
+exchange(MPI.COMM_SELF, current_device())
+"""
+_UNFINISHED: list[Any] = []
+
+
+def current_device() -> Any:
+    """The caller's current device; RuntimeError without one."""
+    from compcoll.devices import cuda
+
+    if not cuda.available():
+        raise RuntimeError("CuPy finds no GPU")
+    import cupy
+
+    return cuda.Device.of(cupy.cuda.Device().id)
+
+
+def check(comm: MPI.Intracomm) -> None:
+    """Raise `DeviceBufferError` on all ranks where any one's device memory cannot be sent; collective."""
+    for step in (_ask, _try_alone, _try_together):
+        problem = ""
+        try:
+            step(comm)
+        except Exception as error:
+            problem = str(error) or type(error).__name__
+        found = [(rank, text) for rank, text in enumerate(comm.allgather(problem)) if text]
+        if found:
+            rank, text = found[0]
+            more = f" (and {len(found) - 1} other ranks)" if len(found) > 1 else ""
+            raise DeviceBufferError(f"device_buffers=True cannot work: on rank {rank}{more} {text}")
+
+
+def _ask(comm: MPI.Intracomm) -> None:
+    current_device()
+    if aware.reported() is False:
+        name = MPI.Get_library_version().split("\n")[0].strip()
+        raise RuntimeError(f"MPI says that it does not take device memory: {name}")
+
+
+def _try_alone(comm: MPI.Intracomm) -> None:
+    """One process for each rank; nothing is known where none can be started outside of the launcher."""
+    if aware.reported() is not None:
+        return
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", _CHILD], env=environment, timeout=SECONDS, capture_output=True, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"a process sent itself a device buffer and took {SECONDS:g} s and more") from None
+    if child.returncode < 0:
+        raise RuntimeError(f"MPI was ended by signal {-child.returncode} when it was given a device buffer")
+    if child.returncode not in (0, _CANNOT_START):
+        last = child.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise RuntimeError(f"a process could not send itself a device buffer: {' '.join(last)}")
+
+
+def _try_together(comm: MPI.Intracomm) -> None:
+    exchange(comm, current_device())
+
+
+def exchange(comm: MPI.Intracomm, device: Any) -> None:
+    """Send device buffers round the ring of ranks; RuntimeError where other bytes arrive, or none in time."""
+    damaged = []
+    for nbytes in SIZES:
+        mine, came = device.scratch(nbytes), device.scratch(nbytes)
+        with device.queue() as queue:
+            queue.to_device(mine.address, _pattern(comm.rank, nbytes))
+            queue.to_device(came.address, np.zeros(nbytes, np.uint8))
+        _transfer(comm, mine, came)
+        if not np.array_equal(np.asarray(came), _pattern((comm.rank - 1) % comm.size, nbytes)):
+            damaged.append(nbytes)  # the others still wait for this rank
+    if damaged:
+        raise RuntimeError(f"{damaged[0]} bytes of device memory arrived as other bytes")
+
+
+def _transfer(comm: MPI.Intracomm, mine: DeviceArray, came: DeviceArray) -> None:
+    requests = [
+        comm.Irecv([came, MPI.BYTE], (comm.rank - 1) % comm.size, 0),
+        comm.Isend([mine, MPI.BYTE], (comm.rank + 1) % comm.size, 0),
+    ]
+    end = monotonic() + SECONDS
+    while not MPI.Request.Testall(requests):
+        if monotonic() > end:
+            _UNFINISHED.append((requests, mine, came))  # MPI may still use them
+            raise RuntimeError(f"{mine.nbytes} bytes of device memory did not arrive within {SECONDS:g} s")
+
+
+def _pattern(rank: int, nbytes: int) -> np.ndarray:
+    return np.random.default_rng(rank).integers(0, 256, nbytes, np.uint8)

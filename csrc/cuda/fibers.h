@@ -1,0 +1,221 @@
+// The threads of a launch as fibers of one CPU thread, and the order in which they take turns. For executor.h.
+//
+// A seed makes the order: 0 runs block after block, each warp in turn. Any other seed admits a few blocks at
+// a time, as a GPU does, in a random order, and lets them and their warps advance unevenly. A block that has
+// called pause() shares the processor with others from then on; before, it runs alone. What no order brings
+// to an end is told: a barrier that some threads never reach, and a wait for what no admitted block will say.
+#pragma once
+#include <csetjmp>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <ucontext.h>
+#include <utility>
+#include <vector>
+
+namespace executor {
+
+struct Dim { unsigned x, y; };
+inline Dim thread_index, block_index, grid_size;
+
+constexpr int max_threads = 1024, max_resident = 6, stack_nbytes = 64 << 10;
+constexpr int patience = 200;  // rounds that blocks get to stop waiting for each other
+
+struct Fiber {
+  ucontext_t context;
+  jmp_buf state;
+  bool started, done;
+};
+
+// Something that all of some threads have to reach before any goes on.
+struct Barrier {
+  int arrived = 0;
+  unsigned generation = 0;
+};
+
+struct Shared {
+  unsigned launch = 0, block = 0;  // whose it is
+  std::unique_ptr<char[]> data;
+};
+
+struct Block {
+  Dim index;
+  Fiber fibers[max_threads];
+  std::unique_ptr<char[]> stacks{new char[size_t(max_threads) * stack_nbytes]};
+  uint64_t slots[max_threads];
+  Barrier barrier, warps[max_threads / 32];
+  std::vector<Shared> shared;
+  unsigned number = 0;
+  bool running = false, waiting;
+};
+
+inline std::unique_ptr<Block> blocks[max_resident];
+inline Block* block;
+inline int current, n_threads, shared_variables;
+inline jmp_buf scheduler;
+inline bool moved, interleaved;
+inline unsigned launches, started, stalled;
+inline uint64_t state;  // of the random numbers; 0: there are none
+inline void (*kernel)(const void*);
+inline const void* argument;
+
+inline unsigned random(unsigned below) {
+  if (!state) return 0;
+  state = state * 6364136223846793005u + 1442695040888963407u;
+  return unsigned((state >> 33) % below);
+}
+
+inline void yield() {
+  if (!_setjmp(block->fibers[current].state)) _longjmp(scheduler, 1);
+}
+
+inline void wait(Barrier& barrier, int of) {
+  unsigned generation = barrier.generation;
+  moved = true;
+  if (++barrier.arrived == of) {
+    barrier.arrived = 0;
+    barrier.generation++;
+    return;
+  }
+  while (barrier.generation == generation) yield();
+  moved = true;
+}
+
+inline void warp_wait() { wait(block->warps[current / 32], 32); }
+inline void block_wait() { wait(block->barrier, n_threads); }
+
+// Where blocks talk to each other: others may come first.
+inline void pause() {
+  interleaved = true;
+  if (random(4)) return;
+  moved = true;
+  yield();
+}
+// What this thread looks for is not there yet.
+inline void waits() {
+  block->waiting = true;
+  moved = true;
+  yield();
+}
+// Others may find what they look for.
+inline void published() {
+  stalled = 0;
+  for (auto& b : blocks)
+    if (b) b->waiting = false;
+}
+
+// Memory of a block, undefined at its start; one variable for each Tag.
+template <class T, class Tag>
+T& shared(Tag) {
+  static const int id = shared_variables++;
+  if (int(block->shared.size()) <= id) block->shared.resize(size_t(id) + 1);
+  Shared& s = block->shared[size_t(id)];
+  if (!s.data) s.data.reset(new char[sizeof(T)]);
+  if (s.launch != launches || s.block != block->number) memset(s.data.get(), 0xA5, sizeof(T));
+  s.launch = launches, s.block = block->number;
+  return *reinterpret_cast<T*>(s.data.get());
+}
+
+inline void begin() {
+  kernel(argument);
+  block->fibers[current].done = true;
+  _longjmp(scheduler, 1);
+}
+
+inline void start(Fiber& fiber) {
+  getcontext(&fiber.context);
+  fiber.context.uc_stack = {block->stacks.get() + size_t(current) * stack_nbytes, 0, size_t(stack_nbytes)};
+  fiber.context.uc_link = nullptr;
+  fiber.started = true;
+  makecontext(&fiber.context, begin, 0);
+  setcontext(&fiber.context);
+}
+
+// noinline: the fiber's state must not live in the scheduler's registers.
+__attribute__((noinline)) inline void resume() {
+  if (_setjmp(scheduler)) return;
+  Fiber& fiber = block->fibers[current];
+  if (!fiber.started) start(fiber);
+  _longjmp(fiber.state, 1);
+}
+
+// Every thread once, but for the warps that chance leaves out. Returns how many are not done.
+inline int round() {
+  const int warps = (n_threads + 31) / 32, first = int(random(unsigned(warps)));
+  const bool backwards = random(2);
+  int left = 0;
+  moved = false;
+  block_index = block->index;
+  for (int i = 0; i < warps; i++) {
+    const int w = ((backwards ? warps - i : i) + first) % warps, end = w < warps - 1 ? 32 * w + 32 : n_threads;
+    const bool skipped = random(4) == 3;
+    moved = moved || skipped;
+    for (current = 32 * w; current < end; current++) {
+      if (block->fibers[current].done) continue;
+      thread_index.x = unsigned(current);
+      if (!skipped) resume();
+      moved = moved || block->fibers[current].done;
+      left += !block->fibers[current].done;
+    }
+  }
+  return left;
+}
+
+inline void admit(Block& b, Dim index) {
+  b.index = index;
+  b.number = ++started;
+  b.running = true, b.waiting = false;
+  b.barrier = Barrier();
+  for (auto& w : b.warps) w = Barrier();
+  for (int i = 0; i < n_threads; i++) b.fibers[i].started = b.fibers[i].done = false;
+}
+
+// The block that goes on, or null where none is left.
+inline Block* choose(std::vector<Dim>& order, int resident) {
+  Block* running[max_resident];
+  int n = 0;
+  for (int i = 0; i < (interleaved ? resident : 1); i++) {
+    if (!blocks[i]) blocks[i].reset(new Block);
+    if (!blocks[i]->running && !order.empty()) {
+      admit(*blocks[i], order.back());
+      order.pop_back();
+    }
+    if (blocks[i]->running) running[n++] = blocks[i].get();
+  }
+  if (!n) return nullptr;
+  const int first = int(random(unsigned(n)));
+  for (int i = 0; i < n; i++)
+    if (!running[(first + i) % n]->waiting) return running[(first + i) % n];
+  stalled++;
+  for (int i = 0; i < n; i++) running[i]->waiting = false;
+  return running[first];
+}
+
+// Runs all blocks. Returns null, or why they cannot end.
+inline const char* run(uint64_t seed) {
+  std::vector<Dim> order;
+  for (unsigned i = grid_size.x * grid_size.y; i-- > 0;)
+    order.push_back({i % grid_size.x, i / grid_size.x});
+  state = seed;
+  for (size_t i = order.size(); seed && i > 1; i--) std::swap(order[i - 1], order[random(unsigned(i))]);
+  const int resident = 1 + int(random(max_resident));
+  interleaved = false, stalled = 0, launches++;
+  for (auto& b : blocks)
+    if (b) b->running = false;
+  while ((block = choose(order, resident))) {
+    if (stalled > patience * max_resident) return "blocks wait for what none of them will publish";
+    for (unsigned more = 1 + random(16); more-- > 0 && !block->waiting;) {
+      if (!round()) {
+        block->running = false;
+        published();
+        break;
+      }
+      if (!moved) return "some threads of a block wait at a barrier that others never reach";
+      if (!interleaved && !more) more = 1;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace executor

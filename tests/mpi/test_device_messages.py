@@ -1,0 +1,193 @@
+"""Device memory in vector collectives and messages, and in all that goes to an MPI that does not know it."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import compcoll
+from compcoll.devices.memory import DeviceArray
+
+sys.path.append(str(Path(__file__).parents[1] / "serial"))
+from executor import Device, build
+
+SPECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless"]
+
+
+@pytest.fixture(scope="module")
+def library():
+    comm = MPI.COMM_WORLD
+    library = comm.bcast(build() if comm.rank == 0 else None)
+    if library is None:
+        pytest.skip("needs g++ on x86-64")
+    return library
+
+
+@pytest.fixture
+def device(library, monkeypatch):
+    """Its addresses are the host's, so MPI would read them: nobody may give it one."""
+
+    def refuse(self):
+        raise AssertionError("MPI was given an address of the device")
+
+    monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(refuse))
+    device = Device(library, MPI.COMM_WORLD.rank)
+    yield device
+    assert device.sound()
+
+
+def values(rank, n, dtype="f4"):
+    return np.cumsum(np.random.default_rng(rank).standard_normal(n)).astype(dtype)
+
+
+def same(a, b):
+    return np.array_equal(np.asarray(a).view("u1"), np.asarray(b).view("u1"))
+
+
+def on(device, array):
+    """A device array that gets its values only later."""
+    result = device.array(np.full_like(array, 7))
+    device.fill_later(result, array)
+    return result
+
+
+def offsets(counts):
+    return [0, *np.cumsum(counts)[:-1].tolist()]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("least", [0, 4000, 1 << 30])
+def test_alltoallv(comm, agree, device, spec, least):
+    """Some messages are compressed, some go to MPI, and this rank's own stays where it is."""
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=least)
+    out = [400 + 900 * ((comm.rank + p) % 3) for p in range(comm.size)]
+    send, host = values(comm.rank, sum(out)), np.full(sum(out), 7, "f4")
+    layout = (out, offsets(out))
+    c.Alltoallv([send, layout], [host, layout])
+    recv = on(device, np.full_like(host, 7))
+    c.Alltoallv([on(device, send), layout], [recv, layout])
+    assert agree(same(recv, host))
+    c.Alltoallv(MPI.IN_PLACE, [host := send.copy(), layout])
+    c.Alltoallv(MPI.IN_PLACE, [ours := on(device, send), layout])
+    assert agree(same(ours, host))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("least", [0, 4000, 1 << 30])
+def test_gatherv_and_scatterv(comm, agree, device, spec, least):
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=least)
+    counts, root = [300 + 900 * (p % 3) for p in range(comm.size)], comm.size - 1
+    layout, mine = (counts, offsets(counts)), values(comm.rank, counts[comm.rank])
+    whole = np.full(sum(counts), 7, "f4")
+    at_root = comm.rank == root
+    c.Gatherv(mine, [host := whole.copy(), layout] if at_root else None, root)
+    c.Gatherv(on(device, mine), [ours := on(device, whole), layout] if at_root else None, root)
+    assert agree(not at_root or same(ours, host))
+    c.Scatterv([host, layout] if at_root else None, part := np.zeros_like(mine), root)
+    source = on(device, host) if at_root else None
+    c.Scatterv([source, layout] if at_root else None, ours := on(device, np.zeros_like(mine)), root)
+    assert agree(same(ours, part))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("n", [3, 5000, 400_000])
+def test_messages_to_and_from_either_side(comm, agree, device, spec, n):
+    """Small and large ones, from the host and the device, in all forms."""
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=1000)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    send = values(comm.rank, n)
+    c.Sendrecv(send, right, 1, expected := np.zeros_like(send), left, 1)
+    for source, target in ((True, True), (True, False), (False, True)):
+        mine = on(device, send) if source else send
+        into = on(device, np.zeros_like(send)) if target else np.zeros_like(send)
+        status = MPI.Status()
+        c.Sendrecv(mine, right, 2, into, left, 2, status)
+        assert agree(same(into, expected) and status.Get_count(MPI.FLOAT) == n)
+        into = on(device, np.zeros_like(send)) if target else np.zeros_like(send)
+        request = c.Irecv(into, left, 3)
+        c.Send(mine, right, 3)
+        request.Wait()
+        assert agree(same(into, expected))
+        # What Isend sends is not compressed.
+        into = on(device, np.zeros_like(send)) if target else np.zeros_like(send)
+        request = c.Isend(mine, right, 4)
+        c.Recv(into, left, 4)
+        request.Wait()
+        assert agree(same(into, send if comm.size == 1 else values(left, n)))
+
+
+def test_sendrecv_replace_and_probe(comm, agree, device):
+    c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    host = values(comm.rank, 5000)
+    ours = on(device, host)
+    c.Sendrecv_replace(host, right, 0, left, 0)
+    c.Sendrecv_replace(ours, right, 0, left, 0)
+    assert agree(same(ours, host))
+    request = c.Isend(ours, right, 5)
+    c.Probe(left, 5, status := MPI.Status())
+    c.Recv(into := on(device, np.zeros_like(host)), left, 5)
+    request.Wait()
+    comm.Sendrecv(host, right, 6, expected := np.zeros_like(host), left, 6)
+    assert agree(status.Get_count(MPI.FLOAT) == 5000 and same(into, expected))
+
+
+def test_small_collectives_go_through_the_host(comm, agree, device):
+    c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
+    n, p = 50, comm.size
+    send = values(comm.rank, n * p)
+    for name, mine, size in (
+        ("Alltoall", send, n * p), ("Allgather", send[:n], n * p), ("Allreduce", send, n * p),
+        ("Scan", send, n * p), ("Reduce_scatter_block", send, n),
+    ):  # fmt: skip
+        getattr(comm, name)(mine, host := np.zeros(size, "f4"))
+        getattr(c, name)(on(device, mine), ours := on(device, np.zeros(size, "f4")))
+        assert agree(same(ours, host)), name
+        assert agree(not c.report.accelerated)
+    c.Bcast(ours := on(device, send), 0)
+    assert agree(same(ours, values(0, n * p)))
+
+
+def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
+    c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
+    strided = MPI.FLOAT.Create_vector(700, 1, 2).Commit()
+    send = values(comm.rank, 1400)
+    host = send.copy() if comm.rank == 0 else np.zeros(1400, "f4")
+    ours = on(device, host)
+    c.Bcast([host, 1, strided], 0)
+    c.Bcast([ours, 1, strided], 0)
+    strided.Free()
+    assert agree(same(ours, host))
+
+
+def test_what_cannot_be_staged_is_an_error(comm, agree, device):
+    c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
+    array = device.array(np.zeros(10 * comm.size, "f4"))
+    host = np.zeros(10 * comm.size, "f4")
+    for call in (
+        lambda: c.Ialltoall(host, array),
+        lambda: c.Ibcast(array, 0),
+        lambda: c.Ibcast(buf=array, root=0),
+        lambda: c.Send_init(array, 0),
+        lambda: c.Allreduce_init(array, host),
+    ):
+        with pytest.raises(TypeError, match="before it could be copied"):
+            call()
+    request = c.Ialltoall(array, host)  # read at once
+    request.Wait()
+    assert agree(not host.any())
+
+
+def test_mpi_that_takes_device_memory_gets_it(comm, agree, library, monkeypatch):
+    """The device's memory is the host's here, so that every MPI does."""
+    monkeypatch.setattr("compcoll.engine.reported", lambda: True)
+    device = Device(library)
+    c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
+    send = values(comm.rank, 10 * comm.size)
+    comm.Allreduce(send, host := np.zeros_like(send))
+    c.Allreduce(device.array(send), ours := device.array(np.zeros_like(send)))
+    assert agree(same(ours, host))
+    c.Iallreduce(device.array(send), ours := device.array(np.zeros_like(send))).Wait()
+    assert agree(same(ours, host))

@@ -1,0 +1,110 @@
+"""Kernels whose blocks wait for each other, under many orders of blocks; and that wrong ones show."""
+
+import ctypes
+import subprocess
+
+import numpy as np
+import pytest
+from executor import FLAGS, Executor, build
+from test_device_code import check
+
+from compcoll.sources import csrc_dir
+
+LIBRARY = build()
+pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
+
+#: Each tile's size is its index + 1; the result is where it begins.
+KERNEL = r"""
+using namespace compcoll::CC_LEVEL::cuda;
+struct Slot { uint64_t drawn; };
+CC_HD void begins(const Job& job) {
+  CC_SHARED(Slot, slot);
+  for (uint64_t t; (t = draw_tile(job, slot.drawn)) < job.n;)
+    if (threadIdx.x < 32) {
+      const uint64_t begin = look_back(job, t, t + 1);
+      if (threadIdx.x == 0) reinterpret_cast<uint64_t*>(job.dst)[t] = begin;
+    }
+}
+extern "C" __attribute__((visibility("default"))) const char* run(
+    unsigned grid, uint64_t tiles, void* scratch, void* dst, uint64_t seed) {
+  Job job = {};
+  job.n = tiles, job.dst = static_cast<uint8_t*>(dst), job.scratch = static_cast<uint32_t*>(scratch);
+  executor::kernel = [](const void* p) { begins(*static_cast<const Job*>(p)); };
+  executor::argument = &job;
+  executor::n_threads = 64;
+  executor::grid_size = {grid, 1};
+  return executor::run(seed);
+}
+"""
+#: What is right, and what is not.
+MISTAKES = {
+    "a tile by a block's number": (
+        "slot = atomicAdd(reinterpret_cast<unsigned long long*>(job.scratch), 1ull)",
+        "slot = slot >> 32 == blockIdx.x + 1 ? job.n : blockIdx.x | uint64_t(0)",
+    ),
+    "sums beyond the nearest": ("done ? __ffs(int(done)) - 1 : 31", "31"),
+    "no wait": ("while (!(*word & ~size_mask)) executor::waits();", ""),
+    "a size that passes for a sum": (
+        "publish(words + tile, own_size | size)",
+        "publish(words + tile, sum_to_end | size)",
+    ),
+    "an end that is never told": (
+        "publish(words + tile, sum_to_end | (before + size))",
+        "publish(words + 0, sum_to_end | size)",
+    ),
+    "threads that run ahead": ("__syncthreads();  // all have read the one before", ""),
+}
+
+
+def compiled(folder, mistake=None):
+    """The kernel above as a function."""
+    text = (csrc_dir() / "cuda" / "scan.cuh").read_text()
+    if mistake:
+        right, wrong = MISTAKES[mistake]
+        assert text.count(right) == 1
+        text = text.replace(right, wrong)
+    source = folder / "look_back.cpp"
+    text = text.replace('"job.cuh"', f'"{csrc_dir()}/cuda/job.cuh"').replace("#pragma once", "")
+    source.write_text(f'#include "{csrc_dir()}/cuda/executor.h"\n{text}\n{KERNEL}')
+    library = folder / "look_back.so"
+    command = [
+        "g++",
+        *(flag for flag in FLAGS if flag not in ("-Werror", "-Wall")),
+        str(source),
+        "-o",
+        str(library),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    run = ctypes.CDLL(str(library)).run
+    run.restype = ctypes.c_char_p
+    return run
+
+
+def sound(run, grid, tiles, seed):
+    """Whether all tiles' places are right."""
+    scratch, found = np.zeros(1 + tiles, np.uint64), np.full(tiles, 77, np.uint64)
+    addresses = ctypes.c_void_p(scratch.ctypes.data), ctypes.c_void_p(found.ctypes.data)
+    problem = run(grid, ctypes.c_uint64(tiles), *addresses, ctypes.c_uint64(seed))
+    sizes = np.arange(1, tiles + 1, dtype=np.uint64)
+    return problem is None and np.array_equal(found, np.cumsum(sizes) - sizes)
+
+
+def test_places_are_right_in_any_order(tmp_path):
+    run = compiled(tmp_path)
+    for seed in range(60):
+        assert sound(run, 1 + seed % 9, (1, 7, 33, 70)[seed % 4], seed), seed
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_an_order_shows_each_mistake(tmp_path, mistake):
+    run = compiled(tmp_path, mistake)
+    assert not all(sound(run, 8, 8 if "number" in mistake else 70, seed) for seed in range(1, 40))
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_codecs_in_any_order(seed):
+    device = Executor(LIBRARY, max_grid=12, seed=seed)
+    smooth = [(100 * np.sin(np.arange(n) / 400)).round() for n in (1, 1000, 20001, 9999)]
+    for name, dtype in (("mpc:dim=3", "i4"), ("mpc", "f8"), ("szp:abs=0.5", "f4")):
+        check(device, name, [a.astype(dtype) for a in smooth])
