@@ -26,7 +26,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--data", "folder", default=_FOLDER, type=click.Path(path_type=Path), help="Real data.")
 @click.option("--values", default=1 << 20, type=click.IntRange(64), help="Values of a synthetic array.")
 @click.option("--rate", "rates", multiple=True, type=float, help="Rates of ZFP; repeatable. [8, 16]")
-@click.option("--repeats", default=7, type=click.IntRange(1), help="Turns of each codec, two calls each.")
+@click.option("--repeats", default=4, type=click.IntRange(1), help="Turns of each codec, four calls each.")
 @click.option(
     "--sweep", "swept", type=click.Choice(["zfp"]), help="ZFP against zfpy, by default at 16 rates."
 )

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from compcoll import _cpu
 
-from .codec_measure import Row
+from .codec_measure import CALLS, Row
 from .output import processor
 
 __all__ = ["BEGIN", "END", "about", "commit", "heading", "markdown", "replace_section", "table", "write_json"]
@@ -63,7 +63,7 @@ def heading(info: dict) -> str:
     names = ", ".join(f"{name} {number}" for name, number in info["versions"].items())
     return (
         f"{info['processor']}, {info['cores']} cores, {info['level']}, one thread, "
-        f"least processor time of {2 * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
+        f"least processor time of {CALLS * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
     )
 
 
