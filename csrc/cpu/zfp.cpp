@@ -72,6 +72,10 @@ template <class E, int D, bool Accumulate>
 int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_t nbytes, void* dst) {
   auto p = static_cast<const uint8_t*>(payload);
   auto d = static_cast<uint8_t*>(dst);
+  if (!Accumulate && maxbits == Format<typename E::Word>::header) {  // no planes: all values are zero
+    memset(d, 0, grid.n[0] * grid.n[1] * grid.n[2] * sizeof(typename E::Stored));
+    return 0;
+  }
   if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
   else {
     if (is_tiny_line<typename E::Word>(maxbits, grid.count())) {

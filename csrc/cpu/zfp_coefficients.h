@@ -8,7 +8,7 @@ namespace zfp {
 
 #if defined(__AVX512BW__)
 // The bits of coefficient Top * c + m are bits Top * c to Top * c + Top - 1 of word m after the
-// transposition of Top planes; they belong to the top of a word. Those from coefficient Count on are not wanted.
+// transposition of Top planes; they belong to the top of a word. From coefficient Count on none is wanted.
 template <int Top, int Count, class L>
 inline void spread_top(L* x) {
   constexpr int bits = 8 * sizeof(typename lanes<L>::word), word = bits / 8, field = Top / 8;

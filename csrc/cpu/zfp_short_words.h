@@ -6,7 +6,7 @@
 #pragma once
 #include "zfp_narrow_windows.h"
 #include "zfp_transform.h"
-#include "zfp_windows.h"
+#include "zfp_window_coder.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {
@@ -24,7 +24,7 @@ class ShortWords {
   using Coder = std::conditional_t<D == 3, WindowCoder<Short, F>, NarrowWindowCoder<Short, F>>;
   static constexpr int blocks = Coder::blocks;
 
-  ShortWords(int maxbits) : coder_{maxbits} {}
+  explicit ShortWords(int maxbits) : coder_{maxbits} {}
 
   // Decodes `count` blocks, at most `blocks`, from bit `pos` on. False, and nothing is written, where some need
   // longer words, and for a while after.
