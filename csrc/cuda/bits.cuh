@@ -34,6 +34,8 @@ CC_HD uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
 #endif
 }
 
+CC_HD uint32_t lowest_one(uint32_t v) { return uint32_t(__ffs(int(v))) - 1; }
+CC_HD uint32_t lowest_one(uint64_t v) { return uint32_t(__ffsll(static_cast<long long>(v))) - 1; }
 CC_HD uint32_t reverse_bits(uint32_t v) { return __brev(v); }
 
 // Keeps values in memory that the compiler would hold in registers, of which it then has too few.

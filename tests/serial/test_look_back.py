@@ -21,7 +21,7 @@ CC_HD void begins(const Job& job) {
   CC_SHARED(Slot, slot);
   for (uint64_t t; (t = draw_tile(job, slot.drawn)) < job.n;)
     if (threadIdx.x < 32) {
-      const uint64_t begin = look_back(job, t, t + 1);
+      const uint64_t begin = look_back(tile_words(job), t, t + 1);
       if (threadIdx.x == 0) reinterpret_cast<uint64_t*>(job.dst)[t] = begin;
     }
 }
