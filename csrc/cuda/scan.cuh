@@ -19,6 +19,13 @@ constexpr uint64_t own_size = 1ull << 62, sum_to_end = 1ull << 63, size_mask = o
 
 #if defined(__CUDACC_RTC__)
 CC_HD void others_may_run() {}
+// Of an address of which nothing is known, atomicAdd asks first what kind of memory it is.
+CC_HD uint64_t count_up(uint64_t* word) {
+  uint64_t v;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(v) : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return v;
+}
 CC_HD uint64_t wait_for(const uint64_t* word) {
   uint64_t v;
   do asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(v) : "l"(word) : "memory");
@@ -30,6 +37,7 @@ CC_HD void publish(uint64_t* word, uint64_t v) {
 }
 #else
 CC_HD void others_may_run() { executor::pause(); }
+CC_HD uint64_t count_up(uint64_t* word) { return (*word)++; }
 CC_HD uint64_t wait_for(const uint64_t* word) {
   others_may_run();
   while (!(*word & ~size_mask)) executor::waits();
@@ -46,7 +54,7 @@ CC_HD void publish(uint64_t* word, uint64_t v) {
 CC_HD uint64_t draw_tile(const Job& job, uint64_t& slot) {
   __syncthreads();  // all have read the one before
   others_may_run();
-  if (threadIdx.x == 0) slot = atomicAdd(reinterpret_cast<unsigned long long*>(job.scratch), 1ull);
+  if (threadIdx.x == 0) slot = count_up(reinterpret_cast<uint64_t*>(job.scratch));
   __syncthreads();
   return slot;
 }

@@ -40,7 +40,7 @@ struct SzpQuantiser {
   CC_HD uint32_t operator()(typename T::Stored bits, bool& within) const {
     const auto x = T::value(bits);
     const uint32_t q = uint32_t(szp_quantise<double, uint64_t>(T::widen(x), inverse));
-    const auto error = as<Bits>(add(x, -T::round(double(int32_t(q)) * step))) & Bits(~Bits(0) >> 1);
+    const auto error = as<Bits>(subtract(x, T::round(double(int32_t(q)) * step))) & Bits(~Bits(0) >> 1);
     within = !__ballot_sync(full_warp, error > limit);
     return q;
   }
@@ -66,7 +66,7 @@ CC_HD void szp_encode(const Job& given) {
   for (uint64_t t; (t = draw_tile(job, shared.pass.drawn)) < tiles;) {
     const uint64_t first = szp_first(t);
     const uint32_t count = szp_count(job.n, first);
-    SzpMade made{shared.words[threadIdx.x / 32]};
+    SzpMade<T> made(shared.words[threadIdx.x / 32], job, first, count);
 #pragma unroll 1
     for (uint32_t group = 0; group < count; group += ahead) {
       Stored bits[ahead];  // behind the last value, it repeats
@@ -80,11 +80,10 @@ CC_HD void szp_encode(const Job& given) {
         if (group + k >= count) break;
         bool within;
         const uint32_t q = quantise(bits[k], within);
-        made.code(transpose, group + k, q, within, szp_raw_nbytes<T>(job.n, first + group + k),
-                  [&](uint32_t* out) { store_raw(out, lane, bits[k]); });
+        made.code(transpose, group + k, q, within, [&](uint32_t* out) { store_raw(out, lane, bits[k]); });
       }
     }
-    made.write<T>(job, t, tile_words(job), shared.pass.sums);
+    made.write(job, t, tile_words(job), shared.pass.sums);
   }
 }
 

@@ -72,24 +72,30 @@ struct SzpShared {
 
 // The blocks of one warp in a tile, as an encoder composes them in shared memory. All lanes know how many words
 // there are, and lane k the width of block k.
+template <class T>
 struct SzpMade {
+  static constexpr uint32_t full = szp_block * sizeof(typename T::Stored) / 4;
   uint32_t* words;
   uint32_t size = 0, width = 0;
+  uint32_t count, last;  // blocks, and what the last one takes if it is stored unchanged, in words
+
+  CC_HD SzpMade(uint32_t* words, const Job& job, uint64_t first, uint32_t count)
+      : words(words), count(count), last((szp_raw_nbytes<T>(job.n, first + count - 1) + 3) / 4) {}
 
   // Appends block k: its integers, if they can stand for the values, else what store(words) puts there.
   template <class Store>
-  CC_HD void code(const Transposer& transpose, uint32_t k, uint32_t q, bool within, uint32_t raw_nbytes,
-                  Store store) {
+  CC_HD void code(const Transposer& transpose, uint32_t k, uint32_t q, bool within, Store store) {
     const uint32_t lane = lane_id(), below = __shfl_up_sync(full_warp, q, 1);
     const uint32_t plain = szp_zigzag<int32_t>(q), z = szp_zigzag<int32_t>(q - (lane ? below : 0));
     const uint32_t first = __shfl_sync(full_warp, z, 0), others = lane ? z : 0;
-    const uint32_t best = szp_width(first, warp_or(others), warp_or(plain), int(raw_nbytes));
-    const uint32_t chosen = within ? best : szp_raw;
+    const uint32_t best = szp_shortest(first, warp_or(others), warp_or(plain));
+    const uint32_t unchanged = k + 1 == count ? last : full;
+    const uint32_t chosen = within && best < unchanged << 8 ? best & 255 : szp_raw;
     width = lane == k ? chosen : width;
     uint32_t* out = words + size;
     if (chosen == szp_raw) {
       store(out);
-      size += (raw_nbytes + 3) / 4;
+      size += unchanged;
       return;
     }
     const bool apart = chosen / szp_apart == 1;
@@ -101,10 +107,9 @@ struct SzpMade {
   }
 
   // Writes the widths and, behind those of all blocks before, the payload. `sums` are in `scan`.
-  template <class T>
   CC_HD void write(const Job& job, uint64_t tile, uint64_t* scan, TileSums& sums) const {
     const uint64_t b = szp_first(tile) + lane_id(), blocks = szp_blocks(job.n);
-    if (lane_id() < szp_count(job.n, szp_first(tile))) job.dst[b] = uint8_t(width);
+    if (lane_id() < count) job.dst[b] = uint8_t(width);
     const uint64_t begin = szp_head(job) + 4 * sum_before_warp(scan, tile, size, sums);
     // The last word may be one in part; what is behind it falls into the slack.
     if (begin + 4 * size <= job.nbytes + 3) {

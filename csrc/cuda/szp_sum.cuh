@@ -65,7 +65,7 @@ struct SzpMost {
 
 template <class T>
 CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* in, const Transposer& transpose,
-                         uint64_t first, uint32_t k, SzpMade& made, SzpMost& most) {
+                         uint64_t first, uint32_t k, SzpMade<T>& made, SzpMost& most) {
   const SzpPlace x = in[0].own.from(k), y = in[1].own.from(k);
   const uint32_t wx = in[0].load(x), wy = in[1].load(y);
   const uint32_t qx = in[0].integer(transpose, x, k, wx), qy = in[1].integer(transpose, y, k, wy), q = qx + qy;
@@ -73,7 +73,7 @@ CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* i
   const bool within = !__ballot_sync(full_warp, overflow) && !((x.bits | y.bits) & SzpPlace::raw);
   const uint32_t size = within ? q ^ uint32_t(int32_t(q) >> 31) : 0;
   most.integer = size > most.integer ? size : most.integer;
-  made.code(transpose, k, q, within, szp_raw_nbytes<T>(job.n, first + k), [&](uint32_t* out) {
+  made.code(transpose, k, q, within, [&](uint32_t* out) {
     const bool valid = (first + k) * szp_block + lane_id() < job.n;
     const auto a = szp_term<T>(in[0], x, qx, terms.step, valid), b = szp_term<T>(in[1], y, qy, terms.step, valid);
     const auto bits = szp_add_values<T>(a, b, most.value);
@@ -95,10 +95,10 @@ CC_HD void szp_sum(const Job& job) {
     SzpRead in[2];
     const bool sound = szp_read_terms<T>(job, terms, t, shared.terms, in);
     const uint32_t count = sound ? szp_count(job.n, first) : 0;
-    SzpMade made{shared.sum.words[threadIdx.x / 32]};
+    SzpMade<T> made(shared.sum.words[threadIdx.x / 32], job, first, count);
 #pragma unroll 1
     for (uint32_t k = 0; k < count; k++) szp_add_block<T>(job, terms, in, transpose, first, k, made, most);
-    made.write<T>(job, t, tile_words(job) + tiles, shared.sum.pass.sums);
+    made.write(job, t, tile_words(job) + tiles, shared.sum.pass.sums);
   }
   note_max(&job.result->extent[1], as<uint64_t>(most.value));
   note_max(&job.result->extent[2], most.integer);

@@ -50,7 +50,9 @@ struct Transposer {
       const uint32_t j = 4 >> i, low = ~0u / ((1u << j) + 1);
       turn[i] = lane & j ? 32 - j : j;
       keep[i] = lane & j ? ~low : low;
+      keep_in_register(turn[i]), keep_in_register(keep[i]);
     }
+    keep_in_register(halves), keep_in_register(bytes);
   }
   CC_HD uint32_t operator()(uint32_t row) const {
     row = permute_bytes(row, __shfl_xor_sync(full_warp, row, 16), halves);
