@@ -104,7 +104,7 @@ CC_HD void szp_decode(const Job& job) {
     if (thread_id() == 0) atomicOr(&job.result->bad, 2u);
     return;
   }
-  constexpr uint32_t ahead = 8;
+  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 4 : 8;  // more, and registers are spilled
   const uint32_t lane = lane_id();
   const Transposer transpose;
   for (uint64_t t; (t = draw_tile(job, shared.drawn)) < tiles;) {
