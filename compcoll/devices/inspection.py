@@ -21,6 +21,7 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 _FUNCTION = re.compile(r"^\s*\.section\s+\.text\.(\w+)")
 _LABEL = re.compile(r"^(\.L\w+):")
+_WIDE = re.compile(r"\b(?:LD|ST)G?\.E\S*\.128\b(?!\.CONSTANT)")  # tables are constant
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);")
 
 
@@ -39,8 +40,8 @@ class Figures:
     instructions : int or None
         All that there are; None without a disassembler.
     loop : int or None
-        Those on the longest way through its main loop, which is the longest of those with loads of 16 bytes
-        or, without them, of all: for zfp, what a block takes that has every plane which can be.
+        Those on the longest way through its main loop, which is the longest of those with loads or stores of
+        16 bytes or, without them, of all: for zfp, what a block takes that has every plane which can be.
     """
 
     kernel: str
@@ -124,7 +125,7 @@ def _longest_loop(code: list[str], labels: dict[str, int]) -> int:
     for last, text in enumerate(code):
         first = _target(text, labels)
         if first is not None and first < last and last in reached:  # a branch to itself pads the end
-            wide = any(re.search(r"\bLDG?\.E\S*\.128", line) for line in code[first:last])
+            wide = any(_WIDE.search(line) for line in code[first:last])
             loops.append((wide, last - first, first, last))
     _, _, first, last = max(loops)
     longest = [0] * (len(code) + 1)

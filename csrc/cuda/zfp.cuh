@@ -19,11 +19,14 @@ __device__ constexpr PairTable pair_source = make_pair_table();
 // A table's copy in shared memory, where the lanes of a warp can read different entries at once.
 template <class Table>
 CC_HD const Table& shared_table(const Table& source) {
-  constexpr uint32_t n = sizeof(Table) / 4;
-  __shared__ uint32_t words[n];
-  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) words[i] = reinterpret_cast<const uint32_t*>(&source)[i];
+  using Row = Pack<uint32_t, 4>;
+  constexpr uint32_t n = sizeof(Table) / sizeof(Row);
+  static_assert(sizeof(Table) % sizeof(Row) == 0 && alignof(Table) == alignof(Row), "copied in rows");
+  __shared__ Row rows[n];
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) rows[i] = reinterpret_cast<const Row*>(&source)[i];
   __syncthreads();
-  return *reinterpret_cast<const Table*>(words);
+  return *reinterpret_cast<const Table*>(rows);
 }
 
 struct Line {
@@ -115,23 +118,6 @@ CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& l
   Pack<uint32_t, N> row;
   for (int i = 0; i < N; i++) row.v[i] = word[i];
   if (all || N * uint64_t(block) < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
-}
-
-template <int N>
-CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
-  const uint32_t maxbits = line.maxbits;
-  if (maxbits == 32) {
-    word[0] = stream[block];
-    for (int i = 1; i < N; i++) word[i] = 0;
-    return;
-  }
-  const uint64_t bit = block * maxbits, at = bit / 32;
-  uint32_t low = stream[at];
-  for (uint32_t i = 0; i < N; i++) {
-    uint32_t high = at + i + 1 < line.words ? stream[at + i + 1] : 0;
-    word[i] = cut(__funnelshift_r(low, high, uint32_t(bit % 32)), i, maxbits);
-    low = high;
-  }
 }
 
 // zfp.h's transform, and negabinary numbers but for the XOR that ends them. Adding the mask is part of what
@@ -235,32 +221,6 @@ CC_HD void finish(const Job& job) {
 template <class E>
 CC_HD void zfp_finish(const Job& job) {
   finish<E, 1, Line>(job);
-}
-
-template <class E, int NW, bool Accumulate>
-CC_HD void zfp_decode(const Job& job) {
-  using L = typename E::Word;
-  using F = Format<L>;
-  constexpr int halves = sizeof(L) / 4;
-  const QuadTables& tables = shared_table(quad_source);
-  const Line line(job);
-  const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
-  for (uint64_t block = thread_id(); block < line.blocks; block += thread_count()) {
-    uint32_t in[NW * halves];
-    load_words<NW * halves>(reinterpret_cast<const uint32_t*>(job.src), block, line, in);
-    L a[4] = {}, words[NW] = {};
-    for (int i = 0; i < NW * halves; i++) words[i / halves] |= L(in[i]) << (32 * (i % halves));
-    L e = (words[0] >> 1) & L(2 * F::bias + 1);
-    L empty = (words[0] & 1) - 1;
-    L zeros = decode_quads<NW>(words, int(line.maxbits), tables, a);
-    to_planes<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = from_negabinary(shift_right(a[i], zeros) & ~empty);
-    transform_inverse<1>(a);
-    L scale = dequantise_scale(e);
-    for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
-    store_row<E, Accumulate>(reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * block, job.n - 4 * block,
-                             packed, a);
-  }
 }
 
 }  // namespace cuda
