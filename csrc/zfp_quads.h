@@ -11,7 +11,7 @@ namespace CC_LEVEL {
 namespace zfp {
 
 // Fields of entries: 7 bits of code, its length, the next n, and a marker above the bits that index.
-struct alignas(16) QuadTables {
+struct QuadTables {
   // Index: the plane from coefficient n on, below a 1 that stands for 4 - n. Entry: the index XOR its
   // code, without the n bits before (bits 0-6); length of the whole code (8-11); next n (28-30).
   uint32_t encode[32] = {};

@@ -89,12 +89,6 @@ struct Choice<false, A, B> {
   using type = B;
 };
 
-template <bool first, class A, class B>
-CC_HD const auto& choose(const A& a, const B& b) {
-  if constexpr (first) return a;
-  else return b;
-}
-
 CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>(p) % to == 0; }
 
 }  // namespace cuda

@@ -3,9 +3,8 @@
 // need not be cleared before.
 #pragma once
 #include "../cpu/zfp_extent.h"
-#include "../zfp_quads.h"
 #include "job.cuh"
-#include "zfp_short.cuh"
+#include "zfp_long.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -13,7 +12,6 @@ namespace cuda {
 
 using namespace zfp;
 
-__device__ constexpr QuadTables quad_source = make_quad_tables();
 __device__ constexpr PairTable pair_source = make_pair_table();
 
 // A table's copy in shared memory, where the lanes of a warp can read different entries at once.
@@ -136,8 +134,8 @@ CC_HD void forward(L* a) {
 
 // Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
 // to that. whole: all of their values are there, and a block's can be loaded at once.
-template <class E, int N, bool exact, bool whole, class Table>
-CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const Table& table,
+template <class E, int N, bool exact, bool whole>
+CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const PairTable& table,
                         Extent<typename E::Word>& extent) {
   using L = typename E::Word;
   using F = Format<L>;
@@ -154,27 +152,23 @@ CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const 
   const L some = 2 * (magnitude >> F::mantissa) + 3, header = magnitude < some ? magnitude : some;
   const uint32_t maxbits = exact ? 32 * N : line.maxbits;
   uint32_t out[N] = {};
+  Coded coded;
   if constexpr (N <= 2) {
     uint32_t high[4];
     for (int i = 0; i < 4; i++) high[i] = uint32_t(a[i] >> (F::bits - 32));
     constexpr int sure = exact ? sure_pairs(N, F::header) : -1;
-    const Coded coded = encode_short<N, sure>(high, maxbits - F::header, table, out);
+    coded = encode_short<N, sure>(high, maxbits - F::header, table, out);
     if (!exact) move_down<N>(out, 32 * N - maxbits);
-    out[0] |= uint32_t(header);
-    const uint32_t planes = 2 * coded.pairs - coded.dropped;
-    if (exact) {  // 5 planes at least are complete
-      const L key = e + (F::bits - planes);
-      extent.key = key > extent.key ? key : extent.key;
-    } else {
-      extent.template add_error<1>(e, L(F::bits - planes), magnitude);
-    }
   } else {
-    L words[N * 4 / sizeof(L)] = {header};
-    for (int i = 0; i < 4; i++) a[i] ^= L(~L(0)) / 3 * 2;
-    to_planes<1>(a);
-    const L k = encode_quads<N * 4 / sizeof(L)>(a, L(magnitude != 0 ? 0 : 4), int(maxbits), table, words);
-    for (int i = 0; i < N; i++) out[i] = uint32_t(words[i * 4 / sizeof(L)] >> (32 * i % (8 * sizeof(L))));
-    extent.template add_error<1>(e, k, magnitude);
+    coded = encode_long<N>(a, F::header, maxbits - F::header, table, out);
+  }
+  out[0] |= uint32_t(header);
+  const uint32_t planes = 2 * coded.pairs - coded.dropped;
+  if (exact) {  // 5 planes at least are complete
+    const L key = e + (F::bits - planes);
+    extent.key = key > extent.key ? key : extent.key;
+  } else {
+    extent.template add_error<1>(e, L(F::bits - planes), magnitude);
   }
   auto stream = reinterpret_cast<uint32_t*>(job.dst);
   if constexpr (exact) store_words<N>(stream, block, whole, line, out);
@@ -188,7 +182,7 @@ CC_HD void zfp_encode(const Job& job) {
   constexpr int N = NW * sizeof(L) / 4;
   const Line line(job);
   if (4 * line.words > job.nbytes + slack) return;
-  const auto& table = shared_table(choose<N <= 2>(pair_source, quad_source));
+  const auto& table = shared_table(pair_source);
   const bool rows = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16);
   const uint32_t whole = rows ? uint32_t(job.n / 128 * 32) : 0, blocks = uint32_t(line.blocks);
   const uint32_t stride = 32 * uint32_t(warp_count());
