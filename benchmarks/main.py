@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from typing import Any
@@ -15,8 +14,8 @@ from rich.progress import Progress
 from .arrays import LIBRARIES, Staged
 from .data import Source, codec_list, element_type, size_list, source
 from .gloo import Gloo
-from .osu import Operation, run_size
-from .output import describe, heading, line, plot
+from .osu import CONTROL, Operation, run_size
+from .output import as_json, describe, heading, line, plot
 
 __all__ = ["main"]
 
@@ -53,13 +52,14 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--dtype", default="f4", help="NumPy type of the values, or bf16.")
 @click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
 @click.option("--gloo", is_flag=True, help="Time torch.distributed's gloo as well.")
+@click.option("--control", is_flag=True, help="Time plain MPI twice: what a speed-up of nothing looks like.")
 @click.option("--min-nbytes", type=int, help="Smallest message to compress. [default: the library's]")
 @click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 @click.pass_obj
 def _command(
-    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, data, dtype, arrays, gloo, min_nbytes,
-    json_path, plot_path,
+    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, data, dtype, arrays, gloo, control,
+    min_nbytes, json_path, plot_path,
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
@@ -67,7 +67,7 @@ def _command(
         values_type = element_type(dtype)
         nbytes = size_list(sizes)
         values = source(data, values_type, world.rank, arrays)
-        comms = _communicators(codec_list(codecs), min_nbytes, values, gloo)
+        comms = _communicators(codec_list(codecs), min_nbytes, values, gloo, control)
     except (ImportError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     about = describe(world, operation.__name__, data, values_type, arrays)
@@ -86,7 +86,7 @@ def _command(
     if world.rank == 0:
         if json_path:
             with open(json_path, "w") as file:
-                json.dump({**about, "rows": [row.as_dict() for row in rows]}, file, indent=1)
+                file.write(as_json({**about, "rows": [row.as_dict() for row in rows]}))
         if plot_path:
             plot(about, rows, plot_path)
     if gloo:
@@ -94,8 +94,10 @@ def _command(
     return all(row.sound for row in rows)
 
 
-def _communicators(specs: list[str], min_nbytes: int | None, values: Source, gloo: bool) -> dict[str, Any]:
-    """Plain MPI, gloo if asked for, then a communicator for each codec, in the order given."""
+def _communicators(
+    specs: list[str], min_nbytes: int | None, values: Source, gloo: bool, control: bool
+) -> dict[str, Any]:
+    """Plain MPI, if asked for the same again and gloo, then a communicator for each codec, as given."""
     comms: dict[str, Any] = {"mpi": MPI.COMM_WORLD}
     if values.arrays.wait is not None:
         comms["mpi"] = Staged(MPI.COMM_WORLD, values.arrays)
@@ -103,6 +105,8 @@ def _communicators(specs: list[str], min_nbytes: int | None, values: Source, glo
         from compcoll import Comm
 
         comms["mpi"] = Comm(MPI.COMM_WORLD, min_nbytes=1 << 60)
+    if control:
+        comms[CONTROL] = comms["mpi"]
     if gloo:
         if values.arrays.wait is not None:
             raise ValueError(

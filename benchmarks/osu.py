@@ -1,9 +1,9 @@
 """The harness of the benchmarks, in the layout of OSU's: one row per message size.
 
-Plain MPI and every codec run side by side in one loop, call by call and in turns from the first and from
-the last, so that whatever disturbs the machine disturbs them alike. A call begins after a barrier; its time
-is the maximum over the ranks. The results are compared with plain MPI's after the loop, never inside, when
-whoever chooses between ways to run has chosen.
+Plain MPI and every codec run side by side in one loop, call by call and each round in another random order,
+so that whatever disturbs the machine, and what a call leaves to the next one, disturbs them alike. A call
+begins after a barrier; its time is the maximum over the ranks. The results are compared with plain MPI's
+after the loop, never inside, when whoever chooses between ways to run has chosen.
 
 GB/s are effective ones: bytes that the busiest rank has to move in any algorithm, uncompressed, per
 second of the median call.
@@ -21,12 +21,25 @@ from mpi4py import MPI
 
 from .data import Source
 
-__all__ = ["OPERATIONS", "WINDOW", "Case", "Row", "in_window", "load", "peer_of", "rounding", "run_size"]
+__all__ = [
+    "CONTROL",
+    "OPERATIONS",
+    "WINDOW",
+    "Case",
+    "Row",
+    "in_window",
+    "load",
+    "peer_of",
+    "rounding",
+    "run_size",
+]
 
 OPERATIONS = (
     "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter",
     "scatter",
 )  # fmt: skip
+#: The name of a second plain MPI.
+CONTROL = "mpi again"
 MIN_ITERS = 3
 #: Parts of a loop whose speed-ups tell how certain that of all its calls is.
 BATCHES = 10
@@ -82,8 +95,8 @@ class Row:
     gbytes_per_s : float
     speedup : float
         Median time of plain MPI over this one's.
-    spread : float
-        Two standard errors of the speed-up, from those of the loop's parts.
+    spread : float or None
+        Two standard errors of the speed-up, from those of the loop's parts; None where there are too few.
     accelerated : bool
         False where the call went to MPI unchanged.
     reason : str
@@ -104,7 +117,7 @@ class Row:
     seconds: dict[str, float]
     gbytes_per_s: float
     speedup: float
-    spread: float
+    spread: float | None
     accelerated: bool
     reason: str
     ratio: float
@@ -187,16 +200,16 @@ def _time(
     limits: tuple[float, float],
 ) -> np.ndarray:  # fmt: skip
     """Times of calls on each communicator, shape (communicators, calls), of the slowest rank."""
-    turns = list(enumerate(comms)), list(enumerate(comms))[::-1]
+    order = np.random.default_rng(len(comms))  # the same on all ranks
 
     def rounds(count: int) -> np.ndarray:
         times = np.empty((len(comms), count))
         for i in range(count):
-            for j, comm in turns[i % 2]:
+            for j in order.permutation(len(comms)):
                 case.reset()
                 world.Barrier()
                 begin = MPI.Wtime()
-                case.call(comm)
+                case.call(comms[j])
                 if wait is not None:
                     wait()
                 times[j, i] = MPI.Wtime() - begin
@@ -208,11 +221,11 @@ def _time(
     return rounds(min(max(iters, least), max(MIN_ITERS, most)))
 
 
-def _spread(plain: np.ndarray, own: np.ndarray) -> float:
-    """Two standard errors of the ratio of medians."""
+def _spread(plain: np.ndarray, own: np.ndarray) -> float | None:
+    """Two standard errors of the ratio of medians; None where there are too few calls to tell."""
     batches = min(BATCHES, len(own) // MIN_ITERS)
     if batches < 2:
-        return float("inf") if own is not plain else 0.0
+        return None if own is not plain else 0.0
     pairs = zip(np.array_split(plain, batches), np.array_split(own, batches), strict=True)
     ratios = [np.median(a) / np.median(b) for a, b in pairs]
     return float(2 * np.std(ratios, ddof=1) / np.sqrt(batches))

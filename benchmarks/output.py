@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 from mpi4py import MPI
 
-from .osu import Row
+from .osu import CONTROL, Row
 
-__all__ = ["describe", "heading", "line", "plot", "processor"]
+__all__ = ["as_json", "describe", "heading", "line", "plot", "processor"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
@@ -30,11 +32,7 @@ def describe(
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
-    versions |= {
-        name: sys.modules[name].__version__
-        for name in ("mpi4py", "compcoll", "torch", "cupy", "numba")
-        if name in sys.modules
-    }
+    versions |= {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     machine = {
         "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
         "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")},
@@ -43,6 +41,19 @@ def describe(
         "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
         "dtype": np.dtype(dtype).name, "arrays": arrays, "machine": machine, "versions": versions,
     }  # fmt: skip
+
+
+def as_json(document: object) -> str:
+    """A document as JSON, which knows neither infinity nor NaN: null stands for them."""
+    return json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def heading(about: dict) -> str:
@@ -63,7 +74,7 @@ def line(row: Row) -> str:
     times = " ".join(f"{row.seconds[key] * 1e6:12.1f}" for key in ("min", "median", "max"))
     bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
     error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
-    mark = "" if row.accelerated or row.name in ("mpi", "gloo") else f"  unchanged: {row.reason}"
+    mark = "" if row.accelerated or row.name in ("mpi", CONTROL, "gloo") else f"  unchanged: {row.reason}"
     mark += "" if row.sound else "  WRONG"
     return (
         f"{row.nbytes:11d} {row.name:<20} {times} {row.gbytes_per_s:9.3f} {row.speedup:8.2f} "

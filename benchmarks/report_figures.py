@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .osu import CONTROL
+
 __all__ = ["auto", "model", "speedups"]
 
 
@@ -42,12 +44,20 @@ def auto(runs: list[dict], path: Path) -> None:
     for panel, gbit in zip(panels[0], links, strict=True):
         for run in runs:
             if _gbit(run) == gbit:
-                rows = [row for row in run["rows"] if row["name"] != "mpi"]
+                rows = [row for row in run["rows"] if row["name"] == "auto"]
                 sizes, gains = [r["nbytes"] for r in rows], [r["speedup"] for r in rows]
-                errors = [r.get("spread", 0.0) for r in rows]
+                errors = [r.get("spread") or 0.0 for r in rows]
                 panel.errorbar(
                     sizes, gains, errors, fmt="o-", markersize=3, capsize=2, label=run["operation"]
                 )
+        again = [row for run in runs if _gbit(run) == gbit for row in run["rows"] if row["name"] == CONTROL]
+        panel.plot(
+            [r["nbytes"] for r in again],
+            [r["speedup"] for r in again],
+            "_",
+            color="grey",
+            label="plain MPI again",
+        )
         panel.axhline(0.97, color="black", linewidth=0.8, linestyle="--")
         panel.set_xscale("log", base=2)
         panel.set_xticks([1 << k for k in (10, 15, 20, 25)], ["1 KiB", "32 KiB", "1 MiB", "32 MiB"])

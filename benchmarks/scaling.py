@@ -5,7 +5,6 @@ The real algorithms run in virtual time, over a machine's profile: see compcoll/
 
 from __future__ import annotations
 
-import json
 import sys
 from itertools import product
 
@@ -17,6 +16,8 @@ from rich.table import Table
 from compcoll.model.advisor import advise
 from compcoll.model.predict import Call
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load
+
+from .output import as_json
 
 __all__ = ["main"]
 
@@ -43,7 +44,7 @@ def main(nbytes, spec, dtype, max_ranks, ranks_per_node, networks, json_path, pl
         raise click.BadParameter(
             f"{unknown[0]!r} is not one of {', '.join(FABRICS)}", param_hint="--networks"
         )
-    machine = load()
+    machine = load(lambda problem: click.echo(problem, err=True))
     speed = (machine.codec(spec, dtype) if machine else None) or CAREFUL
     machine = machine or MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
     ranks = [2**k for k in range(1, 13) if 2**k <= max_ranks]
@@ -68,7 +69,7 @@ def main(nbytes, spec, dtype, max_ranks, ranks_per_node, networks, json_path, pl
     _show(about, rows, ranks)
     if json_path:
         with open(json_path, "w") as file:
-            json.dump({**about, "rows": rows}, file, indent=1)
+            file.write(as_json({**about, "rows": rows}))
     if plot_path:
         _plot(about, rows, plot_path)
 

@@ -7,7 +7,6 @@ Run it in the lab, where messages take their time::
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 from time import perf_counter
@@ -20,7 +19,7 @@ from rich.progress import Progress
 
 from compcoll import Comm
 
-from .output import describe
+from .output import as_json, describe
 
 __all__ = ["main"]
 
@@ -69,10 +68,8 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
         print("\n".join(wrong[:20]))
         if json_path:
             with open(json_path, "w") as file:
-                json.dump(
-                    {**about, "command": " ".join(["python -m benchmarks.soak", *sys.argv[1:]]), **result},
-                    file,
-                )
+                command = " ".join(["python -m benchmarks.soak", *sys.argv[1:]])
+                file.write(as_json({**about, "command": command, **result}))
     sys.exit(1 if wrong else 0)
 
 

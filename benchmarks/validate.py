@@ -7,7 +7,6 @@ Run it in the lab, where the links are known::
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, astuple
 
@@ -24,7 +23,7 @@ from compcoll.policy import ALGORITHMS
 
 from .data import size_list, source
 from .osu import load, run_size
-from .output import describe
+from .output import as_json, describe
 
 __all__ = ["main"]
 
@@ -76,7 +75,7 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
                 "network": asdict(network),
             }
             with open(json_path, "w") as file:
-                json.dump({**about, "rows": rows}, file, indent=1)
+                file.write(as_json({**about, "rows": rows}))
 
 
 def _agreed(world: MPI.Intracomm, spec: str, sample: np.ndarray) -> CodecSpeed:

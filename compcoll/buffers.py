@@ -7,15 +7,23 @@ basic type. What cannot be such a message is left to mpi4py, with its own semant
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
-from operator import index
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from compcoll import arrays, dtypes
-from compcoll.datatypes import BFLOAT16_T, basic_type, mpi_type, pack, unpack
+from compcoll.arguments import (
+    LeftToMPI,
+    datatype_of,
+    is_type,
+    memory_of,
+    simple_layout,
+    unpack_form,
+    vector_layout,
+    without_buffer,
+)
+from compcoll.datatypes import BFLOAT16_T, basic_type, pack, unpack
 from compcoll.devices.memory import DeviceArray
 
 __all__ = ["Message", "has_bfloat16", "in_place", "on_gpu", "parse", "without_bfloat16"]
@@ -196,22 +204,22 @@ def parse(spec, blocks: int | None = None, *, vector: bool = False, device: bool
     """
     bfloat16 = False
     try:
-        buffer, count, displ, datatype = _unpack(spec, vector)
+        buffer, count, displ, datatype = unpack_form(spec, vector)
         if buffer is None or buffer is MPI.BOTTOM:
-            buffer, datatype = _bottom(count, displ, datatype, blocks)
+            buffer, datatype = without_buffer(count, displ, datatype, blocks)
         else:
             bfloat16 = datatype is None and has_bfloat16(buffer)
-            buffer, own = _memory(buffer, device)
-            datatype = own if datatype is None else _datatype(datatype)
+            buffer, own = memory_of(buffer, device)
+            datatype = own if datatype is None else datatype_of(datatype)
         basic: Any = None if datatype is None else basic_type(datatype)
         if basic is None:
             return None
         if bfloat16:  # whatever MPI takes it for
             basic = dtypes.BFLOAT16, 1
-        layout: Callable[..., tuple[list[int], list[int]]] = _vector if vector else _simple
+        layout: Callable[..., tuple[list[int], list[int]]] = vector_layout if vector else simple_layout
         nbytes = 0 if buffer is MPI.BOTTOM else buffer.size
         entries, displs = layout(count, displ, blocks, nbytes, datatype.Get_extent()[1])
-    except (TypeError, KeyError, BufferError, _LeftToMPI):
+    except (TypeError, KeyError, BufferError, LeftToMPI):
         return None
     dtype, per_entry = basic
     message = Message(buffer, datatype, dtype, per_entry, entries, displs)
@@ -231,97 +239,6 @@ def without_bfloat16(spec):
     """A buffer argument in a form that mpi4py takes: it knows no bfloat16 arrays."""
     if isinstance(spec, (list, tuple)):
         first, *rest = spec
-        memory, _ = _memory(first)
-        return [memory, *rest] if any(_is_type(x) for x in rest) else [memory, *rest, BFLOAT16_T]
-    return [_memory(spec)[0], BFLOAT16_T]
-
-
-class _LeftToMPI(Exception):
-    """mpi4py says best what is wrong with this argument."""
-
-
-def _is_type(x) -> bool:
-    return isinstance(x, (MPI.Datatype, str))
-
-
-def _unpack(spec, vector: bool) -> tuple:
-    """(buffer, count or counts, displacement or displacements, datatype), None for what is not given."""
-    if not isinstance(spec, (list, tuple)):
-        return spec, None, None, None
-    if len(spec) == 4:
-        return tuple(spec)
-    if len(spec) not in (2, 3):
-        raise _LeftToMPI
-    buffer, second, datatype = (*spec, None)[:3]
-    if len(spec) == 2 and _is_type(second):
-        return buffer, None, None, second
-    if isinstance(second, tuple if vector else (tuple, list)):
-        count, displ = second
-        return buffer, count, displ, datatype
-    return buffer, second, None, datatype
-
-
-def _memory(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
-    """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
-    if device and arrays.is_cuda(buffer):
-        found = arrays.on_device(buffer)
-        if found is None:
-            raise _LeftToMPI
-        return found.view(np.uint8), mpi_type(found.dtype)
-    if not isinstance(buffer, np.ndarray) and not arrays.is_torch(buffer) and not arrays.is_cuda(buffer):
-        buffer = memoryview(buffer)
-    view = arrays.host_view(buffer)
-    if not (view.flags.c_contiguous or view.flags.f_contiguous):
-        raise _LeftToMPI
-    return view.ravel(order="K").view(np.uint8), mpi_type(view.dtype)
-
-
-def _bottom(count, displ, datatype, blocks: int | None) -> tuple:
-    """Memory and datatype of an argument without a buffer: nothing, or absolute addresses."""
-    if datatype is None or count is None:
-        raise _LeftToMPI
-    datatype = _datatype(datatype)
-    if not any(_listed(count, blocks or 1)):
-        return np.empty(0, np.uint8), datatype
-    if datatype.is_predefined or displ is not None:
-        raise _LeftToMPI
-    return MPI.BOTTOM, datatype
-
-
-def _datatype(datatype) -> MPI.Datatype:
-    return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
-
-
-def _simple(count, displ, blocks: int | None, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
-    start = 0 if displ is None else index(displ)
-    parts = 1 if blocks is None else blocks
-    if count is None:
-        entries, rest = divmod(nbytes - start * extent, extent) if extent > 0 else (0, 1)
-        if rest or start < 0 or entries < 0 or entries % parts:
-            raise _LeftToMPI
-        count = entries // parts
-    n = index(count)
-    return [n] * parts, [start + i * n for i in range(parts)]
-
-
-def _vector(counts, displs, blocks: int, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
-    if counts is None:
-        entries, rest = divmod(nbytes, extent) if extent > 0 else (0, 1)
-        if rest:
-            raise _LeftToMPI
-        n = [entries // blocks + (entries % blocks > i) for i in range(blocks)]
-    else:
-        n = _listed(counts, blocks)
-    if displs is None:
-        return n, [0, *accumulate(n)][:blocks]
-    if isinstance(displs, (list, tuple, np.ndarray)):
-        return n, _listed(displs, blocks)
-    return n, [index(displs) * i for i in range(blocks)]
-
-
-def _listed(values, blocks: int) -> list[int]:
-    if not isinstance(values, (list, tuple, np.ndarray)):
-        return [index(values)] * blocks
-    if len(values) != blocks:
-        raise _LeftToMPI
-    return [index(v) for v in values]
+        memory, _ = memory_of(first)
+        return [memory, *rest] if any(is_type(x) for x in rest) else [memory, *rest, BFLOAT16_T]
+    return [memory_of(spec)[0], BFLOAT16_T]

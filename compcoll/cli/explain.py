@@ -37,7 +37,7 @@ def command(op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers) ->
         raise click.BadParameter(f"{op!r} is not one of {', '.join(names)}", param_hint="OP")
     if network and network not in FABRICS:
         raise click.BadParameter(f"{network!r} is not one of {', '.join(FABRICS)}", param_hint="--network")
-    machine = load()
+    machine = load(lambda problem: click.echo(f"# {problem}", err=True))
     if machine is None:
         click.echo("# no profile of this machine yet (compcoll tune makes one): careful figures instead")
         machine = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])

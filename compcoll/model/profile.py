@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
@@ -16,7 +16,7 @@ from compcoll.runtime.simulated import Link
 
 __all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
-VERSION = 2
+VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -73,18 +73,34 @@ class MachineProfile:
 
     def as_json(self) -> str:
         """The profile as a JSON document."""
-        return json.dumps({"version": VERSION, **asdict(self)}, indent=1)
+        return json.dumps({"version": VERSION, **_without_infinity(asdict(self))}, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> MachineProfile:
-        """A profile from its JSON document; ValueError for another version of it."""
-        data: dict[str, Any] = json.loads(text)
-        if data.pop("version", None) != VERSION:
-            raise ValueError(f"the profile is not of version {VERSION}; run compcoll tune again")
-        for key in ("network", "node"):
-            data[key] = Link(**data[key])
-        data["codecs"] = {spec: CodecSpeed(**speed) for spec, speed in data["codecs"].items()}
-        return cls(**data)
+        """A profile from its JSON document; ValueError where it is none, or of another version."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or "version" not in data:
+            raise ValueError("this is no profile of a machine")
+        if (found := data.pop("version")) != VERSION:
+            raise ValueError(f"the profile is of version {found}, not {VERSION}; run compcoll tune again")
+        try:
+            for key in ("network", "node"):
+                data[key] = _read(Link, data[key])
+            data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
+            return _read(cls, data)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"the profile lacks something or has too much: {error}") from None
+
+
+def _without_infinity(value: Any) -> Any:
+    """JSON has no infinity: null stands for it."""
+    if isinstance(value, dict):
+        return {key: _without_infinity(entry) for key, entry in value.items()}
+    return None if value == inf else value
+
+
+def _read(kind: type, values: dict[str, Any]) -> Any:
+    return kind(**{key: inf if value is None else value for key, value in values.items()})
 
 
 #: Seconds of a processor that the kernel's TCP takes for a byte at either end, as measured on one machine.
@@ -132,11 +148,19 @@ def cache_path() -> Path:
     return cache / "compcoll" / f"{fingerprint()}.json"
 
 
-def load() -> MachineProfile | None:
-    """The profile that ``compcoll tune`` left for this machine; None where there is none that can be read."""
+def load(report: Callable[[str], object] = lambda problem: None) -> MachineProfile | None:
+    """The profile that ``compcoll tune`` left for this machine; None where there is none that can be read.
+
+    ``report`` is told why a file that is there was not taken. Nothing is raised, since only one rank of a
+    communicator may come here.
+    """
+    path = cache_path()
     try:
-        return MachineProfile.from_json(cache_path().read_text())
-    except (OSError, ValueError, TypeError, KeyError):
+        return MachineProfile.from_json(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        report(f"{path}: {error}")
         return None
 
 

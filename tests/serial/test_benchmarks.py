@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from benchmarks.data import Source, codec_list, element_type, size_list, source
 from benchmarks.gloo import Gloo
 from benchmarks.netlab.launch import find_mpiexec
 from benchmarks.osu import OPERATIONS, Case, in_window, load, run_size
+from benchmarks.output import as_json
 
 ROOT = Path(__file__).parents[2]
 F4 = np.dtype("f4")
@@ -230,6 +232,24 @@ def test_slow_sizes_get_fewer_calls():
     assert 3 <= row.iters <= 5
 
 
+def test_every_communicator_follows_every_other_one():
+    names, calls = "abc", []
+    case = Case(calls.append, np.empty(0, F4), 1.0)
+    comms = {name: MPI.Intracomm(MPI.COMM_SELF) for name in names}
+    name_of = {id(comm): name for name, comm in comms.items()}
+    run_size(lambda *_: case, comms, source(None, F4, 0), 4, warmup=1, iters=60, max_seconds=60)
+    order = [name_of[id(comm)] for comm in calls][: 3 * 60]
+    assert all(sorted(order[i : i + 3]) == list(names) for i in range(0, len(order), 3))
+    assert len(set(pairwise(order))) == 9
+
+
+def test_json_has_no_infinity():
+    text = as_json({"rows": [{"spread": None, "error": float("inf"), "ratio": np.float64(2)}], "x": (1, 2)})
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "rows": [{"spread": None, "error": None, "ratio": 2.0}], "x": [1, 2],
+    }  # fmt: skip
+
+
 def test_unknown_operations_are_named():
     with pytest.raises(ValueError, match="'alltoallw'; known are allgather"):
         load("alltoallw")
@@ -240,13 +260,15 @@ def test_every_operation_runs(mpiexec, name, tmp_path):
     options = ["--codec", "none", "--sizes", "4:64K:128", "--iters", "3"]
     options += ["--json", str(tmp_path / "out.json")]
     if name == "alltoall":
-        options += ["--plot", str(tmp_path / "out.png")]
+        options += ["--control", "--plot", str(tmp_path / "out.png")]
     command = [mpiexec, "-n", "2", sys.executable, "-m", f"benchmarks.{name}", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out.json").read_text())
     assert (result["operation"], result["ranks"], result["nodes"]) == (name, 2, 1)
-    assert [row["nbytes"] for row in result["rows"]] == [4, 512, 65536]
+    names = ["mpi", "mpi again"] if name == "alltoall" else ["mpi"]
+    rows = [(row["nbytes"], row["name"]) for row in result["rows"]]
+    assert rows == [(nbytes, name) for nbytes in (4, 512, 65536) for name in names]
     assert all(row["sound"] and row["gbytes_per_s"] > 0 for row in result["rows"])
     assert (tmp_path / "out.png").exists() == (name == "alltoall")
 

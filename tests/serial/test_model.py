@@ -108,14 +108,35 @@ def test_size_classes_are_an_eighth_apart():
 
 def test_profile_is_kept_and_found(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "deep" / "profile.json"))
-    assert load() is None
-    assert load() != MACHINE
+    problems = []
+    assert load(problems.append) is None
+    assert not problems  # no profile is no problem
     path = save(MACHINE)
-    assert load() == MACHINE
-    path.write_text(path.read_text().replace('"version": 2', '"version": 99'))
+    assert load(problems.append) == MACHINE
+    assert not problems
+    assert "Infinity" not in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('{"version": 2, "name": "old"}', "version 2, not 3; run compcoll tune again"),
+        ('{"version": 3, "name": "short"}', "lacks"),
+        ('{"version": 3, "network": 1, "node": 2, "codecs": 3}', "lacks"),
+        ("nonsense", "Expecting value"),
+        ("[]", "no profile"),
+        ("12", "no profile"),
+    ],
+)
+def test_other_profiles_are_left_alone(tmp_path, monkeypatch, text, problem):
+    path = tmp_path / "profile.json"
+    path.write_text(text)
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(path))
     assert load() is None
-    path.write_text("nonsense")
-    assert load() is None
+    problems = []
+    assert load(problems.append) is None
+    assert problem in problems[0]
+    assert str(path) in problems[0]
 
 
 def test_expectations_are_the_same_on_all_ranks():
