@@ -38,7 +38,7 @@ class Codec:
     _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
-    #: Whether it has no frames of its own and looks at the data to choose other codecs (`chosen`).
+    #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
     chooses: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs):
@@ -223,7 +223,7 @@ class Codec:
         return frame, known
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
-        """This codec, then what is exact, then what always fits: each follows where the one before refuses."""
+        """This codec, then what is exact, then what always fits: each where the one before refuses."""
         from compcoll.codecs.registry import codec
 
         last = codec("raw" if self.lossless else "lossless")
@@ -236,10 +236,7 @@ class Codec:
 
     def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
         for codec in self.attempts(src.dtype):
-            if codec.chooses:
-                yield from codec.chosen(src)
-            else:
-                yield codec
+            yield from codec.chosen(src)
 
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""

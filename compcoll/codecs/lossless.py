@@ -29,11 +29,14 @@ class Lossless(Codec):
         return (self,)
 
     def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
-        return self.named(*sample.choose(src))
+        return _named(*sample.choose(src))
 
-    @staticmethod
-    def named(choice: int, parameter: int) -> tuple[Codec, ...]:
-        """The codecs to try in turn after a choice of `compcoll.codecs.sample`."""
-        if choice == RAW:
-            return (codec("raw"),)
-        return codec(f"mpc:dim={parameter}" if choice == MPC else "float"), codec("raw")
+    def chosen_from(self, taken: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Codec, ...]:
+        """`chosen` for an array of which only the sample (`compcoll.codecs.sample`) is given."""
+        return _named(*sample.choose_from(taken, dtype, shape))
+
+
+def _named(choice: int, parameter: int) -> tuple[Codec, ...]:
+    if choice == RAW:
+        return (codec("raw"),)
+    return codec(f"mpc:dim={parameter}" if choice == MPC else "float"), codec("raw")

@@ -121,7 +121,8 @@ def encode(
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
-    absolute error of the values, or that of each block's; ``fallback`` says where another codec was asked for.
+    absolute error of the values, or that of each block's; ``fallback`` says where another codec was to be
+    used.
     """
     batch = Batch(device, len(blocks))
     dtype = blocks[0].dtype

@@ -70,11 +70,9 @@ def _encode(
     while attempts:
         chosen = attempts.popleft()
         if isinstance(chosen, Lossless):
-            attempts.extend(_choose(queue, memory, block))
+            attempts.extend(_choose(queue, chosen, memory, block))
             continue
-        if not kernels.encodes(
-            chosen.name, block.dtype, block.shape, chosen.params(block.dtype, block.shape)
-        ):
+        if not kernels.encodes(chosen.name, block.dtype, block.shape):
             return -1
         made = batch.encode(queue, chosen, [block], [address], carried, checksum, fallback)
         queue.wait()
@@ -84,13 +82,13 @@ def _encode(
     return -1
 
 
-def _choose(queue: Any, memory: DeviceArray, block: Block) -> tuple[base.Codec, ...]:
+def _choose(queue: Any, codec: Lossless, memory: DeviceArray, block: Block) -> tuple[base.Codec, ...]:
     nbytes = sample.places(block.nbytes, block.dtype).nbytes
     taken, host = queue.scratch(nbytes), memory.device.host(nbytes)
     batch.sample(queue, [block], [taken])
     queue.to_host(host, taken)
     queue.wait()
-    return Lossless.named(*sample.choose_from(host, block.dtype, block.shape))
+    return codec.chosen_from(host, block.dtype, block.shape)
 
 
 def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:

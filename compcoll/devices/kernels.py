@@ -93,7 +93,7 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp", "float")
 
 
-def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
+def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
     """Whether a device has kernels that encode this."""
     return fits(codec, dtype, len(shape)) and math.prod(shape) * dtype.itemsize < LIMIT
 

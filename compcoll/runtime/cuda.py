@@ -110,7 +110,7 @@ class CudaWork(HostWork):
         if not isinstance(block, DeviceArray):
             return super().encode(block, carried, into)
         params = self.codec.params(block.dtype, (block.size,))
-        if not block.size or not kernels.encodes(self.codec.name, block.dtype, (block.size,), params):
+        if not block.size or not kernels.encodes(self.codec.name, block.dtype, (block.size,)):
             return Request(self._encode_staged(block, carried))
         key = self._encode_batch, block.device, block.dtype, params
         return self._later(key, block, carried=float(carried), place=place)
