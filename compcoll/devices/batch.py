@@ -173,9 +173,9 @@ def decode(
     """
     batch = Batch(device, len(infos))
     first = infos[0]
-    width = 2 if first.dtype.kind == "c" else 1
     for i, (info, payload, out) in enumerate(zip(infos, payloads, outs, strict=True)):
         job = batch.jobs[i]
+        width = 2 if info.dtype.kind == "c" else 1
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
         job["nbytes"] = info.payload_nbytes

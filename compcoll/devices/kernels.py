@@ -21,6 +21,7 @@ __all__ = [
     "SOURCES",
     "Kernel",
     "adders",
+    "adds",
     "all_kernels",
     "decoders",
     "encoders",
@@ -96,6 +97,11 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
     """Whether a device has kernels that encode this."""
     return fits(codec, dtype, len(shape)) and math.prod(shape) * dtype.itemsize < LIMIT
+
+
+def adds(codec: str, dtype: np.dtype) -> bool:
+    """Whether a device has kernels that add two frames of this."""
+    return codec == "szp" and dtype in dtypes.FLOATS
 
 
 def units(codec: str, reals: int, nbytes: int) -> int:

@@ -145,20 +145,20 @@ def test_what_a_collective_asks_for_in_one_turn(cupy, spec, direct):
     """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
     arrays = [values(np.dtype("f4"), n, n) for n in (1, 50, 1000, 70_001, 1 << 20)]
     work = CudaWork(codec(spec), Pool())
-    work.direct, work.first_nbytes = direct, 1 << 10
+    work.direct, work.turn.first_nbytes = direct, 1 << 10
     with cupy.cuda.Stream(non_blocking=True):
         late = [cupy.zeros(a.size, np.float32) for a in arrays]
         for array, host in zip(late, arrays, strict=True):
             array.set(host)
         asked = [work.encode(wrap(array), 0.0) for array in late]
-        work.begin()
+        work.turn.begin()
         frames = [request.wait() for request in asked]
         for frame, host in zip(frames, arrays, strict=True):
             assert isinstance(frame.data, DeviceArray) == direct
             assert same(frame.data, codec(spec).encode(host))
         outs = [wrap(cupy.zeros(a.size, np.float32)) for a in arrays]
         asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
-        work.begin()
+        work.turn.begin()
         for request, frame, out in zip(asked, frames, outs, strict=True):
             request.wait()
             assert same(out, compcoll.decode(np.asarray(frame.data)))

@@ -88,7 +88,7 @@ def test_later_launches_of_a_turn_are_larger(comm, agree, device, monkeypatch):
 def _with_small_stages(init):
     def changed(self, *args):
         init(self, *args)
-        self.first_nbytes = 4096
+        self.turn.first_nbytes = 4096
 
     return changed
 
