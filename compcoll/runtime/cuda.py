@@ -156,7 +156,7 @@ class CudaWork(StagedWork):
             for one in group:
                 if one.clears:
                     queue.zero(one.block.address, one.block.nbytes)
-            infos = [one.frame.info for one in group]
+            infos: Any = [one.frame.info for one in group]
             made = batch.decode(queue, infos, payloads, [one.block.address for one in group], adding)
         for i, one in enumerate(group):
             one.request.begin(self._decoded(lease, made, i, one.frame))
