@@ -104,8 +104,10 @@ def test_frames_are_added_without_decoding(comm, agree, device, dtype):
 
 
 @pytest.mark.parametrize("values", ["bits", "large"])
-def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, values):
+def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, monkeypatch, values):
     """Either their codec is another one, or their sum takes more room than the block."""
+    decoded, add = [], StagedWork._add_decoded
+    monkeypatch.setattr(StagedWork, "_add_decoded", lambda *args: (decoded.append(args), add(*args))[1])
     if values == "bits":
         send = np.resize(mixed(comm.rank)[2 * N :], N * comm.size)
         send = np.where(np.isfinite(send) & (np.abs(send) < 1e30), send, 1)
@@ -114,6 +116,9 @@ def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, values):
         send = (1e-2 * rng.integers(-(2**30), 2**30, N * comm.size)).astype("f4")
     c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")
     assert agree(both(c, device, "Allreduce", send, send.size))
+    assert agree(bool(decoded) == (comm.size > 1))
+    if values == "large" and comm.size > 1:
+        assert agree(any("szp_sum" in name for name in device.launches))
 
 
 def test_a_relative_bound_is_agreed_on(comm, agree, device):
