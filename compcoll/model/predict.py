@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import inf, log2
+from math import ceil, inf, log2
 
 from compcoll import algorithms as alg
 from compcoll.model.profile import CodecSpeed, MachineProfile
@@ -85,36 +85,54 @@ def predict(
 def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]) -> float:
     """Seconds of the same collective in plain MPI.
 
-    The least of what the same algorithms take without a codec, and of what those take that MPI libraries
-    use (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH",
-    2005): the lower bound of bytes through one port, and a latency a round.
+    Where the library is known, of the algorithms that it uses; otherwise the least of those and of what
+    the algorithms of this library take without a codec, so that no gain is promised that may not be had.
     """
+    book = _by_the_book(call, machine)
+    if machine.library in _MPICH:
+        return book
     whole, pipelined = max(call.nbytes, 1), 128 << 10
-    times = [_by_the_book(call, machine)]
+    times = [book]
     for algorithm in algorithms:
         chunk = pipelined if algorithm in ("chain", "tree") else whole
         times.append(_simulate(call, machine, _RAW, machine.message / 2, algorithm, chunk))
     return min(times)
 
 
+#: Libraries with the collectives of MPICH.
+_MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
+
+
 def _by_the_book(call: Call, machine: MachineProfile) -> float:
+    """MPICH's algorithms for long messages, bytes through one port and a latency a round.
+
+    Thakur, Rabenseifner and Gropp: Optimization of Collective Communication Operations in MPICH, 2005.
+    """
     link = machine.node if call.on_one_node else machine.network
-    others, n = call.size - 1, call.nbytes
-    rounds: float
-    nbytes: float
+    size, others, n = call.size, call.size - 1, call.nbytes
+    parts: list[tuple[float, str]]
     if call.op.startswith("Alltoall"):  # what leaves the node, through the port that its ranks share
-        k = min(call.ranks_per_node, call.size)
-        outside = others if call.on_one_node else call.size - k
-        rounds, nbytes = others, outside * n * (1 if call.on_one_node else k)
+        k = min(call.ranks_per_node, size)
+        outside = others * n if call.on_one_node else (size - k) * n * k
+        rounds, parts = float(others), [(outside, "shift" if size & others else "pairs")]
+    elif call.op == "Bcast" and size < 8:  # a binomial tree
+        rounds, parts = ceil(log2(size)), [(n * ceil(log2(size)), "")]
     elif call.op == "Bcast":  # scatter and allgather
-        rounds, nbytes = log2(call.size) + others, n if call.size == 2 else 2 * n * others / call.size
-    elif call.op in ("Allreduce", "Reduce"):
-        rounds, nbytes = 2 * log2(call.size), 2 * others * n
+        rounds, parts = log2(size) + others, [(n * others / size, ""), (n * others / size, "ring")]
+    elif call.op in ("Allreduce", "Reduce"):  # halving and doubling
+        rounds, parts = 2 * log2(size), [(2 * others * n, "pairs")]
+    elif call.op.startswith("Reduce_scatter"):
+        rounds, parts = float(others), [(others * n, "shift")]
     elif call.op in ("Send", "Recv", "Sendrecv"):
-        rounds, nbytes = 1, n
+        rounds, parts = 1.0, [(n, "")]
     else:
-        rounds, nbytes = log2(call.size), others * n
-    return rounds * (link.latency + machine.message) + nbytes / link.bandwidth
+        rounds, parts = log2(size), [(others * n, "ring" if call.op.startswith("Allgather") else "")]
+    added = others * n if "educe" in call.op else 0  # read, added and written by processors
+    moving = 0.0
+    for nbytes, pattern in parts:
+        part = 1.0 if call.on_one_node else machine.share(pattern, n)
+        moving += nbytes / (link.bandwidth * part)
+    return rounds * (link.latency + machine.message) + moving + added * machine.sharing / machine.memory
 
 
 _RAW = CodecSpeed(inf, inf, 1.0)
@@ -128,13 +146,17 @@ def _simulate(
     algorithm: str,
     chunk_nbytes: int,
 ) -> float:
-    crowded = algorithm in _CROWDED
+    crowded, slower = algorithm in _CROWDED, machine.sharing
+    network = _port(call, machine.network, crowded)
+    pattern = "all" if crowded else "ring" if algorithm == "ring" else ""
+    part = machine.share(pattern, call.nbytes / speed.ratio)
     profile = Profile(
-        _port(call, machine.network, crowded), machine.node,
+        replace(network, bandwidth=network.bandwidth * part, cpu=network.cpu * slower), machine.node,
         # On a ring or a tree, the ranks whose neighbours are on other nodes are those that all wait for.
         call.ranks_per_node if crowded or call.on_one_node else 1,
-        speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
-        memory=machine.memory if speed.encode < inf else inf, reconstruct=speed.reconstruct,
+        speed.encode / slower, speed.decode / slower, speed.ratio, per_chunk * slower, chunk_nbytes,
+        call.workers, memory=machine.memory / slower if speed.encode < inf else inf,
+        reconstruct=speed.reconstruct / slower,
     )  # fmt: skip
     return _run(call, profile, algorithm)
 

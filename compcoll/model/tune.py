@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
-from time import perf_counter
+from math import inf
+from time import perf_counter, sleep
 
 import numpy as np
 from mpi4py import MPI
@@ -13,6 +14,7 @@ from compcoll import dtypes
 from compcoll.codecs import codec
 from compcoll.model.advisor import measure_speed
 from compcoll.model.profile import TCP_CPU, CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.sharing import leaders_of, measure_patterns, measure_sharing
 from compcoll.runtime.simulated import Link
 
 __all__ = ["CODECS", "measure_codecs", "measure_links", "tune"]
@@ -36,12 +38,17 @@ def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None)
     """Measure the machine that the ranks of a communicator run on; collective, well under a minute."""
     report("links")
     network, node = measure_links(comm)
+    report("patterns")
+    sharing, patterns = measure_sharing(comm), measure_patterns(comm, network)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
         codecs[key] = CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in astuple(speed)))
     name = comm.bcast(fingerprint())
-    return MachineProfile(name, network, node, codecs=codecs, source="compcoll tune")
+    return MachineProfile(
+        name, network, node, sharing=sharing, library=MPI.get_vendor()[0], patterns=patterns, codecs=codecs,
+        source="compcoll tune",
+    )  # fmt: skip
 
 
 def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link]:
@@ -49,9 +56,7 @@ def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link
 
     Where all ranks share a node, its link stands for the network too.
     """
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    leaders = comm.allgather(node.bcast(comm.rank))
-    node.Free()
+    leaders = leaders_of(comm)
     near = next((r for r in range(1, comm.size) if leaders[r] == leaders[0]), None)
     far = next((r for r in range(1, comm.size) if leaders[r] != leaders[0]), None)
     inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
@@ -73,13 +78,17 @@ def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
             mine = _exchange(comm, other, nbytes, 2)
             spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
         link = Link(latency, nbytes / max(spent - latency, 1e-9))
+    # The others leave the cores to these two: MPI waits with all its might.
+    done = comm.Ibarrier()
+    while not done.Test():
+        sleep(1e-3)
     return comm.bcast(link)
 
 
 def _exchange(comm: MPI.Intracomm, other: int, nbytes: int, repeats: int) -> float:
     """Least seconds in which two ranks send each other a message at the same time."""
     send, recv = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-    best = float("inf")
+    best = inf
     for _ in range(repeats + 1):
         comm.Sendrecv(send[:1], other, recvbuf=recv[:1], source=other)
         start = perf_counter()

@@ -311,7 +311,10 @@ class SimulatedRuntime(Runtime):
         return block.copy() if isinstance(block, np.ndarray) else block
 
     async def round(self, accumulator, into, error: float) -> None:
-        if isinstance(into, np.ndarray):  # sums are formed where they belong: that takes no time
+        # Sums are formed where they belong; what it took to bring the first term there is counted here.
+        if self.world.profile.memory < inf:
+            await self._busy(into.nbytes, self.world.profile.memory)
+        if isinstance(into, np.ndarray):
             into[...] = accumulator
 
     def n_chunks(self, block) -> int:
