@@ -166,8 +166,12 @@ def _like(array: Any, memory: DeviceArray, shape: tuple[int, ...]) -> Any:
         tensor = torch.as_tensor(memory.view(np.uint8), device=array.device)
         name = "bfloat16" if memory.dtype == dtypes.BFLOAT16 else memory.dtype.name
         return tensor.view(getattr(torch, name)).reshape(shape)
-    if memory.dtype == dtypes.BFLOAT16:
-        raise TypeError("CuPy has no bfloat16: decode into an `out`, or a frame that is a torch tensor")
     import cupy
 
-    return cupy.asarray(memory).reshape(shape)
+    if memory.dtype != dtypes.BFLOAT16:
+        return cupy.asarray(memory).reshape(shape)
+    if int(cupy.__version__.partition(".")[0]) < 14:
+        raise TypeError(
+            f"CuPy {cupy.__version__} has no bfloat16, 14 has: decode into an `out`, or a torch tensor"
+        )
+    return cupy.asarray(memory.view(np.uint8)).view(memory.dtype).reshape(shape)

@@ -35,9 +35,13 @@ class Request:
     def done(self) -> bool:
         """Whether there is a result, or an error."""
         while self._error is None and self._result is None:
-            if self._event is None or not self._event.done:
-                return False
-            self._advance()
+            try:
+                if self._event is None or not self._event.done:
+                    return False
+            except Exception as error:
+                self._advance(error)
+            else:
+                self._advance()
         return True
 
     def begin(self, steps: Steps) -> None:
@@ -61,7 +65,10 @@ class Request:
         """Wait for the result, or an error."""
         while not self.done:
             if self._event is not None:
-                self._event.synchronize()
+                try:
+                    self._event.synchronize()
+                except Exception as error:
+                    self._advance(error)
             elif self._start is not None:
                 self._start()
             else:
@@ -75,9 +82,11 @@ class Request:
         assert self._result is not None
         return self._result[0]
 
-    def _advance(self) -> None:
+    def _advance(self, problem: Exception | None = None) -> None:
+        """Take the next step, or raise what befell the event before it there."""
+        assert self._steps is not None
         try:
-            self._event = next(self._steps)  # type: ignore[arg-type]
+            self._event = next(self._steps) if problem is None else self._steps.throw(problem)
         except StopIteration as stop:
             self._result = (stop.value,)
         except Exception as error:
