@@ -116,9 +116,9 @@ def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, monkeypatc
         send = (1e-2 * rng.integers(-(2**30), 2**30, N * comm.size)).astype("f4")
     c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")
     assert agree(both(c, device, "Allreduce", send, send.size))
-    assert agree(bool(decoded) == (comm.size > 1))
-    if values == "large" and comm.size > 1:
-        assert agree(any("szp_sum" in name for name in device.launches))
+    if comm.size > 1:
+        assert comm.allreduce(len(decoded)) > 0
+        assert values == "bits" or comm.allreduce(device.launches["szp_sum_write_f32"]) > 0
 
 
 def test_a_relative_bound_is_agreed_on(comm, agree, device):
