@@ -80,8 +80,8 @@ class CudaWork(StagedWork):
             one.request.begin(self._sampled(lease, one, host[begin : begin + size]))
 
     def _sampled(self, lease: Lease, one: Encoding, taken: np.ndarray) -> Steps:
-        with lease as queue:
-            yield queue.event()
+        with lease:
+            yield lease.event
         codec: Any = one.attempts[0]
         chosen = codec.chosen_from(taken, one.block.dtype, (one.block.size,))
         return (yield from self._again(one, (*chosen, *one.attempts[1:]), one.refused))
@@ -106,7 +106,7 @@ class CudaWork(StagedWork):
             known = 0 <= nbytes <= block.nbytes
             if known:
                 data, header = self._fetch(queue, memory, nbytes)
-            yield queue.event()
+            yield queue.event() if known else lease.event
             nbytes = int(made.results[i]["nbytes"])
             if nbytes >= 0:
                 if not known:
@@ -162,8 +162,8 @@ class CudaWork(StagedWork):
             one.request.begin(self._decoded(lease, made, i, one.frame))
 
     def _decoded(self, lease: Lease, made: batch.Batch, i: int, frame: Frame) -> Steps:
-        with lease as queue:
-            yield queue.event()
+        with lease:
+            yield lease.event
             _raise(frame, made.results[i])
             return frame.bound
 
@@ -193,7 +193,7 @@ class CudaWork(StagedWork):
     ) -> Steps:
         sums, terms = made
         with lease as queue:
-            yield queue.event()
+            yield lease.event
             for k, term in enumerate(one.terms):
                 _raise(term, terms.results[i + k * sums.n])
             if (nbytes := int(sums.results[i]["nbytes"])) >= 0:
@@ -211,8 +211,10 @@ class CudaWork(StagedWork):
     def _lease(self, group: Sequence[Asked]) -> Iterator[tuple[Any, Lease]]:
         """A queue that a batch is put into; closed where that fails, else by those who share it."""
         queue = self.queue(group[0].block.device)
+        lease = Lease(queue, len(group))
         try:
-            yield queue, Lease(queue, len(group))
+            yield queue, lease
+            lease.event = queue.event()
         except BaseException:
             queue.close()
             raise

@@ -94,10 +94,14 @@ class Request:
 
 
 class Lease:
-    """A queue that several requests share; the last one that leaves the context closes it."""
+    """A queue that several requests share; the last one that leaves the context closes it.
+
+    ``event`` is behind what was started for all of them.
+    """
 
     def __init__(self, queue: Any, users: int):
         self.queue, self.users = queue, users
+        self.event: Any = None
 
     def __enter__(self) -> Any:
         return self.queue

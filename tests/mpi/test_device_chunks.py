@@ -7,6 +7,7 @@ from executor import Device
 from mpi4py import MPI
 
 import compcoll
+from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.staged import StagedWork
 
 N = 1 << 12
@@ -53,15 +54,20 @@ def both(c, device, op, send, m, *more):
     return same(host, ours) and expected == found
 
 
-def test_lossless_chooses_for_each_chunk(comm, agree, device):
+def test_lossless_chooses_for_each_chunk(comm, agree, device, monkeypatch):
+    sampled, take = [], CudaWork._take_samples
+    monkeypatch.setattr(
+        CudaWork, "_take_samples", lambda work, group: (sampled.append(len(group)), take(work, group))
+    )
     send = np.resize(mixed(comm.rank), 4 * N * comm.size)
     c = chunked(comm, "lossless")
     assert agree(both(c, device, "Alltoall", send, send.size))
     if comm.size > 1:
         assert agree(set(c.report.codecs) == {"mpc", "float", "raw"})
-        # All chunks of a window are looked at, and then encoded, together.
-        assert agree(device.launches["raw_copy"] <= 6)
-        assert agree(device.launches["float_encode_f32"] == device.launches["mpc_encode_32"] == 1)
+        assert agree(sampled == [4 * (comm.size - 1)])
+        # All, but for those whose samples arrive while the others are being looked at.
+        assert agree(device.launches["float_encode_f32"] <= 2)
+        assert agree(device.launches["mpc_encode_32"] <= 2)
 
 
 @pytest.mark.parametrize("dtype", ["i2", "i8", "f8", "c8", "f2"])
@@ -113,7 +119,7 @@ def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, monkeypatc
         send = np.where(np.isfinite(send) & (np.abs(send) < 1e30), send, 1)
     else:
         rng = np.random.default_rng(comm.rank)
-        send = (1e-2 * rng.integers(-(2**30), 2**30, N * comm.size)).astype("f4")
+        send = (2e-2 * rng.integers(2**29, 2**30, N * comm.size)).astype("f4")
     c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")
     assert agree(both(c, device, "Allreduce", send, send.size))
     if comm.size > 1:
