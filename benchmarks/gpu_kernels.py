@@ -59,8 +59,7 @@ def kernel_speeds(machine: Machine, seconds: float) -> list[dict[str, Any]]:
 def _codec_speed(machine: Machine, spec: str, block: Block, target: Any, copy: float) -> dict[str, Any]:
     """GB/s of uncompressed data, arguments' copies included; and as a share of what a copy moves."""
     device, chosen = machine.device, codec(spec)
-    params = chosen.params(block.dtype, block.shape)
-    if not kernels.encodes(chosen.name, block.dtype, block.shape, params):
+    if not kernels.encodes(chosen.name, block.dtype, block.shape):
         return {"error": "no kernel"}
     made: list[batch.Batch] = []
 

@@ -18,7 +18,7 @@ from compcoll import Comm, codec
 from compcoll.model.advisor import measure_speed
 from compcoll.model.predict import Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.model.tune import measure_links
+from compcoll.model.tune import measure_machine
 from compcoll.policy import ALGORITHMS
 
 from .data import size_list, source
@@ -36,26 +36,28 @@ OPERATIONS = {
 @click.command(context_settings={"show_default": True})
 @click.option("--codec", "specs", default="raw,zfp:rate=8", help="Codecs, separated by commas.")
 @click.option("--sizes", default="1M:32M:2", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
-@click.option("--iters", default=5, type=click.IntRange(1), help="Calls of each kind; the median counts.")
+@click.option(
+    "--iters", default=5, type=click.IntRange(1), help="Calls of each kind; half a second's at least."
+)
 @click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
 def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     """Compare the model's predictions with measured times."""
     world = MPI.COMM_WORLD
     values = source(None, np.dtype(np.float32), world.rank)
-    network, node = measure_links(world)
-    machine = MachineProfile("measured", network, node)
+    machine = measure_machine(world)
     comms = {"mpi": world, **{spec: Comm(world, codec=spec, min_nbytes=1) for spec in specs.split(",")}}
     speeds = {spec: _agreed(world, spec, values(1 << 18)) for spec in specs.split(",")}
     rows = []
     if world.rank == 0:
-        print(f"# {world.size} ranks, {1e6 * network.latency:.0f} us, {network.bandwidth * 8e-9:.2f} Gb/s")
+        link = machine.network
+        print(f"# {world.size} ranks, {1e6 * link.latency:.0f} us, {link.bandwidth * 8e-9:.2f} Gb/s")
         print(
             f"{'operation':22s}{'bytes':>10s} {'codec':12s}"
             f"{'measured ms':>12s}{'predicted ms':>13s}{'error':>8s}"
         )
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
-            for measured in run_size(load(name), comms, values, nbytes, iters=iters):
+            for measured in run_size(load(name), comms, values, nbytes, iters=iters, min_seconds=0.5):
                 call = Call(op, nbytes, world.size, workers=comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
                 rows.append({
@@ -72,7 +74,8 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
         if json_path:
             about |= {
                 "command": " ".join(["python -m benchmarks.validate", *sys.argv[1:]]),
-                "network": asdict(network),
+                "machine_profile": asdict(machine),
+                "speeds": {spec: asdict(speed) for spec, speed in speeds.items()},
             }
             with open(json_path, "w") as file:
                 file.write(as_json({**about, "rows": rows}))

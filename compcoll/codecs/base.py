@@ -38,6 +38,8 @@ class Codec:
     _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
+    #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
+    chooses: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -220,16 +222,21 @@ class Codec:
         )
         return frame, known
 
-    def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
-        """This codec, then what is exact, then what always fits."""
+    def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
+        """This codec, then what is exact, then what always fits: each where the one before refuses."""
         from compcoll.codecs.registry import codec
 
-        if src.dtype in self.dtypes and (self.lossless or src.dtype in dtypes.FLOATS):
-            yield self
-        if not self.lossless:
-            yield from codec("lossless")._attempts(src)
-        else:
-            yield codec("raw")
+        last = codec("raw" if self.lossless else "lossless")
+        takes = dtype in self.dtypes and (self.lossless or dtype in dtypes.FLOATS)
+        return (self, last) if takes else (last,)
+
+    def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
+        """The codecs to try in turn for this array."""
+        return (self,)
+
+    def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
+        for codec in self.attempts(src.dtype):
+            yield from codec.chosen(src)
 
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""

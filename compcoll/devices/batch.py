@@ -15,11 +15,12 @@ import numpy as np
 
 from compcoll import _cpu, dtypes
 from compcoll.codecs.base import Codec
+from compcoll.codecs.sample import places
 from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode"]
+__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode", "sample"]
 
 
 @dataclass(frozen=True)
@@ -116,19 +117,22 @@ class Batch:
 def encode(
     device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int],
     carried: float | Sequence[float] = 0.0, checksum: bool = True,
+    fallback: bool | Sequence[bool] = False,
 ) -> Batch:  # fmt: skip
     """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
-    absolute error of the values, or that of each block's.
+    absolute error of the values, or that of each block's; ``fallback`` says where another codec was to be
+    used.
     """
     batch = Batch(device, len(blocks))
     dtype = blocks[0].dtype
     errors = np.broadcast_to(carried, len(blocks)).tolist()
+    refused = np.broadcast_to(fallback, len(blocks)).tolist()
     for i, (block, frame) in enumerate(zip(blocks, frames, strict=True)):
         params = codec.params(dtype, block.shape or (1,))
-        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum)
+        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum, refused[i])
         batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
         payload = frame + HEADER_NBYTES
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
@@ -137,6 +141,8 @@ def encode(
         batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    if codec.name == "raw":  # whose kernel has nothing to find out
+        batch.results["nbytes"] = batch.jobs["nbytes"]
     batch.add_scratch(codec.name)
     device.upload(batch.memory)
     shape = blocks[0].shape
@@ -149,6 +155,17 @@ def encode(
     return batch
 
 
+def sample(device: Launcher, blocks: Sequence[Block], targets: Sequence[int]) -> None:
+    """Gather what `compcoll.codecs.sample` chooses from, for each block at an address of its own."""
+    batch = Batch(device, len(blocks))
+    for job, block, target in zip(batch.jobs, blocks, targets, strict=True):
+        at = places(block.nbytes, block.dtype)
+        job["src"], job["dst"], job["n"] = block.address, target, at.nbytes
+        job["params"] = at.piece, at.step
+    device.upload(batch.memory)
+    batch.launch(kernels.COPY, batch.jobs, 2)
+
+
 def decode(
     device: Launcher, infos: Sequence[FrameInfo], payloads: Sequence[int], outs: Sequence[int], adding=False
 ) -> Batch:
@@ -158,9 +175,9 @@ def decode(
     """
     batch = Batch(device, len(infos))
     first = infos[0]
-    width = 2 if first.dtype.kind == "c" else 1
     for i, (info, payload, out) in enumerate(zip(infos, payloads, outs, strict=True)):
         job = batch.jobs[i]
+        width = 2 if info.dtype.kind == "c" else 1
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
         job["nbytes"] = info.payload_nbytes
@@ -239,6 +256,8 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
     reals = size * (2 if dtype.kind == "c" else 1)
     real = dtypes.real_dtype(dtype).itemsize
     p0, p1 = params
+    if codec == "raw":
+        return reals * real if params == (0, 0) else -1
     if codec == "zfp":
         least, most = (12, 256) if real == 8 else (9, 128)
         return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1

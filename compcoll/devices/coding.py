@@ -1,17 +1,20 @@
 """`Codec.encode`, `decode` and `decode_add` of arrays on a device: frames stay there.
 
-What a codec has no kernels for is copied to the host, coded there, and copied back: the bytes are the same.
+What `lossless` chooses from is a sample, copied to the host. What a codec has no kernels for is copied there
+whole, coded there, and copied back: the bytes are the same.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from typing import Any
 
 import numpy as np
 
 from compcoll import arrays, dtypes
-from compcoll.codecs import base, decoding
+from compcoll.codecs import base, decoding, sample
+from compcoll.codecs.lossless import Lossless
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
 from compcoll.devices.memory import DeviceArray
@@ -40,25 +43,52 @@ def encode(
     target = memory.device.empty(need) if out is None else arrays.on_device(out).view(np.uint8)
     if target.size < need:
         raise ValueError(f"out has {target.size} bytes, and encoding needs {need}")
+    block = Block(memory.address, memory.dtype, shape)
     with memory.device.queue() as queue:
-        nbytes = -1
-        params = codec.params(memory.dtype, shape or (1,))
-        if memory.size and kernels.encodes(codec.name, memory.dtype, shape, params):
-            address = target.address if target.address % 16 == 0 else queue.scratch(need)
-            block = Block(memory.address, memory.dtype, shape)
-            made = batch.encode(queue, codec, [block], [address], carried, checksum)
-            queue.wait()
-            nbytes = int(made.results[0]["nbytes"])
-            if nbytes >= 0 and address != target.address:
-                queue.copy(target.address, address, HEADER_NBYTES + nbytes)
+        address = target.address if target.address % 16 == 0 else queue.scratch(need)
+        nbytes = _encode(queue, codec, memory, block, address, carried, checksum)
         if nbytes < 0:
             values = np.asarray(memory).reshape(shape)
             frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
             nbytes = frame.size - HEADER_NBYTES
             queue.to_device(target.address, frame)
+        elif address != target.address:
+            queue.copy(target.address, address, HEADER_NBYTES + nbytes)
     if out is not None:
         return out[: HEADER_NBYTES + nbytes]
     return _like(array, target[: HEADER_NBYTES + nbytes], (HEADER_NBYTES + nbytes,))
+
+
+def _encode(
+    queue: Any, codec: base.Codec, memory: DeviceArray, block: Block, address: int, carried: float,
+    checksum: bool,
+) -> int:  # fmt: skip
+    """Payload bytes of the frame at an address; -1 where there are no kernels for it."""
+    if not block.nbytes:
+        return -1
+    attempts, fallback = deque(codec.attempts(block.dtype)), False
+    while attempts:
+        chosen = attempts.popleft()
+        if isinstance(chosen, Lossless):
+            attempts.extend(_choose(queue, chosen, memory, block))
+            continue
+        if not kernels.encodes(chosen.name, block.dtype, block.shape):
+            return -1
+        made = batch.encode(queue, chosen, [block], [address], carried, checksum, fallback)
+        queue.wait()
+        if (nbytes := int(made.results[0]["nbytes"])) >= 0:
+            return nbytes
+        fallback = fallback or (nbytes in batch.REFUSALS and not codec.lossless)
+    return -1
+
+
+def _choose(queue: Any, codec: Lossless, memory: DeviceArray, block: Block) -> tuple[base.Codec, ...]:
+    nbytes = sample.places(block.nbytes, block.dtype).nbytes
+    taken, host = queue.scratch(nbytes), memory.device.host(nbytes)
+    batch.sample(queue, [block], [taken])
+    queue.to_host(host, taken)
+    queue.wait()
+    return codec.chosen_from(host, block.dtype, block.shape)
 
 
 def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
@@ -136,8 +166,12 @@ def _like(array: Any, memory: DeviceArray, shape: tuple[int, ...]) -> Any:
         tensor = torch.as_tensor(memory.view(np.uint8), device=array.device)
         name = "bfloat16" if memory.dtype == dtypes.BFLOAT16 else memory.dtype.name
         return tensor.view(getattr(torch, name)).reshape(shape)
-    if memory.dtype == dtypes.BFLOAT16:
-        raise TypeError("CuPy has no bfloat16: decode into an `out`, or a frame that is a torch tensor")
     import cupy
 
-    return cupy.asarray(memory).reshape(shape)
+    if memory.dtype != dtypes.BFLOAT16:
+        return cupy.asarray(memory).reshape(shape)
+    if int(cupy.__version__.partition(".")[0]) < 14:
+        raise TypeError(
+            f"CuPy {cupy.__version__} has no bfloat16, 14 has: decode into an `out`, or a torch tensor"
+        )
+    return cupy.asarray(memory.view(np.uint8)).view(memory.dtype).reshape(shape)

@@ -21,6 +21,8 @@ from compcoll.devices.nvrtc import OPTIONS, source
 
 __all__ = ["Device", "Queue", "available", "pinned", "wrap"]
 
+_NOT_READY = 600  # cudaErrorNotReady, which CuPy has no name for
+
 
 @cache
 def available() -> bool:
@@ -118,6 +120,26 @@ class Device:
         return handles
 
 
+class _Event:
+    """Behind all that is in a stream so far."""
+
+    def __init__(self, queue: Queue):
+        self._runtime = queue.device._runtime
+        self._event = queue.device.cupy.cuda.Event(disable_timing=True)
+        self._event.record(queue.stream)
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has come so far; raises where the device has failed, which is never done."""
+        status = self._runtime.eventQuery(self._event.ptr)
+        if status not in (0, _NOT_READY):
+            raise self._runtime.CUDARuntimeError(status)
+        return status == 0
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+
 class _Control:
     """Both sides of a batch's control memory; `compcoll.devices.batch.Control`."""
 
@@ -206,9 +228,7 @@ class Queue:
     def event(self) -> Any:
         """An event behind all that is in the queue; its ``done`` tells whether that is so."""
         with self.device.cupy.cuda.Device(self.device.index):
-            event = self.device.cupy.cuda.Event(disable_timing=True)
-            event.record(self.stream)
-        return event
+            return _Event(self)
 
     def wait(self) -> None:
         self.stream.synchronize()
@@ -227,7 +247,9 @@ def wrap(array) -> DeviceArray | None:
     else:
         about = array.__cuda_array_interface__
         size = int(np.prod(about["shape"], dtype=np.int64))
-        dtype, address = np.dtype(about["typestr"]), about["data"][0]
+        dtype, address = getattr(array, "dtype", None), about["data"][0]
+        if not isinstance(dtype, np.dtype):  # the interface has no name for bfloat16
+            dtype = np.dtype(about["typestr"])
         if not _contiguous(about, dtype):
             return None
         import cupy

@@ -22,6 +22,7 @@ __all__ = [
     "SOURCES",
     "Kernel",
     "adders",
+    "adds",
     "all_kernels",
     "decoders",
     "encoders",
@@ -46,7 +47,7 @@ MAX_JOBS = 65535
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float")
+SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float", "raw")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -85,23 +86,30 @@ class Kernel:
 
 CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
 SEAL = Kernel("frame", "seal", 0)
+#: Copies bytes as they are, also pieces with gaps between them.
+COPY = Kernel("raw", "raw_copy", 64 * CTA)
 
 
 def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
-    if codec == "mpc":
+    if codec in ("mpc", "raw"):
         return dtype in dtypes.CODES
     return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp", "float")
 
 
-def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
+def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
     """Whether a device has kernels that encode this."""
     return fits(codec, dtype, len(shape)) and math.prod(shape) * dtype.itemsize < LIMIT
 
 
+def adds(codec: str, dtype: np.dtype) -> bool:
+    """Whether a device has kernels that add two frames of this."""
+    return codec == "szp" and dtype in dtypes.FLOATS
+
+
 def units(codec: str, reals: int, nbytes: int) -> int:
     """What a codec's kernels take for the size of an array."""
-    return nbytes if codec == "mpc" else reals
+    return nbytes if codec in ("mpc", "raw") else reals
 
 
 def scratch_nbytes(codec: str, n: int, words: int = 1) -> int:
@@ -121,6 +129,8 @@ def job_params(
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
+    if codec == "raw":
+        return [COPY]
     if codec == "mpc":
         return [_mpc("encode", dtype)]
     kind = _TYPES[dtypes.code_of(dtype)]
@@ -150,6 +160,8 @@ def decoders(
     codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool, ndim: int = 1
 ) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
+    if codec == "raw":
+        return [Kernel("raw", f"raw_decode_add_{_element(dtype)}", 64 * CTA) if adding else COPY]
     if codec == "mpc":
         return [_mpc("decode_add" if adding else "decode", dtype)]
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
@@ -189,6 +201,7 @@ def all_kernels() -> list[Kernel]:
             found.update(dict.fromkeys(kernels))
     for dtype in dtypes.CODES:
         found.update(dict.fromkeys(_mpc(verb, dtype) for verb in ("encode", "decode", "decode_add")))
+        found.update(dict.fromkeys(decoders("raw", dtype, (0, 0), adding)[0] for adding in (False, True)))
     return list(found)
 
 
@@ -210,8 +223,13 @@ def _float(verb: str, kind: str) -> Kernel:
 
 def _mpc(verb: str, dtype: np.dtype) -> Kernel:
     bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
-    kind = _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
-    return Kernel("mpc", f"mpc_{verb}_{kind if verb == 'decode_add' else bits}", 512 * bits)
+    kind = _element(dtype) if verb == "decode_add" else bits
+    return Kernel("mpc", f"mpc_{verb}_{kind}", 512 * bits)
+
+
+def _element(dtype: np.dtype) -> str:
+    """The type in which elements are added."""
+    return _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
 
 
 def _words(kind: str, maxbits: int) -> int:

@@ -6,11 +6,13 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from math import inf
+from math import inf, log2
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from compcoll.runtime.simulated import Link
 
@@ -48,6 +50,14 @@ class MachineProfile:
         Seconds that one chunk costs besides its bytes: the event loop, a request, a header.
     message : float
         Seconds that plain MPI's collectives cost per message besides.
+    sharing : float
+        How many times longer a processor's work takes while all ranks work: above 1 where ranks share cores.
+    library : str
+        The MPI whose collectives `patterns` stand for, as `mpi4py.MPI.get_vendor` names it.
+    patterns : dict of str to list of (int, float)
+        What ranks get of the network while all of them exchange messages, as collectives do: bytes of a
+        message, and the part of its bandwidth. In blocking calls ``"pairs"``: with a partner, ``"shift"``: to
+        one and from another, ``"ring"``: to the next from the one before; ``"all"``: with all at once.
     codecs : dict of str to CodecSpeed
         By spec, or by spec and dtype as ``"lossless/bfloat16"``.
     source : str
@@ -60,6 +70,9 @@ class MachineProfile:
     memory: float = 8e9
     call: float = 25e-6
     message: float = 5e-6
+    sharing: float = 1.0
+    library: str = ""
+    patterns: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
 
@@ -67,9 +80,17 @@ class MachineProfile:
         """The figures of a codec for a type of data; None where it was never measured."""
         return self.codecs.get(f"{spec}/{dtype}") or self.codecs.get(spec)
 
+    def share(self, pattern: str, nbytes: float) -> float:
+        """The part of the bandwidth that messages of this size get in a pattern; 1 where it is not known."""
+        points = self.patterns.get(pattern)
+        if not points or nbytes <= 0:
+            return 1.0
+        sizes, parts = zip(*points, strict=True)
+        return float(np.interp(log2(nbytes), [log2(n) for n in sizes], parts))
+
     def with_network(self, network: Link, name: str) -> MachineProfile:
         """The same machine behind another network."""
-        return replace(self, network=network, name=name)
+        return replace(self, network=network, name=name, patterns={})
 
     def as_json(self) -> str:
         """The profile as a JSON document."""
@@ -87,8 +108,12 @@ class MachineProfile:
             for key in ("network", "node"):
                 data[key] = _read(Link, data[key])
             data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
+            data["patterns"] = {
+                name: [(int(n), float(part)) for n, part in points]
+                for name, points in data["patterns"].items()
+            }
             return _read(cls, data)
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the profile lacks something or has too much: {error}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
+from math import inf
 from time import perf_counter
 
 import numpy as np
@@ -12,10 +13,18 @@ from mpi4py import MPI
 from compcoll import dtypes
 from compcoll.codecs import codec
 from compcoll.model.advisor import measure_speed
-from compcoll.model.profile import TCP_CPU, CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.sharing import (
+    all_done,
+    leaders_of,
+    measure_cpu,
+    measure_memory,
+    measure_patterns,
+    measure_sharing,
+)
 from compcoll.runtime.simulated import Link
 
-__all__ = ["CODECS", "measure_codecs", "measure_links", "tune"]
+__all__ = ["CODECS", "measure_codecs", "measure_links", "measure_machine", "tune"]
 
 #: What `tune` measures: codecs and the types that they serve.
 CODECS = {
@@ -34,14 +43,24 @@ KERNEL_LATENCY = 3e-6
 
 def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
     """Measure the machine that the ranks of a communicator run on; collective, well under a minute."""
-    report("links")
-    network, node = measure_links(comm)
+    machine = measure_machine(comm, report)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
         codecs[key] = CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in astuple(speed)))
-    name = comm.bcast(fingerprint())
-    return MachineProfile(name, network, node, codecs=codecs, source="compcoll tune")
+    return replace(machine, codecs=codecs)
+
+
+def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
+    """All of a profile but the codecs; collective."""
+    report("links")
+    network, node = measure_links(comm)
+    report("patterns")
+    return MachineProfile(
+        comm.bcast(fingerprint()), network, node, memory=measure_memory(comm),
+        sharing=measure_sharing(comm), library=MPI.get_vendor()[0],
+        patterns=measure_patterns(comm, network), source="compcoll tune",
+    )  # fmt: skip
 
 
 def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link]:
@@ -49,15 +68,13 @@ def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link
 
     Where all ranks share a node, its link stands for the network too.
     """
-    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    leaders = comm.allgather(node.bcast(comm.rank))
-    node.Free()
+    leaders = leaders_of(comm)
     near = next((r for r in range(1, comm.size) if leaders[r] == leaders[0]), None)
     far = next((r for r in range(1, comm.size) if leaders[r] != leaders[0]), None)
     inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
     between = _measure_link(comm, far, seconds) if far is not None else inside
     if far is not None and between.latency > KERNEL_LATENCY:
-        between = replace(between, cpu=TCP_CPU)
+        between = replace(between, cpu=measure_cpu(comm))
     return between, inside
 
 
@@ -72,14 +89,17 @@ def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
             nbytes *= 2
             mine = _exchange(comm, other, nbytes, 2)
             spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
+        mine = _exchange(comm, other, nbytes, 6)
+        spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
         link = Link(latency, nbytes / max(spent - latency, 1e-9))
+    all_done(comm)  # the others leave the cores to these two: MPI waits with all its might
     return comm.bcast(link)
 
 
 def _exchange(comm: MPI.Intracomm, other: int, nbytes: int, repeats: int) -> float:
     """Least seconds in which two ranks send each other a message at the same time."""
     send, recv = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-    best = float("inf")
+    best = inf
     for _ in range(repeats + 1):
         comm.Sendrecv(send[:1], other, recvbuf=recv[:1], source=other)
         start = perf_counter()

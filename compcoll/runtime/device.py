@@ -74,7 +74,7 @@ class DeviceRuntime(MPIRuntime):
 
     def _poll(self) -> bool:
         if not self.ready:  # nobody has anything more to ask for in this turn
-            self.work.begin()
+            self.work.turn.begin()
         return super()._poll()
 
     async def _work(self, stage: str, function: Callable, *args: Any):

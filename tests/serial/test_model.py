@@ -18,6 +18,7 @@ MACHINE = MachineProfile(
     "test", FABRICS["1gbe"], FABRICS["pcie4"], codecs={"mpc/float32": CodecSpeed(5e9, 4e9, 1.5)}
 )
 FAST = MACHINE.with_network(Link(1e-6, 50e9), "fast")
+RAW = CodecSpeed(inf, inf, 1.0)
 ZFP = CodecSpeed(2e9, 1.5e9, 4.0)
 OPERATIONS = [op for op in ALGORITHMS if op not in ("Send", "Recv", "Sendrecv")]
 
@@ -106,13 +107,44 @@ def test_size_classes_are_an_eighth_apart():
     assert len(set(sizes[1000:])) < 25
 
 
+def test_ranks_that_share_cores_take_longer():
+    call, crowd = Call("Alltoall", 4 << 20, 4), replace(MACHINE, sharing=2.0)
+    for network in (Link(1e-6, 50e9), Link(1e-6, 1e7)):  # the codec's time, and the link's
+        alone = predict(call, MACHINE.with_network(network, "x"), ZFP, "pairwise", 1 << 20)
+        together = predict(call, crowd.with_network(network, "x"), ZFP, "pairwise", 1 << 20)
+        assert together == pytest.approx((2 if network.bandwidth > 1e9 else 1) * alone, rel=0.1)
+
+
+def test_patterns_say_what_of_the_network_there_is():
+    points = [(1 << 20, 1.0), (4 << 20, 0.5)]
+    machine = replace(MACHINE, library="MPICH", patterns={"pairs": points, "all": points})
+    assert [machine.share("pairs", n << 20) for n in (0, 1, 2, 4, 64)] == [1, 1, 0.75, 0.5, 0.5]
+    assert machine.share("ring", 1 << 20) == 1
+    call = Call("Alltoall", 16 << 20, 4)
+    plain, halved = (plain_seconds(call, m, ["pairwise"]) for m in (replace(machine, patterns={}), machine))
+    assert halved == pytest.approx(2 * plain, rel=0.01)
+    raw, less = (predict(call, m, RAW, "pairwise", 1 << 20) for m in (MACHINE, machine))
+    assert less == pytest.approx(2 * raw, rel=0.05)
+    assert not machine.with_network(machine.network, "other").patterns
+
+
+@pytest.mark.parametrize(("size", "blocks"), [(2, 1), (3, 2), (4, 2), (7, 3), (8, 1.75)])
+def test_a_known_library_is_predicted_by_its_algorithms(size, blocks):
+    """A binomial tree for few ranks, scatter and allgather for more."""
+    machine, call = replace(MACHINE, library="MPICH"), Call("Bcast", 64 << 20, size)
+    seconds = plain_seconds(call, machine, ["chain", "tree"])
+    assert seconds == pytest.approx(blocks * call.nbytes / machine.network.bandwidth, rel=0.01)
+    assert plain_seconds(call, MACHINE, ["chain", "tree"]) <= seconds
+
+
 def test_profile_is_kept_and_found(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "deep" / "profile.json"))
     problems = []
     assert load(problems.append) is None
     assert not problems  # no profile is no problem
-    path = save(MACHINE)
-    assert load(problems.append) == MACHINE
+    machine = replace(MACHINE, sharing=2.0, library="MPICH", patterns={"all": [(1 << 20, 0.9)]})
+    path = save(machine)
+    assert load(problems.append) == machine
     assert not problems
     assert "Infinity" not in path.read_text()
 

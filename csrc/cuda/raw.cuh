@@ -1,0 +1,37 @@
+// Bytes as they are: the payload of `raw`, and the samples from which `lossless` chooses.
+#pragma once
+#include "mpc.cuh"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace cuda {
+
+// Copies job.n bytes, in pieces of params[0] bytes that begin params[1] bytes apart in src and lie side by
+// side in dst; in one piece where params[0] is 0. Several pieces have whole packs of 16 bytes, and begin at them.
+CC_HD void raw_copy(const Job& job) {
+  using Row = Pack<uint32_t, 4>;
+  const uint64_t piece = job.params[0] ? job.params[0] : job.n, gap = job.params[1] - piece;
+  auto from = [&](uint64_t at) { return piece < job.n ? job.src + at + at / piece * gap : job.src + at; };
+  uint64_t done = 0;
+  if (aligned(job.src, 16) && aligned(job.dst, 16)) {
+    done = job.n / 16 * 16;
+    for (uint64_t at = 16 * thread_id(); at < done; at += 16 * thread_count())
+      *reinterpret_cast<Row*>(job.dst + at) = *reinterpret_cast<const Row*>(from(at));
+  } else if (aligned(job.src, 4) && aligned(job.dst, 4)) {
+    done = job.n / 4 * 4;
+    for (uint64_t at = 4 * thread_id(); at < done; at += 4 * thread_count())
+      *reinterpret_cast<uint32_t*>(job.dst + at) = *reinterpret_cast<const uint32_t*>(from(at));
+  }
+  for (uint64_t at = done + thread_id(); at < job.n; at += thread_count()) job.dst[at] = *from(at);
+}
+
+// Words of the payload are added to an accumulator, element by element.
+template <class W, class Sink>
+CC_HD void raw_decode_add(const Job& job) {
+  const uint64_t words = (job.n + sizeof(W) - 1) / sizeof(W);
+  for (uint64_t i = thread_id(); i < words; i += thread_count()) Sink::put(job, i, mpc_load<W>(job, i));
+}
+
+}  // namespace cuda
+}  // namespace CC_LEVEL
+}  // namespace compcoll
