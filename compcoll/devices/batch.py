@@ -38,7 +38,7 @@ class Block:
     @property
     def reals(self) -> int:
         """Real numbers: two for a complex one."""
-        return int(np.prod(self.shape, dtype=np.int64)) * (2 if self.dtype.kind == "c" else 1)
+        return math.prod(self.shape) * (2 if self.dtype.kind == "c" else 1)
 
 
 class Control(Protocol):

@@ -35,7 +35,7 @@ def test_everything_but_the_gpu(tmp_path, monkeypatch):
     assert parts["nvcomp"]
     for n in (2, 4):
         rows = parts[f"collectives, {n} ranks"]
-        assert len(rows) == 20, rows
+        assert len(rows) == 24, rows
         assert all(row["bits of the CPU"] and row["accelerated"] for row in rows), rows
     assert len(gpu_check.problems(parts)) == 2
 
@@ -44,6 +44,16 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(cuda, "available", lambda: False)
     assert gpu_check.main([]) == 2
     assert "needs an NVIDIA GPU and CuPy" in capsys.readouterr().out
+
+
+def test_tests_that_are_all_skipped_have_not_passed(monkeypatch):
+    for output, passed in (("12 skipped in 1.2s", False), ("2 skipped, 10 passed in 1.2s", True)):
+        monkeypatch.setattr(gpu_check, "_run", lambda *args, output=output: (0, f"...\n{output}\n"))
+        assert gpu_check.run_tests(5)["passed"] == passed
+
+
+def test_a_program_that_is_not_there_is_no_crash():
+    assert gpu_check._run(["no-such-program"], 5)[0] == 127
 
 
 def test_help_and_options():
