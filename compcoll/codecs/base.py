@@ -177,10 +177,10 @@ class Codec:
             For more than 3 dimensions, or an ``out`` that is too small.
         """
         if arrays.is_cuda(array):
-            from compcoll.devices import coding
+            from compcoll.codecs import gpu
 
-            if coding.takes(array):
-                return coding.encode(self, array, out, carried, checksum)
+            if gpu.takes(array):
+                return gpu.encode(self, array, out, carried, checksum)
         src = arrays.to_host(array)
         if src.ndim > 3:
             raise ValueError(f"an array of {src.ndim} dimensions: at most 3 are supported; reshape it")
