@@ -10,7 +10,7 @@ import numpy as np
 
 from compcoll import dtypes
 
-__all__ = ["Data", "real", "synthetic"]
+__all__ = ["Data", "real", "synthetic", "synthetic_grids", "synthetic_halves"]
 
 #: Raw files: what they are called in tables, dtype, shape.
 _FILES = {
@@ -56,6 +56,28 @@ def synthetic(n: int) -> Iterator[Data]:
     yield Data("Gaussian", rng.standard_normal(n).astype("f4"), False)
     if dtypes.BFLOAT16 is not None:
         yield Data("normal * 0.02", (0.02 * rng.standard_normal(n)).astype(dtypes.BFLOAT16), False)
+
+
+def synthetic_grids(n: int) -> Iterator[Data]:
+    """Four grids of about n values in 2 and 3 dimensions: waves along each axis, with noise."""
+    rng = np.random.default_rng(8)
+    for ndim in (2, 3):
+        side = max(4, round(n ** (1 / ndim)) // 4 * 4)
+        wave = np.sin(np.arange(side) / 20)
+        grid = sum(wave.reshape([-1 if i == axis else 1 for i in range(ndim)]) for axis in range(ndim))
+        grid = grid + 1e-5 * rng.standard_normal(grid.shape)
+        for dtype in ("f4", "f8"):
+            yield Data(f"waves {ndim}-D", grid.astype(dtype), True)
+
+
+def synthetic_halves(n: int) -> Iterator[Data]:
+    """Smooth arrays of 16-bit floats, in 1 and 2 dimensions."""
+    waves = 1.5 + np.sin(np.arange(n) / 160)
+    side = int(n**0.5)
+    for dtype in (np.dtype("f2"), dtypes.BFLOAT16):
+        if dtype is not None:
+            yield Data("smooth", waves.astype(dtype), True)
+            yield Data("smooth 2-D", waves[: side * side].astype(dtype).reshape(side, side), True)
 
 
 def _start(array: np.ndarray, most_nbytes: int | None) -> np.ndarray:

@@ -6,6 +6,9 @@ import json
 import math
 import os
 import platform
+import shlex
+import subprocess
+import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
@@ -16,10 +19,10 @@ from rich.table import Table
 
 from compcoll import _cpu
 
-from .codec_measure import Row
+from .codec_measure import CALLS, Row
 from .output import processor
 
-__all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "table", "write_json"]
+__all__ = ["BEGIN", "END", "about", "commit", "heading", "markdown", "replace_section", "table", "write_json"]
 
 BEGIN, END = "<!-- codecs:begin -->", "<!-- codecs:end -->"
 _PACKAGES = ["numpy", "zfpy", "blosc2", "zstandard", "lz4", "pcodec", "fpzip", "zipnn"]
@@ -39,9 +42,20 @@ def about(repeats: int) -> dict:
         except PackageNotFoundError:
             continue
     return {
-        "processor": processor(), "cores": os.cpu_count(), "level": _cpu.level(), "repeats": repeats,
-        "load": os.getloadavg()[0], "versions": versions,
+        "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
+        "level": _cpu.level(), "repeats": repeats, "load": os.getloadavg()[0], "commit": commit(),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]), "versions": versions,
     }  # fmt: skip
+
+
+def commit() -> str | None:
+    """Of the source that this is part of, marked where files were changed; None outside of a repository."""
+    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
+    try:
+        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
 
 
 def heading(info: dict) -> str:
@@ -49,7 +63,7 @@ def heading(info: dict) -> str:
     names = ", ".join(f"{name} {number}" for name, number in info["versions"].items())
     return (
         f"{info['processor']}, {info['cores']} cores, {info['level']}, one thread, "
-        f"least processor time of {2 * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
+        f"least processor time of {CALLS * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
     )
 
 

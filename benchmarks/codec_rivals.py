@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 import compcoll
+from compcoll import dtypes
 
-__all__ = ["Contestant", "contestants", "missing"]
+__all__ = ["Contestant", "contestants", "missing", "zfp_contestants"]
 
 #: Encodes the array it was made for; the result has a length in bytes.
 Encode = Callable[[], object]
@@ -46,13 +47,7 @@ class Contestant:
 
 def contestants(ndim: int, rates: Sequence[float] = (8, 16)) -> list[Contestant]:
     """All that are installed, for arrays of so many dimensions; ZFP at these rates, in 1-D blocks too."""
-    rows = []
-    for rate in (f"{rate:g}" for rate in rates):
-        for d, blocks in ((1, "1-D"), (ndim, "n-D"))[:ndim]:
-            theirs = f"zfpy rate={rate}, {blocks}"
-            rows.append(Contestant(theirs, "fixed rate", False, _zfpy(float(rate), d)))
-            own = f"zfp:rate={rate}, {blocks}"
-            rows.append(Contestant(own, "fixed rate", True, _own(f"zfp:rate={rate}", d), theirs))
+    rows = zfp_contestants(ndim, rates)
     rows += [Contestant(s, "bounded", True, _own(s, ndim)) for s in ("szp:abs=1e-3", "szp:rel=1e-3")]
     rows += [Contestant(s, "bounded", True, _own(s, ndim)) for s in ("int8", "int4", "fp8")]
     rows += [Contestant(s, "lossless", True, _own(s, ndim)) for s in ("lossless", "mpc", "float")]
@@ -66,8 +61,24 @@ def contestants(ndim: int, rates: Sequence[float] = (8, 16)) -> list[Contestant]
         "zipnn": _zipnn,
     }
     rows += [Contestant(name, "lossless", False, make) for name, make in others.items()]
-    absent = missing()
-    return [row for row in rows if row.ours or not row.name.startswith(tuple(absent))]
+    return _installed(rows)
+
+
+def zfp_contestants(ndim: int, rates: Sequence[float]) -> list[Contestant]:
+    """ZFP at these rates, after zfpy at the same one, in 1-D blocks and in those of `ndim` dimensions."""
+    rows = []
+    for rate in (f"{rate:g}" for rate in rates):
+        for d, blocks in ((1, "1-D"), (ndim, "n-D"))[:ndim]:
+            theirs = f"zfpy rate={rate}, {blocks}"
+            rows.append(Contestant(theirs, "fixed rate", False, _zfpy(float(rate), d)))
+            own = f"zfp:rate={rate}, {blocks}"
+            rows.append(Contestant(own, "fixed rate", True, _own(f"zfp:rate={rate}", d), theirs))
+    return _installed(rows)
+
+
+def _installed(rows: list[Contestant]) -> list[Contestant]:
+    absent = tuple(missing())
+    return [row for row in rows if row.ours or not row.name.startswith(absent)]
 
 
 def missing() -> list[str]:
@@ -103,12 +114,14 @@ def _zfpy(rate: float, ndim: int):
     def make(array):
         import zfpy
 
-        if array.dtype not in ("f4", "f8"):
+        # It has no 16-bit floats and gets them as float32, widened before.
+        src = array.astype("f4") if array.dtype in ("f2", dtypes.BFLOAT16) else array
+        if src.dtype not in ("f4", "f8") or rate > 8 * src.itemsize:
             return None
         # Below, zfpy writes past its buffer.
-        if rate * 4**ndim < (9 if array.dtype == "f4" else 12):
+        if rate * 4**ndim < (9 if src.dtype == "f4" else 12):
             return None
-        src = array if ndim > 1 else array.reshape(-1)
+        src = src if ndim > 1 else src.reshape(-1)
         out, kind = np.empty_like(src), zfpy.dtype_to_ztype(src.dtype)
 
         def decode(stream):

@@ -1,6 +1,7 @@
 """Predicted speed-up of each collective from 2 to thousands of ranks, over common fabrics.
 
-The real algorithms run in virtual time, over a machine's profile: see compcoll/model/predict.py.
+The real algorithms run in virtual time, over a machine's profile, with as many ranks as are stated: see
+compcoll/model/predict.py. The best of algorithms and chunk sizes is that of the advisor's quick look.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from compcoll.model.advisor import advise
-from compcoll.model.predict import Call
+from compcoll.model.predict import Call, plain_seconds, predict
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load
+from compcoll.policy import ALGORITHMS
 
-from .output import as_json
+from .output import as_json, environment
 
 __all__ = ["main"]
 
@@ -54,17 +56,13 @@ def main(nbytes, spec, dtype, max_ranks, ranks_per_node, networks, json_path, pl
         for network, op, size in progress.track(cases, description="simulating"):
             part = nbytes if op != "Allreduce" else max(nbytes // size, 1)
             call = Call(op, part, size, ranks_per_node if size > ranks_per_node else 1)
-            advice = advise(call, machine.with_network(FABRICS[network], network), speed)
-            best = advice.best
-            rows.append({
-                "network": network, "op": op, "ranks": size, "speedup": advice.plain.seconds / best.seconds,
-                "seconds": best.seconds, "plain_seconds": advice.plain.seconds, "algorithm": best.algorithm,
-                "chunk_nbytes": best.chunk_nbytes,
-            })  # fmt: skip
+            rows.append(
+                {"network": network, **_row(call, machine.with_network(FABRICS[network], network), speed)}
+            )
     about = {
         "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]), "nbytes": nbytes, "codec": spec,
         "dtype": dtype, "ranks_per_node": ranks_per_node, "encode": speed.encode, "decode": speed.decode,
-        "ratio": speed.ratio,
+        "ratio": speed.ratio, "profile": machine.name, **environment(),
     }  # fmt: skip
     _show(about, rows, ranks)
     if json_path:
@@ -72,6 +70,17 @@ def main(nbytes, spec, dtype, max_ranks, ranks_per_node, networks, json_path, pl
             file.write(as_json({**about, "rows": rows}))
     if plot_path:
         _plot(about, rows, plot_path)
+
+
+def _row(call: Call, machine: MachineProfile, speed: CodecSpeed) -> dict:
+    best = advise(call, machine, speed).best
+    seconds = predict(call, machine, speed, best.algorithm, best.chunk_nbytes)
+    names = [name for name in ALGORITHMS[call.op] if name not in ("compressed", "recursive_doubling")]
+    plain = plain_seconds(call, machine, names)
+    return {
+        "op": call.op, "ranks": call.size, "speedup": plain / seconds, "seconds": seconds,
+        "plain_seconds": plain, "algorithm": best.algorithm, "chunk_nbytes": best.chunk_nbytes,
+    }  # fmt: skip
 
 
 def _show(about: dict, rows: list[dict], ranks: list[int]) -> None:

@@ -26,6 +26,7 @@ static_assert(sizeof(Header) == 28);
 enum Flags : uint8_t {
   PARAMS_AS_THEY_ARE = 1,  // else mapped to such as the codec takes
   HUGE_SHAPE = 2,          // far more elements than the payload can hold
+  RECONSTRUCT = 2,         // roundtrip.cpp: reconstruct too, where an input runs at one level
   SMALL_CAPACITY = 4,      // `extra` bytes for what is encoded
   SLACK_CAPACITY = 8,      // as Python gives: 64 bytes more than the array has
   NOISE = 16,              // the array is made of the bytes, changed at random
@@ -60,8 +61,15 @@ bool is_float(uint32_t dtype);
 const char* name_of(int codec);
 bool is(int codec, const char* name);
 bool is_lossless(int codec);
+bool is_blockscale(int codec);
 bool has_fixed_size(int codec);
 int chosen_codec(uint64_t ordinal);  // what the codec `lossless` means by its first parameter
+
+// What the codecs answered, each counted once for all levels: whether inputs get anywhere.
+struct Answers {
+  unsigned long long encoded, not_encoded, decoded, not_decoded;
+};
+extern Answers answers;
 
 // Best first. An input runs either at all levels of this processor, which then have to agree (2 of 16 values
 // of the upper bits of `dtype`, or every input with --levels=all), or at one: more inputs in the same time,
@@ -79,5 +87,18 @@ void decode_or_add(const Header& header, int codec, const Args& args, Bytes payl
 
 // Encodes into exactly as many bytes as the header says, and changes `args` as the encoder does.
 int64_t encode(const Header& header, int codec, Args& args, Bytes array, std::vector<uint8_t>& payload);
+
+// What `encode` made of an array: its answer, its arguments, and of an answer of at least 0 the payload and
+// what that decodes to, if it was decoded.
+struct Encoded {
+  int64_t status;
+  Args args;
+  Bytes payload;
+  const uint8_t* decoded;
+};
+
+// Encodes once more by `reconstruct`, with the arguments that `encode` was given: the same comes out, in place
+// too. Nothing where the codec has no such kernel.
+void reconstruct(const Header& header, int codec, const Args& given, Bytes array, const Encoded& expected);
 
 }  // namespace fuzz

@@ -49,15 +49,19 @@ static void check_whole_array(const Header& header, const Args& args, const uint
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
   Bytes values = {data, nbytes};
   Header header = take_header(values);
+  const bool everything = levels_for(header).size() > 1, again = everything || header.flags & RECONSTRUCT;
   header.flags &= ~HUGE_SHAPE;
   int codec = codec_index(header);
-  Args args = arguments(header);
+  const Args given = arguments(header);
+  Args args = given;
   Buffer array(args.nbytes());
   fill(header, args, values, array.data());
-  const bool everything = levels_for(header).size() > 1;
   if (everything || header.flags & DECODE_ADD) check_whole_array(header, args, array.data());
   static std::vector<uint8_t> payload;
-  if (encode(header, codec, args, {array.data(), array.nbytes()}, payload) < 0) {
+  const Bytes src = {array.data(), array.nbytes()};
+  const int64_t status = encode(header, codec, args, src, payload);
+  if (status < 0) {
+    if (again) reconstruct(header, codec, given, src, {status, args, {}, nullptr});
     const bool limited = header.flags & (PARAMS_AS_THEY_ARE | SMALL_CAPACITY | SLACK_CAPACITY);
     const bool taken = itemsize(args.dtype) && (is_float(args.dtype) || !is(codec, "float"));
     require(!is_lossless(codec) || limited || !taken, "lossless codecs take every array");
@@ -67,8 +71,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
     codec = chosen_codec(args.params[0]);
     args.params[0] = args.params[1];
     args.params[1] = 0;
-    if (encode(header, codec, args, {array.data(), array.nbytes()}, payload) < 0) return 0;
+    if (encode(header, codec, args, src, payload) < 0) return 0;
   } else if (header.flags & PARAMS_AS_THEY_ARE) {
+    const Bytes in = {payload.data(), payload.size()};
+    if (again) reconstruct(header, codec, given, src, {status, args, in, nullptr});
     return 0;  // what an encoder makes of unsound parameters need not be a payload
   }
   const Bytes in = {payload.data(), payload.size()};
@@ -77,6 +83,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t nbytes) {
   if (!is_lossless(codec)) check_bound(args, array.data(), decoded.data());
   else if (args.nbytes())
     require(!memcmp(array.data(), decoded.data(), args.nbytes()), "lossless codecs change no bit");
+  if (again && codec == codec_index(header))
+    reconstruct(header, codec, given, src, {status, args, in, decoded.data()});
   if (everything || header.flags & ADD) add(header, codec, args, in, in);
   return 0;
 }

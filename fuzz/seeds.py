@@ -22,7 +22,7 @@ FAMILIES = {
 }
 SHAPES = [(100,), (33,), (8, 7), (5, 4, 4)]
 MOST = 4000  # bytes of a payload; the fuzzer's inputs have up to 4096
-PARAMS_AS_THEY_ARE, SLACK_CAPACITY, NOISE, FITTING, DECODE_ADD, ADD = 1, 8, 16, 16, 64, 128
+PARAMS_AS_THEY_ARE, RECONSTRUCT, SLACK_CAPACITY, NOISE, FITTING, DECODE_ADD, ADD = 1, 2, 8, 16, 16, 64, 128
 
 
 HEADER = struct.Struct("<4B4H2Q")
@@ -112,7 +112,7 @@ def arrays() -> Iterator[bytes]:
             src = array(dtype, (48,), ("smooth", "wide", "steps")[(i + k) % 3])
             if k == 3 and i % 4:
                 continue
-            flags = NOISE * (i % 2) | SLACK_CAPACITY * (k % 2)
+            flags = NOISE * (i % 2) | SLACK_CAPACITY * (k % 2) | RECONSTRUCT * (k % 4 < 2)
             # szp takes an absolute bound, or a relative one.
             yield header(k, dtype, shape, flags, (0, bound) if k == 2 else (bound, 0)) + src.tobytes()
 

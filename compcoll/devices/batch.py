@@ -113,9 +113,9 @@ class Batch:
     def header_address(self, i: int) -> int:
         return self.memory.address + self._starts[1] + i * HEADER.itemsize
 
-    def add_scratch(self, codec: str) -> None:
-        """Give each job the zeroed memory that its kernels need besides."""
-        sizes = [kernels.scratch_nbytes(codec, int(n)) for n in self.jobs["n"]]
+    def add_scratch(self, codec: str, words: int = 1) -> None:
+        """Give each job the zeroed memory that its kernels need besides: `kernels.scratch_nbytes`."""
+        sizes = [kernels.scratch_nbytes(codec, int(n), words) for n in self.jobs["n"]]
         if total := sum(sizes):
             address = self.device.scratch(total)
             self.device.zero(address, total)
@@ -241,15 +241,12 @@ def add(
                 terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
         _sum_job(sums, i, pair, frames[i], (jobs + i * JOB.itemsize, jobs + (n + i) * JOB.itemsize))
         sums.jobs[i]["n"] = reals
+    sums.add_scratch(first.codec, 2)
     for batch in (terms, sums):
-        batch.add_scratch(first.codec)
         device.upload(batch.memory)
     if any(info.checksum is not None for pair in infos for info in pair):
         terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
-    for_terms, for_sums = kernels.adders(first.codec, first.dtype)
-    for kernel in for_terms:
-        terms.launch(kernel, terms.jobs, 2)
-    for kernel in for_sums:
+    for kernel in kernels.adders(first.dtype):
         sums.launch(kernel, sums.jobs, 2)
     if first.checksum is not None:
         sums.launch(kernels.CHECKSUM, sums.sums, 3, "nbytes")

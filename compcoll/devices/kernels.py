@@ -53,7 +53,7 @@ LIMIT = 1 << 32
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
 #: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
-_TILES = {"mpc": 1 << 14, "szp": 64, "float": 1 << 12}
+_TILES = {"mpc": 1 << 14, "szp": 1 << 12, "float": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ def units(codec: str, reals: int, nbytes: int) -> int:
     return nbytes if codec in ("mpc", "raw") else reals
 
 
-def scratch_nbytes(codec: str, n: int) -> int:
-    """Zeroed bytes that a job of so many units needs besides: a counter and a word for each tile."""
+def scratch_nbytes(codec: str, n: int, words: int = 1) -> int:
+    """Zeroed bytes that a job of so many units needs besides: a counter, and so many words for each tile."""
     tile = _TILES.get(codec, 0)
-    return 8 + 8 * -(-n // tile) if tile else 0
+    return 8 + 8 * words * -(-n // tile) if tile else 0
 
 
 def job_params(
@@ -145,12 +145,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1
     if codec == "float":
         return [_float("encode", kind)]
     if codec == "szp":
-        names = [f"measure_{kind}", "scan", f"write_{kind}", "finish"]
-        found = [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
-        if params[1]:  # a relative bound
-            range_, settle = f"szp_range_{kind}", f"szp_settle_{kind}"
-            found = [Kernel("szp", range_, 16 * CTA), Kernel("szp", settle, 0), *found]
-        return found
+        relative = [Kernel("szp", f"szp_range_{kind}", 16 * CTA), Kernel("szp", f"szp_settle_{kind}", 0)]
+        return [*(relative if params[1] else []), _szp("encode", kind)]
     return [
         Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
         Kernel("blockscale", f"{codec}_finish_{kind}", 0),
@@ -173,17 +169,14 @@ def decoders(
     if codec == "float":
         return [_float(verb, kind)]
     if codec == "szp":
-        names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
-        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+        return [_szp(verb, kind)]
     return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
 
 
-def adders(codec: str, dtype: np.dtype) -> tuple[list[Kernel], list[Kernel]]:
-    """The kernels that add two frames of szp: those for each term, then those for the sum."""
+def adders(dtype: np.dtype) -> list[Kernel]:
+    """The kernels that add two frames of szp, in order."""
     kind = _TYPES[dtypes.code_of(dtype)]
-    terms = decoders(codec, dtype, (1, 0), False)[:2]
-    parts = (f"measure_{kind}", CTA), ("scan", 0), (f"write_{kind}", CTA), (f"finish_{kind}", 0)
-    return terms, [Kernel("szp", f"szp_sum_{name}", size) for name, size in parts]
+    return [_szp("sum", kind), Kernel("szp", f"szp_sum_finish_{kind}", 0)]
 
 
 def all_kernels() -> list[Kernel]:
@@ -192,7 +185,7 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders("szp", dtype)[1]))
+        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders(dtype)))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes]
         uses += [(name, (64, 0)) for name in (*_SCALED, "szp", "float")]
         for codec, params in uses:
@@ -214,6 +207,10 @@ def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
     threads = CTA // 2 if (kind, ndim) == ("f64", 3) else CTA
     values = 0 if name.startswith("finish") else threads * 4**ndim
     return Kernel("zfp_blocks", f"zfp_{name}", values)
+
+
+def _szp(verb: str, kind: str) -> Kernel:
+    return Kernel("szp", f"szp_{verb}_{kind}", _TILES["szp"])
 
 
 def _float(verb: str, kind: str) -> Kernel:

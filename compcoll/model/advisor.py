@@ -94,12 +94,13 @@ def advise(
     sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
 
     def seconds(name: str, chunk: int) -> float:
-        return _at_size(call, lambda c: predict(c, machine, speed, name, chunk), name)
+        return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk), name, chunk)
 
     options = tuple(Option(name, chunk, seconds(name, chunk)) for name in names for chunk in sizes)
     every = _algorithms(call, False)
     slow = "tree" if every[-1] == "tree" else every[0]
-    plain = Option("mpi", call.nbytes, _at_size(call, lambda c: plain_seconds(c, machine, every), slow))
+    usual = _drawn_out(call, lambda c: plain_seconds(c, machine, every), slow, call.nbytes)
+    plain = Option("mpi", call.nbytes, usual)
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
 
 
@@ -112,12 +113,30 @@ def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
     return tuple(names)
 
 
+#: A decision takes no longer than a few hundred milliseconds: beyond so many chunks, and so many ranks, a
+#: prediction is drawn out from those for half as many and as many.
+MOST_CHUNKS, MOST_RANKS = 8, 64
+#: Chunks until pipelines are in their stride.
+MOST_IN_PIPELINE = 64
+
+
+def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chunk_nbytes: int) -> float:
+    chunks = call.nbytes / chunk_nbytes
+    most = MOST_IN_PIPELINE if algorithm in ("chain", "tree") else MOST_CHUNKS
+    if chunks > most:
+        small, large = (
+            _at_size(replace(call, nbytes=n * chunk_nbytes), seconds, algorithm) for n in (most // 2, most)
+        )
+        return large + (large - small) * (chunks - most) / (most // 2)
+    return _at_size(call, seconds, algorithm)
+
+
 def _at_size(call: Call, seconds: Callable[[Call], float], algorithm: str) -> float:
-    """A prediction; for many ranks it is drawn out from those for 32 and 64, which take milliseconds."""
-    if call.size <= 64:
+    most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
+    if call.size <= most:
         return seconds(call)
-    small, large = (seconds(replace(call, size=n)) for n in (32, 64))
-    rounds = log2(call.size / 64) if algorithm == "tree" else (call.size - 64) / 32
+    small, large = (seconds(replace(call, size=n)) for n in (most // 2, most))
+    rounds = log2(call.size / most) if algorithm == "tree" else 2 * (call.size - most) / most
     return large + (large - small) * rounds
 
 

@@ -2,6 +2,7 @@
 #include "table.h"
 #include "zfp_blocks.h"
 #include "zfp_line.h"
+#include "zfp_tiny_line.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -69,6 +70,10 @@ int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_
   auto d = static_cast<uint8_t*>(dst);
   if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
   else {
+    if (is_tiny_line<typename E::Word>(maxbits, grid.count())) {
+      decode_tiny_line<E, Accumulate>(grid, maxbits, p, nbytes, d);
+      return 0;
+    }
     if constexpr (sizeof(typename E::Word) == 8)
       if (maxbits <= short_line) {
         if (maxbits <= 32) decode_short_line<E, 1, Accumulate>(grid, maxbits, p, nbytes, d);

@@ -63,7 +63,7 @@ struct BlockCoder {
   }
 
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
-  void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es,
+  int decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es,
               L* moved) const {
     L *planes = out[0], e = {};
     for (int i = 0; i < B::size; i++) planes[i] = L{};
@@ -92,6 +92,7 @@ struct BlockCoder {
       }
     }
     *es = e, *moved = L{};
+    return F::bits;
   }
 };
 
@@ -114,7 +115,7 @@ struct SquareCoder {
     return lowest;
   }
 
-  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
+  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
               L* zeros) const {
     L block[16];
     for (int i = 0; i < 16; i++) planes[0][i] = L{};
@@ -122,6 +123,7 @@ struct SquareCoder {
     *e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
     decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes[0]);
     *zeros = L{};
+    return F::bits;
   }
 };
 
@@ -183,12 +185,14 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   return judge<E, D>(extent, bound);
 }
 
-// From planes to values in memory. zeros: by how many planes each block was moved up.
+// From planes to values in memory. top: of the planes that hold anything. zeros: by how many planes each
+// block was moved up.
 template <int D, class T, class L>
-inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
+inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, int top, L e, L zeros,
+                          uint8_t* dst) {
   const bool whole = tiles.whole(at, count);
   L values[1 << 2 * D], scale = dequantise_scale(e);
-  if constexpr (D == 3) to_coefficients(x);
+  if constexpr (D == 3) to_coefficients(x, top);
   else to_planes<D>(x);
   inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
     for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
@@ -211,12 +215,12 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
   for (uint64_t left = grid.count(); left;) {
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
-    coder.decode(payload, nbytes, pos, count, planes, e, zeros);
+    const int top = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {
       int some = count < T::N ? count : T::N;
-      finish_blocks<D>(tiles, at, some, planes[g], e[g], zeros[g], dst);
+      finish_blocks<D>(tiles, at, some, planes[g], top, e[g], zeros[g], dst);
       at.advance(grid, some);
     }
   }

@@ -7,19 +7,6 @@ namespace CC_LEVEL {
 namespace zfp {
 
 #if defined(__AVX512BW__)
-// Whether all planes of 3-D blocks but the highest `top` are zero.
-template <class L>
-inline bool only_top(const L* x, int top) {
-  constexpr int bits = 8 * sizeof(typename lanes<L>::word);
-  auto zero = [](L v) { return !_mm512_test_epi64_mask(__m512i(v), __m512i(v)); };
-  L any = {};
-  for (int half = 0; half < 64; half += bits) any |= x[half + bits - top - 1];
-  if (!zero(any)) return false;  // the likely one
-  for (int half = 0; half < 64; half += bits)
-    for (int k = 0; k < bits - top - 1; k++) any |= x[half + k];
-  return zero(any);
-}
-
 // The bits of coefficient Top * c + m are bits Top * c to Top * c + Top - 1 of word m after the
 // transposition of Top planes; they belong to the top of a word.
 template <int Top, class L>
@@ -40,17 +27,27 @@ inline void spread_top(L* x) {
   }
 }
 
-// As to_planes<3>, which is its own inverse.
+// So many planes are read where only `top` of them hold anything.
 template <class L>
-inline void to_coefficients(L* x) {
+inline int planes_read(int top) {
   constexpr int bits = 8 * sizeof(typename lanes<L>::word);
-  if (!only_top(x, 16)) return to_planes<3>(x);
-  const bool few = only_top(x, 8);
-  for (int half = 0; half < 64; half += bits) few ? spread_top<8>(x + half) : spread_top<16>(x + half);
+  return top <= 8 ? 8 : top <= 16 ? 16 : top <= 32 ? 32 : bits;
+}
+
+// As to_planes<3>, which is its own inverse, of the planes that are read.
+template <class L>
+inline void to_coefficients(L* x, int top) {
+  constexpr int bits = 8 * sizeof(typename lanes<L>::word);
+  const int read = planes_read<L>(top);
+  if (read == bits) return to_planes<3>(x);
+  for (int half = 0; half < 64; half += bits)
+    if (read == 8) spread_top<8>(x + half);
+    else if (read == 16) spread_top<16>(x + half);
+    else if constexpr (bits == 64) spread_top<32>(x + half);
 }
 #else
 template <class L>
-inline void to_coefficients(L* x) {
+inline void to_coefficients(L* x, int) {
   to_planes<3>(x);
 }
 #endif

@@ -110,19 +110,22 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
   StreamWriter out{dst};
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
-    L a[4], u[4], words[NW] = {};
+    L a[4], u[4] = {}, words[NW] = {};
     tiles.load(at, count, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
     L magnitude = largest_magnitude(a);
     extent.add_magnitude(magnitude);
-    L e = exponent(magnitude), scale = quantise_scale(e);
-    for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
-    transform_forward<1>(a);
-    for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
-    to_planes<1>(a);
+    L e = exponent(magnitude);
     words[0] = magnitude != 0 ? e + e + 1 : L{};
     L n = magnitude != 0 ? L{} : L{} + 4;
     std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
-    encode_quads<NW>(a, n, maxbits, quad_tables, words, complete);
+    if (maxbits > Format<W>::header) {
+      L scale = quantise_scale(e);
+      for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
+      transform_forward<1>(a);
+      for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
+      to_planes<1>(a);
+      encode_quads<NW>(a, n, maxbits, quad_tables, words, complete);
+    }
     extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
     put_line<NW>(out, words, count, maxbits);
     if constexpr (Keep) {

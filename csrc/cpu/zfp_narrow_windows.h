@@ -17,12 +17,32 @@ inline __m512i popcount32(__m512i v) {  // v < 2^16
   return _mm512_and_si512(_mm512_add_epi32(bytes, _mm512_srli_epi32(bytes, 8)), _mm512_set1_epi32(31));
 }
 
-// 16 blocks of a payload that has 16 bytes behind the last of them. Positions count from its begin.
+// 16 blocks of a payload that has 16 bytes behind the last of them. Positions count from its begin. Held:
+// blocks of at most 64 bits, which are read once.
+template <bool Held>
 struct NarrowWindows {
   const uint8_t* payload;
   __m512i pos, end, n = _mm512_setzero_si512();
+  __m512i begin, low, high;
+
+  NarrowWindows(const uint8_t* payload, __m512i pos, __m512i end)
+      : payload(payload), pos(pos), end(end), begin(pos) {
+    if constexpr (!Held) return;
+    low = load(pos);
+    high = load(_mm512_min_epi32(_mm512_add_epi32(pos, _mm512_set1_epi32(32)), end));
+  }
 
   __m512i see(__m512i from) const {  // from <= end
+    if constexpr (!Held) return load(from);
+    const __m512i word = _mm512_set1_epi32(32);
+    __m512i shift = _mm512_sub_epi32(from, begin);  // by more than a word in either direction gives 0
+    __m512i first = _mm512_srlv_epi32(low, shift);
+    __m512i next = _mm512_sllv_epi32(high, _mm512_sub_epi32(word, shift));
+    __m512i last = _mm512_srlv_epi32(high, _mm512_sub_epi32(shift, word));
+    return _mm512_ternarylogic_epi32(first, next, last, 0xfe);  // of all three
+  }
+
+  __m512i load(__m512i from) const {
     __m512i byte = _mm512_srli_epi32(from, 3), shift = _mm512_and_si512(from, _mm512_set1_epi32(7));
     __m512i a = _mm512_i32gather_epi64(_mm512_castsi512_si256(byte), payload, 1);
     __m512i b = _mm512_i32gather_epi64(_mm512_extracti64x4_epi64(byte, 1), payload, 1);
@@ -126,19 +146,28 @@ struct NarrowWindowCoder {
   int maxbits;
 
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
-  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
+  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
               L* zeros) const {
     uint8_t copy[blocks * 16 * sizeof(W) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    NarrowWindows windows[2];
+    if (maxbits <= 64) decode<true>(payload, begin % 8, count, planes, e, zeros);
+    else decode<false>(payload, begin % 8, count, planes, e, zeros);
+    return F::bits;
+  }
+
+ private:
+  template <bool Held>
+  void decode(const uint8_t* payload, int first, int count, L planes[][16], L* e, L* zeros) const {
+    auto windows = [&](int i) {
+      const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+      __m512i block = _mm512_add_epi32(lane, _mm512_set1_epi32(16 * i)), stop = _mm512_set1_epi32(count);
+      __m512i next = _mm512_add_epi32(block, _mm512_set1_epi32(1));
+      return NarrowWindows<Held>(payload, bit(_mm512_min_epi32(block, stop), first),
+                                 bit(_mm512_min_epi32(next, stop), first));
+    };
+    NarrowWindows<Held> both[2] = {windows(0), windows(1)};
     for (int i = 0; i < 2; i++) {
-      __m512i block = _mm512_add_epi32(lane, _mm512_set1_epi32(16 * i));
-      __m512i next = _mm512_add_epi32(block, _mm512_set1_epi32(1)), stop = _mm512_set1_epi32(count);
-      windows[i].payload = payload;
-      windows[i].pos = bit(_mm512_min_epi32(block, stop), begin % 8);
-      windows[i].end = bit(_mm512_min_epi32(next, stop), begin % 8);
-      __m512i skipped, exponents = windows[i].template start<W>(skipped);
+      __m512i skipped, exponents = both[i].template start<W>(skipped);
       for (int g = 0; g < groups / 2; g++) {
         e[groups / 2 * i + g] = widen(exponents, g);
         zeros[groups / 2 * i + g] = widen(skipped, g);
@@ -146,15 +175,14 @@ struct NarrowWindowCoder {
     }
     for (int g = 0; g < groups; g++)
       for (int i = 0; i < 16; i++) planes[g][i] = L{};
-    for (int k = F::bits - 1; k >= 0 && (windows[0].more() || windows[1].more()); k--)
+    for (int k = F::bits - 1; k >= 0 && (both[0].more() || both[1].more()); k--)
       for (int i = 0; i < 2; i++) {
-        __m512i plane = windows[i].step();
+        __m512i plane = both[i].step();
         for (int g = 0; g < groups / 2; g++)
           planes[groups / 2 * i + g][k % 16] |= widen(plane, g) << (L{} + W(k / 16 * 16));
       }
   }
 
- private:
   __m512i bit(__m512i block, int first) const {
     return _mm512_add_epi32(_mm512_mullo_epi32(block, _mm512_set1_epi32(maxbits)), _mm512_set1_epi32(first));
   }

@@ -205,6 +205,17 @@ struct Tiles {
     });
   }
 
+  // N values in a row.
+  static void store_vector(L v, void* dst) {
+    Packed packed = E::narrow(v);
+    if constexpr (Accumulate) {
+      Real sum = compcoll::CC_LEVEL::load<Real>(dst) + bits_as<Real>(E::template widen<L>(packed));
+      compcoll::CC_LEVEL::store(dst, sum);
+    } else {
+      compcoll::CC_LEVEL::store(dst, packed);
+    }
+  }
+
  private:
   template <class Visit>
   void for_partial(Cursor at, int count, Visit visit) const {
@@ -225,18 +236,8 @@ struct Tiles {
   }
 
   static void store_row(L* a, void* dst) {
-    char* p = static_cast<char*>(dst);
     interleave(a);
-    for (int i = 0; i < 4; i++) {
-      Packed packed = E::narrow(a[i]);
-      if constexpr (Accumulate) {
-        char* q = p + i * sizeof(L);
-        Real sum = compcoll::CC_LEVEL::load<Real>(q) + bits_as<Real>(E::template widen<L>(packed));
-        compcoll::CC_LEVEL::store(q, sum);
-      } else {
-        compcoll::CC_LEVEL::store(p + i * sizeof(Packed), packed);
-      }
-    }
+    for (int i = 0; i < 4; i++) store_vector(a[i], static_cast<char*>(dst) + i * N * sizeof(Target));
   }
 };
 

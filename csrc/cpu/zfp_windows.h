@@ -5,6 +5,7 @@
 // follows the 1s of a run at the places of one parity, as in a string with escapes, and one subtraction
 // finds them all: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
 #pragma once
+#include "zfp_coefficients.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 
@@ -67,12 +68,31 @@ inline __m512i popcount64(__m512i v) {
   return _mm512_sad_epu8(_mm512_add_epi8(a, b), _mm512_setzero_si512());
 }
 
-// 8 blocks of a payload that has 16 bytes behind the last of them.
+// 8 blocks of a payload that has 16 bytes behind the last of them. Held: blocks of at most 128 bits, which
+// are read once.
+template <bool Held>
 struct Windows {
   const uint8_t* payload;
   __m512i pos, end, n = _mm512_setzero_si512();
+  __m512i begin, low, high;
+
+  Windows(const uint8_t* payload, __m512i pos, __m512i end) : payload(payload), pos(pos), end(end), begin(pos) {
+    if constexpr (!Held) return;
+    low = load(pos);
+    high = load(_mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(64)), end));
+  }
 
   __m512i see(__m512i from) const {  // from <= end
+    if constexpr (!Held) return load(from);
+    const __m512i word = _mm512_set1_epi64(64);
+    __m512i shift = _mm512_sub_epi64(from, begin);  // by more than a word in either direction gives 0
+    __m512i first = _mm512_srlv_epi64(low, shift);
+    __m512i next = _mm512_sllv_epi64(high, _mm512_sub_epi64(word, shift));
+    __m512i last = _mm512_srlv_epi64(high, _mm512_sub_epi64(shift, word));
+    return _mm512_ternarylogic_epi64(first, next, last, 0xfe);  // of all three
+  }
+
+  __m512i load(__m512i from) const {
     __m512i byte = _mm512_srli_epi64(from, 3), shift = _mm512_and_si512(from, _mm512_set1_epi64(7));
     __m512i low = _mm512_srlv_epi64(_mm512_i64gather_epi64(byte, payload, 1), shift);
     __m512i high = _mm512_sllv_epi64(_mm512_i64gather_epi64(byte, payload + 8, 1),
@@ -151,8 +171,9 @@ struct WindowCoder {
   static constexpr int blocks = 16, groups = blocks / lanes<L>::n;
   int maxbits;
 
-  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
-  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
+  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Returns
+  // how many of the highest planes hold anything; of the others, planes_read says which are set.
+  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
               L* zeros) const {
     uint8_t copy[blocks * 64 * sizeof(W) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
@@ -162,9 +183,17 @@ struct WindowCoder {
       from[i] = begin + uint64_t(i < count ? i : count) * maxbits;
       to[i] = from[i] + (i < count ? maxbits : 0);
     }
-    Windows a{payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to)};
-    Windows b{payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8)};
-    __m512i zeros_a, zeros_b, e_a = a.start<W>(zeros_a), e_b = b.start<W>(zeros_b);
+    if (maxbits <= 128) return decode<true>(payload, from, to, planes, e, zeros);
+    return decode<false>(payload, from, to, planes, e, zeros);
+  }
+
+ private:
+  template <bool Held>
+  static int decode(const uint8_t* payload, const uint64_t* from, const uint64_t* to, L planes[][64], L* e,
+                    L* zeros) {
+    Windows<Held> a(payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to));
+    Windows<Held> b(payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8));
+    __m512i zeros_a, zeros_b, e_a = a.template start<W>(zeros_a), e_b = b.template start<W>(zeros_b);
     if constexpr (groups == 2) {
       e[0] = L(e_a), e[1] = L(e_b), zeros[0] = L(zeros_a), zeros[1] = L(zeros_b);
       int k = 64;
@@ -173,16 +202,18 @@ struct WindowCoder {
         a.step(reinterpret_cast<uint64_t*>(&planes[0][k]));
         b.step(reinterpret_cast<uint64_t*>(&planes[1][k]));
       }
-      while (k > 0) k--, planes[0][k] = planes[1][k] = L{};
+      const int top = 64 - k, end = 64 - planes_read<L>(top);
+      while (k > end) k--, planes[0][k] = planes[1][k] = L{};
+      return top;
     } else {
       *e = narrow(e_a, e_b), *zeros = narrow(zeros_a, zeros_b);
-      decode_halves(a, b, *planes);
+      return decode_halves(a, b, *planes);
     }
   }
 
- private:
   // 32-bit words: planes in two halves, for to_planes.
-  static void decode_halves(Windows& a, Windows& b, L* planes) {
+  template <class Windows>
+  static int decode_halves(Windows& a, Windows& b, L* planes) {
     alignas(64) uint64_t whole[32][16];
     int k = 32;
     while (k > 0 && (a.more() || b.more())) {
@@ -195,7 +226,9 @@ struct WindowCoder {
       planes[i] = shuffle(pair[0], pair[1], Every<2, 0>());
       planes[i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
     }
-    while (k > 0) k--, planes[k] = planes[k + 32] = L{};
+    const int top = 32 - k, end = 32 - planes_read<L>(top);
+    while (k > end) k--, planes[k] = planes[k + 32] = L{};
+    return top;
   }
 
   static L narrow(__m512i a, __m512i b) {

@@ -265,7 +265,7 @@ CC_HD void float_encode(const Job& job) {
     uint32_t size = C::header_nbytes;
     for (uint32_t p = 0; p < C::planes; p++) size += e.nbytes[p];
     if (threadIdx.x < 32) {
-      const uint64_t before = look_back(job, c, size);
+      const uint64_t before = look_back(tile_words(job), c, size);
       if (threadIdx.x == 0) e.begin = fixed + before;
     }
     __syncthreads();

@@ -63,11 +63,6 @@ CC_HD W warp_sum(W v) {
   return v;
 }
 
-CC_HD uint32_t warp_or(uint32_t v) {
-  for (int s = 16; s; s /= 2) v |= __shfl_xor_sync(full_warp, v, s);
-  return v;
-}
-
 // The maximum over a job, one atomic a warp. A word of 32 bits is the lower half of its 64.
 CC_HD void note_max(uint64_t* at, uint32_t v) {
   v = warp_max(v);
@@ -93,12 +88,6 @@ template <class A, class B>
 struct Choice<false, A, B> {
   using type = B;
 };
-
-template <bool first, class A, class B>
-CC_HD const auto& choose(const A& a, const B& b) {
-  if constexpr (first) return a;
-  else return b;
-}
 
 CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>(p) % to == 0; }
 

@@ -49,8 +49,6 @@ template <class P>
 CC_HD P low_plane(P v, uint32_t n) {
   return n < 8 * sizeof(P) ? v & ((P(1) << n) - 1) : v;
 }
-CC_HD uint32_t lowest_one(uint32_t v) { return uint32_t(__ffs(int(v))) - 1; }
-CC_HD uint32_t lowest_one(uint64_t v) { return uint32_t(__ffsll(static_cast<long long>(v))) - 1; }
 
 // The planes of a column, until the block is full. Returns the lowest complete plane.
 template <class C>

@@ -237,6 +237,26 @@ def test_any_payload_is_decoded_within_bounds(device, name):
             decode(device, frames)
 
 
+@pytest.mark.parametrize("rate", [2.25, 2.5, 3, 5, 8, 9.25, 11.3, 15.75, 16, 16.25, 20, 31.5, 33, 48, 63])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_any_payload_of_zfp_means_what_it_does_to_the_cpu(device, rate, dtype):
+    """Codes that end anywhere, planes of zeros without end, blocks of no values that are not all zeros."""
+    if not (3 if dtype == "f8" else 2.25) <= rate < 8 * np.dtype(dtype).itemsize:
+        pytest.skip("not a rate of this type, or one that saves nothing")
+    rng = np.random.default_rng(int(4 * rate))
+    frames = [
+        codec(f"zfp:rate={rate}").encode(values(np.dtype(dtype), n), checksum=False) for n in (700, 2049)
+    ]
+    for frame, ones in zip(frames, (0.5, 0.03), strict=True):
+        bits = rng.random(8 * (frame.size - HEADER_NBYTES)) < ones
+        frame[HEADER_NBYTES:] = np.packbits(bits, bitorder="little")
+        frame[HEADER_NBYTES::13] = 255
+    decoded, problems = decode(device, frames)
+    assert problems == [None, None]
+    for frame, found in zip(frames, decoded, strict=True):
+        assert same(found, codec(f"zfp:rate={rate}").decode(frame))
+
+
 @pytest.mark.parametrize("dtype", ["i1", "u2", "i4", "u8", "f4", "f8", "c16"])
 @pytest.mark.parametrize("dim", [1, 2, 7, 31, 32])
 def test_mpc_of_what_it_is_made_for(device, dtype, dim):

@@ -21,7 +21,7 @@ CC_HD void begins(const Job& job) {
   CC_SHARED(Slot, slot);
   for (uint64_t t; (t = draw_tile(job, slot.drawn)) < job.n;)
     if (threadIdx.x < 32) {
-      const uint64_t begin = look_back(job, t, t + 1);
+      const uint64_t begin = look_back(tile_words(job), t, t + 1);
       if (threadIdx.x == 0) reinterpret_cast<uint64_t*>(job.dst)[t] = begin;
     }
 }
@@ -39,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) const char* run(
 #: What is right, and what is not.
 MISTAKES = {
     "a tile by a block's number": (
-        "slot = atomicAdd(reinterpret_cast<unsigned long long*>(job.scratch), 1ull)",
+        "slot = count_up(reinterpret_cast<uint64_t*>(job.scratch))",
         "slot = slot >> 32 == blockIdx.x + 1 ? job.n : blockIdx.x | uint64_t(0)",
     ),
     "sums beyond the nearest": ("done ? __ffs(int(done)) - 1 : 31", "31"),
