@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,13 +83,13 @@ class Codec:
         """Whether the sum of two frames can be formed without decoding them (`add`)."""
         return not self.lossless and _cpu.can_add(self._index)
 
-    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> Codec:
+    def agreed(self, blocks: Sequence[Any], largest: Callable[[float], float]) -> Codec:
         """An equal codec whose frames of all ranks can be added.
 
         Parameters
         ----------
-        blocks : sequence of numpy.ndarray
-            What this rank contributes to a sum.
+        blocks : sequence of array
+            Of the host or a device: what this rank contributes to a sum.
         largest : callable
             The largest of all ranks' values; collective.
         """

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from executor import build
+from fake_cupy import installed
 
-from benchmarks import gpu_check
+from benchmarks import gpu_check, gpu_kernels
+from benchmarks.gpu_machine import Machine
 from compcoll.devices import cuda
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,19 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(cuda, "available", lambda: False)
     assert gpu_check.main([]) == 2
     assert "needs an NVIDIA GPU and CuPy" in capsys.readouterr().out
+
+
+@needs_executor
+def test_kernels_are_timed_through_cupy(monkeypatch):
+    monkeypatch.setattr(Machine, "kernel_nbytes", 16 << 10)
+    with installed(build()) as cupy:
+        machine = Machine(3)
+        assert cupy.cuda.Device().id == machine.device.index == 1
+        assert machine.about()["gpu"] == "fake"
+        rows = gpu_kernels.kernel_speeds(machine, 60)
+        cupy.cuda.Device(0).use()
+    assert len(rows) == 1 + len(gpu_kernels.SPECS) * len(gpu_kernels.DTYPES)
+    assert [row for row in rows if "error" in row] == []
 
 
 def test_tests_that_are_all_skipped_have_not_passed(monkeypatch):
