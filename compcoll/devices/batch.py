@@ -18,7 +18,7 @@ from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode", "gather"]
+__all__ = ["Block", "Control", "Launcher", "add", "convert", "decode", "encode", "gather"]
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,14 @@ def gather(
         job["params"] = at.piece, at.step
     device.upload(batch.memory)
     batch.launch(kernels.COPY, batch.jobs, 2)
+
+
+def convert(device: Launcher, kernel: Kernel, n: int, source: int, target: int) -> None:
+    """Write elements as those of another type; see `compcoll.devices.kernels.converter`."""
+    batch = Batch(device, 1)
+    batch.jobs[0]["src"], batch.jobs[0]["dst"], batch.jobs[0]["n"] = source, target, n
+    device.upload(batch.memory)
+    batch.launch(kernel, batch.jobs, 2)
 
 
 def decode(

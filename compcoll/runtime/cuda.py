@@ -204,6 +204,20 @@ class CudaWork(StagedWork):
 
     # -- around them
 
+    def copy(self, into, block) -> Any:
+        here = (
+            isinstance(into, DeviceArray) and isinstance(block, DeviceArray) and into.device is block.device
+        )
+        kernel = kernels.converter(block.dtype, into.dtype) if here else None
+        if kernel is None or not into.size:
+            return super().copy(into, block)
+        return Request(self._converted(into, block, kernel))
+
+    def _converted(self, into: DeviceArray, block: DeviceArray, kernel: kernels.Kernel) -> Steps:
+        with self.queue(into.device) as queue:
+            batch.convert(queue, kernel, into.size, block.address, into.address)
+            yield queue.event()
+
     def _request(self) -> Request:
         return Request(start=self.turn.begin)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from common import same, walk
+from common import BF16, same, walk
 from executor import Device
 from mpi4py import MPI
 
@@ -107,6 +107,22 @@ def test_frames_are_added_without_decoding(comm, agree, device, dtype):
     if comm.size > 2:
         assert agree(1 <= device.launches[f"szp_sum_{kind}"] < 3 * comm.size)
     assert agree(both(c, device, "Allreduce", send, send.size))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
+def test_sums_of_16_bit_floats_stay_on_the_device(comm, agree, device, monkeypatch, algorithm, dtype):
+    copied = StagedWork._copied
+
+    def alike(work, into, block):
+        assert isinstance(into, np.ndarray) or into.dtype == block.dtype
+        return copied(work, into, block)
+
+    monkeypatch.setattr(StagedWork, "_copied", alike)
+    send = walk(comm.rank, 3 * N * comm.size, dtype)
+    c = chunked(comm, "float", algorithm=algorithm)
+    assert agree(both(c, device, "Allreduce", send, send.size))
+    assert agree(both(c, device, "Reduce", send, send.size, MPI.SUM, 0))
 
 
 @pytest.mark.parametrize("values", ["bits", "large"])
