@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Sequence
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
 from .osu import CONTROL, Row
 
-__all__ = ["as_json", "describe", "heading", "line", "plot", "processor"]
+__all__ = ["as_json", "commit", "describe", "environment", "heading", "line", "plot", "processor"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
@@ -31,16 +33,31 @@ def describe(
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
+    return {
+        "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
+        "dtype": np.dtype(dtype).name, "arrays": arrays, **environment(),
+    }  # fmt: skip
+
+
+def environment() -> dict[str, object]:
+    """Machine, versions, and the commit that is checked out where there is one."""
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
     versions |= {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     machine = {
         "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
         "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")},
     }  # fmt: skip
-    return {
-        "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
-        "dtype": np.dtype(dtype).name, "arrays": arrays, "machine": machine, "versions": versions,
-    }  # fmt: skip
+    return {"machine": machine, "versions": versions, "commit": commit()}
+
+
+def commit() -> str | None:
+    """The checked-out commit, marked where files differ from it; None outside of a repository."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    try:
+        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
 
 
 def as_json(document: object) -> str:

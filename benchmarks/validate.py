@@ -18,8 +18,7 @@ from compcoll import Comm, codec
 from compcoll.model.advisor import measure_speed
 from compcoll.model.predict import Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.model.sharing import measure_patterns, measure_sharing
-from compcoll.model.tune import measure_links
+from compcoll.model.tune import measure_machine
 from compcoll.policy import ALGORITHMS
 
 from .data import size_list, source
@@ -45,16 +44,13 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     """Compare the model's predictions with measured times."""
     world = MPI.COMM_WORLD
     values = source(None, np.dtype(np.float32), world.rank)
-    network, node = measure_links(world)
-    machine = MachineProfile(
-        "measured", network, node, sharing=measure_sharing(world), library=MPI.get_vendor()[0],
-        patterns=measure_patterns(world, network),
-    )  # fmt: skip
+    machine = measure_machine(world)
     comms = {"mpi": world, **{spec: Comm(world, codec=spec, min_nbytes=1) for spec in specs.split(",")}}
     speeds = {spec: _agreed(world, spec, values(1 << 18)) for spec in specs.split(",")}
     rows = []
     if world.rank == 0:
-        print(f"# {world.size} ranks, {1e6 * network.latency:.0f} us, {network.bandwidth * 8e-9:.2f} Gb/s")
+        link = machine.network
+        print(f"# {world.size} ranks, {1e6 * link.latency:.0f} us, {link.bandwidth * 8e-9:.2f} Gb/s")
         print(
             f"{'operation':22s}{'bytes':>10s} {'codec':12s}"
             f"{'measured ms':>12s}{'predicted ms':>13s}{'error':>8s}"

@@ -14,6 +14,10 @@ template <class F>
 CC_HD F add(F a, F b) {
   return a + b;
 }
+template <class F>
+CC_HD F subtract(F a, F b) {
+  return a - b;
+}
 
 #if defined(__CUDACC_RTC__)
 CC_HD float multiply(float a, float b) {
@@ -24,6 +28,11 @@ CC_HD float multiply(float a, float b) {
 CC_HD float add(float a, float b) {
   float r;
   asm("add.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+CC_HD float subtract(float a, float b) {  // a sign is flushed on its way, too
+  float r;
+  asm("sub.rn.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
 CC_HD double to_double(float a) {
@@ -42,6 +51,9 @@ CC_HD float multiply(float a, float b) {
 }
 CC_HD float add(float a, float b) {
   return executor::unflushed(a, [](float x, float y) { return x + y; }, b);
+}
+CC_HD float subtract(float a, float b) {
+  return executor::unflushed(a, [](float x, float y) { return x - y; }, b);
 }
 CC_HD double to_double(float a) {
   return executor::unflushed(a, [](float x, float) { return double(x); });

@@ -61,21 +61,30 @@ CC_HD int szp_nbytes(uint32_t width, int raw_nbytes) {
 }
 
 CC_HD uint32_t szp_bit_length(uint32_t u) {
-#if defined(__CUDACC__)
+#if defined(__CUDACC_RTC__)  // of which __clz makes three instructions
+  uint32_t highest;
+  asm("bfind.u32 %0, %1;" : "=r"(highest) : "r"(u));
+  return highest + 1;
+#elif defined(__CUDACC__)
   return 32 - __clz(u);
 #else
   return 63 - __builtin_clzll(2ull * u + 1);
 #endif
 }
 
-// The width of a block from its first difference, the "or" of the others, and that of the integers.
+// The shortest width of a block from its first difference, the "or" of the others, and that of the integers;
+// above it, in bits 8 and up, the words that it takes, so that a minimum picks it without branches.
+CC_HD uint32_t szp_shortest(uint32_t first, uint32_t others, uint32_t plain) {
+  constexpr uint32_t both = 0x101;  // a length in either place
+  const uint32_t all = szp_bit_length(first | others) * both;
+  const uint32_t apart = szp_bit_length(others) * both + (0x100 + szp_apart);
+  const uint32_t integers = szp_bit_length(plain) * both + szp_plain;
+  const uint32_t best = apart < all ? apart : all;
+  return integers < best ? integers : best;
+}
+
 CC_HD uint32_t szp_width(uint32_t first, uint32_t others, uint32_t plain, int raw_nbytes) {
-  // Words in front of the width, so that a minimum picks the shortest, without branches.
-  uint32_t all = szp_bit_length(first | others), rest = szp_bit_length(others), q = szp_bit_length(plain);
-  uint32_t best = all << 8 | all;
-  uint32_t apart = (rest + 1) << 8 | (szp_apart + rest), integers = q << 8 | (szp_plain + q);
-  best = apart < best ? apart : best;
-  best = integers < best ? integers : best;
+  const uint32_t best = szp_shortest(first, others, plain);
   return int(best >> 8 << 2) < raw_nbytes ? best & 255 : szp_raw;
 }
 

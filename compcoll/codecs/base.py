@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,6 +38,8 @@ class Codec:
     _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
+    #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
+    chooses: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -81,13 +83,13 @@ class Codec:
         """Whether the sum of two frames can be formed without decoding them (`add`)."""
         return not self.lossless and _cpu.can_add(self._index)
 
-    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> Codec:
+    def agreed(self, blocks: Sequence[Any], largest: Callable[[float], float]) -> Codec:
         """An equal codec whose frames of all ranks can be added.
 
         Parameters
         ----------
-        blocks : sequence of numpy.ndarray
-            What this rank contributes to a sum.
+        blocks : sequence of array
+            Of the host or a device: what this rank contributes to a sum.
         largest : callable
             The largest of all ranks' values; collective.
         """
@@ -175,10 +177,10 @@ class Codec:
             For more than 3 dimensions, or an ``out`` that is too small.
         """
         if arrays.is_cuda(array):
-            from compcoll.devices import coding
+            from compcoll.codecs import gpu
 
-            if coding.takes(array):
-                return coding.encode(self, array, out, carried, checksum)
+            if gpu.takes(array):
+                return gpu.encode(self, array, out, carried, checksum)
         src = arrays.to_host(array)
         if src.ndim > 3:
             raise ValueError(f"an array of {src.ndim} dimensions: at most 3 are supported; reshape it")
@@ -220,16 +222,21 @@ class Codec:
         )
         return frame, known
 
-    def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
-        """This codec, then what is exact, then what always fits."""
+    def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
+        """This codec, then what is exact, then what always fits: each where the one before refuses."""
         from compcoll.codecs.registry import codec
 
-        if src.dtype in self.dtypes and (self.lossless or src.dtype in dtypes.FLOATS):
-            yield self
-        if not self.lossless:
-            yield from codec("lossless")._attempts(src)
-        else:
-            yield codec("raw")
+        last = codec("raw" if self.lossless else "lossless")
+        takes = dtype in self.dtypes and (self.lossless or dtype in dtypes.FLOATS)
+        return (self, last) if takes else (last,)
+
+    def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
+        """The codecs to try in turn for this array."""
+        return (self,)
+
+    def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
+        for codec in self.attempts(src.dtype):
+            yield from codec.chosen(src)
 
     def decode(self, frame, out=None):
         """Decompress a frame of any codec: its header says which. See `compcoll.decode`."""

@@ -9,7 +9,7 @@ from compcoll.codecs.base import SLACK, Codec
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect, pack_header, verify
 
-__all__ = ["accumulator_dtype", "add", "add_into", "decode", "decode_add", "decode_into"]
+__all__ = ["accumulator_dtype", "add", "add_into", "alike", "decode", "decode_add", "decode_into"]
 
 _STATUS = {
     _cpu.NONFINITE: "a NaN or an infinity",
@@ -43,10 +43,10 @@ def decode(frame, out=None):
         Where ``out`` does not fit the frame.
     """
     if arrays.is_cuda(frame) or arrays.is_cuda(out):
-        from compcoll.devices import coding
+        from compcoll.codecs import gpu
 
-        if coding.takes(frame, out):
-            return coding.decode(frame, out)
+        if gpu.takes(frame, out):
+            return gpu.decode(frame, out)
     data = as_bytes(frame)
     info = inspect(data)
     if out is None:
@@ -82,10 +82,10 @@ def decode_add(frame, out, *, scratch: np.ndarray | None = None):
         ``out``. After a `FrameError` from a damaged payload without checksum its values are undefined.
     """
     if arrays.is_cuda(frame) or arrays.is_cuda(out):
-        from compcoll.devices import coding
+        from compcoll.codecs import gpu
 
-        if coding.takes(frame, out):
-            return coding.decode(frame, out, adding=True)
+        if gpu.takes(frame, out):
+            return gpu.decode(frame, out, adding=True)
     data = as_bytes(frame)
     info = inspect(data)
     dst = arrays.host_view(out)
@@ -126,8 +126,7 @@ def add(a, b, out=None):
     data = as_bytes(a), as_bytes(b)
     first, second = map(inspect, data)
     codec = _of_frame(first)
-    alike = all(getattr(first, key) == getattr(second, key) for key in ("codec", "dtype", "shape", "params"))
-    if not alike or not codec.can_add:
+    if not alike(first, second) or not codec.can_add:
         return None
     if out is None:
         out = np.empty(HEADER_NBYTES + first.nbytes + SLACK, np.uint8)
@@ -143,6 +142,11 @@ def add(a, b, out=None):
     checksum = first.checksum is not None
     pack_header(frame, first.codec, first.dtype, first.shape, params, nbytes, bound, False, checksum)
     return frame
+
+
+def alike(a: FrameInfo, b: FrameInfo) -> bool:
+    """Whether two frames differ in their values alone, so that they may be added."""
+    return all(getattr(a, key) == getattr(b, key) for key in ("codec", "dtype", "shape", "params"))
 
 
 def add_into(src: np.ndarray, dst: np.ndarray) -> None:

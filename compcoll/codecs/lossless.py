@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from compcoll import _cpu, dtypes
+from compcoll.codecs import sample
 from compcoll.codecs.base import Codec
 from compcoll.codecs.registry import codec
 
@@ -25,15 +23,20 @@ class Lossless(Codec):
 
     name = "lossless"
     lossless = True
+    chooses = True
 
-    def _attempts(self, src: np.ndarray) -> Iterator[Codec]:
-        choice, parameter = self._choose(src)
-        if choice == MPC:
-            yield codec(f"mpc:dim={parameter}")
-        elif choice == FLOAT:
-            yield codec("float")
-        yield codec("raw")
+    def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
+        return (self,)
 
-    def _choose(self, src: np.ndarray) -> tuple[int, int]:
-        code, shape, flat = dtypes.code_of(src.dtype), src.shape or (1,), src.reshape(-1).view(np.uint8)
-        return _cpu.encode(self._index, code, shape, (0, 0), flat, np.empty(0, np.uint8))[2]
+    def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
+        return _named(*sample.choose(src))
+
+    def chosen_from(self, taken: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Codec, ...]:
+        """`chosen` for an array of which only the sample (`compcoll.codecs.sample`) is given."""
+        return _named(*sample.choose_from(taken, dtype, shape))
+
+
+def _named(choice: int, parameter: int) -> tuple[Codec, ...]:
+    if choice == RAW:
+        return (codec("raw"),)
+    return codec(f"mpc:dim={parameter}" if choice == MPC else "float"), codec("raw")

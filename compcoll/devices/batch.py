@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from compcoll import _cpu, dtypes
-from compcoll.codecs.base import Codec
 from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode"]
+__all__ = ["Block", "Control", "Launcher", "add", "convert", "decode", "encode", "gather"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,28 @@ class Block:
     @property
     def reals(self) -> int:
         """Real numbers: two for a complex one."""
-        return int(np.prod(self.shape, dtype=np.int64)) * (2 if self.dtype.kind == "c" else 1)
+        return math.prod(self.shape) * (2 if self.dtype.kind == "c" else 1)
+
+
+class Coder(Protocol):
+    """A codec, as far as a batch needs it: `compcoll.codecs.base.Codec`."""
+
+    name: ClassVar[str]
+
+    def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]: ...
+
+
+class Places(Protocol):
+    """Pieces of ``piece`` bytes that begin ``step`` bytes apart: `compcoll.codecs.sample.Places`."""
+
+    @property
+    def piece(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 class Control(Protocol):
@@ -93,9 +113,9 @@ class Batch:
     def header_address(self, i: int) -> int:
         return self.memory.address + self._starts[1] + i * HEADER.itemsize
 
-    def add_scratch(self, codec: str) -> None:
-        """Give each job the zeroed memory that its kernels need besides."""
-        sizes = [kernels.scratch_nbytes(codec, int(n)) for n in self.jobs["n"]]
+    def add_scratch(self, codec: str, words: int = 1) -> None:
+        """Give each job the zeroed memory that its kernels need besides: `kernels.scratch_nbytes`."""
+        sizes = [kernels.scratch_nbytes(codec, int(n), words) for n in self.jobs["n"]]
         if total := sum(sizes):
             address = self.device.scratch(total)
             self.device.zero(address, total)
@@ -104,7 +124,9 @@ class Batch:
     def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
         """Start a kernel on all of the batch's jobs of one kind."""
         grid = kernel.grid(int(jobs[size].max()), max(self.device.max_grid // self.n, 1))
-        self.device.launch(kernel, (grid, self.n), self.memory.address + self._starts[part])
+        for i in range(0, self.n, kernels.MAX_JOBS):
+            address = self.memory.address + self._starts[part] + i * JOB.itemsize
+            self.device.launch(kernel, (grid, min(self.n - i, kernels.MAX_JOBS)), address)
 
     def finish(self) -> None:
         """Start to fetch the results."""
@@ -112,21 +134,24 @@ class Batch:
 
 
 def encode(
-    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int],
+    device: Launcher, codec: Coder, blocks: Sequence[Block], frames: Sequence[int],
     carried: float | Sequence[float] = 0.0, checksum: bool = True,
+    fallback: bool | Sequence[bool] = False,
 ) -> Batch:  # fmt: skip
     """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
-    absolute error of the values, or that of each block's.
+    absolute error of the values, or that of each block's; ``fallback`` says where another codec was to be
+    used.
     """
     batch = Batch(device, len(blocks))
     dtype = blocks[0].dtype
     errors = np.broadcast_to(carried, len(blocks)).tolist()
+    refused = np.broadcast_to(fallback, len(blocks)).tolist()
     for i, (block, frame) in enumerate(zip(blocks, frames, strict=True)):
         params = codec.params(dtype, block.shape or (1,))
-        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum)
+        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum, refused[i])
         batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
         payload = frame + HEADER_NBYTES
         batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
@@ -135,6 +160,8 @@ def encode(
         batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
         batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
         batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    if codec.name == "raw":  # whose kernel has nothing to find out
+        batch.results["nbytes"] = batch.jobs["nbytes"]
     batch.add_scratch(codec.name)
     device.upload(batch.memory)
     shape = blocks[0].shape
@@ -147,6 +174,26 @@ def encode(
     return batch
 
 
+def gather(
+    device: Launcher, blocks: Sequence[Block], places: Sequence[Places], targets: Sequence[int]
+) -> None:
+    """Copy pieces of each block to an address of its own, side by side."""
+    batch = Batch(device, len(blocks))
+    for job, block, at, target in zip(batch.jobs, blocks, places, targets, strict=True):
+        job["src"], job["dst"], job["n"] = block.address, target, at.nbytes
+        job["params"] = at.piece, at.step
+    device.upload(batch.memory)
+    batch.launch(kernels.COPY, batch.jobs, 2)
+
+
+def convert(device: Launcher, kernel: Kernel, n: int, source: int, target: int) -> None:
+    """Write elements as those of another type; see `compcoll.devices.kernels.converter`."""
+    batch = Batch(device, 1)
+    batch.jobs[0]["src"], batch.jobs[0]["dst"], batch.jobs[0]["n"] = source, target, n
+    device.upload(batch.memory)
+    batch.launch(kernel, batch.jobs, 2)
+
+
 def decode(
     device: Launcher, infos: Sequence[FrameInfo], payloads: Sequence[int], outs: Sequence[int], adding=False
 ) -> Batch:
@@ -156,9 +203,9 @@ def decode(
     """
     batch = Batch(device, len(infos))
     first = infos[0]
-    width = 2 if first.dtype.kind == "c" else 1
     for i, (info, payload, out) in enumerate(zip(infos, payloads, outs, strict=True)):
         job = batch.jobs[i]
+        width = 2 if info.dtype.kind == "c" else 1
         n = kernels.units(info.codec, info.size * width, info.nbytes)
         job["src"], job["dst"], job["n"] = payload, out, n
         job["nbytes"] = info.payload_nbytes
@@ -204,15 +251,12 @@ def add(
                 terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
         _sum_job(sums, i, pair, frames[i], (jobs + i * JOB.itemsize, jobs + (n + i) * JOB.itemsize))
         sums.jobs[i]["n"] = reals
+    sums.add_scratch(first.codec, 2)
     for batch in (terms, sums):
-        batch.add_scratch(first.codec)
         device.upload(batch.memory)
     if any(info.checksum is not None for pair in infos for info in pair):
         terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
-    for_terms, for_sums = kernels.adders(first.codec, first.dtype)
-    for kernel in for_terms:
-        terms.launch(kernel, terms.jobs, 2)
-    for kernel in for_sums:
+    for kernel in kernels.adders(first.dtype):
         sums.launch(kernel, sums.jobs, 2)
     if first.checksum is not None:
         sums.launch(kernels.CHECKSUM, sums.sums, 3, "nbytes")
@@ -240,6 +284,8 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
     reals = size * (2 if dtype.kind == "c" else 1)
     real = dtypes.real_dtype(dtype).itemsize
     p0, p1 = params
+    if codec == "raw":
+        return reals * real if params == (0, 0) else -1
     if codec == "zfp":
         least, most = (12, 256) if real == 8 else (9, 128)
         return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from compcoll import arrays, dtypes
 from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.nvrtc import OPTIONS, source
 
-__all__ = ["Device", "Queue", "available", "pinned", "wrap"]
+__all__ = ["Device", "Queue", "available", "pinned"]
+
+_NOT_READY = 600  # cudaErrorNotReady, which CuPy has no name for
 
 
 @cache
@@ -118,6 +119,26 @@ class Device:
         return handles
 
 
+class _Event:
+    """Behind all that is in a stream so far."""
+
+    def __init__(self, queue: Queue):
+        self._runtime = queue.device._runtime
+        self._event = queue.device.cupy.cuda.Event(disable_timing=True)
+        self._event.record(queue.stream)
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream has come so far; raises where the device has failed, which is never done."""
+        status = self._runtime.eventQuery(self._event.ptr)
+        if status not in (0, _NOT_READY):
+            raise self._runtime.CUDARuntimeError(status)
+        return status == 0
+
+    def synchronize(self) -> None:
+        self._event.synchronize()
+
+
 class _Control:
     """Both sides of a batch's control memory; `compcoll.devices.batch.Control`."""
 
@@ -206,44 +227,7 @@ class Queue:
     def event(self) -> Any:
         """An event behind all that is in the queue; its ``done`` tells whether that is so."""
         with self.device.cupy.cuda.Device(self.device.index):
-            event = self.device.cupy.cuda.Event(disable_timing=True)
-            event.record(self.stream)
-        return event
+            return _Event(self)
 
     def wait(self) -> None:
         self.stream.synchronize()
-
-
-def wrap(array) -> DeviceArray | None:
-    """A GPU array's memory, in the order of memory; None where it is not contiguous or of an unknown type."""
-    if arrays.is_torch(array):
-        if not array.is_contiguous():
-            return None
-        name = str(array.dtype).removeprefix("torch.")
-        dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
-        address, size, index = array.data_ptr(), array.numel(), array.device.index
-    elif isinstance(array, DeviceArray):
-        return array
-    else:
-        about = array.__cuda_array_interface__
-        size = int(np.prod(about["shape"], dtype=np.int64))
-        dtype, address = np.dtype(about["typestr"]), about["data"][0]
-        if not _contiguous(about, dtype):
-            return None
-        import cupy
-
-        index = cupy.cuda.runtime.pointerGetAttributes(address).device if size else 0
-    if dtype is None:
-        return None
-    return DeviceArray(Device.of(index), address, dtype, size, array)
-
-
-def _contiguous(about: dict, dtype: np.dtype) -> bool:
-    strides, expected = about.get("strides"), dtype.itemsize
-    if strides is None:
-        return True
-    for n, stride in zip(reversed(about["shape"]), reversed(strides), strict=True):
-        if n != 1 and stride != expected:
-            return False
-        expected *= n
-    return True

@@ -21,6 +21,7 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers(?:.*?(\d+) bytes smem)?")
 _FUNCTION = re.compile(r"^\s*\.section\s+\.text\.(\w+)")
 _LABEL = re.compile(r"^(\.L\w+):")
+_WIDE = re.compile(r"\b(?:LD|ST)G?\.E\S*\.128\b(?!\.CONSTANT)")  # tables are constant
 _INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(.*?);")
 
 
@@ -39,8 +40,8 @@ class Figures:
     instructions : int or None
         All that there are; None without a disassembler.
     loop : int or None
-        Those on the longest way through its main loop, which is the longest of those with loads of 16 bytes
-        or, without them, of all: for zfp, what a block takes that has every plane which can be.
+        Those on the longest way through its main loop, which is the longest of those with loads or stores of
+        16 bytes or, without them, of all: for zfp, what a block takes that has every plane which can be.
     """
 
     kernel: str
@@ -120,24 +121,47 @@ def _disassemble(tool: str, cubin: bytes) -> dict[str, tuple[int, int]]:
 def _longest_loop(code: list[str], labels: dict[str, int]) -> int:
     """Instructions on the longest way through the main loop, loops within taken once."""
     loops = [(False, 0, 0, 0)]
+    reached = _reached(code, labels)
     for last, text in enumerate(code):
         first = _target(text, labels)
-        if first is not None and first < last:  # a branch to itself pads the end
-            wide = any(re.search(r"\bLDG?\.E\S*\.128", line) for line in code[first:last])
+        if first is not None and first < last and last in reached:  # a branch to itself pads the end
+            wide = any(_WIDE.search(line) for line in code[first:last])
             loops.append((wide, last - first, first, last))
     _, _, first, last = max(loops)
     longest = [0] * (len(code) + 1)
     for i in range(last, first - 1, -1):
         target = _target(code[i], labels)
         ways = [longest[target]] if target is not None and i < target <= last else []
-        # A predicate stands in front of a conditional branch, or among its operands.
-        conditional = code[i].startswith("@") or re.search(r"BRA\S*\s+!?U?P\d", code[i])
-        if i < last and (target is None or conditional):
+        if i < last and (target is None or _conditional(code[i])):
             ways.append(longest[i + 1])
         longest[i] = 1 + max(ways, default=0)
     return longest[first] if last > first else 0
 
 
+def _reached(code: list[str], labels: dict[str, int]) -> set[int]:
+    """Where control gets without calls."""
+    reached: set[int] = set()
+    starts = [0]
+    while starts:
+        i = starts.pop()
+        while i < len(code) and i not in reached:
+            reached.add(i)
+            target = _target(code[i], labels)
+            if target is not None:
+                starts.append(target)
+            if (target is not None or code[i].startswith("EXIT")) and not _conditional(code[i]):
+                break
+            i += 1
+    return reached
+
+
+def _conditional(text: str) -> bool:
+    """Whether a predicate stands in front of a branch, or among its operands."""
+    return text.startswith("@") or bool(re.search(r"BRA\S*\s+!?U?P\d", text))
+
+
 def _target(text: str, labels: dict[str, int]) -> int | None:
+    if "BRA.DIV" in text:  # taken by warps whose lanes have parted ways, which these kernels' do not
+        return None
     match = re.search(r"\bBRA\b.*`\((\.L\w+)\)", text)
     return labels.get(match[1]) if match else None

@@ -17,11 +17,14 @@ __all__ = [
     "CTA",
     "HEADER",
     "JOB",
+    "MAX_JOBS",
     "RESULT",
     "SOURCES",
     "Kernel",
     "adders",
+    "adds",
     "all_kernels",
+    "converter",
     "decoders",
     "encoders",
     "fits",
@@ -39,11 +42,13 @@ RESULT = np.dtype([
     ("nbytes", "<i8"), ("bound", "<f8"), ("bad", "<u4"), ("checksum", "<u4"), ("extent", "<u8", 3),
     ("params", "<u8", 2),
 ])  # fmt: skip
+#: Jobs of one launch: what a grid may have along y.
+MAX_JOBS = 65535
 #: A header's place in a batch, 80 bytes and a gap.
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float")
+SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float", "raw")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -52,7 +57,7 @@ LIMIT = 1 << 32
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
 #: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
-_TILES = {"mpc": 1 << 14, "szp": 64, "float": 1 << 12}
+_TILES = {"mpc": 1 << 14, "szp": 1 << 12, "float": 1 << 12}
 
 
 @dataclass(frozen=True)
@@ -82,29 +87,36 @@ class Kernel:
 
 CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
 SEAL = Kernel("frame", "seal", 0)
+#: Copies bytes as they are, also pieces with gaps between them.
+COPY = Kernel("raw", "raw_copy", 64 * CTA)
 
 
 def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
-    if codec == "mpc":
+    if codec in ("mpc", "raw"):
         return dtype in dtypes.CODES
     return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp", "float")
 
 
-def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]) -> bool:
+def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
     """Whether a device has kernels that encode this."""
     return fits(codec, dtype, len(shape)) and math.prod(shape) * dtype.itemsize < LIMIT
 
 
+def adds(codec: str, dtype: np.dtype) -> bool:
+    """Whether a device has kernels that add two frames of this."""
+    return codec == "szp" and dtype in dtypes.FLOATS
+
+
 def units(codec: str, reals: int, nbytes: int) -> int:
     """What a codec's kernels take for the size of an array."""
-    return nbytes if codec == "mpc" else reals
+    return nbytes if codec in ("mpc", "raw") else reals
 
 
-def scratch_nbytes(codec: str, n: int) -> int:
-    """Zeroed bytes that a job of so many units needs besides: a counter and a word for each tile."""
+def scratch_nbytes(codec: str, n: int, words: int = 1) -> int:
+    """Zeroed bytes that a job of so many units needs besides: a counter, and so many words for each tile."""
     tile = _TILES.get(codec, 0)
-    return 8 + 8 * -(-n // tile) if tile else 0
+    return 8 + 8 * words * -(-n // tile) if tile else 0
 
 
 def job_params(
@@ -118,6 +130,8 @@ def job_params(
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
     """The kernels that encode, in order; the last one sets the result's size and bound."""
+    if codec == "raw":
+        return [COPY]
     if codec == "mpc":
         return [_mpc("encode", dtype)]
     kind = _TYPES[dtypes.code_of(dtype)]
@@ -135,12 +149,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1
     if codec == "float":
         return [_float("encode", kind)]
     if codec == "szp":
-        names = [f"measure_{kind}", "scan", f"write_{kind}", "finish"]
-        found = [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
-        if params[1]:  # a relative bound
-            range_, settle = f"szp_range_{kind}", f"szp_settle_{kind}"
-            found = [Kernel("szp", range_, 16 * CTA), Kernel("szp", settle, 0), *found]
-        return found
+        relative = [Kernel("szp", f"szp_range_{kind}", 16 * CTA), Kernel("szp", f"szp_settle_{kind}", 0)]
+        return [*(relative if params[1] else []), _szp("encode", kind)]
     return [
         Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
         Kernel("blockscale", f"{codec}_finish_{kind}", 0),
@@ -151,6 +161,8 @@ def decoders(
     codec: str, dtype: np.dtype, params: tuple[int, int], adding: bool, ndim: int = 1
 ) -> list[Kernel]:
     """The kernels that decode, or decode and add, in order."""
+    if codec == "raw":
+        return [Kernel("raw", f"raw_decode_add_{_element(dtype)}", 64 * CTA) if adding else COPY]
     if codec == "mpc":
         return [_mpc("decode_add" if adding else "decode", dtype)]
     kind, verb = _TYPES[dtypes.code_of(dtype)], "decode_add" if adding else "decode"
@@ -161,17 +173,23 @@ def decoders(
     if codec == "float":
         return [_float(verb, kind)]
     if codec == "szp":
-        names = (f"sizes_{kind}", "scan", f"{verb}_{kind}")
-        return [Kernel("szp", f"szp_{name}", CTA if "_" in name else 0) for name in names]
+        return [_szp(verb, kind)]
     return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
 
 
-def adders(codec: str, dtype: np.dtype) -> tuple[list[Kernel], list[Kernel]]:
-    """The kernels that add two frames of szp: those for each term, then those for the sum."""
+def converter(source: np.dtype, target: np.dtype) -> Kernel | None:
+    """The kernel between a 16-bit float and float32, either way."""
+    if target == np.float32 and source.itemsize == 2 and source in dtypes.FLOATS:
+        return Kernel("raw", f"raw_widen_{_element(source)}", 4 * CTA)
+    if source == np.float32 and target.itemsize == 2 and target in dtypes.FLOATS:
+        return Kernel("raw", f"raw_round_{_element(target)}", 4 * CTA)
+    return None
+
+
+def adders(dtype: np.dtype) -> list[Kernel]:
+    """The kernels that add two frames of szp, in order."""
     kind = _TYPES[dtypes.code_of(dtype)]
-    terms = decoders(codec, dtype, (1, 0), False)[:2]
-    parts = (f"measure_{kind}", CTA), ("scan", 0), (f"write_{kind}", CTA), (f"finish_{kind}", 0)
-    return terms, [Kernel("szp", f"szp_sum_{name}", size) for name, size in parts]
+    return [_szp("sum", kind), Kernel("szp", f"szp_sum_finish_{kind}", 0)]
 
 
 def all_kernels() -> list[Kernel]:
@@ -180,19 +198,22 @@ def all_kernels() -> list[Kernel]:
     for dtype in sorted(dtypes.FLOATS, key=dtypes.code_of):
         bits = 64 if _TYPES[dtypes.code_of(dtype)] == "f64" else 32
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
-        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders("szp", dtype)[1]))
+        found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders(dtype)))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes]
         uses += [(name, (64, 0)) for name in (*_SCALED, "szp", "float")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
+        conversions = converter(dtype, np.dtype("f4")), converter(np.dtype("f4"), dtype)
+        found.update(dict.fromkeys(filter(None, conversions)))
         for ndim in (2, 3):
             kernels = encoders("zfp", dtype, (9, 0), ndim)
             kernels += [k for adding in (False, True) for k in decoders("zfp", dtype, (9, 0), adding, ndim)]
             found.update(dict.fromkeys(kernels))
     for dtype in dtypes.CODES:
         found.update(dict.fromkeys(_mpc(verb, dtype) for verb in ("encode", "decode", "decode_add")))
+        found.update(dict.fromkeys(decoders("raw", dtype, (0, 0), adding)[0] for adding in (False, True)))
     return list(found)
 
 
@@ -203,6 +224,10 @@ def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
     return Kernel("zfp_blocks", f"zfp_{name}", values)
 
 
+def _szp(verb: str, kind: str) -> Kernel:
+    return Kernel("szp", f"szp_{verb}_{kind}", _TILES["szp"])
+
+
 def _float(verb: str, kind: str) -> Kernel:
     values = 1 << (12 if kind == "f64" else 13 if kind == "f32" else 14)
     return Kernel("float", f"float_{verb}_{kind}", values, 256)
@@ -210,8 +235,13 @@ def _float(verb: str, kind: str) -> Kernel:
 
 def _mpc(verb: str, dtype: np.dtype) -> Kernel:
     bits = 64 if dtypes.real_dtype(dtype).itemsize == 8 else 32
-    kind = _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
-    return Kernel("mpc", f"mpc_{verb}_{kind if verb == 'decode_add' else bits}", 512 * bits)
+    kind = _element(dtype) if verb == "decode_add" else bits
+    return Kernel("mpc", f"mpc_{verb}_{kind}", 512 * bits)
+
+
+def _element(dtype: np.dtype) -> str:
+    """The type in which elements are added."""
+    return _TYPES.get(dtypes.code_of(dtype)) or f"i{8 * dtype.itemsize}"
 
 
 def _words(kind: str, maxbits: int) -> int:

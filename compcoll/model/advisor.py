@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf, log2
+from math import inf
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +17,7 @@ from compcoll import dtypes
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.frame import HEADER_NBYTES
-from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.predict import PIPELINED, Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.policy import ALGORITHMS
 
@@ -94,12 +94,13 @@ def advise(
     sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
 
     def seconds(name: str, chunk: int) -> float:
-        return _at_size(call, lambda c: predict(c, machine, speed, name, chunk), name)
+        return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk), name, chunk)
 
     options = tuple(Option(name, chunk, seconds(name, chunk)) for name in names for chunk in sizes)
     every = _algorithms(call, False)
-    slow = "tree" if every[-1] == "tree" else every[0]
-    plain = Option("mpi", call.nbytes, _at_size(call, lambda c: plain_seconds(c, machine, every), slow))
+    pieces = PIPELINED if call.op == "Bcast" and call.size > MOST_RANKS else max(call.nbytes, 1)
+    usual = _drawn_out(call, lambda c: plain_seconds(c, machine, every), every[-1], pieces)
+    plain = Option("mpi", call.nbytes, usual)
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
 
 
@@ -112,13 +113,33 @@ def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _at_size(call: Call, seconds: Callable[[Call], float], algorithm: str) -> float:
-    """A prediction; for many ranks it is drawn out from those for 32 and 64, which take milliseconds."""
-    if call.size <= 64:
+#: A decision takes no longer than a few hundred milliseconds: beyond so many chunks, and so many ranks, a
+#: prediction is drawn out from those for half as many and as many.
+MOST_CHUNKS, MOST_RANKS = 8, 64
+#: Chunks until pipelines are in their stride.
+MOST_IN_PIPELINE = 64
+
+
+def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chunk_nbytes: int) -> float:
+    most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
+    few = replace(call, size=min(call.size, most))
+    if algorithm in ("chain", "tree"):  # the last chunk comes as long after the first wherever it goes
+        one = replace(call, nbytes=min(call.nbytes, chunk_nbytes))
+        farther = seconds(one) - seconds(replace(one, size=few.size)) if call.size > most else 0.0
+        return farther + _for_chunks(few, seconds, chunk_nbytes, MOST_IN_PIPELINE)
+    large = _for_chunks(few, seconds, chunk_nbytes, MOST_CHUNKS)
+    if call.size <= most:
+        return large
+    small = _for_chunks(replace(call, size=most // 2), seconds, chunk_nbytes, MOST_CHUNKS)
+    return large + (large - small) * 2 * (call.size - most) / most
+
+
+def _for_chunks(call: Call, seconds: Callable[[Call], float], chunk_nbytes: int, most: int) -> float:
+    chunks = call.nbytes / chunk_nbytes
+    if chunks <= most:
         return seconds(call)
-    small, large = (seconds(replace(call, size=n)) for n in (32, 64))
-    rounds = log2(call.size / 64) if algorithm == "tree" else (call.size - 64) / 32
-    return large + (large - small) * rounds
+    small, large = (seconds(replace(call, nbytes=n * chunk_nbytes)) for n in (most // 2, most))
+    return large + (large - small) * (chunks - most) / (most // 2)
 
 
 def size_class(nbytes: int) -> int:

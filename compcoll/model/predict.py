@@ -1,7 +1,6 @@
 """How long a collective takes: the real algorithms under a virtual clock, over a machine's profile.
 
-Most algorithms look the same from every rank, so one rank is simulated and its own messages, mirrored,
-stand for those of the others: what it sends to rank r + d at a time is what comes from rank r - d then.
+Symmetric algorithms are simulated on one rank or one node, which stands for all: see `mirror`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,20 @@ from dataclasses import dataclass, replace
 from math import ceil, inf, log2
 
 from compcoll import algorithms as alg
+from compcoll.model.mirror import MirrorWorld
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.runtime.base import Future
-from compcoll.runtime.simulated import Link, Profile, SimulatedFrame, SimulatedRuntime, SizeBlock, World
+from compcoll.runtime.links import Profile
+from compcoll.runtime.simulated import SizeBlock, World
 
-__all__ = ["Call", "plain_seconds", "predict"]
+__all__ = ["PIPELINED", "Call", "plain_seconds", "predict"]
 
-#: Algorithms in which all ranks of a node send to other nodes at the same time.
+#: Algorithms in which all ranks send to other nodes at the same time.
 _CROWDED = {"pairwise", "direct", "recursive_doubling"}
+#: Algorithms of which only the ranks at a node's ends do.
+_RINGS = {"ring", "compressed"}
+#: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
+#: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
+_ENOUGH, _MOST = 4, 16
 _SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 
 
@@ -51,19 +56,6 @@ class Call:
         return self.ranks_per_node >= self.size
 
 
-class MirrorWorld(World):
-    """One rank that stands for all of a symmetric algorithm."""
-
-    def __init__(self, size: int, profile: Profile, flip: bool = False):
-        super().__init__(1, profile)
-        self.size, self.flip = size, flip
-        self.ranks = [SimulatedRuntime(self, 0, size)]
-
-    def transmit(self, rt: SimulatedRuntime, frame: SimulatedFrame, dest: int, tag: int) -> Future:
-        source = dest if self.flip else -dest % self.size
-        return self.carry(rt, frame, dest, (source, 0, tag))
-
-
 def predict(
     call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
 ) -> float:
@@ -91,14 +83,18 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
     book = _by_the_book(call, machine)
     if machine.library in _MPICH:
         return book
-    whole, pipelined = max(call.nbytes, 1), 128 << 10
+    whole = max(call.nbytes, 1)
     times = [book]
     for algorithm in algorithms:
-        chunk = pipelined if algorithm in ("chain", "tree") else whole
+        chunk = PIPELINED if algorithm in ("chain", "tree") else whole
         times.append(_simulate(call, machine, _RAW, machine.message / 2, algorithm, chunk))
     return min(times)
 
 
+#: Chunks of pipelined algorithms without a codec, in bytes.
+PIPELINED = 128 << 10
+#: What a connection's socket buffers hold at least, once it is under way (Linux, tcp_wmem and tcp_rmem).
+_SOCKET_NBYTES = 1 << 20
 #: Libraries with the collectives of MPICH.
 _MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
@@ -111,18 +107,20 @@ def _by_the_book(call: Call, machine: MachineProfile) -> float:
     link = machine.node if call.on_one_node else machine.network
     size, others, n = call.size, call.size - 1, call.nbytes
     parts: list[tuple[float, str]]
-    if call.op.startswith("Alltoall"):  # what leaves the node, through the port that its ranks share
+    if call.op.startswith(("Alltoall", "Reduce_scatter")):  # what leaves a node, through its ranks' one port
         k = min(call.ranks_per_node, size)
         outside = others * n if call.on_one_node else (size - k) * n * k
-        rounds, parts = float(others), [(outside, "shift" if size & others else "pairs")]
+        pairs = call.op.startswith("Alltoall") and not size & others
+        rounds, parts = float(others), [(outside, "pairs" if pairs else "shift")]
     elif call.op == "Bcast" and size < 8:  # a binomial tree
-        rounds, parts = ceil(log2(size)), [(n * ceil(log2(size)), "")]
+        steps = ceil(log2(size))
+        # What sockets take leaves for all children at once, and so arrives with the last of them.
+        blocks = steps * (steps + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else steps
+        rounds, parts = steps, [(n * blocks, "")]
     elif call.op == "Bcast":  # scatter and allgather
         rounds, parts = log2(size) + others, [(n * others / size, ""), (n * others / size, "ring")]
     elif call.op in ("Allreduce", "Reduce"):  # halving and doubling
         rounds, parts = 2 * log2(size), [(2 * others * n, "pairs")]
-    elif call.op.startswith("Reduce_scatter"):
-        rounds, parts = float(others), [(others * n, "shift")]
     elif call.op in ("Send", "Recv", "Sendrecv"):
         rounds, parts = 1.0, [(n, "")]
     else:
@@ -146,50 +144,63 @@ def _simulate(
     algorithm: str,
     chunk_nbytes: int,
 ) -> float:
-    crowded, slower = algorithm in _CROWDED, machine.sharing
-    network = _port(call, machine.network, crowded)
-    pattern = "all" if crowded else "ring" if algorithm == "ring" else ""
+    pattern = "all" if algorithm in _CROWDED else algorithm
     part = machine.share(pattern, call.nbytes / speed.ratio)
     profile = Profile(
-        replace(network, bandwidth=network.bandwidth * part, cpu=network.cpu * slower), machine.node,
-        # On a ring or a tree, the ranks whose neighbours are on other nodes are those that all wait for.
-        call.ranks_per_node if crowded or call.on_one_node else 1,
-        speed.encode / slower, speed.decode / slower, speed.ratio, per_chunk * slower, chunk_nbytes,
-        call.workers, memory=machine.memory / slower if speed.encode < inf else inf,
-        reconstruct=speed.reconstruct / slower,
+        replace(machine.network, bandwidth=machine.network.bandwidth * part), machine.node,
+        call.ranks_per_node, speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
+        memory=machine.memory if speed.encode < inf else inf, reconstruct=speed.reconstruct,
     )  # fmt: skip
-    return _run(call, profile, algorithm)
+    # Where all ranks work at the same time each has its share of the cores, else those that work have them.
+    crowded = profile.slower(machine.sharing)
+    cores = round(call.size / machine.sharing)
+    rooted = World(call.size, profile.with_(cores=cores if cores < call.size else 0))
+    if call.op in ("Send", "Recv", "Sendrecv"):
+        block = SizeBlock(call.nbytes)
+        return World(2, crowded).run(lambda rt: alg.gather(rt, block, [block, block], 0))
+    if call.op in ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv"):
+        return _rooted(call, rooted, algorithm)
+    seconds = _symmetric(call, _mirror(call, crowded, algorithm), algorithm)
+    if call.op == "Reduce":
+        seconds += _rooted(replace(call, op="Gather"), rooted, "")
+    return seconds
 
 
-def _port(call: Call, network: Link, crowded: bool) -> Link:
-    """A rank's part of its node's port, which all its ranks use at once where it is crowded."""
-    share = min(call.ranks_per_node, call.size) if crowded else 1
-    return replace(network, bandwidth=network.bandwidth / share)
+def _mirror(call: Call, profile: Profile, algorithm: str) -> MirrorWorld:
+    """One rank where all look alike, else the ranks of one node."""
+    size, per_node = call.size, min(call.ranks_per_node, call.size)
+    flip = algorithm == "recursive_doubling"  # of a power of two of ranks
+    if call.on_one_node:
+        return MirrorWorld(size, profile, 1, flip)
+    if algorithm in _RINGS:
+        per_node = min(per_node, _ENOUGH)
+        return MirrorWorld(-(-size // per_node) * per_node, profile.with_(ranks_per_node=per_node), per_node)
+    if flip and per_node <= _MOST:
+        per_node = min(1 << (per_node - 1).bit_length(), size)
+        return MirrorWorld(size, profile.with_(ranks_per_node=per_node), per_node, flip)
+    network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
+    return MirrorWorld(size, profile.with_(network=network), 1, flip)
 
 
-def _run(call: Call, profile: Profile, algorithm: str) -> float:
-    size, block = call.size, SizeBlock(call.nbytes)
-    blocks = [block] * size
-    mirrored = MirrorWorld(size, profile, flip=algorithm == "recursive_doubling")
+def _symmetric(call: Call, world: MirrorWorld, algorithm: str) -> float:
+    block = SizeBlock(call.nbytes)
+    blocks = [block] * world.size
     if call.op in ("Alltoall", "Alltoallv"):
-        return mirrored.run(lambda rt: alg.alltoall(rt, blocks, blocks))
+        return world.run(lambda rt: alg.alltoall(rt, blocks, blocks))
     if call.op in ("Allgather", "Allgatherv"):
         gather = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
-        return mirrored.run(lambda rt: gather(rt, block, blocks))
-    if call.op.startswith("Reduce_scatter"):
-        return mirrored.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
+        return world.run(lambda rt: gather(rt, block, blocks))
     if call.op == "Allreduce":
-        return mirrored.run(lambda rt: alg.allreduce(rt, blocks, blocks, _SUM[algorithm]))
-    world = World(size, profile)
+        return world.run(lambda rt: alg.allreduce(rt, blocks, blocks, _SUM[algorithm]))
+    return world.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
+
+
+def _rooted(call: Call, world: World, algorithm: str) -> float:
+    block = SizeBlock(call.nbytes)
+    blocks = [block] * call.size
     if call.op == "Bcast":
         bcast = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
         return world.run(lambda rt: bcast(rt, block, 0))
-    if call.op in ("Gather", "Gatherv"):
+    if call.op.startswith("Gather"):
         return world.run(lambda rt: alg.gather(rt, block, blocks, 0))
-    if call.op in ("Scatter", "Scatterv"):
-        return world.run(lambda rt: alg.scatter(rt, blocks, block, 0))
-    if call.op == "Reduce":
-        scattered = mirrored.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
-        return scattered + world.run(lambda rt: alg.gather(rt, block, blocks, 0))
-    pair = World(2, profile)
-    return pair.run(lambda rt: alg.gather(rt, block, [block, block], 0))
+    return world.run(lambda rt: alg.scatter(rt, blocks, block, 0))

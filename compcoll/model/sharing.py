@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from math import inf
-from time import perf_counter, process_time
+from statistics import median
+from time import perf_counter, process_time, sleep
 
 import numpy as np
 from mpi4py import MPI
 
 from compcoll.runtime.simulated import Link
 
-__all__ = ["leaders_of", "measure_patterns", "measure_sharing"]
+__all__ = ["all_done", "leaders_of", "measure_cpu", "measure_memory", "measure_patterns", "measure_sharing"]
 
-#: Sizes of messages: what socket buffers hold, and what they do not.
-NBYTES = (1 << 20, 4 << 20)
+#: Sizes of messages, from what socket buffers hold to what lasts, and how often they are exchanged.
+REPEATS = {1 << 20: 7, 4 << 20: 5, 16 << 20: 3}
+#: Larger messages than a round of exchanges may have are left out.
+ROUND_SECONDS = 1.0
 #: Pieces of those that are sent without blocking, as chunks are.
 PIECE_NBYTES = 256 << 10
-REPEATS = 4
+#: Message whose cost to processors is measured, and the pause between two looks at it, in seconds.
+CPU_NBYTES, PAUSE = 4 << 20, 5e-5
+#: More than caches hold.
+COPIED_NBYTES = 64 << 20
 
 
 def leaders_of(comm: MPI.Intracomm) -> list[int]:
@@ -39,6 +44,48 @@ def measure_sharing(comm: MPI.Intracomm, seconds: float = 0.1) -> float:
     return max(1.0, comm.allreduce(spent / max(process_time() - own, 1e-9), MPI.MAX))
 
 
+def measure_memory(comm: MPI.Intracomm, seconds: float = 0.1) -> float:
+    """Bytes read and written per second of a processor's time while all ranks copy; collective."""
+    source = np.ones(COPIED_NBYTES, np.uint8)
+    target = np.ones_like(source)
+    comm.Barrier()
+    copied, start, own = 0, perf_counter(), process_time()
+    while perf_counter() - start < seconds:
+        np.copyto(target, source)
+        copied += 2 * source.nbytes
+    return comm.allreduce(copied / max(process_time() - own, 1e-9), MPI.MIN)
+
+
+def measure_cpu(comm: MPI.Intracomm) -> float:
+    """Seconds that a byte costs the processors of both ends in the kernel and in MPI; collective.
+
+    Where waiting takes no processor's time, unlike in `measure_patterns`.
+    """
+    around = _around(comm)
+    send, recv = np.ones(CPU_NBYTES, np.uint8), np.empty(CPU_NBYTES, np.uint8)
+    seconds = []
+    for _ in range(5):
+        comm.Barrier()
+        own = process_time()
+        _at_once(comm, around, send, recv, lambda: sleep(PAUSE))
+        seconds.append(process_time() - own)
+        all_done(comm)
+    return comm.allreduce(median(seconds), MPI.SUM) / (comm.size * len(around) * 2 * CPU_NBYTES)
+
+
+def all_done(comm: MPI.Intracomm) -> None:
+    """A barrier that leaves the cores to those who are late."""
+    request = comm.Ibarrier()
+    while not request.Test():
+        sleep(1e-3)
+
+
+def _around(comm: MPI.Intracomm) -> list[tuple[int, int]]:
+    """Ranks to send to and to receive from, the next ones first."""
+    rank, size = comm.rank, comm.size
+    return [((rank + d) % size, (rank - d) % size) for d in range(1, min(size, 4))]
+
+
 def measure_patterns(comm: MPI.Intracomm, network: Link) -> dict[str, list[tuple[int, float]]]:
     """What exchanges of all ranks at once get of the network; see `MachineProfile`; collective.
 
@@ -47,18 +94,19 @@ def measure_patterns(comm: MPI.Intracomm, network: Link) -> dict[str, list[tuple
     rank, size = comm.rank, comm.size
     if size < 3 or len(set(leaders_of(comm))) < size:
         return {}
-    steps = range(1, min(size, 4))
-    around = [((rank + d) % size, (rank - d) % size) for d in steps]
+    around = _around(comm)
+    steps = range(1, len(around) + 1)
     patterns: dict[str, Callable[[np.ndarray, np.ndarray], object]] = {
         "shift": lambda send, recv: _in_turn(comm, around, send, recv),
         "ring": lambda send, recv: _in_turn(comm, around[:1] * len(steps), send, recv),
-        "all": lambda send, recv: _at_once(comm, around, send, recv),
+        "all": lambda send, recv: _at_once(comm, around, send, recv, os.sched_yield),
     }
     if not size & (size - 1):
         partners = [(rank ^ d, rank ^ d) for d in steps]
         patterns["pairs"] = lambda send, recv: _in_turn(comm, partners, send, recv)
+    sizes = [n for n in REPEATS if len(steps) * n / network.bandwidth < ROUND_SECONDS]
     return {
-        name: [(n, _share(comm, network, exchange, n, len(steps))) for n in NBYTES]
+        name: [(n, _share(comm, network, exchange, n, len(steps))) for n in sizes]
         for name, exchange in patterns.items()
     }
 
@@ -69,24 +117,25 @@ def _in_turn(comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray
         comm.Sendrecv(send, dest, recvbuf=recv, source=source)
 
 
-def _at_once(comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray, recv: np.ndarray) -> None:
-    """All messages in pieces and under way together, while whoever waits leaves its core to others."""
+def _at_once(
+    comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray, recv: np.ndarray,
+    wait: Callable[[], None],
+) -> None:  # fmt: skip
+    """All messages in pieces and under way together."""
     pieces = range(0, send.size, PIECE_NBYTES)
     requests = [comm.Irecv(recv[i : i + PIECE_NBYTES], source) for i in pieces for _, source in peers]
     requests += [comm.Isend(send[i : i + PIECE_NBYTES], dest) for i in pieces for dest, _ in peers]
     while not MPI.Request.Testall(requests):
-        os.sched_yield()
+        wait()
 
 
-def _share(
-    comm: MPI.Intracomm, network: Link, exchange: Callable, nbytes: int, messages: int
-) -> float:  # fmt: skip
-    """Part of the bandwidth that a round of exchanges reaches at best."""
+def _share(comm: MPI.Intracomm, network: Link, exchange: Callable, nbytes: int, messages: int) -> float:
+    """Part of the bandwidth that a round of exchanges reaches, in the median."""
     send, recv = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-    best = inf
-    for _ in range(REPEATS):
+    seconds = []
+    for _ in range(REPEATS[nbytes]):
         comm.Barrier()
         start = perf_counter()
         exchange(send, recv)
-        best = min(best, comm.allreduce(perf_counter() - start, MPI.MAX))
-    return min(1.0, messages * (nbytes / network.bandwidth + network.latency) / best)
+        seconds.append(comm.allreduce(perf_counter() - start, MPI.MAX))
+    return min(1.0, messages * (nbytes / network.bandwidth + network.latency) / median(seconds))

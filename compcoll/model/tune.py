@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
 from math import inf
-from time import perf_counter, sleep
+from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
@@ -13,11 +13,18 @@ from mpi4py import MPI
 from compcoll import dtypes
 from compcoll.codecs import codec
 from compcoll.model.advisor import measure_speed
-from compcoll.model.profile import TCP_CPU, CodecSpeed, MachineProfile, fingerprint
-from compcoll.model.sharing import leaders_of, measure_patterns, measure_sharing
+from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.sharing import (
+    all_done,
+    leaders_of,
+    measure_cpu,
+    measure_memory,
+    measure_patterns,
+    measure_sharing,
+)
 from compcoll.runtime.simulated import Link
 
-__all__ = ["CODECS", "measure_codecs", "measure_links", "tune"]
+__all__ = ["CODECS", "measure_codecs", "measure_links", "measure_machine", "tune"]
 
 #: What `tune` measures: codecs and the types that they serve.
 CODECS = {
@@ -36,18 +43,23 @@ KERNEL_LATENCY = 3e-6
 
 def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
     """Measure the machine that the ranks of a communicator run on; collective, well under a minute."""
-    report("links")
-    network, node = measure_links(comm)
-    report("patterns")
-    sharing, patterns = measure_sharing(comm), measure_patterns(comm, network)
+    machine = measure_machine(comm, report)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
         codecs[key] = CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in astuple(speed)))
-    name = comm.bcast(fingerprint())
+    return replace(machine, codecs=codecs)
+
+
+def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
+    """All of a profile but the codecs; collective."""
+    report("links")
+    network, node = measure_links(comm)
+    report("patterns")
     return MachineProfile(
-        name, network, node, sharing=sharing, library=MPI.get_vendor()[0], patterns=patterns, codecs=codecs,
-        source="compcoll tune",
+        comm.bcast(fingerprint()), network, node, memory=measure_memory(comm),
+        sharing=measure_sharing(comm), library=MPI.get_vendor()[0],
+        patterns=measure_patterns(comm, network), source="compcoll tune",
     )  # fmt: skip
 
 
@@ -62,7 +74,7 @@ def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link
     inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
     between = _measure_link(comm, far, seconds) if far is not None else inside
     if far is not None and between.latency > KERNEL_LATENCY:
-        between = replace(between, cpu=TCP_CPU)
+        between = replace(between, cpu=measure_cpu(comm))
     return between, inside
 
 
@@ -77,11 +89,10 @@ def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
             nbytes *= 2
             mine = _exchange(comm, other, nbytes, 2)
             spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
+        mine = _exchange(comm, other, nbytes, 6)
+        spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
         link = Link(latency, nbytes / max(spent - latency, 1e-9))
-    # The others leave the cores to these two: MPI waits with all its might.
-    done = comm.Ibarrier()
-    while not done.Test():
-        sleep(1e-3)
+    all_done(comm)  # the others leave the cores to these two: MPI waits with all its might
     return comm.bcast(link)
 
 

@@ -68,13 +68,16 @@ class DeviceRuntime(MPIRuntime):
     async def rounded(self, accumulator, like):
         if accumulator.dtype == like.dtype:
             return accumulator
-        into = self.work.pool.get(like.nbytes)[: like.nbytes].view(like.dtype)
+        if isinstance(accumulator, DeviceArray):
+            into = accumulator.device.scratch(like.nbytes).view(like.dtype)
+        else:
+            into = self.work.pool.get(like.nbytes)[: like.nbytes].view(like.dtype)
         await self._work("decode", self.work.copy, into, accumulator)
         return into
 
     def _poll(self) -> bool:
         if not self.ready:  # nobody has anything more to ask for in this turn
-            self.work.begin()
+            self.work.turn.begin()
         return super()._poll()
 
     async def _work(self, stage: str, function: Callable, *args: Any):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from math import inf
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ __all__ = ["MPIRuntime"]
 
 #: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
 PATIENCE = float(os.environ.get("COMPCOLL_TIMEOUT") or inf)
+#: Seconds of waiting after which a rank sleeps between two looks: yielding leaves others half of a core only.
+SPINNING = 1e-3
 _ABANDONED: list[tuple] = []
 
 
@@ -182,8 +184,12 @@ class MPIRuntime(Runtime):
             raise RuntimeError("the algorithm waits for something that nobody does")
         start = perf_counter()
         while not self._poll():
-            os.sched_yield()
-            if perf_counter() - start > PATIENCE:
+            waited = perf_counter() - start
+            if waited < SPINNING:
+                os.sched_yield()
+            else:
+                sleep(min(waited / 16, 1e-4))
+            if waited > PATIENCE:
                 # MPI may still write to what these requests refer to.
                 _ABANDONED.append((self._requests, self._arrivals))
                 raise TimeoutError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 __all__ = ["Lease", "Request", "Steps"]
@@ -14,17 +14,35 @@ Steps = Generator[Any, None, Any]
 class Request:
     """The result of some steps, the first of which is taken at once.
 
-    Without steps it waits for `begin`.
+    Without steps it waits for `begin`, which ``start``, if it is given, brings about. It is itself an event,
+    and ``yield from`` it gives other steps its result.
     """
 
-    __slots__ = ("_error", "_event", "_result", "_steps")
+    __slots__ = ("_error", "_event", "_result", "_start", "_steps")
 
-    def __init__(self, steps: Steps | None = None):
-        self._steps, self._event = steps, None
+    def __init__(self, steps: Steps | None = None, start: Callable[[], None] | None = None):
+        self._steps, self._start, self._event = steps, start, None
         self._result: tuple[Any] | None = None
         self._error: Exception | None = None
         if steps is not None:
             self.begin(steps)
+
+    def __iter__(self) -> Steps:
+        yield self
+        return self.wait()
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result, or an error."""
+        while self._error is None and self._result is None:
+            try:
+                if self._event is None or not self._event.done:
+                    return False
+            except Exception as error:
+                self._advance(error)
+            else:
+                self._advance()
+        return True
 
     def begin(self, steps: Steps) -> None:
         """Take the first of these steps."""
@@ -37,23 +55,38 @@ class Request:
 
     def poll(self) -> tuple[Any] | None:
         """(result,), or None as long as there is none; raises what the steps raised."""
-        while self._error is None and self._result is None:
-            if self._event is None or not self._event.done:
-                return None
-            self._advance()
+        if not self.done:
+            return None
         if self._error is not None:
             raise self._error
         return self._result
 
+    def synchronize(self) -> None:
+        """Wait for the result, or an error."""
+        while not self.done:
+            if self._event is not None:
+                try:
+                    self._event.synchronize()
+                except Exception as error:
+                    self._advance(error)
+            elif self._start is not None:
+                self._start()
+            else:
+                raise RuntimeError("a request that nobody begins has no result")
+
     def wait(self) -> Any:
         """The result."""
-        while (result := self.poll()) is None:
-            self._event.synchronize()  # type: ignore[attr-defined]
-        return result[0]
+        self.synchronize()
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result[0]
 
-    def _advance(self) -> None:
+    def _advance(self, problem: Exception | None = None) -> None:
+        """Take the next step, or raise what befell the event before it there."""
+        assert self._steps is not None
         try:
-            self._event = next(self._steps)  # type: ignore[arg-type]
+            self._event = next(self._steps) if problem is None else self._steps.throw(problem)
         except StopIteration as stop:
             self._result = (stop.value,)
         except Exception as error:
@@ -61,10 +94,14 @@ class Request:
 
 
 class Lease:
-    """A queue that several requests share; the last one that leaves the context closes it."""
+    """A queue that several requests share; the last one that leaves the context closes it.
+
+    ``event`` is behind what was started for all of them.
+    """
 
     def __init__(self, queue: Any, users: int):
         self.queue, self.users = queue, users
+        self.event: Any = None
 
     def __enter__(self) -> Any:
         return self.queue

@@ -11,85 +11,20 @@ import gc
 import heapq
 from collections import defaultdict, deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
 from math import inf
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.base import Future, Runtime
+from compcoll.runtime.links import Link, Profile
 
 __all__ = ["DeadlockError", "Link", "Profile", "SimulatedRuntime", "World", "simulate"]
 
 
 class DeadlockError(RuntimeError):
     """Ranks wait for messages that nobody sends."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """A port of the network.
-
-    Attributes
-    ----------
-    latency, bandwidth : float
-        Seconds until the first byte, bytes per second.
-    overhead, cpu : float
-        Seconds that a message, and each byte of it, costs the processors of both ends.
-    """
-
-    latency: float
-    bandwidth: float
-    overhead: float = 0.0
-    cpu: float = 0.0
-
-
-@dataclass(frozen=True)
-class Profile:
-    """What simulated ranks run on.
-
-    Attributes
-    ----------
-    network, node : Link
-        Between nodes, where all ranks of a node share one port each way, and inside one.
-    ranks_per_node : int
-    encode, decode : float
-        Speed of the codec, uncompressed bytes per second; infinite where nothing is coded.
-    ratio : float
-        Uncompressed bytes per compressed byte.
-    call : float
-        Seconds that each encoding or decoding costs besides.
-    memory : float
-        Bytes per second at which blocks come from memory, or go there, besides.
-    chunk_nbytes : int
-        Size of the chunks that blocks are cut into.
-    workers : int
-        Encodings that one rank runs at a time, next to its messages; 0: in between them.
-    jitter : float
-        Messages take up to so many seconds longer, by chance: they overtake each other, as they may.
-    reconstruct : float
-        Speed of encoding that gives the decoded values too; 0: they have to be decoded; infinite: frames are
-        exact.
-    """
-
-    network: Link = Link(20e-6, 125e6)
-    node: Link = Link(1e-6, 8e9)
-    ranks_per_node: int = 1
-    encode: float = 2e9
-    decode: float = 2e9
-    ratio: float = 1.0
-    call: float = 0.0
-    chunk_nbytes: int = 1 << 20
-    workers: int = 0
-    jitter: float = 0.0
-    memory: float = inf
-    reconstruct: float = inf
-
-    def with_(self, **changes: Any) -> Profile:
-        """The same profile with some attributes changed."""
-        return replace(self, **changes)
 
 
 class SizeBlock:
@@ -180,6 +115,16 @@ class World:
         self._free[resource] = end
         return end
 
+    def work(self, rank: int, seconds: float, worker: int = 0) -> float:
+        """A rank's processor works, once it and one of the cores are free; the time when that ends."""
+        cores = self.profile.cores
+        if not cores:
+            return self.occupy(("cpu", rank, worker), self.now, seconds)
+        core = min((("core", i) for i in range(cores)), key=self._free.__getitem__)
+        end = self.occupy(("cpu", rank, worker), max(self.now, self._free[core]), seconds)
+        self._free[core] = end
+        return end
+
     def finish(self, rt: SimulatedRuntime, future: Future, value=None) -> None:
         """Complete a future of a rank, and let the rank go on."""
         future.set(value)
@@ -200,7 +145,7 @@ class World:
         else:
             ports = (("nic", here), ("nin", place // profile.ranks_per_node))
         work = link.overhead + frame.nbytes * link.cpu
-        ready = self.occupy(("cpu", rt.rank, 0), self.now, work) if work else self.now
+        ready = self.work(rt.rank, work) if work else self.now
         seconds = frame.nbytes / link.bandwidth
         left = self.occupy(ports[0], ready, seconds)
         came = self.occupy(ports[1], left - seconds + link.latency, seconds)
@@ -233,7 +178,7 @@ class World:
         if not work:
             self._deliver(rt, message)
             return
-        self.at(self.occupy(("cpu", rt.rank, 0), self.now, work), lambda: self._deliver(rt, message))
+        self.at(self.work(rt.rank, work), lambda: self._deliver(rt, message))
 
     def _deliver(self, rt: SimulatedRuntime, message: Message) -> None:
         message.arrived = True
@@ -325,10 +270,10 @@ class SimulatedRuntime(Runtime):
         seconds = nbytes / speed + nbytes / profile.memory + profile.call
         if not seconds:
             return
-        workers = [("cpu", self.rank, i) for i in range(max(profile.workers, 1))]
-        worker = min(workers, key=lambda w: world._free[w])
+        workers = range(max(profile.workers, 1))
+        worker = min(workers, key=lambda i: world._free["cpu", self.rank, i])
         future = Future()
-        world.at(world.occupy(worker, world.now, seconds), lambda: world.finish(self, future))
+        world.at(world.work(self.rank, seconds, worker), lambda: world.finish(self, future))
         await future
 
 

@@ -61,22 +61,29 @@ struct Trial {
   }
 };
 
-// Writes no payload, but the choice: params[0] is a Choice, params[1] the codec's parameter.
+// Writes no payload, but the choice: params[0] is a Choice, params[1] the codec's parameter. params[0] of 1
+// says that src is the sample already, of an array whose rows have params[1] elements (0: it is one row);
+// compcoll/codecs/sample.py takes it from the same places.
 int64_t choose(Args* args, const void* src, void*) {
   Type type = type_of(args->dtype);
-  uint64_t nbytes = args->nbytes(), last = args->shape[args->ndim - 1] * type.words;
+  uint64_t nbytes = args->nbytes(), row = args->ndim > 1 ? args->shape[args->ndim - 1] : 0;
+  bool sampled = args->params[0];
+  if (sampled) row = args->params[1];
   args->params[0] = RAW;
   args->params[1] = 0;
   args->bound = 0;
   if (!nbytes) return 0;
+  if (sampled && nbytes > sample_nbytes) return UNSUPPORTED;
   uint8_t sample[sample_nbytes];
-  uint32_t taken = take_sample(static_cast<const uint8_t*>(src), nbytes, 1024 * type.word_nbytes, sample);
+  uint32_t taken = uint32_t(nbytes);
+  if (sampled) memcpy(sample, src, taken);
+  else taken = take_sample(static_cast<const uint8_t*>(src), nbytes, 1024 * type.word_nbytes, sample);
   uint64_t shape = taken / itemsize(args->dtype), worth = taken - taken / 64;
   Trial trial = {{args->dtype, 1, {shape, 1, 1}, {}, taken + 512, 0, 0}, sample, worth, args->params};
   if (type.real) trial.attempt(float_codec, FLOAT, 1);
   if (type.real && itemsize(args->dtype) == 2) return 0;
   trial.attempt(mpc_codec, MPC, type.words);
-  if (args->ndim > 1 && last > type.words && last <= 32) trial.attempt(mpc_codec, MPC, last);
+  if (row > 1 && row <= 32 / type.words) trial.attempt(mpc_codec, MPC, row * type.words);
   return 0;
 }
 

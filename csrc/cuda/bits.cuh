@@ -34,10 +34,15 @@ CC_HD uint32_t select_bits(uint32_t mask, uint32_t a, uint32_t b) {
 #endif
 }
 
+CC_HD uint32_t lowest_one(uint32_t v) { return uint32_t(__ffs(int(v))) - 1; }
+CC_HD uint32_t lowest_one(uint64_t v) { return uint32_t(__ffsll(static_cast<long long>(v))) - 1; }
 CC_HD uint32_t reverse_bits(uint32_t v) { return __brev(v); }
 
 // Keeps values in memory that the compiler would hold in registers, of which it then has too few.
 CC_HD void keep_in_memory() { asm volatile("" ::: "memory"); }
+
+// Keeps a value from being computed again wherever it is needed.
+CC_HD void keep_in_register(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 // The larger magnitude of two floats, as a bit pattern; a NaN is larger than anything else.
 CC_HD uint32_t larger_magnitude(uint32_t a, uint32_t b) {

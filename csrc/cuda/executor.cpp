@@ -5,6 +5,7 @@
 #include "float.cu"
 #include "frame.cu"
 #include "mpc.cu"
+#include "raw.cu"
 #include "szp.cu"
 #include "zfp.cu"
 #include "zfp_blocks.cu"

@@ -4,6 +4,7 @@
 #pragma once
 #include "../float.h"
 #include "real.cuh"
+#include "warp.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -30,11 +31,7 @@ CC_HD uint32_t spot(uint32_t w) { return w ^ (w >> 5 & 7); }
 
 // The sum over the threads before this one, and over all. All threads call this.
 CC_HD uint32_t sum_before(uint32_t v, uint32_t* sums, uint32_t& all) {
-  uint32_t upto = v;
-  for (uint32_t s = 1; s < 32; s *= 2) {
-    const uint32_t other = __shfl_up_sync(full_warp, upto, s);
-    upto += lane_id() >= s ? other : 0;
-  }
+  const uint32_t upto = sum_upto(v);
   __syncthreads();  // all have read the ones before
   if (lane_id() == 31) sums[threadIdx.x / 32] = upto;
   __syncthreads();
@@ -78,8 +75,8 @@ struct FloatCode {
   }
 };
 
-// A thread's values in a plane, up to 32 in a row, which it alone touches: the loops over them stay loops, and
-// their bytes out of the registers.
+// A thread's values in a plane, up to 32 in a row, which it alone touches: the loops over them stay loops,
+// and their bytes out of the registers.
 struct FloatRun {
   uint32_t* plane;
   uint32_t first, valid, words;

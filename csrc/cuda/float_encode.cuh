@@ -144,7 +144,8 @@ CC_HD uint32_t float_measure(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
 template <uint32_t dtype>
 CC_HD void float_settle(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
   const floats::PlaneHeader h = e.form[p];
-  const uint32_t groups = (n + 63) / 64, raw = (n + 7) / 8 * 8, bits = uint32_t(__popc(h.varying)) * groups * 8;
+  const uint32_t groups = (n + 63) / 64, raw = (n + 7) / 8 * 8;
+  const uint32_t bits = uint32_t(__popc(h.varying)) * groups * 8;
   const uint32_t other = bits < raw ? bits : raw;
   uint32_t total, coded = ~0u;
   if (n > sizeof e.code[p] && bits > groups * 8 &&
@@ -265,7 +266,7 @@ CC_HD void float_encode(const Job& job) {
     uint32_t size = C::header_nbytes;
     for (uint32_t p = 0; p < C::planes; p++) size += e.nbytes[p];
     if (threadIdx.x < 32) {
-      const uint64_t before = look_back(job, c, size);
+      const uint64_t before = look_back(tile_words(job), c, size);
       if (threadIdx.x == 0) e.begin = fixed + before;
     }
     __syncthreads();

@@ -63,11 +63,6 @@ CC_HD W warp_sum(W v) {
   return v;
 }
 
-CC_HD uint32_t warp_or(uint32_t v) {
-  for (int s = 16; s; s /= 2) v |= __shfl_xor_sync(full_warp, v, s);
-  return v;
-}
-
 // The maximum over a job, one atomic a warp. A word of 32 bits is the lower half of its 64.
 CC_HD void note_max(uint64_t* at, uint32_t v) {
   v = warp_max(v);
@@ -94,20 +89,14 @@ struct Choice<false, A, B> {
   using type = B;
 };
 
-template <bool first, class A, class B>
-CC_HD const auto& choose(const A& a, const B& b) {
-  if constexpr (first) return a;
-  else return b;
-}
-
 CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>(p) % to == 0; }
 
 }  // namespace cuda
 }  // namespace CC_LEVEL
 }  // namespace compcoll
 
-// A kernel of this name that gives its job to a function: blocks of so many threads, of which a multiprocessor
-// shall hold so many.
+// A kernel of this name that gives its job to a function: blocks of so many threads, of which a
+// multiprocessor shall hold so many.
 #define CC_KERNEL_OF(threads, resident, name, ...)                              \
   extern "C" __global__ void __launch_bounds__(threads, resident) name(         \
       const compcoll::CC_LEVEL::cuda::Job* jobs) {                              \
@@ -115,5 +104,6 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
     const Job job = jobs[blockIdx.y];                                           \
     __VA_ARGS__(job);                                                           \
   }
-// With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit 16.
+// With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit
+// 16.
 #define CC_KERNEL(name, ...) CC_KERNEL_OF(CC_CTA, 8, name, __VA_ARGS__)

@@ -4,6 +4,7 @@
 #include "../mpc.h"
 #include "real.cuh"
 #include "scan.cuh"
+#include "warp.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -34,32 +35,8 @@ struct MpcLayout {
 template <class W>
 struct MpcTile {
   W words[CC_WARPS][mpc::block_words + 1];  // of each warp's block, those that are not zero
-  uint32_t count[CC_WARPS];
-  uint64_t begin, drawn;
+  TilePass pass;
 };
-
-struct MpcSizes {
-  uint32_t count[CC_WARPS];
-  uint64_t begin, drawn;
-};
-
-// Where this warp's block begins, in words, when each warp of tile t has so many. All threads call this.
-template <class Tile>
-CC_HD uint64_t mpc_begin(const Job& job, uint64_t t, uint32_t count, Tile& tile) {
-  const uint32_t warp = threadIdx.x / 32;
-  if (lane_id() == 0) tile.count[warp] = count;
-  __syncthreads();
-  if (warp == 0) {
-    uint64_t size = 0;
-    for (uint32_t w = 0; w < CC_WARPS; w++) size += tile.count[w];
-    const uint64_t begin = look_back(job, t, size);
-    if (lane_id() == 0) tile.begin = begin;
-  }
-  __syncthreads();
-  uint64_t begin = tile.begin;
-  for (uint32_t w = 0; w < warp; w++) begin += tile.count[w];
-  return begin;
-}
 
 // Word i of the array at any address, zero-padded.
 template <class W>
@@ -73,18 +50,11 @@ CC_HD W mpc_load(const Job& job, uint64_t i) {
 }
 
 // A matrix of which each lane has a row, or two that are 32 apart.
-template <class W>
-CC_HD void mpc_transpose(W* word) {
-  constexpr uint32_t rows = MpcLayout<W>::rows;
-  if constexpr (rows == 2) mpc::exchange<W>(word[0], word[1], 32);
-#pragma unroll
-  for (uint32_t j = 16; j; j /= 2) {
-    const W low = mpc::low_half<W>(j);
-    for (uint32_t r = 0; r < rows; r++) {
-      const W other = __shfl_xor_sync(full_warp, word[r], int(j));
-      word[r] = lane_id() & j ? (word[r] & ~low) | (other >> j & low) : (word[r] & low) | (other & low) << j;
-    }
-  }
+CC_HD void mpc_transpose(const Transposer& transpose, uint32_t* word) { word[0] = transpose(word[0]); }
+CC_HD void mpc_transpose(const Transposer& transpose, uint64_t* word) {
+  mpc::exchange<uint64_t>(word[0], word[1], 32);
+  for (int r = 0; r < 2; r++)
+    word[r] = transpose(uint32_t(word[r])) | uint64_t(transpose(uint32_t(word[r] >> 32))) << 32;
 }
 
 // How many bits of a map stand below this lane's in row r.
@@ -97,6 +67,7 @@ CC_HD uint32_t count_below(W map, uint32_t r) {
 template <class W>
 CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b, W* out, W& own_map) {
   using M = MpcLayout<W>;
+  const Transposer transpose;
   constexpr uint32_t ahead = 4 / M::rows;  // groups of which the loads are on their way together
   const uint32_t lane = lane_id(), groups = layout.groups(b);
   W before = 0, last = 0;  // the row before: of the array in all lanes, after stage 2 the last word only
@@ -116,7 +87,7 @@ CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t 
         word[r] = in[k][r] - (i + k * M::bits + 32 * r < layout.words ? from : 0);
         before = in[k][r];
       }
-      mpc_transpose(word);
+      mpc_transpose(transpose, word);
       for (uint32_t r = 0; r < M::rows; r++) {
         const W below = __shfl_up_sync(full_warp, word[r], 1), top = __shfl_sync(full_warp, word[r], 31);
         word[r] -= lane ? below : last;
@@ -147,12 +118,13 @@ CC_HD void mpc_encode(const Job& job) {
     return;
   }
   auto maps = reinterpret_cast<W*>(job.dst + mpc::header_nbytes);
-  for (uint64_t t; (t = draw_tile(job, tile.drawn)) < layout.tiles;) {
+  for (uint64_t t; (t = draw_tile(job, tile.pass.drawn)) < layout.tiles;) {
     const uint64_t b = t * CC_WARPS + warp;
     W map = 0;
     const uint32_t count = mpc_compact(job, layout, b, tile.words[warp], map);
     if (lane < layout.groups(b)) maps[b * M::max_groups + lane] = map;
-    const uint64_t begin = mpc_begin(job, t, count, tile), end = layout.fixed + (begin + count) * M::width;
+    const uint64_t begin = sum_before_warp(tile_words(job), t, count, tile.pass.sums);
+    const uint64_t end = layout.fixed + (begin + count) * M::width;
     if (end <= job.nbytes) {
       auto out = reinterpret_cast<W*>(job.dst + layout.fixed) + begin;
       for (uint32_t i = lane; i < count; i += 32) out[i] = tile.words[warp][i];
@@ -168,10 +140,7 @@ CC_HD void mpc_encode(const Job& job) {
 template <class W>
 CC_HD W mpc_integrate(W v, W before, uint32_t dim) {
   const uint32_t lane = lane_id();
-  for (uint32_t s = dim; s < 32; s *= 2) {
-    const W other = __shfl_up_sync(full_warp, v, s);
-    v += lane >= s ? other : 0;
-  }
+  for (uint32_t s = dim; s < 32; s *= 2) v = add_from_below(v, s);
   return v + __shfl_sync(full_warp, before, int(32 - dim + lane % dim));
 }
 
@@ -213,6 +182,7 @@ CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, co
                       uint32_t own_begin) {
   using M = MpcLayout<W>;
   const uint32_t lane = lane_id(), groups = layout.groups(b);
+  const Transposer transpose;
   W last = 0, sum = 0;
   for (uint32_t g = 0; g < groups; g++) {
     const W map = __shfl_sync(full_warp, own_map, int(g));
@@ -221,7 +191,7 @@ CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, co
     for (uint32_t r = 0; r < M::rows; r++)
       word[r] = map >> (32 * r + lane) & 1 ? in[begin + count_below(map, r)] : 0;
     for (uint32_t r = 0; r < M::rows; r++) last = word[r] = mpc_integrate<W>(word[r], last, 1);
-    mpc_transpose(word);
+    mpc_transpose(transpose, word);
     for (uint32_t r = 0; r < M::rows; r++) {
       sum = mpc_integrate<W>(word[r], sum, layout.dim);
       Sink::put(job, b * mpc::block_words + g * M::bits + 32 * r + lane, sum);
@@ -232,7 +202,7 @@ CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, co
 template <class W, class Sink>
 CC_HD void mpc_decode(const Job& job) {
   using M = MpcLayout<W>;
-  CC_SHARED(MpcSizes, tile);
+  CC_SHARED(TilePass, tile);
   const M layout(job);
   const uint32_t lane = lane_id(), warp = threadIdx.x / 32;
   if (*reinterpret_cast<const uint64_t*>(job.src) != mpc::header(W(), layout.words, layout.dim)) {
@@ -243,13 +213,10 @@ CC_HD void mpc_decode(const Job& job) {
   for (uint64_t t; (t = draw_tile(job, tile.drawn)) < layout.tiles;) {
     const uint64_t b = t * CC_WARPS + warp;
     const W map = lane < layout.groups(b) ? maps[b * M::max_groups + lane] : 0;
-    uint32_t count = uint32_t(__popcll(map)), upto = count;
-    for (uint32_t s = 1; s < 32; s *= 2) {
-      const uint32_t other = __shfl_up_sync(full_warp, upto, s);
-      upto += lane >= s ? other : 0;
-    }
+    const uint32_t count = uint32_t(__popcll(map)), upto = sum_upto(count);
     const uint32_t all = __shfl_sync(full_warp, upto, 31);
-    const uint64_t begin = mpc_begin(job, t, all, tile), end = layout.fixed + (begin + all) * M::width;
+    const uint64_t begin = sum_before_warp(tile_words(job), t, all, tile.sums);
+    const uint64_t end = layout.fixed + (begin + all) * M::width;
     bool sound = end <= job.nbytes;
     if (sound) {
       auto in = reinterpret_cast<const W*>(job.src + layout.fixed) + begin;

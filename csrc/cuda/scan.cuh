@@ -1,11 +1,12 @@
-// Where pieces of different sizes begin, found in the same pass that makes them: decoupled look-back (Merrill,
-// Garland: Single-pass parallel prefix scan with decoupled look-back, NVIDIA NVR-2016-002).
+// Where pieces of different sizes begin, found in the same pass that makes them: decoupled look-back
+// (Merrill, Garland: Single-pass parallel prefix scan with decoupled look-back, NVIDIA NVR-2016-002).
 //
 // A job's tiles are drawn from a counter, so that whoever draws one knows that all before it are in the hands
 // of blocks that run, whatever the order in which blocks get to run; waiting for them ends. A tile says its
 // own size first, then the sum up to its end. Both are in one word with what they mean, hence no fences.
 //
-// job.scratch: uint64, zeroed: the counter, then a word for each tile; compcoll/devices/kernels.py agrees.
+// job.scratch: uint64, zeroed: the counter, then a word for each tile, or several where a kernel sums up
+// several things; compcoll/devices/kernels.py agrees.
 #pragma once
 #include "job.cuh"
 
@@ -18,6 +19,13 @@ constexpr uint64_t own_size = 1ull << 62, sum_to_end = 1ull << 63, size_mask = o
 
 #if defined(__CUDACC_RTC__)
 CC_HD void others_may_run() {}
+// Of an address of which nothing is known, atomicAdd asks first what kind of memory it is.
+CC_HD uint64_t count_up(uint64_t* word) {
+  uint64_t v;
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], 1;" : "=l"(v) : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return v;
+}
 CC_HD uint64_t wait_for(const uint64_t* word) {
   uint64_t v;
   do asm volatile("ld.relaxed.gpu.u64 %0, [%1];" : "=l"(v) : "l"(word) : "memory");
@@ -29,6 +37,7 @@ CC_HD void publish(uint64_t* word, uint64_t v) {
 }
 #else
 CC_HD void others_may_run() { executor::pause(); }
+CC_HD uint64_t count_up(uint64_t* word) { return (*word)++; }
 CC_HD uint64_t wait_for(const uint64_t* word) {
   others_may_run();
   while (!(*word & ~size_mask)) executor::waits();
@@ -45,14 +54,15 @@ CC_HD void publish(uint64_t* word, uint64_t v) {
 CC_HD uint64_t draw_tile(const Job& job, uint64_t& slot) {
   __syncthreads();  // all have read the one before
   others_may_run();
-  if (threadIdx.x == 0) slot = atomicAdd(reinterpret_cast<unsigned long long*>(job.scratch), 1ull);
+  if (threadIdx.x == 0) slot = count_up(reinterpret_cast<uint64_t*>(job.scratch));
   __syncthreads();
   return slot;
 }
 
+CC_HD uint64_t* tile_words(const Job& job) { return reinterpret_cast<uint64_t*>(job.scratch) + 1; }
+
 // The sum of the sizes of all tiles in front of this one, which has `size`. One whole warp.
-CC_HD uint64_t look_back(const Job& job, uint64_t tile, uint64_t size) {
-  uint64_t* words = reinterpret_cast<uint64_t*>(job.scratch) + 1;
+CC_HD uint64_t look_back(uint64_t* words, uint64_t tile, uint64_t size) {
   const uint32_t lane = lane_id();
   uint64_t before = 0;
   if (tile) {
@@ -67,6 +77,35 @@ CC_HD uint64_t look_back(const Job& job, uint64_t tile, uint64_t size) {
   }
   if (lane == 0) publish(words + tile, sum_to_end | (before + size));
   return before;
+}
+
+// In shared memory; one for each thing that is summed up.
+struct TileSums {
+  uint64_t count[CC_WARPS], begin;
+};
+
+// What a kernel that sums up one thing has in shared memory.
+struct TilePass {
+  TileSums sums;
+  uint64_t drawn;
+};
+
+// The sum of the counts of all warps in front of this one, of this tile and of those before. All threads of
+// blocks of CC_CTA call this, once between two tiles that they draw.
+CC_HD uint64_t sum_before_warp(uint64_t* words, uint64_t tile, uint64_t count, TileSums& sums) {
+  const uint32_t warp = threadIdx.x / 32;
+  if (lane_id() == 0) sums.count[warp] = count;
+  __syncthreads();
+  if (warp == 0) {
+    uint64_t size = 0;
+    for (uint32_t w = 0; w < CC_WARPS; w++) size += sums.count[w];
+    const uint64_t begin = look_back(words, tile, size);
+    if (lane_id() == 0) sums.begin = begin;
+  }
+  __syncthreads();
+  uint64_t begin = sums.begin;
+  for (uint32_t w = 0; w < warp; w++) begin += sums.count[w];
+  return begin;
 }
 
 }  // namespace cuda

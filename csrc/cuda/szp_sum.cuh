@@ -1,5 +1,5 @@
-// Sums of two szp payloads, on their integers wherever these fit: Add of csrc/cpu/szp.cpp. Both terms' sizes
-// have been scanned before, by the kernels that begin decoding.
+// Sums of two szp payloads in one pass, on their integers wherever these fit: Add of csrc/cpu/szp.cpp. A
+// look-back finds the places of both terms at once, another one that of the sum.
 #pragma once
 #include "szp.cuh"
 
@@ -15,88 +15,97 @@ struct SzpTerms {
   CC_HD explicit SzpTerms(const Job& job)
       : a(*reinterpret_cast<const Job*>(job.src)),
         b(*reinterpret_cast<const Job*>(size_t(job.params[1]))),
-        step(as<double>(job.params[0])) {}
-
-  CC_HD static bool sound(const Job& term) {
-    return !term.result->bad && szp_head(term) + term.result->extent[0] == term.nbytes;
-  }
-  CC_HD bool sound() const {
-    return sound(a) && sound(b) && step >= szp_bound_min && step <= 2 * szp_bound_max;
-  }
+        step(bit_cast<double>(job.params[0])) {}
 };
 
-// One lane's value of a term.
+// One lane's value of a block's term, of which q is the integer.
 template <class T>
-struct SzpTerm {
-  uint32_t width, q = 0;
-  typename T::Stored bits = 0;
-
-  CC_HD SzpTerm(const Job& job, uint64_t b) : width(job.src[b]) {
-    const uint8_t* src = job.src + szp_head(job) + job.scratch[b];
-    if (width != szp_raw) q = szp_integer(src, width);
-    else if (b * szp_block + lane_id() < job.n)
-      bits = load_raw<typename T::Stored>(src + lane_id() * sizeof bits);
-  }
-  CC_HD typename T::Sum value(double step) const {
-    return width == szp_raw ? T::value(bits) : T::round(double(int32_t(q)) * step);
-  }
-};
-
-// One lane's part of the sum of a block. most, largest: its share of the error bound.
-template <class T>
-struct SzpSum : SzpCoded<T> {
-  uint32_t most = 0;
-  double largest = 0;
-
-  CC_HD SzpSum(const Job& job, const SzpTerms& terms, uint64_t b) {
-    const SzpTerm<T> x(terms.a, b), y(terms.b, b);
-    const uint32_t q = x.q + y.q;
-    const bool overflow = ((x.q ^ q) & (y.q ^ q)) >> 31;
-    const bool integers = x.width != szp_raw && y.width != szp_raw;
-    const bool within = !__ballot_sync(full_warp, overflow) && integers;
-    if (within) most = q ^ uint32_t(int32_t(q) >> 31);
-    this->code_integers(job, b, q, within);
-    if (this->width == szp_raw) add_values(x.value(terms.step), y.value(terms.step));
-  }
-
-  CC_HD void add_values(typename T::Sum x, typename T::Sum y) {
-    const auto v = add(x, y);
-    const double size = T::widen(v) < 0 ? -T::widen(v) : T::widen(v);
-    if (size <= 0x1.fffffffffffffp+1023) largest = size;
-    this->bits = T::stored(T::round(T::widen(v)));
-    // Which NaN a sum keeps differs by machine.
-    if (size != size) this->bits = typename T::Stored(T::infinity | (T::infinity & -T::infinity) >> 1);
-  }
-};
-
-template <class T>
-CC_HD void szp_sum_measure(const Job& job) {
-  const SzpTerms terms(job);
-  if (!terms.sound()) return;
-  const uint64_t blocks = szp_blocks(job.n), head = szp_head(job);
-  uint32_t most = 0;
-  uint64_t largest = 0;
-  for (uint64_t b = warp_id(); b < blocks; b += warp_count()) {
-    const SzpSum<T> sum(job, terms, b);
-    szp_put_width(job, b, sum);
-    most = sum.most > most ? sum.most : most;
-    largest = as<uint64_t>(sum.largest) > largest ? as<uint64_t>(sum.largest) : largest;
-  }
-  for (uint64_t i = blocks + thread_id(); i < head; i += thread_count()) job.dst[i] = 0;
-  note_max(&job.result->extent[1], largest);
-  note_max(&job.result->extent[2], most);
+CC_HD typename T::Sum szp_term(const SzpRead& in, SzpPlace at, uint32_t q, double step, bool valid) {
+  if (!(at.bits & SzpPlace::raw)) return T::round(double(int32_t(q)) * step);
+  using Stored = typename T::Stored;
+  return T::value(valid ? load_raw<Stored>(in.words + at.word(), lane_id()) : Stored(0));
 }
 
-CC_HD void szp_sum_scan(const Job& job) {
-  if (SzpTerms(job).sound()) szp_scan(job);
+// The bits of the sum of two values, of which the largest finite one is noted.
+template <class T>
+CC_HD typename T::Stored szp_add_values(typename T::Sum x, typename T::Sum y, double& largest) {
+  const auto v = add(x, y);
+  const double size = T::widen(v) < 0 ? -T::widen(v) : T::widen(v);
+  if (size > largest && size <= 0x1.fffffffffffffp+1023) largest = size;
+  // Which NaN a sum keeps differs by machine.
+  if (size != size) return typename T::Stored(T::infinity | (T::infinity & -T::infinity) >> 1);
+  return T::stored(T::round(T::widen(v)));
 }
 
 template <class T>
-CC_HD void szp_sum_write(const Job& job) {
+struct SzpSumShared {
+  SzpShared<T> sum;
+  TileSums terms;
+};
+
+// Both terms' blocks of a tile: whether they are sound. Their sizes, in words, are summed up as one number of
+// 31 bits each. No payload has so many; a sum that leaves them has passed an end before.
+template <class T>
+CC_HD bool szp_read_terms(const Job& job, const SzpTerms& terms, uint64_t t, TileSums& sums, SzpRead* in) {
+  in[0].sizes<T>(terms.a, t), in[1].sizes<T>(terms.b, t);
+  uint32_t before[2], all[2];
+  for (int i = 0; i < 2; i++) {
+    const uint32_t words = (in[i].nbytes + 3) / 4, upto = sum_upto(words);
+    before[i] = 4 * (upto - words), all[i] = __shfl_sync(full_warp, upto, 31);
+  }
+  const uint64_t begin = sum_before_warp(tile_words(job), t, all[0] | uint64_t(all[1]) << 31, sums);
+  const bool a = in[0].place(terms.a, t, 4 * (begin & 0x7fffffff), before[0]);
+  return in[1].place(terms.b, t, 4 * (begin >> 31), before[1]) && a;
+}
+
+// What a lane has seen of the sums, for the bound: the largest integer, or 1 less, and the largest value.
+struct SzpMost {
+  uint32_t integer = 0;
+  double value = 0;
+};
+
+template <class T>
+CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* in,
+                         const Transposer& transpose, uint64_t first, uint32_t k, SzpMade<T>& made,
+                         SzpMost& most) {
+  const SzpPlace x = in[0].own.from(k), y = in[1].own.from(k);
+  const uint32_t wx = in[0].load(x), wy = in[1].load(y);
+  const uint32_t qx = in[0].integer(transpose, x, k, wx);
+  const uint32_t qy = in[1].integer(transpose, y, k, wy), q = qx + qy;
+  const bool overflow = ((qx ^ q) & (qy ^ q)) >> 31;
+  const bool within = !__ballot_sync(full_warp, overflow) && !((x.bits | y.bits) & SzpPlace::raw);
+  const uint32_t size = within ? q ^ uint32_t(int32_t(q) >> 31) : 0;
+  most.integer = size > most.integer ? size : most.integer;
+  made.code(transpose, k, q, within, [&](uint32_t* out) {
+    const bool valid = (first + k) * szp_block + lane_id() < job.n;
+    const auto a = szp_term<T>(in[0], x, qx, terms.step, valid);
+    const auto b = szp_term<T>(in[1], y, qy, terms.step, valid);
+    const auto bits = szp_add_values<T>(a, b, most.value);
+    if (valid) store_raw(out, lane_id(), bits);
+  });
+}
+
+// job.scratch: a counter, a word for each tile's terms, and one for its sum.
+template <class T>
+CC_HD void szp_sum(const Job& job) {
+  CC_SHARED(SzpSumShared<T>, shared);
   const SzpTerms terms(job);
-  if (!terms.sound() || szp_head(job) + job.result->extent[0] > job.nbytes) return;
-  const uint64_t blocks = szp_blocks(job.n);
-  for (uint64_t b = warp_id(); b < blocks; b += warp_count()) szp_put(job, b, SzpSum<T>(job, terms, b));
+  if (!szp_valid(terms.step)) return;
+  const uint64_t tiles = szp_tiles(job.n);
+  const Transposer transpose;
+  SzpMost most;
+  for (uint64_t t; (t = draw_tile(job, shared.sum.pass.drawn)) < tiles;) {
+    const uint64_t first = szp_first(t);
+    SzpRead in[2];
+    const bool sound = szp_read_terms<T>(job, terms, t, shared.terms, in);
+    const uint32_t count = sound ? szp_count(job.n, first) : 0;
+    SzpMade<T> made(shared.sum.words[threadIdx.x / 32], job, first, count);
+#pragma unroll 1
+    for (uint32_t k = 0; k < count; k++) szp_add_block<T>(job, terms, in, transpose, first, k, made, most);
+    made.write(job, t, tile_words(job) + tiles, shared.sum.pass.sums);
+  }
+  note_max(&job.result->extent[1], bit_cast<uint64_t>(most.value));
+  note_max(&job.result->extent[2], most.integer);
 }
 
 template <class T>
@@ -104,12 +113,10 @@ CC_HD void szp_sum_finish(const Job& job) {
   if (thread_id()) return;
   Result& result = *job.result;
   const SzpTerms terms(job);
-  const uint64_t nbytes = szp_head(job) + result.extent[0];
   const double integers = (double(uint32_t(result.extent[2])) + 1) * terms.step;
-  double largest = as<double>(result.extent[1]);
+  double largest = bit_cast<double>(result.extent[1]);
   if (integers > largest) largest = integers;
-  result.nbytes = nbytes > job.nbytes ? int64_t(TOO_LARGE) : int64_t(nbytes);
-  if (!terms.sound()) result.nbytes = BAD_STREAM;
+  if (terms.a.result->bad || terms.b.result->bad || !szp_valid(terms.step)) result.nbytes = BAD_STREAM;
   result.bound = largest * T::unit * (1 + 0x1p-9) + 2 * T::tiny;
 }
 

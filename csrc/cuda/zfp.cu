@@ -1,5 +1,5 @@
 // A kernel for each element type and number of words that hold a block, 3 being done by 4.
-#include "zfp.cuh"
+#include "zfp_decode.cuh"
 
 #define CC_WORDS(type, E, n)                                  \
   CC_KERNEL(zfp_encode_##type##_##n, zfp_encode<E, n, false>) \

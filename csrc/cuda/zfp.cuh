@@ -3,9 +3,8 @@
 // need not be cleared before.
 #pragma once
 #include "../cpu/zfp_extent.h"
-#include "../zfp_quads.h"
 #include "job.cuh"
-#include "zfp_short.cuh"
+#include "zfp_long.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -13,17 +12,20 @@ namespace cuda {
 
 using namespace zfp;
 
-__device__ constexpr QuadTables quad_source = make_quad_tables();
 __device__ constexpr PairTable pair_source = make_pair_table();
 
 // A table's copy in shared memory, where the lanes of a warp can read different entries at once.
 template <class Table>
 CC_HD const Table& shared_table(const Table& source) {
-  constexpr uint32_t n = sizeof(Table) / 4;
-  __shared__ uint32_t words[n];
-  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) words[i] = reinterpret_cast<const uint32_t*>(&source)[i];
+  using Row = Pack<uint32_t, 4>;
+  constexpr uint32_t n = sizeof(Table) / sizeof(Row);
+  static_assert(sizeof(Table) % sizeof(Row) == 0 && alignof(Table) == alignof(Row), "copied in rows");
+  struct Rows { Row row[n]; };
+  CC_SHARED(Rows, copy);
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) copy.row[i] = reinterpret_cast<const Row*>(&source)[i];
   __syncthreads();
-  return *reinterpret_cast<const Table*>(words);
+  return *reinterpret_cast<const Table*>(copy.row);
 }
 
 struct Line {
@@ -88,9 +90,10 @@ CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
 // The words of 32 blocks, N each, as one bit string.
 template <int N>
 CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word) {
-  __shared__ uint32_t shared[CC_WARPS][N + 1][32];
+  struct Rows { uint32_t row[CC_WARPS][N + 1][32]; };
+  CC_SHARED(Rows, shared);
   const uint32_t lane = lane_id(), maxbits = line.maxbits;
-  auto rows = shared[threadIdx.x / 32];
+  auto rows = shared.row[threadIdx.x / 32];
   for (uint32_t i = 0; i < N; i++) rows[i][lane] = cut(word[i], i, maxbits);
   rows[N][lane] = 0;
   __syncwarp();
@@ -117,23 +120,6 @@ CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& l
   if (all || N * uint64_t(block) < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
 }
 
-template <int N>
-CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
-  const uint32_t maxbits = line.maxbits;
-  if (maxbits == 32) {
-    word[0] = stream[block];
-    for (int i = 1; i < N; i++) word[i] = 0;
-    return;
-  }
-  const uint64_t bit = block * maxbits, at = bit / 32;
-  uint32_t low = stream[at];
-  for (uint32_t i = 0; i < N; i++) {
-    uint32_t high = at + i + 1 < line.words ? stream[at + i + 1] : 0;
-    word[i] = cut(__funnelshift_r(low, high, uint32_t(bit % 32)), i, maxbits);
-    low = high;
-  }
-}
-
 // zfp.h's transform, and negabinary numbers but for the XOR that ends them. Adding the mask is part of what
 // the transform does in any case.
 template <class L>
@@ -150,8 +136,8 @@ CC_HD void forward(L* a) {
 
 // Encodes blocks `first` to `first + 31`. exact: a block has N 32-bit words, and not any number of bits up
 // to that. whole: all of their values are there, and a block's can be loaded at once.
-template <class E, int N, bool exact, bool whole, class Table>
-CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const Table& table,
+template <class E, int N, bool exact, bool whole>
+CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const PairTable& table,
                         Extent<typename E::Word>& extent) {
   using L = typename E::Word;
   using F = Format<L>;
@@ -168,27 +154,23 @@ CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const 
   const L some = 2 * (magnitude >> F::mantissa) + 3, header = magnitude < some ? magnitude : some;
   const uint32_t maxbits = exact ? 32 * N : line.maxbits;
   uint32_t out[N] = {};
+  Coded coded;
   if constexpr (N <= 2) {
     uint32_t high[4];
     for (int i = 0; i < 4; i++) high[i] = uint32_t(a[i] >> (F::bits - 32));
     constexpr int sure = exact ? sure_pairs(N, F::header) : -1;
-    const Coded coded = encode_short<N, sure>(high, maxbits - F::header, table, out);
+    coded = encode_short<N, sure>(high, maxbits - F::header, table, out);
     if (!exact) move_down<N>(out, 32 * N - maxbits);
-    out[0] |= uint32_t(header);
-    const uint32_t planes = 2 * coded.pairs - coded.dropped;
-    if (exact) {  // 5 planes at least are complete
-      const L key = e + (F::bits - planes);
-      extent.key = key > extent.key ? key : extent.key;
-    } else {
-      extent.template add_error<1>(e, L(F::bits - planes), magnitude);
-    }
   } else {
-    L words[N * 4 / sizeof(L)] = {header};
-    for (int i = 0; i < 4; i++) a[i] ^= L(~L(0)) / 3 * 2;
-    to_planes<1>(a);
-    const L k = encode_quads<N * 4 / sizeof(L)>(a, L(magnitude != 0 ? 0 : 4), int(maxbits), table, words);
-    for (int i = 0; i < N; i++) out[i] = uint32_t(words[i * 4 / sizeof(L)] >> (32 * i % (8 * sizeof(L))));
-    extent.template add_error<1>(e, k, magnitude);
+    coded = encode_long<N>(a, F::header, maxbits - F::header, table, out);
+  }
+  out[0] |= uint32_t(header);
+  const uint32_t planes = 2 * coded.pairs - coded.dropped;
+  if (exact) {  // 5 planes at least are complete
+    const L key = e + (F::bits - planes);
+    extent.key = key > extent.key ? key : extent.key;
+  } else {
+    extent.template add_error<1>(e, L(F::bits - planes), magnitude);
   }
   auto stream = reinterpret_cast<uint32_t*>(job.dst);
   if constexpr (exact) store_words<N>(stream, block, whole, line, out);
@@ -202,7 +184,7 @@ CC_HD void zfp_encode(const Job& job) {
   constexpr int N = NW * sizeof(L) / 4;
   const Line line(job);
   if (4 * line.words > job.nbytes + slack) return;
-  const auto& table = shared_table(choose<N <= 2>(pair_source, quad_source));
+  const auto& table = shared_table(pair_source);
   const bool rows = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16);
   const uint32_t whole = rows ? uint32_t(job.n / 128 * 32) : 0, blocks = uint32_t(line.blocks);
   const uint32_t stride = 32 * uint32_t(warp_count());
@@ -235,32 +217,6 @@ CC_HD void finish(const Job& job) {
 template <class E>
 CC_HD void zfp_finish(const Job& job) {
   finish<E, 1, Line>(job);
-}
-
-template <class E, int NW, bool Accumulate>
-CC_HD void zfp_decode(const Job& job) {
-  using L = typename E::Word;
-  using F = Format<L>;
-  constexpr int halves = sizeof(L) / 4;
-  const QuadTables& tables = shared_table(quad_source);
-  const Line line(job);
-  const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
-  for (uint64_t block = thread_id(); block < line.blocks; block += thread_count()) {
-    uint32_t in[NW * halves];
-    load_words<NW * halves>(reinterpret_cast<const uint32_t*>(job.src), block, line, in);
-    L a[4] = {}, words[NW] = {};
-    for (int i = 0; i < NW * halves; i++) words[i / halves] |= L(in[i]) << (32 * (i % halves));
-    L e = (words[0] >> 1) & L(2 * F::bias + 1);
-    L empty = (words[0] & 1) - 1;
-    L zeros = decode_quads<NW>(words, int(line.maxbits), tables, a);
-    to_planes<1>(a);
-    for (int i = 0; i < 4; i++) a[i] = from_negabinary(shift_right(a[i], zeros) & ~empty);
-    transform_inverse<1>(a);
-    L scale = dequantise_scale(e);
-    for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
-    store_row<E, Accumulate>(reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * block, job.n - 4 * block,
-                             packed, a);
-  }
 }
 
 }  // namespace cuda

@@ -9,7 +9,7 @@ namespace cuda {
 
 // Index: 256 n + two planes, coefficient i in the bits 2 i (lower plane) and 2 i + 1, the latter inverted, as
 // in a number that becomes negabinary when it is XORed with a mask of the odd planes.
-struct PairTable {
+struct alignas(16) PairTable {
   static constexpr uint32_t n = 5 * 256;
   // Length of both codes (bits 0-4), next n (8-15), a 1 that counts pairs (16), the codes from bit 31 down.
   // Lengths and ones are summed up; what stands above their sums is cut off at the end.

@@ -2,20 +2,22 @@
 
 import numpy as np
 import pytest
+from floats import FLOATS, same, values
 
 import compcoll
-from compcoll import codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch
-from compcoll.devices.cuda import Device, wrap
+from compcoll.devices.cuda import Device
 from compcoll.devices.memory import DeviceArray
+from compcoll.devices.wrapping import wrap
 from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.pool import Pool
 
-FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
+LARGE = 1 << 22
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 32)),
     "int8", "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
@@ -24,30 +26,9 @@ SPECS = [
 ]  # fmt: skip
 
 
-def values(dtype, n, seed=0):
-    """Of many magnitudes, with zeros, and with subnormals beside what zfp can just carry."""
-    rng = np.random.default_rng(seed)
-    real = dtypes.real_dtype(dtype)
-    count = n * (2 if dtype.kind == "c" else 1)
-    x = (
-        np.cumsum(rng.standard_normal(count))
-        * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
-    )
-    x[rng.random(count) < 0.1] = 0
-    x[8:16] = 0
-    if count > 1000 and real.itemsize >= 4:
-        x[512:640] = rng.standard_normal(128) * 2.0 ** rng.integers(-149, -120, 128)
-        x[512:640:4] = 2.0**-98
-    return x.astype(real).view(dtype)
-
-
 def to_gpu(cupy, array):
     """A `DeviceArray` of any dtype; CuPy knows no bfloat16."""
     return wrap(cupy.asarray(array.reshape(-1).view(np.uint8))).view(array.dtype)
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -106,9 +87,10 @@ def test_a_batch_of_many_chunks_in_one_launch(cupy):
 
 
 def test_kernels_come_after_what_is_in_the_current_stream(cupy):
-    array = values(np.dtype("f4"), 1 << 22)
+    array = values(np.dtype("f4"), LARGE)
     host = codec("zfp:rate=8").encode(array)
     source, late = cupy.asarray(array), cupy.zeros(array.size, np.float32)
+    cupy.cuda.get_current_stream().synchronize()  # the one below does not wait for it
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream:
         for _ in range(50):  # keeps the stream busy until the values arrive
@@ -139,26 +121,27 @@ def test_torch_tensors(cupy):
         assert torch.equal(out.cpu(), compcoll.decode(frame.cpu().numpy(), torch.empty_like(tensor.cpu())))
 
 
-@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "mpc", "float"])
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "mpc", "float", "lossless"])
 @pytest.mark.parametrize("direct", [False, True])
 def test_what_a_collective_asks_for_in_one_turn(cupy, spec, direct):
     """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
-    arrays = [values(np.dtype("f4"), n, n) for n in (1, 50, 1000, 70_001, 1 << 20)]
+    arrays = [values(np.dtype("f4"), n, n) for n in SIZES]
     work = CudaWork(codec(spec), Pool())
-    work.direct, work.first_nbytes = direct, 1 << 10
+    work.direct, work.turn.first_nbytes = direct, 1 << 10
     with cupy.cuda.Stream(non_blocking=True):
         late = [cupy.zeros(a.size, np.float32) for a in arrays]
         for array, host in zip(late, arrays, strict=True):
             array.set(host)
         asked = [work.encode(wrap(array), 0.0) for array in late]
-        work.begin()
+        work.turn.begin()
         frames = [request.wait() for request in asked]
         for frame, host in zip(frames, arrays, strict=True):
             assert isinstance(frame.data, DeviceArray) == direct
             assert same(frame.data, codec(spec).encode(host))
         outs = [wrap(cupy.zeros(a.size, np.float32)) for a in arrays]
+        work.marks.clear()  # a call has one, at its beginning
         asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
-        work.begin()
+        work.turn.begin()
         for request, frame, out in zip(asked, frames, outs, strict=True):
             request.wait()
             assert same(out, compcoll.decode(np.asarray(frame.data)))

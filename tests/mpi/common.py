@@ -80,3 +80,13 @@ def close_sum(got: np.ndarray, parts: list[np.ndarray], bound: float = 0.0) -> b
     eps = float(ml_dtypes.finfo(got.dtype).eps)
     scale = np.add.reduce([np.abs(p.astype(want.dtype)) for p in parts])
     return bool(np.all(np.abs(got.astype(want.dtype) - want) <= (len(parts) + 1) * eps * scale + 1.5 * bound))
+
+
+def walk(rank: int, n: int, dtype="f4") -> np.ndarray:
+    """A random walk of this rank."""
+    return np.cumsum(np.random.default_rng(rank).standard_normal(n)).astype(dtype)
+
+
+def same(a, b) -> bool:
+    """Whether two arrays, of a device or not, have equal bits."""
+    return bits(np.asarray(a)) == bits(np.asarray(b))

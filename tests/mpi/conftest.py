@@ -2,11 +2,15 @@
 
 import atexit
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
+
+sys.path.append(str(Path(__file__).parents[1] / "serial"))
+from executor import build
 
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
@@ -33,3 +37,13 @@ def comm():
 def agree(comm):
     """``assert agree(ok)`` fails on all ranks where ``ok`` is false on one; collective."""
     return lambda ok: comm.allreduce(bool(ok), op=MPI.LAND)
+
+
+@pytest.fixture(scope="session")
+def library():
+    """The executor of device code, compiled by one rank for all."""
+    comm = MPI.COMM_WORLD
+    library = comm.bcast(build() if comm.rank == 0 else None)
+    if library is None:
+        pytest.skip("needs g++ on x86-64")
+    return library

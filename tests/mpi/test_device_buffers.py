@@ -3,35 +3,20 @@
 The device is the executor of the tests, so that everything but CuPy is what runs on a GPU.
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-from mpi4py import MPI
+from common import same, walk
+from executor import Device
 
 import compcoll
-
-sys.path.append(str(Path(__file__).parents[1] / "serial"))
-from executor import Device, build
 
 SPECS = ["zfp:rate=8", "zfp:rate=16", "int8", "fp8", "lossless", "szp:abs=1e-3"]
 DTYPES = ["float32", "float64", "float16"]
 
 
 @pytest.fixture(scope="module")
-def device():
-    comm = MPI.COMM_WORLD
-    library = build() if comm.rank == 0 else None
-    library = comm.bcast(library)
-    if library is None:
-        pytest.skip("needs g++ on x86-64")
+def device(library):
     return Device(library)
-
-
-def values(comm, dtype, n):
-    rng = np.random.default_rng(comm.rank)
-    return np.cumsum(rng.standard_normal(n)).astype(dtype)
 
 
 def accelerated(comm, spec):
@@ -48,15 +33,11 @@ def both(comm, device, call, send, recv):
     return host, np.asarray(ours)
 
 
-def same(a, b):
-    return np.array_equal(a.view(np.uint8), b.view(np.uint8))
-
-
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("name", DTYPES)
 def test_alltoall(comm, agree, device, spec, name):
     c = accelerated(comm, spec)
-    send = values(comm, np.dtype(name), 1037 * comm.size)
+    send = walk(comm.rank, 1037 * comm.size, name)
     host, ours = both(c, device, lambda c, s, r: c.Alltoall(s, r), send, np.full_like(send, 7))
     assert agree(same(host, ours))
     assert comm.size == 1 or c.report.accelerated
@@ -66,7 +47,7 @@ def test_alltoall(comm, agree, device, spec, name):
 @pytest.mark.parametrize("name", DTYPES)
 def test_allgather(comm, agree, device, spec, name):
     c = accelerated(comm, spec)
-    send = values(comm, np.dtype(name), 771)
+    send = walk(comm.rank, 771, name)
     recv = np.full(771 * comm.size, 7, np.dtype(name))
     host, ours = both(c, device, lambda c, s, r: c.Allgather(s, r), send, recv)
     assert agree(same(host, ours))
@@ -76,7 +57,7 @@ def test_allgather(comm, agree, device, spec, name):
 @pytest.mark.parametrize("name", DTYPES)
 def test_allreduce(comm, agree, device, spec, name):
     c = accelerated(comm, spec)
-    send = values(comm, np.dtype(name), 3000)
+    send = walk(comm.rank, 3000, name)
     host, ours = both(c, device, lambda c, s, r: c.Allreduce(s, r), send, np.full_like(send, 7))
     assert agree(same(host, ours))
 
@@ -97,7 +78,7 @@ def test_bcast_in_both_directions_of_memory(comm, agree, device, spec):
 
 def test_values_that_a_codec_cannot_carry(comm, agree, device):
     c = accelerated(comm, "zfp:rate=8")
-    send = values(comm, np.float32, 512 * comm.size)
+    send = walk(comm.rank, 512 * comm.size)
     send[5] = np.nan
     host, ours = both(c, device, lambda c, s, r: c.Alltoall(s, r), send, np.zeros_like(send))
     assert agree(same(host, ours))

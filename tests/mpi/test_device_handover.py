@@ -3,19 +3,15 @@
 The device's memory is the host's, so that any MPI takes it once it is believed to.
 """
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from common import same
+from executor import Device
 from mpi4py import MPI
 
 import compcoll
 from compcoll.devices import handover
 from compcoll.devices.memory import DeviceArray
-
-sys.path.append(str(Path(__file__).parents[1] / "serial"))
-from executor import Device, build
 
 CALLS = {
     "Alltoall": (lambda p: 1037 * p, lambda p: 1037 * p),
@@ -26,11 +22,8 @@ CALLS = {
 
 
 @pytest.fixture
-def device(monkeypatch):
+def device(library, monkeypatch):
     comm = MPI.COMM_WORLD
-    library = comm.bcast(build() if comm.rank == 0 else None)
-    if library is None:
-        pytest.skip("needs g++ on x86-64")
     device = Device(library, comm.rank)
     monkeypatch.setattr(handover, "current_device", lambda: device)
     says(monkeypatch, True)
@@ -40,10 +33,6 @@ def device(monkeypatch):
 
 def says(monkeypatch, answer):
     monkeypatch.setattr("compcoll.devices.aware.reported", lambda: answer)
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view("u1"), np.asarray(b).view("u1"))
 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "lossless", "float"])

@@ -1,28 +1,15 @@
 """Device memory in vector collectives and messages, and in all that goes to an MPI that does not know it."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from common import offsets, same, walk
+from executor import Device
 from mpi4py import MPI
 
 import compcoll
 from compcoll.devices.memory import DeviceArray
 
-sys.path.append(str(Path(__file__).parents[1] / "serial"))
-from executor import Device, build
-
 SPECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless"]
-
-
-@pytest.fixture(scope="module")
-def library():
-    comm = MPI.COMM_WORLD
-    library = comm.bcast(build() if comm.rank == 0 else None)
-    if library is None:
-        pytest.skip("needs g++ on x86-64")
-    return library
 
 
 @pytest.fixture
@@ -38,23 +25,11 @@ def device(library, monkeypatch):
     assert device.sound()
 
 
-def values(rank, n, dtype="f4"):
-    return np.cumsum(np.random.default_rng(rank).standard_normal(n)).astype(dtype)
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view("u1"), np.asarray(b).view("u1"))
-
-
 def on(device, array):
     """A device array that gets its values only later."""
     result = device.array(np.full_like(array, 7))
     device.fill_later(result, array)
     return result
-
-
-def offsets(counts):
-    return [0, *np.cumsum(counts)[:-1].tolist()]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -63,7 +38,7 @@ def test_alltoallv(comm, agree, device, spec, least):
     """Some messages are compressed, some go to MPI, and this rank's own stays where it is."""
     c = compcoll.Comm(comm, codec=spec, min_nbytes=least)
     out = [400 + 900 * ((comm.rank + p) % 3) for p in range(comm.size)]
-    send, host = values(comm.rank, sum(out)), np.full(sum(out), 7, "f4")
+    send, host = walk(comm.rank, sum(out)), np.full(sum(out), 7, "f4")
     layout = (out, offsets(out))
     c.Alltoallv([send, layout], [host, layout])
     recv = on(device, np.full_like(host, 7))
@@ -79,7 +54,7 @@ def test_alltoallv(comm, agree, device, spec, least):
 def test_gatherv_and_scatterv(comm, agree, device, spec, least):
     c = compcoll.Comm(comm, codec=spec, min_nbytes=least)
     counts, root = [300 + 900 * (p % 3) for p in range(comm.size)], comm.size - 1
-    layout, mine = (counts, offsets(counts)), values(comm.rank, counts[comm.rank])
+    layout, mine = (counts, offsets(counts)), walk(comm.rank, counts[comm.rank])
     whole = np.full(sum(counts), 7, "f4")
     at_root = comm.rank == root
     c.Gatherv(mine, [host := whole.copy(), layout] if at_root else None, root)
@@ -97,7 +72,7 @@ def test_messages_to_and_from_either_side(comm, agree, device, spec, n):
     """Small and large ones, from the host and the device, in all forms."""
     c = compcoll.Comm(comm, codec=spec, min_nbytes=1000)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    send = values(comm.rank, n)
+    send = walk(comm.rank, n)
     c.Sendrecv(send, right, 1, expected := np.zeros_like(send), left, 1)
     for source, target in ((True, True), (True, False), (False, True)):
         mine = on(device, send) if source else send
@@ -115,13 +90,13 @@ def test_messages_to_and_from_either_side(comm, agree, device, spec, n):
         request = c.Isend(mine, right, 4)
         c.Recv(into, left, 4)
         request.Wait()
-        assert agree(same(into, send if comm.size == 1 else values(left, n)))
+        assert agree(same(into, send if comm.size == 1 else walk(left, n)))
 
 
 def test_sendrecv_replace_and_probe(comm, agree, device):
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    host = values(comm.rank, 5000)
+    host = walk(comm.rank, 5000)
     ours = on(device, host)
     c.Sendrecv_replace(host, right, 0, left, 0)
     c.Sendrecv_replace(ours, right, 0, left, 0)
@@ -137,7 +112,7 @@ def test_sendrecv_replace_and_probe(comm, agree, device):
 def test_small_collectives_go_through_the_host(comm, agree, device):
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
     n, p = 50, comm.size
-    send = values(comm.rank, n * p)
+    send = walk(comm.rank, n * p)
     for name, mine, size in (
         ("Alltoall", send, n * p), ("Allgather", send[:n], n * p), ("Allreduce", send, n * p),
         ("Scan", send, n * p), ("Reduce_scatter_block", send, n),
@@ -147,13 +122,13 @@ def test_small_collectives_go_through_the_host(comm, agree, device):
         assert agree(same(ours, host)), name
         assert agree(not c.report.accelerated)
     c.Bcast(ours := on(device, send), 0)
-    assert agree(same(ours, values(0, n * p)))
+    assert agree(same(ours, walk(0, n * p)))
 
 
 def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
     c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
     strided = MPI.FLOAT.Create_vector(700, 1, 2).Commit()
-    send = values(comm.rank, 1400)
+    send = walk(comm.rank, 1400)
     host = send.copy() if comm.rank == 0 else np.zeros(1400, "f4")
     ours = on(device, host)
     c.Bcast([host, 1, strided], 0)
@@ -185,7 +160,7 @@ def test_mpi_that_takes_device_memory_gets_it(comm, agree, library, monkeypatch)
     monkeypatch.setattr("compcoll.engine.reported", lambda: True)
     device = Device(library)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
-    send = values(comm.rank, 10 * comm.size)
+    send = walk(comm.rank, 10 * comm.size)
     comm.Allreduce(send, host := np.zeros_like(send))
     c.Allreduce(device.array(send), ours := device.array(np.zeros_like(send)))
     assert agree(same(ours, host))

@@ -1,37 +1,20 @@
 """Collectives of device memory: what is launched together, and what waits for what."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from common import same, walk
+from executor import Device
 from mpi4py import MPI
 
 import compcoll
 from compcoll.runtime.cuda import CudaWork
 
-sys.path.append(str(Path(__file__).parents[1] / "serial"))
-from executor import Device, build
-
 N = 2048
-
-
-@pytest.fixture(scope="module")
-def library():
-    comm = MPI.COMM_WORLD
-    library = comm.bcast(build() if comm.rank == 0 else None)
-    if library is None:
-        pytest.skip("needs g++ on x86-64")
-    return library
 
 
 @pytest.fixture
 def device(library):
     return Device(library, MPI.COMM_WORLD.rank)
-
-
-def values(rank, n):
-    return np.cumsum(np.random.default_rng(rank).standard_normal(n)).astype("f4")
 
 
 def expected(comm, spec, send):
@@ -40,16 +23,12 @@ def expected(comm, spec, send):
     return recv
 
 
-def same(a, b):
-    return np.array_equal(np.asarray(a).view("u1"), np.asarray(b).view("u1"))
-
-
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "mpc", "szp:abs=1e-3"])
 def test_one_launch_encodes_the_chunks_of_all_peers(comm, agree, device, spec):
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
-    send = values(comm.rank, N * comm.size)
+    send = walk(comm.rank, N * comm.size)
     c.Alltoall(device.array(send), recv := device.array(np.zeros_like(send)))
     encoders = {name: n for name, n in device.launches.items() if "encode" in name or "write" in name}
     assert agree(list(encoders.values()) == [1])
@@ -62,7 +41,7 @@ def test_launches_of_messages_of_several_chunks(comm, agree, device):
         pytest.skip("a single rank sends nothing")
     rule = {"codec": "zfp:rate=8", "chunk_nbytes": 4096}
     c = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
-    send = values(comm.rank, 4096 * comm.size)
+    send = walk(comm.rank, 4096 * comm.size)
     c.Alltoall(device.array(send), recv := device.array(np.zeros_like(send)))
     # Four chunks for each peer: in flight together, so asked for together.
     assert agree(sum(n for name, n in device.launches.items() if "zfp_encode" in name) == 1)
@@ -78,7 +57,7 @@ def test_later_launches_of_a_turn_are_larger(comm, agree, device, monkeypatch):
     monkeypatch.setattr(CudaWork, "_encode_batch", lambda w, g: (batches.append(len(g)), started(w, g)))
     rule = {"codec": "zfp:rate=8", "chunk_nbytes": 4096}
     c = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
-    array = values(0, 8 * 1024)
+    array = walk(0, 8 * 1024)
     c.Bcast(ours := device.array(array if comm.rank == 0 else np.zeros_like(array)), 0)
     assert agree(comm.rank != 0 or batches == [1, 2, 4, 1])
     c.Bcast(array, 0)
@@ -88,14 +67,14 @@ def test_later_launches_of_a_turn_are_larger(comm, agree, device, monkeypatch):
 def _with_small_stages(init):
     def changed(self, *args):
         init(self, *args)
-        self.first_nbytes = 4096
+        self.turn.first_nbytes = 4096
 
     return changed
 
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "lossless", "float"])
 def test_a_call_comes_after_what_the_caller_started(comm, agree, library, spec):
-    send = values(comm.rank, N * comm.size)
+    send = walk(comm.rank, N * comm.size)
     host = expected(comm, spec, send)
     c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
     for seed in range(5):
@@ -111,7 +90,7 @@ def test_a_call_comes_after_what_the_caller_started(comm, agree, library, spec):
 def test_arrays_of_two_devices_in_one_call(comm, agree, library):
     one, two = Device(library, 1), Device(library, 2)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
-    send = values(comm.rank, N)
+    send = walk(comm.rank, N)
     c.Allgather(send, host := np.empty(N * comm.size, "f4"))
     source, recv = one.array(np.zeros_like(send)), two.array(np.zeros_like(host))
     two.fill_later(recv, np.full_like(host, 9))
@@ -124,7 +103,7 @@ def test_arrays_of_two_devices_in_one_call(comm, agree, library):
 
 def test_host_and_device_on_one_rank_and_between_ranks(comm, agree, device):
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
-    send = values(comm.rank, N * comm.size)
+    send = walk(comm.rank, N * comm.size)
     host = expected(comm, "zfp:rate=8", send)
     for case in range(4):
         on_device = case + comm.rank
@@ -145,7 +124,7 @@ def test_a_kernel_that_cannot_be_started_is_an_error_and_no_hang(comm, agree, de
     if comm.rank == 0:
         monkeypatch.setattr(device, "scratch", refuse)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
-    send = device.array(values(comm.rank, N * comm.size))
+    send = device.array(walk(comm.rank, N * comm.size))
     with pytest.raises((MemoryError, compcoll.FrameError), match=r"no memory left|another rank met an error"):
         c.Alltoall(send, device.array(np.zeros(N * comm.size, "f4")))
     assert agree(device.sound())

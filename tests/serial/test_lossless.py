@@ -9,6 +9,7 @@ from lossless_checks import DTYPES, check_frame, cpu_level, samples
 import compcoll
 from compcoll import FrameError, _cpu
 from compcoll.codecs.lossless import FLOAT, MPC, RAW, Lossless
+from compcoll.codecs.sample import choose, choose_from, places
 from compcoll.frame import pack_header
 
 X = np.linspace(0, 50, 40000)
@@ -36,7 +37,7 @@ def test_choice(array, choice):
     names = {RAW: "raw", MPC: "mpc", FLOAT: "float"}
     for level in _cpu.available_levels():
         with cpu_level(level):
-            assert Lossless()._choose(array) == choice
+            assert choose(array) == choice
     info = compcoll.inspect(check_frame(Lossless(), array))
     assert info.codec == names[choice[0]]
     assert info.bound == 0
@@ -69,14 +70,39 @@ def test_choice_does_not_depend_on_alignment():
     for offset in range(5):
         view = raw[offset : offset + 4 * 40000].view(np.float32)
         view[:] = np.sin(X)
-        assert Lossless()._choose(view) == (MPC, 1)
+        assert choose(view) == (MPC, 1)
         check_frame(Lossless(), view)
 
 
 def test_sample_is_spread_over_the_array():
     array = np.frombuffer(np.random.default_rng(3).bytes(4 << 20), np.float32).copy()
     array[array.size // 4 :] = 1.5
-    assert Lossless()._choose(array)[0] != RAW
+    assert choose(array)[0] != RAW
+
+
+PIECES = [X.astype(np.float32), NOISE.astype(np.float32), np.random.default_rng(4).bytes(1 << 15)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 1 << 21),
+    st.lists(st.integers(0, 2), min_size=1, max_size=40),
+    st.sampled_from(DTYPES),
+    st.integers(1, 40),
+)
+def test_a_sample_leads_to_the_choice_of_the_whole(nbytes, kinds, dtype, row):
+    """Of arrays whose parts ask for different codecs."""
+    part = -(-nbytes // len(kinds))
+    pieces = [np.resize(np.frombuffer(PIECES[kind], np.uint8), part) for kind in kinds]
+    data = np.concatenate(pieces)[: nbytes // (row * dtype.itemsize) * row * dtype.itemsize]
+    array = data.view(dtype)
+    if not array.size:
+        return
+    at = places(array.nbytes, dtype)
+    assert at.nbytes <= array.nbytes
+    gathered = np.concatenate([data[k * at.step : k * at.step + at.piece] for k in range(at.n)])
+    for shaped in (array, array.reshape(-1, row)):
+        assert choose_from(gathered, dtype, shaped.shape) == choose(shaped)
 
 
 def test_no_frame_is_named_lossless():

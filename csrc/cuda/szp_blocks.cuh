@@ -1,0 +1,173 @@
+// Blocks of szp on the GPU: a warp codes one, a lane has a value, or a word of the payload.
+#pragma once
+#include "../szp.h"
+#include "scan.cuh"
+#include "szp_range.cuh"
+#include "warp.cuh"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace cuda {
+
+// Blocks of a warp in a tile, one for each lane to know about, and of all its warps.
+constexpr uint32_t szp_each = 32, szp_tile_blocks = szp_each * CC_WARPS;
+
+CC_HD uint64_t szp_tiles(uint64_t n) { return (szp_blocks(n) + szp_tile_blocks - 1) / szp_tile_blocks; }
+CC_HD uint64_t szp_first(uint64_t tile) { return tile * szp_tile_blocks + threadIdx.x / 32 * szp_each; }
+CC_HD uint64_t szp_head(const Job& job) { return szp_widths_nbytes(szp_blocks(job.n)); }
+CC_HD bool szp_valid(double step) { return step >= szp_bound_min && step <= 2 * szp_bound_max; }
+
+// How many blocks there are from one on, of those of a warp.
+CC_HD uint32_t szp_count(uint64_t n, uint64_t first) {
+  const uint64_t blocks = szp_blocks(n), left = blocks > first ? blocks - first : 0;
+  return left < szp_each ? uint32_t(left) : szp_each;
+}
+
+template <class T>
+CC_HD uint32_t szp_raw_nbytes(uint64_t n, uint64_t b) {
+  const uint64_t left = n - b * szp_block;
+  return uint32_t((left < szp_block ? left : szp_block) * sizeof(typename T::Stored));
+}
+
+// A block as all lanes need it, in one word that a shuffle moves: its planes (bits 0-5), whether its values
+// stand unchanged (6) or its integers do (7), and the word where its planes begin, behind the one of a first
+// difference (8-), counted from the warp's first one.
+struct SzpPlace {
+  static constexpr uint32_t raw = 64, plain = 128;
+  uint32_t bits;
+
+  CC_HD static bool apart(uint32_t width) { return width / szp_apart == 1; }
+  CC_HD static SzpPlace of(uint32_t width, uint32_t begin) {
+    const uint32_t at = begin / 4 + apart(width);
+    return {at << 8 | (width == szp_raw ? raw : (width >= szp_plain ? plain : 0) | width % szp_apart)};
+  }
+  CC_HD SzpPlace from(uint32_t lane) const { return {__shfl_sync(full_warp, bits, int(lane))}; }
+  CC_HD uint32_t planes() const { return bits & 63; }
+  CC_HD uint32_t word() const { return bits >> 8; }
+};
+
+// A value's own bits, at a multiple of 4 bytes only.
+template <class Stored>
+CC_HD void store_raw(uint32_t* p, uint32_t i, Stored bits) {
+  if constexpr (sizeof(Stored) == 8) p[2 * i] = uint32_t(bits), p[2 * i + 1] = uint32_t(bits >> 32);
+  else reinterpret_cast<Stored*>(p)[i] = bits;
+}
+template <class Stored>
+CC_HD Stored load_raw(const uint32_t* p, uint32_t i) {
+  if constexpr (sizeof(Stored) == 8) return p[2 * i] | Stored(p[2 * i + 1]) << 32;
+  else return reinterpret_cast<const Stored*>(p)[i];
+}
+
+// Zeros between the widths and the first block, and what the last tile knows: the payload's size.
+CC_HD void szp_end(const Job& job, uint64_t end) {
+  for (uint64_t i = szp_blocks(job.n); i < szp_head(job); i++) job.dst[i] = 0;
+  job.result->nbytes = end > job.nbytes ? int64_t(TOO_LARGE) : int64_t(end);
+}
+
+template <class T>
+struct SzpShared {
+  uint32_t words[CC_WARPS][szp_each * szp_block * sizeof(typename T::Stored) / 4];
+  TilePass pass;
+};
+
+// The blocks of one warp in a tile, as an encoder composes them in shared memory. All lanes know how many
+// words there are, and lane k the width of block k.
+template <class T>
+struct SzpMade {
+  static constexpr uint32_t full = szp_block * sizeof(typename T::Stored) / 4;
+  uint32_t* words;
+  uint32_t size = 0, width = 0;
+  uint32_t count, last;  // blocks, and what the last one takes if it is stored unchanged, in words
+
+  CC_HD SzpMade(uint32_t* words, const Job& job, uint64_t first, uint32_t count)
+      : words(words), count(count), last((szp_raw_nbytes<T>(job.n, first + count - 1) + 3) / 4) {}
+
+  // Appends block k: its integers, if they can stand for the values, else what store(words) puts there.
+  template <class Store>
+  CC_HD void code(const Transposer& transpose, uint32_t k, uint32_t q, bool within, Store store) {
+    const uint32_t lane = lane_id(), below = __shfl_up_sync(full_warp, q, 1);
+    const uint32_t plain = szp_zigzag<int32_t>(q), z = szp_zigzag<int32_t>(q - (lane ? below : 0));
+    const uint32_t first = __shfl_sync(full_warp, z, 0), others = lane ? z : 0;
+    const uint32_t best = szp_shortest(first, warp_or(others), warp_or(plain));
+    const uint32_t unchanged = k + 1 == count ? last : full;
+    const uint32_t chosen = within && best < unchanged << 8 ? best & 255 : szp_raw;
+    width = lane == k ? chosen : width;
+    uint32_t* out = words + size;
+    if (chosen == szp_raw) {
+      store(out);
+      size += unchanged;
+      return;
+    }
+    const bool apart = chosen / szp_apart == 1;
+    const uint32_t planes = chosen % szp_apart;
+    const uint32_t row = transpose(chosen >= szp_plain ? plain : apart ? others : z);
+    if (apart && lane == 0) out[0] = first;
+    if (lane < planes) out[apart + lane] = row;
+    size += planes + apart;
+  }
+
+  // Writes the widths and, behind those of all blocks before, the payload. `sums` are in `scan`.
+  CC_HD void write(const Job& job, uint64_t tile, uint64_t* scan, TileSums& sums) const {
+    const uint64_t b = szp_first(tile) + lane_id(), blocks = szp_blocks(job.n);
+    if (lane_id() < count) job.dst[b] = uint8_t(width);
+    const uint64_t begin = szp_head(job) + 4 * sum_before_warp(scan, tile, size, sums);
+    // The last word may be one in part; what is behind it falls into the slack.
+    if (begin + 4 * size <= job.nbytes + 3) {
+      auto out = reinterpret_cast<uint32_t*>(job.dst + begin);
+      for (uint32_t i = lane_id(); i < size; i += 32) out[i] = words[i];
+    }
+    if (b == blocks - 1)
+      szp_end(job, begin + 4 * size - (width == szp_raw ? -szp_raw_nbytes<T>(job.n, b) % 4 : 0));
+  }
+};
+
+// Blocks of one warp in a tile of a payload. Lane k knows of block k its width and what may stand apart.
+struct SzpRead {
+  uint32_t width = 0, nbytes = 0, first = 0;
+  SzpPlace own = {0};
+  const uint32_t* words;  // where the warp's blocks begin
+
+  // Widths; where one is none, its block is taken for one of zeros, and the job noted to be bad.
+  template <class T>
+  CC_HD void sizes(const Job& job, uint64_t tile) {
+    const uint64_t b = szp_first(tile) + lane_id();
+    if (b >= szp_blocks(job.n)) return;
+    width = job.src[b];
+    const int size = szp_nbytes(width, int(szp_raw_nbytes<T>(job.n, b)));
+    if (size < 0) atomicOr(&job.result->bad, 1u);
+    else nbytes = uint32_t(size);
+    width = size < 0 ? 0 : width;
+  }
+
+  // begin: of the warp's blocks, behind the widths; before: of this lane's among them. Whether they lie
+  // within the payload, and end where it ends; if not, the job is noted to be bad.
+  CC_HD bool place(const Job& job, uint64_t tile, uint64_t begin, uint32_t before) {
+    const uint64_t b = szp_first(tile) + lane_id(), blocks = szp_blocks(job.n);
+    const uint64_t end = szp_head(job) + begin + before + nbytes;
+    const bool wrong = b < blocks && (b + 1 < blocks ? end > job.nbytes : end != job.nbytes);
+    if (__ballot_sync(full_warp, wrong)) {
+      if (lane_id() == 0) atomicOr(&job.result->bad, 1u);
+      return false;
+    }
+    words = reinterpret_cast<const uint32_t*>(job.src + szp_head(job) + begin);
+    own = SzpPlace::of(width, before);
+    if (SzpPlace::apart(width)) first = words[own.word() - 1];
+    return true;
+  }
+
+  CC_HD uint32_t load(SzpPlace at) const {
+    return lane_id() < at.planes() ? words[at.word() + lane_id()] : 0;
+  }
+
+  // This lane's integer of block k, of which `word` is what `load` gave; 0 if it has none.
+  CC_HD uint32_t integer(const Transposer& transpose, SzpPlace at, uint32_t k, uint32_t word) const {
+    const uint32_t apart = __shfl_sync(full_warp, first, int(k));
+    const uint32_t q = szp_unzigzag(transpose(word) | (lane_id() ? 0 : apart));
+    const uint32_t sum = sum_upto(q);
+    return at.bits & SzpPlace::plain ? q : sum;
+  }
+};
+
+}  // namespace cuda
+}  // namespace CC_LEVEL
+}  // namespace compcoll

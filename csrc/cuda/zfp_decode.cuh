@@ -1,0 +1,76 @@
+// Decoding ZFP in 1 dimension on the GPU: a thread has a block.
+#pragma once
+#include "zfp.cuh"
+#include "zfp_read.cuh"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace cuda {
+
+__device__ constexpr ReadTable read_source = make_read_table();
+
+// N words of which the last ends where the block does. Those in front of it are part of others, or 0.
+template <int N>
+CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
+  if (line.maxbits == 32 * N) {
+    const auto row = reinterpret_cast<const Pack<uint32_t, N>*>(stream)[block];
+    for (int i = 0; i < N; i++) word[i] = row.v[i];
+    return;
+  }
+  const int64_t bit = int64_t((block + 1) * line.maxbits) - 32 * N, at = bit >> 5;
+  const uint32_t shift = uint32_t(bit) & 31;
+  uint32_t low = at < 0 ? 0 : stream[at];
+  for (int i = 0; i < N; i++) {
+    const bool known = i + 1 < N ? at + i + 1 >= 0 : shift != 0;
+    const uint32_t high = known ? stream[at + i + 1] : 0;
+    word[i] = __funnelshift_r(low, high, shift);
+    low = high;
+  }
+}
+
+// 32 bits from bit `at` on, which is the same for all threads.
+template <int N>
+CC_HD uint32_t bits_from(const uint32_t* word, uint32_t at) {
+  uint32_t r = 0;
+  for (uint32_t i = 0; i < N; i++)
+    if (at / 32 == i) r = __funnelshift_r(word[i], i + 1 < N ? word[i + 1] : 0, at % 32);
+  return r;
+}
+
+template <class E, int N, bool Accumulate>
+CC_HD void decode_block(const Job& job, const Line& line, uint64_t block, bool packed,
+                        const ReadTable& table) {
+  using L = typename E::Word;
+  using F = Format<L>;
+  const uint32_t unused = 32 * N - line.maxbits, before = unused + F::header;
+  uint32_t word[N];
+  load_words<N>(reinterpret_cast<const uint32_t*>(job.src), block, line, word);
+  const uint32_t header = bits_from<N>(word, unused), some = 0 - (header & 1);
+  const L e = header >> 1 & L(2 * F::bias + 1);
+  for (uint32_t i = 0; i < N; i++) {
+    const uint32_t known = before <= 32 * i ? ~0u : before < 32 * i + 32 ? ~0u << (before % 32) : 0;
+    word[i] &= some & known;
+  }
+  L a[4];
+  read_planes<L, N>(word, before, table, a);
+  for (int i = 0; i < 4; i++) a[i] = from_negabinary(a[i]);
+  transform_inverse<1>(a);
+  const L scale = dequantise_scale(e);
+  for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
+  store_row<E, Accumulate>(reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * block, job.n - 4 * block,
+                           packed, a);
+}
+
+template <class E, int NW, bool Accumulate>
+CC_HD void zfp_decode(const Job& job) {
+  constexpr int N = NW * sizeof(typename E::Word) / 4;
+  const ReadTable& table = shared_table(read_source);
+  const Line line(job);
+  const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
+  for (uint64_t block = thread_id(); block < line.blocks; block += thread_count())
+    decode_block<E, N, Accumulate>(job, line, block, packed, table);
+}
+
+}  // namespace cuda
+}  // namespace CC_LEVEL
+}  // namespace compcoll

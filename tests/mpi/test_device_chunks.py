@@ -1,0 +1,149 @@
+"""Chunks that a codec refuses or chooses codecs for, and sums of frames: all of it happens on the device."""
+
+import numpy as np
+import pytest
+from common import BF16, same, walk
+from executor import Device
+from mpi4py import MPI
+
+import compcoll
+from compcoll.runtime.cuda import CudaWork
+from compcoll.runtime.staged import StagedWork
+
+N = 1 << 12
+
+
+@pytest.fixture
+def device(library, monkeypatch):
+    """Nothing may be encoded or decoded on the host."""
+
+    def refuse(*args, **more):
+        raise AssertionError("a block was coded on the host")
+
+    monkeypatch.setattr(StagedWork, "_encode_on_host", refuse)
+    monkeypatch.setattr(StagedWork, "_decode_on_host", refuse)
+    device = Device(library, MPI.COMM_WORLD.rank)
+    yield device
+    assert device.sound()
+
+
+def chunked(comm, codec, **rule):
+    rule = {"codec": codec, "chunk_nbytes": 4 * N, **rule}
+    return compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
+
+
+def mixed(rank):
+    """A chunk each for ``mpc``, ``float`` and ``raw``; one that looks compressible and is not."""
+    rng = np.random.default_rng(rank)
+    steps = np.arange(N, dtype="f4")
+    weights = (0.02 * rng.standard_normal(N)).astype("f4")
+    bits = np.frombuffer(rng.bytes(4 * N), "f4")
+    late = np.concatenate([steps[: N // 4], bits[N // 4 :]])
+    return np.concatenate([steps, weights, bits, late])
+
+
+def both(c, device, op, send, m, *more):
+    """The results of host and device, with what the reports say of each."""
+    results = []
+    for on in (np.asarray, device.array):
+        recv = on(np.full(m, 7, send.dtype))
+        getattr(c, op)(on(send), recv, *more)
+        report = c.report
+        results.append((recv, report.codecs, report.fallbacks, report.wire_nbytes, report.error_bound))
+    (host, *expected), (ours, *found) = results
+    return same(host, ours) and expected == found
+
+
+def test_lossless_chooses_for_each_chunk(comm, agree, device, monkeypatch):
+    sampled, take = [], CudaWork._take_samples
+    monkeypatch.setattr(
+        CudaWork, "_take_samples", lambda work, group: (sampled.append(len(group)), take(work, group))
+    )
+    send = np.resize(mixed(comm.rank), 4 * N * comm.size)
+    c = chunked(comm, "lossless")
+    assert agree(both(c, device, "Alltoall", send, send.size))
+    if comm.size > 1:
+        assert agree(set(c.report.codecs) == {"mpc", "float", "raw"})
+        assert agree(sampled == [4 * (comm.size - 1)])
+        # All, but for those whose samples arrive while the others are being looked at.
+        assert agree(device.launches["float_encode_f32"] <= 2)
+        assert agree(device.launches["mpc_encode_32"] <= 2)
+
+
+@pytest.mark.parametrize("dtype", ["i2", "i8", "f8", "c8", "f2"])
+def test_lossless_of_other_types(comm, agree, device, dtype):
+    send = np.arange(5000 * comm.size).astype(dtype)
+    send[1::2] *= 3
+    assert agree(both(chunked(comm, "lossless"), device, "Alltoall", send, send.size))
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "int8"])
+def test_chunks_that_are_not_finite_are_fallbacks(comm, agree, device, spec):
+    send = np.resize(mixed(comm.rank)[: 2 * N], 2 * N * comm.size)
+    send[5 :: 2 * N] = np.nan
+    c = chunked(comm, spec)
+    assert agree(both(c, device, "Alltoall", send, send.size))
+    if comm.size > 1:
+        assert agree(c.report.fallbacks == comm.size - 1)
+        assert agree(set(c.report.codecs) == {spec.partition(":")[0], "mpc"})
+
+
+def test_strict_calls_refuse_fallbacks(comm, device):
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    send = walk(comm.rank, N * comm.size)
+    send[::7] = np.inf
+    c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0, strict=True)
+    with pytest.raises(compcoll.FallbackError, match="values that zfp:rate=8 cannot carry"):
+        c.Alltoall(device.array(send), device.array(np.zeros_like(send)))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2"])
+def test_frames_are_added_without_decoding(comm, agree, device, dtype):
+    send = walk(comm.rank, 3 * N * comm.size, dtype)
+    c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")
+    assert agree(both(c, device, "Reduce_scatter_block", send, 3 * N))
+    kind = f"{np.dtype(dtype).kind}{8 * np.dtype(dtype).itemsize}"
+    if comm.size > 2:
+        assert agree(1 <= device.launches[f"szp_sum_{kind}"] < 3 * comm.size)
+    assert agree(both(c, device, "Allreduce", send, send.size))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
+def test_sums_of_16_bit_floats_stay_on_the_device(comm, agree, device, monkeypatch, algorithm, dtype):
+    copied = StagedWork._copied
+
+    def alike(work, into, block):
+        assert isinstance(into, np.ndarray) or into.dtype == block.dtype
+        return copied(work, into, block)
+
+    monkeypatch.setattr(StagedWork, "_copied", alike)
+    send = walk(comm.rank, 3 * N * comm.size, dtype)
+    c = chunked(comm, "float", algorithm=algorithm)
+    assert agree(both(c, device, "Allreduce", send, send.size))
+    assert agree(both(c, device, "Reduce", send, send.size, MPI.SUM, 0))
+
+
+@pytest.mark.parametrize("values", ["bits", "large"])
+def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, monkeypatch, values):
+    """Either their codec is another one, or their sum takes more room than the block."""
+    decoded, add = [], StagedWork._add_decoded
+    monkeypatch.setattr(StagedWork, "_add_decoded", lambda *args: (decoded.append(args), add(*args))[1])
+    if values == "bits":
+        send = np.resize(mixed(comm.rank)[2 * N :], N * comm.size)
+        send = np.where(np.isfinite(send) & (np.abs(send) < 1e30), send, 1)
+    else:
+        rng = np.random.default_rng(comm.rank)
+        send = (2e-2 * rng.integers(2**29, 2**30, N * comm.size)).astype("f4")
+    c = chunked(comm, "szp:abs=1e-2", algorithm="compressed")
+    assert agree(both(c, device, "Allreduce", send, send.size))
+    if comm.size > 1:
+        assert comm.allreduce(len(decoded)) > 0
+        assert values == "bits" or comm.allreduce(device.launches["szp_sum_f32"]) > 0
+
+
+def test_a_relative_bound_is_agreed_on(comm, agree, device):
+    send = walk(comm.rank, N * comm.size)
+    c = chunked(comm, "szp:rel=1e-3", algorithm="compressed")
+    assert agree(both(c, device, "Allreduce", send, send.size))
