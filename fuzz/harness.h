@@ -97,8 +97,8 @@ struct Encoded {
   const uint8_t* decoded;
 };
 
-// Encodes once more by `reconstruct`, with the arguments that `encode` was given: the same comes out, in place
-// too. Nothing where the codec has no such kernel.
+// Encodes once more by `reconstruct`, with the arguments that `encode` was given: the same comes out, in
+// place too. Nothing where the codec has no such kernel.
 void reconstruct(const Header& header, int codec, const Args& given, Bytes array, const Encoded& expected);
 
 }  // namespace fuzz

@@ -106,7 +106,8 @@ int64_t encode(Args* args, const void* src, void* dst, void* values) {
     if (!sound<typename E::Word>(*args) || (Keep && D > 1)) return UNSUPPORTED;
     uint64_t nbytes = payload_nbytes(grid, args->params[0]);
     if (nbytes > args->capacity) return TOO_LARGE;
-    int64_t status = encode_array<E, D, Keep && D == 1>(grid, args->params[0], src, dst, values, &args->bound);
+    constexpr bool keep = Keep && D == 1;
+    int64_t status = encode_array<E, D, keep>(grid, args->params[0], src, dst, values, &args->bound);
     return status ? status : int64_t(nbytes);
   });
 }

@@ -88,7 +88,8 @@ int64_t representable(const Grid& grid, const uint8_t* src) {
   Extent<typename T::L> extent;
   for (uint64_t left = grid.count(); left;) {
     int count = left < T::N ? left : T::N;
-    tiles.load(at, count, src, [&](int, const typename T::L* v) { extent.add_magnitude(largest_magnitude(v)); });
+    tiles.load(at, count, src,
+               [&](int, const typename T::L* v) { extent.add_magnitude(largest_magnitude(v)); });
     at.advance(grid, count);
     left -= count;
   }

@@ -1,5 +1,5 @@
-// Float64 in 2 and 3 dimensions at low rates, with AVX-512: blocks of which only the upper halves of words hold
-// anything go through the transform in lanes of 32 bits, twice as many at a time.
+// Float64 in 2 and 3 dimensions at low rates, with AVX-512: blocks of which only the upper halves of words
+// hold anything go through the transform in lanes of 32 bits, twice as many at a time.
 //
 // Inverse lifting halves a number at most twice per dimension, so nothing is lost where so many bits are free
 // below the lowest plane, and the upper half of a 64-bit word wraps around as the whole does.
@@ -26,8 +26,8 @@ class ShortWords {
 
   explicit ShortWords(int maxbits) : coder_{maxbits} {}
 
-  // Decodes `count` blocks, at most `blocks`, from bit `pos` on. False, and nothing is written, where some need
-  // longer words, and for a while after.
+  // Decodes `count` blocks, at most `blocks`, from bit `pos` on. False, and nothing is written, where some
+  // need longer words, and for a while after.
   template <class T>
   bool decode(const T& tiles, Cursor& at, const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count,
               uint8_t* dst) {

@@ -46,7 +46,8 @@ inline void store_values(const typename T::W* values, uint64_t begin, uint64_t n
   constexpr uint64_t N = T::N;
   dst += begin * sizeof(typename T::Target);
   uint64_t i = 0;
-  for (; i + N <= n; i += N) T::store_vector(load<typename T::L>(values + i), dst + i * sizeof(typename T::Target));
+  for (; i + N <= n; i += N)
+    T::store_vector(load<typename T::L>(values + i), dst + i * sizeof(typename T::Target));
   if (i == n) return;
   typename T::Target rest[N] = {};
   const size_t nbytes = (n - i) * sizeof *rest;

@@ -10,8 +10,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle. F: the
-// format of the stream. Its words may be longer than those of L, which then have to be enough.
+// Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle. F:
+// the format of the stream. Its words may be longer than those of L, which then have to be enough.
 template <class L, class F = Format<typename lanes<L>::word>>
 struct WindowCoder {
   using W = typename lanes<L>::word;

@@ -74,7 +74,8 @@ struct Windows {
   __m512i pos, end, n = _mm512_setzero_si512();
   __m512i begin, low, high;
 
-  Windows(const uint8_t* payload, __m512i pos, __m512i end) : payload(payload), pos(pos), end(end), begin(pos) {
+  Windows(const uint8_t* payload, __m512i pos, __m512i end)
+      : payload(payload), pos(pos), end(end), begin(pos) {
     if constexpr (!Held) return;
     low = load(pos);
     high = load(_mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(64)), end));
