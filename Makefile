@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RANKS ?= 4
 TEST_RANKS ?= 1 2 3 4
+CUPY ?= cuda13
 FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
@@ -68,7 +69,7 @@ fuzz-smoke:  ## The same for 5 seconds each, where there is clang
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
 	python -m compcoll kernels
 
-gpu-check: $(VENV)/.test  ## Check and time everything that needs a GPU; takes less than 9 minutes
+gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes less than 9 minutes
 	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
@@ -88,7 +89,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.lint: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@

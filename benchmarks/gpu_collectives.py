@@ -17,7 +17,7 @@ from mpi4py import MPI
 import compcoll
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 
-SPECS = ("zfp:rate=8", "zfp:rate=16", "int8", "szp:abs=1e-3", "mpc")
+SPECS = ("lossless", "zfp:rate=8", "zfp:rate=16", "int8", "szp:abs=1e-3", "mpc")
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Allreduce")
 
 

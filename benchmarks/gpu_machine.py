@@ -32,7 +32,7 @@ class Machine:
     repeats : int
     """
 
-    kernel_nbytes = 256 << 20
+    kernel_nbytes = 512 << 20  # starting kernels has to be short beside running them
     messages = (1 << 20, 16 << 20, 64 << 20, 256 << 20)
     repeats = 5
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 from compcoll import arrays
 from compcoll.datatypes import mpi_type
 from compcoll.devices.memory import DeviceArray
+from compcoll.devices.wrapping import on_device
 
 __all__ = [
     "LeftToMPI", "datatype_of", "is_type", "memory_of", "simple_layout", "unpack_form", "vector_layout",
@@ -47,7 +48,7 @@ def unpack_form(spec, vector: bool) -> tuple:
 def memory_of(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
     """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
     if device and arrays.is_cuda(buffer):
-        found = arrays.on_device(buffer)
+        found = on_device(buffer)
         if found is None:
             raise LeftToMPI
         return found.view(np.uint8), mpi_type(found.dtype)

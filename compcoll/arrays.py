@@ -25,15 +25,6 @@ def is_cuda(array) -> bool:
     return isinstance(array, DeviceArray) or hasattr(array, "__cuda_array_interface__")
 
 
-def on_device(array):
-    """A GPU array's memory as a `DeviceArray`; None where it has gaps, or nothing here can reach it."""
-    if isinstance(array, DeviceArray):
-        return array
-    from compcoll.devices import cuda
-
-    return cuda.wrap(array) if cuda.available() else None
-
-
 def host_view(array) -> np.ndarray:
     """The same memory as a NumPy array, of any strides; TypeError where that cannot be had."""
     if isinstance(array, np.ndarray):

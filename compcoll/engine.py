@@ -218,8 +218,7 @@ class Engine(_Mixin):
                 op, call.dtype, call.nbytes, decision, call.sample
             )
         if decision.codec is not None and decision.algorithm == "compressed":
-            summands = [np.asarray(block) for block in call.summands]
-            agreed = decision.codec.agreed(summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
+            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
             decision = replace(decision, codec=agreed)
         return decision
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from compcoll import arrays
 from compcoll.buffers import on_gpu
+from compcoll.devices.wrapping import on_device
 
 __all__ = ["NEIGHBOUR", "Guarded", "HostCopy", "Staged", "guard"]
 
@@ -38,7 +38,7 @@ class HostCopy:
 
     def __init__(self, spec: Any):
         array, *rest = spec if isinstance(spec, (list, tuple)) else (spec,)
-        memory = arrays.on_device(array)
+        memory = on_device(array)
         if memory is None:
             raise BufferError(f"{type(array).__name__} on a GPU is not contiguous, or CuPy cannot reach it")
         self._memory, self._host = memory, np.asarray(memory)

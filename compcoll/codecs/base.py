@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -83,13 +83,13 @@ class Codec:
         """Whether the sum of two frames can be formed without decoding them (`add`)."""
         return not self.lossless and _cpu.can_add(self._index)
 
-    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> Codec:
+    def agreed(self, blocks: Sequence[Any], largest: Callable[[float], float]) -> Codec:
         """An equal codec whose frames of all ranks can be added.
 
         Parameters
         ----------
-        blocks : sequence of numpy.ndarray
-            What this rank contributes to a sum.
+        blocks : sequence of array
+            Of the host or a device: what this rank contributes to a sum.
         largest : callable
             The largest of all ranks' values; collective.
         """
@@ -177,10 +177,10 @@ class Codec:
             For more than 3 dimensions, or an ``out`` that is too small.
         """
         if arrays.is_cuda(array):
-            from compcoll.devices import coding
+            from compcoll.codecs import gpu
 
-            if coding.takes(array):
-                return coding.encode(self, array, out, carried, checksum)
+            if gpu.takes(array):
+                return gpu.encode(self, array, out, carried, checksum)
         src = arrays.to_host(array)
         if src.ndim > 3:
             raise ValueError(f"an array of {src.ndim} dimensions: at most 3 are supported; reshape it")

@@ -43,10 +43,10 @@ def decode(frame, out=None):
         Where ``out`` does not fit the frame.
     """
     if arrays.is_cuda(frame) or arrays.is_cuda(out):
-        from compcoll.devices import coding
+        from compcoll.codecs import gpu
 
-        if coding.takes(frame, out):
-            return coding.decode(frame, out)
+        if gpu.takes(frame, out):
+            return gpu.decode(frame, out)
     data = as_bytes(frame)
     info = inspect(data)
     if out is None:
@@ -82,10 +82,10 @@ def decode_add(frame, out, *, scratch: np.ndarray | None = None):
         ``out``. After a `FrameError` from a damaged payload without checksum its values are undefined.
     """
     if arrays.is_cuda(frame) or arrays.is_cuda(out):
-        from compcoll.devices import coding
+        from compcoll.codecs import gpu
 
-        if coding.takes(frame, out):
-            return coding.decode(frame, out, adding=True)
+        if gpu.takes(frame, out):
+            return gpu.decode(frame, out, adding=True)
     data = as_bytes(frame)
     info = inspect(data)
     dst = arrays.host_view(out)

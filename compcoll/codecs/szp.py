@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -68,7 +69,7 @@ class SZP(Codec):
             return (_bits(self.abs), 0)
         return (0, _bits(self.rel))  # type: ignore[arg-type]
 
-    def agreed(self, blocks: Sequence[np.ndarray], largest: Callable[[float], float]) -> SZP:
+    def agreed(self, blocks: Sequence[Any], largest: Callable[[float], float]) -> SZP:
         """The same bound on all ranks: that of the largest range that any of them has."""
         if self.rel is None:
             return self
@@ -76,9 +77,9 @@ class SZP(Codec):
         return SZP(abs=min(max(self.rel * span, BOUND_MIN), BOUND_MAX))
 
 
-def _range(block: np.ndarray) -> float:
+def _range(block: Any) -> float:
     """max - min of what is finite, in float64."""
-    values = block.reshape(-1)
+    values = np.asarray(block).reshape(-1)
     if not values.size:
         return 0.0
     low, high = float(values.min()), float(values.max())

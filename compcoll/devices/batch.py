@@ -9,18 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from compcoll import _cpu, dtypes
-from compcoll.codecs.base import Codec
-from compcoll.codecs.sample import places
 from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["Block", "Control", "Launcher", "add", "decode", "encode", "sample"]
+__all__ = ["Block", "Control", "Launcher", "add", "convert", "decode", "encode", "gather"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,28 @@ class Block:
     @property
     def reals(self) -> int:
         """Real numbers: two for a complex one."""
-        return int(np.prod(self.shape, dtype=np.int64)) * (2 if self.dtype.kind == "c" else 1)
+        return math.prod(self.shape) * (2 if self.dtype.kind == "c" else 1)
+
+
+class Coder(Protocol):
+    """A codec, as far as a batch needs it: `compcoll.codecs.base.Codec`."""
+
+    name: ClassVar[str]
+
+    def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]: ...
+
+
+class Places(Protocol):
+    """Pieces of ``piece`` bytes that begin ``step`` bytes apart: `compcoll.codecs.sample.Places`."""
+
+    @property
+    def piece(self) -> int: ...
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 class Control(Protocol):
@@ -115,7 +134,7 @@ class Batch:
 
 
 def encode(
-    device: Launcher, codec: Codec, blocks: Sequence[Block], frames: Sequence[int],
+    device: Launcher, codec: Coder, blocks: Sequence[Block], frames: Sequence[int],
     carried: float | Sequence[float] = 0.0, checksum: bool = True,
     fallback: bool | Sequence[bool] = False,
 ) -> Batch:  # fmt: skip
@@ -155,15 +174,24 @@ def encode(
     return batch
 
 
-def sample(device: Launcher, blocks: Sequence[Block], targets: Sequence[int]) -> None:
-    """Gather what `compcoll.codecs.sample` chooses from, for each block at an address of its own."""
+def gather(
+    device: Launcher, blocks: Sequence[Block], places: Sequence[Places], targets: Sequence[int]
+) -> None:
+    """Copy pieces of each block to an address of its own, side by side."""
     batch = Batch(device, len(blocks))
-    for job, block, target in zip(batch.jobs, blocks, targets, strict=True):
-        at = places(block.nbytes, block.dtype)
+    for job, block, at, target in zip(batch.jobs, blocks, places, targets, strict=True):
         job["src"], job["dst"], job["n"] = block.address, target, at.nbytes
         job["params"] = at.piece, at.step
     device.upload(batch.memory)
     batch.launch(kernels.COPY, batch.jobs, 2)
+
+
+def convert(device: Launcher, kernel: Kernel, n: int, source: int, target: int) -> None:
+    """Write elements as those of another type; see `compcoll.devices.kernels.converter`."""
+    batch = Batch(device, 1)
+    batch.jobs[0]["src"], batch.jobs[0]["dst"], batch.jobs[0]["n"] = source, target, n
+    device.upload(batch.memory)
+    batch.launch(kernel, batch.jobs, 2)
 
 
 def decode(

@@ -24,6 +24,7 @@ __all__ = [
     "adders",
     "adds",
     "all_kernels",
+    "converter",
     "decoders",
     "encoders",
     "fits",
@@ -176,6 +177,15 @@ def decoders(
     return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
 
 
+def converter(source: np.dtype, target: np.dtype) -> Kernel | None:
+    """The kernel between a 16-bit float and float32, either way."""
+    if target == np.float32 and source.itemsize == 2 and source in dtypes.FLOATS:
+        return Kernel("raw", f"raw_widen_{_element(source)}", 4 * CTA)
+    if source == np.float32 and target.itemsize == 2 and target in dtypes.FLOATS:
+        return Kernel("raw", f"raw_round_{_element(target)}", 4 * CTA)
+    return None
+
+
 def adders(dtype: np.dtype) -> list[Kernel]:
     """The kernels that add two frames of szp, in order."""
     kind = _TYPES[dtypes.code_of(dtype)]
@@ -195,6 +205,8 @@ def all_kernels() -> list[Kernel]:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
+        conversions = converter(dtype, np.dtype("f4")), converter(np.dtype("f4"), dtype)
+        found.update(dict.fromkeys(filter(None, conversions)))
         for ndim in (2, 3):
             kernels = encoders("zfp", dtype, (9, 0), ndim)
             kernels += [k for adding in (False, True) for k in decoders("zfp", dtype, (9, 0), adding, ndim)]

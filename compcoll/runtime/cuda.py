@@ -70,14 +70,14 @@ class CudaWork(StagedWork):
         return self._attempt(replace(one, request=self._request(), attempts=tuple(attempts), refused=refused))
 
     def _take_samples(self, group: list[Encoding]) -> None:
-        sizes = [sample.places(one.block.nbytes, one.block.dtype).nbytes for one in group]
-        begins = [0, *accumulate(-(-size // 16) * 16 for size in sizes)]
+        places = [sample.places(one.block.nbytes, one.block.dtype) for one in group]
+        begins = [0, *accumulate(-(-at.nbytes // 16) * 16 for at in places)]
         with self._lease(group) as (queue, lease):
             taken, host = queue.scratch(begins[-1]), self.pool.get(begins[-1])[: begins[-1]]
-            batch.sample(queue, _blocks(group), [taken + begin for begin in begins[:-1]])
+            batch.gather(queue, _blocks(group), places, [taken + begin for begin in begins[:-1]])
             queue.to_host(host, taken)
-        for one, begin, size in zip(group, begins, sizes, strict=False):
-            one.request.begin(self._sampled(lease, one, host[begin : begin + size]))
+        for one, begin, at in zip(group, begins, places, strict=False):
+            one.request.begin(self._sampled(lease, one, host[begin : begin + at.nbytes]))
 
     def _sampled(self, lease: Lease, one: Encoding, taken: np.ndarray) -> Steps:
         with lease:
@@ -203,6 +203,20 @@ class CudaWork(StagedWork):
         return (yield from self._add_decoded(*one.terms, one.block))
 
     # -- around them
+
+    def copy(self, into, block) -> Any:
+        here = (
+            isinstance(into, DeviceArray) and isinstance(block, DeviceArray) and into.device is block.device
+        )
+        kernel = kernels.converter(block.dtype, into.dtype) if here else None
+        if kernel is None or not into.size:
+            return super().copy(into, block)
+        return Request(self._converted(into, block, kernel))
+
+    def _converted(self, into: DeviceArray, block: DeviceArray, kernel: kernels.Kernel) -> Steps:
+        with self.queue(into.device) as queue:
+            batch.convert(queue, kernel, into.size, block.address, into.address)
+            yield queue.event()
 
     def _request(self) -> Request:
         return Request(start=self.turn.begin)

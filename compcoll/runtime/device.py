@@ -68,7 +68,10 @@ class DeviceRuntime(MPIRuntime):
     async def rounded(self, accumulator, like):
         if accumulator.dtype == like.dtype:
             return accumulator
-        into = self.work.pool.get(like.nbytes)[: like.nbytes].view(like.dtype)
+        if isinstance(accumulator, DeviceArray):
+            into = accumulator.device.scratch(like.nbytes).view(like.dtype)
+        else:
+            into = self.work.pool.get(like.nbytes)[: like.nbytes].view(like.dtype)
         await self._work("decode", self.work.copy, into, accumulator)
         return into
 

@@ -11,3 +11,7 @@ CC_ADD(bf16, uint32_t, BF16)
 CC_ADD(f32, uint32_t, F32)
 CC_ADD(f64, uint64_t, F64)
 #undef CC_ADD
+CC_KERNEL(raw_widen_f16, raw_widen<F16>)
+CC_KERNEL(raw_widen_bf16, raw_widen<BF16>)
+CC_KERNEL(raw_round_f16, raw_round<F16>)
+CC_KERNEL(raw_round_bf16, raw_round<BF16>)

@@ -1,4 +1,5 @@
-// Bytes as they are: the payload of `raw`, and the samples from which `lossless` chooses.
+// Bytes as they are: the payload of `raw`, and the samples from which `lossless` chooses; and 16-bit floats on
+// their way into an accumulator and out of it.
 #pragma once
 #include "mpc.cuh"
 
@@ -30,6 +31,44 @@ template <class W, class Sink>
 CC_HD void raw_decode_add(const Job& job) {
   const uint64_t words = (job.n + sizeof(W) - 1) / sizeof(W);
   for (uint64_t i = thread_id(); i < words; i += thread_count()) Sink::put(job, i, mpc_load<W>(job, i));
+}
+
+// job.n elements of A become elements of B.
+template <class A, class B, class Convert>
+CC_HD void raw_convert(const Job& job, Convert convert) {
+  using In = Pack<A, 4>;
+  using Out = Pack<B, 4>;
+  uint64_t done = 0;
+  if (aligned(job.src, sizeof(In)) && aligned(job.dst, sizeof(Out))) {
+    done = job.n / 4;
+    for (uint64_t i = thread_id(); i < done; i += thread_count()) {
+      const In in = reinterpret_cast<const In*>(job.src)[i];
+      Out out;
+      for (int k = 0; k < 4; k++) out.v[k] = convert(in.v[k]);
+      reinterpret_cast<Out*>(job.dst)[i] = out;
+    }
+    done *= 4;
+  }
+  for (uint64_t i = done + thread_id(); i < job.n; i += thread_count())
+    reinterpret_cast<B*>(job.dst)[i] = convert(reinterpret_cast<const A*>(job.src)[i]);
+}
+
+// Exactly, subnormals and NaN included.
+template <class T>
+CC_HD void raw_widen(const Job& job) {
+  raw_convert<uint16_t, uint32_t>(job, [](uint16_t bits) { return as<uint32_t>(T::value(bits)); });
+}
+
+CC_HD uint16_t nearest(F16, uint32_t bits) { return float_to_float16(as<float>(bits)); }
+CC_HD uint16_t nearest(BF16, uint32_t bits) {
+  const bool nan = (bits & 0x7fffffff) > 0x7f800000;
+  return uint16_t(nan ? (bits >> 16 & 0x8000) | 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// To nearest even; a NaN stays one.
+template <class T>
+CC_HD void raw_round(const Job& job) {
+  raw_convert<uint32_t, uint16_t>(job, [](uint32_t bits) { return nearest(T(), bits); });
 }
 
 }  // namespace cuda

@@ -1,11 +1,19 @@
 """Tests that need a GPU; without one each says why it is skipped."""
 
 import sys
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from compcoll.devices import cuda
+
+with warnings.catch_warnings():  # errors in tests, and those of others at their import are none of ours
+    warnings.simplefilter("ignore")
+    cuda.available()
+    if find_spec("torch"):
+        import torch  # noqa: F401
 
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
 

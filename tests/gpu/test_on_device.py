@@ -9,8 +9,9 @@ from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch
-from compcoll.devices.cuda import Device, wrap
+from compcoll.devices.cuda import Device
 from compcoll.devices.memory import DeviceArray
+from compcoll.devices.wrapping import wrap
 from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.pool import Pool

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from common import same, walk
+from common import BF16, same, walk
 from executor import Device
 from mpi4py import MPI
 
@@ -105,8 +105,24 @@ def test_frames_are_added_without_decoding(comm, agree, device, dtype):
     assert agree(both(c, device, "Reduce_scatter_block", send, 3 * N))
     kind = f"{np.dtype(dtype).kind}{8 * np.dtype(dtype).itemsize}"
     if comm.size > 2:
-        assert agree(1 <= device.launches[f"szp_sum_write_{kind}"] < 3 * comm.size)
+        assert agree(1 <= device.launches[f"szp_sum_{kind}"] < 3 * comm.size)
     assert agree(both(c, device, "Allreduce", send, send.size))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "direct"])
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
+def test_sums_of_16_bit_floats_stay_on_the_device(comm, agree, device, monkeypatch, algorithm, dtype):
+    copied = StagedWork._copied
+
+    def alike(work, into, block):
+        assert isinstance(into, np.ndarray) or into.dtype == block.dtype
+        return copied(work, into, block)
+
+    monkeypatch.setattr(StagedWork, "_copied", alike)
+    send = walk(comm.rank, 3 * N * comm.size, dtype)
+    c = chunked(comm, "float", algorithm=algorithm)
+    assert agree(both(c, device, "Allreduce", send, send.size))
+    assert agree(both(c, device, "Reduce", send, send.size, MPI.SUM, 0))
 
 
 @pytest.mark.parametrize("values", ["bits", "large"])
@@ -124,7 +140,7 @@ def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, monkeypatc
     assert agree(both(c, device, "Allreduce", send, send.size))
     if comm.size > 1:
         assert comm.allreduce(len(decoded)) > 0
-        assert values == "bits" or comm.allreduce(device.launches["szp_sum_write_f32"]) > 0
+        assert values == "bits" or comm.allreduce(device.launches["szp_sum_f32"]) > 0
 
 
 def test_a_relative_bound_is_agreed_on(comm, agree, device):

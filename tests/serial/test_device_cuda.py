@@ -1,4 +1,4 @@
-"""devices/cuda.py and the tests that need a GPU, with a CuPy that works on the host in place of CuPy."""
+"""What is written for CuPy, and the tests for a GPU, with a CuPy that works on the host in place of CuPy."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,8 @@ from fake_cupy import installed
 
 import compcoll
 from compcoll import codec, dtypes
-from compcoll.devices.cuda import Device, wrap
+from compcoll.devices.cuda import Device
+from compcoll.devices.wrapping import wrap
 from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.pool import Pool
 
@@ -73,6 +74,10 @@ def test_what_is_not_contiguous_is_copied(cupy):
     assert wrap(cupy.asarray(array)[:, ::2]) is None
     frame = codec("lossless").encode(cupy.asarray(array)[:, ::2])
     assert np.array_equal(compcoll.decode(cupy.asnumpy(frame)), array[:, ::2])
+    with pytest.raises(ValueError, match="has to be C-contiguous"):
+        compcoll.decode(frame, cupy.asarray(array)[:, ::2])
+    with pytest.raises(ValueError, match="has to be C-contiguous"):
+        codec("lossless").encode(cupy.asarray(array), cupy.zeros(2000, np.uint8)[::2])
 
 
 def test_cupy_arrays_of_bfloat16(cupy):

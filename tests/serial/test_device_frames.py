@@ -10,6 +10,7 @@ from executor import Device, build
 import compcoll
 from compcoll import codec, dtypes, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.devices import batch, kernels
 
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
@@ -105,3 +106,35 @@ def test_the_device_of_the_tests_shows_a_missing_wait(device):
         queue.to_host(out, array.address)
         assert out.tolist() == [0, 0, 0, 0]
     assert out.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), dtypes.BFLOAT16], ids=str)
+def test_16_bit_floats_in_accumulators(device, dtype):
+    """Every one of them widened, and what lies between and beside them rounded."""
+    halves = np.arange(1 << 16, dtype=np.uint16).view(dtype)
+    wide = halves.astype("f4")
+    assert same(converted(device, halves, np.dtype("f4")), wide)
+    steps = [-0x1001, -0x1000, -0xFFF, -1, 0, 1, 0xFFF, 0x1000, 0x7FFF, 0x8000, 0x8001, 0xDEAD]
+    near = wide.view(np.uint32).astype(np.int64)[:, None] + steps
+    floats = (near.ravel() & 0xFFFFFFFF).astype(np.uint32).view("f4")
+    nan = np.isnan(floats)
+    found = converted(device, floats, dtype)
+    with np.errstate(over="ignore"):
+        assert same(found[~nan], floats[~nan].astype(dtype))
+    assert np.isnan(found[nan].astype("f4")).all()
+    assert same(np.signbit(found), np.signbit(floats))
+
+
+def converted(device, array, dtype):
+    """The same at an aligned address and behind one."""
+    found = []
+    for first in (0, 1):
+        source = device.array(array)[first:]
+        out = device.empty(array.size * dtype.itemsize).view(dtype)[first:]
+        with device.queue() as queue:
+            kernel = kernels.converter(array.dtype, dtype)
+            batch.convert(queue, kernel, out.size, source.address, out.address)
+        assert out.owner.untouched()
+        found.append(np.asarray(out))
+    assert same(found[0][1:], found[1])
+    return found[0]

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from executor import build
+from fake_cupy import installed
 
-from benchmarks import gpu_check
+from benchmarks import gpu_check, gpu_kernels
+from benchmarks.gpu_machine import Machine
 from compcoll.devices import cuda
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +37,7 @@ def test_everything_but_the_gpu(tmp_path, monkeypatch):
     assert parts["nvcomp"]
     for n in (2, 4):
         rows = parts[f"collectives, {n} ranks"]
-        assert len(rows) == 20, rows
+        assert len(rows) == 24, rows
         assert all(row["bits of the CPU"] and row["accelerated"] for row in rows), rows
     assert len(gpu_check.problems(parts)) == 2
 
@@ -44,6 +46,29 @@ def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(cuda, "available", lambda: False)
     assert gpu_check.main([]) == 2
     assert "needs an NVIDIA GPU and CuPy" in capsys.readouterr().out
+
+
+@needs_executor
+def test_kernels_are_timed_through_cupy(monkeypatch):
+    monkeypatch.setattr(Machine, "kernel_nbytes", 16 << 10)
+    with installed(build()) as cupy:
+        machine = Machine(3)
+        assert cupy.cuda.Device().id == machine.device.index == 1
+        assert machine.about()["gpu"] == "fake"
+        rows = gpu_kernels.kernel_speeds(machine, 60)
+        cupy.cuda.Device(0).use()
+    assert len(rows) == 1 + len(gpu_kernels.SPECS) * len(gpu_kernels.DTYPES)
+    assert [row for row in rows if "error" in row] == []
+
+
+def test_tests_that_are_all_skipped_have_not_passed(monkeypatch):
+    for output, passed in (("12 skipped in 1.2s", False), ("2 skipped, 10 passed in 1.2s", True)):
+        monkeypatch.setattr(gpu_check, "_run", lambda *args, output=output: (0, f"...\n{output}\n"))
+        assert gpu_check.run_tests(5)["passed"] == passed
+
+
+def test_a_program_that_is_not_there_is_no_crash():
+    assert gpu_check._run(["no-such-program"], 5)[0] == 127
 
 
 def test_help_and_options():

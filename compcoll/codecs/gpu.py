@@ -18,6 +18,7 @@ from compcoll.codecs.lossless import Lossless
 from compcoll.devices import batch, kernels
 from compcoll.devices.batch import Block
 from compcoll.devices.memory import DeviceArray
+from compcoll.devices.wrapping import on_device
 from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect
 
@@ -26,7 +27,7 @@ __all__ = ["decode", "encode", "takes"]
 
 def takes(*things: Any) -> bool:
     """Whether any of these is an array on a device that can be reached."""
-    return any(arrays.is_cuda(x) and arrays.on_device(_contiguous(x)) is not None for x in things)
+    return any(arrays.is_cuda(x) and on_device(_contiguous(x)) is not None for x in things)
 
 
 def encode(
@@ -34,13 +35,13 @@ def encode(
 ) -> Any:
     """A frame beside the array, of the same library's kind; see `Codec.encode`."""
     array = _contiguous(array)
-    memory = arrays.on_device(array)
+    memory = _memory(array)
     shape = tuple(getattr(array, "shape", (memory.size,)))
     if len(shape) > 3:
         raise ValueError(f"an array of {len(shape)} dimensions: at most 3 are supported; reshape it")
     dtypes.code_of(memory.dtype)
     need = HEADER_NBYTES + memory.nbytes + base.SLACK
-    target = memory.device.empty(need) if out is None else arrays.on_device(out).view(np.uint8)
+    target = memory.device.empty(need) if out is None else _memory(out).view(np.uint8)
     if target.size < need:
         raise ValueError(f"out has {target.size} bytes, and encoding needs {need}")
     block = Block(memory.address, memory.dtype, shape)
@@ -83,9 +84,9 @@ def _encode(
 
 
 def _choose(queue: Any, codec: Lossless, memory: DeviceArray, block: Block) -> tuple[base.Codec, ...]:
-    nbytes = sample.places(block.nbytes, block.dtype).nbytes
-    taken, host = queue.scratch(nbytes), memory.device.host(nbytes)
-    batch.sample(queue, [block], [taken])
+    places = sample.places(block.nbytes, block.dtype)
+    taken, host = queue.scratch(places.nbytes), memory.device.host(places.nbytes)
+    batch.gather(queue, [block], [places], [taken])
     queue.to_host(host, taken)
     queue.wait()
     return codec.chosen_from(host, block.dtype, block.shape)
@@ -94,16 +95,16 @@ def _choose(queue: Any, codec: Lossless, memory: DeviceArray, block: Block) -> t
 def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
     """See `compcoll.decode` and `decode_add`; frame, ``out``, or both are on a device."""
     if out is not None and not arrays.is_cuda(out):
-        host = np.asarray(arrays.on_device(frame))
+        host = np.asarray(_memory(frame))
         return decoding.decode_add(host, out) if adding else decoding.decode(host, out)
-    device = arrays.on_device(out if out is not None else frame).device
+    device = _memory(out if out is not None else frame).device
     with device.queue() as queue:
         info, payload = _header(queue, frame)
         dtype = decoding.accumulator_dtype(info.dtype) if adding else info.dtype
         if out is None:
             target = device.empty(info.nbytes).view(info.dtype)
         else:
-            target = arrays.on_device(out)
+            target = _memory(out)
             _check_out(target, info, dtype)
         if (
             kernels.fits(info.codec, info.dtype, len(info.shape), adding)
@@ -115,7 +116,7 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
             if problem := batch.problem(info, made.results[0]):
                 raise FrameError(problem)
         else:
-            whole = frame if not arrays.is_cuda(frame) else np.asarray(arrays.on_device(frame))
+            whole = frame if not arrays.is_cuda(frame) else np.asarray(_memory(frame))
             values = np.asarray(target)
             (decoding.decode_add if adding else decoding.decode)(whole, values)
             queue.to_device(target.address, values)
@@ -129,7 +130,7 @@ def _header(queue: Any, frame: Any) -> tuple[FrameInfo, int]:
         address = queue.scratch(info.payload_nbytes)
         queue.to_device(address, as_bytes(frame)[info.payload_offset : info.frame_nbytes])
         return info, address
-    memory = arrays.on_device(frame).view(np.uint8)
+    memory = _memory(frame).view(np.uint8)
     info = inspect(np.asarray(memory[:HEADER_NBYTES]), memory.size)
     address = memory.address + info.payload_offset
     if address % 16 == 0:
@@ -139,9 +140,14 @@ def _header(queue: Any, frame: Any) -> tuple[FrameInfo, int]:
     return info, aligned
 
 
-def _check_out(out: DeviceArray | None, info: FrameInfo, dtype: np.dtype) -> None:
-    if out is None:
-        raise ValueError("out has to be C-contiguous")
+def _memory(array: Any) -> DeviceArray:
+    memory = on_device(array)
+    if memory is None:
+        raise ValueError(f"{type(array).__name__} on a GPU has to be C-contiguous")
+    return memory
+
+
+def _check_out(out: DeviceArray, info: FrameInfo, dtype: np.dtype) -> None:
     if out.dtype != dtype:
         raise TypeError(f"out has dtype {out.dtype}, and the frame needs {dtype}")
     if out.size != info.size:
@@ -149,7 +155,7 @@ def _check_out(out: DeviceArray | None, info: FrameInfo, dtype: np.dtype) -> Non
 
 
 def _contiguous(array: Any) -> Any:
-    if isinstance(array, DeviceArray) or arrays.on_device(array) is not None:
+    if isinstance(array, DeviceArray) or on_device(array) is not None:
         return array
     if arrays.is_torch(array):
         return array.contiguous()

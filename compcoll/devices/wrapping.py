@@ -1,0 +1,55 @@
+"""GPU arrays of other libraries as `DeviceArray`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from compcoll import arrays, dtypes
+from compcoll.devices import cuda
+from compcoll.devices.memory import DeviceArray
+
+__all__ = ["on_device", "wrap"]
+
+
+def on_device(array: Any) -> DeviceArray | None:
+    """A GPU array's memory; None where it has gaps, or nothing here can reach it."""
+    if isinstance(array, DeviceArray):
+        return array
+    return wrap(array) if cuda.available() else None
+
+
+def wrap(array: Any) -> DeviceArray | None:
+    """A GPU array's memory, in the order of memory; None where it is not contiguous or of an unknown type."""
+    if arrays.is_torch(array):
+        if not array.is_contiguous():
+            return None
+        name = str(array.dtype).removeprefix("torch.")
+        dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
+        address, size, index = array.data_ptr(), array.numel(), array.device.index
+    else:
+        about = array.__cuda_array_interface__
+        size = int(np.prod(about["shape"], dtype=np.int64))
+        dtype, address = getattr(array, "dtype", None), about["data"][0]
+        if not isinstance(dtype, np.dtype):  # the interface has no name for bfloat16
+            dtype = np.dtype(about["typestr"])
+        if not _contiguous(about, dtype):
+            return None
+        import cupy
+
+        index = cupy.cuda.runtime.pointerGetAttributes(address).device if size else 0
+    if dtype is None:
+        return None
+    return DeviceArray(cuda.Device.of(index), address, dtype, size, array)
+
+
+def _contiguous(about: dict, dtype: np.dtype) -> bool:
+    strides, expected = about.get("strides"), dtype.itemsize
+    if strides is None:
+        return True
+    for n, stride in zip(reversed(about["shape"]), reversed(strides), strict=True):
+        if n != 1 and stride != expected:
+            return False
+        expected *= n
+    return True
