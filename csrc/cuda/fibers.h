@@ -20,7 +20,7 @@ namespace executor {
 struct Dim { unsigned x, y; };
 inline Dim thread_index, block_index, grid_size;
 
-constexpr int max_threads = 1024, max_resident = 6, stack_nbytes = 64 << 10;
+constexpr int max_threads = 512, max_resident = 6, stack_nbytes = 64 << 10;
 constexpr int patience = 200;  // rounds that blocks get to stop waiting for each other
 
 struct Fiber {
@@ -47,7 +47,7 @@ struct Block {
   uint64_t slots[max_threads];
   Barrier barrier, warps[max_threads / 32];
   std::vector<Shared> shared;
-  unsigned number = 0;
+  unsigned number = 0, asleep = 0;  // a bit for each warp
   bool running = false, waiting;
 };
 
@@ -141,16 +141,18 @@ __attribute__((noinline)) inline void resume() {
   _longjmp(fiber.state, 1);
 }
 
-// Every thread once, but for the warps that chance leaves out. Returns how many are not done.
+// Every thread once, but for the warps that chance leaves out, for so long that others get far ahead. Returns
+// how many are not done.
 inline int round() {
   const int warps = (n_threads + 31) / 32, first = int(random(unsigned(warps)));
   const bool backwards = random(2);
+  if (state && !random(24)) block->asleep = random(1u << warps) & random(1u << warps);
   int left = 0;
   moved = false;
   block_index = block->index;
   for (int i = 0; i < warps; i++) {
     const int w = ((backwards ? warps - i : i) + first) % warps, end = w < warps - 1 ? 32 * w + 32 : n_threads;
-    const bool skipped = random(4) == 3, last_first = random(2);
+    const bool skipped = block->asleep >> w & 1, last_first = random(2);
     moved = moved || skipped;
     for (int lane = 0; lane < end - 32 * w; lane++) {
       current = last_first ? end - 1 - lane : 32 * w + lane;
@@ -167,7 +169,7 @@ inline int round() {
 inline void admit(Block& b, Dim index) {
   b.index = index;
   b.number = ++started;
-  b.running = true, b.waiting = false;
+  b.running = true, b.waiting = false, b.asleep = 0;
   b.barrier = Barrier();
   for (auto& w : b.warps) w = Barrier();
   for (int i = 0; i < n_threads; i++) b.fibers[i].started = b.fibers[i].done = false;

@@ -66,6 +66,17 @@ def test_frames_of_sums_are_those_of_the_cpu(device, bound, dtype):
         check(device, pairs)
 
 
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_sums_of_several_tiles_in_any_order(seed):
+    pairs = []
+    for n in (9000, 20001):
+        a, b = values(np.dtype("f4"), n, n), values(np.dtype("f4"), n, n + 1)
+        a[5000:5040] = np.nan
+        pairs.append([codec("szp:abs=1e-2").encode(x) for x in (a, b)])
+    assert {inspect(frame).codec for pair in pairs for frame in pair} == {"szp"}
+    check(Executor(LIBRARY, max_grid=12, seed=seed), pairs)
+
+
 def test_a_damaged_term_is_noticed(device):
     frames = [codec("szp:abs=1e-3").encode(values(np.dtype("f4"), 300, seed)) for seed in range(4)]
     pairs = [frames[:2], frames[2:]]
