@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.gpu_machine import FAKE, Machine, open_machine  # noqa: E402
 
 BUDGET = 510.0
-TOOLS = ("memcheck", "racecheck", "initcheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 class Budget:

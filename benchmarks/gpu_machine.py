@@ -63,6 +63,14 @@ class Machine:
             queue.to_device(result.address, values.reshape(-1).view(np.uint8))
         return result.view(values.dtype)
 
+    def buffer(self, values: np.ndarray) -> Any:
+        """The same as a user has it."""
+        return self.cupy.asarray(values)
+
+    def without_pool(self) -> None:
+        """Allocate every array by itself, so that the sanitizer sees where it ends."""
+        self.cupy.cuda.set_allocator(None)
+
     def seconds(self, queue: Any, call: Callable[[], Any]) -> float:
         """Time of a call on a queue: several in a row, so that the GPU never waits for the host."""
         call()
@@ -93,6 +101,12 @@ class FakeMachine(Machine):
         if library is None:
             raise RuntimeError("the tests' device needs g++ on x86-64")
         self.device = Device(library, rank)
+
+    def buffer(self, values: np.ndarray) -> DeviceArray:
+        return self.array(values)
+
+    def without_pool(self) -> None:
+        pass
 
     def about(self) -> dict[str, Any]:
         return {"gpu": "none, the tests' device", "gpus": 0, "memory": 0}
