@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .osu import CONTROL
 
-__all__ = ["auto", "model", "speedups"]
+__all__ = ["auto", "model", "scaling", "speedups"]
 
 
 def speedups(runs: list[dict], path: Path) -> None:
@@ -91,6 +91,32 @@ def model(runs: list[dict], path: Path) -> None:
     axes.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="predicted, ms")
     axes.grid(alpha=0.3)
     axes.legend()
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def scaling(runs: list[dict], path: Path) -> None:
+    """Predicted speed-up over the number of ranks, a panel for each network."""
+    plt = _pyplot()
+    run = runs[0]
+    networks, ops = (list(dict.fromkeys(row[key] for row in run["rows"])) for key in ("network", "op"))
+    figure, panels = plt.subplots(
+        1, len(networks), figsize=(3.3 * len(networks), 4.0), sharey=True, squeeze=False, layout="constrained"
+    )
+    for panel, network in zip(panels[0], networks, strict=True):
+        for op, mark in zip(ops, "osv^D", strict=True):
+            rows = [row for row in run["rows"] if (row["network"], row["op"]) == (network, op)]
+            panel.plot(
+                [r["ranks"] for r in rows], [r["speedup"] for r in rows], marker=mark, markersize=4, label=op
+            )
+        panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
+        panel.set(title=network, xlabel="ranks")
+        panel.set_xscale("log", base=2)
+        panel.set_xticks([2, 16, 128, 1024, 4096], ["2", "16", "128", "1024", "4096"], rotation=45)
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0][0].set(ylabel="predicted speed-up over plain MPI", ylim=(0, None))
+    figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ops))
     figure.savefig(path, dpi=130)
     plt.close(figure)
 

@@ -9,11 +9,7 @@ template <class To, class From>
 CC_HD To bit_cast(From from) {
   static_assert(sizeof(To) == sizeof(From), "types of one size");
   To to;
-#if defined(__CUDACC__)
-  memcpy(&to, &from, sizeof to);  // NVRTC knows no __builtin_memcpy
-#else
   __builtin_memcpy(&to, &from, sizeof to);
-#endif
   return to;
 }
 

@@ -89,15 +89,15 @@ struct Complete {
   CC_HD void pass(L used, L left, L) { planes = count_up_to(planes, used, left); }
 };
 
-// Appends planes to words that hold the header, until maxbits are reached or passed; what is above has to
+// Appends planes to words that hold `header` bits, until maxbits are reached or passed; what is above has to
 // be masked off. n: 0, or 4 for zero blocks, which then hold up nobody. `complete` is told of each plane.
 template <int NW, class L, class Planes>
-CC_HD void encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables, L* words,
+CC_HD void encode_quads(const L* planes, L n, int header, int maxbits, const QuadTables& tables, L* words,
                         Planes& complete) {
   using W = typename lanes<L>::word;
   constexpr int bits = 8 * sizeof(W);
   const L end = L{} + W(maxbits);
-  L pos = L{} + W(Format<W>::header);
+  L pos = L{} + W(header);
   for (int shift = bits - 4; shift >= 0; shift -= 4) {
     L local = {}, used = {}, left = end - pos;
     if (any_less(n, L{} + W(3))) {
@@ -129,7 +129,7 @@ template <int NW, class L>
 CC_HD L encode_quads(const L* planes, L n, int maxbits, const QuadTables& tables, L* words) {
   using W = typename lanes<L>::word;
   Complete<L> complete(n, maxbits);
-  encode_quads<NW>(planes, n, maxbits, tables, words, complete);
+  encode_quads<NW>(planes, n, Format<W>::header, maxbits, tables, words, complete);
   return W(8 * sizeof(W)) - complete.planes;
 }
 

@@ -124,7 +124,9 @@ class Batch:
     def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
         """Start a kernel on all of the batch's jobs of one kind."""
         grid = kernel.grid(int(jobs[size].max()), max(self.device.max_grid // self.n, 1))
-        self.device.launch(kernel, (grid, self.n), self.memory.address + self._starts[part])
+        for i in range(0, self.n, kernels.MAX_JOBS):
+            address = self.memory.address + self._starts[part] + i * JOB.itemsize
+            self.device.launch(kernel, (grid, min(self.n - i, kernels.MAX_JOBS)), address)
 
     def finish(self) -> None:
         """Start to fetch the results."""

@@ -17,6 +17,7 @@ __all__ = [
     "CTA",
     "HEADER",
     "JOB",
+    "MAX_JOBS",
     "RESULT",
     "SOURCES",
     "Kernel",
@@ -41,6 +42,8 @@ RESULT = np.dtype([
     ("nbytes", "<i8"), ("bound", "<f8"), ("bad", "<u4"), ("checksum", "<u4"), ("extent", "<u8", 3),
     ("params", "<u8", 2),
 ])  # fmt: skip
+#: Jobs of one launch: what a grid may have along y.
+MAX_JOBS = 65535
 #: A header's place in a batch, 80 bytes and a gap.
 HEADER = np.dtype("V96")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf, log2
+from math import inf
 from time import perf_counter
 
 import numpy as np
@@ -17,7 +17,7 @@ from compcoll import dtypes
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.frame import HEADER_NBYTES
-from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.predict import PIPELINED, Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.policy import ALGORITHMS
 
@@ -98,8 +98,8 @@ def advise(
 
     options = tuple(Option(name, chunk, seconds(name, chunk)) for name in names for chunk in sizes)
     every = _algorithms(call, False)
-    slow = "tree" if every[-1] == "tree" else every[0]
-    usual = _drawn_out(call, lambda c: plain_seconds(c, machine, every), slow, call.nbytes)
+    pieces = PIPELINED if call.op == "Bcast" and call.size > MOST_RANKS else max(call.nbytes, 1)
+    usual = _drawn_out(call, lambda c: plain_seconds(c, machine, every), every[-1], pieces)
     plain = Option("mpi", call.nbytes, usual)
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
 
@@ -121,23 +121,25 @@ MOST_IN_PIPELINE = 64
 
 
 def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chunk_nbytes: int) -> float:
-    chunks = call.nbytes / chunk_nbytes
-    most = MOST_IN_PIPELINE if algorithm in ("chain", "tree") else MOST_CHUNKS
-    if chunks > most:
-        small, large = (
-            _at_size(replace(call, nbytes=n * chunk_nbytes), seconds, algorithm) for n in (most // 2, most)
-        )
-        return large + (large - small) * (chunks - most) / (most // 2)
-    return _at_size(call, seconds, algorithm)
-
-
-def _at_size(call: Call, seconds: Callable[[Call], float], algorithm: str) -> float:
     most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
+    few = replace(call, size=min(call.size, most))
+    if algorithm in ("chain", "tree"):  # the last chunk comes as long after the first wherever it goes
+        one = replace(call, nbytes=min(call.nbytes, chunk_nbytes))
+        farther = seconds(one) - seconds(replace(one, size=few.size)) if call.size > most else 0.0
+        return farther + _for_chunks(few, seconds, chunk_nbytes, MOST_IN_PIPELINE)
+    large = _for_chunks(few, seconds, chunk_nbytes, MOST_CHUNKS)
     if call.size <= most:
+        return large
+    small = _for_chunks(replace(call, size=most // 2), seconds, chunk_nbytes, MOST_CHUNKS)
+    return large + (large - small) * 2 * (call.size - most) / most
+
+
+def _for_chunks(call: Call, seconds: Callable[[Call], float], chunk_nbytes: int, most: int) -> float:
+    chunks = call.nbytes / chunk_nbytes
+    if chunks <= most:
         return seconds(call)
-    small, large = (seconds(replace(call, size=n)) for n in (most // 2, most))
-    rounds = log2(call.size / most) if algorithm == "tree" else 2 * (call.size - most) / most
-    return large + (large - small) * rounds
+    small, large = (seconds(replace(call, nbytes=n * chunk_nbytes)) for n in (most // 2, most))
+    return large + (large - small) * (chunks - most) / (most // 2)
 
 
 def size_class(nbytes: int) -> int:

@@ -15,7 +15,7 @@ from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.runtime.links import Profile
 from compcoll.runtime.simulated import SizeBlock, World
 
-__all__ = ["Call", "plain_seconds", "predict"]
+__all__ = ["PIPELINED", "Call", "plain_seconds", "predict"]
 
 #: Algorithms in which all ranks send to other nodes at the same time.
 _CROWDED = {"pairwise", "direct", "recursive_doubling"}
@@ -83,14 +83,16 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
     book = _by_the_book(call, machine)
     if machine.library in _MPICH:
         return book
-    whole, pipelined = max(call.nbytes, 1), 128 << 10
+    whole = max(call.nbytes, 1)
     times = [book]
     for algorithm in algorithms:
-        chunk = pipelined if algorithm in ("chain", "tree") else whole
+        chunk = PIPELINED if algorithm in ("chain", "tree") else whole
         times.append(_simulate(call, machine, _RAW, machine.message / 2, algorithm, chunk))
     return min(times)
 
 
+#: Chunks of pipelined algorithms without a codec, in bytes.
+PIPELINED = 128 << 10
 #: What a connection's socket buffers hold at least, once it is under way (Linux, tcp_wmem and tcp_rmem).
 _SOCKET_NBYTES = 1 << 20
 #: Libraries with the collectives of MPICH.

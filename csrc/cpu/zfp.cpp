@@ -2,6 +2,7 @@
 #include "table.h"
 #include "zfp_blocks.h"
 #include "zfp_line.h"
+#include "zfp_short_line.h"
 #include "zfp_tiny_line.h"
 
 namespace compcoll {
@@ -58,6 +59,9 @@ int64_t encode_array(const Grid& grid, int maxbits, const void* src, void* dst, 
     // What stands in the source has to be encoded another way if it cannot be here.
     int64_t status = Keep && s == v ? representable<E>(grid, s) : 0;
     if (status) return status;
+    if constexpr (sizeof(typename E::Word) == 8 && !Keep)
+      if (maxbits > Format<uint64_t>::header && maxbits <= short_line)
+        return encode_short_line<E>(grid, maxbits, s, d, bound);
     return with_words<typename E::Word>(maxbits, [&](auto words) {
       return encode_line<E, decltype(words)::value, Keep>(grid, maxbits, s, d, v, bound);
     });

@@ -5,12 +5,11 @@
 #include "zfp_coefficients.h"
 #include "zfp_cubes.h"
 #include "zfp_extent.h"
-#include "zfp_narrow_windows.h"
+#include "zfp_short_words.h"
 #include "zfp_square_planes.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
 #include "zfp_transform.h"
-#include "zfp_windows.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -63,8 +62,8 @@ struct BlockCoder {
   }
 
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
-  int decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es,
-              L* moved) const {
+  Found decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es,
+               L* moved) const {
     L *planes = out[0], e = {};
     for (int i = 0; i < B::size; i++) planes[i] = L{};
     uint64_t words[lanes<L>::n][block_words];
@@ -92,7 +91,7 @@ struct BlockCoder {
       }
     }
     *es = e, *moved = L{};
-    return F::bits;
+    return {F::bits, B::size};
   }
 };
 
@@ -115,15 +114,15 @@ struct SquareCoder {
     return lowest;
   }
 
-  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
-              L* zeros) const {
+  Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
+               L* zeros) const {
     L block[16];
     for (int i = 0; i < 16; i++) planes[0][i] = L{};
     get_lanes(payload, nbytes, pos, block, words(), count, maxbits);
     *e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
     decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes[0]);
     *zeros = L{};
-    return F::bits;
+    return {F::bits, 16};
   }
 };
 
@@ -185,20 +184,22 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
   return judge<E, D>(extent, bound);
 }
 
-// From planes to values in memory. top: of the planes that hold anything. zeros: by how many planes each
-// block was moved up.
+// From planes to values in memory. zeros: by how many planes each block was moved up.
 template <int D, class T, class L>
-inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, int top, L e, L zeros,
+inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, Found found, L e, L zeros,
                           uint8_t* dst) {
   const bool whole = tiles.whole(at, count);
   L values[1 << 2 * D], scale = dequantise_scale(e);
-  if constexpr (D == 3) to_coefficients(x, top);
-  else to_planes<D>(x);
-  inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
-    for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
-    if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);
-    else
-      for (int i = 0; i < 16; i++) values[16 * slab + i] = v[i];
+  with_sequency<D>(found.coefficients, [&](auto sequency) {
+    constexpr int S = decltype(sequency)::value;
+    if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
+    else to_planes<D>(x);
+    inverse_blocks<D, S>(x, zeros, [&](int slab, L* v) {
+      for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
+      if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);
+      else
+        for (int i = 0; i < 16; i++) values[16 * slab + i] = v[i];
+    });
   });
   if (!whole) tiles.store_partial(at, count, values, dst);
 }
@@ -212,15 +213,28 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
   Cursor at;
   uint64_t pos = 0;
   C coder{maxbits};
+#if defined(__AVX512BW__)
+  ShortWords<D> short_words(maxbits);
+#endif
   for (uint64_t left = grid.count(); left;) {
+#if defined(__AVX512BW__)
+    if constexpr (sizeof(typename T::W) == 8) {
+      int some = left < short_words.blocks ? left : short_words.blocks;
+      if (short_words.decode(tiles, at, payload, nbytes, pos, some, dst)) {
+        pos += uint64_t(some) * maxbits;
+        left -= some;
+        continue;
+      }
+    }
+#endif
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
-    const int top = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
+    const Found found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {
       int some = count < T::N ? count : T::N;
-      finish_blocks<D>(tiles, at, some, planes[g], top, e[g], zeros[g], dst);
+      finish_blocks<D>(tiles, at, some, planes[g], found, e[g], zeros[g], dst);
       at.advance(grid, some);
     }
   }

@@ -124,7 +124,7 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
       transform_forward<1>(a);
       for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
       to_planes<1>(a);
-      encode_quads<NW>(a, n, maxbits, quad_tables, words, complete);
+      encode_quads<NW>(a, n, Format<W>::header, maxbits, quad_tables, words, complete);
     }
     extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
     put_line<NW>(out, words, count, maxbits);
@@ -162,47 +162,6 @@ void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t
     from_coefficients(a, e);
     tiles.store(at, count, a, dst);
     at.advance(grid, count);
-    left -= count;
-  }
-}
-
-// Blocks of float64 that have at most this many bits have their planes in 32, and are decoded in lanes of
-// 32 bits, twice as many at a time.
-constexpr int short_line = 32 + Format<uint64_t>::header;
-
-template <class E, int NW, bool Accumulate>
-void decode_short_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
-  using T = Tiles<E, 1, Accumulate>;
-  using L = typename T::L;
-  constexpr int N = T::N, header = Format<uint64_t>::header;
-  using Half = vec<uint32_t, N>;
-  using Narrow = vec<uint32_t, 2 * N>;
-  T tiles{grid};
-  const LineReader<NW, Narrow> reader(maxbits);
-  Cursor at;
-  uint64_t pos = 0;
-  for (uint64_t left = grid.count(); left; pos += uint64_t(2 * N) * maxbits) {
-    int count = left < 2 * N ? left : 2 * N;
-    Narrow u[4] = {}, words[NW];
-    reader.get(payload, nbytes, pos, words, count);
-    Narrow head = words[0] & ((1u << header) - 1), body = words[0] >> header;
-    if constexpr (NW == 2) body |= words[1] << (32 - header);
-    Narrow zeros = decode_coefficients<1>(&body, 0, maxbits - header, u);
-    Narrow some = body != 0 ? -(head & 1) : Narrow{};
-    for (int i = 0; i < 4; i++) u[i] &= some;
-    for (int first = 0; first < count; first += N) {
-      auto widen = [first](const Narrow& v) {
-        Half half;
-        __builtin_memcpy(&half, reinterpret_cast<const uint32_t*>(&v) + first, sizeof half);
-        return convert<L>(half);
-      };
-      L a[4], shift = widen(zeros);
-      for (int i = 0; i < 4; i++) a[i] = widen(u[i]) << 32 >> shift;
-      from_coefficients(a, widen(head >> 1));
-      int n = count - first < N ? count - first : N;
-      tiles.store(at, n, a, dst);
-      at.advance(grid, n);
-    }
     left -= count;
   }
 }

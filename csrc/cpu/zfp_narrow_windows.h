@@ -2,6 +2,7 @@
 // there is one block in each 32-bit lane. Tests are taken out one by one: few planes have many.
 #pragma once
 #include "zfp_stream.h"
+#include "zfp_transform.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {
@@ -61,9 +62,8 @@ struct NarrowWindows {
   }
 
   // Reads what precedes the planes; returns e, and in `zeros` the planes before the first that has a 1.
-  template <class W>
+  template <class F>
   __m512i start(__m512i& zeros) {
-    using F = Format<W>;
     const __m512i word = _mm512_set1_epi32(32);
     __m512i head = see(pos);
     __mmask16 some = _mm512_test_epi32_mask(head, _mm512_set1_epi32(1));
@@ -79,7 +79,7 @@ struct NarrowWindows {
     return _mm512_maskz_and_epi32(some, _mm512_srli_epi32(head, 1), _mm512_set1_epi32(2 * F::bias + 1));
   }
 
-  bool more() const { return _mm512_cmplt_epi32_mask(pos, end); }
+  __mmask16 live() const { return _mm512_cmplt_epi32_mask(pos, end); }
 
   // The next plane of each block, all zeros behind the last one.
   __m512i step() {
@@ -137,27 +137,28 @@ struct NarrowWindows {
   }
 };
 
-// Decodes 32 blocks side by side: the chain of dependences of one vector would leave the core idle.
-template <class L>
+// Decodes 32 blocks side by side: the chain of dependences of one vector would leave the core idle. F: the
+// format of the stream. Its planes may be wider than those of L, which then have to be enough.
+template <class L, class F = Format<typename lanes<L>::word>>
 struct NarrowWindowCoder {
   using W = typename lanes<L>::word;
-  using F = Format<W>;
-  static constexpr int blocks = 32, groups = blocks / lanes<L>::n;
+  static constexpr int blocks = 32, groups = blocks / lanes<L>::n, bits = 8 * sizeof(W);
+  // As in WindowCoder.
+  static constexpr int most_planes = bits == F::bits ? bits : bits - 4;
   int maxbits;
 
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
-  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
-              L* zeros) const {
-    uint8_t copy[blocks * 16 * sizeof(W) + 32];
+  Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
+               L* zeros) const {
+    uint8_t copy[blocks * 16 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    if (maxbits <= 64) decode<true>(payload, begin % 8, count, planes, e, zeros);
-    else decode<false>(payload, begin % 8, count, planes, e, zeros);
-    return F::bits;
+    if (maxbits <= 64) return decode<true>(payload, begin % 8, count, planes, e, zeros);
+    return decode<false>(payload, begin % 8, count, planes, e, zeros);
   }
 
  private:
   template <bool Held>
-  void decode(const uint8_t* payload, int first, int count, L planes[][16], L* e, L* zeros) const {
+  Found decode(const uint8_t* payload, int first, int count, L planes[][16], L* e, L* zeros) const {
     auto windows = [&](int i) {
       const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
       __m512i block = _mm512_add_epi32(lane, _mm512_set1_epi32(16 * i)), stop = _mm512_set1_epi32(count);
@@ -166,8 +167,10 @@ struct NarrowWindowCoder {
                                  bit(_mm512_min_epi32(next, stop), first));
     };
     NarrowWindows<Held> both[2] = {windows(0), windows(1)};
+    __m512i most = _mm512_setzero_si512();
     for (int i = 0; i < 2; i++) {
-      __m512i skipped, exponents = both[i].template start<W>(skipped);
+      __m512i skipped, exponents = both[i].template start<F>(skipped);
+      most = _mm512_mask_max_epi32(most, both[i].live(), most, skipped);
       for (int g = 0; g < groups / 2; g++) {
         e[groups / 2 * i + g] = widen(exponents, g);
         zeros[groups / 2 * i + g] = widen(skipped, g);
@@ -175,12 +178,20 @@ struct NarrowWindowCoder {
     }
     for (int g = 0; g < groups; g++)
       for (int i = 0; i < 16; i++) planes[g][i] = L{};
-    for (int k = F::bits - 1; k >= 0 && (both[0].more() || both[1].more()); k--)
+    const int rest = bits - most_planes + (bits == F::bits ? 0 : _mm512_reduce_max_epi32(most));
+    __m512i seen = _mm512_setzero_si512();
+    auto more = [&] { return (both[0].live() | both[1].live()) != 0; };
+    for (int k = bits; k > rest && more();) {
+      k--;
       for (int i = 0; i < 2; i++) {
         __m512i plane = both[i].step();
+        seen = _mm512_or_si512(seen, plane);
         for (int g = 0; g < groups / 2; g++)
           planes[groups / 2 * i + g][k % 16] |= widen(plane, g) << (L{} + W(k / 16 * 16));
       }
+    }
+    if (bits != F::bits && more()) return {-1, 0};
+    return {bits, 32 - int(_lzcnt_u32(_mm512_reduce_or_epi32(seen)))};
   }
 
   __m512i bit(__m512i block, int first) const {

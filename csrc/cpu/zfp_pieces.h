@@ -63,20 +63,24 @@ class Pieces {
     for (int i = 0; i < 4; i++) v[i] = __builtin_shuffle(v[i], convert<Int>(load_source(i)));
   }
 
-  // add: to what is there.
+  // All rows of the blocks, 4 vectors each. Add: to what is there.
   template <bool Add, class V>
-  void store(uint8_t* dst, int r, const V* v) const {
+  void store(uint8_t* dst, const V* v) const {
+    constexpr uint64_t size = sizeof(v[0][0]);
     for (int i = 0, p = 0; i < 4; i++)
       for (; p < end_[i]; p++) {
         const Row& row = rows_[pieces_[p].row];
-        if (r % 4 >= row.ny || r / 4 >= row.nz) continue;
-        uint64_t to = address(dst, p, r, i, sizeof(v[0][0]));
-        V sum = v[i];
-        if constexpr (Add) {
-          using Real = typename Lane<V>::Real;
-          sum = V(Real(masked_load(V{}, pieces_[p].mask, to)) + Real(sum));
-        }
-        masked_store(to, pieces_[p].mask, sum);
+        const uint32_t mask = pieces_[p].mask;
+        for (int z = 0; z < row.nz; z++)
+          for (int y = 0; y < row.ny; y++) {
+            uint64_t to = reinterpret_cast<uint64_t>(dst) + size * (row.y[y] + row.z[z] + i * N);
+            V sum = v[16 * z + 4 * y + i];
+            if constexpr (Add) {
+              using Real = typename Lane<V>::Real;
+              sum = V(Real(masked_load(V{}, mask, to)) + Real(sum));
+            }
+            masked_store(to, mask, sum);
+          }
       }
   }
 

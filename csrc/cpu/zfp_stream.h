@@ -61,14 +61,18 @@ inline const uint8_t* with_room(const uint8_t* payload, uint64_t nbytes, uint64_
 template <class L>
 inline void put_lanes(StreamWriter& out, const L* words, int n, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
-  if constexpr (bits == 32)
-    if (n == 1 && count == N) {  // two at a time
-      auto pairs = bits_as<vec<uint64_t, N / 2>>(words[0]);
-      const uint64_t mask = low_bits(~uint64_t(0), maxbits);
-      pairs = (pairs & mask) | (pairs >> 32 & mask) << maxbits;
-      for (int i = 0; i < N / 2; i++) out.put(pairs[i], 2 * maxbits);
-      return;
+  if (n == 1 && count == N && maxbits <= 32) {  // two at a time
+    const uint64_t mask = low_bits(~uint64_t(0), maxbits);
+    auto v = bits_as<vec<uint64_t, N * bits / 64>>(words[0]);
+    if constexpr (bits == 32) {
+      v = (v & mask) | (v >> 32 & mask) << maxbits;
+      for (int i = 0; i < N / 2; i++) out.put(v[i], 2 * maxbits);
+    } else {
+      v &= mask;
+      for (int i = 0; i < N; i += 2) out.put(v[i] | v[i + 1] << maxbits, 2 * maxbits);
     }
+    return;
+  }
   for (int lane = 0; lane < count; lane++)
     for (int j = 0, left = maxbits; left > 0; left -= 64) {
       uint64_t v = words[j++][lane];

@@ -180,17 +180,17 @@ struct Tiles {
   void store_partial(Cursor at, int count, L* a, uint8_t* dst) const {
 #if defined(__AVX512BW__)
     if (grid.blocks[0] > 1) {
-      Pieces<N> pieces(grid, at, count);
-      for (int r = 0; r < rows; r++, a += 4) {
-        interleave(a);
-        if constexpr (Accumulate) {
-          for (int i = 0; i < 4; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
-          pieces.template store<true>(dst, r, a);
-        } else {
-          Packed packed[4];
-          for (int i = 0; i < 4; i++) packed[i] = E::narrow(a[i]);
-          pieces.template store<false>(dst, r, packed);
-        }
+      const Pieces<N> pieces(grid, at, count);
+      for (int r = 0; r < rows; r++) interleave(a + 4 * r);
+      if constexpr (Accumulate) {
+        for (int i = 0; i < 4 * rows; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
+        pieces.template store<true>(dst, a);
+      } else if constexpr (sizeof(Packed) == sizeof(L)) {
+        pieces.template store<false>(dst, a);
+      } else {
+        Packed packed[4 * rows];
+        for (int i = 0; i < 4 * rows; i++) packed[i] = E::narrow(a[i]);
+        pieces.template store<false>(dst, packed);
       }
       return;
     }

@@ -8,6 +8,7 @@
 #include "zfp_coefficients.h"
 #include "zfp_stream.h"
 #include "zfp_tiles.h"
+#include "zfp_transform.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {
@@ -102,9 +103,8 @@ struct Windows {
   }
 
   // Reads what precedes the planes; returns e, and in `zeros` the planes before the first that has a 1.
-  template <class W>
+  template <class F>
   __m512i start(__m512i& zeros) {
-    using F = Format<W>;
     const __m512i one = _mm512_set1_epi64(1);
     __m512i head = see(pos);
     __mmask8 some = _mm512_test_epi64_mask(head, one);
@@ -117,10 +117,10 @@ struct Windows {
     return _mm512_maskz_and_epi64(some, _mm512_srli_epi64(head, 1), _mm512_set1_epi64(2 * F::bias + 1));
   }
 
-  bool more() const { return _mm512_cmplt_epi64_mask(pos, end); }
+  __mmask8 live() const { return _mm512_cmplt_epi64_mask(pos, end); }
 
   // The next plane of each block, all zeros behind the last one.
-  void step(uint64_t* planes) {
+  __attribute__((always_inline)) void step(uint64_t* planes) {
     const __m512i odd = _mm512_set1_epi64(odd_places), minus = _mm512_set1_epi64(-1);
     __m512i w = see(pos);
     __m512i test = _mm512_sllv_epi64(_mm512_set1_epi64(1), n);  // none where n = 64
@@ -163,76 +163,104 @@ struct Windows {
   }
 };
 
-// Decodes 16 blocks side by side, for one vector's chain of dependences would leave the core idle.
-template <class L>
+// Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle. F: the
+// format of the stream. Its words may be longer than those of L, which then have to be enough.
+template <class L, class F = Format<typename lanes<L>::word>>
 struct WindowCoder {
   using W = typename lanes<L>::word;
-  using F = Format<W>;
-  static constexpr int blocks = 16, groups = blocks / lanes<L>::n;
+  static constexpr int bits = 8 * sizeof(W), blocks = bits == 64 ? 16 : 32;
+  static constexpr int groups = blocks / lanes<L>::n, vectors = blocks / 8;
+  // In the words of L, from the highest bit of the format down. Where there are more, the inverse transform
+  // needs 2 bits below them in each dimension to be exact.
+  static constexpr int most_planes = bits == F::bits ? bits : bits - 6;
   int maxbits;
 
-  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Returns
-  // how many of the highest planes hold anything; of the others, planes_read says which are set.
-  int decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
-              L* zeros) const {
-    uint8_t copy[blocks * 64 * sizeof(W) + 32];
+  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Of the
+  // planes that hold nothing, planes_read says which are set.
+  Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
+               L* zeros) const {
+    uint8_t copy[blocks * 64 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    begin %= 8;
-    uint64_t from[blocks], to[blocks];
-    for (int i = 0; i < blocks; i++) {
-      from[i] = begin + uint64_t(i < count ? i : count) * maxbits;
-      to[i] = from[i] + (i < count ? maxbits : 0);
-    }
-    if (maxbits <= 128) return decode<true>(payload, from, to, planes, e, zeros);
-    return decode<false>(payload, from, to, planes, e, zeros);
+    if (maxbits <= 128) return decode<true>(payload, begin % 8, count, planes, e, zeros);
+    return decode<false>(payload, begin % 8, count, planes, e, zeros);
   }
 
  private:
   template <bool Held>
-  static int decode(const uint8_t* payload, const uint64_t* from, const uint64_t* to, L planes[][64], L* e,
-                    L* zeros) {
-    Windows<Held> a(payload, _mm512_loadu_si512(from), _mm512_loadu_si512(to));
-    Windows<Held> b(payload, _mm512_loadu_si512(from + 8), _mm512_loadu_si512(to + 8));
-    __m512i zeros_a, zeros_b, e_a = a.template start<W>(zeros_a), e_b = b.template start<W>(zeros_b);
-    if constexpr (groups == 2) {
-      e[0] = L(e_a), e[1] = L(e_b), zeros[0] = L(zeros_a), zeros[1] = L(zeros_b);
-      int k = 64;
-      while (k > 0 && (a.more() || b.more())) {
-        k--;
-        a.step(reinterpret_cast<uint64_t*>(&planes[0][k]));
-        b.step(reinterpret_cast<uint64_t*>(&planes[1][k]));
-      }
-      const int top = 64 - k, end = 64 - planes_read<L>(top);
-      while (k > end) k--, planes[0][k] = planes[1][k] = L{};
-      return top;
-    } else {
-      *e = narrow(e_a, e_b), *zeros = narrow(zeros_a, zeros_b);
-      return decode_halves(a, b, *planes);
+  Found decode(const uint8_t* payload, int first, int count, L planes[][64], L* e, L* zeros) const {
+    auto windows = [&](int i) {
+      const __m512i lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+      __m512i block = _mm512_add_epi64(lane, _mm512_set1_epi64(8 * i)), stop = _mm512_set1_epi64(count);
+      __m512i next = _mm512_add_epi64(block, _mm512_set1_epi64(1));
+      return Windows<Held>(payload, bit(_mm512_min_epi64(block, stop), first),
+                           bit(_mm512_min_epi64(next, stop), first));
+    };
+    Windows<Held> all[] = {windows(0), windows(1), windows(vectors - 2), windows(vectors - 1)};
+    __m512i skipped[4], exponents[4], most = _mm512_setzero_si512();
+    for (int i = 0; i < vectors; i++) {
+      exponents[i] = all[i].template start<F>(skipped[i]);
+      most = _mm512_mask_max_epi64(most, all[i].live(), most, skipped[i]);
     }
+    for (int g = 0; g < groups; g++) e[g] = lanes_of(exponents, g), zeros[g] = lanes_of(skipped, g);
+    const int rest = bits - most_planes + (bits == F::bits ? 0 : int(_mm512_reduce_max_epi64(most)));
+    __m512i seen = _mm512_setzero_si512();
+    const int k = read_planes(all, rest, planes, seen);
+    if (bits != F::bits && more(all)) return {-1, 0};
+    const int top = bits - k;
+    for (int g = 0; g < groups; g++) clear(planes[g], k, bits - planes_read<L>(top));
+    return {top, 64 - int(_lzcnt_u64(_mm512_reduce_or_epi64(seen)))};
   }
 
-  // 32-bit words: planes in two halves, for to_planes.
   template <class Windows>
-  static int decode_halves(Windows& a, Windows& b, L* planes) {
-    alignas(64) uint64_t whole[32][16];
-    int k = 32;
-    while (k > 0 && (a.more() || b.more())) {
-      k--;
-      a.step(whole[k]);
-      b.step(whole[k] + 8);
-    }
-    for (int i = 31; i >= k; i--) {
-      const L* pair = reinterpret_cast<const L*>(whole[i]);
-      planes[i] = shuffle(pair[0], pair[1], Every<2, 0>());
-      planes[i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
-    }
-    const int top = 32 - k, end = 32 - planes_read<L>(top);
-    while (k > end) k--, planes[k] = planes[k + 32] = L{};
-    return top;
+  static bool more(const Windows* all) {
+    uint32_t live = all[0].live() | all[1].live();
+    if (vectors > 2) live |= all[2].live() | all[3].live();
+    return live != 0;
   }
 
-  static L narrow(__m512i a, __m512i b) {
-    return shuffle(L(a), L(b), Every<2, 0>());
+  // Planes down to `rest`, as far as there are any; returns the last. seen: all of them together, or more.
+  template <class Windows>
+  int read_planes(Windows* all, int rest, L planes[][64], __m512i& seen) const {
+    int k = bits;
+    if constexpr (bits == 64) {
+      while (k > rest && more(all)) {
+        k--;
+        for (int i = 0; i < vectors; i++) all[i].step(reinterpret_cast<uint64_t*>(&planes[i][k]));
+      }
+      seen = _mm512_set1_epi64(-1);
+    } else {  // in two halves, for to_planes
+      alignas(64) uint64_t whole[bits][blocks];
+      while (k > rest && more(all)) {
+        k--;
+        for (int i = 0; i < vectors; i++) all[i].step(whole[k] + 8 * i);
+      }
+      const bool few = maxbits <= 256;  // of more bits, most coefficients have some
+      if (!few) seen = _mm512_set1_epi64(-1);
+      for (int i = bits - 1; i >= k; i--)
+        for (int g = 0; g < groups; g++) {
+          const L* pair = reinterpret_cast<const L*>(whole[i]) + 2 * g;
+          if (few) seen = _mm512_ternarylogic_epi64(seen, __m512i(pair[0]), __m512i(pair[1]), 0xfe);
+          planes[g][i] = shuffle(pair[0], pair[1], Every<2, 0>());
+          planes[g][i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
+        }
+    }
+    return k;
+  }
+
+  static void clear(L* planes, int k, int end) {
+    while (k > end) {
+      planes[--k] = L{};
+      if (bits == 32) planes[k + 32] = L{};
+    }
+  }
+
+  __m512i bit(__m512i block, int first) const {
+    return _mm512_add_epi64(_mm512_mullo_epi64(block, _mm512_set1_epi64(maxbits)), _mm512_set1_epi64(first));
+  }
+
+  static L lanes_of(const __m512i* v, int g) {
+    if constexpr (bits == 64) return L(v[g]);
+    else return shuffle(L(v[2 * g]), L(v[2 * g + 1]), Every<2, 0>());
   }
 };
 

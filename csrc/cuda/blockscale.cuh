@@ -11,7 +11,7 @@ template <int largest>
 struct Integer {
   static constexpr double limit = largest, error = 0.5 / largest;
   // To nearest even: adding this leaves the integer in the low word.
-  static CC_HD uint32_t nearest(double v) { return uint32_t(as<uint64_t>(v + 0x1.8p52)); }
+  static CC_HD uint32_t nearest(double v) { return uint32_t(bit_cast<uint64_t>(v + 0x1.8p52)); }
   static CC_HD uint32_t stochastic(double v, uint32_t hash) {
     return nearest(v + (double(int32_t(hash)) * 0x1p-32 + 0x1p-33));
   }
@@ -91,7 +91,7 @@ CC_HD void scaled_encode(const Job& job) {
     else most = warp_max(most);
     all = most > all ? most : all;
     const auto scale = T::value(most);
-    const auto bits = as<typename S::Bits>(scale);
+    const auto bits = bit_cast<typename S::Bits>(scale);
     if (lane_id() == 0) scales[b] = bits;
     const uint32_t key = layout.stochastic ? blockscale_key(job.params[1], bits, b) : 0;
     const double lift = S::lift(scale), top = T::widen(scale) * lift, inverse = most ? Q::limit / top : 0;
@@ -146,7 +146,7 @@ CC_HD void scaled_decode(const Job& job) {
       if (lane_id() == 0) atomicOr(&job.result->bad, 1u);
       continue;
     }
-    const auto scale = as<typename T::Sum>(bits);
+    const auto scale = bit_cast<typename T::Sum>(bits);
     const double lift = S::lift(scale), top = T::widen(scale) * lift, step = top / Q::limit;
     const uint64_t at = b * layout.block;
     for (uint64_t i = at + lane_id(); i < at + layout.block && i < job.n; i += 32) {

@@ -2,7 +2,7 @@
 // compute: the threads are fibers that take turns (fibers.h).
 //
 // Float32 operators flush subnormals as CuPy's -ftz=true makes them do. Memory is sequentially consistent, so
-// fences that are missing are not found, nor are races between the threads of a warp.
+// fences that are missing are not found.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -17,7 +17,6 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __constant__ static
-#define __shared__ static  // of kernels whose blocks do not talk to each other
 #define CC_SHARED(type, name) type& name = executor::shared<type>([] {})
 
 namespace executor {

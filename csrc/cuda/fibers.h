@@ -1,7 +1,8 @@
 // The threads of a launch as fibers of one CPU thread, and the order in which they take turns. For executor.h.
 //
 // A seed makes the order: 0 runs block after block, each warp in turn. Any other seed admits a few blocks at
-// a time, as a GPU does, in a random order, and lets them and their warps advance unevenly. A block that has
+// a time, as a GPU does, in a random order, and lets them and their warps advance unevenly, and the lanes of
+// a warp up or down between two barriers, so that each meets what others have not done yet. A block that has
 // called pause() shares the processor with others from then on; before, it runs alone. What no order brings
 // to an end is told: a barrier that some threads never reach, and a wait for what no admitted block will say.
 #pragma once
@@ -149,9 +150,10 @@ inline int round() {
   block_index = block->index;
   for (int i = 0; i < warps; i++) {
     const int w = ((backwards ? warps - i : i) + first) % warps, end = w < warps - 1 ? 32 * w + 32 : n_threads;
-    const bool skipped = random(4) == 3;
+    const bool skipped = random(4) == 3, last_first = random(2);
     moved = moved || skipped;
-    for (current = 32 * w; current < end; current++) {
+    for (int lane = 0; lane < end - 32 * w; lane++) {
+      current = last_first ? end - 1 - lane : 32 * w + lane;
       if (block->fibers[current].done) continue;
       thread_index.x = unsigned(current);
       if (!skipped) resume();

@@ -75,8 +75,8 @@ struct FloatCode {
   }
 };
 
-// A thread's values in a plane, up to 32 in a row, which it alone touches: the loops over them stay loops, and
-// their bytes out of the registers.
+// A thread's values in a plane, up to 32 in a row, which it alone touches: the loops over them stay loops,
+// and their bytes out of the registers.
 struct FloatRun {
   uint32_t* plane;
   uint32_t first, valid, words;

@@ -144,7 +144,8 @@ CC_HD uint32_t float_measure(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
 template <uint32_t dtype>
 CC_HD void float_settle(FloatEncoding<dtype>& e, uint32_t p, uint32_t n) {
   const floats::PlaneHeader h = e.form[p];
-  const uint32_t groups = (n + 63) / 64, raw = (n + 7) / 8 * 8, bits = uint32_t(__popc(h.varying)) * groups * 8;
+  const uint32_t groups = (n + 63) / 64, raw = (n + 7) / 8 * 8;
+  const uint32_t bits = uint32_t(__popc(h.varying)) * groups * 8;
   const uint32_t other = bits < raw ? bits : raw;
   uint32_t total, coded = ~0u;
   if (n > sizeof e.code[p] && bits > groups * 8 &&

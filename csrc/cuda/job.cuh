@@ -95,8 +95,8 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
 }  // namespace CC_LEVEL
 }  // namespace compcoll
 
-// A kernel of this name that gives its job to a function: blocks of so many threads, of which a multiprocessor
-// shall hold so many.
+// A kernel of this name that gives its job to a function: blocks of so many threads, of which a
+// multiprocessor shall hold so many.
 #define CC_KERNEL_OF(threads, resident, name, ...)                              \
   extern "C" __global__ void __launch_bounds__(threads, resident) name(         \
       const compcoll::CC_LEVEL::cuda::Job* jobs) {                              \
@@ -104,5 +104,6 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
     const Job job = jobs[blockIdx.y];                                           \
     __VA_ARGS__(job);                                                           \
   }
-// With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit 16.
+// With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit
+// 16.
 #define CC_KERNEL(name, ...) CC_KERNEL_OF(CC_CTA, 8, name, __VA_ARGS__)

@@ -123,7 +123,8 @@ CC_HD void mpc_encode(const Job& job) {
     W map = 0;
     const uint32_t count = mpc_compact(job, layout, b, tile.words[warp], map);
     if (lane < layout.groups(b)) maps[b * M::max_groups + lane] = map;
-    const uint64_t begin = sum_before_warp(tile_words(job), t, count, tile.pass.sums), end = layout.fixed + (begin + count) * M::width;
+    const uint64_t begin = sum_before_warp(tile_words(job), t, count, tile.pass.sums);
+    const uint64_t end = layout.fixed + (begin + count) * M::width;
     if (end <= job.nbytes) {
       auto out = reinterpret_cast<W*>(job.dst + layout.fixed) + begin;
       for (uint32_t i = lane; i < count; i += 32) out[i] = tile.words[warp][i];
@@ -214,7 +215,8 @@ CC_HD void mpc_decode(const Job& job) {
     const W map = lane < layout.groups(b) ? maps[b * M::max_groups + lane] : 0;
     const uint32_t count = uint32_t(__popcll(map)), upto = sum_upto(count);
     const uint32_t all = __shfl_sync(full_warp, upto, 31);
-    const uint64_t begin = sum_before_warp(tile_words(job), t, all, tile.sums), end = layout.fixed + (begin + all) * M::width;
+    const uint64_t begin = sum_before_warp(tile_words(job), t, all, tile.sums);
+    const uint64_t end = layout.fixed + (begin + all) * M::width;
     bool sound = end <= job.nbytes;
     if (sound) {
       auto in = reinterpret_cast<const W*>(job.src + layout.fixed) + begin;

@@ -2,19 +2,12 @@
 // and come back rounded once, so that the bytes are those of the CPU.
 #pragma once
 #include "../accumulate.h"
+#include "../bits.h"
 #include "job.cuh"
 
 namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
-
-template <class To, class From>
-CC_HD To as(From from) {
-  static_assert(sizeof(To) == sizeof(From), "a bit pattern keeps its size");
-  To to;
-  __builtin_memcpy(&to, &from, sizeof to);
-  return to;
-}
 
 // Stored: an element's bits. Sum: the type in which it is added. unit, tiny: as in csrc/cpu/real.h.
 struct F64 {
@@ -22,9 +15,9 @@ struct F64 {
   using Sum = double;
   static constexpr Stored infinity = 0x7ff0000000000000ull;
   static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;
-  static CC_HD Sum value(Stored bits) { return as<double>(bits); }
+  static CC_HD Sum value(Stored bits) { return bit_cast<double>(bits); }
   static CC_HD Sum round(double v) { return v; }
-  static CC_HD Stored stored(Sum v) { return as<uint64_t>(v); }
+  static CC_HD Stored stored(Sum v) { return bit_cast<uint64_t>(v); }
   static CC_HD double widen(Sum v) { return v; }
 };
 
@@ -33,9 +26,9 @@ struct F32 {
   using Sum = float;
   static constexpr Stored infinity = 0x7f800000;
   static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
-  static CC_HD Sum value(Stored bits) { return as<float>(bits); }
+  static CC_HD Sum value(Stored bits) { return bit_cast<float>(bits); }
   static CC_HD Sum round(double v) { return to_float(v); }
-  static CC_HD Stored stored(Sum v) { return as<uint32_t>(v); }
+  static CC_HD Stored stored(Sum v) { return bit_cast<uint32_t>(v); }
   static CC_HD double widen(Sum v) { return to_double(v); }
 };
 
@@ -57,10 +50,10 @@ struct BF16 {
   static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
   static CC_HD Sum value(Stored bits) { return bfloat16_to_float(bits); }
   static CC_HD Sum round(double v) {
-    uint32_t u = as<uint32_t>(to_float(v));
-    return as<float>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);
+    uint32_t u = bit_cast<uint32_t>(to_float(v));
+    return bit_cast<float>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u);
   }
-  static CC_HD Stored stored(Sum v) { return uint16_t(as<uint32_t>(v) >> 16); }
+  static CC_HD Stored stored(Sum v) { return uint16_t(bit_cast<uint32_t>(v) >> 16); }
   static CC_HD double widen(Sum v) { return to_double(v); }
 };
 

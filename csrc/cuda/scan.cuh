@@ -1,5 +1,5 @@
-// Where pieces of different sizes begin, found in the same pass that makes them: decoupled look-back (Merrill,
-// Garland: Single-pass parallel prefix scan with decoupled look-back, NVIDIA NVR-2016-002).
+// Where pieces of different sizes begin, found in the same pass that makes them: decoupled look-back
+// (Merrill, Garland: Single-pass parallel prefix scan with decoupled look-back, NVIDIA NVR-2016-002).
 //
 // A job's tiles are drawn from a counter, so that whoever draws one knows that all before it are in the hands
 // of blocks that run, whatever the order in which blocks get to run; waiting for them ends. A tile says its

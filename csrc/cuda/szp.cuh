@@ -1,5 +1,5 @@
-// szp on the GPU, in one pass: a warp has 32 blocks of a tile of the look-back. An encoder composes them in shared
-// memory until their places are known.
+// szp on the GPU, in one pass: a warp has 32 blocks of a tile of the look-back. An encoder composes them in
+// shared memory until their places are known.
 #pragma once
 #include "szp_blocks.cuh"
 
@@ -20,10 +20,10 @@ struct SzpBits<F64> {
 template <class T>
 CC_HD typename SzpBits<T>::type floor_bits(double d) {
   using Bits = typename SzpBits<T>::type;
-  if constexpr (sizeof(Bits) == 8) return as<uint64_t>(d);
+  if constexpr (sizeof(Bits) == 8) return bit_cast<uint64_t>(d);
   else {
     const float r = to_float(d);
-    return as<uint32_t>(r) - (to_double(r) > d ? 1 : 0);
+    return bit_cast<uint32_t>(r) - (to_double(r) > d ? 1 : 0);
   }
 }
 
@@ -35,12 +35,14 @@ struct SzpQuantiser {
   Bits limit;
 
   CC_HD explicit SzpQuantiser(const Job& job)
-      : step(as<double>(job.params[1])), inverse(1 / step), limit(floor_bits<T>(as<double>(job.params[0]))) {}
+      : step(bit_cast<double>(job.params[1])),
+        inverse(1 / step),
+        limit(floor_bits<T>(bit_cast<double>(job.params[0]))) {}
 
   CC_HD uint32_t operator()(typename T::Stored bits, bool& within) const {
     const auto x = T::value(bits);
     const uint32_t q = uint32_t(szp_quantise<double, uint64_t>(T::widen(x), inverse));
-    const auto error = as<Bits>(subtract(x, T::round(double(int32_t(q)) * step))) & Bits(~Bits(0) >> 1);
+    const auto error = bit_cast<Bits>(subtract(x, T::round(double(int32_t(q)) * step))) & Bits(~Bits(0) >> 1);
     within = !__ballot_sync(full_warp, error > limit);
     return q;
   }
@@ -52,9 +54,9 @@ CC_HD void szp_encode(const Job& given) {
   using Stored = typename T::Stored;
   CC_SHARED(SzpShared<T>, shared);
   const Job job = szp_settled(given);
-  if (given.params[1] && !szp_valid(as<double>(job.params[1]))) return;  // szp_settle says so
+  if (given.params[1] && !szp_valid(bit_cast<double>(job.params[1]))) return;  // szp_settle says so
   if (thread_id() == 0 && !given.params[1]) {
-    job.result->bound = as<double>(job.params[0]);
+    job.result->bound = bit_cast<double>(job.params[0]);
     job.result->params[0] = job.params[1];
   }
   constexpr uint32_t ahead = 4;  // blocks of which the loads are on their way together
@@ -98,7 +100,7 @@ template <class T, bool adding>
 CC_HD void szp_decode(const Job& job) {
   using Stored = typename T::Stored;
   CC_SHARED(TilePass, shared);
-  const double step = as<double>(job.params[0]);
+  const double step = bit_cast<double>(job.params[0]);
   const uint64_t tiles = szp_tiles(job.n);
   if (!szp_valid(step) || (!tiles && job.nbytes)) {
     if (thread_id() == 0) atomicOr(&job.result->bad, 2u);

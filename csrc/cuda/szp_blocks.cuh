@@ -70,8 +70,8 @@ struct SzpShared {
   TilePass pass;
 };
 
-// The blocks of one warp in a tile, as an encoder composes them in shared memory. All lanes know how many words
-// there are, and lane k the width of block k.
+// The blocks of one warp in a tile, as an encoder composes them in shared memory. All lanes know how many
+// words there are, and lane k the width of block k.
 template <class T>
 struct SzpMade {
   static constexpr uint32_t full = szp_block * sizeof(typename T::Stored) / 4;
@@ -155,7 +155,9 @@ struct SzpRead {
     return true;
   }
 
-  CC_HD uint32_t load(SzpPlace at) const { return lane_id() < at.planes() ? words[at.word() + lane_id()] : 0; }
+  CC_HD uint32_t load(SzpPlace at) const {
+    return lane_id() < at.planes() ? words[at.word() + lane_id()] : 0;
+  }
 
   // This lane's integer of block k, of which `word` is what `load` gave; 0 if it has none.
   CC_HD uint32_t integer(const Transposer& transpose, SzpPlace at, uint32_t k, uint32_t word) const {

@@ -29,7 +29,7 @@ CC_HD void szp_range(const Job& job) {
   for (uint64_t i = thread_id(); i < job.n; i += thread_count()) {
     const auto stored = reinterpret_cast<const typename T::Stored*>(job.src)[i];
     if ((stored & T::infinity) == T::infinity) continue;
-    const Bits key = ordered(as<Bits>(T::value(stored))), other = ~key;
+    const Bits key = ordered(bit_cast<Bits>(T::value(stored))), other = ~key;
     most = key > most ? key : most;
     least = other > least ? other : least;
   }
@@ -45,26 +45,26 @@ CC_HD void szp_settle(const Job& job) {
   Result& result = *job.result;
   double range = 0, some = 0;
   if (result.extent[1]) {
-    some = T::widen(as<Sum>(from_ordered(Bits(result.extent[1]))));
-    range = some * 0.5 - T::widen(as<Sum>(from_ordered(Bits(~Bits(result.extent[2]))))) * 0.5;
+    some = T::widen(bit_cast<Sum>(from_ordered(Bits(result.extent[1]))));
+    range = some * 0.5 - T::widen(bit_cast<Sum>(from_ordered(Bits(~Bits(result.extent[2]))))) * 0.5;
   }
   // Roundings upwards are taken back: the bound is never more than was asked for.
-  double bound = as<double>(job.params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
+  double bound = bit_cast<double>(job.params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
   if (bound > szp_bound_max) bound = szp_bound_max;
   double step = szp_steps * bound;
   if (!(range > 0)) step = some < 0 ? -some : some > 0 ? some : 1;
   if (step > 2 * szp_bound_max) step = 1;
   result.bound = bound;
-  result.params[0] = as<uint64_t>(step), result.params[1] = job.params[1];
+  result.params[0] = bit_cast<uint64_t>(step), result.params[1] = job.params[1];
   if (!(step >= szp_bound_min)) result.nbytes = UNREPRESENTABLE;
 }
 
 // The job with the tolerance and the step as its words, in place of what was asked for.
 CC_HD Job szp_settled(Job job) {
   if (job.params[1]) {
-    job.params[0] = as<uint64_t>(job.result->bound), job.params[1] = job.result->params[0];
+    job.params[0] = bit_cast<uint64_t>(job.result->bound), job.params[1] = job.result->params[0];
   } else {
-    job.params[1] = as<uint64_t>(szp_steps * as<double>(job.params[0]));
+    job.params[1] = bit_cast<uint64_t>(szp_steps * bit_cast<double>(job.params[0]));
   }
   return job;
 }

@@ -1,5 +1,5 @@
-// Sums of two szp payloads in one pass, on their integers wherever these fit: Add of csrc/cpu/szp.cpp. A look-back
-// finds the places of both terms at once, another one that of the sum.
+// Sums of two szp payloads in one pass, on their integers wherever these fit: Add of csrc/cpu/szp.cpp. A
+// look-back finds the places of both terms at once, another one that of the sum.
 #pragma once
 #include "szp.cuh"
 
@@ -15,14 +15,15 @@ struct SzpTerms {
   CC_HD explicit SzpTerms(const Job& job)
       : a(*reinterpret_cast<const Job*>(job.src)),
         b(*reinterpret_cast<const Job*>(size_t(job.params[1]))),
-        step(as<double>(job.params[0])) {}
+        step(bit_cast<double>(job.params[0])) {}
 };
 
 // One lane's value of a block's term, of which q is the integer.
 template <class T>
 CC_HD typename T::Sum szp_term(const SzpRead& in, SzpPlace at, uint32_t q, double step, bool valid) {
   if (!(at.bits & SzpPlace::raw)) return T::round(double(int32_t(q)) * step);
-  return T::value(valid ? load_raw<typename T::Stored>(in.words + at.word(), lane_id()) : typename T::Stored(0));
+  using Stored = typename T::Stored;
+  return T::value(valid ? load_raw<Stored>(in.words + at.word(), lane_id()) : Stored(0));
 }
 
 // The bits of the sum of two values, of which the largest finite one is noted.
@@ -42,8 +43,8 @@ struct SzpSumShared {
   TileSums terms;
 };
 
-// Both terms' blocks of a tile: whether they are sound. Their sizes, in words, are summed up as one number of 31
-// bits each. No payload has so many; a sum that leaves them has passed an end before.
+// Both terms' blocks of a tile: whether they are sound. Their sizes, in words, are summed up as one number of
+// 31 bits each. No payload has so many; a sum that leaves them has passed an end before.
 template <class T>
 CC_HD bool szp_read_terms(const Job& job, const SzpTerms& terms, uint64_t t, TileSums& sums, SzpRead* in) {
   in[0].sizes<T>(terms.a, t), in[1].sizes<T>(terms.b, t);
@@ -64,18 +65,21 @@ struct SzpMost {
 };
 
 template <class T>
-CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* in, const Transposer& transpose,
-                         uint64_t first, uint32_t k, SzpMade<T>& made, SzpMost& most) {
+CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* in,
+                         const Transposer& transpose, uint64_t first, uint32_t k, SzpMade<T>& made,
+                         SzpMost& most) {
   const SzpPlace x = in[0].own.from(k), y = in[1].own.from(k);
   const uint32_t wx = in[0].load(x), wy = in[1].load(y);
-  const uint32_t qx = in[0].integer(transpose, x, k, wx), qy = in[1].integer(transpose, y, k, wy), q = qx + qy;
+  const uint32_t qx = in[0].integer(transpose, x, k, wx);
+  const uint32_t qy = in[1].integer(transpose, y, k, wy), q = qx + qy;
   const bool overflow = ((qx ^ q) & (qy ^ q)) >> 31;
   const bool within = !__ballot_sync(full_warp, overflow) && !((x.bits | y.bits) & SzpPlace::raw);
   const uint32_t size = within ? q ^ uint32_t(int32_t(q) >> 31) : 0;
   most.integer = size > most.integer ? size : most.integer;
   made.code(transpose, k, q, within, [&](uint32_t* out) {
     const bool valid = (first + k) * szp_block + lane_id() < job.n;
-    const auto a = szp_term<T>(in[0], x, qx, terms.step, valid), b = szp_term<T>(in[1], y, qy, terms.step, valid);
+    const auto a = szp_term<T>(in[0], x, qx, terms.step, valid);
+    const auto b = szp_term<T>(in[1], y, qy, terms.step, valid);
     const auto bits = szp_add_values<T>(a, b, most.value);
     if (valid) store_raw(out, lane_id(), bits);
   });
@@ -100,7 +104,7 @@ CC_HD void szp_sum(const Job& job) {
     for (uint32_t k = 0; k < count; k++) szp_add_block<T>(job, terms, in, transpose, first, k, made, most);
     made.write(job, t, tile_words(job) + tiles, shared.sum.pass.sums);
   }
-  note_max(&job.result->extent[1], as<uint64_t>(most.value));
+  note_max(&job.result->extent[1], bit_cast<uint64_t>(most.value));
   note_max(&job.result->extent[2], most.integer);
 }
 
@@ -110,7 +114,7 @@ CC_HD void szp_sum_finish(const Job& job) {
   Result& result = *job.result;
   const SzpTerms terms(job);
   const double integers = (double(uint32_t(result.extent[2])) + 1) * terms.step;
-  double largest = as<double>(result.extent[1]);
+  double largest = bit_cast<double>(result.extent[1]);
   if (integers > largest) largest = integers;
   if (terms.a.result->bad || terms.b.result->bad || !szp_valid(terms.step)) result.nbytes = BAD_STREAM;
   result.bound = largest * T::unit * (1 + 0x1p-9) + 2 * T::tiny;

@@ -23,7 +23,8 @@ CC_HD W add_from_below(W v, uint32_t by) {
 }
 #if defined(__CUDACC_RTC__)  // the shuffle itself tells whether there is one
 CC_HD uint32_t add_from_below(uint32_t v, uint32_t by) {
-  asm volatile("{.reg .pred p; .reg .u32 r; shfl.sync.up.b32 r|p, %0, %1, 0, 0xffffffff; @p add.u32 %0, %0, r;}"
+  asm volatile(  // or the compiler might move it to where not all lanes get
+      "{.reg .pred p; .reg .u32 r; shfl.sync.up.b32 r|p, %0, %1, 0, 0xffffffff; @p add.u32 %0, %0, r;}"
       : "+r"(v)
       : "r"(by));
   return v;

@@ -20,11 +20,12 @@ CC_HD const Table& shared_table(const Table& source) {
   using Row = Pack<uint32_t, 4>;
   constexpr uint32_t n = sizeof(Table) / sizeof(Row);
   static_assert(sizeof(Table) % sizeof(Row) == 0 && alignof(Table) == alignof(Row), "copied in rows");
-  __shared__ Row rows[n];
+  struct Rows { Row row[n]; };
+  CC_SHARED(Rows, copy);
 #pragma unroll 2
-  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) rows[i] = reinterpret_cast<const Row*>(&source)[i];
+  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) copy.row[i] = reinterpret_cast<const Row*>(&source)[i];
   __syncthreads();
-  return *reinterpret_cast<const Table*>(rows);
+  return *reinterpret_cast<const Table*>(copy.row);
 }
 
 struct Line {
@@ -89,9 +90,10 @@ CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
 // The words of 32 blocks, N each, as one bit string.
 template <int N>
 CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word) {
-  __shared__ uint32_t shared[CC_WARPS][N + 1][32];
+  struct Rows { uint32_t row[CC_WARPS][N + 1][32]; };
+  CC_SHARED(Rows, shared);
   const uint32_t lane = lane_id(), maxbits = line.maxbits;
-  auto rows = shared[threadIdx.x / 32];
+  auto rows = shared.row[threadIdx.x / 32];
   for (uint32_t i = 0; i < N; i++) rows[i][lane] = cut(word[i], i, maxbits);
   rows[N][lane] = 0;
   __syncwarp();

@@ -59,22 +59,29 @@ CC_HD int write_planes(const C& column, BlockWriter& out) {
   uint32_t n = 0, used = 0;
   for (int k = C::bits - 1; k >= 0; k--) {
     if (used >= room) return used == room ? k + 1 : k + 2;
-    P x = column.plane(k);
-    if (n) out.put(low_plane(x, n), n);
-    used += n;
+    P x = column.plane(k), code = low_plane(x, n);
+    uint32_t filled = n;
+    const auto append = [&](P bits, uint32_t length) {
+      if (size > 32 && filled + length > 64) {  // a plane of 16 has 31 bits at most
+        out.put(code, filled);
+        used += filled, code = 0, filled = 0;
+      }
+      code |= bits << filled;
+      filled += length;
+    };
     x = n < size ? x >> n : 0;
     while (n < size) {
       if (!x) {
-        out.put(0u, 1);
-        used++;
+        append(0, 1);
         break;
       }
-      const uint32_t zeros = lowest_one(x), implied = n + zeros == size - 1, length = zeros + 2 - implied;
-      out.put(implied ? P(1) : P(P(1) | P(2) << zeros), length);
-      used += length;
+      const uint32_t zeros = lowest_one(x), implied = n + zeros == size - 1;
+      append(implied ? P(1) : P(P(1) | P(2) << zeros), zeros + 2 - implied);
       n += zeros + 1;
       x = x >> zeros >> 1;
     }
+    out.put(code, filled);
+    used += filled;
   }
   return used > room ? 1 : 0;
 }
@@ -105,8 +112,11 @@ template <uint32_t size, class P>
 CC_HD P read_plane(const BlockReader& in, uint32_t& pos, uint32_t& n) {
   P x = low_plane(in.peek(pos, P()), n);
   pos += n;
+  if (n == size) return x;
+  P w = in.peek(pos, P());  // all that 16 coefficients can have
+  uint32_t held = 8 * sizeof w;
   while (n < size) {
-    const P w = in.peek(pos, P());
+    if (size > 32 && held < size - n) w = in.peek(pos, P()), held = 8 * sizeof w;
     if (!(w & 1)) {
       pos++;
       break;
@@ -115,7 +125,8 @@ CC_HD P read_plane(const BlockReader& in, uint32_t& pos, uint32_t& n) {
     const uint32_t room = size - 1 - n;
     uint32_t zeros = rest ? lowest_one(rest) : 64;
     if (zeros > room) zeros = room;
-    pos += 1 + zeros + (zeros < room);
+    const uint32_t length = 1 + zeros + (zeros < room);
+    w = rest >> (length - 1), held -= length, pos += length;
     // A scan that meets the end leaves its 1 where it stands.
     if (pos > in.end) zeros -= pos - in.end;
     x |= P(1) << (n + zeros);

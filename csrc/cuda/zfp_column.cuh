@@ -84,8 +84,9 @@ struct Column {
 template <class L, int D>
 CC_HD Column<L, D> column() {
   using C = Column<L, D>;
-  __shared__ L words[C::size * C::step];
-  return C{words + threadIdx.x % C::threads};
+  struct Words { L word[C::size * C::step]; };
+  CC_SHARED(Words, shared);
+  return C{shared.word + threadIdx.x % C::threads};
 }
 
 }  // namespace cuda

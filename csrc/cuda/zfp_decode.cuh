@@ -38,7 +38,8 @@ CC_HD uint32_t bits_from(const uint32_t* word, uint32_t at) {
 }
 
 template <class E, int N, bool Accumulate>
-CC_HD void decode_block(const Job& job, const Line& line, uint64_t block, bool packed, const ReadTable& table) {
+CC_HD void decode_block(const Job& job, const Line& line, uint64_t block, bool packed,
+                        const ReadTable& table) {
   using L = typename E::Word;
   using F = Format<L>;
   const uint32_t unused = 32 * N - line.maxbits, before = unused + F::header;

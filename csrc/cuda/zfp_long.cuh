@@ -1,4 +1,5 @@
-// The plane coder of zfp_short.cuh for blocks of more than 64 bits, which may hold all planes and zeros behind.
+// The plane coder of zfp_short.cuh for blocks of more than 64 bits, which may hold all planes and zeros
+// behind.
 #pragma once
 #include "zfp_short.cuh"
 
@@ -29,8 +30,8 @@ struct BitString {
   }
 };
 
-// Codes all planes, before their odd ones are inverted, or as many as begin within the bits that there are for
-// them behind the header. Codes may end behind the block, by less than its header has bits.
+// Codes all planes, before their odd ones are inverted, or as many as begin within the bits that there are
+// for them behind the header. Codes may end behind the block, by less than its header has bits.
 template <int N, class L>
 CC_HD Coded encode_long(const L* a, uint32_t header, uint32_t room, const PairTable& table, uint32_t* code) {
   constexpr int halves = sizeof(L) / 4;

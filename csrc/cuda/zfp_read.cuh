@@ -14,7 +14,7 @@ namespace cuda {
 // What the automaton waits for; n: coefficients that have had a 1 in a plane above. n = 3 has the codes of 4.
 namespace reading {
 constexpr uint32_t first = 0,       // the first 1 of the block
-    own = 1,                        // bit j of a plane's first n: 1 + j for n = 2, 4 + j for n = 4, and 0 for 1
+    own = 1,                        // one of a plane's first n: 1 if n = 1, 2 and 3 if n = 2, 4 to 7 if n = 4
     more = 8,                       // whether a plane with n = 1 or 2 so far, in rows 8 and 9, has another 1
     scan = 10,                      // which coefficient has it, the one in question being 0, 1 or 2
     states = 13;
@@ -58,9 +58,9 @@ struct Reader {
   }
 };
 
-// Index: 256 times the state, and 8 bits. Entry: planes begun (bits 0-7), the next state (8-15), then a nibble for
-// each coefficient, to be XORed to its planes after the last of them has moved on by those begun. Where 4 begin,
-// the one before has nothing left to come.
+// Index: 256 times the state, and 8 bits. Entry: planes begun (bits 0-7), the next state (8-15), then a
+// nibble for each coefficient, to be XORed to its planes after the last of them has moved on by those begun.
+// Where 4 begin, the one before has nothing left to come.
 struct alignas(16) ReadTable {
   uint32_t entry[256 * reading::states] = {};
 };
@@ -85,8 +85,8 @@ CC_HD uint64_t place_planes(uint32_t g, uint32_t planes, uint64_t) {
   return down < 64 ? uint64_t(g) << 1 << (63 - down) : uint64_t(g) >> (down - 64);
 }
 
-// Coefficients, in negabinary, of a block that ends with the last word; in front of its planes are `before` bits,
-// all 0. They are the header's, and what is free in the first words.
+// Coefficients, in negabinary, of a block that ends with the last word; in front of its planes are `before`
+// bits, all 0. They are the header's, and what is free in the first words.
 template <class L, int N>
 CC_HD void read_planes(const uint32_t* word, uint32_t before, const ReadTable& table, L* a) {
   uint32_t entry = 0, planes = 0 - before;
@@ -97,7 +97,8 @@ CC_HD void read_planes(const uint32_t* word, uint32_t before, const ReadTable& t
       planes += 32;
       continue;
     }
-    uint32_t even = 0, odd = 0, sum = i ? 0 : 8;  // coefficients 0 and 2, and 1 and 3, whose halves are turned by 4
+    // Halves of coefficients 0 and 2, and, turned by 4, of 1 and 3.
+    uint32_t even = 0, odd = 0, sum = i ? 0 : 8;
 #pragma unroll
     for (uint32_t k = i ? 0 : 1; k < 4; k++) {  // 8 bits at least are the header's
       entry = table.entry[permute_bytes(word[i], entry, 0xdd50 | k)];

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from floats import FLOATS, same, values
 
 import compcoll
-from compcoll import codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.devices import batch
@@ -15,7 +16,6 @@ from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.cuda import CudaWork
 from compcoll.runtime.pool import Pool
 
-FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
 LARGE = 1 << 22
 SPECS = [
@@ -26,30 +26,9 @@ SPECS = [
 ]  # fmt: skip
 
 
-def values(dtype, n, seed=0):
-    """Of many magnitudes, with zeros, and with subnormals beside what zfp can just carry."""
-    rng = np.random.default_rng(seed)
-    real = dtypes.real_dtype(dtype)
-    count = n * (2 if dtype.kind == "c" else 1)
-    x = (
-        np.cumsum(rng.standard_normal(count))
-        * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
-    )
-    x[rng.random(count) < 0.1] = 0
-    x[8:16] = 0
-    if count > 1000 and real.itemsize >= 4:
-        x[512:640] = rng.standard_normal(128) * 2.0 ** rng.integers(-149, -120, 128)
-        x[512:640:4] = 2.0**-98
-    return x.astype(real).view(dtype)
-
-
 def to_gpu(cupy, array):
     """A `DeviceArray` of any dtype; CuPy knows no bfloat16."""
     return wrap(cupy.asarray(array.reshape(-1).view(np.uint8))).view(array.dtype)
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -21,6 +21,27 @@ def finite(array):
         return np.isfinite(reals(array))
 
 
+def values(dtype, n, seed=0):
+    """Of many magnitudes, with zeros, whole blocks of them, and subnormals beside what zfp just carries."""
+    rng = np.random.default_rng(seed)
+    real = dtypes.real_dtype(dtype)
+    count = n * (2 if dtype.kind == "c" else 1)
+    scale = 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
+    x = np.cumsum(rng.standard_normal(count)) * scale
+    x[rng.random(count) < 0.1] = 0
+    x[8:16] = 0
+    if count > 1000 and real.itemsize >= 4:
+        x[512:640] = rng.standard_normal(128) * 2.0 ** rng.integers(-149, -120, 128)
+        x[512:640:4] = 2.0**-98
+    with np.errstate(over="ignore"):
+        return x.astype(real).view(dtype)
+
+
+def same(a, b):
+    """Whether two arrays have the same bytes."""
+    return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
+
+
 def exact(value):
     return Fraction(float(value))
 

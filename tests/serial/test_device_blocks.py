@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from executor import Device, Executor, build
-from test_device_code import decode, encode, same
+from floats import same
+from test_device_code import decode, encode
 
 import compcoll
 from compcoll import codec, dtypes, inspect

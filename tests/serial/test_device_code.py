@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from executor import Executor, Memory, build
+from floats import FLOATS, same, values
 
 from compcoll import _cpu, codec, dtypes, inspect
 from compcoll.codecs.base import SLACK
@@ -15,7 +16,6 @@ from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
-FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SIZES = [1, 2, 3, 4, 5, 31, 32, 63, 127, 128, 129, 130, 515, 1100, 2049]
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 31, 32)),
@@ -30,21 +30,6 @@ WIDE = [f"zfp:rate={rate}" for rate in (3, 33, 40.5, 48, 55, 64)]
 @pytest.fixture(scope="module")
 def device():
     return Executor(LIBRARY)
-
-
-def values(dtype, n, seed=0):
-    """Values of many magnitudes, zeros, and blocks of nothing but zeros and subnormals among them."""
-    rng = np.random.default_rng(seed)
-    real = dtypes.real_dtype(dtype)
-    count = n * (2 if dtype.kind == "c" else 1)
-    x = (
-        np.cumsum(rng.standard_normal(count))
-        * 2.0 ** np.repeat(rng.integers(-6, 6, -(-count // 64)), 64)[:count]
-    )
-    x[rng.random(count) < 0.1] = 0
-    x[8:16] = 0
-    with np.errstate(over="ignore"):
-        return x.astype(real).view(dtype)
 
 
 def place(array, shift=0):
@@ -82,10 +67,6 @@ def decode(device, frames, adding=None, shift=0):
     assert all(m.untouched() for m in (*payloads, *outs))
     arrays = [m.data.view(k) for m, k in zip(outs, kinds, strict=True)]
     return arrays, [batch.problem(i, r) for i, r in zip(infos, done.results, strict=True)]
-
-
-def same(a, b):
-    return np.array_equal(np.asarray(a).view(np.uint8), np.asarray(b).view(np.uint8))
 
 
 def check(device, name, arrays, shift=0):
@@ -200,6 +181,12 @@ def test_a_relative_bound_takes_the_range_of_what_is_finite(device, name, dtype)
     parts[5][:] = np.linspace(-3, 9, parts[5].size) * float(about.smallest_subnormal) * 1e3
     parts[6][:] = np.where(np.arange(parts[6].size) % 2, -0.0, 0.0)
     check(device, name, arrays)
+
+
+def test_more_jobs_than_a_launch_may_have(device, monkeypatch):
+    monkeypatch.setattr(kernels, "MAX_JOBS", 3)
+    for name in ("zfp:rate=8", "szp:rel=1e-3", "mpc"):
+        check(device, name, [values(np.dtype("f4"), 100 + n, n) for n in range(7)])
 
 
 @pytest.mark.parametrize("name", ["zfp:rate=8", "int8"])

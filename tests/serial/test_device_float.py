@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from executor import Executor, build
-from test_device_code import FLOATS, decode, encode, same, values
+from floats import FLOATS, same, values
+from test_device_code import decode, encode
 
 from compcoll import _cpu, codec, dtypes, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from executor import Executor, Memory, build
-from test_device_code import FLOATS, place, same, values
+from floats import FLOATS, same, values
+from test_device_code import place
 
 from compcoll import codec, dtypes, inspect
 from compcoll.codecs.base import SLACK

@@ -1,13 +1,16 @@
 """Kernels whose blocks wait for each other, under many orders of blocks; and that wrong ones show."""
 
 import ctypes
+import math
 import subprocess
 
 import numpy as np
 import pytest
 from executor import FLAGS, Executor, build
-from test_device_code import check
+from floats import same
+from test_device_code import check, decode, encode
 
+from compcoll import codec
 from compcoll.sources import csrc_dir
 
 LIBRARY = build()
@@ -106,5 +109,12 @@ def test_an_order_shows_each_mistake(tmp_path, mistake):
 def test_codecs_in_any_order(seed):
     device = Executor(LIBRARY, max_grid=12, seed=seed)
     smooth = [(100 * np.sin(np.arange(n) / 400)).round() for n in (1, 1000, 20001, 9999)]
-    for name, dtype in (("mpc:dim=3", "i4"), ("mpc", "f8"), ("szp:abs=0.5", "f4")):
+    for name, dtype in (("mpc:dim=3", "i4"), ("mpc", "f8"), ("szp:abs=0.5", "f4"), ("szp:abs=0.1", "f2")):
         check(device, name, [a.astype(dtype) for a in smooth])
+    for name, dtype in (("zfp:rate=8", "f4"), ("zfp:rate=11.3", "f2"), ("zfp:rate=40", "f8"), ("int4", "f4")):
+        check(device, name, [a.astype(dtype) for a in smooth[1:3]])
+    for shape in ((23, 17), (9, 10, 13)):
+        field = smooth[2][: math.prod(shape)].reshape(shape).astype("f4")
+        frames, _ = encode(device, "zfp:rate=9", [field])
+        assert same(frames[0], codec("zfp:rate=9").encode(field))
+        assert same(decode(device, frames)[0][0], codec("zfp:rate=9").decode(frames[0]).reshape(-1))

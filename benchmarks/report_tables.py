@@ -1,0 +1,82 @@
+"""Tables of the report, as lines of Markdown."""
+
+from __future__ import annotations
+
+from .osu import CONTROL
+
+__all__ = ["link", "model", "scaling", "speedups"]
+
+
+def link(run: dict) -> str:
+    """``2 x 1 Gb/s`` from a command."""
+    words = run["command"].split()
+    return f"{words[words.index('--hosts') + 1]} hosts, {words[words.index('--gbit') + 1]} Gb/s"
+
+
+def speedups(runs: list[dict]) -> list[str]:
+    """Lines of a table with a row for each codec and size."""
+    lines = [
+        "| hosts and link | operation | message | codec | plain MPI, ms | ms | speed-up | ratio | error "
+        "| bound |",
+        "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for run in runs:
+        plain = {row["nbytes"]: row["seconds"]["median"] for row in run["rows"] if row["name"] == "mpi"}
+        for row in run["rows"]:
+            if row["name"] == "mpi":
+                continue
+            error, bound = ("-" if row[key] is None else f"{row[key]:.2g}" for key in ("error", "bound"))
+            spread = f" +- {row['spread']:.2f}" if row.get("spread") is not None else ""
+            unchanged = not row["accelerated"] and row["name"] not in (CONTROL, "gloo")
+            name = f"{row['name']}: plain MPI" if unchanged else row["name"]
+            lines.append(
+                f"| {link(run)} | {run['operation']} | {size(row['nbytes'])} | {name} "
+                f"| {1e3 * plain[row['nbytes']]:.2f} | {1e3 * row['seconds']['median']:.2f} "
+                f"| {row['speedup']:.2f}{spread} | {row['ratio']:.2f} | {error} | {bound} |"
+            )
+    return lines
+
+
+def model(runs: list[dict]) -> list[str]:
+    """Lines of a table of predictions."""
+    lines = [
+        "| hosts and link | operation | message | codec | measured, ms | predicted, ms | error |",
+        "| --- | --- | ---: | --- | ---: | ---: | ---: |",
+    ]
+    rows = [(run, row) for run in runs for row in run["rows"]]
+    for run, row in rows:
+        error = row["predicted"] / row["measured"] - 1
+        lines.append(
+            f"| {link(run)} | {row['op']} | {size(row['nbytes'])} | {row['codec']} "
+            f"| {1e3 * row['measured']:.2f} | {1e3 * row['predicted']:.2f} | {100 * error:+.0f} % |"
+        )
+    close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.2 for _, row in rows)
+    return [*lines, "", f"{close} of {len(rows)} predictions are within 20 %."]
+
+
+def size(nbytes: int) -> str:
+    """A number of bytes in binary units."""
+    for unit in ("B", "KiB", "MiB"):
+        if nbytes < 1024 or unit == "MiB":
+            break
+        nbytes /= 1024
+    return f"{nbytes:g} {unit}"
+
+
+def scaling(runs: list[dict]) -> list[str]:
+    """Lines of a table with a row for each network and operation, and a column for each number of ranks."""
+    lines = []
+    for run in runs:
+        rows = {(row["network"], row["op"], row["ranks"]): row["speedup"] for row in run["rows"]}
+        ranks = list(dict.fromkeys(n for _, _, n in rows))
+        speeds = f"encoding {run['encode'] * 1e-9:.1f} GB/s, decoding {run['decode'] * 1e-9:.1f} GB/s"
+        lines += [
+            f"{run['codec']}: {speeds}, ratio {run['ratio']:.2f}.",
+            "",
+            f"| network | operation | {' | '.join(map(str, ranks))} |",
+            "| --- | --- |" + " ---: |" * len(ranks),
+        ]
+        for network, op in dict.fromkeys((network, op) for network, op, _ in rows):
+            values = " | ".join(f"{rows[network, op, n]:.2f}" for n in ranks)
+            lines.append(f"| {network} | {op} | {values} |")
+    return lines

@@ -1,0 +1,54 @@
+"""Predictions for many ranks, and what the report makes of them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import report_tables
+from benchmarks.scaling import OPERATIONS, main
+
+
+@pytest.fixture(autouse=True)
+def no_profile(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "none.json"))
+
+
+def test_predictions_are_written_and_drawn(tmp_path):
+    path, picture = tmp_path / "s.json", tmp_path / "s.png"
+    options = ["--max-ranks", "64", "--networks", "1gbe,100gbe", "--buffer", str(4 << 20)]
+    done = CliRunner().invoke(main, [*options, "--json", str(path), "--plot", str(picture)])
+    assert done.exit_code == 0, done.output
+    run = json.loads(path.read_text())
+    assert {"machine", "versions", "commit", "encode", "decode"} < set(run)
+    rows = {(row["network"], row["op"], row["ranks"]): row for row in run["rows"]}
+    assert len(rows) == 2 * len(OPERATIONS) * 6
+    for op in OPERATIONS:  # slow wires gain more
+        slow, fast = (rows[network, op, 8]["speedup"] for network in ("1gbe", "100gbe"))
+        assert slow > fast
+    assert 3 < rows["1gbe", "Alltoall", 64]["speedup"] <= 4.1
+    assert picture.read_bytes()[1:4] == b"PNG"
+    lines = report_tables.scaling([run])
+    assert sum(line.startswith("| 1gbe | ") for line in lines) == len(OPERATIONS)
+
+
+def test_assumed_speeds_are_used(tmp_path):
+    def gain(*speeds):
+        path = tmp_path / "s.json"
+        done = CliRunner().invoke(
+            main, ["--max-ranks", "2", "--networks", "10gbe", *speeds, "--json", str(path)]
+        )
+        assert done.exit_code == 0, done.output
+        return json.loads(path.read_text())["rows"][0]["speedup"]
+
+    assert gain("--encode", "100", "--decode", "100", "--memory", "100") > 1.5 > gain()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [(["--networks", "1gbe,mud"], "mud"), (["--max-ranks", "1"], "1"), (["--encode", "-3"], "-3")],
+)
+def test_wrong_options_are_named(options, named):
+    done = CliRunner().invoke(main, options)
+    assert done.exit_code == 2
+    assert named in done.output
