@@ -56,10 +56,10 @@ CC_HD void raw_convert(const Job& job, Convert convert) {
 // Exactly, subnormals and NaN included.
 template <class T>
 CC_HD void raw_widen(const Job& job) {
-  raw_convert<uint16_t, uint32_t>(job, [](uint16_t bits) { return as<uint32_t>(T::value(bits)); });
+  raw_convert<uint16_t, uint32_t>(job, [](uint16_t bits) { return bit_cast<uint32_t>(T::value(bits)); });
 }
 
-CC_HD uint16_t nearest(F16, uint32_t bits) { return float_to_float16(as<float>(bits)); }
+CC_HD uint16_t nearest(F16, uint32_t bits) { return float_to_float16(bit_cast<float>(bits)); }
 CC_HD uint16_t nearest(BF16, uint32_t bits) {
   const bool nan = (bits & 0x7fffffff) > 0x7f800000;
   return uint16_t(nan ? (bits >> 16 & 0x8000) | 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
