@@ -13,6 +13,7 @@ from mpi4py import MPI
 from benchmarks import gpu_check, gpu_collectives, gpu_kernels
 from benchmarks.gpu_machine import Machine
 from compcoll.devices import cuda
+from compcoll.devices.kernels import SOURCES
 
 ROOT = Path(__file__).parents[2]
 needs_executor = pytest.mark.skipif(build() is None, reason="needs g++ on x86-64")
@@ -57,6 +58,7 @@ def test_kernels_are_timed_through_cupy(monkeypatch):
         machine = Machine(3)
         assert cupy.cuda.Device().id == machine.device.index == 1
         assert machine.about()["gpu"] == "fake"
+        assert {row["what"] for row in machine.compile() if "s" in row} == set(SOURCES)
         rows = gpu_kernels.kernel_speeds(machine, 60)
         calls = list(gpu_collectives.measure(MPI.COMM_SELF, machine, "Allreduce", 1 << 14))
         cupy.cuda.Device(0).use()
