@@ -1,10 +1,10 @@
 """What can only be known on a GPU, in less than nine minutes: ``make gpu-check``.
 
-Runs tests/gpu, a small run under compute-sanitizer where that is installed, every kernel against the
-device's own copy and against nvCOMP where that is installed, and collectives of 2 and 4 ranks against plain
-staging through host memory. A part that fails is recorded, and the next one begins. All figures go to
-``benchmarks/results/<gpu>-<date>.json``. Ends with 0 where all is well, 1 where something failed, 2 without a
-GPU.
+Compiles the kernels, then runs tests/gpu, a small run under compute-sanitizer where that is installed, every
+kernel against the device's own copy and against nvCOMP where that is installed, and collectives of 2 and 4
+ranks against plain staging through host memory. A part that fails is recorded, and the next one begins. All
+figures go to ``benchmarks/results/<gpu>-<date>.json``. Ends with 0 where all is well, 1 where something
+failed, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.gpu_machine import FAKE, Machine, open_machine  # noqa: E402
 
 BUDGET = 510.0
-TOOLS = ("memcheck", "racecheck", "initcheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 class Budget:
@@ -65,6 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     from benchmarks.gpu_kernels import kernel_speeds, nvcomp_speeds
 
     parts: dict[str, Callable[[], Any]] = {
+        "compile": machine.compile,
         "tests": lambda: run_tests(budget.left(130)),
         "sanitizer": lambda: run_sanitizer(budget.left(60), fake),
         "kernels": lambda: kernel_speeds(machine, budget.left(80)),

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 import compcoll
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
+from compcoll.devices.wrapping import on_device
 
 SPECS = ("lossless", "zfp:rate=8", "zfp:rate=16", "int8", "szp:abs=1e-3", "mpc")
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Allreduce")
@@ -46,10 +47,12 @@ def report(comm: MPI.Comm, row: dict[str, Any]) -> None:
 def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iterator[dict[str, Any]]:
     """Rows of one operation and size."""
     host_send, host_recv = _buffers(comm, machine, op, nbytes)
-    send, recv = machine.array(host_send), machine.array(host_recv)
+    send, recv = machine.buffer(host_send), machine.buffer(host_recv)
+    device_recv: Any = on_device(recv)
     # Bcast has one buffer, that the root sends and the others receive.
     sends, receives = op != "Bcast" or comm.rank == 0, op != "Bcast" or comm.rank != 0
-    source, device_source = (host_recv, recv) if op == "Bcast" else (host_send, send)
+    source = host_recv if op == "Bcast" else host_send
+    device_source: Any = device_recv if op == "Bcast" else on_device(send)
 
     def staged() -> None:
         if sends:
@@ -58,7 +61,7 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
         _call(comm, op, host_send, host_recv)
         if receives:
             with machine.device.queue() as queue:
-                queue.to_device(recv.address, host_recv.view(np.uint8))
+                queue.to_device(device_recv.address, host_recv.view(np.uint8))
 
     plain = _slowest(comm, staged, machine.repeats)
     for spec in SPECS:
@@ -69,7 +72,7 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
             took = _slowest(comm, lambda c=ours: _call(c, op, send, recv), machine.repeats)
             about = ours.report
             _call(ours, op, host_send, host_recv)
-            same = np.array_equal(np.asarray(recv).view(np.uint32), host_recv.view(np.uint32))
+            same = np.array_equal(np.asarray(device_recv).view(np.uint32), host_recv.view(np.uint32))
         except Exception as error:  # raised on all ranks, or the time runs out
             problem = f"{type(error).__name__}: {error}"
         if any(problems := comm.allgather(problem)):

@@ -134,6 +134,7 @@ def small(machine: Machine) -> None:
     """Every codec and type once, for the sanitizer."""
     from compcoll import decode
 
+    machine.without_pool()
     for dtype in DTYPES:
         for n in (1, 517, 20_003):
             array = machine.array(data(dtype, n * dtype.itemsize))

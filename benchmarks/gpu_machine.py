@@ -6,11 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from compcoll.devices.kernels import Kernel, all_kernels
 from compcoll.devices.memory import DeviceArray
 
 __all__ = ["FAKE", "Machine", "open_machine"]
@@ -56,12 +58,35 @@ class Machine:
             "runtime": runtime.runtimeGetVersion(), "cupy": self.cupy.__version__,
         }  # fmt: skip
 
+    def compile(self) -> list[dict[str, Any]]:
+        """Seconds that each module takes, all at once; CuPy keeps what it has compiled before."""
+
+        def one(kernel: Kernel) -> dict[str, Any]:
+            begin = time.perf_counter()
+            try:
+                with self.cupy.cuda.Device(self.device.index):
+                    _ = self.device.function(kernel).kernel
+            except Exception as error:
+                return {"what": kernel.module, "error": f"{type(error).__name__}: {error}"}
+            return {"what": kernel.module, "s": time.perf_counter() - begin}
+
+        with ThreadPoolExecutor() as threads:
+            return list(threads.map(one, {kernel.module: kernel for kernel in all_kernels()}.values()))
+
     def array(self, values: np.ndarray) -> DeviceArray:
         """A copy of a NumPy array on the device."""
         result = self.device.empty(values.nbytes)
         with self.device.queue() as queue:
             queue.to_device(result.address, values.reshape(-1).view(np.uint8))
         return result.view(values.dtype)
+
+    def buffer(self, values: np.ndarray) -> Any:
+        """The same as a user has it."""
+        return self.cupy.asarray(values)
+
+    def without_pool(self) -> None:
+        """Allocate every array by itself, so that the sanitizer sees where it ends."""
+        self.cupy.cuda.set_allocator(None)
 
     def seconds(self, queue: Any, call: Callable[[], Any]) -> float:
         """Time of a call on a queue: several in a row, so that the GPU never waits for the host."""
@@ -93,6 +118,15 @@ class FakeMachine(Machine):
         if library is None:
             raise RuntimeError("the tests' device needs g++ on x86-64")
         self.device = Device(library, rank)
+
+    def compile(self) -> list[dict[str, Any]]:
+        return []
+
+    def buffer(self, values: np.ndarray) -> DeviceArray:
+        return self.array(values)
+
+    def without_pool(self) -> None:
+        pass
 
     def about(self) -> dict[str, Any]:
         return {"gpu": "none, the tests' device", "gpus": 0, "memory": 0}

@@ -178,6 +178,7 @@ class RawModule:
             kernel = SimpleNamespace(name=name, threads=block[0])
             self._executor.launch(kernel, grid, int(jobs))
 
+        launch.kernel = object()  # which is compiled when it is asked for
         return launch
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from executor import build
 from fake_cupy import installed
+from mpi4py import MPI
 
-from benchmarks import gpu_check, gpu_kernels
+from benchmarks import gpu_check, gpu_collectives, gpu_kernels
 from benchmarks.gpu_machine import Machine
 from compcoll.devices import cuda
+from compcoll.devices.kernels import SOURCES
 
 ROOT = Path(__file__).parents[2]
 needs_executor = pytest.mark.skipif(build() is None, reason="needs g++ on x86-64")
@@ -20,8 +22,9 @@ needs_executor = pytest.mark.skipif(build() is None, reason="needs g++ on x86-64
 @needs_executor
 @pytest.mark.timeout(120)
 def test_everything_but_the_gpu(tmp_path, monkeypatch):
-    tool = tmp_path / "compute-sanitizer"  # which runs what it is given
-    tool.write_text('#!/bin/sh\ncase $2 in racecheck) echo a race; exit 9;; esac\nshift 4\nexec "$@"\n')
+    tool = tmp_path / "compute-sanitizer"  # which runs what it is given, once
+    cases = "racecheck) echo a race; exit 9;; initcheck|synccheck) echo fine; exit;;"
+    tool.write_text(f'#!/bin/sh\ncase $2 in {cases} esac\nshift 4\nexec "$@"\n')
     tool.chmod(0o755)
     path = tmp_path / "out" / "check.json"
     monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
@@ -55,10 +58,13 @@ def test_kernels_are_timed_through_cupy(monkeypatch):
         machine = Machine(3)
         assert cupy.cuda.Device().id == machine.device.index == 1
         assert machine.about()["gpu"] == "fake"
+        assert {row["what"] for row in machine.compile() if "s" in row} == set(SOURCES)
         rows = gpu_kernels.kernel_speeds(machine, 60)
+        calls = list(gpu_collectives.measure(MPI.COMM_SELF, machine, "Allreduce", 1 << 14))
         cupy.cuda.Device(0).use()
     assert len(rows) == 1 + len(gpu_kernels.SPECS) * len(gpu_kernels.DTYPES)
-    assert [row for row in rows if "error" in row] == []
+    assert [row for row in (*rows, *calls) if "error" in row] == []
+    assert all(row["bits of the CPU"] for row in calls)
 
 
 def test_tests_that_are_all_skipped_have_not_passed(monkeypatch):
