@@ -43,7 +43,14 @@ def agree(comm):
 def library():
     """The executor of device code, compiled by one rank for all."""
     comm = MPI.COMM_WORLD
-    library = comm.bcast(build() if comm.rank == 0 else None)
+    library = error = None
+    if comm.rank == 0:
+        try:
+            library = build()
+        except Exception as problem:
+            error = str(problem)
+    library, error = comm.bcast((library, error))
+    assert error is None, error
     if library is None:
         pytest.skip("needs g++ on x86-64")
     return library
