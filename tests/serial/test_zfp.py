@@ -116,6 +116,17 @@ class TestAgainstLibrary:
         for rate in rates(rng, dtype, len(shape)):
             check(field(rng, shape, dtype), rate)
 
+    @pytest.mark.parametrize("shape", [(36, 1000), (8, 20, 164), (12, 12, 200)])
+    @pytest.mark.parametrize("rate", [1, 1.5, 2, 3, 4.5, 6, 8, 10])
+    def test_low_rates_of_smooth_grids(self, level, dtype, shape, rate):
+        """Blocks with few planes and few coefficients, beside some that have more, and some of zeros."""
+        rng = np.random.default_rng(6)
+        x = sum(np.sin(i / 9) for i in np.indices(shape)) + 1e-7 * rng.standard_normal(shape)
+        x[..., 400:500] += rng.standard_normal(x[..., 400:500].shape)
+        x[..., 100:132] = 0
+        for scale in (1, np.finfo(dtype).tiny * 2.0**70):
+            check((x * scale).astype(dtype), rate)
+
     def test_zeros(self, level, dtype):
         a = np.zeros(100, dtype)
         a[1::2] = -0.0
