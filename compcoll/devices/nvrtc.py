@@ -11,7 +11,9 @@ from compcoll.sources import csrc_dir
 __all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "source"]
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
-OPTIONS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+OPTIONS = ("--std=c++17", "--fmad=false")
+#: What CuPy adds by itself; not every NVRTC takes it twice.
+_CUPYS = ("--device-as-default-execution-space",)
 
 _INCLUDE = re.compile(r'#include "(.+)"')
 
@@ -90,7 +92,7 @@ def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tupl
         call(get, program, as_bytes)
         return as_bytes
 
-    words = [f"--gpu-architecture={arch}", *OPTIONS, *options]
+    words = [f"--gpu-architecture={arch}", *OPTIONS, *_CUPYS, *options]
     _, program = call(nvrtc.nvrtcCreateProgram, source(name).encode(), f"{name}.cu".encode(), 0, None, None)
     try:
         status, _ = call(nvrtc.nvrtcCompileProgram, program, len(words), [w.encode() for w in words])
