@@ -7,8 +7,10 @@ compcoll/model/predict.py. Chunk sizes are those of the advisor's quick look.
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 
 import click
@@ -70,15 +72,12 @@ def main(
     if memory:
         machine = replace(machine, memory=1e9 * memory)
     ranks = [2**k for k in range(1, 13) if 2**k <= max_ranks]
-    rows = []
-    cases = list(product(networks.split(","), OPERATIONS, ranks))
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
-        for network, op, size in progress.track(cases, description="simulating"):
-            part = {"Bcast": buffer, "Allreduce": max(buffer // size, 1)}.get(op, nbytes)
-            call = Call(op, part, size, ranks_per_node if size > ranks_per_node else 1)
-            rows.append(
-                {"network": network, **_row(call, machine.with_network(FABRICS[network], network), speed)}
-            )
+    cases = []
+    for network, op, size in product(networks.split(","), OPERATIONS, ranks):
+        part = {"Bcast": buffer, "Allreduce": max(buffer // size, 1)}.get(op, nbytes)
+        call = Call(op, part, size, ranks_per_node if size > ranks_per_node else 1)
+        cases.append((network, call, machine.with_network(FABRICS[network], network), speed))
+    rows = _simulate(cases)
     about = {
         "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]), "nbytes": nbytes,
         "buffer": buffer, "codec": spec,
@@ -93,7 +92,23 @@ def main(
         scaling([{**about, "rows": rows}], Path(plot_path))
 
 
-def _row(call: Call, machine: MachineProfile, speed: CodecSpeed) -> dict:
+def _simulate(cases: list[tuple[str, Call, MachineProfile, CodecSpeed]]) -> list[dict]:
+    """A row for each case, on all cores, the long ones first."""
+    order = sorted(range(len(cases)), key=lambda i: -cases[i][1].size)
+    rows: dict[int, dict] = {}
+    console = Console(stderr=True)
+    # Forked children would share what MPI holds.
+    with (
+        ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
+        Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as progress,
+    ):
+        work = {pool.submit(_row, *cases[i]): i for i in order}
+        for done in progress.track(as_completed(work), total=len(work), description="simulating"):
+            rows[work[done]] = done.result()
+    return [rows[i] for i in range(len(cases))]
+
+
+def _row(network: str, call: Call, machine: MachineProfile, speed: CodecSpeed) -> dict:
     hopeful: dict[str, Option] = {}
     for option in sorted(advise(call, machine, speed).options, key=lambda option: option.seconds):
         hopeful.setdefault(option.algorithm, option)
@@ -107,7 +122,7 @@ def _row(call: Call, machine: MachineProfile, speed: CodecSpeed) -> dict:
     names = [name for name in ALGORITHMS[call.op] if name not in ("compressed", "recursive_doubling")]
     plain = plain_seconds(call, machine, names)
     return {
-        "op": call.op, "ranks": call.size, "speedup": plain / seconds, "seconds": seconds,
+        "network": network, "op": call.op, "ranks": call.size, "speedup": plain / seconds, "seconds": seconds,
         "plain_seconds": plain, "algorithm": best.algorithm, "chunk_nbytes": best.chunk_nbytes,
     }  # fmt: skip
 
