@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 from compcoll import codec, dtypes, frame
 from compcoll.codecs.base import SLACK
-from compcoll.devices import batch, kernels
-from compcoll.devices.batch import Block
+from compcoll.devices import kernels, operations
+from compcoll.devices.batch import Batch, Block
 
 __all__ = ["kernel_speeds", "nvcomp_speeds", "small"]
 
@@ -62,10 +62,10 @@ def _codec_speed(machine: Machine, spec: str, block: Block, target: Any, copy: f
     device, chosen = machine.device, codec(spec)
     if not kernels.encodes(chosen.name, block.dtype, block.shape):
         return {"error": "no kernel"}
-    made: list[batch.Batch] = []
+    made: list[Batch] = []
 
     def encode_once() -> None:
-        made[:] = [batch.encode(queue, chosen, [block], [target.address])]
+        made[:] = [operations.encode(queue, chosen, [block], [target.address])]
 
     with device.queue() as queue:
         encode = machine.seconds(queue, encode_once)
@@ -75,7 +75,7 @@ def _codec_speed(machine: Machine, spec: str, block: Block, target: Any, copy: f
     info = frame.inspect(np.asarray(target[: frame.HEADER_NBYTES]), target.size)
     payload, out = target.address + frame.HEADER_NBYTES, device.empty(block.nbytes)
     with device.queue() as queue:
-        decode = machine.seconds(queue, lambda: batch.decode(queue, [info], [payload], [out.address]))
+        decode = machine.seconds(queue, lambda: operations.decode(queue, [info], [payload], [out.address]))
     moved = block.nbytes + 2 * info.payload_nbytes  # the checksum reads the payload again
     return {
         "ratio": block.nbytes / info.payload_nbytes,

@@ -15,7 +15,7 @@ import numpy as np
 from compcoll import arrays, dtypes
 from compcoll.codecs import base, decoding, sample
 from compcoll.codecs.lossless import Lossless
-from compcoll.devices import batch, kernels
+from compcoll.devices import checks, kernels, operations
 from compcoll.devices.batch import Block
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.wrapping import on_device
@@ -75,18 +75,18 @@ def _encode(
             continue
         if not kernels.encodes(chosen.name, block.dtype, block.shape):
             return -1
-        made = batch.encode(queue, chosen, [block], [address], carried, checksum, fallback)
+        made = operations.encode(queue, chosen, [block], [address], carried, checksum, fallback)
         queue.wait()
         if (nbytes := int(made.results[0]["nbytes"])) >= 0:
             return nbytes
-        fallback = fallback or (nbytes in batch.REFUSALS and not codec.lossless)
+        fallback = fallback or (nbytes in checks.REFUSALS and not codec.lossless)
     return -1
 
 
 def _choose(queue: Any, codec: Lossless, memory: DeviceArray, block: Block) -> tuple[base.Codec, ...]:
     places = sample.places(block.nbytes, block.dtype)
     taken, host = queue.scratch(places.nbytes), memory.device.host(places.nbytes)
-    batch.gather(queue, [block], [places], [taken])
+    operations.gather(queue, [block], [places], [taken])
     queue.to_host(host, taken)
     queue.wait()
     return codec.chosen_from(host, block.dtype, block.shape)
@@ -108,12 +108,12 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
             _check_out(target, info, dtype)
         if (
             kernels.fits(info.codec, info.dtype, len(info.shape), adding)
-            and batch.size_is_sound(info)
+            and checks.size_is_sound(info)
             and info.size
         ):
-            made = batch.decode(queue, [info], [payload], [target.address], adding)
+            made = operations.decode(queue, [info], [payload], [target.address], adding)
             queue.wait()
-            if problem := batch.problem(info, made.results[0]):
+            if problem := checks.problem(info, made.results[0]):
                 raise FrameError(problem)
         else:
             whole = frame if not arrays.is_cuda(frame) else np.asarray(_memory(frame))

@@ -20,8 +20,8 @@ from compcoll.codecs import sample
 from compcoll.codecs.base import SLACK, Codec
 from compcoll.codecs.decoding import alike
 from compcoll.codecs.lossless import Lossless
-from compcoll.devices import batch, kernels
-from compcoll.devices.batch import Block
+from compcoll.devices import checks, kernels, operations
+from compcoll.devices.batch import Batch, Block
 from compcoll.devices.memory import DeviceArray
 from compcoll.errors import FrameError
 from compcoll.runtime.host import Frame
@@ -74,7 +74,7 @@ class CudaWork(StagedWork):
         begins = [0, *accumulate(-(-at.nbytes // 16) * 16 for at in places)]
         with self._lease(group) as (queue, lease):
             taken, host = queue.scratch(begins[-1]), self.pool.get(begins[-1])[: begins[-1]]
-            batch.gather(queue, _blocks(group), places, [taken + begin for begin in begins[:-1]])
+            operations.gather(queue, _blocks(group), places, [taken + begin for begin in begins[:-1]])
             queue.to_host(host, taken)
         for one, begin, at in zip(group, begins, places, strict=False):
             one.request.begin(self._sampled(lease, one, host[begin : begin + at.nbytes]))
@@ -90,19 +90,19 @@ class CudaWork(StagedWork):
         codec = group[0].attempts[0]
         with self._lease(group) as (queue, lease):
             memory = [_room(one) for one in group]
-            made = batch.encode(
+            made = operations.encode(
                 queue, codec, _blocks(group), [frame.address for frame in memory],
                 [one.carried for one in group], self.checksum, [one.refused for one in group],
             )  # fmt: skip
         for i, (one, frame) in enumerate(zip(group, memory, strict=True)):
             one.request.begin(self._encoded(lease, made, i, one, frame))
 
-    def _encoded(self, lease: Lease, made: batch.Batch, i: int, one: Encoding, memory: DeviceArray) -> Steps:
+    def _encoded(self, lease: Lease, made: Batch, i: int, one: Encoding, memory: DeviceArray) -> Steps:
         codec, block = one.attempts[0], one.block
         with lease as queue:
             # A size that does not depend on the data needs no second look.
             params = codec.params(block.dtype, (block.size,))
-            nbytes = batch.payload_nbytes(codec.name, block.dtype, block.size, params)
+            nbytes = checks.payload_nbytes(codec.name, block.dtype, block.size, params)
             known = 0 <= nbytes <= block.nbytes
             if known:
                 data, header = self._fetch(queue, memory, nbytes)
@@ -113,7 +113,7 @@ class CudaWork(StagedWork):
                     data, header = self._fetch(queue, memory, nbytes)
                     yield queue.event()
                 return Frame(data, frames.inspect(header, data.size))
-        refused = one.refused or (nbytes in batch.REFUSALS and not self.codec.lossless)
+        refused = one.refused or (nbytes in checks.REFUSALS and not self.codec.lossless)
         return (yield from self._again(one, one.attempts[1:], refused))
 
     def _fetch(self, queue: Any, memory: DeviceArray, nbytes: int) -> tuple[Any, np.ndarray]:
@@ -140,7 +140,7 @@ class CudaWork(StagedWork):
         clears = into.dtype != info.dtype and not adding  # 16-bit floats into an accumulator
         adding = adding or clears
         own = kernels.fits(info.codec, info.dtype, len(info.shape), adding)
-        if not own or not info.size or not batch.size_is_sound(info):
+        if not own or not info.size or not checks.size_is_sound(info):
             return None
         one = Decoding(self._request(), into, frame=frame, clears=clears)
         chosen = kernels.decoders(info.codec, info.dtype, info.params, adding, len(info.shape))
@@ -157,11 +157,11 @@ class CudaWork(StagedWork):
                 if one.clears:
                     queue.zero(one.block.address, one.block.nbytes)
             infos: Any = [one.frame.info for one in group]
-            made = batch.decode(queue, infos, payloads, [one.block.address for one in group], adding)
+            made = operations.decode(queue, infos, payloads, [one.block.address for one in group], adding)
         for i, one in enumerate(group):
             one.request.begin(self._decoded(lease, made, i, one.frame))
 
-    def _decoded(self, lease: Lease, made: batch.Batch, i: int, frame: Frame) -> Steps:
+    def _decoded(self, lease: Lease, made: Batch, i: int, frame: Frame) -> Steps:
         with lease:
             yield lease.event
             _raise(frame, made.results[i])
@@ -174,7 +174,7 @@ class CudaWork(StagedWork):
             return super().add(frame, other, like)
         info, second = self._checked(frame, like), self._checked(other, like)
         own = alike(info, second) and kernels.adds(info.codec, info.dtype) and info.size
-        if not own or not batch.size_is_sound(info) or not batch.size_is_sound(second):
+        if not own or not checks.size_is_sound(info) or not checks.size_is_sound(second):
             return super().add(frame, other, like)
         one = Summing(self._request(), like, terms=(frame, other))
         return self.turn.later(one, self._sum_batch, like.device, info.dtype, info.params)
@@ -184,12 +184,12 @@ class CudaWork(StagedWork):
             memory = [_room(one) for one in group]
             payloads = [(_payload(queue, one.terms[0]), _payload(queue, one.terms[1])) for one in group]
             infos: Any = [tuple(term.info for term in one.terms) for one in group]
-            made = batch.add(queue, infos, payloads, [frame.address for frame in memory])
+            made = operations.add(queue, infos, payloads, [frame.address for frame in memory])
         for i, (one, frame) in enumerate(zip(group, memory, strict=True)):
             one.request.begin(self._summed(lease, made, i, one, frame))
 
     def _summed(
-        self, lease: Lease, made: tuple[batch.Batch, batch.Batch], i: int, one: Summing, memory: DeviceArray
+        self, lease: Lease, made: tuple[Batch, Batch], i: int, one: Summing, memory: DeviceArray
     ) -> Steps:
         sums, terms = made
         with lease as queue:
@@ -215,7 +215,7 @@ class CudaWork(StagedWork):
 
     def _converted(self, into: DeviceArray, block: DeviceArray, kernel: kernels.Kernel) -> Steps:
         with self.queue(into.device) as queue:
-            batch.convert(queue, kernel, into.size, block.address, into.address)
+            operations.convert(queue, kernel, into.size, block.address, into.address)
             yield queue.event()
 
     def _request(self) -> Request:
@@ -260,5 +260,5 @@ def _payload(queue: Any, frame: Frame) -> int:
 def _raise(frame: Frame, result: np.void) -> None:
     """Raise what is wrong with a frame that the device has read."""
     assert frame.info is not None
-    if problem := batch.problem(frame.info, result):
+    if problem := checks.problem(frame.info, result):
         raise FrameError(problem)

@@ -176,6 +176,17 @@ struct MpcAdd {
   }
 };
 
+// ADD(suffix of a kernel's name, word, element) for each type whose words MpcAdd takes.
+#define CC_MPC_ELEMENTS(ADD)           \
+  ADD(i8, uint32_t, MpcInt<uint8_t>)   \
+  ADD(i16, uint32_t, MpcInt<uint16_t>) \
+  ADD(i32, uint32_t, MpcInt<uint32_t>) \
+  ADD(i64, uint64_t, MpcInt<uint64_t>) \
+  ADD(f16, uint32_t, F16)              \
+  ADD(bf16, uint32_t, BF16)            \
+  ADD(f32, uint32_t, F32)              \
+  ADD(f64, uint64_t, F64)
+
 // Words of block b, which begin at `in`; lane g has the map of group g, and where its words begin.
 template <class W, class Sink>
 CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, const W* in, W own_map,

@@ -8,7 +8,8 @@ import compcoll
 from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
-from compcoll.devices import batch
+from compcoll.devices import operations
+from compcoll.devices.batch import Block
 from compcoll.devices.cuda import Device
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.wrapping import wrap
@@ -75,8 +76,8 @@ def test_a_batch_of_many_chunks_in_one_launch(cupy):
     sources = [to_gpu(cupy, a) for a in arrays]
     frames = [device.empty(HEADER_NBYTES + a.nbytes + SLACK) for a in arrays]
     with device.queue() as queue:
-        blocks = [batch.Block(s.address, s.dtype, (s.size,)) for s in sources]
-        made = batch.encode(queue, chosen, blocks, [f.address for f in frames])
+        blocks = [Block(s.address, s.dtype, (s.size,)) for s in sources]
+        made = operations.encode(queue, chosen, blocks, [f.address for f in frames])
         queue.wait()
     for array, frame, n in zip(arrays, frames, made.results["nbytes"].tolist(), strict=True):
         expected = chosen.encode(array)

@@ -58,6 +58,11 @@ def top(array):
     return max([abs(float(v)) for v in reals(array)[finite(array)].tolist()] + [2.0**-1022])
 
 
+def limited(bound):
+    """The nearest bound that szp takes."""
+    return min(max(bound, 2.0**-1022), 2.0**1020)
+
+
 def bits(array):
     return array.reshape(-1).view(np.uint8)
 

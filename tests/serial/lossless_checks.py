@@ -2,13 +2,10 @@
 
 import ctypes
 import mmap
-import os
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from compcoll import _cpu, dtypes
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
@@ -17,14 +14,6 @@ from compcoll.frame import HEADER_NBYTES, inspect
 DTYPES = list(dtypes.CODES)
 PAGE = mmap.PAGESIZE
 GUARD = 0xA5
-
-
-def shared(folder: str) -> Path:
-    """Data beside the repository; skips the test where there is none."""
-    root = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "shared")) / folder
-    if not root.is_dir():
-        pytest.skip(f"no data: {root} is absent (COMPCOLL_SHARED names another place)")
-    return root
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from floats import FLOATS, same, values
 from compcoll import _cpu, codec, dtypes, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
-from compcoll.devices import batch, kernels
-from compcoll.devices.batch import Block
+from compcoll.devices import checks, kernels, operations
+from compcoll.devices.batch import Batch, Block
 from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = build()
@@ -43,7 +43,7 @@ def encode(device, name, arrays, shift=0, **options):
     sources = [place(a, shift) for a in arrays]
     outs = [Memory(HEADER_NBYTES + a.nbytes + SLACK) for a in arrays]
     blocks = [Block(m.address, a.dtype, a.shape) for m, a in zip(sources, arrays, strict=True)]
-    done = batch.encode(device, codec(name), blocks, [m.address for m in outs], **options)
+    done = operations.encode(device, codec(name), blocks, [m.address for m in outs], **options)
     assert all(m.untouched() for m in (*sources, *outs))
     sizes = done.results["nbytes"].tolist()
     return [
@@ -55,18 +55,18 @@ def decode(device, frames, adding=None, shift=0):
     """(arrays, problems) of a batch of frames."""
     infos = [inspect(f) for f in frames]
     payloads = [place(f[HEADER_NBYTES:]) for f in frames]
-    assert all(map(batch.size_is_sound, infos))
+    assert all(map(checks.size_is_sound, infos))
     kinds = [accumulator_dtype(i.dtype) if adding is not None else i.dtype for i in infos]
     outs = [Memory(i.size * k.itemsize, shift) for i, k in zip(infos, kinds, strict=True)]
     if adding is not None:
         for out, start in zip(outs, adding, strict=True):
             out.data[:] = start.view(np.uint8)
-    done = batch.decode(
+    done = operations.decode(
         device, infos, [m.address for m in payloads], [m.address for m in outs], adding is not None
     )
     assert all(m.untouched() for m in (*payloads, *outs))
     arrays = [m.data.view(k) for m, k in zip(outs, kinds, strict=True)]
-    return arrays, [batch.problem(i, r) for i, r in zip(infos, done.results, strict=True)]
+    return arrays, [checks.problem(i, r) for i, r in zip(infos, done.results, strict=True)]
 
 
 def check(device, name, arrays, shift=0):
@@ -157,7 +157,7 @@ def test_the_checksum_of_any_bytes_at_any_address(device):
     arrays = [rng.integers(0, 256, n, np.uint8) for n in (1, 2, 3, 4, 7, 16, 63, 64, 65, 4099)]
     for shift in (0, 1, 4, 15):
         memories = [place(a, shift) for a in arrays]
-        made = batch.Batch(device, len(arrays))
+        made = Batch(device, len(arrays))
         made.sums["src"], made.sums["nbytes"] = [m.address for m in memories], [a.size for a in arrays]
         device.upload(made.memory)
         made.launch(kernels.CHECKSUM, made.sums, 3, "nbytes")
@@ -258,9 +258,9 @@ def test_mpc_of_what_it_is_made_for(device, dtype, dim):
 def test_sizes_that_no_encoder_writes_are_refused():
     for name in ("zfp:rate=8", "int8", "int4:block=32", "fp8"):
         info = inspect(codec(name).encode(values(np.dtype("f4"), 301)))
-        assert batch.size_is_sound(info)
+        assert checks.size_is_sound(info)
         for change in ({"payload_nbytes": info.payload_nbytes - 4}, {"params": (info.params[0] + 1, 0)}):
-            assert not batch.size_is_sound(dataclasses.replace(info, **change)), (name, change)
+            assert not checks.size_is_sound(dataclasses.replace(info, **change)), (name, change)
 
 
 def test_every_kernel_is_launched_by_its_name(device):

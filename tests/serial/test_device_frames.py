@@ -10,7 +10,7 @@ from executor import Device, build
 import compcoll
 from compcoll import codec, dtypes, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
-from compcoll.devices import batch, kernels
+from compcoll.devices import kernels, operations
 
 LIBRARY = build()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
@@ -133,7 +133,7 @@ def converted(device, array, dtype):
         out = device.empty(array.size * dtype.itemsize).view(dtype)[first:]
         with device.queue() as queue:
             kernel = kernels.converter(array.dtype, dtype)
-            batch.convert(queue, kernel, out.size, source.address, out.address)
+            operations.convert(queue, kernel, out.size, source.address, out.address)
         assert out.owner.untouched()
         found.append(np.asarray(out))
     assert same(found[0][1:], found[1])

@@ -9,7 +9,7 @@ from test_device_code import place
 from compcoll import codec, dtypes, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import add
-from compcoll.devices import batch
+from compcoll.devices import checks, operations
 from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = build()
@@ -27,11 +27,11 @@ def add_on(device, pairs):
     payloads = [tuple(place(f[HEADER_NBYTES:]) for f in pair) for pair in pairs]
     outs = [Memory(HEADER_NBYTES + a.nbytes + SLACK) for a, _ in infos]
     addresses = [tuple(m.address for m in pair) for pair in payloads]
-    sums, terms = batch.add(device, infos, addresses, [m.address for m in outs])
+    sums, terms = operations.add(device, infos, addresses, [m.address for m in outs])
     assert all(m.untouched() for m in (*outs, *(m for pair in payloads for m in pair)))
     sizes = sums.results["nbytes"].tolist()
     flat = [a for a, _ in infos] + [b for _, b in infos]
-    problems = [batch.problem(i, r) for i, r in zip(flat, terms.results, strict=True)]
+    problems = [checks.problem(i, r) for i, r in zip(flat, terms.results, strict=True)]
     return [m.data[: HEADER_NBYTES + n] if n >= 0 else n for m, n in zip(outs, sizes, strict=True)], problems
 
 

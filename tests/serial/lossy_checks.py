@@ -1,0 +1,93 @@
+"""What `szp` and the codecs with a scale for each block have to hold alike, for their tests."""
+
+import numpy as np
+import pytest
+from floats import bits, decode_add_guarded, decode_guarded, encode, on_every_level, reals
+from shared_data import shared
+
+import compcoll
+from compcoll import _cpu, dtypes
+from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.errors import FrameError
+from compcoll.frame import HEADER_NBYTES, inspect
+
+FLOAT32 = np.dtype(np.float32)
+
+
+def agreed(f):
+    """f(), a payload (or the negative status) and what belongs to it, which are the same on every level."""
+    first, *others = on_every_level(f)
+    for other in others:
+        assert np.array_equal(other[0], first[0])
+        assert other[1:] == first[1:]
+    return first
+
+
+def encode_everywhere(codec, array):
+    """Payload (or the negative status), bound and params of every level."""
+    return agreed(lambda: encode(codec, array))
+
+
+def decode_everywhere(codec, params, payload, array):
+    """The values of a sound payload, which are the same on every level."""
+    results = on_every_level(lambda: decode_guarded(codec, params, payload, array.dtype, array.size))
+    assert [status for _, status in results] == [0] * len(results)
+    assert len({bits(decoded).tobytes() for decoded, _ in results}) == 1
+    return results[0][0]
+
+
+def status_of(codec, params, payload, dtype, n):
+    """What decoding any bytes answers, which is what adding them does."""
+    _, status = decode_guarded(codec, params, payload, dtype, n)
+    start = np.zeros(n, accumulator_dtype(dtype))
+    assert decode_add_guarded(codec, params, payload, dtype, start)[1] == status
+    return status
+
+
+def check_decode_add(codec, params, payload, array):
+    """Adding a payload gives what decoding it and adding give."""
+    decoded, _ = decode_guarded(codec, params, payload, array.dtype, array.size)
+    acc = accumulator_dtype(array.dtype)
+    start = np.full(reals(decoded).size, 0.3).astype(dtypes.real_dtype(acc))
+    with np.errstate(all="ignore"):
+        expected = start + reals(decoded).astype(start.dtype)
+    total, status = decode_add_guarded(codec, params, payload, array.dtype, start.view(acc))
+    assert status == 0
+    assert np.array_equal(reals(total), expected, equal_nan=True)
+
+
+def check_wave(codec, dtype, n):
+    """A frame of n values is never larger than they are and keeps to its bound, which is returned."""
+    count = n * (2 if dtype.kind == "c" else 1)
+    array = np.sin(np.arange(count) / 50).astype(dtypes.real_dtype(dtype)).view(dtype)
+    frame = codec.encode(array)
+    assert frame.nbytes <= array.nbytes + HEADER_NBYTES
+    if n > 64:
+        assert inspect(frame).codec == codec.name
+    decoded = compcoll.decode(frame)
+    assert decoded.dtype == dtype
+    error = np.abs(reals(decoded).astype(float) - reals(array).astype(float)).max(initial=0)
+    assert error <= inspect(frame).bound
+    return inspect(frame).bound
+
+
+def check_refused(frame):
+    """A frame whose payload is damaged, though no checksum tells."""
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        compcoll.decode(frame)
+    with pytest.raises(FrameError, match="not a stream of this codec"):
+        decode_add(frame, np.zeros(inspect(frame).shape, inspect(frame).dtype))
+
+
+def nbytes_within(codec, array, capacity):
+    """Payload bytes, or a status, of encoding into so much room, with the bytes behind it checked."""
+    room = np.full(capacity + 300, 0xA5, np.uint8)
+    code, asked = dtypes.code_of(array.dtype), codec.params(array.dtype, array.shape)
+    n, _, _ = _cpu.encode(codec._index, code, array.shape, asked, bits(array), room[:capacity])
+    assert (room[capacity:] == 0xA5).all()
+    return n
+
+
+def field(name):
+    """The values of a float32 data set."""
+    return np.fromfile(shared("data") / name, FLOAT32)
