@@ -51,13 +51,20 @@ def environment() -> dict[str, object]:
 
 
 def commit() -> str | None:
-    """The checked-out commit, marked where files differ from it; None outside of a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude", "*"]
+    """The checked-out commit, ``-dirty`` where more than results differs; None outside a repository."""
+    here = Path(__file__).parent
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
     try:
-        found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
+        changed = git("status", "--porcelain", "-uno", "--", "..", ":!results", ":!REPORT.md")
+        return git("rev-parse", "HEAD") + "-dirty" * bool(changed)
+    except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
 
 
 def as_json(document: object) -> str:

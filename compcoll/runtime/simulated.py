@@ -74,8 +74,9 @@ class World:
         self._count = 0
         self._free: defaultdict[tuple, float] = defaultdict(float)
         self._random = Random(size)
-        self._unmatched: defaultdict[tuple, deque[Message]] = defaultdict(deque)
-        self._wanted: defaultdict[tuple, deque[Future]] = defaultdict(deque)
+        # Lists, and only where something waits: a thousand ranks wait for hundreds of chunks each.
+        self._unmatched: dict[tuple, list[Message]] = {}
+        self._wanted: dict[tuple, list[Future]] = {}
         self._awake: deque[SimulatedRuntime] = deque()
 
     def run(self, algorithm: Callable[[SimulatedRuntime], Coroutine]) -> float:
@@ -154,9 +155,9 @@ class World:
         self.messages += 1
         self.wire_nbytes += frame.nbytes
         # Matched in the order of sending, whichever arrives first.
-        message = Message(frame, self._wanted[key].popleft() if self._wanted[key] else None)
+        message = Message(frame, _take(self._wanted, key))
         if message.future is None:
-            self._unmatched[key].append(message)
+            self._unmatched.setdefault(key, []).append(message)
         self.at(left, lambda: self.finish(rt, sent))
         self.at(came, lambda: self._arrive(self.ranks[key[1]], message, work))
         return sent
@@ -164,10 +165,10 @@ class World:
     def expect(self, rt: SimulatedRuntime, source: int, tag: int) -> Future:
         """Wait for a frame."""
         key, future = (source, rt.rank, tag), Future()
-        if not self._unmatched[key]:
-            self._wanted[key].append(future)
+        message = _take(self._unmatched, key)
+        if message is None:
+            self._wanted.setdefault(key, []).append(future)
             return future
-        message = self._unmatched[key].popleft()
         message.future = future
         if message.arrived:
             future.set(message.frame)
@@ -191,11 +192,22 @@ class World:
                 raise rt.error
         stuck = [rt.rank for rt in self.ranks if rt.running]
         if stuck:
-            wanted = [key for key, futures in self._wanted.items() if futures]
-            raise DeadlockError(f"ranks {stuck[:8]} wait for (source, dest, tag) {wanted[:8]}")
-        lost = [key for key, messages in self._unmatched.items() if messages]
-        if lost:
-            raise DeadlockError(f"messages (source, dest, tag) {lost[:8]} were never received")
+            wanted = list(self._wanted)[:8]
+            raise DeadlockError(f"ranks {stuck[:8]} wait for (source, dest, tag) {wanted}")
+        if self._unmatched:
+            lost = list(self._unmatched)[:8]
+            raise DeadlockError(f"messages (source, dest, tag) {lost} were never received")
+
+
+def _take(waiting: dict[tuple, list], key: tuple):
+    """The first that waits for a key; None where nothing does."""
+    queue = waiting.get(key)
+    if queue is None:
+        return None
+    first = queue.pop(0)
+    if not queue:
+        del waiting[key]
+    return first
 
 
 class SimulatedRuntime(Runtime):
