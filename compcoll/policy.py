@@ -36,7 +36,9 @@ __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_po
 
 #: Smallest message that is compressed where nothing else is said, in bytes.
 MIN_NBYTES = 64 << 10
-CHUNK_LIMITS = (64 << 10, 1 << 20)
+#: Of chunks where neither a rule nor the model says how large, in bytes: the wire waits for the first to be
+#: encoded, and all for the last to be decoded.
+CHUNK_LIMITS = (64 << 10, 512 << 10)
 
 _SUMS = ("ring", "direct", "compressed")
 ALGORITHMS = {
@@ -236,7 +238,7 @@ def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int, chosen: Codec) 
 def _chunk_nbytes(op: str, nbytes: int) -> int:
     low, high = CHUNK_LIMITS
     if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together
-        return high // 2
+        return high
     return min(max(nbytes // 8, low), high)
 
 
