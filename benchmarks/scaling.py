@@ -38,7 +38,7 @@ NEAR = 3.0
 @click.command(context_settings={"show_default": True})
 @click.option("--nbytes", default=1 << 20, type=click.IntRange(1), help="Bytes for or from each peer.")
 @click.option(
-    "--buffer", default=16 << 20, type=click.IntRange(1), help="Bytes of the buffer of Bcast and Allreduce."
+    "--buffer", default=4 << 20, type=click.IntRange(1), help="Bytes of the buffer of Bcast and Allreduce."
 )
 @click.option(
     "--codec", "spec", default="zfp:rate=8", help="Codec, whose speed the profile of this machine gives."
