@@ -114,12 +114,12 @@ def experiments() -> Iterator[Experiment]:
         figures.model, tables.model,
     )  # fmt: skip
     yield Experiment(
-        "scaling", "Up to 4096 ranks, predicted",
+        "scaling", "Up to 256 ranks, predicted",
         "The real algorithms in virtual time, eight ranks a node, with the speeds of codec and memory of one "
         "core as `compcoll tune` measured them (careful guesses where it did not run). Where the speed-up "
         "is below 1, `codec=\"auto\"` and `when=\"pays\"` leave the call to MPI. Alltoall, "
         "Allgather and Reduce_scatter_block with 1 MiB for or from each peer, Bcast and Allreduce of 4 MiB.",
-        [["benchmarks.scaling"]],
+        [["benchmarks.scaling", "--max-ranks", "256"]],
         figures.scaling, tables.scaling,
     )  # fmt: skip
 
