@@ -142,29 +142,54 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
 }
 
 template <class E, int NW, bool Accumulate>
-void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+class LineDecoder {
   using T = Tiles<E, 1, Accumulate>;
-  using L = typename T::L;
   using W = typename T::W;
   using F = Format<W>;
-  constexpr int N = T::N;
-  T tiles{grid};
-  const LineReader<NW, L> reader(maxbits);
-  Cursor at;
-  uint64_t pos = 0;
-  for (uint64_t left = grid.count(); left; pos += uint64_t(N) * maxbits) {
-    int count = left < N ? left : N;
-    L a[4] = {}, words[NW];
-    reader.get(payload, nbytes, pos, words, count);
-    L e = (words[0] >> 1) & W(2 * F::bias + 1);
-    L empty = (words[0] & 1) - 1;
-    L zeros = decode_coefficients<NW>(words, F::header, maxbits, a);
-    for (int i = 0; i < 4; i++) a[i] = shift_right(a[i], zeros) & ~empty;
-    from_coefficients(a, e);
-    tiles.store(at, count, a, dst);
-    at.advance(grid, count);
-    left -= count;
+
+ public:
+  using L = typename T::L;
+  static constexpr int N = T::N;
+
+  LineDecoder(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst)
+      : tiles_{grid}, reader_(maxbits), maxbits_(maxbits), payload_(payload), nbytes_(nbytes), dst_(dst) {}
+
+  // The next `count` blocks, at most N, or G N in G vectors.
+  template <int G>
+  __attribute__((always_inline)) void step(int count) {
+    L a[G][4] = {}, words[G][NW], zeros[G];
+    for (int g = 0; g < G; g++, pos_ += uint64_t(N) * maxbits_)
+      reader_.get(payload_, nbytes_, pos_, words[g], G > 1 ? N : count);
+    decode_coefficients<NW, G>(words, F::header, maxbits_, a, zeros);
+    for (int g = 0; g < G; g++) {
+      L e = (words[g][0] >> 1) & W(2 * F::bias + 1);
+      L empty = (words[g][0] & 1) - 1;
+      for (int i = 0; i < 4; i++) a[g][i] = shift_right(a[g][i], zeros[g]) & ~empty;
+      from_coefficients(a[g], e);
+      tiles_.store(at_, G > 1 ? N : count, a[g], dst_);
+      at_.advance(tiles_.grid, G > 1 ? N : count);
+    }
   }
+
+ private:
+  T tiles_;
+  LineReader<NW, L> reader_;
+  Cursor at_;
+  uint64_t pos_ = 0;
+  int maxbits_;
+  const uint8_t* payload_;
+  uint64_t nbytes_;
+  uint8_t* dst_;
+};
+
+template <class E, int NW, bool Accumulate>
+void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+  using Decoder = LineDecoder<E, NW, Accumulate>;
+  constexpr int N = Decoder::N, G = quad_group<typename Decoder::L>;
+  Decoder decoder(grid, maxbits, payload, nbytes, dst);
+  uint64_t left = grid.count();
+  for (; left >= G * N; left -= G * N) decoder.template step<G>(G * N);
+  for (; left; left -= left < N ? left : N) decoder.template step<1>(left < N ? left : N);
 }
 
 }  // namespace zfp

@@ -4,6 +4,7 @@
 // within a scan: that has to leave its 1 where the bits ran out, and leaves it at the last coefficient.
 #pragma once
 #include "../zfp_quads.h"
+#include "zfp_quad_steps.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -22,24 +23,18 @@ inline void settle_last(L* u, L over, int lowest) {
   for (int i = 0; i < 3; i++) u[i] |= far == W(3 - i) ? bit : L{};
 }
 
-// Coefficients of blocks of maxbits bits, `header` of which precede the planes, in words with zeros above.
-// They are moved up so that the highest plane is not zero; returns by how many, the width for a zero block.
+// Adds the planes of blocks to `planes`, 4 at a time, until all have passed `end`. pos: of the first plane that
+// is not zero, then behind the last one. Returns the lowest plane.
 template <int NW, class L>
-inline L decode_coefficients(const L* words, int header, int maxbits, L* planes) {
+inline int decode_planes(const L* words, L& pos, int end, L* planes) {
   using W = typename lanes<L>::word;
-  constexpr int bits = 8 * sizeof(W);
-  L window = quad_peek<NW>(words, L{} + W(header));
-  L zeros = trailing_zeros(window);
-  L pos = zeros + W(header), n = {}, marker = {};
-  const L end = L{} + W(maxbits);
-  int lowest = bits;
-  while (lowest > 0) {
-    lowest -= 4;
+  L n = {}, marker = {};
+  for (int lowest = 8 * sizeof(W) - 4, top = lowest;; lowest -= 4) {
     const L shift = L{} + W(lowest);
-    window = quad_peek<NW>(words, pos);
-    if (lowest == bits - 4 || any_less(n, L{} + W(3))) {
+    L window = quad_peek<NW>(words, pos);
+    if (lowest == top || any_less(n, L{} + W(3))) {
       for (int j = 3; j >= 0; j--) {
-        bool first = j == 3 && lowest == bits - 4;
+        bool first = j == 3 && lowest == top;
         L rest = window >> n;
         L entry = first ? lookup64(quad_tables.first, (window >> 1) & 63)
                         : lookup64(quad_tables.decode, (rest & (marker - 1)) | marker);
@@ -55,10 +50,50 @@ inline L decode_coefficients(const L* words, int header, int maxbits, L* planes)
       for (int j = 3; j >= 0; j--) planes[j] |= ((window >> (12 - 4 * j)) & 15) << shift;
       pos += 16;
     }
-    if (!any_less(pos, end)) break;
+    if (!lowest || !any_less(pos, L{} + W(end))) return lowest;
   }
-  to_planes<1>(planes);
-  settle_last(planes, pos - end, lowest);
+}
+
+// How many vectors of blocks are best decoded side by side: what a plane needs of the one before leaves the
+// processor idle with one.
+template <class L>
+constexpr int quad_group = 1;
+
+#if defined(__AVX512BW__)
+template <>
+constexpr int quad_group<U32x16> = 2;
+#endif
+
+// Coefficients of G vectors of blocks of maxbits bits, `header` of which precede the planes, in words with
+// zeros above. They are moved up so that the highest plane is not zero; `zeros` says by how many, the width
+// for a zero block.
+template <int NW, int G, class L>
+inline void decode_coefficients(const L (*words)[NW], int header, int maxbits, L (*planes)[4], L* zeros) {
+  using W = typename lanes<L>::word;
+  L pos[G];
+  for (int g = 0; g < G; g++) {
+    zeros[g] = trailing_zeros(quad_peek<NW>(words[g], L{} + W(header)));
+    pos[g] = zeros[g] + W(header);
+  }
+  int lowest[G];
+#if defined(__AVX512BW__)
+  if constexpr (std::is_same_v<L, U32x16>) {
+    lowest[0] = decode_quad_steps<NW, G>(words, pos, maxbits, planes);
+    for (int g = 1; g < G; g++) lowest[g] = lowest[0];
+  } else
+#endif
+    for (int g = 0; g < G; g++) lowest[g] = decode_planes<NW>(words[g], pos[g], maxbits, planes[g]);
+  for (int g = 0; g < G; g++) {
+    to_planes<1>(planes[g]);
+    settle_last(planes[g], pos[g] - W(maxbits), lowest[g]);
+  }
+}
+
+// The same of one vector of blocks; returns `zeros`.
+template <int NW, class L>
+inline L decode_coefficients(const L (&words)[NW], int header, int maxbits, L (&planes)[4]) {
+  L zeros;
+  decode_coefficients<NW, 1>(&words, header, maxbits, &planes, &zeros);
   return zeros;
 }
 

@@ -80,10 +80,10 @@ void decode_short_line(const Grid& grid, int maxbits, const uint8_t* payload, ui
     int count = left < 2 * N ? left : 2 * N;
     Narrow u[4] = {}, words[NW];
     reader.get(payload, nbytes, pos, words, count);
-    Narrow head = words[0] & ((1u << header) - 1), body = words[0] >> header;
-    if constexpr (NW == 2) body |= words[1] << (32 - header);
-    Narrow zeros = decode_coefficients<1>(&body, 0, maxbits - header, u);
-    Narrow some = body != 0 ? -(head & 1) : Narrow{};
+    Narrow head = words[0] & ((1u << header) - 1), body[1] = {words[0] >> header};
+    if constexpr (NW == 2) body[0] |= words[1] << (32 - header);
+    Narrow zeros = decode_coefficients(body, 0, maxbits - header, u);
+    Narrow some = body[0] != 0 ? -(head & 1) : Narrow{};
     for (int i = 0; i < 4; i++) u[i] &= some;
     for (int first = 0; first < count; first += N) {
       const int h = first / N;

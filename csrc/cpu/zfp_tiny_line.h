@@ -31,7 +31,7 @@ struct TinyTable {
       L bits, a[4] = {};
       for (int i = 0; i < N; i++) bits[i] = first + i;
       bits &= (W(1) << body) - 1;
-      L zeros = decode_coefficients<1>(&bits, 0, body, a);
+      L zeros = decode_coefficients<1>({bits}, 0, body, a);
       for (int i = 0; i < 4; i++) a[i] = from_negabinary(bits != 0 ? shift_right(a[i], zeros) : L{});
       transform_inverse<1>(a);
       for (int i = 0; i < 4; i++)
