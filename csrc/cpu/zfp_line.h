@@ -1,6 +1,7 @@
 // ZFP in 1 dimension: N blocks side by side, the plane coder too.
 #pragma once
 #include "../zfp_quads.h"
+#include "prefetch.h"
 #include "zfp_extent.h"
 #include "zfp_gather.h"
 #include "zfp_quad_decoder.h"
@@ -59,6 +60,18 @@ class LineReader {
   }
 };
 
+// Memory that the walk over the blocks comes to, as much as so many of them take.
+template <class T>
+inline void fetch_source(const uint8_t* src, const Cursor& at, int blocks) {
+  constexpr uint32_t nbytes = 4 * sizeof(typename T::Stored);
+  fetch_ahead<false>(src + at.b[0] * nbytes, blocks * nbytes);
+}
+template <class T>
+inline void fetch_target(const uint8_t* dst, const Cursor& at, int blocks) {
+  constexpr uint32_t nbytes = 4 * sizeof(typename T::Target);
+  fetch_ahead<true>(dst + at.b[0] * nbytes, blocks * nbytes);
+}
+
 template <class L>
 inline L largest_magnitude(const L* v) {
   using W = typename lanes<L>::word;
@@ -112,6 +125,7 @@ int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* 
   for (uint64_t left = grid.count(); left;) {
     int count = left < N ? left : N;
     L a[4], u[4] = {}, words[NW] = {};
+    fetch_source<T>(src, at, N);
     tiles.load(at, count, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
     L magnitude = largest_magnitude(a);
     extent.add_magnitude(magnitude);
@@ -158,6 +172,7 @@ class LineDecoder {
   template <int G>
   __attribute__((always_inline)) void step(int count) {
     L a[G][4] = {}, words[G][NW], zeros[G];
+    fetch_target<T>(dst_, at_, G * N);
     for (int g = 0; g < G; g++, pos_ += uint64_t(N) * maxbits_)
       reader_.get(payload_, nbytes_, pos_, words[g], G > 1 ? N : count);
     decode_coefficients<NW, G>(words, F::header, maxbits_, a, zeros);

@@ -41,6 +41,7 @@ int64_t encode_short_line(const Grid& grid, int maxbits, const uint8_t* src, uin
     for (int h = 0; h * N < count; h++) {
       const int n = count - h * N < N ? count - h * N : N;
       L a[4];
+      fetch_source<T>(src, at, N);
       tiles.load(at, n, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
       at.advance(grid, n);
       magnitude[h] = largest_magnitude(a);
@@ -79,6 +80,7 @@ void decode_short_line(const Grid& grid, int maxbits, const uint8_t* payload, ui
   for (uint64_t left = grid.count(); left; pos += uint64_t(2 * N) * maxbits) {
     int count = left < 2 * N ? left : 2 * N;
     Narrow u[4] = {}, words[NW];
+    fetch_target<T>(dst, at, 2 * N);
     reader.get(payload, nbytes, pos, words, count);
     Narrow head = words[0] & ((1u << header) - 1), body[1] = {words[0] >> header};
     if constexpr (NW == 2) body[0] |= words[1] << (32 - header);
