@@ -39,6 +39,8 @@ MIN_NBYTES = 64 << 10
 #: Of chunks where neither a rule nor the model says how large, in bytes: the wire waits for the first to be
 #: encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
+#: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
+PAIRS_NBYTES = 8 << 20
 
 _SUMS = ("ring", "direct", "compressed")
 ALGORITHMS = {
@@ -215,7 +217,7 @@ def _decide(
     names = ALGORITHMS[op]
     fixed = rule.algorithm if rule.algorithm in names else None
     algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
-    return Decision(chosen, algorithm, rule.chunk_nbytes or _chunk_nbytes(op, nbytes), why, ask, fixed)
+    return Decision(chosen, algorithm, rule.chunk_nbytes or _chunk_nbytes(op, nbytes, size), why, ask, fixed)
 
 
 def _unchanged(op: str, reason: str) -> Decision:
@@ -235,8 +237,10 @@ def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int, chosen: Codec) 
     return names[0]
 
 
-def _chunk_nbytes(op: str, nbytes: int) -> int:
+def _chunk_nbytes(op: str, nbytes: int, size: int) -> int:
     low, high = CHUNK_LIMITS
+    if op == "Alltoall":
+        high = min(max(PAIRS_NBYTES // size, high), 4 * high)
     if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together
         return high
     return min(max(nbytes // 8, low), high)

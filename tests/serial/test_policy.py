@@ -114,3 +114,21 @@ def test_changes_come_on_top():
 def test_errors_name_value_and_limit(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("op", "nbytes", "size", "expected"),
+    [
+        ("Bcast", 32 << 20, 2, 512 << 10),
+        ("Bcast", 1 << 20, 2, 128 << 10),
+        ("Bcast", 1 << 18, 2, 64 << 10),
+        ("Alltoall", 32 << 20, 2, 2 << 20),
+        ("Alltoall", 32 << 20, 8, 1 << 20),
+        ("Alltoall", 32 << 20, 64, 512 << 10),
+        ("Alltoall", 1 << 20, 2, 128 << 10),
+        ("Alltoallv", 1 << 10, 2, 512 << 10),
+    ],
+)
+def test_chunks_where_no_rule_says_how_large(op, nbytes, size, expected):
+    policy = Policy(codec="zfp:rate=8", when="always")
+    assert decide(policy, op, nbytes=nbytes, size=size).chunk_nbytes == expected
