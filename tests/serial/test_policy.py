@@ -126,7 +126,7 @@ def test_errors_name_value_and_limit(make, message):
         ("Alltoall", 32 << 20, 8, 1 << 20),
         ("Alltoall", 32 << 20, 64, 512 << 10),
         ("Alltoall", 1 << 20, 2, 128 << 10),
-        ("Alltoallv", 1 << 10, 2, 512 << 10),
+        ("Alltoallv", 1 << 20, 2, 512 << 10),
     ],
 )
 def test_chunks_where_no_rule_says_how_large(op, nbytes, size, expected):
