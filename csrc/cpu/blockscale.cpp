@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "../blockscale.h"
+#include "prefetch.h"
 #include "real.h"
 #include "table.h"
 
@@ -126,6 +127,7 @@ struct Encode {
     for (uint64_t b = 0; b < layout.blocks; b++) {
       const uint64_t at = b * layout.block, rest = n - at;
       const char* x = src + at * sizeof(T);
+      fetch_ahead<false>(x, layout.block * sizeof(T));
       if (rest < layout.block) {
         memset(last, 0, sizeof last);
         x = static_cast<char*>(memcpy(last, x, rest * sizeof(T)));
@@ -191,6 +193,7 @@ struct Decode {
       // Not negative, not infinite, no NaN.
       if (!(scale >= 0) || scale - scale != 0) return BAD_STREAM;
       char* d = dst + at * element;
+      fetch_ahead<true>(d, layout.block * element);
       if (rest >= layout.block) {
         block<T>(codes + Q::nbytes(at), layout.block, scale, d);
       } else {

@@ -22,7 +22,7 @@ struct Ahead {
 // What a loop comes to in 2 KiB, `nbytes` of it: the processor does not look that far ahead by itself where
 // much is computed between one access and the next, nor across pages.
 template <bool Write>
-inline void fetch_ahead(const uint8_t* at, uint32_t nbytes) {
+inline void fetch_ahead(const void* at, uint32_t nbytes) {
   const uintptr_t begin = reinterpret_cast<uintptr_t>(at) + 2048;
   for (uint32_t k = 0; k < nbytes; k += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(begin + k), Write, 3);

@@ -1,4 +1,5 @@
 // szp on the CPU: a block at a time, its 32 integers in vector registers between quantising and packing.
+#include "prefetch.h"
 #include "szp_values.h"
 #include "table.h"
 
@@ -24,6 +25,7 @@ struct Encode {
     for (uint64_t i = 0; i < n; i += 32) {
       const char* x = src + i * sizeof(T);
       alignas(64) char whole[32 * sizeof(T)];
+      fetch_ahead<false>(x, sizeof whole);
       int nbytes = raw_nbytes<T>(n, i);
       if (nbytes < int(sizeof whole)) {
         memcpy(whole, x, nbytes);
@@ -59,6 +61,7 @@ struct Decode {
       const int width = in.next(raw, block);
       if (width < 0) return BAD_STREAM;
       char* d = dst + i * element;
+      fetch_ahead<true>(d, 32 * element);
       if (!adding && width == szp_raw) {
         memcpy(d, block, raw);
         continue;
