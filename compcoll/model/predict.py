@@ -102,7 +102,10 @@ _MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 def _by_the_book(call: Call, machine: MachineProfile) -> float:
     """MPICH's algorithms for long messages, bytes through one port and a latency a round.
 
-    Thakur, Rabenseifner and Gropp: Optimization of Collective Communication Operations in MPICH, 2005.
+    Thakur, Rabenseifner and Gropp: Optimization of Collective Communication Operations in MPICH, 2005; what
+    MPICH 5 selects for long messages is the same. It looks at nodes for Allreduce and small Bcasts only: its
+    pairwise Reduce_scatter moves ``k (P - k)`` blocks through the port of ``k`` ranks where a ring moves
+    ``P - 1``, as ``make report`` measures on two hosts of eight ranks.
     """
     link = machine.node if call.on_one_node else machine.network
     size, others, n = call.size, call.size - 1, call.nbytes
@@ -112,8 +115,8 @@ def _by_the_book(call: Call, machine: MachineProfile) -> float:
         outside = others * n if call.on_one_node else (size - k) * n * k
         pairs = call.op.startswith("Alltoall") and not size & others
         rounds, parts = float(others), [(outside, "pairs" if pairs else "shift")]
-    elif call.op == "Bcast" and size < 8:  # a binomial tree
-        steps = ceil(log2(size))
+    elif call.op == "Bcast" and size < 8:  # a binomial tree of nodes
+        steps = ceil(log2(size if call.on_one_node else ceil(size / call.ranks_per_node)))
         # What sockets take leaves for all children at once, and so arrives with the last of them.
         blocks = steps * (steps + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else steps
         rounds, parts = steps, [(n * blocks, "")]

@@ -137,6 +137,21 @@ def test_a_known_library_is_predicted_by_its_algorithms(size, blocks):
     assert plain_seconds(call, MACHINE, ["chain", "tree"]) <= seconds
 
 
+@pytest.mark.parametrize(("size", "per_node", "blocks"), [(4, 2, 1), (6, 2, 2), (6, 3, 1), (16, 8, 1.875)])
+def test_a_known_library_sends_a_node_few_copies(size, per_node, blocks):
+    machine, call = replace(MACHINE, library="MPICH"), Call("Bcast", 64 << 20, size, per_node)
+    seconds = plain_seconds(call, machine, ["chain", "tree"])
+    assert seconds == pytest.approx(blocks * call.nbytes / machine.network.bandwidth, rel=0.01)
+
+
+@pytest.mark.parametrize("op", ["Reduce_scatter_block", "Alltoall"])
+def test_pairwise_exchanges_take_turns_at_a_nodes_port(op):
+    """Each of a node's ranks sends to every rank of the other nodes."""
+    machine, call = replace(MACHINE, library="MPICH", memory=inf), Call(op, 1 << 20, 16, 8)
+    seconds = plain_seconds(call, machine, ["ring"])
+    assert seconds == pytest.approx(8 * 8 * call.nbytes / machine.network.bandwidth, rel=0.01)
+
+
 def test_profile_is_kept_and_found(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "deep" / "profile.json"))
     problems = []
