@@ -49,7 +49,7 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     per_node = -(-world.size // len(set(leaders_of(world))))
     comms = {"mpi": world, **{spec: Comm(world, codec=spec, min_nbytes=1) for spec in specs.split(",")}}
     speeds = {spec: _agreed(world, spec, values(1 << 18)) for spec in specs.split(",")}
-    rows = []
+    rows: list[dict] = []
     if world.rank == 0:
         link = machine.network
         print(f"# {world.size} ranks, {1e6 * link.latency:.0f} us, {link.bandwidth * 8e-9:.2f} Gb/s")
