@@ -31,8 +31,9 @@ __all__ = ["main"]
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Reduce_scatter_block", "Allreduce")
 #: What a profile without measurements says of zfp at rate 8: half of what one AVX-512 core reaches.
 CAREFUL = CodecSpeed(1.5e9, 1.0e9, 4.0)
-#: Algorithms that the quick look predicts to take more than so many times as long as the best are left out.
-NEAR = 3.0
+#: Algorithms that the quick look predicts to take more than so many times as long as the best are left out:
+#: it is exact but for Bcast, whose pipelines take 0.75 to 1.3 times as long.
+NEAR = 2.0
 
 
 @click.command(context_settings={"show_default": True})
