@@ -110,13 +110,13 @@ def scaling(runs: list[dict], path: Path) -> None:
             ranks, gains = [row["ranks"] for row in rows], [row["speedup"] for row in rows]
             panel.plot(ranks, gains, marker=mark, markersize=4, label=op)
         panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
-        panel.set(title=network, xlabel="number of ranks")
+        panel.set(title=network, xlabel=f"ranks, {run['ranks_per_node']} a node")
         panel.set_xscale("log", base=2)
         panel.set_xticks([2, 16, 128, 1024, 4096], ["2", "16", "128", "1024", "4096"], rotation=45)
         panel.set_yscale("log", base=2)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
-    panels[0][0].set_ylabel(f"predicted speed-up of {run['codec']}, times plain MPI's speed")
+    panels[0][0].set_ylabel("predicted speed-up over plain MPI")
     # Less than an eighth is a loss that nobody takes, however large.
     most = max(row["speedup"] for row in run["rows"])
     ticks = [2**k for k in range(-3, max(ceil(log2(most)), 1) + 1)]
