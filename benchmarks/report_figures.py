@@ -110,7 +110,7 @@ def scaling(runs: list[dict], path: Path) -> None:
             ranks, gains = [row["ranks"] for row in rows], [row["speedup"] for row in rows]
             panel.plot(ranks, gains, marker=mark, markersize=4, label=op)
         panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
-        panel.set(title=network, xlabel=f"ranks, {run['ranks_per_node']} a node")
+        panel.set(title=network, xlabel="number of ranks")
         panel.set_xscale("log", base=2)
         panel.set_xticks([2, 16, 128, 1024, 4096], ["2", "16", "128", "1024", "4096"], rotation=45)
         panel.set_yscale("log", base=2)
