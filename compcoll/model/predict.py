@@ -81,7 +81,7 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
     the algorithms of this library take without a codec, so that no gain is promised that may not be had.
     """
     book = _by_the_book(call, machine)
-    if machine.library in _MPICH:
+    if machine.is_mpich:
         return book
     whole = max(call.nbytes, 1)
     times = [book]
@@ -97,8 +97,6 @@ PIPELINED = 128 << 10
 _SOCKET_NBYTES = 1 << 20
 #: MPICH's Allgather goes round a ring from this total size on.
 _RING_NBYTES = 512 << 10
-#: Libraries with the collectives of MPICH.
-_MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
 
 def _by_the_book(call: Call, machine: MachineProfile) -> float:

@@ -94,6 +94,19 @@ def test_many_ranks_are_drawn_out_of_few():
     assert at[256].plain.seconds == pytest.approx(4 * at[64].plain.seconds, rel=0.05)
 
 
+@pytest.mark.parametrize("algorithm", ["chain", "tree"])
+@pytest.mark.parametrize(("size", "per_node"), [(256, 1), (300, 8)])
+def test_long_ways_are_drawn_out_of_short_ones(algorithm, size, per_node):
+    call = Call("Bcast", 4 << 20, size, per_node)
+    best = advise(call, MACHINE, ZFP, algorithm).best
+    assert best.seconds == pytest.approx(predict(call, MACHINE, ZFP, algorithm, best.chunk_nbytes), rel=0.1)
+
+
+def test_plain_mpi_is_not_drawn_out_where_there_is_a_formula():
+    machine, call = replace(MACHINE, library="MPICH"), Call("Bcast", 4 << 20, 1000, 8)
+    assert advise(call, machine, ZFP, "tree").plain.seconds == plain_seconds(call, machine, [])
+
+
 def test_nodes_share_their_port():
     spread = plain_seconds(Call("Alltoall", 1 << 20, 16, 1), MACHINE, ["pairwise"])
     packed = plain_seconds(Call("Alltoall", 1 << 20, 16, 8), MACHINE, ["pairwise"])
