@@ -56,7 +56,7 @@ def model(runs: list[dict]) -> list[str]:
     return [*lines, "", f"{close} of {len(rows)} predictions are within 20 %."]
 
 
-def size(nbytes: int) -> str:
+def size(nbytes: float) -> str:
     """A number of bytes in binary units."""
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024 or unit == "MiB":
