@@ -92,7 +92,9 @@ def _predict(call: Call, machine: MachineProfile, spec: str, comm, speeds: dict[
     if spec == "mpi":
         names = [name for name in ALGORITHMS[call.op] if name not in ("compressed", "recursive_doubling")]
         return plain_seconds(call, machine, names)
-    decision = comm.policy.decide(call.op, np.dtype("f4"), call.nbytes, call.size, "", "network")
+    decision = comm.policy.decide(
+        call.op, np.dtype("f4"), call.nbytes, call.size, "", "network", call.ranks_per_node
+    )
     return predict(call, machine, speeds[spec], decision.algorithm, decision.chunk_nbytes)
 
 

@@ -212,7 +212,9 @@ class Engine(_Mixin):
 
     def _decide(self, op: str, call: Call) -> Decision:
         context = self._context
-        decision = self._policy.decide(op, call.dtype, call.nbytes, self._size, self._name, context.link)
+        decision = self._policy.decide(
+            op, call.dtype, call.nbytes, self._size, self._name, context.link, context.ranks_per_node
+        )
         if decision.ask and decision.codec is not None:
             decision, self._record = context.advisor.decide(
                 op, call.dtype, call.nbytes, decision, call.sample

@@ -192,15 +192,18 @@ class Policy:
         """The same policy with other defaults."""
         return replace(self, **changes)
 
-    def decide(self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str) -> Decision:
+    def decide(
+        self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1
+    ) -> Decision:
         """How a call runs whose largest message has ``nbytes`` bytes, among ``size`` ranks."""
-        return _decide(self, op, dtype, nbytes, size, comm, link)
+        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node)
 
 
 @lru_cache(maxsize=4096)
 def _decide(
-    policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str
-) -> Decision:
+    policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
+    ranks_per_node: int,
+) -> Decision:  # fmt: skip
     if nbytes < policy.min_nbytes:
         return _unchanged(op, f"messages of {nbytes} bytes are below min_nbytes = {policy.min_nbytes}")
     if size == 1:
@@ -216,8 +219,13 @@ def _decide(
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     names = ALGORITHMS[op]
     fixed = rule.algorithm if rule.algorithm in names else None
-    algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
-    return Decision(chosen, algorithm, rule.chunk_nbytes or _chunk_nbytes(op, nbytes, size), why, ask, fixed)
+    chunk_nbytes = rule.chunk_nbytes or _chunk_nbytes(op, nbytes, size)
+    if op == "Bcast":
+        shared = ranks_per_node if link == "network" else 1
+        algorithm = fixed or _bcast_algorithm(-(-nbytes // chunk_nbytes), size, shared)
+    else:
+        algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
+    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed)
 
 
 def _unchanged(op: str, reason: str) -> Decision:
@@ -232,9 +240,15 @@ def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int, chosen: Codec) 
         return "direct"  # one rounding, and no more bytes than the ring
     if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
         return "recursive_doubling"
-    if "tree" in names and size > 8:
-        return "tree"
     return names[0]
+
+
+def _bcast_algorithm(chunks: int, size: int, ranks_per_node: int) -> str:
+    """A chain passes each chunk on once, and takes as many steps more as there are ranks, or nodes.
+
+    A tree takes few steps, but sends each chunk twice, and as often from each rank of a node.
+    """
+    return "chain" if size <= chunks * ranks_per_node**2 else "tree"
 
 
 def _chunk_nbytes(op: str, nbytes: int, size: int) -> int:

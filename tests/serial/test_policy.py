@@ -132,3 +132,21 @@ def test_errors_name_value_and_limit(make, message):
 def test_chunks_where_no_rule_says_how_large(op, nbytes, size, expected):
     policy = Policy(codec="zfp:rate=8", when="always")
     assert decide(policy, op, nbytes=nbytes, size=size).chunk_nbytes == expected
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "size", "link", "ranks_per_node", "expected"),
+    [
+        (32 << 20, 2, "network", 1, "chain"),
+        (32 << 20, 64, "network", 1, "chain"),
+        (32 << 20, 65, "network", 1, "tree"),
+        (1 << 20, 8, "network", 1, "chain"),
+        (1 << 20, 16, "network", 1, "tree"),
+        (1 << 20, 16, "network", 8, "chain"),
+        (1 << 20, 16, "node", 16, "tree"),
+        (1 << 20, 1024, "network", 8, "tree"),
+    ],
+)
+def test_broadcasts_go_along_a_chain_where_the_wire_is_shared(nbytes, size, link, ranks_per_node, expected):
+    policy = Policy(codec="zfp:rate=8")
+    assert policy.decide("Bcast", F4, nbytes, size, "", link, ranks_per_node).algorithm == expected
