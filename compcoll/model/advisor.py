@@ -23,7 +23,7 @@ from compcoll.policy import ALGORITHMS
 
 __all__ = ["Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
 
-CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20)
+CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20)
 #: A prediction has to promise this much less than plain MPI's time: models err, and a loss is worse than
 #: a gain that was not taken.
 MARGIN = 0.85
