@@ -61,7 +61,7 @@ def test_flipped_byte(comm, ours, agree, monkeypatch, call, where):
 
 def test_error_spreads_to_whom_it_concerns(comm, agree, monkeypatch):
     """A chain's later ranks get no frame from one that could not read its own."""
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(algorithm="chain"),)))
     if comm.rank == 1:
         monkeypatch.setattr(HostWork, "received", lambda self, array: _refuse())
     failed = False
