@@ -19,5 +19,34 @@ struct Ahead {
   }
 };
 
+#if defined(__AVX512BW__)
+// A few pieces of memory of the same shape, rows in slabs, that will be written soon.
+class ExpectedRows {
+ public:
+  ExpectedRows(uint64_t row_nbytes, uint64_t slab_nbytes) : row_nbytes_(row_nbytes), slab_nbytes_(slab_nbytes) {}
+
+  bool full() const { return n_ == most; }
+  void add(uintptr_t begin, uint32_t nbytes) { pieces_[n_++] = {begin, nbytes}; }
+
+  // Row r of the 4 in each slab. In assembly, for the compiler drops calls of functions that only prefetch.
+  void fetch(int r) const {
+    const uint64_t row = r % 4 * row_nbytes_ + r / 4 * slab_nbytes_;
+    for (int i = 0; i < n_; i++)
+      for (uint32_t k = 0; k < pieces_[i].nbytes; k += 64)
+        __asm__ volatile("prefetchw (%0)" : : "r"(pieces_[i].begin + row + k));
+  }
+
+ private:
+  static constexpr int most = 4;
+  struct Piece {
+    uintptr_t begin;
+    uint32_t nbytes;
+  };
+  uint64_t row_nbytes_, slab_nbytes_;
+  Piece pieces_[most];
+  int n_ = 0;
+};
+#endif
+
 }  // namespace CC_LEVEL
 }  // namespace compcoll

@@ -31,7 +31,16 @@ class ShortWords {
               uint8_t* dst) {
     if (pause_ > 0) return pause_--, false;
     Short planes[Coder::groups][1 << 2 * D], e[Coder::groups], zeros[Coder::groups];
-    const Found found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros);
+    Found found;
+    if constexpr (D == 3) {
+      // 16 KiB are written at a time: fetched only then, they would be waited for.
+      const ExpectedRows expected = tiles.expected(at, count, dst);
+      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros, [&](int step) {
+        if (step < T::rows) expected.fetch(step);
+      });
+    } else {
+      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros);
+    }
     if (found.planes < 0) {
       wait_ = wait_ < 256 ? 2 * wait_ : wait_;
       return pause_ = wait_, false;
@@ -75,10 +84,13 @@ class ShortWords {
 
   // The scale of each block of two, four times.
   static void spread(Short e, L* scales) {
+    const __m512i first = _mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1);
     for (int h = 0; h < 2; h++) {
       L scale = dequantise_scale(widen_half<L>(e, h));
-      for (int i = 0; i < 4; i++) scales[4 * h + i] = L(_mm512_permutexvar_epi64(
-          _mm512_add_epi64(_mm512_set1_epi64(2 * i), _mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1)), __m512i(scale)));
+      for (int i = 0; i < 4; i++) {
+        const __m512i block = _mm512_add_epi64(first, _mm512_set1_epi64(2 * i));
+        scales[4 * h + i] = L(_mm512_permutexvar_epi64(block, __m512i(scale)));
+      }
     }
   }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "prefetch.h"
 #include "zfp_elements.h"
 #include "zfp_pieces.h"
 
@@ -175,6 +176,22 @@ struct Tiles {
       use(r, v);
     }
   }
+
+#if defined(__AVX512BW__)
+  // Where the next blocks go.
+  ExpectedRows expected(Cursor at, uint64_t count, const uint8_t* dst) const {
+    constexpr uint64_t size = sizeof(Target);
+    ExpectedRows result(size * grid.n[0], size * grid.n[0] * grid.n[1]);
+    while (count && !result.full()) {
+      uint64_t in_row = grid.blocks[0] - at.b[0], some = count < in_row ? count : in_row;
+      uint64_t begin = size * row_begin(at, 4 * at.b[1], 4 * at.b[2]);
+      result.add(reinterpret_cast<uintptr_t>(dst) + begin, 4 * size * some);
+      at.advance(grid, some);
+      count -= some;
+    }
+    return result;
+  }
+#endif
 
   // Rows of whole blocks, from a row's number on.
   void store_rows(const Cursor& at, int first, int n, L* a, uint8_t* dst) const {

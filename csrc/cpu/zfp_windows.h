@@ -133,7 +133,8 @@ struct Windows {
     __mmask8 endless = _mm512_testn_epi64_mask(ends, ends) & _mm512_test_epi64_mask(rest, rest);
     __m512i length = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_lzcnt_epi64(seen));
     // A scan that meets the block's end leaves a 1 there: in the window, where the end is no test.
-    w = _mm512_mask_or_epi64(w, endless, w, _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_sub_epi64(end, pos)));
+    __m512i stop = _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_sub_epi64(end, pos));
+    w = _mm512_mask_or_epi64(w, endless, w, stop);
     alignas(64) uint64_t from[8], at[8];
     _mm512_store_si512(from, w);
     _mm512_store_si512(at, places);
