@@ -23,7 +23,8 @@ struct Ahead {
 // A few pieces of memory of the same shape, rows in slabs, that will be written soon.
 class ExpectedRows {
  public:
-  ExpectedRows(uint64_t row_nbytes, uint64_t slab_nbytes) : row_nbytes_(row_nbytes), slab_nbytes_(slab_nbytes) {}
+  ExpectedRows(uint64_t row_nbytes, uint64_t slab_nbytes)
+      : row_nbytes_(row_nbytes), slab_nbytes_(slab_nbytes) {}
 
   bool full() const { return n_ == most; }
   void add(uintptr_t begin, uint32_t nbytes) { pieces_[n_++] = {begin, nbytes}; }
