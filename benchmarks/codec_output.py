@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -20,9 +19,9 @@ from rich.table import Table
 from compcoll import _cpu
 
 from .codec_measure import CALLS, Row
-from .output import processor
+from .machine import commit, machine
 
-__all__ = ["BEGIN", "END", "about", "commit", "heading", "markdown", "replace_section", "table", "write_json"]
+__all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "table", "write_json"]
 
 BEGIN, END = "<!-- codecs:begin -->", "<!-- codecs:end -->"
 _PACKAGES = ["numpy", "zfpy", "blosc2", "zstandard", "lz4", "pcodec", "fpzip", "zipnn"]
@@ -42,20 +41,9 @@ def about(repeats: int) -> dict:
         except PackageNotFoundError:
             continue
     return {
-        "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
-        "level": _cpu.level(), "repeats": repeats, "load": os.getloadavg()[0], "commit": commit(),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]), "versions": versions,
+        **machine(), "level": _cpu.level(), "repeats": repeats, "load": os.getloadavg()[0],
+        "commit": commit(), "command": shlex.join(["python", *sys.orig_argv[1:]]), "versions": versions,
     }  # fmt: skip
-
-
-def commit() -> str | None:
-    """Of the source that this is part of, marked where files were changed; None outside of a repository."""
-    command = ["git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty"]
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def heading(info: dict) -> str:

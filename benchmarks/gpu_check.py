@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.gpu_machine import FAKE, Machine, open_machine  # noqa: E402
+from benchmarks.machine import commit, machine  # noqa: E402
 
 BUDGET = 510.0
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -59,17 +60,17 @@ def main(arguments: list[str] | None = None) -> int:
             f"{why_not()}. {FAKE} tries out everything else."
         )
         return 2
-    budget, machine = Budget(options.seconds), open_machine(options.fake)
-    result: dict[str, Any] = {"machine": describe(machine), "parts": {}}
+    budget, gpu = Budget(options.seconds), open_machine(options.fake)
+    result: dict[str, Any] = {"machine": describe(gpu), "parts": {}}
     fake = [FAKE] if options.fake else []
     from benchmarks.gpu_kernels import kernel_speeds, nvcomp_speeds
 
     parts: dict[str, Callable[[], Any]] = {
-        "compile": machine.compile,
+        "compile": gpu.compile,
         "tests": lambda: run_tests(budget.left(130)),
         "sanitizer": lambda: run_sanitizer(budget.left(60), fake),
-        "kernels": lambda: kernel_speeds(machine, budget.left(80)),
-        "nvcomp": lambda: nvcomp_speeds(machine, budget.left(30)),
+        "kernels": lambda: kernel_speeds(gpu, budget.left(80)),
+        "nvcomp": lambda: nvcomp_speeds(gpu, budget.left(30)),
         "collectives, 2 ranks": lambda: run_collectives(2, budget.left(90), fake),
         "collectives, 4 ranks": lambda: run_collectives(4, budget.left(100), fake),
     }
@@ -120,17 +121,15 @@ def guarded(part: Callable[[], Any]) -> Any:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def describe(machine: Machine) -> dict[str, Any]:
+def describe(gpu: Machine) -> dict[str, Any]:
     """Where and on what this ran, so that it can be run again."""
     import numpy as np
 
     import compcoll
 
-    status, commit = _run(["git", "describe", "--always", "--dirty", "--abbrev=40"], 10)
     return {
-        **machine.about(), "host": platform.machine(), "cores": os.cpu_count(),
-        "python": platform.python_version(), "numpy": np.__version__, "compcoll": compcoll.__version__,
-        "commit": commit.strip() if status == 0 else None, "command": " ".join(sys.argv),
+        **gpu.about(), **machine(), "python": platform.python_version(), "numpy": np.__version__,
+        "compcoll": compcoll.__version__, "commit": commit(), "command": " ".join(sys.argv),
         "date": str(date.today()),
     }  # fmt: skip
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
 
+from .machine import commit, machine
 from .osu import CONTROL, Row
 
-__all__ = ["as_json", "commit", "describe", "environment", "heading", "line", "plot", "processor"]
+__all__ = ["as_json", "describe", "environment", "heading", "line", "plot"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
@@ -43,28 +42,10 @@ def environment() -> dict[str, object]:
     """Machine, versions, and the commit that is checked out where there is one."""
     versions = {"python": platform.python_version(), "numpy": np.__version__, "mpi": _mpi_version()}
     versions |= {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
-    machine = {
-        "processor": processor(), "cores": os.cpu_count(), "system": platform.platform(),
-        "environment": {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")},
+    settings = {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")}
+    return {
+        "machine": {**machine(), "environment": settings}, "versions": versions, "commit": commit(),
     }  # fmt: skip
-    return {"machine": machine, "versions": versions, "commit": commit()}
-
-
-def commit() -> str | None:
-    """The checked-out commit, ``-dirty`` where more than results differs; None outside a repository."""
-    here = Path(__file__).parent
-
-    def git(*words: str) -> str:
-        done = subprocess.run(
-            ["git", *words], cwd=here, capture_output=True, text=True, timeout=10, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "-uno", "--", "..", ":!results", ":!REPORT.md")
-        return git("rev-parse", "HEAD") + "-dirty" * bool(changed)
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def as_json(document: object) -> str:
@@ -131,11 +112,3 @@ def _mpi_version() -> str:
     """Name and number alone: the library's own text goes on for pages."""
     words = MPI.Get_library_version().replace("\0", "").split("\n")[0].replace("\t", " ").split()
     return " ".join(word for word in words if not word.endswith("Version:")) or "unknown"
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as info:
-            return next(entry.split(":", 1)[1].strip() for entry in info if entry.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.machine()

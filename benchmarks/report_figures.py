@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, log2
 from pathlib import Path
 
 from .osu import CONTROL
@@ -101,21 +102,26 @@ def scaling(runs: list[dict], path: Path) -> None:
     run = runs[0]
     networks, ops = (list(dict.fromkeys(row[key] for row in run["rows"])) for key in ("network", "op"))
     figure, panels = plt.subplots(
-        1, len(networks), figsize=(3.3 * len(networks), 4.0), sharey=True, squeeze=False, layout="constrained"
+        1, len(networks), figsize=(3.3 * len(networks), 4.6), sharey=True, squeeze=False, layout="constrained"
     )
     for panel, network in zip(panels[0], networks, strict=True):
         for op, mark in zip(ops, "osv^D", strict=True):
             rows = [row for row in run["rows"] if (row["network"], row["op"]) == (network, op)]
-            panel.plot(
-                [r["ranks"] for r in rows], [r["speedup"] for r in rows], marker=mark, markersize=4, label=op
-            )
+            ranks, gains = [row["ranks"] for row in rows], [row["speedup"] for row in rows]
+            panel.plot(ranks, gains, marker=mark, markersize=4, label=op)
         panel.axhline(1, color="black", linewidth=0.8, linestyle="--")
-        panel.set(title=network, xlabel="ranks")
+        panel.set(title=network, xlabel="number of ranks")
         panel.set_xscale("log", base=2)
         panel.set_xticks([2, 16, 128, 1024, 4096], ["2", "16", "128", "1024", "4096"], rotation=45)
+        panel.set_yscale("log", base=2)
         panel.minorticks_off()
         panel.grid(alpha=0.3)
-    panels[0][0].set(ylabel="predicted speed-up over plain MPI", ylim=(0, None))
+    panels[0][0].set_ylabel("predicted speed-up over plain MPI")
+    # Less than an eighth is a loss that nobody takes, however large.
+    most = max(row["speedup"] for row in run["rows"])
+    ticks = [2**k for k in range(-3, max(ceil(log2(most)), 1) + 1)]
+    panels[0][0].set_yticks(ticks, [f"{n:g}" if n >= 1 else f"1/{1 / n:g}" for n in ticks])
+    panels[0][0].set_ylim(ticks[0], 1.1 * ticks[-1])
     figure.legend(*panels[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(ops))
     figure.savefig(path, dpi=130)
     plt.close(figure)

@@ -8,9 +8,11 @@ __all__ = ["link", "model", "scaling", "speedups"]
 
 
 def link(run: dict) -> str:
-    """``2 x 1 Gb/s`` from a command."""
+    """``2 hosts, 1 Gb/s`` from a command."""
     words = run["command"].split()
-    return f"{words[words.index('--hosts') + 1]} hosts, {words[words.index('--gbit') + 1]} Gb/s"
+    hosts, gbit = (words[words.index(name) + 1] for name in ("--hosts", "--gbit"))
+    ranks = f" of {words[words.index('--ppn') + 1]} ranks" if "--ppn" in words else ""
+    return f"{hosts} hosts{ranks}, {gbit} Gb/s"
 
 
 def speedups(runs: list[dict]) -> list[str]:
@@ -54,7 +56,7 @@ def model(runs: list[dict]) -> list[str]:
     return [*lines, "", f"{close} of {len(rows)} predictions are within 20 %."]
 
 
-def size(nbytes: int) -> str:
+def size(nbytes: float) -> str:
     """A number of bytes in binary units."""
     for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024 or unit == "MiB":

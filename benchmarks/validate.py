@@ -18,6 +18,7 @@ from compcoll import Comm, codec
 from compcoll.model.advisor import measure_speed
 from compcoll.model.predict import Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.model.sharing import leaders_of
 from compcoll.model.tune import measure_machine
 from compcoll.policy import ALGORITHMS
 
@@ -45,9 +46,10 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     world = MPI.COMM_WORLD
     values = source(None, np.dtype(np.float32), world.rank)
     machine = measure_machine(world)
+    per_node = -(-world.size // len(set(leaders_of(world))))
     comms = {"mpi": world, **{spec: Comm(world, codec=spec, min_nbytes=1) for spec in specs.split(",")}}
     speeds = {spec: _agreed(world, spec, values(1 << 18)) for spec in specs.split(",")}
-    rows = []
+    rows: list[dict] = []
     if world.rank == 0:
         link = machine.network
         print(f"# {world.size} ranks, {1e6 * link.latency:.0f} us, {link.bandwidth * 8e-9:.2f} Gb/s")
@@ -58,7 +60,7 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
             for measured in run_size(load(name), comms, values, nbytes, iters=iters, min_seconds=0.5):
-                call = Call(op, nbytes, world.size, workers=comms[specs.split(",")[0]].workers)
+                call = Call(op, nbytes, world.size, per_node, comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
                 rows.append({
                     "op": op, "nbytes": nbytes, "codec": measured.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, log2
 from time import perf_counter
 
 import numpy as np
@@ -97,11 +97,16 @@ def advise(
         return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk), name, chunk)
 
     options = tuple(Option(name, chunk, seconds(name, chunk)) for name in names for chunk in sizes)
-    every = _algorithms(call, False)
-    pieces = PIPELINED if call.op == "Bcast" and call.size > MOST_RANKS else max(call.nbytes, 1)
-    usual = _drawn_out(call, lambda c: plain_seconds(c, machine, every), every[-1], pieces)
-    plain = Option("mpi", call.nbytes, usual)
+    plain = Option("mpi", call.nbytes, _usual(call, machine))
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
+
+
+def _usual(call: Call, machine: MachineProfile) -> float:
+    every = _algorithms(call, False)
+    if machine.is_mpich:
+        return plain_seconds(call, machine, every)
+    pieces = PIPELINED if call.op == "Bcast" and call.size > MOST_RANKS else max(call.nbytes, 1)
+    return _drawn_out(call, lambda c: plain_seconds(c, machine, every), every[-1], pieces)
 
 
 def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
@@ -124,8 +129,11 @@ def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chu
     most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
     few = replace(call, size=min(call.size, most))
     if algorithm in ("chain", "tree"):  # the last chunk comes as long after the first wherever it goes
-        one = replace(call, nbytes=min(call.nbytes, chunk_nbytes))
-        farther = seconds(one) - seconds(replace(one, size=few.size)) if call.size > most else 0.0
+        farther = 0.0
+        if call.size > most:
+            one = replace(call, nbytes=min(call.nbytes, chunk_nbytes))
+            twice = seconds(replace(one, size=2 * most)) - seconds(replace(one, size=most))
+            farther = twice * ((call.size - most) / most if algorithm == "chain" else log2(call.size / most))
         return farther + _for_chunks(few, seconds, chunk_nbytes, MOST_IN_PIPELINE)
     large = _for_chunks(few, seconds, chunk_nbytes, MOST_CHUNKS)
     if call.size <= most:

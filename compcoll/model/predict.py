@@ -12,7 +12,7 @@ from math import ceil, inf, log2
 from compcoll import algorithms as alg
 from compcoll.model.mirror import MirrorWorld
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.runtime.links import Profile
+from compcoll.runtime.links import Link, Profile
 from compcoll.runtime.simulated import SizeBlock, World
 
 __all__ = ["PIPELINED", "Call", "plain_seconds", "predict"]
@@ -81,7 +81,7 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
     the algorithms of this library take without a codec, so that no gain is promised that may not be had.
     """
     book = _by_the_book(call, machine)
-    if machine.library in _MPICH:
+    if machine.is_mpich:
         return book
     whole = max(call.nbytes, 1)
     times = [book]
@@ -95,42 +95,55 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
 PIPELINED = 128 << 10
 #: What a connection's socket buffers hold at least, once it is under way (Linux, tcp_wmem and tcp_rmem).
 _SOCKET_NBYTES = 1 << 20
-#: Libraries with the collectives of MPICH.
-_MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
+#: MPICH's Allgather goes round a ring from this total size on.
+_RING_NBYTES = 512 << 10
 
 
 def _by_the_book(call: Call, machine: MachineProfile) -> float:
     """MPICH's algorithms for long messages, bytes through one port and a latency a round.
 
-    Thakur, Rabenseifner and Gropp: Optimization of Collective Communication Operations in MPICH, 2005.
+    Thakur, Rabenseifner and Gropp: Optimization of Collective Communication Operations in MPICH, 2005; what
+    MPICH 5 selects for long messages is the same. It looks at nodes for Allreduce and small Bcasts only: its
+    pairwise Reduce_scatter moves ``k (P - k)`` blocks through the port of ``k`` ranks where a ring moves
+    ``P - 1``, as ``make report`` measures on two hosts of eight ranks.
     """
     link = machine.node if call.on_one_node else machine.network
-    size, others, n = call.size, call.size - 1, call.nbytes
-    parts: list[tuple[float, str]]
-    if call.op.startswith(("Alltoall", "Reduce_scatter")):  # what leaves a node, through its ranks' one port
-        k = min(call.ranks_per_node, size)
-        outside = others * n if call.on_one_node else (size - k) * n * k
-        pairs = call.op.startswith("Alltoall") and not size & others
-        rounds, parts = float(others), [(outside, "pairs" if pairs else "shift")]
-    elif call.op == "Bcast" and size < 8:  # a binomial tree
-        steps = ceil(log2(size))
-        # What sockets take leaves for all children at once, and so arrives with the last of them.
-        blocks = steps * (steps + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else steps
-        rounds, parts = steps, [(n * blocks, "")]
-    elif call.op == "Bcast":  # scatter and allgather
-        rounds, parts = log2(size) + others, [(n * others / size, ""), (n * others / size, "ring")]
-    elif call.op in ("Allreduce", "Reduce"):  # halving and doubling
-        rounds, parts = 2 * log2(size), [(2 * others * n, "pairs")]
-    elif call.op in ("Send", "Recv", "Sendrecv"):
-        rounds, parts = 1.0, [(n, "")]
-    else:
-        rounds, parts = log2(size), [(others * n, "ring" if call.op.startswith("Allgather") else "")]
-    added = others * n if "educe" in call.op else 0  # read, added and written by processors
+    rounds, hops, parts = _steps(call, link)
     moving = 0.0
     for nbytes, pattern in parts:
-        part = 1.0 if call.on_one_node else machine.share(pattern, n)
+        part = 1.0 if call.on_one_node else machine.share(pattern, call.nbytes)
         moving += nbytes / (link.bandwidth * part)
-    return rounds * (link.latency + machine.message) + moving + added * machine.sharing / machine.memory
+    # Blocks on a ring wait for no others, and most of their way may be inside nodes.
+    inside = 1 - 1 / min(call.ranks_per_node, call.size)
+    waiting = rounds * link.latency + hops * (inside * machine.node.latency + (1 - inside) * link.latency)
+    # Read, added and written by processors.
+    added = (call.size - 1) * call.nbytes if "educe" in call.op else 0
+    return waiting + (rounds + hops) * machine.message + moving + added * machine.sharing / machine.memory
+
+
+def _steps(call: Call, link: Link) -> tuple[float, int, list[tuple[float, str]]]:
+    """What MPICH does: rounds, hops on a ring, and bytes through one port in a pattern."""
+    size, others, n = call.size, call.size - 1, call.nbytes
+    k = 1 if call.on_one_node else call.ranks_per_node
+    nodes = ceil(size / k)
+    if call.op.startswith(("Alltoall", "Reduce_scatter")):  # what leaves a node, through its ranks' one port
+        pairs = call.op.startswith("Alltoall") and not size & others
+        return others, 0, [((size - k) * n * k, "pairs" if pairs else "shift")]
+    if call.op == "Bcast" and size < 8:  # a binomial tree of nodes
+        rounds = ceil(log2(nodes))
+        # What sockets take leaves for all children at once, and so arrives with the last of them.
+        blocks = rounds * (rounds + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else rounds
+        return rounds, 0, [(n * blocks, "")]
+    if call.op == "Bcast":  # scatter and allgather
+        return log2(size), others, [(n * (nodes - 1) / nodes, ""), (n * others / size, "ring")]
+    if call.op in ("Allreduce", "Reduce"):  # halving and doubling
+        return 2 * log2(size), 0, [(2 * others * n, "pairs")]
+    if call.op in ("Send", "Recv", "Sendrecv"):
+        return 1.0, 0, [(n, "")]
+    if call.op.startswith("Allgather"):
+        ring = size * n >= _RING_NBYTES
+        return 0.0 if ring else log2(size), others if ring else 0, [(others * n, "ring")]
+    return log2(size), 0, [(others * n, "")]
 
 
 _RAW = CodecSpeed(inf, inf, 1.0)

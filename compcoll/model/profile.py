@@ -19,6 +19,8 @@ from compcoll.runtime.simulated import Link
 __all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
 VERSION = 3
+#: Libraries with the collectives of MPICH.
+MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class MachineProfile:
     patterns: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
+
+    @property
+    def is_mpich(self) -> bool:
+        """Whether the library's algorithms are those that the model has a formula for."""
+        return self.library in MPICH
 
     def codec(self, spec: str, dtype: str) -> CodecSpeed | None:
         """The figures of a codec for a type of data; None where it was never measured."""

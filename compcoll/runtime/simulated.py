@@ -73,6 +73,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._free: defaultdict[tuple, float] = defaultdict(float)
+        self._cores = [0.0] * profile.cores  # a heap: when each is free
         self._random = Random(size)
         # Lists, and only where something waits: a thousand ranks wait for hundreds of chunks each.
         self._unmatched: dict[tuple, list[Message]] = {}
@@ -118,12 +119,11 @@ class World:
 
     def work(self, rank: int, seconds: float, worker: int = 0) -> float:
         """A rank's processor works, once it and one of the cores are free; the time when that ends."""
-        cores = self.profile.cores
+        cores = self._cores
         if not cores:
             return self.occupy(("cpu", rank, worker), self.now, seconds)
-        core = min((("core", i) for i in range(cores)), key=self._free.__getitem__)
-        end = self.occupy(("cpu", rank, worker), max(self.now, self._free[core]), seconds)
-        self._free[core] = end
+        end = self.occupy(("cpu", rank, worker), max(self.now, cores[0]), seconds)
+        heapq.heapreplace(cores, end)
         return end
 
     def finish(self, rt: SimulatedRuntime, future: Future, value=None) -> None:

@@ -94,6 +94,19 @@ def test_many_ranks_are_drawn_out_of_few():
     assert at[256].plain.seconds == pytest.approx(4 * at[64].plain.seconds, rel=0.05)
 
 
+@pytest.mark.parametrize("algorithm", ["chain", "tree"])
+@pytest.mark.parametrize(("size", "per_node"), [(256, 1), (300, 8)])
+def test_long_ways_are_drawn_out_of_short_ones(algorithm, size, per_node):
+    call = Call("Bcast", 4 << 20, size, per_node)
+    best = advise(call, MACHINE, ZFP, algorithm).best
+    assert best.seconds == pytest.approx(predict(call, MACHINE, ZFP, algorithm, best.chunk_nbytes), rel=0.1)
+
+
+def test_plain_mpi_is_not_drawn_out_where_there_is_a_formula():
+    machine, call = replace(MACHINE, library="MPICH"), Call("Bcast", 4 << 20, 1000, 8)
+    assert advise(call, machine, ZFP, "tree").plain.seconds == plain_seconds(call, machine, [])
+
+
 def test_nodes_share_their_port():
     spread = plain_seconds(Call("Alltoall", 1 << 20, 16, 1), MACHINE, ["pairwise"])
     packed = plain_seconds(Call("Alltoall", 1 << 20, 16, 8), MACHINE, ["pairwise"])
@@ -135,6 +148,29 @@ def test_a_known_library_is_predicted_by_its_algorithms(size, blocks):
     seconds = plain_seconds(call, machine, ["chain", "tree"])
     assert seconds == pytest.approx(blocks * call.nbytes / machine.network.bandwidth, rel=0.01)
     assert plain_seconds(call, MACHINE, ["chain", "tree"]) <= seconds
+
+
+@pytest.mark.parametrize(("size", "per_node", "blocks"), [(4, 2, 1), (6, 2, 2), (6, 3, 1), (16, 8, 1.4375)])
+def test_a_known_library_sends_a_node_few_copies(size, per_node, blocks):
+    machine, call = replace(MACHINE, library="MPICH"), Call("Bcast", 64 << 20, size, per_node)
+    seconds = plain_seconds(call, machine, ["chain", "tree"])
+    assert seconds == pytest.approx(blocks * call.nbytes / machine.network.bandwidth, rel=0.01)
+
+
+@pytest.mark.parametrize("op", ["Reduce_scatter_block", "Alltoall"])
+def test_pairwise_exchanges_take_turns_at_a_nodes_port(op):
+    """Each of a node's ranks sends to every rank of the other nodes."""
+    machine, call = replace(MACHINE, library="MPICH", memory=inf), Call(op, 1 << 20, 16, 8)
+    seconds = plain_seconds(call, machine, ["ring"])
+    assert seconds == pytest.approx(8 * 8 * call.nbytes / machine.network.bandwidth, rel=0.01)
+
+
+@pytest.mark.parametrize("op", ["Bcast", "Allgather"])
+def test_most_of_a_rings_hops_are_inside_nodes(op):
+    machine = replace(MACHINE, library="MPICH", message=0.0).with_network(Link(1e-3, 1e15), "late")
+    alone, packed = (plain_seconds(Call(op, 1 << 20, 64, k), machine, ["ring"]) for k in (1, 8))
+    assert alone == pytest.approx(63e-3, rel=0.1)
+    assert packed == pytest.approx(alone / 8, rel=0.8 if op == "Bcast" else 0.1)  # and its scatter's rounds
 
 
 def test_profile_is_kept_and_found(tmp_path, monkeypatch):

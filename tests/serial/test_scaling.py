@@ -6,7 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import report_tables
-from benchmarks.scaling import OPERATIONS, main
+from benchmarks.scaling import CAREFUL, OPERATIONS, main, predicted_row
+from compcoll.model.advisor import advise
+from compcoll.model.predict import Call, predict
+from compcoll.model.profile import FABRICS, MachineProfile
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +45,19 @@ def test_assumed_speeds_are_used(tmp_path):
         return json.loads(path.read_text())["rows"][0]["speedup"]
 
     assert gain("--encode", "100", "--decode", "100", "--memory", "100") > 1.5 > gain()
+
+
+@pytest.mark.parametrize("network", ["1gbe", "10gbe", "100gbe"])
+@pytest.mark.parametrize(
+    ("op", "nbytes"), [("Bcast", 4 << 20), ("Allgather", 1 << 20), ("Allreduce", 1 << 15)]
+)
+def test_the_best_way_is_not_left_out(op, nbytes, network):
+    machine, call = MachineProfile("unknown", FABRICS[network], FABRICS["pcie4"]), Call(op, nbytes, 128, 8)
+    row = predicted_row(network, call, machine, CAREFUL)
+    ways = [(option.algorithm, option.chunk_nbytes) for option in advise(call, machine, CAREFUL).options]
+    assert row["seconds"] == pytest.approx(
+        min(predict(call, machine, CAREFUL, *way) for way in ways), rel=0.02
+    )
 
 
 @pytest.mark.parametrize(

@@ -216,3 +216,8 @@ def test_time_is_latency_plus_bytes_over_bandwidth():
 
     seconds = World(2, profile).run(ping)
     assert seconds == pytest.approx(profile.network.latency + (n + 80) / profile.network.bandwidth)
+
+
+def test_a_free_core_serves_whoever_comes_next():
+    world = World(5, Profile(cores=2))
+    assert [world.work(rank, seconds) for rank, seconds in enumerate([3.0, 1, 1, 2, 1])] == [3, 1, 2, 4, 4]
