@@ -20,17 +20,19 @@ struct Ahead {
 };
 
 #if defined(__AVX512BW__)
-// A few pieces of memory of the same shape, rows in slabs, that will be written soon.
+// A few pieces of memory of the same shape, slabs of 4 rows, that will be written soon: some kilobytes, which
+// would be waited for if they were fetched only then.
 class ExpectedRows {
  public:
-  ExpectedRows(uint64_t row_nbytes, uint64_t slab_nbytes)
-      : row_nbytes_(row_nbytes), slab_nbytes_(slab_nbytes) {}
+  ExpectedRows(int rows, uint64_t row_nbytes, uint64_t slab_nbytes)
+      : rows_(rows), row_nbytes_(row_nbytes), slab_nbytes_(slab_nbytes) {}
 
   bool full() const { return n_ == most; }
   void add(uintptr_t begin, uint32_t nbytes) { pieces_[n_++] = {begin, nbytes}; }
 
-  // Row r of the 4 in each slab. In assembly, for the compiler drops calls of functions that only prefetch.
-  void fetch(int r) const {
+  // Fetches row r, if there is one. In assembly: the compiler drops calls of functions that only prefetch.
+  void operator()(int r) const {
+    if (r >= rows_) return;
     const uint64_t row = r % 4 * row_nbytes_ + r / 4 * slab_nbytes_;
     for (int i = 0; i < n_; i++)
       for (uint32_t k = 0; k < pieces_[i].nbytes; k += 64)
@@ -43,6 +45,7 @@ class ExpectedRows {
     uintptr_t begin;
     uint32_t nbytes;
   };
+  int rows_;
   uint64_t row_nbytes_, slab_nbytes_;
   Piece pieces_[most];
   int n_ = 0;

@@ -239,7 +239,13 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
 #endif
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
-    const Found found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
+    Found found;
+#if defined(__AVX512BW__)
+    if constexpr (D == 3)
+      found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
+    else
+#endif
+      found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {

@@ -32,15 +32,10 @@ class ShortWords {
     if (pause_ > 0) return pause_--, false;
     Short planes[Coder::groups][1 << 2 * D], e[Coder::groups], zeros[Coder::groups];
     Found found;
-    if constexpr (D == 3) {
-      // 16 KiB are written at a time: fetched only then, they would be waited for.
-      const ExpectedRows expected = tiles.expected(at, count, dst);
-      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros, [&](int step) {
-        if (step < T::rows) expected.fetch(step);
-      });
-    } else {
+    if constexpr (D == 3)
+      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
+    else
       found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros);
-    }
     if (found.planes < 0) {
       wait_ = wait_ < 256 ? 2 * wait_ : wait_;
       return pause_ = wait_, false;

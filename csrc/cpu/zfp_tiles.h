@@ -181,7 +181,7 @@ struct Tiles {
   // Where the next blocks go.
   ExpectedRows expected(Cursor at, uint64_t count, const uint8_t* dst) const {
     constexpr uint64_t size = sizeof(Target);
-    ExpectedRows result(size * grid.n[0], size * grid.n[0] * grid.n[1]);
+    ExpectedRows result(rows, size * grid.n[0], size * grid.n[0] * grid.n[1]);
     while (count && !result.full()) {
       uint64_t in_row = grid.blocks[0] - at.b[0], some = count < in_row ? count : in_row;
       uint64_t begin = size * row_begin(at, 4 * at.b[1], 4 * at.b[2]);
