@@ -59,9 +59,7 @@ CC_HD Bytes64 operator&(Bytes64 a, Bytes64 b) {
 CC_HD Bytes64 operator&(Bytes64 a, uint8_t mask) {
   return map(a, [=](auto p) { return p & mask; });
 }
-CC_HD Bytes64 splat(uint8_t x) {
-  return map(Bytes64{}, [=](auto v) { return v + x; });
-}
+CC_HD Bytes64 splat(uint8_t x) { return map(Bytes64{}, [=](auto v) { return v + x; }); }
 
 template <class F>
 CC_HD uint8_t reduce(Bytes64 v, F f) {

@@ -28,5 +28,38 @@ inline void fetch_ahead(const void* at, uint32_t nbytes) {
     __builtin_prefetch(reinterpret_cast<const void*>(begin + k), Write, 3);
 }
 
+#if defined(__AVX512BW__)
+// A few pieces of memory of the same shape, slabs of 4 rows, that will be written soon: some kilobytes, which
+// would be waited for if they were fetched only then.
+class ExpectedRows {
+ public:
+  ExpectedRows(int rows, uint64_t row_nbytes, uint64_t slab_nbytes)
+      : rows_(rows), row_nbytes_(row_nbytes), slab_nbytes_(slab_nbytes) {}
+
+  bool full() const { return n_ == most; }
+  void add(uintptr_t begin, uint32_t nbytes) { pieces_[n_++] = {begin, nbytes}; }
+
+  // Fetches row r, if there is one. In assembly: the compiler drops calls of functions that only prefetch.
+  void operator()(int r) const {
+    if (r >= rows_) return;
+    const uint64_t row = r % 4 * row_nbytes_ + r / 4 * slab_nbytes_;
+    for (int i = 0; i < n_; i++)
+      for (uint32_t k = 0; k < pieces_[i].nbytes; k += 64)
+        __asm__ volatile("prefetchw (%0)" : : "r"(pieces_[i].begin + row + k));
+  }
+
+ private:
+  static constexpr int most = 4;
+  struct Piece {
+    uintptr_t begin;
+    uint32_t nbytes;
+  };
+  int rows_;
+  uint64_t row_nbytes_, slab_nbytes_;
+  Piece pieces_[most];
+  int n_ = 0;
+};
+#endif
+
 }  // namespace CC_LEVEL
 }  // namespace compcoll

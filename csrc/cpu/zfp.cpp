@@ -4,6 +4,7 @@
 #include "zfp_line.h"
 #include "zfp_short_line.h"
 #include "zfp_tiny_line.h"
+#include "zfp_tiny_squares.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -76,6 +77,11 @@ int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_
     memset(d, 0, grid.n[0] * grid.n[1] * grid.n[2] * sizeof(typename E::Stored));
     return 0;
   }
+  if constexpr (D == 2 && !Accumulate)
+    if (is_tiny_line<typename E::Word>(maxbits, grid.count())) {
+      decode_tiny_squares<E>(grid, maxbits, p, nbytes, d);
+      return 0;
+    }
   if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
   else {
     if (is_tiny_line<typename E::Word>(maxbits, grid.count())) {

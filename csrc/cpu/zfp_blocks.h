@@ -189,19 +189,29 @@ template <int D, class T, class L>
 inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, Found found, L e, L zeros,
                           uint8_t* dst) {
   const bool whole = tiles.whole(at, count);
-  L values[1 << 2 * D], scale = dequantise_scale(e);
+  const L scale = dequantise_scale(e);
+#if defined(__AVX512BW__)
+  const Pieces<T::N> pieces(tiles.grid, at, whole ? 0 : count);
+#else
+  L values[1 << 2 * D];
+#endif
   with_sequency<D>(found.coefficients, [&](auto sequency) {
     constexpr int S = decltype(sequency)::value;
     if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
     else to_planes<D>(x);
     inverse_blocks<D, S>(x, zeros, [&](int slab, L* v) {
       for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
-      if (whole) tiles.store_rows(at, 4 * slab, 4, v, dst);
-      else
-        for (int i = 0; i < 16; i++) values[16 * slab + i] = v[i];
+      if (whole) return tiles.store_rows(at, 4 * slab, 4, v, dst);
+#if defined(__AVX512BW__)
+      tiles.store_pieces(pieces, slab, v, dst);
+#else
+      memcpy(values + 16 * slab, v, sizeof(L[16]));
+#endif
     });
   });
+#if !defined(__AVX512BW__)
   if (!whole) tiles.store_partial(at, count, values, dst);
+#endif
 }
 
 template <class E, int D, bool Accumulate>
@@ -229,7 +239,13 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
 #endif
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
-    const Found found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
+    Found found;
+#if defined(__AVX512BW__)
+    if constexpr (D == 3)
+      found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
+    else
+#endif
+      found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {

@@ -3,6 +3,9 @@
 #pragma once
 #include "../abi.h"
 #include "../zfp.h"
+#if defined(__AVX512BW__)
+#include <immintrin.h>
+#endif
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -18,6 +21,13 @@ struct Whole {
 };
 using Float32 = Whole<uint32_t>;
 using Float64 = Whole<uint64_t>;
+
+#if defined(__AVX512BW__)
+// Values whose magnitude is above `largest` become that, with their sign.
+inline __m512 saturate(__m512 v, float largest) {
+  return _mm512_range_ps(v, _mm512_set1_ps(largest), 2);  // the smaller magnitude, the first one's sign
+}
+#endif
 
 struct Float16 {
   using Word = uint32_t;
@@ -35,6 +45,10 @@ struct Float16 {
 
   template <class L>
   static vec<uint16_t, lanes<L>::n> narrow(L v) {
+#if defined(__AVX512BW__)
+    constexpr int nearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return vec<uint16_t, 16>(_mm512_cvtps_ph(saturate(__m512(v), 65504), nearest));
+#else
     using Real = typename Lane<L>::Real;
     L magnitude = v & 0x7fffffff, sign = (v ^ magnitude) >> 16;
     L largest = L{} + 0x477fe000u;
@@ -43,6 +57,7 @@ struct Float16 {
     // At 1/2 the unit in the last place is the smallest float16, so this addition rounds as it should.
     L subnormal = bits_as<L>(bits_as<Real>(magnitude) + 0.5f) - 0x3f000000u;
     return convert<vec<uint16_t, lanes<L>::n>>(sign | (magnitude < 0x38800000u ? subnormal : normal));
+#endif
   }
 
   // Half a unit in the last place of values below 2^q.
@@ -57,6 +72,21 @@ struct BFloat16 {
   using Word = uint32_t;
   using Stored = uint16_t;
 
+#if defined(__AVX512BW__)
+  // In the upper halves of words.
+  template <class L>
+  static L rounded(L v) {
+    v = L(saturate(__m512(v), 0x1.fep127f));
+    return v + 0x7fff + ((v >> 16) & 1);
+  }
+
+  // Two values to the halves of a word.
+  template <class L>
+  static L narrow_pairs(L low, L high) {
+    return (rounded(low) >> 16) | (rounded(high) & 0xffff0000);
+  }
+#endif
+
   template <class L>
   static L widen(vec<uint16_t, lanes<L>::n> v) {
     return convert<L>(v) << 16;
@@ -64,10 +94,14 @@ struct BFloat16 {
 
   template <class L>
   static vec<uint16_t, lanes<L>::n> narrow(L v) {
+#if defined(__AVX512BW__)
+    return convert<vec<uint16_t, 16>>(rounded(v) >> 16);
+#else
     L magnitude = v & 0x7fffffff, sign = (v ^ magnitude) >> 16;
     L largest = L{} + 0x7f7f0000u;
     magnitude = magnitude > largest ? largest : magnitude;
     return convert<vec<uint16_t, lanes<L>::n>>(sign | (magnitude + 0x7fff + ((magnitude >> 16) & 1)) >> 16);
+#endif
   }
 
   static double rounding(double magnitude) {

@@ -63,24 +63,23 @@ class Pieces {
     for (int i = 0; i < 4; i++) v[i] = __builtin_shuffle(v[i], convert<Int>(load_source(i)));
   }
 
-  // All rows of the blocks, 4 vectors each. Add: to what is there.
+  // The values of one z, 4 rows of 4 N values each, in vectors of N or fewer. Add: to what is there.
   template <bool Add, class V>
-  void store(uint8_t* dst, const V* v) const {
+  void store(uint8_t* dst, int z, const V* v) const {
     constexpr uint64_t size = sizeof(v[0][0]);
+    constexpr int n = sizeof(V) / size, parts = N / n;
     for (int i = 0, p = 0; i < 4; i++)
       for (; p < end_[i]; p++) {
         const Row& row = rows_[pieces_[p].row];
-        const uint32_t mask = pieces_[p].mask;
-        for (int z = 0; z < row.nz; z++)
-          for (int y = 0; y < row.ny; y++) {
-            uint64_t to = reinterpret_cast<uint64_t>(dst) + size * (row.y[y] + row.z[z] + i * N);
-            V sum = v[16 * z + 4 * y + i];
-            if constexpr (Add) {
-              using Real = typename Lane<V>::Real;
-              sum = V(Real(masked_load(V{}, mask, to)) + Real(sum));
-            }
-            masked_store(to, mask, sum);
-          }
+        if (z >= row.nz) continue;
+        for (int part = 0; part < parts; part++) {
+          const uint32_t mask = pieces_[p].mask >> part * n & ~(~uint32_t(1) << (n - 1));
+          const uint64_t first = row.z[z] + i * N + part * n;
+          // The address of a part that has nothing may lie anywhere, which makes an empty store slow.
+          for (int y = 0; mask && y < row.ny; y++)
+            add_or_store<Add>(reinterpret_cast<uint64_t>(dst) + size * (row.y[y] + first), mask,
+                              v[(4 * y + i) * parts + part]);
+        }
       }
   }
 
@@ -103,6 +102,15 @@ class Pieces {
   int nrows_ = 0, npieces_ = 0;
   bool padded_ = false;
   alignas(64) int32_t source_[4 * N];
+
+  template <bool Add, class V>
+  static void add_or_store(uint64_t to, uint32_t mask, V v) {
+    if constexpr (Add) {
+      using Real = typename Lane<V>::Real;
+      v = V(Real(masked_load(V{}, mask, to)) + Real(v));
+    }
+    masked_store(to, mask, v);
+  }
 
   uint64_t address(const uint8_t* base, int p, int r, int i, uint64_t size) const {
     const Row& row = rows_[pieces_[p].row];

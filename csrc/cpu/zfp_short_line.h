@@ -9,14 +9,6 @@ namespace zfp {
 
 constexpr int short_line = 32 + Format<uint64_t>::header;
 
-// Half h of the lanes of v, as 64-bit words.
-template <class L, class Narrow>
-inline L widen_half(const Narrow& v, int h) {
-  vec<uint32_t, lanes<L>::n> half;
-  __builtin_memcpy(&half, reinterpret_cast<const uint32_t*>(&v) + h * lanes<L>::n, sizeof half);
-  return convert<L>(half);
-}
-
 // The upper halves of words.
 template <class L, class Narrow>
 inline void narrow_half(L v, Narrow& to, int h) {

@@ -18,8 +18,6 @@ class ShortWords {
  public:
   using L = vec<uint64_t, 8>;
   using Short = vec<uint32_t, 16>;
-  using Half = vec<int32_t, 8>;
-  using Real = typename Lane<L>::Real;
   using F = Format<uint64_t>;
   using Coder = std::conditional_t<D == 3, WindowCoder<Short, F>, NarrowWindowCoder<Short, F>>;
   static constexpr int blocks = Coder::blocks;
@@ -33,14 +31,21 @@ class ShortWords {
               uint8_t* dst) {
     if (pause_ > 0) return pause_--, false;
     Short planes[Coder::groups][1 << 2 * D], e[Coder::groups], zeros[Coder::groups];
-    const Found found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros);
+    Found found;
+    if constexpr (D == 3)
+      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
+    else
+      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros);
     if (found.planes < 0) {
       wait_ = wait_ < 256 ? 2 * wait_ : wait_;
       return pause_ = wait_, false;
     }
     wait_ = 8;
-    for (int g = 0; count > 0; g++, count -= 16)
-      finish(tiles, at, count < 16 ? count : 16, planes[g], found, e[g], zeros[g], dst);
+    for (int g = 0; count > 0; g++, count -= 16) {
+      const int some = count < 16 ? count : 16;
+      finish(tiles, at, some, planes[g], found, e[g], zeros[g], dst);
+      at.advance(tiles.grid, some);
+    }
     return true;
   }
 
@@ -48,45 +53,63 @@ class ShortWords {
   Coder coder_;
   int pause_ = 0, wait_ = 8;
 
-  template <class V>
-  static auto half(const V& v, int h) {
-    using Element = std::decay_t<decltype(v[0])>;
-    return compcoll::CC_LEVEL::load<vec<Element, 8>>(reinterpret_cast<const Element*>(&v) + 8 * h);
-  }
-
-  // As finish_blocks, of two vectors of blocks.
+  // As finish_blocks, of the 16 blocks in a vector of short words.
   template <class T>
-  static void finish(const T& tiles, Cursor& at, int count, Short* x, Found found, Short e,
-                     Short zeros, uint8_t* dst) {
-    L values[2][1 << 2 * D];
-    Real scale[2];
-    Cursor places[2];
-    int counts[2];
-    bool whole[2];
-    for (int h = 0; h < 2; h++) {
-      // The upper half of a word stands for 2^32 times what it is.
-      scale[h] = bits_as<Real>(dequantise_scale(convert<L>(half(e, h)))) * 0x1p32;
-      counts[h] = count - 8 * h < 0 ? 0 : count - 8 * h < 8 ? count - 8 * h : 8;
-      places[h] = at;
-      whole[h] = counts[h] && tiles.whole(at, counts[h]);
-      at.advance(tiles.grid, counts[h]);
-    }
+  static void finish(const T& tiles, const Cursor& at, int count, Short* x, Found found, Short e, Short zeros,
+                     uint8_t* dst) {
+    const bool whole = tiles.template whole<16>(at, count);
+    const Pieces<16> pieces(tiles.grid, at, whole ? 0 : count);
+    L scales[8];
+    spread(e, scales);
     with_sequency<D>(found.coefficients, [&](auto sequency) {
       constexpr int S = decltype(sequency)::value;
       if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
       else to_planes<D>(x);
-      inverse_blocks<D, S>(x, zeros, [&](int slab, const Short* v) {
-        for (int h = 0; h < 2; h++) {
-          L wide[16];
-          for (int i = 0; i < 16; i++)
-            wide[i] = bits_as<L>(multiply(convert<Real>(Half(half(v[i], h))), scale[h]));
-          if (whole[h]) tiles.store_rows(places[h], 4 * slab, 4, wide, dst);
-          else memcpy(values[h] + 16 * slab, wide, sizeof wide);
+      inverse_blocks<D, S>(x, zeros, [&](int slab, Short* v) {
+        L values[32];
+        for (int r = 0; r < 4; r++) {
+          L* row = whole ? values : values + 8 * r;
+          to_row(v + 4 * r, scales, row);
+          if (whole) tiles.store_long_row(at, r, slab, row, dst);
         }
+        if (!whole) pieces.template store<T::accumulates>(dst, slab, values);
       });
     });
-    for (int h = 0; h < 2; h++)
-      if (counts[h] && !whole[h]) tiles.store_partial(places[h], counts[h], values[h], dst);
+  }
+
+  // The scale of each block of two, four times.
+  static void spread(Short e, L* scales) {
+    const __m512i first = _mm512_setr_epi64(0, 0, 0, 0, 1, 1, 1, 1);
+    for (int h = 0; h < 2; h++) {
+      L scale = dequantise_scale(widen_half<L>(e, h));
+      for (int i = 0; i < 4; i++) {
+        const __m512i block = _mm512_add_epi64(first, _mm512_set1_epi64(2 * i));
+        scales[4 * h + i] = L(_mm512_permutexvar_epi64(block, __m512i(scale)));
+      }
+    }
+  }
+
+  // Element i is one of two vectors' in turn, of which each has two blocks from First on.
+  template <int First>
+  struct PairsInTurn {
+    constexpr int operator()(int i) const {
+      int c = i / 2 % 4, block = First + i % 2 * 2 + i / 8;
+      return 2 * block + c % 2 + c / 2 * 16;
+    }
+  };
+
+  // Upper halves of words, one of each block a vector, to a row of values. Two words share a 64-bit lane on
+  // their way, so that a shift and a mask make whole words of them.
+  __attribute__((always_inline)) static void to_row(const Short* v, const L* scales, L* row) {
+    for (int h = 0; h < 2; h++) {
+      Short a = h ? shuffle(v[0], v[1], Zip<16, 8>()) : shuffle(v[0], v[1], Zip<16, 0>());
+      Short b = h ? shuffle(v[2], v[3], Zip<16, 8>()) : shuffle(v[2], v[3], Zip<16, 0>());
+      L both[2] = {L(shuffle(a, b, PairsInTurn<0>())), L(shuffle(a, b, PairsInTurn<4>()))};
+      for (int i = 0; i < 4; i++) {
+        L word = i % 2 ? both[i / 2] >> 32 << 32 : both[i / 2] << 32;
+        row[4 * h + i] = dequantise(word, scales[4 * h + i]);
+      }
+    }
   }
 };
 

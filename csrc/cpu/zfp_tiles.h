@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "prefetch.h"
 #include "zfp_elements.h"
 #include "zfp_pieces.h"
 
@@ -92,12 +93,21 @@ inline void interleave(L* a) {
   a[2] = shuffle(t2, t3, ZipPairs<N, 0>()), a[3] = shuffle(t2, t3, ZipPairs<N, N>());
 }
 
+// Half h of the lanes of v, as 64-bit words.
+template <class L, class Narrow>
+inline L widen_half(const Narrow& v, int h) {
+  vec<uint32_t, lanes<L>::n> half;
+  __builtin_memcpy(&half, reinterpret_cast<const uint32_t*>(&v) + h * lanes<L>::n, sizeof half);
+  return convert<L>(half);
+}
+
 // Loads and stores of N blocks of E elements in D dimensions. Accumulate: adds Words at dst instead.
 template <class E, int D, bool Accumulate = false>
 struct Tiles {
   using W = typename E::Word;
   using Stored = typename E::Stored;
   using Target = std::conditional_t<Accumulate, W, Stored>;
+  static constexpr bool accumulates = Accumulate;
   static constexpr int N = vector_nbytes / sizeof(W), rows = 1 << 2 * (D - 1);
   using L = vec<W, N>;
   using Real = typename Lane<L>::Real;
@@ -105,9 +115,10 @@ struct Tiles {
 
   const Grid& grid;
 
-  // Whether these are N blocks of one row of blocks, none of them partial.
+  // Whether these are Count blocks of one row of blocks, none of them partial.
+  template <int Count = N>
   bool whole(const Cursor& at, int count) const {
-    return count == N && 4 * (at.b[0] + N) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
+    return count == Count && 4 * (at.b[0] + Count) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
            (D < 3 || 4 * at.b[2] + 4 <= grid.n[2]);
   }
 
@@ -166,10 +177,32 @@ struct Tiles {
     }
   }
 
+#if defined(__AVX512BW__)
+  // Where the next blocks go.
+  ExpectedRows expected(Cursor at, uint64_t count, const uint8_t* dst) const {
+    constexpr uint64_t size = sizeof(Target);
+    ExpectedRows result(rows, size * grid.n[0], size * grid.n[0] * grid.n[1]);
+    while (count && !result.full()) {
+      uint64_t in_row = grid.blocks[0] - at.b[0], some = count < in_row ? count : in_row;
+      uint64_t begin = size * row_begin(at, 4 * at.b[1], 4 * at.b[2]);
+      result.add(reinterpret_cast<uintptr_t>(dst) + begin, 4 * size * some);
+      at.advance(grid, some);
+      count -= some;
+    }
+    return result;
+  }
+#endif
+
   // Rows of whole blocks, from a row's number on.
   void store_rows(const Cursor& at, int first, int n, L* a, uint8_t* dst) const {
     for (int r = first; r < first + n; r++, a += 4)
       store_row(a, dst + sizeof(Target) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4));
+  }
+
+  // Row y of slab z of 2 N whole blocks, their values in a row.
+  void store_long_row(const Cursor& at, int y, int z, const L* row, uint8_t* dst) const {
+    dst += sizeof(Target) * row_begin(at, 4 * at.b[1] + y, 4 * at.b[2] + z);
+    for (int i = 0; i < 8; i++) store_vector(row[i], dst + i * N * sizeof(Target));
   }
 
   void store(const Cursor& at, int count, L* a, uint8_t* dst) const {
@@ -181,17 +214,7 @@ struct Tiles {
 #if defined(__AVX512BW__)
     if (grid.blocks[0] > 1) {
       const Pieces<N> pieces(grid, at, count);
-      for (int r = 0; r < rows; r++) interleave(a + 4 * r);
-      if constexpr (Accumulate) {
-        for (int i = 0; i < 4 * rows; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
-        pieces.template store<true>(dst, a);
-      } else if constexpr (sizeof(Packed) == sizeof(L)) {
-        pieces.template store<false>(dst, a);
-      } else {
-        Packed packed[4 * rows];
-        for (int i = 0; i < 4 * rows; i++) packed[i] = E::narrow(a[i]);
-        pieces.template store<false>(dst, packed);
-      }
+      for (int z = 0; z < (rows + 3) / 4; z++) store_pieces(pieces, z, a + 16 * z, dst);
       return;
     }
 #endif
@@ -204,6 +227,22 @@ struct Tiles {
       memcpy(dst + sizeof(Target) * begin, values[r] + 4 * lane, n * sizeof(Target));
     });
   }
+
+#if defined(__AVX512BW__)
+  // The rows of one z.
+  static void store_pieces(const Pieces<N>& pieces, int z, L* a, uint8_t* dst) {
+    constexpr int n = rows < 4 ? rows : 4;
+    for (int r = 0; r < n; r++) interleave(a + 4 * r);
+    if constexpr (Accumulate) {
+      for (int i = 0; i < 4 * n; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
+      pieces.template store<true>(dst, z, a);
+    } else {
+      Packed packed[4 * n];
+      for (int i = 0; i < 4 * n; i++) packed[i] = E::narrow(a[i]);
+      pieces.template store<false>(dst, z, packed);
+    }
+  }
+#endif
 
   // N values in a row.
   static void store_vector(L v, void* dst) {
@@ -236,6 +275,14 @@ struct Tiles {
   }
 
   static void store_row(L* a, void* dst) {
+#if defined(__AVX512BW__)
+    if constexpr (std::is_same_v<E, BFloat16> && !Accumulate) {  // half as many pairs have to be moved
+      L low = E::narrow_pairs(a[0], a[1]), high = E::narrow_pairs(a[2], a[3]);
+      compcoll::CC_LEVEL::store(dst, shuffle(low, high, Zip<N, 0>()));
+      compcoll::CC_LEVEL::store(static_cast<char*>(dst) + sizeof(L), shuffle(low, high, Zip<N, N / 2>()));
+      return;
+    }
+#endif
     interleave(a);
     for (int i = 0; i < 4; i++) store_vector(a[i], static_cast<char*>(dst) + i * N * sizeof(Target));
   }

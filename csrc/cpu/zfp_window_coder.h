@@ -10,6 +10,10 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
+struct Nothing {
+  void operator()(int) const {}
+};
+
 // Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle. F:
 // the format of the stream. Its words may be longer than those of L, which then have to be enough.
 template <class L, class F = Format<typename lanes<L>::word>>
@@ -23,18 +27,21 @@ struct WindowCoder {
   int maxbits;
 
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Of the
-  // planes that hold nothing, planes_read says which are set.
+  // planes that hold nothing, planes_read says which are set. beside(i): what else is to be done before the
+  // i-th plane.
+  template <class Beside = Nothing>
   Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
-               L* zeros) const {
+               L* zeros, Beside beside = {}) const {
     uint8_t copy[blocks * 64 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    if (maxbits <= 128) return decode<true>(payload, begin % 8, count, planes, e, zeros);
-    return decode<false>(payload, begin % 8, count, planes, e, zeros);
+    if (maxbits <= 128) return decode<true>(payload, begin % 8, count, planes, e, zeros, beside);
+    return decode<false>(payload, begin % 8, count, planes, e, zeros, beside);
   }
 
  private:
-  template <bool Held>
-  Found decode(const uint8_t* payload, int first, int count, L planes[][64], L* e, L* zeros) const {
+  template <bool Held, class Beside>
+  Found decode(const uint8_t* payload, int first, int count, L planes[][64], L* e, L* zeros,
+               Beside beside) const {
     auto windows = [&](int i) {
       const __m512i lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
       __m512i block = _mm512_add_epi64(lane, _mm512_set1_epi64(8 * i)), stop = _mm512_set1_epi64(count);
@@ -51,7 +58,7 @@ struct WindowCoder {
     for (int g = 0; g < groups; g++) e[g] = lanes_of(exponents, g), zeros[g] = lanes_of(skipped, g);
     const int rest = bits - most_planes + (bits == F::bits ? 0 : int(_mm512_reduce_max_epi64(most)));
     __m512i seen = _mm512_setzero_si512();
-    const int k = read_planes(all, rest, planes, seen);
+    const int k = read_planes(all, rest, planes, seen, beside);
     if (bits != F::bits && more(all)) return {-1, 0};
     const int top = bits - k;
     for (int g = 0; g < groups; g++) clear(planes[g], k, bits - planes_read<L>(top));
@@ -66,11 +73,12 @@ struct WindowCoder {
   }
 
   // Planes down to `rest`, as far as there are any; returns the last. seen: all of them together, or more.
-  template <class Windows>
-  int read_planes(Windows* all, int rest, L planes[][64], __m512i& seen) const {
+  template <class Windows, class Beside>
+  int read_planes(Windows* all, int rest, L planes[][64], __m512i& seen, Beside beside) const {
     int k = bits;
     if constexpr (bits == 64) {
       while (k > rest && more(all)) {
+        beside(bits - k);
         k--;
         for (int i = 0; i < vectors; i++) all[i].step(reinterpret_cast<uint64_t*>(&planes[i][k]));
       }
@@ -78,6 +86,7 @@ struct WindowCoder {
     } else {  // in two halves, for to_planes
       alignas(64) uint64_t whole[bits][blocks];
       while (k > rest && more(all)) {
+        beside(bits - k);
         k--;
         for (int i = 0; i < vectors; i++) all[i].step(whole[k] + 8 * i);
       }

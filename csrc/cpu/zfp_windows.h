@@ -132,11 +132,16 @@ struct Windows {
     __m512i places = _mm512_andnot_si512(tests, seen);
     __mmask8 endless = _mm512_testn_epi64_mask(ends, ends) & _mm512_test_epi64_mask(rest, rest);
     __m512i length = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_lzcnt_epi64(seen));
+    // A scan that meets the block's end leaves a 1 there: in the window, where the end is no test.
+    __m512i stop = _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_sub_epi64(end, pos));
+    w = _mm512_mask_or_epi64(w, endless, w, stop);
     alignas(64) uint64_t from[8], at[8];
     _mm512_store_si512(from, w);
     _mm512_store_si512(at, places);
     for (int lane = 0; lane < 8; lane++) planes[lane] = _pext_u64(from[lane], at[lane]);
-    if (endless) step_long(planes, endless, _mm512_add_epi64(pos, length), popcount64(places));
+    __m512i window_end = _mm512_add_epi64(pos, _mm512_set1_epi64(64));
+    __mmask8 beyond = _mm512_mask_cmple_epi64_mask(endless, window_end, end);
+    if (beyond) step_long(planes, beyond, _mm512_add_epi64(pos, length), popcount64(places));
     else pos = _mm512_min_epi64(_mm512_add_epi64(pos, length), end), n = popcount64(places);
   }
 

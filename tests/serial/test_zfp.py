@@ -97,6 +97,23 @@ class TestAgainstLibrary:
             assert bound == 0
             assert decode(payload, np.dtype(dtype), shape, params).shape == shape
 
+    @pytest.mark.parametrize("shape", [(160, 164), (158, 163), (20, 24, 100), (13, 18, 97)])
+    def test_wild_bits_at_low_rates(self, level, dtype, shape):
+        """Blocks that end anywhere, so many that tables are worth while, in rows that no vector ends with."""
+        rng = np.random.default_rng(9)
+        dtype = np.dtype(dtype)
+        for bits in (13, 16, 20, 21) if len(shape) == 2 else (48, 64, 100, 128, 200):
+            nbytes = (int(np.prod([-(-n // 4) for n in shape])) * bits + 63) // 64 * 8
+            payload, more = rng.integers(0, 256, (2, nbytes), np.uint8)
+            for stream in (payload, payload & more, payload | more):
+                rate = bits / 4 ** len(shape)
+                with np.errstate(over="ignore"):
+                    theirs = zfpy._decompress(
+                        stream.tobytes(), zfpy.dtype_to_ztype(dtype), shape, out=None, rate=rate
+                    )
+                ours = decode(stream, dtype, shape, (bits, 0))
+                np.testing.assert_array_equal(ours, theirs)
+
     def test_wild_bits(self, level, dtype):
         """Foreign streams of any bits give the library's values, where its own arithmetic is defined."""
         rng = np.random.default_rng(5)
@@ -205,6 +222,15 @@ class TestSixteenBits:
             expected = np.clip(values, -float(ml_dtypes.finfo(dtype).max), float(ml_dtypes.finfo(dtype).max))
             assert out.tobytes() == expected.astype(dtype).tobytes()
             assert np.abs(out.astype(np.float64) - wide.astype(np.float64)).max() <= bound
+
+    @pytest.mark.parametrize("shape", [(160, 164), (158, 163)])
+    def test_blocks_of_few_bits(self, level, dtype, shape):
+        rng = np.random.default_rng(10)
+        for scale in (1, 1e-5, 1e-7):
+            a = (scale * rng.standard_normal(shape)).astype(dtype)
+            payload, _, params = encode(a, 1)
+            values = reference(a.astype(np.float32), 1)[1]
+            assert decode(payload, a.dtype, shape, params).tobytes() == values.astype(dtype).tobytes()
 
     def test_every_pattern_widens_exactly(self, level, dtype):
         a = np.arange(1 << 16, dtype=np.uint16).view(dtype)
