@@ -245,7 +245,15 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
       found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
     else
 #endif
+    {
+#if defined(__AVX512BW__)
+      if constexpr (sizeof(typename T::W) == 4) {
+        const auto expected = tiles.expected(at, count, dst);
+        for (int r = 0; r < 4; r++) expected(r);
+      }
+#endif
       found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
+    }
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {

@@ -19,8 +19,8 @@ inline __m512i popcount32(__m512i v) {  // v < 2^16
 }
 
 // 16 blocks of a payload that has 16 bytes behind the last of them. Positions count from its begin. Held:
-// blocks of at most 64 bits, which are read once.
-template <bool Held>
+// blocks of at most so many words, 1 or 2, which are read once; 0: of any length.
+template <int Held>
 struct NarrowWindows {
   const uint8_t* payload;
   __m512i pos, end, n = _mm512_setzero_si512();
@@ -28,9 +28,9 @@ struct NarrowWindows {
 
   NarrowWindows(const uint8_t* payload, __m512i pos, __m512i end)
       : payload(payload), pos(pos), end(end), begin(pos) {
-    if constexpr (!Held) return;
-    low = load(pos);
-    high = load(_mm512_min_epi32(_mm512_add_epi32(pos, _mm512_set1_epi32(32)), end));
+    if constexpr (Held > 0) low = load(pos);
+    if constexpr (Held > 1)
+      high = load(_mm512_min_epi32(_mm512_add_epi32(pos, _mm512_set1_epi32(32)), end));
   }
 
   __m512i see(__m512i from) const {  // from <= end
@@ -38,6 +38,7 @@ struct NarrowWindows {
     const __m512i word = _mm512_set1_epi32(32);
     __m512i shift = _mm512_sub_epi32(from, begin);  // by more than a word in either direction gives 0
     __m512i first = _mm512_srlv_epi32(low, shift);
+    if constexpr (Held == 1) return first;
     __m512i next = _mm512_sllv_epi32(high, _mm512_sub_epi32(word, shift));
     __m512i last = _mm512_srlv_epi32(high, _mm512_sub_epi32(shift, word));
     return _mm512_ternarylogic_epi32(first, next, last, 0xfe);  // of all three
@@ -152,12 +153,13 @@ struct NarrowWindowCoder {
                L* zeros) const {
     uint8_t copy[blocks * 16 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    if (maxbits <= 64) return decode<true>(payload, begin % 8, count, planes, e, zeros);
-    return decode<false>(payload, begin % 8, count, planes, e, zeros);
+    if (maxbits <= 32) return decode<1>(payload, begin % 8, count, planes, e, zeros);
+    if (maxbits <= 64) return decode<2>(payload, begin % 8, count, planes, e, zeros);
+    return decode<0>(payload, begin % 8, count, planes, e, zeros);
   }
 
  private:
-  template <bool Held>
+  template <int Held>
   Found decode(const uint8_t* payload, int first, int count, L planes[][16], L* e, L* zeros) const {
     auto windows = [&](int i) {
       const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

@@ -34,12 +34,13 @@ struct WindowCoder {
                L* zeros, Beside beside = {}) const {
     uint8_t copy[blocks * 64 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    if (maxbits <= 128) return decode<true>(payload, begin % 8, count, planes, e, zeros, beside);
-    return decode<false>(payload, begin % 8, count, planes, e, zeros, beside);
+    if (maxbits <= 64) return decode<1>(payload, begin % 8, count, planes, e, zeros, beside);
+    if (maxbits <= 128) return decode<2>(payload, begin % 8, count, planes, e, zeros, beside);
+    return decode<0>(payload, begin % 8, count, planes, e, zeros, beside);
   }
 
  private:
-  template <bool Held, class Beside>
+  template <int Held, class Beside>
   Found decode(const uint8_t* payload, int first, int count, L planes[][64], L* e, L* zeros,
                Beside beside) const {
     auto windows = [&](int i) {

@@ -66,9 +66,9 @@ inline __m512i popcount64(__m512i v) {
   return _mm512_sad_epu8(_mm512_add_epi8(a, b), _mm512_setzero_si512());
 }
 
-// 8 blocks of a payload that has 16 bytes behind the last of them. Held: blocks of at most 128 bits, which
-// are read once.
-template <bool Held>
+// 8 blocks of a payload that has 16 bytes behind the last of them. Held: blocks of at most so many words, 1 or
+// 2, which are read once; 0: of any length.
+template <int Held>
 struct Windows {
   const uint8_t* payload;
   __m512i pos, end, n = _mm512_setzero_si512();
@@ -76,9 +76,9 @@ struct Windows {
 
   Windows(const uint8_t* payload, __m512i pos, __m512i end)
       : payload(payload), pos(pos), end(end), begin(pos) {
-    if constexpr (!Held) return;
-    low = load(pos);
-    high = load(_mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(64)), end));
+    if constexpr (Held > 0) low = load(pos);
+    if constexpr (Held > 1)
+      high = load(_mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(64)), end));
   }
 
   __m512i see(__m512i from) const {  // from <= end
@@ -86,6 +86,7 @@ struct Windows {
     const __m512i word = _mm512_set1_epi64(64);
     __m512i shift = _mm512_sub_epi64(from, begin);  // by more than a word in either direction gives 0
     __m512i first = _mm512_srlv_epi64(low, shift);
+    if constexpr (Held == 1) return first;
     __m512i next = _mm512_sllv_epi64(high, _mm512_sub_epi64(word, shift));
     __m512i last = _mm512_srlv_epi64(high, _mm512_sub_epi64(shift, word));
     return _mm512_ternarylogic_epi64(first, next, last, 0xfe);  // of all three
