@@ -86,11 +86,12 @@ def experiments() -> Iterator[Experiment]:
         "shared-ports", "Two hosts of eight ranks, 1 MiB a message",
         "Eight ranks take turns at their host's link. MPICH's pairwise exchanges send every pair's block "
         "through it, 64 of them each way; a ring sends 15, and that is most of what Reduce_scatter_block "
-        "gains. The link is slow so that 16 ranks on two cores are not what is measured.",
+        "gains. The link is slow so that 16 ranks on two cores are not what is measured. Alltoall is left "
+        "out: in one of two runs plain MPI stood still in it for nine minutes.",
         [
             lab(2, 0.1, op, "--codec", "raw,zfp:rate=8", "--sizes", "1M", "--iters", "3", "--warmup", "1",
                 ranks=8)
-            for op in OPS
+            for op in OPS[1:]
         ],
     )  # fmt: skip
     auto = ("--codec", "auto", "--control", "--sizes", "1K:32M:8", "--iters", "15", "--warmup", "8",
