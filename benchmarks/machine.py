@@ -7,15 +7,15 @@ import platform
 import subprocess
 from pathlib import Path
 
-__all__ = ["commit", "machine", "processor"]
+__all__ = ["commit", "machine"]
 
 
 def machine() -> dict[str, object]:
     """Processor, cores and system."""
-    return {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform()}
+    return {"processor": _processor(), "cores": os.cpu_count(), "system": platform.platform()}
 
 
-def processor() -> str:
+def _processor() -> str:
     """The model where the system tells it, else the architecture."""
     try:
         with open("/proc/cpuinfo") as info:

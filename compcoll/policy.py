@@ -29,27 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from compcoll import dtypes
+from compcoll import choices, dtypes
+from compcoll.choices import ALGORITHMS
 from compcoll.codecs import Codec, codec
 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
 
 #: Smallest message that is compressed where nothing else is said, in bytes.
 MIN_NBYTES = 64 << 10
-#: Of chunks where neither a rule nor the model says how large, in bytes: the wire waits for the first to be
-#: encoded, and all for the last to be decoded.
-CHUNK_LIMITS = (64 << 10, 512 << 10)
-#: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
-PAIRS_NBYTES = 8 << 20
-
-_SUMS = ("ring", "direct", "compressed")
-ALGORITHMS = {
-    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain", "tree"),
-    "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
-    "Reduce_scatter": _SUMS, "Reduce_scatter_block": _SUMS, "Allreduce": _SUMS, "Reduce": _SUMS,
-    "Gather": ("linear",), "Gatherv": ("linear",), "Scatter": ("linear",), "Scatterv": ("linear",),
-    "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
-}  # fmt: skip
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
 
 
@@ -217,47 +204,15 @@ def _decide(
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
-    names = ALGORITHMS[op]
-    fixed = rule.algorithm if rule.algorithm in names else None
-    chunk_nbytes = rule.chunk_nbytes or _chunk_nbytes(op, nbytes, size)
-    if op == "Bcast":
-        shared = ranks_per_node if link == "network" else 1
-        algorithm = fixed or _bcast_algorithm(-(-nbytes // chunk_nbytes), size, shared)
-    else:
-        algorithm = fixed or _algorithm(op, dtype, nbytes, size, chosen)
+    fixed = rule.algorithm if rule.algorithm in ALGORITHMS[op] else None
+    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size)
+    sharing = ranks_per_node if link == "network" else 1
+    algorithm = fixed or choices.algorithm(op, dtype, nbytes, size, chosen, chunk_nbytes, sharing)
     return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed)
 
 
 def _unchanged(op: str, reason: str) -> Decision:
     return Decision(None, "mpi", 0, reason)
-
-
-def _algorithm(op: str, dtype: np.dtype, nbytes: int, size: int, chosen: Codec) -> str:
-    names = ALGORITHMS[op]
-    if "compressed" in names and chosen.can_add and dtype.itemsize > 2:
-        return "compressed"  # one rounding of each contribution, and none of the sum
-    if "direct" in names and (dtype.itemsize == 2 or size <= 4):
-        return "direct"  # one rounding, and no more bytes than the ring
-    if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
-        return "recursive_doubling"
-    return names[0]
-
-
-def _bcast_algorithm(chunks: int, size: int, ranks_per_node: int) -> str:
-    """A chain passes each chunk on once, and takes as many steps more as there are ranks, or nodes.
-
-    A tree takes few steps, but sends each chunk twice, and as often from each rank of a node.
-    """
-    return "chain" if size <= chunks * ranks_per_node**2 else "tree"
-
-
-def _chunk_nbytes(op: str, nbytes: int, size: int) -> int:
-    low, high = CHUNK_LIMITS
-    if op == "Alltoall":
-        high = min(max(PAIRS_NBYTES // size, high), 4 * high)
-    if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together
-        return high
-    return min(max(nbytes // 8, low), high)
 
 
 def _one_of(what: str, value: object, allowed) -> None:
