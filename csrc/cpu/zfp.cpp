@@ -24,8 +24,10 @@ int64_t with_types(const Args& args, Run run) {
   switch (args.dtype) {
     case FLOAT16: return with_ndim(Float16());
     case BFLOAT16: return with_ndim(BFloat16());
-    case FLOAT32: case COMPLEX64: return with_ndim(Float32());
-    case FLOAT64: case COMPLEX128: return with_ndim(Float64());
+    case FLOAT32:
+    case COMPLEX64: return with_ndim(Float32());
+    case FLOAT64:
+    case COMPLEX128: return with_ndim(Float64());
     default: return UNSUPPORTED;
   }
 }
@@ -78,13 +80,13 @@ int64_t decode_array(const Grid& grid, int maxbits, const void* payload, uint64_
     return 0;
   }
   if constexpr (D == 2 && !Accumulate)
-    if (is_tiny_line<typename E::Word>(maxbits, grid.count())) {
+    if (is_tiny<typename E::Word>(maxbits, grid.count())) {
       decode_tiny_squares<E>(grid, maxbits, p, nbytes, d);
       return 0;
     }
   if constexpr (D > 1) decode_blocks<E, D, Accumulate>(grid, maxbits, p, nbytes, d);
   else {
-    if (is_tiny_line<typename E::Word>(maxbits, grid.count())) {
+    if (is_tiny<typename E::Word>(maxbits, grid.count())) {
       decode_tiny_line<E, Accumulate>(grid, maxbits, p, nbytes, d);
       return 0;
     }
@@ -134,8 +136,8 @@ int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst
 
 }  // namespace zfp
 
-extern const Codec zfp_codec = {"zfp", zfp::encode, zfp::decode<false>, zfp::decode<true>, nullptr,
-                                zfp::encode<true>};
+extern const Codec zfp_codec = {"zfp",   zfp::encode,      zfp::decode<false>, zfp::decode<true>,
+                                nullptr, zfp::encode<true>};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

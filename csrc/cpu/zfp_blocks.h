@@ -62,8 +62,9 @@ struct BlockCoder {
   }
 
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
-  Found decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es,
-               L* moved) const {
+  template <class Beside>
+  Found decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es, L* moved,
+               Beside) const {
     L *planes = out[0], e = {};
     for (int i = 0; i < B::size; i++) planes[i] = L{};
     uint64_t words[lanes<L>::n][block_words];
@@ -114,8 +115,9 @@ struct SquareCoder {
     return lowest;
   }
 
+  template <class Beside>
   Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
-               L* zeros) const {
+               L* zeros, Beside) const {
     L block[16];
     for (int i = 0; i < 16; i++) planes[0][i] = L{};
     get_lanes(payload, nbytes, pos, block, words(), count, maxbits);
@@ -200,6 +202,8 @@ inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, Fou
     if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
     else to_planes<D>(x);
     inverse_blocks<D, S>(x, zeros, [&](int slab, L* v) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
       for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
       if (whole) return tiles.store_rows(at, 4 * slab, 4, v, dst);
 #if defined(__AVX512BW__)
@@ -239,21 +243,8 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
 #endif
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
-    Found found;
-#if defined(__AVX512BW__)
-    if constexpr (D == 3)
-      found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
-    else
-#endif
-    {
-#if defined(__AVX512BW__)
-      if constexpr (sizeof(typename T::W) == 4) {
-        const auto expected = tiles.expected(at, count, dst);
-        for (int r = 0; r < 4; r++) expected(r);
-      }
-#endif
-      found = coder.decode(payload, nbytes, pos, count, planes, e, zeros);
-    }
+    const auto rows = tiles.expected(at, count, dst);
+    const Found found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, rows);
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {

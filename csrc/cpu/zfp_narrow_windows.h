@@ -29,8 +29,7 @@ struct NarrowWindows {
   NarrowWindows(const uint8_t* payload, __m512i pos, __m512i end)
       : payload(payload), pos(pos), end(end), begin(pos) {
     if constexpr (Held > 0) low = load(pos);
-    if constexpr (Held > 1)
-      high = load(_mm512_min_epi32(_mm512_add_epi32(pos, _mm512_set1_epi32(32)), end));
+    if constexpr (Held > 1) high = load(_mm512_min_epi32(_mm512_add_epi32(pos, _mm512_set1_epi32(32)), end));
   }
 
   __m512i see(__m512i from) const {  // from <= end
@@ -116,8 +115,8 @@ struct NarrowWindows {
       if (!first) next_n = _mm512_mask_sub_epi32(next_n, left, next_n, one);
       left = _mm512_test_epi32_mask(tests, _mm512_set1_epi32(0x7fff));
     }
-    __mmask16 last = _mm512_mask_cmpge_epi32_mask(tested, next_n, all) |
-                     _mm512_mask_testn_epi32_mask(tested, ends, ends);
+    __mmask16 last =
+        _mm512_mask_cmpge_epi32_mask(tested, next_n, all) | _mm512_mask_testn_epi32_mask(tested, ends, ends);
     if (last) plane = to_last(plane, last, length);
     pos = _mm512_min_epi32(_mm512_add_epi32(pos, length), end);
     n = _mm512_mask_mov_epi32(next_n, last, all);
@@ -149,18 +148,21 @@ struct NarrowWindowCoder {
   int maxbits;
 
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
+  // beside(i): what else is to be done before the i-th plane.
+  template <class Beside>
   Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][16], L* e,
-               L* zeros) const {
+               L* zeros, Beside beside) const {
     uint8_t copy[blocks * 16 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    if (maxbits <= 32) return decode<1>(payload, begin % 8, count, planes, e, zeros);
-    if (maxbits <= 64) return decode<2>(payload, begin % 8, count, planes, e, zeros);
-    return decode<0>(payload, begin % 8, count, planes, e, zeros);
+    if (maxbits <= 32) return decode<1>(payload, begin % 8, count, planes, e, zeros, beside);
+    if (maxbits <= 64) return decode<2>(payload, begin % 8, count, planes, e, zeros, beside);
+    return decode<0>(payload, begin % 8, count, planes, e, zeros, beside);
   }
 
  private:
-  template <int Held>
-  Found decode(const uint8_t* payload, int first, int count, L planes[][16], L* e, L* zeros) const {
+  template <int Held, class Beside>
+  Found decode(const uint8_t* payload, int first, int count, L planes[][16], L* e, L* zeros,
+               Beside beside) const {
     auto windows = [&](int i) {
       const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
       __m512i block = _mm512_add_epi32(lane, _mm512_set1_epi32(16 * i)), stop = _mm512_set1_epi32(count);
@@ -184,6 +186,7 @@ struct NarrowWindowCoder {
     __m512i seen = _mm512_setzero_si512();
     auto more = [&] { return (both[0].live() | both[1].live()) != 0; };
     for (int k = bits; k > rest && more();) {
+      beside(bits - k);
       k--;
       for (int i = 0; i < 2; i++) {
         __m512i plane = both[i].step();

@@ -31,49 +31,62 @@ class ShortWords {
               uint8_t* dst) {
     if (pause_ > 0) return pause_--, false;
     Short planes[Coder::groups][1 << 2 * D], e[Coder::groups], zeros[Coder::groups];
-    Found found;
-    if constexpr (D == 3)
-      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros, tiles.expected(at, count, dst));
-    else
-      found = coder_.decode(payload, nbytes, pos, count, planes, e, zeros);
+    // Of their rows, the first half was fetched while the blocks before were finished.
+    const auto rows = tiles.expected(at, count, dst);
+    const Found found =
+        coder_.decode(payload, nbytes, pos, count, planes, e, zeros, [&](int plane) { rows(half + plane); });
     if (found.planes < 0) {
       wait_ = wait_ < 256 ? 2 * wait_ : wait_;
       return pause_ = wait_, false;
     }
     wait_ = 8;
+    Cursor next = at;
+    next.advance(tiles.grid, count);
+    const auto next_rows = tiles.expected(next, blocks, dst);
     for (int g = 0; count > 0; g++, count -= 16) {
       const int some = count < 16 ? count : 16;
-      finish(tiles, at, some, planes[g], found, e[g], zeros[g], dst);
+      auto beside = [&](int z) { next_rows(half / Coder::groups * g + z); };
+      finish(tiles, at, some, planes[g], found, e[g], zeros[g], dst, beside);
       at.advance(tiles.grid, some);
     }
     return true;
   }
 
  private:
+  static constexpr int half = (1 << 2 * (D - 1)) / 2;  // of the rows
   Coder coder_;
   int pause_ = 0, wait_ = 8;
 
-  // As finish_blocks, of the 16 blocks in a vector of short words.
-  template <class T>
+  // As finish_blocks, of the 16 blocks in a vector of short words. beside(z): what else is to be done before
+  // the values of one z.
+  template <class T, class Beside>
   static void finish(const T& tiles, const Cursor& at, int count, Short* x, Found found, Short e, Short zeros,
-                     uint8_t* dst) {
+                     uint8_t* dst, Beside beside) {
     const bool whole = tiles.template whole<16>(at, count);
     const Pieces<16> pieces(tiles.grid, at, whole ? 0 : count);
+    constexpr uint64_t size = sizeof(typename T::Target);
+    const uint64_t row = size * tiles.grid.n[0];
     L scales[8];
     spread(e, scales);
     with_sequency<D>(found.coefficients, [&](auto sequency) {
       constexpr int S = decltype(sequency)::value;
       if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
       else to_planes<D>(x);
-      inverse_blocks<D, S>(x, zeros, [&](int slab, Short* v) {
+      if (whole) {  // from registers to memory: the time goes into stores
+        inverse_blocks<D, S>(x, zeros, [&](int z, const Short* v) {
+          beside(z);
+          uint8_t* to = dst + tiles.row_begin(at, 4 * at.b[1], 4 * at.b[2] + z) * size;
+          for_rows(v, scales,
+                   [&](int y, int i, L value) { T::store_vector(value, to + y * row + i * 8 * size); });
+        });
+      } else {
         L values[32];
-        for (int r = 0; r < 4; r++) {
-          L* row = whole ? values : values + 8 * r;
-          to_row(v + 4 * r, scales, row);
-          if (whole) tiles.store_long_row(at, r, slab, row, dst);
-        }
-        if (!whole) pieces.template store<T::accumulates>(dst, slab, values);
-      });
+        inverse_blocks<D, S>(x, zeros, [&](int z, const Short* v) {
+          beside(z);
+          for_rows(v, scales, [&](int y, int i, L value) { values[8 * y + i] = value; });
+          pieces.template store<T::accumulates>(dst, z, values);
+        });
+      }
     });
   }
 
@@ -98,16 +111,22 @@ class ShortWords {
     }
   };
 
-  // Upper halves of words, one of each block a vector, to a row of values. Two words share a 64-bit lane on
-  // their way, so that a shift and a mask make whole words of them.
-  __attribute__((always_inline)) static void to_row(const Short* v, const L* scales, L* row) {
-    for (int h = 0; h < 2; h++) {
-      Short a = h ? shuffle(v[0], v[1], Zip<16, 8>()) : shuffle(v[0], v[1], Zip<16, 0>());
-      Short b = h ? shuffle(v[2], v[3], Zip<16, 8>()) : shuffle(v[2], v[3], Zip<16, 0>());
-      L both[2] = {L(shuffle(a, b, PairsInTurn<0>())), L(shuffle(a, b, PairsInTurn<4>()))};
-      for (int i = 0; i < 4; i++) {
-        L word = i % 2 ? both[i / 2] >> 32 << 32 : both[i / 2] << 32;
-        row[4 * h + i] = dequantise(word, scales[4 * h + i]);
+  // From the upper halves of words, one of each block a vector, to rows of values: use(y, i, vector i of them).
+  // Two words share a 64-bit lane on their way, so that a shift and a mask make whole words of them.
+  template <class Use>
+  __attribute__((always_inline)) static void for_rows(const Short* all, const L* scales, Use use) {
+#pragma GCC unroll 4
+    for (int y = 0; y < 4; y++) {
+      Short v[4] = {all[4 * y], all[4 * y + 1], all[4 * y + 2], all[4 * y + 3]};
+      lift_inverse(v[0], v[1], v[2], v[3]);
+      for (int h = 0; h < 2; h++) {
+        Short a = h ? shuffle(v[0], v[1], Zip<16, 8>()) : shuffle(v[0], v[1], Zip<16, 0>());
+        Short b = h ? shuffle(v[2], v[3], Zip<16, 8>()) : shuffle(v[2], v[3], Zip<16, 0>());
+        L both[2] = {L(shuffle(a, b, PairsInTurn<0>())), L(shuffle(a, b, PairsInTurn<4>()))};
+        for (int i = 0; i < 4; i++) {
+          L word = i % 2 ? both[i / 2] >> 32 << 32 : both[i / 2] << 32;
+          use(y, 4 * h + i, dequantise(word, scales[4 * h + i]));
+        }
       }
     }
   }

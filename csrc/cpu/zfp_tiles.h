@@ -177,8 +177,8 @@ struct Tiles {
     }
   }
 
+  // Where the next blocks go, as a function that fetches one of their rows.
 #if defined(__AVX512BW__)
-  // Where the next blocks go.
   ExpectedRows expected(Cursor at, uint64_t count, const uint8_t* dst) const {
     constexpr uint64_t size = sizeof(Target);
     ExpectedRows result(rows, size * grid.n[0], size * grid.n[0] * grid.n[1]);
@@ -191,18 +191,16 @@ struct Tiles {
     }
     return result;
   }
+#else
+  static auto expected(const Cursor&, uint64_t, const uint8_t*) {
+    return [](int) {};
+  }
 #endif
 
   // Rows of whole blocks, from a row's number on.
   void store_rows(const Cursor& at, int first, int n, L* a, uint8_t* dst) const {
     for (int r = first; r < first + n; r++, a += 4)
       store_row(a, dst + sizeof(Target) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4));
-  }
-
-  // Row y of slab z of 2 N whole blocks, their values in a row.
-  void store_long_row(const Cursor& at, int y, int z, const L* row, uint8_t* dst) const {
-    dst += sizeof(Target) * row_begin(at, 4 * at.b[1] + y, 4 * at.b[2] + z);
-    for (int i = 0; i < 8; i++) store_vector(row[i], dst + i * N * sizeof(Target));
   }
 
   void store(const Cursor& at, int count, L* a, uint8_t* dst) const {

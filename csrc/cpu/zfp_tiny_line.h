@@ -11,7 +11,7 @@ constexpr int tiny_bits = 8;
 
 // Whether a table is worth while: of `count` blocks that have so many bits.
 template <class W>
-inline bool is_tiny_line(int maxbits, uint64_t count) {
+inline bool is_tiny(int maxbits, uint64_t count) {
   int body = maxbits - Format<W>::header;
   return body <= tiny_bits && count >> body >= 4;
 }

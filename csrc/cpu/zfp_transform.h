@@ -55,7 +55,7 @@ inline void forward_blocks(L* x, L scale) {
 }
 
 // The reverse, of coefficients times 2^zeros, of which those above sequency S are zero and not read; use(z,
-// values) gets the 16 integers of each z.
+// values) gets the 16 integers of each z, of which the rows of 4 are still to be lifted.
 template <int D, int S = all_sequencies<D>, class L, class Use>
 inline void inverse_blocks(L* x, L zeros, Use use) {
   auto integer = [&](int place) {
@@ -78,17 +78,13 @@ inline void inverse_blocks(L* x, L zeros, Use use) {
       else v[i] = sequency(i) <= S ? x[kept<D>(slab + i)] : L{};
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) lift_inverse(v[i], v[i + 4], v[i + 8], v[i + 12]);
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
     use(slab / 16, v);
   }
 }
 
 // What a plane decoder found in blocks: so many of the highest planes and of the first coefficients hold
 // anything. planes < 0: nothing, because they do not fit.
-struct Found {
-  int planes, coefficients;
-};
+struct Found { int planes, coefficients; };
 
 // Calls run(S) with the least S that has a kernel of its own.
 template <int D, class Run>

@@ -10,10 +10,6 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-struct Nothing {
-  void operator()(int) const {}
-};
-
 // Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle. F:
 // the format of the stream. Its words may be longer than those of L, which then have to be enough.
 template <class L, class F = Format<typename lanes<L>::word>>
@@ -29,9 +25,9 @@ struct WindowCoder {
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Of the
   // planes that hold nothing, planes_read says which are set. beside(i): what else is to be done before the
   // i-th plane.
-  template <class Beside = Nothing>
+  template <class Beside>
   Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
-               L* zeros, Beside beside = {}) const {
+               L* zeros, Beside beside) const {
     uint8_t copy[blocks * 64 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
     if (maxbits <= 64) return decode<1>(payload, begin % 8, count, planes, e, zeros, beside);
