@@ -67,63 +67,39 @@ inline __m512i popcount64(__m512i v) {
 }
 
 // 8 blocks of a payload that has 16 bytes behind the last of them. Held: blocks of at most so many words, 1 or
-// 2, which are read once; 0: of any length.
+// 2, which are read once and shifted on; 0: of any length.
 template <int Held>
-struct Windows {
-  const uint8_t* payload;
-  __m512i pos, end, n = _mm512_setzero_si512();
-  __m512i begin, low, high;
-
+class Windows {
+ public:
   Windows(const uint8_t* payload, __m512i pos, __m512i end)
-      : payload(payload), pos(pos), end(end), begin(pos) {
-    if constexpr (Held > 0) low = load(pos);
-    if constexpr (Held > 1)
-      high = load(_mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(64)), end));
-  }
-
-  __m512i see(__m512i from) const {  // from <= end
-    if constexpr (!Held) return load(from);
-    const __m512i word = _mm512_set1_epi64(64);
-    __m512i shift = _mm512_sub_epi64(from, begin);  // by more than a word in either direction gives 0
-    __m512i first = _mm512_srlv_epi64(low, shift);
-    if constexpr (Held == 1) return first;
-    __m512i next = _mm512_sllv_epi64(high, _mm512_sub_epi64(word, shift));
-    __m512i last = _mm512_srlv_epi64(high, _mm512_sub_epi64(shift, word));
-    return _mm512_ternarylogic_epi64(first, next, last, 0xfe);  // of all three
-  }
-
-  __m512i load(__m512i from) const {
-    __m512i byte = _mm512_srli_epi64(from, 3), shift = _mm512_and_si512(from, _mm512_set1_epi64(7));
-    __m512i low = _mm512_srlv_epi64(_mm512_i64gather_epi64(byte, payload, 1), shift);
-    __m512i high = _mm512_sllv_epi64(_mm512_i64gather_epi64(byte, payload + 8, 1),
-                                     _mm512_sub_epi64(_mm512_set1_epi64(64), shift));
-    __m512i behind = _mm512_sllv_epi64(_mm512_set1_epi64(-1), _mm512_sub_epi64(end, from));
-    return _mm512_ternarylogic_epi64(low, high, behind, 0x54);  // (low | high) & ~behind
+      : payload_(payload), base_(_mm512_sub_epi64(end, word())), n_(_mm512_setzero_si512()) {
+    go_to(pos);
   }
 
   // Reads what precedes the planes; returns e, and in `zeros` the planes before the first that has a 1.
   template <class F>
   __m512i start(__m512i& zeros) {
     const __m512i one = _mm512_set1_epi64(1);
-    __m512i head = see(pos);
+    __m512i head = window_;
     __mmask8 some = _mm512_test_epi64_mask(head, one);
-    __m512i from = _mm512_min_epi64(_mm512_add_epi64(pos, _mm512_set1_epi64(F::header)), end);
-    __m512i first = see(from);
-    __m512i lowest = _mm512_andnot_si512(first, _mm512_sub_epi64(first, one));
-    zeros = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_lzcnt_epi64(lowest));
+    advance(_mm512_max_epi64(_mm512_set1_epi64(64 - F::header), gone_));
+    __m512i lowest = _mm512_andnot_si512(window_, _mm512_sub_epi64(window_, one));
+    __m512i others = _mm512_lzcnt_epi64(lowest);
+    zeros = _mm512_sub_epi64(word(), others);
     __mmask8 any = _mm512_mask_cmplt_epi64_mask(some, zeros, _mm512_set1_epi64(F::bits));
-    pos = _mm512_mask_add_epi64(end, any, from, zeros);
+    advance(_mm512_mask_mov_epi64(gone_, any, others));
     return _mm512_maskz_and_epi64(some, _mm512_srli_epi64(head, 1), _mm512_set1_epi64(2 * F::bias + 1));
   }
 
-  __mmask8 live() const { return _mm512_cmplt_epi64_mask(pos, end); }
+  __mmask8 live() const { return _mm512_cmplt_epi64_mask(gone_, word()); }
 
   // The next plane of each block, all zeros behind the last one.
   __attribute__((always_inline)) void step(uint64_t* planes) {
     const __m512i odd = _mm512_set1_epi64(odd_places), minus = _mm512_set1_epi64(-1);
-    __m512i w = see(pos);
-    __m512i test = _mm512_sllv_epi64(_mm512_set1_epi64(1), n);  // none where n = 64
-    __m512i rest = _mm512_sllv_epi64(minus, n);
+    const __m512i one = _mm512_set1_epi64(1);
+    __m512i w = window_;
+    __m512i test = _mm512_sllv_epi64(one, n_);  // none where n = 64
+    __m512i rest = _mm512_sllv_epi64(minus, n_);
     __m512i ones = _mm512_ternarylogic_epi64(w, rest, test, 0x40);  // w & rest & ~test
     __m512i x = _mm512_sub_epi64(_mm512_or_si512(_mm512_add_epi64(ones, ones), odd), ones);
     x = _mm512_ternarylogic_epi64(x, ones, test, 0x1e);  // x ^ (ones | test)
@@ -132,38 +108,80 @@ struct Windows {
     __m512i seen = _mm512_xor_si512(ends, _mm512_add_epi64(ends, minus));
     __m512i places = _mm512_andnot_si512(tests, seen);
     __mmask8 endless = _mm512_testn_epi64_mask(ends, ends) & _mm512_test_epi64_mask(rest, rest);
-    __m512i length = _mm512_sub_epi64(_mm512_set1_epi64(64), _mm512_lzcnt_epi64(seen));
     // A scan that meets the block's end leaves a 1 there: in the window, where the end is no test.
-    __m512i stop = _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_sub_epi64(end, pos));
-    w = _mm512_mask_or_epi64(w, endless, w, stop);
+    w = _mm512_mask_or_epi64(w, endless, w, _mm512_rorv_epi64(one, gone_));
     alignas(64) uint64_t from[8], at[8];
     _mm512_store_si512(from, w);
     _mm512_store_si512(at, places);
     for (int lane = 0; lane < 8; lane++) planes[lane] = _pext_u64(from[lane], at[lane]);
-    __m512i window_end = _mm512_add_epi64(pos, _mm512_set1_epi64(64));
-    __mmask8 beyond = _mm512_mask_cmple_epi64_mask(endless, window_end, end);
-    if (beyond) step_long(planes, beyond, _mm512_add_epi64(pos, length), popcount64(places));
-    else pos = _mm512_min_epi64(_mm512_add_epi64(pos, length), end), n = popcount64(places);
+    __m512i others = _mm512_max_epi64(_mm512_lzcnt_epi64(seen), gone_);
+    __mmask8 beyond = _mm512_mask_cmple_epi64_mask(endless, gone_, _mm512_setzero_si512());
+    if (beyond) return step_long(planes, beyond, others, popcount64(places));
+    advance(others);
+    n_ = popcount64(places);
   }
 
  private:
-  // Goes on to next_pos and next_n, except that the lanes of `which` have a plane of more than a window.
-  __attribute__((noinline)) void step_long(uint64_t* planes, uint32_t which, __m512i next_pos,
-                                           __m512i next_n) {
+  const uint8_t* payload_;
+  __m512i base_;     // a word before each block's end
+  __m512i gone_;     // how much of a word there is no more before the end; below 0: there is more
+  __m512i n_;        // as in decode_plane
+  __m512i window_;   // what comes next
+  __m512i behind_;   // what comes behind it, where Held is 2
+
+  static __m512i word() { return _mm512_set1_epi64(64); }
+
+  void go_to(__m512i pos) {  // at most the end
+    gone_ = _mm512_sub_epi64(pos, base_);
+    window_ = load(pos, gone_);
+    if constexpr (Held == 2) {
+      __m512i gone = _mm512_min_epi64(_mm512_add_epi64(gone_, word()), word());
+      behind_ = load(_mm512_add_epi64(base_, gone), gone);
+    }
+  }
+
+  // By all of the window but so many bits, not beyond the end.
+  void advance(__m512i others) {
+    const __m512i length = _mm512_sub_epi64(word(), others);
+    gone_ = _mm512_add_epi64(gone_, length);
+    if constexpr (Held == 0) {
+      window_ = load(_mm512_add_epi64(base_, gone_), gone_);
+    } else {
+      window_ = _mm512_srlv_epi64(window_, length);
+      if constexpr (Held == 2) {
+        window_ = _mm512_or_si512(window_, _mm512_sllv_epi64(behind_, others));
+        behind_ = _mm512_srlv_epi64(behind_, length);
+      }
+    }
+  }
+
+  __m512i load(__m512i pos, __m512i gone) const {
+    __m512i byte = _mm512_srli_epi64(pos, 3), shift = _mm512_and_si512(pos, _mm512_set1_epi64(7));
+    __m512i low = _mm512_srlv_epi64(_mm512_i64gather_epi64(byte, payload_, 1), shift);
+    __m512i high =
+        _mm512_sllv_epi64(_mm512_i64gather_epi64(byte, payload_ + 8, 1), _mm512_sub_epi64(word(), shift));
+    __m512i behind = _mm512_sllv_epi64(_mm512_set1_epi64(-1), _mm512_sub_epi64(word(), gone));
+    return _mm512_ternarylogic_epi64(low, high, behind, 0x54);  // (low | high) & ~behind
+  }
+
+  // Goes on by all but `others` bits and to next_n, except that the lanes of `which` have a plane of more than
+  // a window.
+  __attribute__((noinline)) void step_long(uint64_t* planes, uint32_t which, __m512i others, __m512i next_n) {
     alignas(64) uint64_t old_pos[8], old_n[8], new_pos[8], new_n[8], stop[8];
+    const __m512i pos = _mm512_add_epi64(base_, gone_), end = _mm512_add_epi64(base_, word());
     _mm512_store_si512(old_pos, pos);
-    _mm512_store_si512(old_n, n);
-    _mm512_store_si512(new_pos, next_pos);
+    _mm512_store_si512(old_n, n_);
+    _mm512_store_si512(new_pos, _mm512_add_epi64(pos, _mm512_sub_epi64(word(), others)));
     _mm512_store_si512(new_n, next_n);
     _mm512_store_si512(stop, end);
     for (; which; which &= which - 1) {
       int lane = trailing_zeros(which);
-      planes[lane] = decode_long_plane(payload, old_pos[lane], stop[lane], old_n[lane]);
+      planes[lane] = decode_long_plane(payload_, old_pos[lane], stop[lane], old_n[lane]);
       new_pos[lane] = old_pos[lane];
       new_n[lane] = old_n[lane];
     }
-    pos = _mm512_min_epi64(_mm512_load_si512(new_pos), end);
-    n = _mm512_load_si512(new_n);
+    go_to(_mm512_min_epi64(_mm512_load_si512(new_pos), end));
+    n_ = _mm512_load_si512(new_n);
   }
 };
 
