@@ -11,20 +11,29 @@ from collections import deque
 WINDOW = 4
 
 
-async def send_block(rt, block, dest: int, tag: int = 0) -> None:
+async def send_block(rt, block, dest: int, tag: int = 0, meanwhile=None) -> None:
     """Encode and send a block."""
-    await send_chunks(rt, rt.chunks(block), dest, tag)
+    await send_chunks(rt, rt.chunks(block), dest, tag, meanwhile)
 
 
-async def send_chunks(rt, chunks: list, dest: int, tag: int = 0) -> None:
-    """Encode and send chunks in order, at most `WINDOW` of them in flight."""
+async def send_chunks(rt, chunks: list, dest: int, tag: int = 0, meanwhile=None) -> None:
+    """Encode and send chunks in order, at most `WINDOW` of them in flight.
+
+    Before it waits for one of them, it awaits ``meanwhile()``: work that nobody is in need of.
+    """
     in_flight: deque = deque()
+
+    async def wait() -> None:
+        if meanwhile is not None:
+            await meanwhile()
+        await in_flight.popleft()
+
     async for frame in rt.frames(chunks):
         in_flight.append(rt.send(frame, dest, tag))
         if len(in_flight) == WINDOW:
-            await in_flight.popleft()
-    for sent in in_flight:
-        await sent
+            await wait()
+    while in_flight:
+        await wait()
 
 
 async def recv_block(rt, block, source: int, tag: int = 0, consume=None) -> None:

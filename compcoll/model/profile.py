@@ -70,7 +70,7 @@ class MachineProfile:
     network: Link
     node: Link
     memory: float = 8e9
-    call: float = 25e-6
+    call: float = 40e-6
     message: float = 5e-6
     sharing: float = 1.0
     library: str = ""

@@ -10,9 +10,22 @@ from time import perf_counter, process_time, sleep
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.algorithms.stream import recv_block, send_block
+from compcoll.codecs import codec
+from compcoll.runtime.host import HostWork
+from compcoll.runtime.mpi import MPIRuntime
+from compcoll.runtime.pool import Pool
 from compcoll.runtime.simulated import Link
 
-__all__ = ["all_done", "leaders_of", "measure_cpu", "measure_memory", "measure_patterns", "measure_sharing"]
+__all__ = [
+    "all_done",
+    "leaders_of",
+    "measure_call",
+    "measure_cpu",
+    "measure_memory",
+    "measure_patterns",
+    "measure_sharing",
+]
 
 #: Sizes of messages, from what socket buffers hold to what lasts, and how often they are exchanged.
 REPEATS = {1 << 20: 7, 4 << 20: 5, 16 << 20: 3}
@@ -22,6 +35,8 @@ ROUND_SECONDS = 1.0
 PIECE_NBYTES = 256 << 10
 #: Message whose cost to processors is measured, and the pause between two looks at it, in seconds.
 CPU_NBYTES, PAUSE = 4 << 20, 5e-5
+#: Chunks, of so few bytes that only their number matters, by which the cost of one is measured.
+N_CHUNKS, CHUNK_NBYTES = 200, 1 << 10
 #: More than caches hold.
 COPIED_NBYTES = 64 << 20
 
@@ -54,6 +69,26 @@ def measure_memory(comm: MPI.Intracomm, seconds: float = 0.1) -> float:
         np.copyto(target, source)
         copied += 2 * source.nbytes
     return comm.allreduce(copied / max(process_time() - own, 1e-9), MPI.MIN)
+
+
+def measure_call(comm: MPI.Intracomm) -> float:
+    """Seconds of a processor that a chunk costs where it is coded, besides its bytes; collective."""
+    own = MPI.COMM_SELF.Dup()
+    source = np.zeros(N_CHUNKS * CHUNK_NBYTES, np.uint8)
+    target = np.empty_like(source)
+
+    async def to_itself(rt: MPIRuntime) -> None:
+        rt.start(recv_block(rt, target, 0))
+        await send_block(rt, source, 0)
+
+    seconds = []
+    for _ in range(5):
+        rt = MPIRuntime(own, HostWork(codec("raw"), Pool()), CHUNK_NBYTES, (0, 1))
+        start = process_time()
+        rt.run(to_itself(rt))
+        seconds.append(process_time() - start)
+    own.Free()
+    return comm.allreduce(min(seconds), MPI.MAX) / (2 * N_CHUNKS)
 
 
 def measure_cpu(comm: MPI.Intracomm) -> float:

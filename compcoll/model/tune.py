@@ -17,6 +17,7 @@ from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
 from compcoll.model.sharing import (
     all_done,
     leaders_of,
+    measure_call,
     measure_cpu,
     measure_memory,
     measure_patterns,
@@ -57,7 +58,7 @@ def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda 
     network, node = measure_links(comm)
     report("patterns")
     return MachineProfile(
-        comm.bcast(fingerprint()), network, node, memory=measure_memory(comm),
+        comm.bcast(fingerprint()), network, node, memory=measure_memory(comm), call=measure_call(comm),
         sharing=measure_sharing(comm), library=MPI.get_vendor()[0],
         patterns=measure_patterns(comm, network), source="compcoll tune",
     )  # fmt: skip

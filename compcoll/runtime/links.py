@@ -43,7 +43,7 @@ class Profile:
     call : float
         Seconds that each encoding or decoding costs besides.
     memory : float
-        Bytes per second at which processors fetch blocks from memory, or take them there, besides.
+        Bytes per second that processors read from memory or write to it, blocks and frames.
     chunk_nbytes : int
         Size of the chunks that blocks are cut into.
     workers : int

@@ -73,7 +73,9 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._free: defaultdict[tuple, float] = defaultdict(float)
-        self._cores = [0.0] * profile.cores  # a heap: when each is free
+        self._ends = [0.0] * profile.cores  # when each core is free
+        self._cores = [(0.0, core) for core in range(profile.cores)]  # a heap of those; some have changed
+        self._held: dict[tuple, int] = {}  # where each processor worked last
         self._random = Random(size)
         # Lists, and only where something waits: a thousand ranks wait for hundreds of chunks each.
         self._unmatched: dict[tuple, list[Message]] = {}
@@ -119,11 +121,17 @@ class World:
 
     def work(self, rank: int, seconds: float, worker: int = 0) -> float:
         """A rank's processor works, once it and one of the cores are free; the time when that ends."""
-        cores = self._cores
-        if not cores:
-            return self.occupy(("cpu", rank, worker), self.now, seconds)
-        end = self.occupy(("cpu", rank, worker), max(self.now, cores[0]), seconds)
-        heapq.heapreplace(cores, end)
+        key, ends = ("cpu", rank, worker), self._ends
+        if not ends:
+            return self.occupy(key, self.now, seconds)
+        core = self._held.get(key)
+        if core is None or not self.now < self._free[key] == ends[core]:  # else it goes on where it is
+            while self._cores[0][0] != ends[self._cores[0][1]]:
+                heapq.heappop(self._cores)
+            core = self._cores[0][1]
+        end = ends[core] = self.occupy(key, max(self.now, ends[core]), seconds)
+        self._held[key] = core
+        heapq.heappush(self._cores, (end, core))
         return end
 
     def finish(self, rt: SimulatedRuntime, future: Future, value=None) -> None:
@@ -228,23 +236,24 @@ class SimulatedRuntime(Runtime):
         lossy = profile.reconstruct < inf
         settled = lossy and into is not None and profile.reconstruct > 0
         frame = SimulatedFrame(block, carried + (1.0 if lossy else 0.0), profile.ratio, settled)
-        await self._busy(block.nbytes, profile.reconstruct if settled else profile.encode)
+        speed = profile.reconstruct if settled else profile.encode
+        await self._busy(block.nbytes, speed, block.nbytes + frame.nbytes)
         if settled and isinstance(into, np.ndarray):
             into[...] = frame.values
         return frame
 
     async def decode(self, frame: SimulatedFrame, into) -> None:
-        await self._busy(into.nbytes, self.world.profile.decode)
+        await self._busy(into.nbytes, self.world.profile.decode, frame.nbytes + into.nbytes)
         if frame.values is not None:
             into[...] = frame.values
 
     async def decode_add(self, frame: SimulatedFrame, into) -> None:
-        await self._busy(into.nbytes, self.world.profile.decode)
+        await self._busy(into.nbytes, self.world.profile.decode, frame.nbytes + 2 * into.nbytes)
         if frame.values is not None:
             into += frame.values
 
     async def add(self, frame: SimulatedFrame, other: SimulatedFrame, like) -> SimulatedFrame:
-        await self._busy(like.nbytes, self.world.profile.decode)
+        await self._busy(like.nbytes, self.world.profile.decode, 3 * frame.nbytes)
         both = SimulatedFrame(like, frame.bound + other.bound, self.world.profile.ratio)
         if frame.values is not None:
             both.values = frame.values + other.values
@@ -259,8 +268,7 @@ class SimulatedRuntime(Runtime):
     async def copy(self, block, into) -> None:
         if block is into:
             return
-        if self.world.profile.memory < inf:
-            await self._busy(into.nbytes, self.world.profile.memory)
+        await self._move(2 * into.nbytes)
         if isinstance(into, np.ndarray):
             into[...] = block
 
@@ -269,17 +277,22 @@ class SimulatedRuntime(Runtime):
 
     async def round(self, accumulator, into, error: float) -> None:
         # Sums are formed where they belong; what it took to bring the first term there is counted here.
-        if self.world.profile.memory < inf:
-            await self._busy(into.nbytes, self.world.profile.memory)
+        await self._move(2 * into.nbytes)
         if isinstance(into, np.ndarray):
             into[...] = accumulator
 
     def n_chunks(self, block) -> int:
         return -(-block.nbytes // self.world.profile.chunk_nbytes)
 
-    async def _busy(self, nbytes: int, speed: float) -> None:
+    async def _move(self, nbytes: int) -> None:
+        """Read and write so many bytes together, where that takes time."""
+        if self.world.profile.memory < inf:
+            await self._busy(0, inf, nbytes)
+
+    async def _busy(self, nbytes: int, speed: float, moved: int) -> None:
+        """Code ``nbytes``, which takes ``moved`` bytes to and from memory."""
         world, profile = self.world, self.world.profile
-        seconds = nbytes / speed + nbytes / profile.memory + profile.call
+        seconds = nbytes / speed + moved / profile.memory + profile.call
         if not seconds:
             return
         workers = range(max(profile.workers, 1))

@@ -134,6 +134,11 @@ def test_chunks_where_no_rule_says_how_large(op, nbytes, size, expected):
     assert decide(policy, op, nbytes=nbytes, size=size).chunk_nbytes == expected
 
 
+def test_chunks_that_a_codec_may_leave_as_they_are_are_smaller():
+    decision = decide(Policy(codec="lossless", when="always"), "Alltoall", nbytes=32 << 20, size=2)
+    assert decision.chunk_nbytes == 1 << 20
+
+
 @pytest.mark.parametrize(
     ("nbytes", "size", "link", "ranks_per_node", "expected"),
     [
