@@ -16,7 +16,8 @@ import numpy as np
 from compcoll import dtypes
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
-from compcoll.frame import HEADER_NBYTES
+from compcoll.codecs.decoding import decode_into
+from compcoll.frame import HEADER_NBYTES, inspect
 from compcoll.model.predict import PIPELINED, Call, plain_seconds, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.policy import ALGORITHMS
@@ -161,31 +162,32 @@ def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
     n = min(block.size, SAMPLE_NBYTES // block.itemsize)
     start = (block.size - n) // 2
     sample = np.ascontiguousarray(block[start : start + n])
-    out = np.empty_like(sample)
-    encode = decode = inf
-    for _ in range(3):
-        before = perf_counter()
-        frame = codec.encode(sample)
-        between = perf_counter()
-        codec.decode(frame, out)
-        encode, decode = min(encode, between - before), min(decode, perf_counter() - between)
+    values, room = np.empty_like(sample), np.empty(sample.nbytes + HEADER_NBYTES + SLACK, np.uint8)
+    frame = codec.encode_into(sample, room)
+    info = inspect(frame)
+    encode = _least_seconds(lambda: codec.encode_into(sample, room))
+    decode = _least_seconds(lambda: decode_into(frame, info, values))
     return CodecSpeed(
         sample.nbytes / encode, sample.nbytes / decode, sample.nbytes / frame.nbytes,
-        inf if codec.lossless else _reconstruct_speed(codec, sample, out),
+        inf if codec.lossless else _reconstruct_speed(codec, sample, values, room),
     )  # fmt: skip
 
 
-def _reconstruct_speed(codec: Codec, sample: np.ndarray, values: np.ndarray) -> float:
+def _reconstruct_speed(codec: Codec, sample: np.ndarray, values: np.ndarray, room: np.ndarray) -> float:
     """Speed of encoding that gives the decoded values too; 0 where they are not had so."""
-    room = np.empty(sample.nbytes + HEADER_NBYTES + SLACK, np.uint8)
-    seconds = inf
-    for _ in range(3):
-        before = perf_counter()
-        _, known = codec.reconstruct_into(sample, room, values)
-        if not known:
-            return 0.0
-        seconds = min(seconds, perf_counter() - before)
-    return sample.nbytes / seconds
+    _, known = codec.reconstruct_into(sample, room, values)
+    if not known:
+        return 0.0
+    return sample.nbytes / _least_seconds(lambda: codec.reconstruct_into(sample, room, values))
+
+
+def _least_seconds(work: Callable[[], object]) -> float:
+    best = inf
+    for _ in range(4):
+        start = perf_counter()
+        work()
+        best = min(best, perf_counter() - start)
+    return best
 
 
 def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> CodecSpeed:

@@ -164,18 +164,17 @@ def _simulate(
         call.ranks_per_node, speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
         memory=machine.memory if speed.encode < inf else inf, reconstruct=speed.reconstruct,
     )  # fmt: skip
-    # Where all ranks work at the same time each has its share of the cores, else those that work have them.
+    # Where all ranks work at the same time each has its share of the cores, else those that work have more.
     crowded = profile.slower(machine.sharing)
     cores = round(call.size / machine.sharing)
-    rooted = World(call.size, profile.with_(cores=cores if cores < call.size else 0))
     if call.op in ("Send", "Recv", "Sendrecv"):
         block = SizeBlock(call.nbytes)
         return World(2, crowded).run(lambda rt: alg.gather(rt, block, [block, block], 0))
     if call.op in ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv"):
-        return _rooted(call, rooted, algorithm)
+        return _rooted(call, profile, crowded, cores, algorithm)
     seconds = _symmetric(call, _mirror(call, crowded, algorithm), algorithm)
     if call.op == "Reduce":
-        seconds += _rooted(replace(call, op="Gather"), rooted, "")
+        seconds += _rooted(replace(call, op="Gather"), profile, crowded, cores, "")
     return seconds
 
 
@@ -208,7 +207,15 @@ def _symmetric(call: Call, world: MirrorWorld, algorithm: str) -> float:
     return world.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
 
 
-def _rooted(call: Call, world: World, algorithm: str) -> float:
+def _rooted(call: Call, profile: Profile, crowded: Profile, cores: int, algorithm: str) -> float:
+    """With too few cores, between what working ranks take alone and what all take that look for messages."""
+    if cores >= call.size:
+        return _rooted_in(World(call.size, profile), call, algorithm)
+    working, all_ranks = World(call.size, profile.with_(cores=cores)), World(call.size, crowded)
+    return (_rooted_in(working, call, algorithm) + _rooted_in(all_ranks, call, algorithm)) / 2
+
+
+def _rooted_in(world: World, call: Call, algorithm: str) -> float:
     block = SizeBlock(call.nbytes)
     blocks = [block] * call.size
     if call.op == "Bcast":
