@@ -59,7 +59,8 @@ class MachineProfile:
     patterns : dict of str to list of (int, float)
         What ranks get of the network while all of them exchange messages, as collectives do: bytes of a
         message, and the part of its bandwidth. In blocking calls ``"pairs"``: with a partner, ``"shift"``: to
-        one and from another, ``"ring"``: to the next from the one before; ``"all"``: with all at once.
+        one and from another, ``"ring"``: to the next from the one before; ``"all"``: with all at once, and
+        every byte copied at both ends.
     codecs : dict of str to CodecSpeed
         By spec, or by spec and dtype as ``"lossless/bfloat16"``.
     source : str
