@@ -165,7 +165,7 @@ def _at_once(
 
 
 def _staged(comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray, recv: np.ndarray) -> None:
-    """As `_at_once`, with the copies that collectives make: where cores are few, those hold the network up."""
+    """As `_at_once`, with the copies that collectives make: with few cores, those hold the network up."""
     pieces = [slice(i, i + PIECE_NBYTES) for i in range(0, send.size, PIECE_NBYTES)]
     arriving = [(np.empty(PIECE_NBYTES, np.uint8), piece, source) for piece in pieces for _, source in peers]
     requests = [comm.Irecv(room, source) for room, _, source in arriving]
