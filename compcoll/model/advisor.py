@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 
 from compcoll import dtypes
+from compcoll.choices import MESSAGE_NBYTES
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
@@ -91,8 +92,8 @@ def advise(
         Whether the codec's frames can be summed without decoding.
     """
     names = (algorithm,) if algorithm else _algorithms(call, can_add)
-    sizes = [chunk for chunk in CHUNKS if chunk < call.nbytes] + [CHUNKS[-1]] * (call.nbytes <= CHUNKS[0])
-    sizes = [s for s in sizes if call.nbytes // s <= 256] or [CHUNKS[-1]]
+    fitting = [chunk for chunk in CHUNKS if chunk <= MESSAGE_NBYTES * max(speed.ratio, 1.0)]
+    sizes = [s for s in fitting if s < call.nbytes <= 256 * s] or fitting[-1:]
 
     def seconds(name: str, chunk: int) -> float:
         return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk), name, chunk)
