@@ -42,6 +42,12 @@ def test_fixed_algorithm_is_kept():
     assert {option.algorithm for option in options} == {"ring"}
 
 
+@pytest.mark.parametrize(("ratio", "largest"), [(0.9997, 1 << 20), (1.5, 1 << 20), (4.0, 2 << 20)])
+def test_messages_stay_below_what_goes_one_way_at_a_time(ratio, largest):
+    options = advise(Call("Alltoall", 32 << 20, 4), MACHINE, CodecSpeed(2e9, 2e9, ratio)).options
+    assert max(option.chunk_nbytes for option in options) == largest
+
+
 def test_frames_are_added_only_where_the_codec_can():
     call = Call("Allreduce", 1 << 20, 4)
     assert "compressed" not in {o.algorithm for o in advise(call, MACHINE, ZFP).options}
