@@ -18,7 +18,7 @@ from compcoll.runtime.simulated import SizeBlock, World
 __all__ = ["PIPELINED", "Call", "plain_seconds", "predict"]
 
 #: Algorithms in which all ranks send to other nodes at the same time.
-_CROWDED = {"pairwise", "direct", "recursive_doubling", "ring"}
+_CROWDED = {"pairwise", "direct", "recursive_doubling", "ring", "compressed"}
 #: Algorithms of which only the ranks at a node's ends do.
 _RINGS = {"ring", "compressed"}
 #: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
