@@ -24,6 +24,8 @@ _RINGS = {"ring", "compressed"}
 #: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
 #: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
 _ENOUGH, _MOST = 4, 16
+#: Where work takes so many times longer while all ranks work, they have too few cores; below, it is noise.
+_SHARED = 1.2
 _SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 
 
@@ -166,7 +168,7 @@ def _simulate(
     )  # fmt: skip
     # Where all ranks work at the same time each has its share of the cores, else those that work have more.
     crowded = profile.slower(machine.sharing)
-    cores = round(call.size / machine.sharing)
+    cores = round(call.size / machine.sharing) if machine.sharing > _SHARED else call.size
     if call.op in ("Send", "Recv", "Sendrecv"):
         block = SizeBlock(call.nbytes)
         return World(2, crowded).run(lambda rt: alg.gather(rt, block, [block, block], 0))
