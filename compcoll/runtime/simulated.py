@@ -18,6 +18,7 @@ import numpy as np
 
 from compcoll.frame import HEADER_NBYTES
 from compcoll.runtime.base import Future, Runtime
+from compcoll.runtime.cores import Cores
 from compcoll.runtime.links import Link, Profile
 
 __all__ = ["DeadlockError", "Link", "Profile", "SimulatedRuntime", "World", "simulate"]
@@ -73,9 +74,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._free: defaultdict[tuple, float] = defaultdict(float)
-        self._ends = [0.0] * profile.cores  # when each core is free
-        self._cores = [(0.0, core) for core in range(profile.cores)]  # a heap of those; some have changed
-        self._held: dict[tuple, int] = {}  # where each processor worked last
+        self._cores = Cores(profile.cores)
         self._random = Random(size)
         # Lists, and only where something waits: a thousand ranks wait for hundreds of chunks each.
         self._unmatched: dict[tuple, list[Message]] = {}
@@ -121,18 +120,11 @@ class World:
 
     def work(self, rank: int, seconds: float, worker: int = 0) -> float:
         """A rank's processor works, once it and one of the cores are free; the time when that ends."""
-        key, ends = ("cpu", rank, worker), self._ends
-        if not ends:
+        key = ("cpu", rank, worker)
+        if not self.profile.cores:
             return self.occupy(key, self.now, seconds)
-        core = self._held.get(key)
-        if core is None or not self.now < self._free[key] == ends[core]:  # else it goes on where it is
-            while self._cores[0][0] != ends[self._cores[0][1]]:
-                heapq.heappop(self._cores)
-            core = self._cores[0][1]
-        end = ends[core] = self.occupy(key, max(self.now, ends[core]), seconds)
-        self._held[key] = core
-        heapq.heappush(self._cores, (end, core))
-        return end
+        core = self._cores.choose(key, self.now, self._free[key])
+        return self._cores.use(core, key, self.occupy(key, max(self.now, self._cores.ends[core]), seconds))
 
     def finish(self, rt: SimulatedRuntime, future: Future, value=None) -> None:
         """Complete a future of a rank, and let the rank go on."""
