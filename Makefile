@@ -29,7 +29,7 @@ test: test-serial test-mpi  ## Run all tests, those of MPI on 1, 2, 3 and 4 rank
 
 test-serial: $(VENV)/.test  ## Run the tests that need one process
 	@echo "== tests/serial"
-	@python -m pytest tests/serial
+	@python -m pytest tests/serial --numprocesses auto --maxprocesses 8
 
 test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 	@for n in $(TEST_RANKS); do \
@@ -63,7 +63,7 @@ bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those 
 fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES; needs clang
 	@$(MAKE) --no-print-directory -C fuzz
 
-fuzz-smoke:  ## The same for 5 seconds each, where there is clang
+fuzz-smoke:  ## The same for 3 seconds each, where there is clang
 	@$(MAKE) --no-print-directory -C fuzz smoke
 
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU

@@ -15,7 +15,7 @@ from setuptools.modified import newer_group
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
 CFLAGS = [
-    "-std=c++17", "-O3", "-ffp-contract=off", "-fvisibility=hidden",
+    "-std=c++17", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden",
     "-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized",
 ]  # fmt: skip
 LEVELS = {"baseline": []}
@@ -37,7 +37,9 @@ class BuildLevels(build_ext):
         built = self.get_ext_fullpath(ext.name)
         if not (self.force or newer_group([*ext.sources, *ext.depends], built, "newer")):
             return
-        jobs = [(name, flags, source) for name, flags in LEVELS.items() for source in PER_LEVEL]
+        # The longest come first: the widest vectors, and what is last in the alphabet.
+        levels = reversed(LEVELS.items())
+        jobs = [(name, flags, source) for name, flags in levels for source in reversed(PER_LEVEL)]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda job: self.compile_level(ext, *job), jobs))
         ext.extra_objects = [path for group in objects for path in group]

@@ -56,6 +56,8 @@ inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void
   bool widened = dtype == FLOAT16 || dtype == BFLOAT16;
   if (acc_dtype != (widened ? uint32_t(FLOAT32) : dtype)) return false;
   auto same = [](auto x) { return x; };
+  auto from_float16 = [](uint16_t h) { return float16_to_float(h); };
+  auto from_bfloat16 = [](uint16_t h) { return bfloat16_to_float(h); };
   switch (dtype) {
     case INT8: case UINT8: add_array<uint8_t, uint8_t>(src, dst, n, same); break;
     case INT16: case UINT16: add_array<uint16_t, uint16_t>(src, dst, n, same); break;
@@ -65,8 +67,8 @@ inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void
     case FLOAT64: add_array<double, double>(src, dst, n, same); break;
     case COMPLEX64: add_array<float, float>(src, dst, 2 * n, same); break;
     case COMPLEX128: add_array<double, double>(src, dst, 2 * n, same); break;
-    case FLOAT16: add_array<uint16_t, float>(src, dst, n, float16_to_float); break;
-    case BFLOAT16: add_array<uint16_t, float>(src, dst, n, bfloat16_to_float); break;
+    case FLOAT16: add_array<uint16_t, float>(src, dst, n, from_float16); break;
+    case BFLOAT16: add_array<uint16_t, float>(src, dst, n, from_bfloat16); break;
     default: return false;
   }
   return true;

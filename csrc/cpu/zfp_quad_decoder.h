@@ -3,6 +3,8 @@
 // Behind a block's end zeros are read. They are what the decoder takes for a plane that ends there, except
 // within a scan: that has to leave its 1 where the bits ran out, and leaves it at the last coefficient.
 #pragma once
+#include <type_traits>
+
 #include "../zfp_quads.h"
 #include "zfp_quad_steps.h"
 
