@@ -1,5 +1,4 @@
-// 32 words of 32 bits in vector registers, and their bit planes in memory: what the language's own
-// vectors lack, once for each instruction set.
+// 32 words of 32 bits in vector registers: what the language's own vectors lack, once for each instruction set.
 #pragma once
 #include "../szp.h"
 #include "real.h"
@@ -100,82 +99,23 @@ inline Words only_first(uint32_t u) {
   return w;
 }
 
-inline uint32_t or_of_all(const Block& z) {
-  Words all = z.v[0];
-  for (int i = 1; i < 32 / lanes32; i++) all |= z.v[i];
+// The "or" of all words of either block.
+inline void or_of_each(const Block& a, const Block& b, uint32_t& of_a, uint32_t& of_b) {
 #if defined(__AVX512BW__)
-  return _mm512_reduce_or_epi32((__m512i)all);
+  __m512i x = (__m512i)(a.v[0] | a.v[1]), y = (__m512i)(b.v[0] | b.v[1]);
+  x = _mm512_or_si512(_mm512_shuffle_i64x2(x, y, 0x44), _mm512_shuffle_i64x2(x, y, 0xee));
+  x = _mm512_or_si512(x, _mm512_permutex_epi64(x, 0x4e));
+  x = _mm512_or_si512(x, _mm512_shuffle_epi32(x, _MM_PERM_BADC));
+  x = _mm512_or_si512(x, _mm512_shuffle_epi32(x, _MM_PERM_CDAB));
+  of_a = _mm_cvtsi128_si32(_mm512_castsi512_si128(x));
+  of_b = _mm_cvtsi128_si32(_mm512_extracti32x4_epi32(x, 2));
 #else
-  uint32_t u = 0;
-  for (int i = 0; i < lanes32; i++) u |= all[i];
-  return u;
+  Words x = a.v[0], y = b.v[0];
+  for (int i = 1; i < 32 / lanes32; i++) x |= a.v[i], y |= b.v[i];
+  of_a = of_b = 0;
+  for (int i = 0; i < lanes32; i++) of_a |= x[i], of_b |= y[i];
 #endif
 }
-
-// Planes 8g to 8g + 7 of the block as 8 words at dst, and back. Byte i of the transposed 64-bit lane j
-// is byte j of word i, or byte g of value 8j + i.
-using Bytes32 = vec<uint64_t, 4>;
-
-#if defined(__AVX2__)
-inline __m256i byte_of_words(const Block& z, int g) {
-#if defined(__AVX512BW__)
-  __m128i lo = _mm512_cvtepi32_epi8((__m512i)(z.v[0] >> 8 * g));
-  __m128i hi = _mm512_cvtepi32_epi8((__m512i)(z.v[1] >> 8 * g));
-  return _mm256_set_m128i(hi, lo);
-#else
-  __m256i b[4];
-  for (int i = 0; i < 4; i++) b[i] = (__m256i)((z.v[i] >> 8 * g) & 255);
-  __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(b[0], b[1]), _mm256_packus_epi32(b[2], b[3]));
-  return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-#endif
-}
-
-inline __m256i transpose_4x4() {  // bytes of four words, in each half
-  return _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-}
-
-inline void put_planes(const Block& z, int g, uint8_t* dst) {
-  __m256i t = (__m256i)szp_transpose((Bytes32)byte_of_words(z, g));
-  t = _mm256_permutevar8x32_epi32(t, _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7));
-  _mm256_storeu_si256((__m256i*)dst, _mm256_shuffle_epi8(t, transpose_4x4()));
-}
-
-inline void get_planes(Block& z, int g, int width, const uint8_t* src) {
-  __m256i t = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i*)src), transpose_4x4());
-  t = _mm256_permutevar8x32_epi32(t, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-  t = (__m256i)szp_transpose((Bytes32)t);
-  t = _mm256_and_si256(t, _mm256_set1_epi8(char(width >= 8 ? 255 : (1 << width) - 1)));
-#if defined(__AVX512BW__)
-  z.v[0] |= (Words)_mm512_cvtepu8_epi32(_mm256_castsi256_si128(t)) << 8 * g;
-  z.v[1] |= (Words)_mm512_cvtepu8_epi32(_mm256_extracti128_si256(t, 1)) << 8 * g;
-#else
-  __m128i lo = _mm256_castsi256_si128(t), hi = _mm256_extracti128_si256(t, 1);
-  z.v[0] |= (Words)_mm256_cvtepu8_epi32(lo) << 8 * g;
-  z.v[1] |= (Words)_mm256_cvtepu8_epi32(_mm_srli_si128(lo, 8)) << 8 * g;
-  z.v[2] |= (Words)_mm256_cvtepu8_epi32(hi) << 8 * g;
-  z.v[3] |= (Words)_mm256_cvtepu8_epi32(_mm_srli_si128(hi, 8)) << 8 * g;
-#endif
-}
-#else
-inline void put_planes(const Block& z, int g, uint8_t* dst) {
-  for (int j = 0; j < 4; j++) {
-    uint64_t t = 0;
-    for (int i = 7; i >= 0; i--) t = t << 8 | (z.v[(8 * j + i) / lanes32][i % lanes32] >> 8 * g & 255);
-    t = szp_transpose(t);
-    for (int i = 0; i < 8; i++) dst[4 * i + j] = uint8_t(t >> 8 * i);
-  }
-}
-
-inline void get_planes(Block& z, int g, int width, const uint8_t* src) {
-  for (int j = 0; j < 4; j++) {
-    uint64_t t = 0;
-    for (int i = width < 8 ? width - 1 : 7; i >= 0; i--) t |= uint64_t(src[4 * i + j]) << 8 * i;
-    t = szp_transpose(t);
-    for (int i = 0; i < 8; i++)
-      z.v[(8 * j + i) / lanes32][i % lanes32] |= uint32_t(t >> 8 * i & 255) << 8 * g;
-  }
-}
-#endif
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

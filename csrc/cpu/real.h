@@ -41,6 +41,27 @@ inline Integers to_integers(Doubles v) {  // to nearest even, of magnitudes belo
 }
 #endif
 
+// Two vectors of floats in one register, and its halves.
+using Pair = vec<float, 2 * reals>;
+using PairWords = vec<uint32_t, 2 * reals>;
+
+#if defined(__AVX512F__)
+inline Pair join(Floats a, Floats b) {
+  return (Pair)_mm512_insertf64x4(_mm512_castpd256_pd512((__m256d)a), (__m256d)b, 1);
+}
+inline Floats half(Pair v, int i) {
+  return i ? (Floats)_mm512_extractf64x4_pd((__m512d)v, 1) : (Floats)_mm512_castps512_ps256((__m512)v);
+}
+#elif defined(__AVX2__)
+inline Pair join(Floats a, Floats b) { return (Pair)_mm256_set_m128((__m128)b, (__m128)a); }
+inline Floats half(Pair v, int i) {
+  return i ? (Floats)_mm256_extractf128_ps((__m256)v, 1) : (Floats)_mm256_castps256_ps128((__m256)v);
+}
+#else
+inline Pair join(Floats a, Floats b) { return Pair{a[0], a[1], b[0], b[1]}; }
+inline Floats half(Pair v, int i) { return Floats{v[2 * i], v[2 * i + 1]}; }
+#endif
+
 struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
@@ -70,26 +91,44 @@ template <> struct Real<float> {
 };
 
 // 16-bit floats live in registers as floats; rounding goes through float, so it is not always the nearest.
+// What is called pair does two vectors at once.
 template <class T> struct Narrow {
   using real = float;
   using value = Floats;
   static Doubles widen(value v) { return to_doubles(v); }
+  static Pair load_pair(const void* p) {
+    return join(Real<T>::load(p), Real<T>::load(static_cast<const char*>(p) + reals * sizeof(T)));
+  }
+  static void store_pair(void* p, Pair v) {
+    Real<T>::store(p, half(v, 0));
+    Real<T>::store(static_cast<char*>(p) + reals * sizeof(T), half(v, 1));
+  }
 };
 
 template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
   static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
-  using Words = vec<uint32_t, reals>;
-  static value round(Doubles v) {
-    Words u = bit_cast<Words>(to_floats(v));
+  static constexpr int16_t infinity = 0x7f80;
+  template <class W, class V>
+  static V rounded(V v) {
+    W u = bit_cast<W>(v);
     u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
-    return bit_cast<value>(u);
+    return bit_cast<V>(u);
   }
+  using Words = vec<uint32_t, reals>;
+  static value round(Doubles v) { return rounded<Words>(to_floats(v)); }
+  static Pair round_pair(Pair v) { return rounded<PairWords>(v); }
 #if defined(__AVX512F__)
   static value load(const void* p) {
     return (value)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
   }
   static void store(void* p, value v) {
     _mm_storeu_si128((__m128i*)p, _mm256_cvtepi32_epi16(_mm256_srli_epi32((__m256i)v, 16)));
+  }
+  static Pair load_pair(const void* p) {
+    return (Pair)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16);
+  }
+  static void store_pair(void* p, Pair v) {
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)v, 16)));
   }
 #elif defined(__AVX2__)
   static value load(const void* p) {
@@ -113,18 +152,27 @@ template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
 
 template <> struct Real<Float16> : Narrow<Float16> {
   static constexpr double unit = 0x1p-11, tiny = 0x1p-25;
+  static constexpr int16_t infinity = 0x7c00;
 #if defined(__AVX512F__)
   static value load(const void* p) { return (value)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, 0)); }
   static value round(Doubles v) {
     return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)to_floats(v), 0));
   }
+  static Pair load_pair(const void* p) {
+    return (Pair)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+  }
+  static void store_pair(void* p, Pair v) {
+    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, 0));
+  }
+  static Pair round_pair(Pair v) { return (Pair)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, 0)); }
 #elif defined(__F16C__)
   static value load(const void* p) { return (value)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph((__m128)v, 0)); }
   static value round(Doubles v) {
     return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)to_floats(v), 0));
   }
+  static Pair round_pair(Pair v) { return (Pair)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)v, 0)); }
 #else
   static value load(const void* p) {
     value v;
@@ -135,10 +183,10 @@ template <> struct Real<Float16> : Narrow<Float16> {
   static void store(void* p, value v) {
     for (int i = 0; i < reals; i++) compcoll::CC_LEVEL::store((char*)p + 2 * i, float_to_float16(v[i]));
   }
-  static value round(Doubles v) {
-    value r;
-    for (int i = 0; i < reals; i++) r[i] = float16_to_float(float_to_float16(float(v[i])));
-    return r;
+  static value round(Doubles v) { return half(round_pair(join(to_floats(v), Floats{})), 0); }
+  static Pair round_pair(Pair v) {
+    for (int i = 0; i < 2 * reals; i++) v[i] = float16_to_float(float_to_float16(v[i]));
+    return v;
   }
 #endif
 };

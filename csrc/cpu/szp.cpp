@@ -7,6 +7,14 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace {
 
+// A last block, filled up with its last value.
+template <class T>
+const char* fill_up(char* whole, const char* x, int n) {
+  memcpy(whole, x, n * sizeof(T));
+  for (int k = n * sizeof(T); k < int(32 * sizeof(T)); k++) whole[k] = whole[k - sizeof(T)];
+  return whole;
+}
+
 struct Encode {
   Args* args;
   const char* src;
@@ -18,24 +26,37 @@ struct Encode {
     if (tolerance != tolerance) return UNREPRESENTABLE;
     const double step = bit_cast<double>(args->params[0]), inverse = 1 / step;
     const auto sure = sure_bits<T>(step, tolerance), limit = floor_bits<T>(tolerance);
+    [[maybe_unused]] const auto reach = floor_bits<T>(step < 0x1p+90 ? step * 0x1p+30 : 0x1p+120);
     args->bound = tolerance;
     bool fits;
     Writer out = Writer::begin(args, dst, n, fits);
     if (!fits) return TOO_LARGE;
-    for (uint64_t i = 0; i < n; i += 32) {
-      const char* x = src + i * sizeof(T);
-      alignas(64) char whole[32 * sizeof(T)];
-      fetch_ahead<false>(x, sizeof whole);
-      int nbytes = raw_nbytes<T>(n, i);
-      if (nbytes < int(sizeof whole)) {
-        memcpy(whole, x, nbytes);
-        for (int k = nbytes; k < int(sizeof whole); k++) whole[k] = whole[k - sizeof(T)];
-        x = whole;
+    // First the integers of some blocks, then their codes: what is not foreseen of a block does not keep the
+    // arithmetic of the next ones waiting.
+    constexpr int batch = sizeof(T) == 2 ? 4 : 8;
+    Block q[batch];
+    bool within[batch];
+    alignas(64) char whole[32 * sizeof(T)];
+    for (uint64_t begin = 0; begin < n; begin += batch * 32) {
+      const int count = n - begin < batch * 32 ? int((n - begin + 31) / 32) : batch;
+      for (int k = 0; k < count; k++) {
+        const uint64_t i = begin + 32 * k;
+        const char* x = src + i * sizeof(T);
+        fetch_ahead<false>(x, sizeof whole);
+        if (n - i < 32) x = fill_up<T>(whole, x, n - i);
+        bool settled;
+        if constexpr (sizeof(T) == 2)
+          within[k] = quantise_pairs<T>(x, inverse, step, limit[0], reach[0], q[k], settled);
+        else within[k] = settled = quantise<T, false>(x, inverse, step, sure, q[k]);
+        if (!settled) within[k] = quantise<T, true>(x, inverse, step, limit, q[k]);
       }
-      Block q;
-      bool within = sizeof(T) > 2 && quantise<T, false>(x, inverse, step, sure, q);
-      if (!within) within = quantise<T, true>(x, inverse, step, limit, q);
-      if (!out.put(within ? Coded(q, nbytes) : Coded(), x, nbytes)) return TOO_LARGE;
+      Coded coded[batch];
+      for (int k = 0; k < count; k++)
+        if (within[k]) coded[k] = Coded(q[k], raw_nbytes<T>(n, begin + 32 * k));
+      for (int k = 0; k < count; k++) {
+        const uint64_t i = begin + 32 * k;
+        if (!out.put<T>(coded[k], src + i * sizeof(T), raw_nbytes<T>(n, i))) return TOO_LARGE;
+      }
     }
     return out.at - static_cast<uint8_t*>(dst);
   }
@@ -63,17 +84,15 @@ struct Decode {
       char* d = dst + i * element;
       fetch_ahead<true>(d, 32 * element);
       if (!adding && width == szp_raw) {
-        memcpy(d, block, raw);
+        copy_raw<T>(d, block, raw);
         continue;
       }
-      Value<T> v[2 * n32];
-      values<T>(in, width, block, raw, step, v);
       if (count == 32) {
-        put<T>(v, d);
+        put<T>(in, width, block, raw, step, d);
       } else {
         alignas(64) char whole[32 * element] = {};
         memcpy(whole, d, count * element);
-        put<T>(v, whole);
+        put<T>(in, width, block, raw, step, whole);
         memcpy(d, whole, count * element);
       }
     }
@@ -81,7 +100,14 @@ struct Decode {
   }
 
   template <class T>
-  static void put(const Value<T>* v, char* d) {
+  static void put(const Reader& in, int width, const uint8_t* block, int raw, double step, char* d) {
+    if (width != szp_raw) {
+      Block q;
+      in.integers(width, block, q);
+      return put_values<T, adding>(q, step, d);
+    }
+    Value<T> v[2 * n32];
+    values<T>(in, width, block, raw, step, v);
     for (int i = 0; i < 2 * n32; i++) deliver<T, adding>(d, i, v[i]);
   }
 };
@@ -120,7 +146,7 @@ struct Add {
         values<T>(inb, wb, pb, raw, step, vb);
         sum_values<T>(va, vb, whole, largest);
       }
-      if (!out.put(sum, whole, raw)) return TOO_LARGE;
+      if (!out.put<T>(sum, whole, raw)) return TOO_LARGE;
     }
     if (ina.at != ina.end || inb.at != inb.end) return BAD_STREAM;
     for (int k = 0; k < lanes32; k++)

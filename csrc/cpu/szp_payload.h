@@ -2,7 +2,7 @@
 #pragma once
 #include <cstring>
 
-#include "block32.h"
+#include "planes32.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -28,12 +28,21 @@ struct Coded {
     }
     first = z.v[0][0];
     z.v[0] = clear_first(z.v[0]);
-    width = szp_width(first, or_of_all(z), or_of_all(plain), raw_nbytes);
+    uint32_t others, all;
+    or_of_each(z, plain, others, all);
+    width = szp_width(first, others, all, raw_nbytes);
     if (width < int(szp_apart)) z.v[0] |= only_first(first);
     const Words which = Words{} - (width / szp_plain & (width != szp_raw));
     for (int i = 0; i < n32; i++) z.v[i] = which ? plain.v[i] : z.v[i];
   }
 };
+
+// Most blocks are whole, and their size is known then.
+template <class T>
+void copy_raw(void* dst, const void* src, int nbytes) {
+  if (nbytes == 32 * sizeof(T)) memcpy(dst, src, 32 * sizeof(T));
+  else memcpy(dst, src, nbytes);
+}
 
 constexpr int room = 4 + 128;  // what the planes of any width, and a first code, fit into
 
@@ -53,11 +62,12 @@ struct Writer {
   }
 
   // False where the block does not fit.
+  template <class T>
   bool put(const Coded& block, const void* raw, int raw_nbytes) {
     int nbytes = szp_nbytes(block.width, raw_nbytes);
     if (nbytes > end - at) return false;
     *widths++ = uint8_t(block.width);
-    if (block.width == szp_raw) memcpy(at, raw, nbytes);
+    if (block.width == szp_raw) copy_raw<T>(at, raw, nbytes);
     else if (end - at >= room) put_all(block, at);
     else {
       uint8_t spare[room];
@@ -68,12 +78,12 @@ struct Writer {
     return true;
   }
 
-  // Planes go out eight at a time; what lies behind the last one is written over by the next block.
+  // Planes go out many at a time; what lies behind the last one is written over by the next block.
   static void put_all(const Coded& block, uint8_t* at) {
     const int width = block.width % szp_apart;
     store(at, block.first);
     if (block.width / szp_apart == 1) at += 4;
-    for (int g = 0; 8 * g < width; g++) put_planes(block.z, g, at + 32 * g);
+    for (int g = 0; planes * g < width; g++) put_planes(block.z, g, at + 4 * planes * g);
   }
 };
 
@@ -121,7 +131,7 @@ struct Reader {
     q.v[0] = only_first(apart ? load<uint32_t>(block) : 0);
     if (apart) block += 4;
     width %= szp_apart;
-    for (int g = 0; 8 * g < width; g++) get_planes(q, g, width - 8 * g, block + 32 * g);
+    for (int g = 0; planes * g < width; g++) get_planes(q, g, width, block + 4 * planes * g);
   }
 };
 

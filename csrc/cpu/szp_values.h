@@ -42,6 +42,29 @@ typename Bits<T>::type sure_bits(double step, double tolerance) {
   return floor_bits<T>(sure < most ? sure : most);
 }
 
+// For 16-bit types: whether the error of each value is at most the limit. `reach` is a magnitude, in bits, up to
+// which |q| < 2^31 for certain; where values are above it, `reached` becomes false and the rest is void.
+template <class T>
+bool quantise_pairs(const char* src, double inverse, double step, int32_t limit, int32_t reach, Block& q,
+                    bool& reached) {
+  SignedWords error = {}, most = {};
+  for (int i = 0; i < n32; i++) {
+    const Pair x = Real<T>::load_pair(src + i * 2 * reals * sizeof(T));
+    Quads u[2];
+    Floats y[2];
+    for (int k = 0; k < 2; k++) {
+      u[k] = szp_quantise<Doubles, Quads>(to_doubles(half(x, k)), inverse);
+      y[k] = to_floats((bit_cast<Doubles>(u[k]) - szp_magic) * step);
+    }
+    q.v[i] = low_words(u[0], u[1]);
+    const Pair v = Real<T>::round_pair(join(y[0], y[1]));
+    error = larger(error, magnitude((SignedWords)(x - v)));
+    most = larger(most, magnitude((SignedWords)x));
+  }
+  reached = !any(most > reach);
+  return !any(error > limit);
+}
+
 // False where something is above the limit: the values' error if they are checked, else they themselves.
 template <class T, bool checked>
 bool quantise(const char* src, double inverse, double step, typename Bits<T>::type limit, Block& q) {
@@ -60,6 +83,22 @@ bool quantise(const char* src, double inverse, double step, typename Bits<T>::ty
     }
   }
   return !any(most > limit);
+}
+
+// Writes, or adds, the values of a block.
+template <class T, bool adding>
+void put_values(const Block& q, double step, char* d) {
+  for (int i = 0; i < n32; i++) {
+    if constexpr (sizeof(T) == 2) {
+      Floats y[2];
+      for (int k = 0; k < 2; k++) y[k] = to_floats(to_doubles((Integers)half(q.v[i], k)) * step);
+      const Pair v = Real<T>::round_pair(join(y[0], y[1]));
+      if constexpr (adding) store(d + i * sizeof v, load<Pair>(d + i * sizeof v) + v);
+      else Real<T>::store_pair(d + i * 2 * reals * sizeof(T), v);
+    } else {
+      for (int k = 0; k < 2; k++) deliver<T, adding>(d, 2 * i + k, value_of<T>(half(q.v[i], k), step));
+    }
+  }
 }
 
 template <class T>
@@ -116,13 +155,50 @@ double half_range(const char* src, uint64_t n, double& some) {
   return most * 0.5 - least * 0.5;
 }
 
+// The same of 16-bit types, as integers in the order of the numbers.
+template <class T>
+double half_range16(const char* src, uint64_t n, double& some) {
+  constexpr int lanes16 = vector_nbytes / 2;
+  using Shorts = vec<int16_t, lanes16>;
+  const Shorts magnitude = Shorts{} + int16_t(0x7fff), infinity = Shorts{} + Real<T>::infinity;
+  Shorts lo = magnitude, hi = ~magnitude;
+  auto look = [&](Shorts x) {
+    const Shorts s = x ^ ((x >> 15) & magnitude);
+    const auto ok = (s < infinity) & (s > ~infinity);
+    const Shorts below = ok ? s : magnitude, above = ok ? s : ~magnitude;
+    lo = below < lo ? below : lo;
+    hi = above > hi ? above : hi;
+  };
+  uint64_t i = 0;
+  for (; i + lanes16 <= n; i += lanes16) look(load<Shorts>(src + 2 * i));
+  if (i < n) {
+    alignas(64) char last[2 * lanes16];
+    for (int k = 0; k < lanes16; k++) memcpy(last + 2 * k, src + 2 * (i + k < n ? i + k : n - 1), 2);
+    look(load<Shorts>(last));
+  }
+  int16_t least = lo[0], most = hi[0];
+  for (int k = 1; k < lanes16; k++) {
+    if (lo[k] < least) least = lo[k];
+    if (hi[k] > most) most = hi[k];
+  }
+  if (least > most) return some = -__builtin_inf();  // nothing is finite
+  auto number = [](int16_t s) {
+    alignas(64) int16_t x[reals] = {int16_t(s ^ ((s >> 15) & 0x7fff))};
+    return double(Real<T>::load(x)[0]);
+  };
+  some = number(most);
+  return some * 0.5 - number(least) * 0.5;
+}
+
 // Puts the step into the header and returns the tolerance, or NaN where no step can serve. The tolerance
 // is 0 for equal values: then the step is chosen so that they come back as they were.
 template <class T>
 double settle(Args* args, const char* src, uint64_t n) {
   double bound = bit_cast<double>(args->params[0]), step = szp_steps * bound;
   if (args->params[1]) {
-    double some, range = half_range<T>(src, n, some);
+    double some, range;
+    if constexpr (sizeof(T) == 2) range = half_range16<T>(src, n, some);
+    else range = half_range<T>(src, n, some);
     // Roundings upwards are taken back: the bound is never more than was asked for.
     bound = bit_cast<double>(args->params[1]) * (range > 0 ? range : 0) * 2 * (1 - 0x1p-51);
     if (bound > szp_bound_max) bound = szp_bound_max;
