@@ -29,10 +29,17 @@ inline Words shift_in(Words below, Words w) {
 inline Words spread_last(Words w) {
   return (Words)_mm512_permutexvar_epi32(_mm512_set1_epi32(15), (__m512i)w);
 }
-template <class V>
-inline bool any(V mask) {  // of lanes that are 0 or -1
-  if constexpr (sizeof mask == 64) return _mm512_movepi32_mask((__m512i)mask);
-  else return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
+inline bool any(vec<int32_t, 16> mask) {  // of lanes that are 0 or -1
+  return _mm512_movepi32_mask((__m512i)mask);
+}
+inline bool any_above(vec<int32_t, 16> v, vec<int32_t, 16> limit) {
+  return _mm512_cmpgt_epi32_mask((__m512i)v, (__m512i)limit);
+}
+inline bool any_above(vec<int64_t, 8> v, vec<int64_t, 8> limit) {
+  return _mm512_cmpgt_epi64_mask((__m512i)v, (__m512i)limit);
+}
+inline bool any_above(vec<int32_t, 8> v, vec<int32_t, 8> limit) {
+  return _mm256_cmpgt_epi32_mask((__m256i)v, (__m256i)limit);
 }
 #elif defined(__AVX2__)
 inline Words low_words(Quads a, Quads b) {
@@ -73,6 +80,11 @@ inline bool any(V mask) {
   for (unsigned i = 0; i < sizeof(V) / sizeof mask[0]; i++) all |= mask[i];
   return all != 0;
 }
+#endif
+
+#if !defined(__AVX512BW__)
+template <class V>
+inline bool any_above(V v, V limit) { return any(v > limit); }
 #endif
 
 // w[i] becomes w[0] + ... + w[i].

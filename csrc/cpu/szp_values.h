@@ -61,8 +61,8 @@ bool quantise_pairs(const char* src, double inverse, double step, int32_t limit,
     error = larger(error, magnitude((SignedWords)(x - v)));
     most = larger(most, magnitude((SignedWords)x));
   }
-  reached = !any(most > reach);
-  return !any(error > limit);
+  reached = !any_above(most, SignedWords{} + reach);
+  return !any_above(error, SignedWords{} + limit);
 }
 
 // False where something is above the limit: the values' error if they are checked, else they themselves.
@@ -82,7 +82,7 @@ bool quantise(const char* src, double inverse, double step, typename Bits<T>::ty
       most = larger(most, magnitude((typename Bits<T>::type)v));
     }
   }
-  return !any(most > limit);
+  return !any_above(most, limit);
 }
 
 // Writes, or adds, the values of a block.
