@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from statistics import median
 from time import perf_counter, process_time, sleep
@@ -129,12 +128,12 @@ def measure_patterns(comm: MPI.Intracomm, network: Link) -> dict[str, list[tuple
     rank, size = comm.rank, comm.size
     if size < 3 or len(set(leaders_of(comm))) < size:
         return {}
-    around = _around(comm)
+    around, pool = _around(comm), Pool()
     steps = range(1, len(around) + 1)
     patterns: dict[str, Callable[[np.ndarray, np.ndarray], object]] = {
         "shift": lambda send, recv: _in_turn(comm, around, send, recv),
         "ring": lambda send, recv: _in_turn(comm, around[:1] * len(steps), send, recv),
-        "all": lambda send, recv: _staged(comm, around, send, recv),
+        "all": lambda send, recv: _streamed(comm, around, send, recv, pool),
     }
     if not size & (size - 1):
         partners = [(rank ^ d, rank ^ d) for d in steps]
@@ -164,21 +163,18 @@ def _at_once(
         wait()
 
 
-def _staged(comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray, recv: np.ndarray) -> None:
-    """As `_at_once`, with the copies that collectives make: with few cores, those hold the network up."""
-    pieces = [slice(i, i + PIECE_NBYTES) for i in range(0, send.size, PIECE_NBYTES)]
-    arriving = [(np.empty(PIECE_NBYTES, np.uint8), piece, source) for piece in pieces for _, source in peers]
-    requests = [comm.Irecv(room, source) for room, _, source in arriving]
-    requests += [comm.Isend(send[piece].copy(), dest) for piece in pieces for dest, _ in peers]
-    left = len(requests)
-    while left:
-        done = MPI.Request.Testsome(requests) or ()
-        for i in done:
-            if i < len(arriving):
-                recv[arriving[i][1]] = arriving[i][0]
-        left -= len(done)
-        if not done:
-            os.sched_yield()
+def _streamed(
+    comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray, recv: np.ndarray, pool: Pool
+) -> None:
+    """As collectives do it, chunk by chunk: with few cores, their work and copies hold the network up."""
+
+    async def exchange(rt: MPIRuntime) -> None:
+        for dest, source in peers:
+            rt.start(recv_block(rt, recv, source))
+            rt.start(send_block(rt, send, dest))
+
+    rt = MPIRuntime(comm, HostWork(codec("raw"), pool), PIECE_NBYTES, (0, 1))
+    rt.run(exchange(rt))
 
 
 def _share(comm: MPI.Intracomm, network: Link, exchange: Callable, nbytes: int, messages: int) -> float:

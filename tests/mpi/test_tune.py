@@ -7,6 +7,7 @@ from mpi4py import MPI
 from compcoll.model import sharing
 from compcoll.model.profile import MachineProfile
 from compcoll.model.tune import measure_machine
+from compcoll.runtime.pool import Pool
 
 WORLD = MPI.COMM_WORLD
 
@@ -23,7 +24,11 @@ def test_a_profile_is_common_knowledge_and_of_this_world():
     assert 1 <= machine.sharing < 10 * WORLD.size
 
 
-@pytest.mark.parametrize("exchange", [sharing._in_turn, sharing._staged])
+def _streamed(comm, *exchange):
+    sharing._streamed(comm, *exchange, Pool())
+
+
+@pytest.mark.parametrize("exchange", [sharing._in_turn, _streamed])
 def test_patterns_exchange_what_they_are_given(exchange):
     if WORLD.size == 1:
         pytest.skip("needs a second rank")
