@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.algorithms.stream import recv_block, send_block
+from compcoll.choices import chunk_nbytes
 from compcoll.codecs import codec
 from compcoll.runtime.host import HostWork
 from compcoll.runtime.mpi import MPIRuntime
@@ -173,7 +174,8 @@ def _streamed(
             rt.start(recv_block(rt, recv, source))
             rt.start(send_block(rt, send, dest))
 
-    rt = MPIRuntime(comm, HostWork(codec("raw"), pool), PIECE_NBYTES, (0, 1))
+    raw = codec("raw")
+    rt = MPIRuntime(comm, HostWork(raw, pool), chunk_nbytes("Allgather", send.nbytes, comm.size, raw), (0, 1))
     rt.run(exchange(rt))
 
 
