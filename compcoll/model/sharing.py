@@ -147,9 +147,9 @@ def measure_patterns(comm: MPI.Intracomm, network: Link) -> dict[str, list[tuple
 
 
 def _in_turn(comm: MPI.Intracomm, peers: list[tuple[int, int]], send: np.ndarray, recv: np.ndarray) -> None:
-    """Blocking calls, one after the other."""
-    for dest, source in peers:
-        comm.Sendrecv(send, dest, recvbuf=recv, source=source)
+    """Blocking calls, one after the other; a row of the arrays for each."""
+    for (dest, source), block, into in zip(peers, send, recv, strict=True):
+        comm.Sendrecv(block, dest, recvbuf=into, source=source)
 
 
 def _at_once(
@@ -170,18 +170,20 @@ def _streamed(
     """As collectives do it, chunk by chunk: with few cores, their work and copies hold the network up."""
 
     async def exchange(rt: MPIRuntime) -> None:
-        for dest, source in peers:
-            rt.start(recv_block(rt, recv, source))
-            rt.start(send_block(rt, send, dest))
+        for (dest, source), block, into in zip(peers, send, recv, strict=True):
+            rt.start(recv_block(rt, into, source))
+            rt.start(send_block(rt, block, dest))
 
     raw = codec("raw")
-    rt = MPIRuntime(comm, HostWork(raw, pool), chunk_nbytes("Allgather", send.nbytes, comm.size, raw), (0, 1))
+    chunk = chunk_nbytes("Allgather", send[0].nbytes, comm.size, raw)
+    rt = MPIRuntime(comm, HostWork(raw, pool), chunk, (0, 1))
     rt.run(exchange(rt))
 
 
 def _share(comm: MPI.Intracomm, network: Link, exchange: Callable, nbytes: int, messages: int) -> float:
     """Part of the bandwidth that a round of exchanges reaches, in the median."""
-    send, recv = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+    send = np.ones((messages, nbytes), np.uint8)
+    recv = np.empty_like(send)
     seconds = []
     for _ in range(REPEATS[nbytes]):
         comm.Barrier()

@@ -33,7 +33,7 @@ def test_patterns_exchange_what_they_are_given(exchange):
     if WORLD.size == 1:
         pytest.skip("needs a second rank")
     dest, source = sharing._around(WORLD)[-1]
-    send = np.full(3 * sharing.PIECE_NBYTES, WORLD.rank + 1, np.uint8)
+    send = np.full((1, 3 << 20), WORLD.rank + 1, np.uint8)
     recv = np.zeros_like(send)
     exchange(WORLD, [(dest, source)], send, recv)
     assert (recv == source + 1).all()
