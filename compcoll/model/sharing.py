@@ -30,7 +30,7 @@ __all__ = [
 #: Sizes of messages, from what socket buffers hold to what lasts, and how often they are exchanged.
 REPEATS = {1 << 20: 15, 4 << 20: 9, 16 << 20: 5}
 #: Larger messages than a round of exchanges may have are left out.
-ROUND_SECONDS = 1.0
+ROUND_SECONDS = 0.5
 #: Pieces of those that are sent without blocking, as chunks are.
 PIECE_NBYTES = 256 << 10
 #: Message whose cost to processors is measured, and the pause between two looks at it, in seconds.
