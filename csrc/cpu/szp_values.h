@@ -38,7 +38,7 @@ typename Bits<T>::type sure_bits(double step, double tolerance) {
   constexpr bool narrow = sizeof(Scalar<T>) == 4;
   constexpr double least = narrow ? 0x1p-130 : 0, most = narrow ? 0x1p+125 : 0x1p+1020;
   double sure = (narrow ? szp_sure_float32 : szp_sure_float64) * step;
-  if (sizeof(T) == 2 || tolerance == 0 || step < least || step > most) sure = 0;
+  if (tolerance == 0 || step < least || step > most) sure = 0;
   return floor_bits<T>(sure < most ? sure : most);
 }
 

@@ -7,22 +7,13 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-struct Squares {
-  static constexpr int ndim = 2;
-  static constexpr bool keeps = false;
-
-  template <class E, bool Keep>
-  static int64_t encode(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t*,
-                        double* bound) {
-    return encode_blocks<E, 2>(grid, maxbits, src, dst, bound);
-  }
-
+struct Squares : Blocks<2> {
   template <class E, bool Accumulate>
   static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
     if constexpr (!Accumulate)
       if (is_tiny<typename E::Word>(maxbits, grid.count()))
         return decode_tiny_squares<E>(grid, maxbits, payload, nbytes, dst);
-    decode_blocks<E, 2, Accumulate>(grid, maxbits, payload, nbytes, dst);
+    Blocks<2>::decode<E, Accumulate>(grid, maxbits, payload, nbytes, dst);
   }
 };
 

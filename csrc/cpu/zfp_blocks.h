@@ -255,6 +255,24 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
   }
 }
 
+// What CodecOf asks for, of D dimensions.
+template <int D>
+struct Blocks {
+  static constexpr int ndim = D;
+  static constexpr bool keeps = false;
+
+  template <class E, bool Keep>
+  static int64_t encode(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t*,
+                        double* bound) {
+    return encode_blocks<E, D>(grid, maxbits, src, dst, bound);
+  }
+
+  template <class E, bool Accumulate>
+  static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+    decode_blocks<E, D, Accumulate>(grid, maxbits, payload, nbytes, dst);
+  }
+};
+
 }  // namespace zfp
 }  // namespace CC_LEVEL
 }  // namespace compcoll
