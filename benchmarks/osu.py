@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.model.patterns import midmean
+
 from .data import Source
 
 __all__ = [
@@ -91,7 +93,8 @@ class Row:
         ``"mpi"`` or the spec of the codec.
     iters : int
     seconds : dict of str to float
-        ``min``, ``median``, ``mean`` and ``max`` over the calls of the slowest rank's time.
+        ``min``, ``median``, ``mean``, ``max`` and ``midmean``, the interquartile mean, over the calls of the
+        slowest rank's time.
     gbytes_per_s : float
     speedup : float
         Median time of plain MPI over this one's.
@@ -187,7 +190,8 @@ def run_size(
     medians = np.median(times, axis=1)
     rows = []
     for name, series, median, check in zip(comms, times, medians, checks, strict=True):
-        seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max()}
+        seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max(),
+                   "midmean": midmean(series)}  # fmt: skip
         seconds = {key: float(value) for key, value in seconds.items()}
         rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
         spread = _spread(times[0], series)

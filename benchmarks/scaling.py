@@ -19,7 +19,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from compcoll.model.advisor import Option, advise
-from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.plain import plain_seconds
+from compcoll.model.predict import Call, predict
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load
 from compcoll.policy import ALGORITHMS
 

@@ -16,9 +16,10 @@ from mpi4py import MPI
 
 from compcoll import Comm, codec
 from compcoll.model.advisor import measure_speed
-from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.network import leaders_of
+from compcoll.model.plain import plain_seconds
+from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.model.sharing import leaders_of
 from compcoll.model.tune import measure_machine
 from compcoll.policy import ALGORITHMS
 
@@ -37,9 +38,7 @@ OPERATIONS = {
 @click.command(context_settings={"show_default": True})
 @click.option("--codec", "specs", default="raw,zfp:rate=8", help="Codecs, separated by commas.")
 @click.option("--sizes", default="1M:32M:2", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
-@click.option(
-    "--iters", default=5, type=click.IntRange(1), help="Calls of each kind; half a second's at least."
-)
+@click.option("--iters", default=5, type=click.IntRange(1), help="Calls of each kind; two seconds' at least.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
 def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     """Compare the model's predictions with measured times."""
@@ -59,12 +58,12 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
         )
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
-            for measured in run_size(load(name), comms, values, nbytes, iters=iters, min_seconds=0.5):
+            for measured in run_size(load(name), comms, values, nbytes, iters=iters, min_seconds=2):
                 call = Call(op, nbytes, world.size, per_node, comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
                 rows.append({
                     "op": op, "nbytes": nbytes, "codec": measured.name,
-                    "measured": measured.seconds["median"],
+                    "measured": measured.seconds["midmean"],
                     "predicted": predicted,
                 })  # fmt: skip
                 if world.rank == 0:

@@ -15,8 +15,8 @@ from mpi4py import MPI
 
 from compcoll.messages import Inbox
 from compcoll.model.ask import Advisor
+from compcoll.model.network import measure_links
 from compcoll.model.profile import MachineProfile, load
-from compcoll.model.tune import measure_links
 from compcoll.runtime.pool import Pool
 
 __all__ = ["Context"]

@@ -19,7 +19,8 @@ from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
 from compcoll.frame import HEADER_NBYTES, inspect
-from compcoll.model.predict import PIPELINED, Call, plain_seconds, predict
+from compcoll.model.plain import PIPELINED, plain_seconds
+from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.policy import ALGORITHMS
 

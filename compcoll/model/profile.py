@@ -18,7 +18,7 @@ from compcoll.runtime.simulated import Link
 
 __all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
-VERSION = 3
+VERSION = 4
 #: Libraries with the collectives of MPICH.
 MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
@@ -57,10 +57,13 @@ class MachineProfile:
     library : str
         The MPI whose collectives `patterns` stand for, as `mpi4py.MPI.get_vendor` names it.
     patterns : dict of str to list of (int, float)
-        What ranks get of the network while all of them exchange messages, as collectives do: bytes of a
-        message, and the part of its bandwidth. In blocking calls ``"pairs"``: with a partner, ``"shift"``: to
-        one and from another, ``"ring"``: to the next from the one before; ``"all"``: with all at once, and
-        every byte copied at both ends.
+        What ranks get of the network while all of them exchange messages: bytes of a message, and the part of
+        its bandwidth. In MPI's own collectives ``"mpi pairs"``: with a partner, ``"mpi shift"``: to one and
+        from another, ``"mpi ring"``: to the next from the one before; in this library's, whose ranks also
+        look after their messages, ``"all"``: with all at once, ``"ring"``, and ``"chain"``.
+    exposed : dict of str to list of (int, float)
+        Where processors code, too: bytes of a message as it is sent, and the part of what could be hidden
+        behind the rest, be it coding or sending, that is not.
     codecs : dict of str to CodecSpeed
         By spec, or by spec and dtype as ``"lossless/bfloat16"``.
     source : str
@@ -76,6 +79,7 @@ class MachineProfile:
     sharing: float = 1.0
     library: str = ""
     patterns: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    exposed: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
 
@@ -90,15 +94,15 @@ class MachineProfile:
 
     def share(self, pattern: str, nbytes: float) -> float:
         """The part of the bandwidth that messages of this size get in a pattern; 1 where it is not known."""
-        points = self.patterns.get(pattern)
-        if not points or nbytes <= 0:
-            return 1.0
-        sizes, parts = zip(*points, strict=True)
-        return float(np.interp(log2(nbytes), [log2(n) for n in sizes], parts))
+        return _between(self.patterns.get(pattern), nbytes, 1.0)
+
+    def exposed_part(self, pattern: str, nbytes: float) -> float:
+        """The part of coding or sending that is not hidden in messages of this size; 0 where not known."""
+        return _between(self.exposed.get(pattern), nbytes, 0.0)
 
     def with_network(self, network: Link, name: str) -> MachineProfile:
         """The same machine behind another network."""
-        return replace(self, network=network, name=name, patterns={})
+        return replace(self, network=network, name=name, patterns={}, exposed={})
 
     def as_json(self) -> str:
         """The profile as a JSON document."""
@@ -116,13 +120,21 @@ class MachineProfile:
             for key in ("network", "node"):
                 data[key] = _read(Link, data[key])
             data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
-            data["patterns"] = {
-                name: [(int(n), float(part)) for n, part in points]
-                for name, points in data["patterns"].items()
-            }
+            for key in ("patterns", "exposed"):
+                data[key] = {
+                    name: [(int(n), float(part)) for n, part in points] for name, points in data[key].items()
+                }
             return _read(cls, data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the profile lacks something or has too much: {error}") from None
+
+
+def _between(points: Sequence[tuple[int, float]] | None, nbytes: float, otherwise: float) -> float:
+    """What was measured, between sizes by their logarithms; beyond them as for the last."""
+    if not points or nbytes <= 0:
+        return otherwise
+    sizes, parts = zip(*points, strict=True)
+    return float(np.interp(log2(nbytes), [log2(n) for n in sizes], parts))
 
 
 def _without_infinity(value: Any) -> Any:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, replace
-from math import inf
-from time import perf_counter
 
 import numpy as np
 from mpi4py import MPI
@@ -13,19 +11,12 @@ from mpi4py import MPI
 from compcoll import dtypes
 from compcoll.codecs import codec
 from compcoll.model.advisor import measure_speed
+from compcoll.model.network import measure_links
+from compcoll.model.patterns import measure_patterns
 from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
-from compcoll.model.sharing import (
-    all_done,
-    leaders_of,
-    measure_call,
-    measure_cpu,
-    measure_memory,
-    measure_patterns,
-    measure_sharing,
-)
-from compcoll.runtime.simulated import Link
+from compcoll.model.sharing import measure_call, measure_memory, measure_sharing
 
-__all__ = ["CODECS", "measure_codecs", "measure_links", "measure_machine", "tune"]
+__all__ = ["CODECS", "measure_codecs", "measure_machine", "tune"]
 
 #: What `tune` measures: codecs and the types that they serve.
 CODECS = {
@@ -36,10 +27,6 @@ CODECS = {
     "szp:rel=0.001": ("float32", "float64"),
     "int8": ("float32", "bfloat16"),
 }
-#: One node's memory, where there is no second rank to measure with.
-MEMORY = Link(1e-6, 8e9)
-#: Networks with more latency go through the kernel, whose work per byte is counted.
-KERNEL_LATENCY = 3e-6
 
 
 def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
@@ -56,57 +43,12 @@ def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda 
     """All of a profile but the codecs; collective."""
     report("links")
     network, node = measure_links(comm)
-    report("patterns")
-    return MachineProfile(
+    machine = MachineProfile(
         comm.bcast(fingerprint()), network, node, memory=measure_memory(comm), call=measure_call(comm),
-        sharing=measure_sharing(comm), library=MPI.get_vendor()[0],
-        patterns=measure_patterns(comm, network), source="compcoll tune",
+        sharing=measure_sharing(comm), library=MPI.get_vendor()[0], source="compcoll tune",
     )  # fmt: skip
-
-
-def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link]:
-    """The links between nodes and inside a node, the same on all ranks; collective.
-
-    Where all ranks share a node, its link stands for the network too.
-    """
-    leaders = leaders_of(comm)
-    near = next((r for r in range(1, comm.size) if leaders[r] == leaders[0]), None)
-    far = next((r for r in range(1, comm.size) if leaders[r] != leaders[0]), None)
-    inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
-    between = _measure_link(comm, far, seconds) if far is not None else inside
-    if far is not None and between.latency > KERNEL_LATENCY:
-        between = replace(between, cpu=measure_cpu(comm))
-    return between, inside
-
-
-def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
-    """Rank 0 and a peer exchange messages, both ways at once as collectives do."""
-    link = None
-    if comm.rank in (0, peer):
-        other = peer if comm.rank == 0 else 0
-        latency = _exchange(comm, other, 8, 20)
-        nbytes, spent = 256 << 10, 0.0
-        while spent < seconds / 4 and nbytes < 64 << 20:
-            nbytes *= 2
-            mine = _exchange(comm, other, nbytes, 2)
-            spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
-        mine = _exchange(comm, other, nbytes, 6)
-        spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
-        link = Link(latency, nbytes / max(spent - latency, 1e-9))
-    all_done(comm)  # the others leave the cores to these two: MPI waits with all its might
-    return comm.bcast(link)
-
-
-def _exchange(comm: MPI.Intracomm, other: int, nbytes: int, repeats: int) -> float:
-    """Least seconds in which two ranks send each other a message at the same time."""
-    send, recv = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-    best = inf
-    for _ in range(repeats + 1):
-        comm.Sendrecv(send[:1], other, recvbuf=recv[:1], source=other)
-        start = perf_counter()
-        comm.Sendrecv(send, other, recvbuf=recv, source=other)
-        best = min(best, perf_counter() - start)
-    return best
+    report("patterns")
+    return measure_patterns(comm, machine)
 
 
 def measure_codecs() -> Iterator[tuple[str, CodecSpeed]]:

@@ -240,7 +240,7 @@ class SimulatedRuntime(Runtime):
             into[...] = frame.values
 
     async def decode_add(self, frame: SimulatedFrame, into) -> None:
-        await self._busy(into.nbytes, self.world.profile.decode, frame.nbytes + into.nbytes)
+        await self._busy(into.nbytes, self.world.profile.decode, frame.nbytes + 2 * into.nbytes)
         if frame.values is not None:
             into += frame.values
 
@@ -284,7 +284,8 @@ class SimulatedRuntime(Runtime):
     async def _busy(self, nbytes: int, speed: float, moved: int) -> None:
         """Code ``nbytes``, which takes ``moved`` bytes to and from memory."""
         world, profile = self.world, self.world.profile
-        seconds = nbytes / speed + moved / profile.memory + profile.call
+        # What is read next is fetched while this is coded.
+        seconds = max(nbytes / speed, moved / profile.memory) + profile.call
         if not seconds:
             return
         workers = range(max(profile.workers, 1))

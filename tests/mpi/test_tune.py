@@ -1,13 +1,11 @@
 """Measuring the machine that the ranks run on."""
 
-import numpy as np
-import pytest
 from mpi4py import MPI
 
-from compcoll.model import sharing
+from compcoll.model import patterns
 from compcoll.model.profile import MachineProfile
 from compcoll.model.tune import measure_machine
-from compcoll.runtime.pool import Pool
+from compcoll.runtime.links import Link
 
 WORLD = MPI.COMM_WORLD
 
@@ -24,16 +22,27 @@ def test_a_profile_is_common_knowledge_and_of_this_world():
     assert 1 <= machine.sharing < 10 * WORLD.size
 
 
-def _streamed(comm, *exchange):
-    sharing._streamed(comm, *exchange, Pool())
-
-
-@pytest.mark.parametrize("exchange", [sharing._in_turn, _streamed])
-def test_patterns_exchange_what_they_are_given(exchange):
+def test_exchanges_of_all_ranks_are_measured(monkeypatch):
+    """As if each rank had a node of its own."""
+    monkeypatch.setattr(patterns, "leaders_of", lambda comm: list(range(comm.size)))
+    monkeypatch.setattr(patterns, "REPEATS", {128 << 10: 2, 512 << 10: 2})
+    network = Link(1e-5, 1e9)
+    known = MachineProfile("test", network, network, library="MPICH")
+    machine = patterns.measure_patterns(WORLD, known)
+    assert WORLD.allgather(machine) == [machine] * WORLD.size
     if WORLD.size == 1:
-        pytest.skip("needs a second rank")
-    dest, source = sharing._around(WORLD)[-1]
-    send = np.full((1, 3 << 20), WORLD.rank + 1, np.uint8)
-    recv = np.zeros_like(send)
-    exchange(WORLD, [(dest, source)], send, recv)
-    assert (recv == source + 1).all()
+        assert machine == known
+        return
+    pairs = set() if WORLD.size & (WORLD.size - 1) else {"mpi pairs"}
+    ours = {"all", "ring", "chain"}
+    assert set(machine.patterns) == {"mpi shift", "mpi ring", *ours, *pairs}
+    assert set(machine.exposed) == ours
+    for points in (*machine.patterns.values(), *machine.exposed.values()):
+        sizes, parts = zip(*points, strict=True)
+        assert sizes[0] < sizes[1] <= 513 << 10
+        assert all(0 <= part <= 1 for part in parts)
+
+
+def test_ranks_that_share_a_node_have_no_patterns():
+    machine = MachineProfile("test", Link(1e-5, 1e9), Link(1e-6, 1e10))
+    assert patterns.measure_patterns(WORLD, machine) is machine

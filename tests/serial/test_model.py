@@ -8,8 +8,10 @@ import pytest
 
 from compcoll import algorithms as alg
 from compcoll import codec
+from compcoll.model import patterns
 from compcoll.model.advisor import advise, expected_speed, measure_speed, size_class
-from compcoll.model.predict import Call, plain_seconds, predict
+from compcoll.model.plain import plain_seconds
+from compcoll.model.predict import Call, not_hidden, predict
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load, save
 from compcoll.policy import ALGORITHMS
 from compcoll.runtime.simulated import Link, Profile, World
@@ -136,8 +138,8 @@ def test_ranks_that_share_cores_take_longer():
 
 def test_patterns_say_what_of_the_network_there_is():
     points = [(1 << 20, 1.0), (4 << 20, 0.5)]
-    machine = replace(MACHINE, library="MPICH", patterns={"pairs": points, "all": points})
-    assert [machine.share("pairs", n << 20) for n in (0, 1, 2, 4, 64)] == [1, 1, 0.75, 0.5, 0.5]
+    machine = replace(MACHINE, library="MPICH", patterns={"mpi pairs": points, "all": points})
+    assert [machine.share("all", n << 20) for n in (0, 1, 2, 4, 64)] == [1, 1, 0.75, 0.5, 0.5]
     assert machine.share("ring", 1 << 20) == 1
     call = Call("Alltoall", 16 << 20, 4)
     plain, halved = (plain_seconds(call, m, ["pairwise"]) for m in (replace(machine, patterns={}), machine))
@@ -145,6 +147,49 @@ def test_patterns_say_what_of_the_network_there_is():
     raw, less = (predict(call, m, RAW, "pairwise", 1 << 20) for m in (MACHINE, machine))
     assert less == pytest.approx(2 * raw, rel=0.05)
     assert not machine.with_network(machine.network, "other").patterns
+
+
+def test_what_is_not_hidden_comes_on_top():
+    call, way = Call("Alltoall", 16 << 20, 4), ("pairwise", 1 << 20)
+    network = Link(1e-5, 0.5e9)
+    alone = MACHINE.with_network(network, "x")
+    none, half, whole = (
+        predict(call, replace(alone, exposed={"all": [(1 << 20, part)]}), ZFP, *way) for part in (0, 0.5, 1)
+    )
+    coding = 3 * call.nbytes * (1 / ZFP.encode + 1 / ZFP.decode)
+    sending = 3 * call.nbytes / ZFP.ratio / network.bandwidth
+    assert max(coding, sending) <= none < 0.85 * (coding + sending)
+    assert none == predict(call, alone, ZFP, *way)
+    assert whole == not_hidden(call, alone, ZFP, *way) == pytest.approx(coding + sending, rel=0.05)
+    assert half == pytest.approx((none + whole) / 2)
+    copies = CodecSpeed(0.9 * alone.memory, 0.9 * alone.memory, 4.0)  # no work to speak of
+    exposed = replace(alone, exposed={"all": [(1 << 20, 1.0)]})
+    assert predict(call, exposed, copies, *way) == predict(call, alone, copies, *way)
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm"), [("Alltoall", "pairwise"), ("Allgather", "ring"), ("Bcast", "chain")]
+)
+@pytest.mark.parametrize("part", [0.1, 0.6, 1.0])
+def test_what_was_measured_is_what_the_model_says(op, algorithm, part):
+    """The figures that fit times that the model gave are those that it was given."""
+    pattern = "all" if algorithm == "pairwise" else algorithm
+    call, way = Call(op, 4 << 20, 4), (algorithm, 512 << 10)
+    shared = replace(MACHINE, patterns={pattern: [(1, part)]})
+    assert patterns._share(call, MACHINE, RAW, *way, predict(call, shared, RAW, *way)) == pytest.approx(
+        part, rel=0.01
+    )
+    exposed = replace(MACHINE, exposed={pattern: [(1, part)]})
+    assert patterns._exposed(call, MACHINE, ZFP, *way, predict(call, exposed, ZFP, *way)) == pytest.approx(
+        part
+    )
+
+
+def test_the_middle_half_of_times_has_a_say():
+    assert patterns.midmean([7.0]) == 7
+    assert patterns.midmean([1, 100, 2, 4]) == 3
+    assert patterns.midmean(range(8)) == 3.5
+    assert patterns.midmean([1, 1, 1, 2, 2, 2]) == 1.5  # of two modes, both
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(2, 1), (3, 2), (4, 2), (7, 3), (8, 1.75)])
@@ -184,7 +229,13 @@ def test_profile_is_kept_and_found(tmp_path, monkeypatch):
     problems = []
     assert load(problems.append) is None
     assert not problems  # no profile is no problem
-    machine = replace(MACHINE, sharing=2.0, library="MPICH", patterns={"all": [(1 << 20, 0.9)]})
+    machine = replace(
+        MACHINE,
+        sharing=2.0,
+        library="MPICH",
+        patterns={"all": [(1 << 20, 0.9)]},
+        exposed={"ring": [(1, 0.1)]},
+    )
     path = save(machine)
     assert load(problems.append) == machine
     assert not problems
@@ -194,9 +245,9 @@ def test_profile_is_kept_and_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"version": 2, "name": "old"}', "version 2, not 3; run compcoll tune again"),
-        ('{"version": 3, "name": "short"}', "lacks"),
-        ('{"version": 3, "network": 1, "node": 2, "codecs": 3}', "lacks"),
+        ('{"version": 2, "name": "old"}', "version 2, not 4; run compcoll tune again"),
+        ('{"version": 4, "name": "short"}', "lacks"),
+        ('{"version": 4, "network": 1, "node": 2, "codecs": 3}', "lacks"),
         ("nonsense", "Expecting value"),
         ("[]", "no profile"),
         ("12", "no profile"),

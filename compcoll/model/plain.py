@@ -1,0 +1,84 @@
+"""How long a collective takes in plain MPI, by the algorithms that libraries have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, inf, log2
+
+from compcoll.model.predict import Call, simulated
+from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.runtime.links import Link
+
+__all__ = ["PIPELINED", "by_the_book", "plain_seconds"]
+
+#: Chunks of pipelined algorithms without a codec, in bytes.
+PIPELINED = 128 << 10
+#: What a connection's socket buffers hold at least, once it is under way (Linux, tcp_wmem and tcp_rmem).
+_SOCKET_NBYTES = 1 << 20
+#: MPICH's Allgather goes round a ring from this total size on.
+_RING_NBYTES = 512 << 10
+_RAW = CodecSpeed(inf, inf, 1.0)
+
+
+def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]) -> float:
+    """Seconds of the same collective in plain MPI.
+
+    Where the library is known, of the algorithms that it uses; otherwise the least of those and of what
+    the algorithms of this library take without a codec, so that no gain is promised that may not be had.
+    """
+    book = by_the_book(call, machine)
+    if machine.is_mpich:
+        return book
+    whole = max(call.nbytes, 1)
+    times = [book]
+    for algorithm in algorithms:
+        chunk = PIPELINED if algorithm in ("chain", "tree") else whole
+        times.append(simulated(call, machine, _RAW, machine.message / 2, algorithm, chunk))
+    return min(times)
+
+
+def by_the_book(call: Call, machine: MachineProfile) -> float:
+    """MPICH's algorithms for long messages, bytes through one port and a latency a round.
+
+    Thakur, Rabenseifner and Gropp: Optimization of Collective Communication Operations in MPICH, 2005; what
+    MPICH 5 selects for long messages is the same. It looks at nodes for Allreduce and small Bcasts only: its
+    pairwise Reduce_scatter moves ``k (P - k)`` blocks through the port of ``k`` ranks where a ring moves
+    ``P - 1``, as ``make report`` measures on two hosts of eight ranks.
+    """
+    link = machine.node if call.on_one_node else machine.network
+    rounds, hops, parts = _steps(call, link)
+    moving = 0.0
+    for nbytes, pattern in parts:
+        part = 1.0 if call.on_one_node else machine.share(pattern, call.nbytes)
+        moving += nbytes / (link.bandwidth * part)
+    # Blocks on a ring wait for no others, and most of their way may be inside nodes.
+    inside = 1 - 1 / min(call.ranks_per_node, call.size)
+    waiting = rounds * link.latency + hops * (inside * machine.node.latency + (1 - inside) * link.latency)
+    # Read, added and written by processors.
+    added = (call.size - 1) * call.nbytes if "educe" in call.op else 0
+    return waiting + (rounds + hops) * machine.message + moving + added * machine.sharing / machine.memory
+
+
+def _steps(call: Call, link: Link) -> tuple[float, int, list[tuple[float, str]]]:
+    """What MPICH does: rounds, hops on a ring, and bytes through one port in a pattern."""
+    size, others, n = call.size, call.size - 1, call.nbytes
+    k = 1 if call.on_one_node else call.ranks_per_node
+    nodes = ceil(size / k)
+    if call.op.startswith(("Alltoall", "Reduce_scatter")):  # what leaves a node, through its ranks' one port
+        pairs = call.op.startswith("Alltoall") and not size & others
+        return others, 0, [((size - k) * n * k, "mpi pairs" if pairs else "mpi shift")]
+    if call.op == "Bcast" and size < 8:  # a binomial tree of nodes
+        rounds = ceil(log2(nodes))
+        # What sockets take leaves for all children at once, and so arrives with the last of them.
+        blocks = rounds * (rounds + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else rounds
+        return rounds, 0, [(n * blocks, "")]
+    if call.op == "Bcast":  # scatter and allgather
+        return log2(size), others, [(n * (nodes - 1) / nodes, ""), (n * others / size, "mpi ring")]
+    if call.op in ("Allreduce", "Reduce"):  # halving and doubling
+        return 2 * log2(size), 0, [(2 * others * n, "mpi pairs")]
+    if call.op in ("Send", "Recv", "Sendrecv"):
+        return 1.0, 0, [(n, "")]
+    if call.op.startswith("Allgather"):
+        ring = size * n >= _RING_NBYTES
+        return 0.0 if ring else log2(size), others if ring else 0, [(others * n, "mpi ring")]
+    return log2(size), 0, [(others * n, "")]
