@@ -19,9 +19,10 @@ from compcoll.cli.launch import is_launched, relaunch
 def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> None:
     """Measure this machine for the model: links between and inside nodes, and the codecs.
 
-    Takes a few seconds, and up to a minute on a slow network. Start it under mpiexec with a rank on each of
-    at least two nodes to measure the network, best on as many as your jobs have; outside of mpiexec it starts ranks on this machine, and knows only its memory. The profile is kept
-    in the user's cache, under the hardware's fingerprint, where codec="auto" and when="pays" find it.
+    Takes a few seconds, and up to a minute on a slow network. Start it under mpiexec with one rank on each
+    of at least two nodes to measure the network, best of as many as your jobs have; outside of mpiexec it
+    starts ranks on this machine, and knows only its memory. The profile is kept in the user's cache, under
+    the hardware's fingerprint, where codec="auto" and when="pays" find it.
     """
     if not (here or is_launched()):
         ctx.exit(relaunch(ranks, ["tune", "--here", *(["--out", str(out)] if out else [])]))

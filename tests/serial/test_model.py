@@ -152,7 +152,7 @@ def test_patterns_say_what_of_the_network_there_is():
 def test_what_is_not_hidden_comes_on_top():
     call, way = Call("Alltoall", 16 << 20, 4), ("pairwise", 1 << 20)
     network = Link(1e-5, 0.5e9)
-    alone = MACHINE.with_network(network, "x")
+    alone = replace(MACHINE, call=0.0, memory=1e12).with_network(network, "x")
     none, half, whole = (
         predict(call, replace(alone, exposed={"all": [(1 << 20, part)]}), ZFP, *way) for part in (0, 0.5, 1)
     )
