@@ -1,9 +1,9 @@
 """What exchanges of all ranks at once get of the network, found from what collectives take there.
 
-A collective is measured, and the figure is that with which the model takes as long: the part of the
-bandwidth, or with a codec the part of coding and sending that does not overlap. So it holds whatever the
-model does not know: how flows meet in switches, ranks that wait for each other on crowded cores, messages
-that go one way at a time.
+A collective is measured, and the figure is that with which the model takes as long: of MPI's own the part of
+the bandwidth, of this library's the part of work and sending that does not overlap. So it holds whatever
+the model does not know: how flows meet in switches, ranks that wait for each other on crowded cores,
+messages that go one way at a time.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["measure_patterns", "midmean"]
 REPEATS = {256 << 10: 25, 1 << 20: 25, 4 << 20: 9, 32 << 20: 5}
 #: Fewer times, but thrice, where that would take longer; sizes that take too long once are left out.
 SIZE_SECONDS, CALL_SECONDS = 2.0, 0.85
-#: A codec that takes processors' time on any data, and one algorithm for all sizes.
-CODEC = "zfp:rate=8"
+#: Codecs without and with work for processors, on any data alike, and one algorithm for all sizes.
+CODECS = ("raw", "zfp:rate=8")
 RULES = {"min_nbytes": 1, "rule": [{"op": "Allgather", "algorithm": "ring"}]}
 #: Ranks that exchange messages with each other, while all others do the same: at least so many.
 GROUP = 4
-#: Least share that is looked for, and how closely.
-LEAST, PRECISION = 0.02, 0.005
+#: Least share that is looked for, and most that may be exposed.
+LEAST, MOST = 0.02, 3.0
 
 
 @dataclass(frozen=True)
@@ -69,15 +69,18 @@ def measure_patterns(comm: MPI.Intracomm, machine: MachineProfile) -> MachinePro
         return machine
     groups = max(1, comm.size // GROUP)
     group = MPI.Intracomm(comm.Split(min(comm.rank // GROUP, groups - 1), comm.rank))
-    raw, coded = (_agreed_speed(comm, spec) for spec in ("raw", CODEC))
-    plain, copied = _of_mpi(group, machine), _of_this_library(group, machine, "raw", raw, _share)
-    worked = _of_this_library(group, machine, CODEC, coded, _exposed)
+    plain = _of_mpi(group, machine)
+    speeds = [_agreed_speed(comm, spec) for spec in CODECS]
+    raw, coded = (_of_this_library(group, machine, *one) for one in zip(CODECS, speeds, strict=True))
     # Those that take least have two turns in each round.
-    points = _measure(comm, group, [*plain, *worked, *copied, *worked], machine.network.bandwidth)
+    points = _measure(comm, group, [*plain, *coded, *raw, *coded], machine.network.bandwidth)
     group.Free()
     return replace(
-        machine, patterns={one.pattern: points[one] for one in plain + copied},
-        exposed={one.pattern: points[one] for one in worked},
+        machine, patterns={one.pattern: points[one] for one in plain},
+        exposed={
+            one.pattern: [(speed.encode, points[x]) for speed, x in zip(speeds, (one, other), strict=True)]
+            for one, other in zip(raw, coded, strict=True)
+        },
     )  # fmt: skip
 
 
@@ -101,61 +104,45 @@ def _of_mpi(group: MPI.Intracomm, machine: MachineProfile) -> list[Exchange]:
 
     def exchange(pattern: str, op: str, call: Callable[[np.ndarray, np.ndarray], object]) -> Exchange:
         def fit(call: Call, seconds: float) -> float:
-            return _with_part(
+            return _share(
                 lambda part: by_the_book(call, replace(machine, patterns={pattern: [(1, part)]})), seconds
             )
 
         return Exchange(pattern, op, call, fit)
 
-    in_pairs = exchange("mpi pairs", "Alltoall", group.Alltoall)
+    in_pairs = exchange("pairs", "Alltoall", group.Alltoall)
     return [
         *([] if group.size & (group.size - 1) else [in_pairs]),
-        exchange("mpi shift", "Reduce_scatter_block",
+        exchange("shift", "Reduce_scatter_block",
                  lambda send, recv: group.Reduce_scatter_block(send, recv[mine])),
-        exchange("mpi ring", "Allgather", lambda send, recv: group.Allgather(send[mine], recv)),
+        exchange("ring", "Allgather", lambda send, recv: group.Allgather(send[mine], recv)),
     ]  # fmt: skip
 
 
-#: Call, machine, codec's speed, algorithm and chunk size, and seconds: the figure that fits.
-_Fit = Callable[[Call, MachineProfile, CodecSpeed, str, int, float], float]
-
-
 def _of_this_library(
-    group: MPI.Intracomm, machine: MachineProfile, spec: str, speed: CodecSpeed, fit: _Fit
+    group: MPI.Intracomm, machine: MachineProfile, spec: str, speed: CodecSpeed
 ) -> list[Exchange]:
     """Those of this library with a codec."""
     comm, mine = Comm(group, policy={"codec": spec, **RULES}), group.rank
 
-    def decided(call: Call, seconds: float) -> float:
+    def fit(call: Call, seconds: float) -> float:
         way = comm.policy.decide(call.op, np.dtype("f4"), call.nbytes, call.size, "", "network")
         call = replace(call, workers=comm.workers)
-        return fit(call, machine, speed, way.algorithm, way.chunk_nbytes, seconds)
-
-    def exchange(pattern: str, op: str, call: Callable[[np.ndarray, np.ndarray], object]) -> Exchange:
-        return Exchange(pattern, op, call, decided, speed.ratio)
+        return _exposed(call, machine, speed, way.algorithm, way.chunk_nbytes, seconds)
 
     return [
-        exchange("all", "Alltoall", comm.Alltoall),
-        exchange("ring", "Allgather", lambda send, recv: comm.Allgather(send[mine], recv)),
-        exchange("chain", "Bcast", lambda send, recv: comm.Bcast(send[0])),
+        Exchange("all", "Alltoall", comm.Alltoall, fit, speed.ratio),
+        Exchange("ring", "Allgather", lambda send, recv: comm.Allgather(send[mine], recv), fit, speed.ratio),
+        Exchange("chain", "Bcast", lambda send, recv: comm.Bcast(send[0]), fit, speed.ratio),
     ]
 
 
-def _share(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int, seconds: float
-) -> float:
-    """The part of the bandwidth that there is."""
-    return _with_part(
-        lambda part: simulated(call, machine, speed, machine.call, algorithm, chunk_nbytes, part), seconds
-    )
-
-
-def _with_part(model: Callable[[float], float], seconds: float) -> float:
+def _share(model: Callable[[float], float], seconds: float) -> float:
     """The part of the bandwidth with which a model takes so long; 1 where it takes longer anyway."""
     low, high = LEAST, 1.0
     if model(high) >= seconds:
         return high
-    while high > (1 + PRECISION) * low:
+    while high > 1.005 * low:
         middle = sqrt(low * high)
         low, high = (middle, high) if model(middle) >= seconds else (low, middle)
     return high
@@ -167,7 +154,7 @@ def _exposed(
     """The part of what could be hidden that is not."""
     hidden = simulated(call, machine, speed, machine.call, algorithm, chunk_nbytes)
     apart = not_hidden(call, machine, speed, algorithm, chunk_nbytes)
-    return float(np.clip((seconds - hidden) / max(apart - hidden, 1e-9), 0, 1))
+    return float(np.clip((seconds - hidden) / max(apart - hidden, 1e-9), 0, MOST))
 
 
 # -- their times

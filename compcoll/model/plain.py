@@ -66,19 +66,19 @@ def _steps(call: Call, link: Link) -> tuple[float, int, list[tuple[float, str]]]
     nodes = ceil(size / k)
     if call.op.startswith(("Alltoall", "Reduce_scatter")):  # what leaves a node, through its ranks' one port
         pairs = call.op.startswith("Alltoall") and not size & others
-        return others, 0, [((size - k) * n * k, "mpi pairs" if pairs else "mpi shift")]
+        return others, 0, [((size - k) * n * k, "pairs" if pairs else "shift")]
     if call.op == "Bcast" and size < 8:  # a binomial tree of nodes
         rounds = ceil(log2(nodes))
         # What sockets take leaves for all children at once, and so arrives with the last of them.
         blocks = rounds * (rounds + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else rounds
         return rounds, 0, [(n * blocks, "")]
     if call.op == "Bcast":  # scatter and allgather
-        return log2(size), others, [(n * (nodes - 1) / nodes, ""), (n * others / size, "mpi ring")]
+        return log2(size), others, [(n * (nodes - 1) / nodes, ""), (n * others / size, "ring")]
     if call.op in ("Allreduce", "Reduce"):  # halving and doubling
-        return 2 * log2(size), 0, [(2 * others * n, "mpi pairs")]
+        return 2 * log2(size), 0, [(2 * others * n, "pairs")]
     if call.op in ("Send", "Recv", "Sendrecv"):
         return 1.0, 0, [(n, "")]
     if call.op.startswith("Allgather"):
         ring = size * n >= _RING_NBYTES
-        return 0.0 if ring else log2(size), others if ring else 0, [(others * n, "mpi ring")]
+        return 0.0 if ring else log2(size), others if ring else 0, [(others * n, "ring")]
     return log2(size), 0, [(others * n, "")]

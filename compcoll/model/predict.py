@@ -78,14 +78,11 @@ def predict(
         One of `compcoll.policy.ALGORITHMS` for the operation.
     chunk_nbytes : int
     """
-    pattern, sent = _PATTERNS.get(algorithm, ""), call.nbytes / speed.ratio
-    # A copy reads and writes: a codec that is not much slower leaves as much time for messages.
-    if speed.encode > machine.memory / 2 or pattern not in machine.exposed:
-        part = machine.share(pattern, sent)
-        return simulated(call, machine, speed, machine.call, algorithm, chunk_nbytes, part)
     hidden = simulated(call, machine, speed, machine.call, algorithm, chunk_nbytes)
-    apart = not_hidden(call, machine, speed, algorithm, chunk_nbytes)
-    return hidden + machine.exposed_part(pattern, sent) * (apart - hidden)
+    part = machine.exposed_part(_PATTERNS.get(algorithm, ""), call.nbytes / speed.ratio, speed.encode)
+    if not part:
+        return hidden
+    return hidden + part * (not_hidden(call, machine, speed, algorithm, chunk_nbytes) - hidden)
 
 
 def not_hidden(
@@ -107,12 +104,11 @@ def simulated(
     per_chunk: float,
     algorithm: str,
     chunk_nbytes: int,
-    part: float = 1.0,
 ) -> float:
-    """Seconds with so much for each chunk and this part of the network, and all hidden that can be."""
+    """Seconds with so much for each chunk, and all hidden that can be."""
     profile = Profile(
-        replace(machine.network, bandwidth=machine.network.bandwidth * part), machine.node,
-        call.ranks_per_node, speed.encode, speed.decode, speed.ratio, per_chunk, chunk_nbytes, call.workers,
+        machine.network, machine.node, call.ranks_per_node, speed.encode, speed.decode, speed.ratio,
+        per_chunk, chunk_nbytes, call.workers,
         memory=machine.memory if speed.encode < inf else inf, reconstruct=speed.reconstruct,
     )  # fmt: skip
     # Where all ranks work at the same time each has its share of the cores, else those that work have more.

@@ -57,13 +57,14 @@ class MachineProfile:
     library : str
         The MPI whose collectives `patterns` stand for, as `mpi4py.MPI.get_vendor` names it.
     patterns : dict of str to list of (int, float)
-        What ranks get of the network while all of them exchange messages: bytes of a message, and the part of
-        its bandwidth. In MPI's own collectives ``"mpi pairs"``: with a partner, ``"mpi shift"``: to one and
-        from another, ``"mpi ring"``: to the next from the one before; in this library's, whose ranks also
-        look after their messages, ``"all"``: with all at once, ``"ring"``, and ``"chain"``.
-    exposed : dict of str to list of (int, float)
-        Where processors code, too: bytes of a message as it is sent, and the part of what could be hidden
-        behind the rest, be it coding or sending, that is not.
+        What MPI's own collectives get of the network, in which all ranks exchange messages: bytes of a
+        message, and the part of its bandwidth. ``"pairs"``: with a partner, ``"shift"``: to one and from
+        another, ``"ring"``: to the next from the one before.
+    exposed : dict of str to list of (float, list of (int, float))
+        What this library's collectives do not hide: of what could be hidden behind the rest, be it work of
+        processors or sending, the part that is not; more than 1 where ranks wait for each other besides.
+        For codecs by their speed in bytes per second: bytes of a message as it is sent, and the part.
+        ``"all"``: from all to all at once, ``"ring"``, and ``"chain"``.
     codecs : dict of str to CodecSpeed
         By spec, or by spec and dtype as ``"lossless/bfloat16"``.
     source : str
@@ -79,7 +80,7 @@ class MachineProfile:
     sharing: float = 1.0
     library: str = ""
     patterns: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    exposed: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
+    exposed: Mapping[str, Sequence[tuple[float, Sequence[tuple[int, float]]]]] = field(default_factory=dict)
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
 
@@ -96,9 +97,13 @@ class MachineProfile:
         """The part of the bandwidth that messages of this size get in a pattern; 1 where it is not known."""
         return _between(self.patterns.get(pattern), nbytes, 1.0)
 
-    def exposed_part(self, pattern: str, nbytes: float) -> float:
-        """The part of coding or sending that is not hidden in messages of this size; 0 where not known."""
-        return _between(self.exposed.get(pattern), nbytes, 0.0)
+    def exposed_part(self, pattern: str, nbytes: float, encode: float) -> float:
+        """The part of work or sending that a codec of this speed does not hide; 0 where it is not known."""
+        known = sorted(self.exposed.get(pattern, ()))
+        if not known:
+            return 0.0
+        parts = [_between(points, nbytes, 0.0) for _, points in known]
+        return float(np.interp(np.log(encode), [np.log(speed) for speed, _ in known], parts))
 
     def with_network(self, network: Link, name: str) -> MachineProfile:
         """The same machine behind another network."""
@@ -120,13 +125,18 @@ class MachineProfile:
             for key in ("network", "node"):
                 data[key] = _read(Link, data[key])
             data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
-            for key in ("patterns", "exposed"):
-                data[key] = {
-                    name: [(int(n), float(part)) for n, part in points] for name, points in data[key].items()
-                }
+            data["patterns"] = {name: _points(points) for name, points in data["patterns"].items()}
+            data["exposed"] = {
+                name: [(float(speed), _points(points)) for speed, points in known]
+                for name, known in data["exposed"].items()
+            }
             return _read(cls, data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the profile lacks something or has too much: {error}") from None
+
+
+def _points(pairs: Sequence[Sequence[float]]) -> list[tuple[int, float]]:
+    return [(int(nbytes), float(part)) for nbytes, part in pairs]
 
 
 def _between(points: Sequence[tuple[int, float]] | None, nbytes: float, otherwise: float) -> float:

@@ -1,5 +1,6 @@
 """Measuring the machine that the ranks run on."""
 
+import pytest
 from mpi4py import MPI
 
 from compcoll.model import patterns
@@ -33,14 +34,18 @@ def test_exchanges_of_all_ranks_are_measured(monkeypatch):
     if WORLD.size == 1:
         assert machine == known
         return
-    pairs = set() if WORLD.size & (WORLD.size - 1) else {"mpi pairs"}
-    ours = {"all", "ring", "chain"}
-    assert set(machine.patterns) == {"mpi shift", "mpi ring", *ours, *pairs}
-    assert set(machine.exposed) == ours
-    for points in (*machine.patterns.values(), *machine.exposed.values()):
-        sizes, parts = zip(*points, strict=True)
-        assert sizes[0] < sizes[1] <= 513 << 10
-        assert all(0 <= part <= 1 for part in parts)
+    pairs = set() if WORLD.size & (WORLD.size - 1) else {"pairs"}
+    assert set(machine.patterns) == {"shift", "ring", *pairs}
+    assert set(machine.exposed) == {"all", "ring", "chain"}
+    for points in machine.patterns.values():
+        assert [nbytes for nbytes, _ in points] == [*patterns.REPEATS]
+        assert all(patterns.LEAST <= part <= 1 for _, part in points)
+    for (fast, copied), (slow, coded) in machine.exposed.values():
+        assert 1e8 < slow < fast
+        assert [nbytes for nbytes, _ in coded] == [
+            pytest.approx(nbytes / 4, rel=0.01) for nbytes, _ in copied
+        ]
+        assert all(0 <= part <= patterns.MOST for _, part in copied + coded)
 
 
 def test_ranks_that_share_a_node_have_no_patterns():

@@ -137,24 +137,21 @@ def test_ranks_that_share_cores_take_longer():
 
 
 def test_patterns_say_what_of_the_network_there_is():
-    points = [(1 << 20, 1.0), (4 << 20, 0.5)]
-    machine = replace(MACHINE, library="MPICH", patterns={"mpi pairs": points, "all": points})
-    assert [machine.share("all", n << 20) for n in (0, 1, 2, 4, 64)] == [1, 1, 0.75, 0.5, 0.5]
+    machine = replace(MACHINE, library="MPICH", patterns={"pairs": [(1 << 20, 1.0), (4 << 20, 0.5)]})
+    assert [machine.share("pairs", n << 20) for n in (0, 1, 2, 4, 64)] == [1, 1, 0.75, 0.5, 0.5]
     assert machine.share("ring", 1 << 20) == 1
     call = Call("Alltoall", 16 << 20, 4)
     plain, halved = (plain_seconds(call, m, ["pairwise"]) for m in (replace(machine, patterns={}), machine))
     assert halved == pytest.approx(2 * plain, rel=0.01)
-    raw, less = (predict(call, m, RAW, "pairwise", 1 << 20) for m in (MACHINE, machine))
-    assert less == pytest.approx(2 * raw, rel=0.05)
     assert not machine.with_network(machine.network, "other").patterns
 
 
 def test_what_is_not_hidden_comes_on_top():
-    call, way = Call("Alltoall", 16 << 20, 4), ("pairwise", 1 << 20)
-    network = Link(1e-5, 0.5e9)
+    call, way, network = Call("Alltoall", 16 << 20, 4), ("pairwise", 1 << 20), Link(1e-5, 0.5e9)
     alone = replace(MACHINE, call=0.0, memory=1e12).with_network(network, "x")
     none, half, whole = (
-        predict(call, replace(alone, exposed={"all": [(1 << 20, part)]}), ZFP, *way) for part in (0, 0.5, 1)
+        predict(call, replace(alone, exposed={"all": [(2e9, [(1 << 20, part)])]}), ZFP, *way)
+        for part in (0, 0.5, 1)
     )
     coding = 3 * call.nbytes * (1 / ZFP.encode + 1 / ZFP.decode)
     sending = 3 * call.nbytes / ZFP.ratio / network.bandwidth
@@ -162,9 +159,21 @@ def test_what_is_not_hidden_comes_on_top():
     assert none == predict(call, alone, ZFP, *way)
     assert whole == not_hidden(call, alone, ZFP, *way) == pytest.approx(coding + sending, rel=0.05)
     assert half == pytest.approx((none + whole) / 2)
-    copies = CodecSpeed(0.9 * alone.memory, 0.9 * alone.memory, 4.0)  # no work to speak of
-    exposed = replace(alone, exposed={"all": [(1 << 20, 1.0)]})
-    assert predict(call, exposed, copies, *way) == predict(call, alone, copies, *way)
+
+
+def test_what_is_not_hidden_depends_on_size_and_codec():
+    known = [(8e9, [(1 << 20, 0.6)]), (2e9, [(1 << 20, 0.2), (4 << 20, 0.1)])]
+    machine = replace(MACHINE, exposed={"ring": known})
+    assert [machine.exposed_part("ring", 1 << 20, speed) for speed in (1e9, 2e9, 8e9, inf)] == [
+        0.2,
+        0.2,
+        0.6,
+        0.6,
+    ]
+    assert machine.exposed_part("ring", 1 << 20, 4e9) == pytest.approx(0.4)
+    assert machine.exposed_part("ring", 2 << 20, 2e9) == pytest.approx(0.15)
+    assert machine.exposed_part("all", 1 << 20, 2e9) == 0
+    assert not machine.with_network(machine.network, "other").exposed
 
 
 @pytest.mark.parametrize(
@@ -173,16 +182,18 @@ def test_what_is_not_hidden_comes_on_top():
 @pytest.mark.parametrize("part", [0.1, 0.6, 1.0])
 def test_what_was_measured_is_what_the_model_says(op, algorithm, part):
     """The figures that fit times that the model gave are those that it was given."""
-    pattern = "all" if algorithm == "pairwise" else algorithm
     call, way = Call(op, 4 << 20, 4), (algorithm, 512 << 10)
-    shared = replace(MACHINE, patterns={pattern: [(1, part)]})
-    assert patterns._share(call, MACHINE, RAW, *way, predict(call, shared, RAW, *way)) == pytest.approx(
-        part, rel=0.01
-    )
-    exposed = replace(MACHINE, exposed={pattern: [(1, part)]})
-    assert patterns._exposed(call, MACHINE, ZFP, *way, predict(call, exposed, ZFP, *way)) == pytest.approx(
+    pattern = "all" if algorithm == "pairwise" else algorithm
+    machine = replace(MACHINE, exposed={pattern: [(2e9, [(1, part)])]})
+    assert patterns._exposed(call, MACHINE, ZFP, *way, predict(call, machine, ZFP, *way)) == pytest.approx(
         part
     )
+
+
+def test_the_share_is_found():
+    assert patterns._share(lambda part: 1 + 2 / part, 6.0) == pytest.approx(0.4, rel=0.01)
+    assert patterns._share(lambda part: 1 + 2 / part, 2.0) == 1  # faster than the model thinks possible
+    assert patterns._share(lambda part: 1 + 2 / part, 1e9) == pytest.approx(patterns.LEAST, rel=0.01)
 
 
 def test_the_middle_half_of_times_has_a_say():
@@ -234,7 +245,7 @@ def test_profile_is_kept_and_found(tmp_path, monkeypatch):
         sharing=2.0,
         library="MPICH",
         patterns={"all": [(1 << 20, 0.9)]},
-        exposed={"ring": [(1, 0.1)]},
+        exposed={"all": [(2e9, [(1, 0.1)])]},
     )
     path = save(machine)
     assert load(problems.append) == machine
