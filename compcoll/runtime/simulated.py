@@ -240,7 +240,8 @@ class SimulatedRuntime(Runtime):
             into[...] = frame.values
 
     async def decode_add(self, frame: SimulatedFrame, into) -> None:
-        await self._busy(into.nbytes, self.world.profile.decode, frame.nbytes + 2 * into.nbytes)
+        moved = frame.nbytes + 2 * into.nbytes
+        await self._busy(into.nbytes, self.world.profile.decode, moved, read=into.nbytes)
         if frame.values is not None:
             into += frame.values
 
@@ -281,11 +282,11 @@ class SimulatedRuntime(Runtime):
         if self.world.profile.memory < inf:
             await self._busy(0, inf, nbytes)
 
-    async def _busy(self, nbytes: int, speed: float, moved: int) -> None:
-        """Code ``nbytes``, which takes ``moved`` bytes to and from memory."""
+    async def _busy(self, nbytes: int, speed: float, moved: int, read: int = 0) -> None:
+        """Code ``nbytes``, which takes ``moved`` bytes to and from memory, and wait for ``read`` of them."""
         world, profile = self.world, self.world.profile
         # What is read next is fetched while this is coded.
-        seconds = max(nbytes / speed, moved / profile.memory) + profile.call
+        seconds = max(nbytes / speed, moved / profile.memory) + read / profile.memory + profile.call
         if not seconds:
             return
         workers = range(max(profile.workers, 1))
