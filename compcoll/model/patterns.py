@@ -69,7 +69,8 @@ def measure_patterns(comm: MPI.Intracomm, machine: MachineProfile) -> MachinePro
         return machine
     groups = max(1, comm.size // GROUP)
     group = MPI.Intracomm(comm.Split(min(comm.rank // GROUP, groups - 1), comm.rank))
-    plain = _of_mpi(group, machine)
+    powers_of_two = comm.allreduce(not group.size & (group.size - 1), MPI.LAND)
+    plain = _of_mpi(group, machine, powers_of_two)
     speeds = [_agreed_speed(comm, spec) for spec in CODECS]
     raw, coded = (_of_this_library(group, machine, *one) for one in zip(CODECS, speeds, strict=True))
     # Those that take least have two turns in each round.
@@ -98,8 +99,8 @@ def _values(n: int) -> np.ndarray:
 # -- the collectives, and what fits their times
 
 
-def _of_mpi(group: MPI.Intracomm, machine: MachineProfile) -> list[Exchange]:
-    """MPI's collectives."""
+def _of_mpi(group: MPI.Intracomm, machine: MachineProfile, in_pairs: bool) -> list[Exchange]:
+    """MPI's collectives, Alltoall only where ranks exchange in pairs there: else it is a shift, too."""
     mine = group.rank
 
     def exchange(pattern: str, op: str, call: Callable[[np.ndarray, np.ndarray], object]) -> Exchange:
@@ -110,9 +111,8 @@ def _of_mpi(group: MPI.Intracomm, machine: MachineProfile) -> list[Exchange]:
 
         return Exchange(pattern, op, call, fit)
 
-    in_pairs = exchange("pairs", "Alltoall", group.Alltoall)
     return [
-        *([] if group.size & (group.size - 1) else [in_pairs]),
+        *([exchange("pairs", "Alltoall", group.Alltoall)] if in_pairs else []),
         exchange("shift", "Reduce_scatter_block",
                  lambda send, recv: group.Reduce_scatter_block(send, recv[mine])),
         exchange("ring", "Allgather", lambda send, recv: group.Allgather(send[mine], recv)),
