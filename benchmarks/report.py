@@ -94,8 +94,8 @@ def experiments() -> Iterator[Experiment]:
             for op in OPS[1:]
         ],
     )  # fmt: skip
-    auto = ("--codec", "auto", "--control", "--sizes", "1K:32M:8", "--iters", "15", "--warmup", "8",
-            "--min-seconds", "0.3", "--max-seconds", "3")  # fmt: skip
+    auto = ("--codec", "auto", "--control", "--sizes", "1K:32M:8", "--iters", "40", "--warmup", "8",
+            "--min-seconds", "1", "--max-seconds", "4")  # fmt: skip
     yield Experiment(
         "auto", "Never slower: codec=auto over all sizes",
         "From 1 KiB to 32 MiB. auto compresses only where trial calls show that it pays. Speed-ups are of "
@@ -125,7 +125,7 @@ def experiments() -> Iterator[Experiment]:
         "with zfp:rate=8, at 256 KiB, 1 MiB, 4 MiB and, where a call takes less than a second, 32 MiB; at "
         "other sizes, and in other operations and codecs, the model has its algorithms to go by.",
         [
-            lab(hosts, gbit, "validate", "--sizes", "1M,4M,16M,32M", "--iters", "3")
+            lab(hosts, gbit, "validate", "--sizes", "1M,4M,16M,32M", "--iters", "6")
             for hosts in (2, 4)
             for gbit in (1, 2.5)
         ],
