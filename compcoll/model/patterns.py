@@ -189,11 +189,13 @@ def _measure(
 def _times(
     comm: MPI.Intracomm, group: MPI.Intracomm, turns: list[Exchange], nbytes: int, rounds: int
 ) -> dict[Exchange, list[float]]:
-    """Seconds of each, all of them in turn: what a call leaves to the next one does not favour any."""
+    """Seconds of each, in rounds of another random order: what a call leaves to the next disturbs all alike."""
     send = np.tile(_values(nbytes // 4), (group.size, 1))
     recv = np.ones_like(send)
     seconds: dict[Exchange, list[float]] = {exchange: [] for exchange in turns}
-    for exchange in rounds * turns:
+    order = np.random.default_rng(rounds)  # the same on all ranks
+    for turn in np.concatenate([order.permutation(len(turns)) for _ in range(rounds)]):
+        exchange = turns[turn]
         comm.Barrier()
         start = perf_counter()
         exchange.call(send, recv)
