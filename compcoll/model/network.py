@@ -58,7 +58,7 @@ def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
             nbytes *= 2
             mine = _exchange(comm, other, nbytes, 2)
             spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
-        mine = _exchange(comm, other, nbytes, 6)
+        mine = _exchange(comm, other, nbytes, 12)
         spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
         link = Link(latency, nbytes / max(spent - latency, 1e-9))
     all_done(comm)  # the others leave the cores to these two: MPI waits with all its might

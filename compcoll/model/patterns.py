@@ -189,7 +189,7 @@ def _measure(
 def _times(
     comm: MPI.Intracomm, group: MPI.Intracomm, turns: list[Exchange], nbytes: int, rounds: int
 ) -> dict[Exchange, list[float]]:
-    """Seconds of each, in rounds of another random order: what a call leaves to the next disturbs all alike."""
+    """Seconds of each, in rounds of another random order: what calls leave to the next disturbs all alike."""
     send = np.tile(_values(nbytes // 4), (group.size, 1))
     recv = np.ones_like(send)
     seconds: dict[Exchange, list[float]] = {exchange: [] for exchange in turns}
