@@ -8,7 +8,7 @@ Run it in the lab, where the links are known::
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 
 import click
 import numpy as np
@@ -17,6 +17,7 @@ from mpi4py import MPI
 from compcoll import Comm, codec
 from compcoll.model.advisor import measure_speed
 from compcoll.model.network import leaders_of
+from compcoll.model.patterns import slowest
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
@@ -47,7 +48,8 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     machine = measure_machine(world)
     per_node = -(-world.size // len(set(leaders_of(world))))
     comms = {"mpi": world, **{spec: Comm(world, codec=spec, min_nbytes=1) for spec in specs.split(",")}}
-    speeds = {spec: _agreed(world, spec, values(1 << 18)) for spec in specs.split(",")}
+    sample = values(1 << 18)
+    speeds = {spec: slowest(world, measure_speed(codec(spec), sample)) for spec in specs.split(",")}
     rows: list[dict] = []
     if world.rank == 0:
         link = machine.network
@@ -80,11 +82,6 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
             }
             with open(json_path, "w") as file:
                 file.write(as_json({**about, "rows": rows}))
-
-
-def _agreed(world: MPI.Intracomm, spec: str, sample: np.ndarray) -> CodecSpeed:
-    speed = measure_speed(codec(spec), sample)
-    return CodecSpeed(*(world.allreduce(x, MPI.MIN) for x in astuple(speed)))
 
 
 def _predict(call: Call, machine: MachineProfile, spec: str, comm, speeds: dict[str, CodecSpeed]) -> float:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from compcoll.runtime.links import Link
 
-__all__ = ["all_done", "leaders_of", "measure_cpu", "measure_links"]
+__all__ = ["leaders_of", "measure_links"]
 
 #: One node's memory, where there is no second rank to measure with.
 MEMORY = Link(1e-6, 8e9)
@@ -43,7 +43,7 @@ def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link
     inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
     between = _measure_link(comm, far, seconds) if far is not None else inside
     if far is not None and between.latency > KERNEL_LATENCY:
-        between = replace(between, cpu=measure_cpu(comm))
+        between = replace(between, cpu=_measure_cpu(comm))
     return between, inside
 
 
@@ -61,7 +61,7 @@ def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
         mine = _exchange(comm, other, nbytes, 12)
         spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
         link = Link(latency, nbytes / max(spent - latency, 1e-9))
-    all_done(comm)  # the others leave the cores to these two: MPI waits with all its might
+    _all_done(comm)  # the others leave the cores to these two: MPI waits with all its might
     return comm.bcast(link)
 
 
@@ -77,7 +77,7 @@ def _exchange(comm: MPI.Intracomm, other: int, nbytes: int, repeats: int) -> flo
     return best
 
 
-def measure_cpu(comm: MPI.Intracomm) -> float:
+def _measure_cpu(comm: MPI.Intracomm) -> float:
     """Seconds that a byte costs the processors of both ends in the kernel and in MPI; collective.
 
     Where waiting takes no processor's time, unlike in MPI's own calls.
@@ -95,11 +95,11 @@ def measure_cpu(comm: MPI.Intracomm) -> float:
         while not MPI.Request.Testall(requests):
             sleep(PAUSE)
         seconds.append(process_time() - own)
-        all_done(comm)
+        _all_done(comm)
     return comm.allreduce(median(seconds), MPI.SUM) / (size * len(steps) * 2 * CPU_NBYTES)
 
 
-def all_done(comm: MPI.Intracomm) -> None:
+def _all_done(comm: MPI.Intracomm) -> None:
     """A barrier that leaves the cores to those who are late."""
     request = comm.Ibarrier()
     while not request.Test():

@@ -25,8 +25,9 @@ from compcoll.model.plain import by_the_book
 from compcoll.model.predict import Call, not_hidden, simulated
 from compcoll.model.profile import CodecSpeed, MachineProfile
 
-__all__ = ["measure_patterns", "midmean"]
+__all__ = ["measure_patterns", "midmean", "sample", "slowest"]
 
+FLOAT = np.dtype(np.float32)
 #: Bytes of messages, from what sockets hold to what lasts, and how often they are exchanged.
 REPEATS = {256 << 10: 25, 1 << 20: 25, 4 << 20: 9, 32 << 20: 5}
 #: Fewer times, but thrice, where that would take longer; sizes that take too long once are left out.
@@ -72,7 +73,7 @@ def measure_patterns(comm: MPI.Intracomm, machine: MachineProfile) -> MachinePro
     group = MPI.Intracomm(comm.Split(min(comm.rank // GROUP, groups - 1), comm.rank))
     powers_of_two = comm.allreduce(not group.size & (group.size - 1), MPI.LAND)
     plain = _of_mpi(group, machine, powers_of_two)
-    speeds = [_agreed_speed(comm, spec) for spec in CODECS]
+    speeds = [slowest(comm, measure_speed(codec(spec), sample(FLOAT))) for spec in CODECS]
     raw, coded = (_of_this_library(group, machine, *one) for one in zip(CODECS, speeds, strict=True))
     # Those that take least have two turns in each round.
     points = _measure(comm, group, [*plain, *coded, *raw, *coded], machine.network.bandwidth)
@@ -86,15 +87,17 @@ def measure_patterns(comm: MPI.Intracomm, machine: MachineProfile) -> MachinePro
     )  # fmt: skip
 
 
-def _agreed_speed(comm: MPI.Intracomm, spec: str) -> CodecSpeed:
-    speed = measure_speed(codec(spec), _values(1 << 18))
+def slowest(comm: MPI.Intracomm, speed: CodecSpeed) -> CodecSpeed:
+    """The least figures of any rank; collective."""
     return CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in astuple(speed)))
 
 
-def _values(n: int) -> np.ndarray:
-    """float32, smooth with noise."""
-    noise = np.random.default_rng(1).standard_normal(n, np.float32)
-    return np.sin(np.arange(n, dtype=np.float32) * np.float32(1e-3)) + np.float32(1e-3) * noise
+def sample(dtype: np.dtype, n: int = 1 << 18) -> np.ndarray:
+    """Smooth values with noise, as fields are; normal ones, as weights are, for 16 bits."""
+    rng = np.random.default_rng(1)
+    if dtype.itemsize == 2:
+        return (0.02 * rng.standard_normal(n)).astype(dtype)
+    return (np.sin(np.arange(n) * 1e-3) + 1e-3 * rng.standard_normal(n)).astype(dtype)
 
 
 # -- the collectives, and what fits their times
@@ -128,7 +131,7 @@ def _of_this_library(
     row = cycle(range(group.size))  # values that are not in caches, as a caller's are not
 
     def fit(call: Call, seconds: float) -> float:
-        way = comm.policy.decide(call.op, np.dtype("f4"), call.nbytes, call.size, "", "network")
+        way = comm.policy.decide(call.op, FLOAT, call.nbytes, call.size, "", "network")
         call = replace(call, workers=comm.workers)
         return _exposed(call, machine, speed, way.algorithm, way.chunk_nbytes, seconds)
 
@@ -190,7 +193,7 @@ def _times(
     comm: MPI.Intracomm, group: MPI.Intracomm, turns: list[Exchange], nbytes: int, rounds: int
 ) -> dict[Exchange, list[float]]:
     """Seconds of each, in rounds of another random order: what calls leave to the next disturbs all alike."""
-    send = np.tile(_values(nbytes // 4), (group.size, 1))
+    send = np.tile(sample(FLOAT, nbytes // 4), (group.size, 1))
     recv = np.ones_like(send)
     seconds: dict[Exchange, list[float]] = {exchange: [] for exchange in turns}
     order = np.random.default_rng(rounds)  # the same on all ranks

@@ -29,7 +29,7 @@ _ENOUGH, _MOST = 4, 16
 #: Where work takes so many times longer while all ranks work, they have too few cores; below, it is noise.
 _SHARED = 1.2
 #: Seconds for which a rank that works goes on before the operating system gives its core to one that waits:
-#: three times the slice of Linux's scheduler, some 3 ms.
+#: two slices of Linux's scheduler, of some 3 ms.
 _SLICE_SECONDS = 6e-3
 _SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
 

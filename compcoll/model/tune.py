@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
@@ -12,7 +12,7 @@ from compcoll import dtypes
 from compcoll.codecs import codec
 from compcoll.model.advisor import measure_speed
 from compcoll.model.network import measure_links
-from compcoll.model.patterns import measure_patterns
+from compcoll.model.patterns import measure_patterns, sample, slowest
 from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
 from compcoll.model.sharing import measure_call, measure_memory, measure_sharing
 
@@ -35,7 +35,7 @@ def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
-        codecs[key] = CodecSpeed(*(comm.allreduce(x, MPI.MIN) for x in astuple(speed)))
+        codecs[key] = slowest(comm, speed)
     return replace(machine, codecs=codecs)
 
 
@@ -61,13 +61,4 @@ def measure_codecs() -> Iterator[tuple[str, CodecSpeed]]:
         for name in names:
             dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
             if dtype is not None:
-                yield f"{made.spec}/{name}", measure_speed(made, _sample(dtype))
-
-
-def _sample(dtype: np.dtype) -> np.ndarray:
-    """Smooth values with noise, as fields are; normal ones, as weights are, for 16 bits."""
-    n = 1 << 18
-    rng = np.random.default_rng(1)
-    if dtype.itemsize == 2:
-        return (0.02 * rng.standard_normal(n)).astype(dtype)
-    return (np.sin(np.arange(n) * 1e-3) + 1e-3 * rng.standard_normal(n)).astype(dtype)
+                yield f"{made.spec}/{name}", measure_speed(made, sample(dtype))

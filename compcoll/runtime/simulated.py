@@ -240,8 +240,7 @@ class SimulatedRuntime(Runtime):
             into[...] = frame.values
 
     async def decode_add(self, frame: SimulatedFrame, into) -> None:
-        moved = frame.nbytes + 2 * into.nbytes
-        await self._busy(into.nbytes, self.world.profile.decode, moved, read=into.nbytes)
+        await self._busy(into.nbytes, self.world.profile.decode, frame.nbytes + 2 * into.nbytes, into.nbytes)
         if frame.values is not None:
             into += frame.values
 
