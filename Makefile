@@ -10,8 +10,8 @@ FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp)
-NATIVE := compcoll/_cpu.pyx compcoll/_shortcut.pyx setup.py $(CSRC)
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/engine/*.h csrc/engine/*.cpp)
+NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
@@ -74,7 +74,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f compcoll/_cpu.cpp compcoll/_shortcut.c compcoll/_*.so
+	rm -f compcoll/core/_cpu.cpp compcoll/engine/_engine.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.venv:

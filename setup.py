@@ -1,4 +1,4 @@
-"""Two extensions: codecs compiled once per instruction-set level and chosen at run time, and shortcuts."""
+"""The extensions. Codecs are compiled once per instruction-set level, and chosen at run time."""
 
 import os
 import platform
@@ -24,7 +24,7 @@ if X86:
     LEVELS["avx512"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 ONCE = ["csrc/cpu/dispatch.cpp"]
 PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").glob("*.cpp"))) - set(ONCE))
-HEADERS = glob("csrc/**/*.h", recursive=True)
+HEADERS = glob("csrc/*.h") + glob("csrc/cpu/*.h")
 
 
 class BuildLevels(build_ext):
@@ -57,8 +57,8 @@ class BuildLevels(build_ext):
 
 
 codecs = Extension(
-    "compcoll._cpu",
-    sources=["compcoll/_cpu.pyx", *ONCE],
+    "compcoll.core._cpu",
+    sources=["compcoll/core/_cpu.pyx", *ONCE],
     include_dirs=["csrc"],
     define_macros=[("CC_X86", "1")] if X86 else [],
     extra_compile_args=CFLAGS,
@@ -67,12 +67,32 @@ codecs = Extension(
 )
 
 shortcut = Extension(
-    "compcoll._shortcut",
-    sources=["compcoll/_shortcut.pyx"],
+    "compcoll.mpi._shortcut",
+    sources=["compcoll/mpi/_shortcut.pyx"],
     include_dirs=[np.get_include()],
     define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
     extra_compile_args=["-O2", "-Wall"],
     depends=["setup.py"],
 )
 
-setup(ext_modules=cythonize([codecs, shortcut]), cmdclass={"build_ext": BuildLevels})
+VIRTUAL = "csrc/engine/virtual.cpp"
+ENGINE = sorted(set(glob("csrc/engine/*.cpp")) - {VIRTUAL})
+
+
+def engine_part(name, sources):
+    """An extension of csrc/engine."""
+    return Extension(
+        name,
+        sources=[f"{name.replace('.', '/')}.pyx", *sources],
+        include_dirs=["csrc", np.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+        extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden"],
+        depends=["setup.py", *glob("csrc/engine/*.h"), *glob("compcoll/*/*.pxd"), "csrc/abi.h", "csrc/cpu/table.h"],
+        language="c++",
+    )
+
+
+engine = engine_part("compcoll.engine._engine", ENGINE)
+schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
+
+setup(ext_modules=cythonize([codecs, engine, schedule, shortcut]), cmdclass={"build_ext": BuildLevels})

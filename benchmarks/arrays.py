@@ -75,7 +75,7 @@ def _numba() -> Library:
 def _torch(device: str = "cpu") -> Library:
     import torch
 
-    from compcoll.arrays import to_host
+    from compcoll.devices.arrays import to_host
 
     on_gpu = device == "cuda"
     if on_gpu and not torch.cuda.is_available():

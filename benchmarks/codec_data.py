@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from compcoll import dtypes
+from compcoll.core import dtypes
 
 __all__ = ["Data", "real", "synthetic", "synthetic_grids", "synthetic_halves"]
 

@@ -13,7 +13,7 @@ from time import process_time
 
 import numpy as np
 
-from compcoll import dtypes
+from compcoll.core import dtypes
 
 from .codec_data import Data
 from .codec_rivals import Contestant

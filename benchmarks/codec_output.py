@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from compcoll import _cpu
+from compcoll.core import _cpu
 
 from .codec_measure import CALLS, Row
 from .machine import commit, machine

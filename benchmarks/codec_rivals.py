@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import compcoll
-from compcoll import dtypes
+from compcoll.core import dtypes
 
 __all__ = ["Contestant", "contestants", "missing", "zfp_contestants"]
 

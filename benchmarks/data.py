@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from compcoll.core import dtypes
+
 from .arrays import Library, library
 
 __all__ = ["Source", "codec_list", "size_list", "source"]
@@ -89,12 +91,8 @@ def codec_list(text: str) -> list[str]:
 
 
 def element_type(name: str) -> np.dtype:
-    """The dtype of that name, bfloat16 among them where ml_dtypes is installed."""
-    if name not in ("bf16", "bfloat16"):
-        return np.dtype(name)
-    import ml_dtypes
-
-    return np.dtype(ml_dtypes.bfloat16)
+    """The dtype of that name, bfloat16 among them."""
+    return dtypes.BFLOAT16 if name in ("bf16", "bfloat16") else np.dtype(name)
 
 
 def source(file: str | Path | None, dtype: np.dtype, rank: int, arrays: str = "numpy") -> Source:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
-from compcoll import codec, dtypes, frame
+from compcoll import codec, frame
 from compcoll.codecs.base import SLACK
+from compcoll.core import dtypes
 from compcoll.devices import kernels, operations
 from compcoll.devices.batch import Batch, Block
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.model.patterns import midmean
+from compcoll.engine.measure import midmean
 
 from .data import Source
 

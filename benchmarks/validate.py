@@ -15,13 +15,11 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll import Comm, codec
+from compcoll.engine.measure import leaders_of, measure_machine, slowest
 from compcoll.model.advisor import measure_speed
-from compcoll.model.network import leaders_of
-from compcoll.model.patterns import slowest
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.model.tune import measure_machine
 from compcoll.policy import ALGORITHMS
 
 from .data import size_list, source

@@ -1,7 +1,17 @@
 """compcoll: MPI collectives made faster by compressing what goes over the wire."""
 
+from importlib.machinery import PathFinder as _PathFinder
+
+if _PathFinder.find_spec("_cpu", [f"{folder}/core" for folder in __path__]) is None:
+    # Python puts the folder that it is started in before installed packages.
+    raise ImportError(
+        f"compcoll in {__path__[0]} is not compiled for this Python. If it is installed elsewhere, as by "
+        "`pip install .`, start Python in another folder than this clone; to use the clone itself, run "
+        "`pip install -e .` in it."
+    )
+
 from compcoll.codecs import Codec, codec, codecs, decode
-from compcoll.errors import DeviceBufferError, FallbackError, FrameError, PolicyError
+from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, PolicyError
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
 from compcoll.report import Report
@@ -20,7 +30,7 @@ _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
 def __getattr__(name: str):
     # Importing mpi4py initialises MPI, which whoever only wants a codec should not pay for.
     if name in _NEED_MPI:
-        from compcoll import comm
+        from compcoll.mpi import comm
 
         return getattr(comm, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compcoll import _cpu, dtypes
-from compcoll.errors import FrameError
+from compcoll.core import _cpu, dtypes
+from compcoll.core.errors import FrameError
 
 __all__ = ["HEADER_NBYTES", "FrameInfo", "inspect", "pack_header", "verify"]
 

@@ -22,111 +22,24 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compcoll import choices, dtypes
-from compcoll.choices import ALGORITHMS
-from compcoll.codecs import Codec, codec
+from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.codecs import codec
+from compcoll.core import dtypes, environment
+from compcoll.engine import choices
+from compcoll.engine.decision import Decision
+from compcoll.engine.rules import Rule, check_keys, checked_size, checked_spec, one_of
 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
 
 #: Smallest message that is compressed where nothing else is said, in bytes.
 MIN_NBYTES = 64 << 10
-_EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What to do with the calls that it fits; None leaves a choice to the policy.
-
-    Attributes
-    ----------
-    op : tuple of str
-        Method names; empty: any.
-    dtype : tuple of str
-        NumPy names; empty: any.
-    at_least, below : int or None
-        Limits of the message's size, in bytes.
-    comm, link : str or None
-        The communicator's name; ``"node"`` where all its ranks share one, else ``"network"``.
-    codec, algorithm, chunk_nbytes, when : what is chosen.
-    """
-
-    op: tuple[str, ...] = ()
-    dtype: tuple[str, ...] = ()
-    at_least: int = 0
-    below: int | None = None
-    comm: str | None = None
-    link: str | None = None
-    codec: str | None = None
-    algorithm: str | None = None
-    chunk_nbytes: int | None = None
-    when: str | None = None
-
-    def __post_init__(self):
-        for op in self.op:
-            _one_of("op", op, ALGORITHMS)
-        for name in self.dtype:
-            _one_of("dtype", name, [str(d) for d in dtypes.CODES])
-        if self.link is not None:
-            _one_of("link", self.link, ("node", "network"))
-        if self.when is not None:
-            _one_of("when", self.when, ("always", "pays"))
-        if self.algorithm is not None:
-            _one_of("algorithm", self.algorithm, _EVERY_ALGORITHM)
-        if self.chunk_nbytes is not None and self.chunk_nbytes < 4096:
-            raise ValueError(f"chunk_nbytes = {self.chunk_nbytes} is below 4096")
-        if self.codec not in (None, "auto"):
-            codec(self.codec)
-
-    def fits(self, op: str, dtype: np.dtype, nbytes: int, comm: str, link: str) -> bool:
-        """Whether the rule speaks of such a call."""
-        return (
-            (not self.op or op in self.op)
-            and (not self.dtype or str(dtype) in self.dtype)
-            and self.at_least <= nbytes
-            and (self.below is None or nbytes < self.below)
-            and self.comm in (None, comm)
-            and self.link in (None, link)
-        )
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Rule:
-        """A rule from a table of TOML."""
-        _known_keys("rule", values, [f.name for f in fields(cls)])
-        lists = {k: values[k] for k in ("op", "dtype") if k in values}
-        listed = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
-        return cls(**{**values, **listed})
-
-
-@dataclass(frozen=True)
-class Decision:
-    """How one call runs.
-
-    Attributes
-    ----------
-    codec : Codec or None
-        None: the call goes to MPI unchanged.
-    algorithm : str
-    chunk_nbytes : int
-    reason : str
-    ask : bool
-        Whether the model has to be asked if that pays.
-    fixed_algorithm : str or None
-        The one that a rule demands.
-    """
-
-    codec: Codec | None
-    algorithm: str
-    chunk_nbytes: int
-    reason: str
-    ask: bool = False
-    fixed_algorithm: str | None = None
 
 
 @dataclass(frozen=True)
@@ -150,11 +63,13 @@ class Policy:
     rules: tuple[Rule, ...] = ()
 
     def __post_init__(self):
-        _one_of("when", self.when, ("always", "pays"))
-        if self.codec != "auto":
-            codec(self.codec)
-        if not isinstance(self.min_nbytes, int) or self.min_nbytes < 0:
-            raise ValueError(f"min_nbytes = {self.min_nbytes!r} is not a number of bytes, 0 or more")
+        one_of("when", self.when, ("always", "pays"))
+        object.__setattr__(self, "codec", checked_spec("codec", self.codec))
+        object.__setattr__(self, "min_nbytes", checked_size("min_nbytes", self.min_nbytes))
+        object.__setattr__(self, "rules", tuple(self.rules))
+        for i, rule in enumerate(self.rules, 1):
+            if not isinstance(rule, Rule):
+                raise ValueError(f"rule {i}: {rule!r} is not a compcoll.Rule")
 
     @property
     def asks_model(self) -> bool:
@@ -162,12 +77,24 @@ class Policy:
         rules = any(rule.codec == "auto" or rule.when == "pays" for rule in self.rules)
         return self.codec == "auto" or self.when == "pays" or rules
 
+    @property
+    def names_communicators(self) -> bool:
+        """Whether any rule looks at a communicator's name."""
+        return any(rule.comm is not None for rule in self.rules)
+
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Policy:
         """A policy from a parsed TOML document; ValueError for what it does not know."""
-        _known_keys("policy", values, ["codec", "when", "min_nbytes", "rule"])
-        rules = tuple(Rule.from_mapping(rule) for rule in values.get("rule", ()))
-        return cls(**{k: v for k, v in values.items() if k != "rule"}, rules=rules)
+        check_keys("policy", values, ["codec", "when", "min_nbytes", "rule"])
+        tables, rules = values.get("rule", ()), []
+        if not isinstance(tables, (list, tuple)):
+            raise ValueError(f"rule = {tables!r} is not a list of rules, each with its [[rule]]")
+        for i, table in enumerate(tables, 1):
+            try:
+                rules.append(Rule.from_mapping(table))
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"rule {i}: {error}") from None
+        return cls(**{k: v for k, v in values.items() if k != "rule"}, rules=tuple(rules))
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Policy:
@@ -180,22 +107,26 @@ class Policy:
         return replace(self, **changes)
 
     def decide(
-        self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1
-    ) -> Decision:
-        """How a call runs whose largest message has ``nbytes`` bytes, among ``size`` ranks."""
-        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node)
+        self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
+        element: np.dtype | None = None,
+    ) -> Decision:  # fmt: skip
+        """How a call runs whose largest message has ``nbytes`` bytes, among ``size`` ranks.
+
+        ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
+        """
+        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element or dtype)
 
 
 @lru_cache(maxsize=4096)
 def _decide(
     policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
-    ranks_per_node: int,
+    ranks_per_node: int, element: np.dtype,
 ) -> Decision:  # fmt: skip
     if nbytes < policy.min_nbytes:
         return _unchanged(op, f"messages of {nbytes} bytes are below min_nbytes = {policy.min_nbytes}")
     if size == 1:
         return _unchanged(op, "a single rank sends nothing")
-    rule = next((r for r in policy.rules if r.fits(op, dtype, nbytes, comm, link)), Rule())
+    rule = next((r for r in policy.rules if r.fits(op, element, nbytes, comm, link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
@@ -215,22 +146,10 @@ def _unchanged(op: str, reason: str) -> Decision:
     return Decision(None, "mpi", 0, reason)
 
 
-def _one_of(what: str, value: object, allowed) -> None:
-    if value not in allowed:
-        raise ValueError(f"{what} {value!r} is not one of {', '.join(map(str, allowed))}")
-
-
-def _known_keys(what: str, values: Mapping[str, Any], allowed: list[str]) -> None:
-    for key in values:
-        _one_of(f"key of a {what}", key, allowed)
-
-
 def default_policy() -> Policy:
     """The policy of ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC``, else lossless."""
-    path = os.environ.get("COMPCOLL_CONFIG")
-    policy = Policy.from_file(path) if path else Policy()
-    spec = os.environ.get("COMPCOLL_CODEC")
-    return policy.using(codec=spec) if spec else policy
+    policy = environment.read("COMPCOLL_CONFIG", Policy.from_file) or Policy()
+    return environment.read("COMPCOLL_CODEC", lambda spec: policy.using(codec=spec)) or policy
 
 
 def make_policy(
@@ -251,6 +170,7 @@ def make_policy(
         base = default_policy()
     changes: dict[str, Any] = {}
     if spec is not None:
+        spec = checked_spec("codec", spec)
         changes["codec"] = spec if spec == "auto" else codec(spec).spec
     if when is not None:
         changes["when"] = when

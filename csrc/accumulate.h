@@ -73,6 +73,44 @@ inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void
   }
   return true;
 }
+
+// Words W in the place of magnitudes: of two numbers the larger one has the larger word, and what is not finite
+// has the largest. Signed words, which more machines compare.
+template <class W>
+inline W largest_word(const void* values, uint64_t n) {
+  constexpr W sign = W(1) << (8 * sizeof(W) - 1);
+  const char* p = static_cast<const char*>(values);
+  W most = 0;
+  for (uint64_t i = 0; i < n; i++) {
+    const W word = load<W>(p + i * sizeof(W)) & ~sign;
+    most = word > most ? word : most;
+  }
+  return most;
+}
+
+// The largest magnitude of n floating-point values, real and imaginary parts alike; infinite or NaN where any
+// value is; 0 for other types. From it follows what additions and roundings may have lost.
+inline double largest(uint32_t dtype, const void* values, uint64_t n) {
+  float f;
+  double d;
+  switch (dtype) {
+    case FLOAT16: return float16_to_float(uint16_t(largest_word<int16_t>(values, n)));
+    case BFLOAT16: return bfloat16_to_float(uint16_t(largest_word<int16_t>(values, n)));
+    case COMPLEX64: n *= 2; [[fallthrough]];
+    case FLOAT32: {
+      const int32_t word = largest_word<int32_t>(values, n);
+      __builtin_memcpy(&f, &word, sizeof f);
+      return f;
+    }
+    case COMPLEX128: n *= 2; [[fallthrough]];
+    case FLOAT64: {
+      const int64_t word = largest_word<int64_t>(values, n);
+      __builtin_memcpy(&d, &word, sizeof d);
+      return d;
+    }
+    default: return 0;
+  }
+}
 #endif
 
 }  // namespace CC_LEVEL

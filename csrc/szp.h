@@ -30,7 +30,8 @@
 // are off by at most P * b, plus one rounding of the result to its type. Where q leaves 32 bits, one of
 // both blocks is stored unchanged, or nothing would be gained, both are decoded, added in the type
 // (16-bit ones in float32) and stored unchanged: one more rounding. A sum can overflow as it does in the
-// type. args->bound is what the addition itself adds to the bounds of its two terms.
+// type. args->bound is what the addition itself adds to the bounds of its two terms; infinite where a sum may
+// have overflowed.
 //
 // Header words: float64 bits of the step; those of the relative bound asked for, or 0. The encoder is
 // given those of the absolute bound, or 0, in place of the step.

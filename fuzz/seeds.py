@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from compcoll import codec, dtypes
+from compcoll import codec
 from compcoll.codecs import Codec
+from compcoll.core import dtypes
 
 FAMILIES = {
     "zfp": ["zfp:rate=8", "zfp:rate=16"],

@@ -11,16 +11,16 @@ from itertools import zip_longest
 from compcoll.algorithms.allgather import ring_column
 
 
-async def allreduce(rt, send: list, recv: list, column_sum, owner_exact: bool = False) -> None:
+async def allreduce(rt, send: list, recv: list, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` everywhere; both are cut into P blocks alike."""
     sources = zip_longest(*map(rt.chunks, send))
     targets = zip_longest(*map(rt.chunks, recv))
 
     async def one(tag: int, source, target) -> None:
-        total, error, frame = await column_sum(rt, source, target[rt.rank], tag)
+        total, frame = await column_sum(rt, source, target[rt.rank], tag)
         if total is not None:
-            await rt.round(total, target[rt.rank], error)
-        await ring_column(rt, target[rt.rank], target, tag, owner_exact, error, frame)
+            await rt.round(total, target[rt.rank])
+        await ring_column(rt, target[rt.rank], target, tag, frame)
 
     await rt.all(one(tag, s, t) for tag, (s, t) in enumerate(zip(sources, targets, strict=True)))
 
@@ -32,17 +32,16 @@ async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> No
 
     async def one(tag: int, source, target) -> None:
         own = target[root] if target else None
-        total, error, frame = await column_sum(rt, source, own, tag)
+        total, frame = await column_sum(rt, source, own, tag)
         if rt.rank != root:
             if total is not None:
-                frame = frame or await rt.encode(await rt.rounded(total, source[rt.rank]), error)
-                await rt.send(frame, root, tag)
+                await rt.send(await rt.encode(await rt.rounded(total)) if frame is None else frame, root, tag)
             return
         arriving = [
             (rt.recv(p, into, tag), into) for p, into in enumerate(target) if p != root and into is not None
         ]
         if total is not None:
-            await rt.round(total, own, error)
+            await rt.round(total, own)
         for future, into in arriving:
             await rt.decode(await future, into)
 

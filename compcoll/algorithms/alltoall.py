@@ -7,25 +7,14 @@ All pairs are served at once, in the order of the pairwise exchange, so that no 
 
 from __future__ import annotations
 
-from collections import deque
-
 from compcoll.algorithms.stream import recv_block, send_block
 
 
 async def alltoall(rt, send: list, recv: list) -> None:
     """``send[p]`` goes to rank p, ``recv[p]`` comes from it; empty blocks take no message."""
-    own = deque(zip(rt.chunks(send[rt.rank]), rt.chunks(recv[rt.rank]), strict=False))
-
-    async def copy_own() -> None:
-        if own:
-            await rt.copy(*own.popleft())
-
-    sending = []
     for step in range(1, rt.size):
         source, dest = (rt.rank - step) % rt.size, (rt.rank + step) % rt.size
         rt.start(recv_block(rt, recv[source], source))
-        sending.append(rt.start(send_block(rt, send[dest], dest, meanwhile=copy_own)))
-    for task in sending:
-        await task
-    while own:
-        await copy_own()
+        rt.start(send_block(rt, send[dest], dest))
+    for chunk, into in zip(rt.chunks(send[rt.rank]), rt.chunks(recv[rt.rank]), strict=False):
+        await rt.copy(chunk, into, idle=True)

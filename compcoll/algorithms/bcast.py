@@ -10,29 +10,30 @@ too, so that all ranks hold the same bits.
 from __future__ import annotations
 
 
-async def chain_bcast(rt, block, root: int, owner_exact: bool = False) -> None:
+async def chain_bcast(rt, block, root: int) -> None:
     """``block`` of the root arrives as ``block`` of every rank, through each of them in turn."""
-    await _pipeline(rt, block, root, owner_exact, arity=1)
+    await _pipeline(rt, block, root, arity=1)
 
 
-async def tree_bcast(rt, block, root: int, owner_exact: bool = False) -> None:
+async def tree_bcast(rt, block, root: int) -> None:
     """``block`` of the root arrives as ``block`` of every rank, through a binary tree."""
-    await _pipeline(rt, block, root, owner_exact, arity=2)
+    await _pipeline(rt, block, root, arity=2)
 
 
-async def _pipeline(rt, block, root: int, owner_exact: bool, arity: int) -> None:
+async def _pipeline(rt, block, root: int, arity: int) -> None:
     place = (rt.rank - root) % rt.size
     parent = (root + (place - 1) // arity) % rt.size
     below = range(arity * place + 1, min(arity * place + arity + 1, rt.size))
     children = [(root + child) % rt.size for child in below]
 
     async def pass_on(tag: int, chunk, arriving) -> None:
-        own = None if owner_exact else chunk
-        frame = await (arriving if arriving is not None else rt.encode(chunk, 0.0, own))
+        frame = await (arriving if arriving is not None else rt.encode(chunk, chunk))
         # Chunks may be encoded, or arrive, in another order than they were asked for: each has its tag.
         sent = [rt.send(frame, child, tag) for child in children]
-        if place or (frame.bound and not owner_exact and not frame.settled):
+        if place:
             await rt.decode(frame, chunk)
+        else:
+            rt.start(rt.settle(frame, chunk, chunk))
         for future in sent:
             await future
 

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 
 class Sum(NamedTuple):
-    """This rank's sum: the accumulator it is in (None: no such chunk), its absolute error, and its frame."""
+    """This rank's sum: the accumulator it is in (None: no such chunk), and its frame if it has one."""
 
     total: Any
-    error: float = 0.0
     frame: Any = None
 
 
@@ -31,9 +30,9 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
 
     async def one(tag: int) -> None:
         out = outs[tag] if tag < len(outs) else None
-        result = await column_sum(rt, columns[tag], out, tag)
+        total, _ = await column_sum(rt, columns[tag], out, tag)
         if out is not None:
-            await rt.round(result.total, out, result.error)
+            await rt.round(total, out)
 
     await rt.all(one(tag) for tag in range(len(columns)))
 
@@ -41,47 +40,43 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
 async def ring_sum(rt, column, into, tag: int) -> Sum:
     """Partial sums travel once around the ring."""
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
-    total, error = column[left], 0.0
+    total = column[left]
     for hop in range(2, rt.size + 1):
         chunk = column[(rt.rank - hop) % rt.size]
         arriving = rt.recv(left, chunk, tag) if chunk is not None else None
-        sent = rt.send(await rt.encode(total, error), right, tag) if total is not None else None
+        sent = rt.send(await rt.encode(total), right, tag) if total is not None else None
         total = None
         if arriving is not None:
             total = rt.accumulator(chunk, into if hop == rt.size else None)
-            frame = await arriving
-            await rt.decode_add(frame, total)
-            error = frame.bound
+            await rt.copy(chunk, total, idle=True)
+            await rt.decode_add(await arriving, total)
         if sent is not None:
             await sent
-    return Sum(total, error)
+    return Sum(total)
 
 
 async def direct_sum(rt, column, into, tag: int) -> Sum:
     """Every piece goes straight to its owner."""
-    mine, total, error = column[rt.rank], None, 0.0
+    mine, total = column[rt.rank], None
     arriving = []
     if mine is not None:
         arriving = [rt.recv((rt.rank + step) % rt.size, mine, tag) for step in range(1, rt.size)]
     deliveries = rt.start(_deliver(rt, column, tag))
     if mine is not None:
         total = rt.accumulator(mine, into)
+        await rt.copy(mine, total, idle=True)  # which nobody waits for as for the first frames
     for future in arriving:
-        frame = await future
-        await rt.decode_add(frame, total)
-        error += frame.bound
+        await rt.decode_add(await future, total)
     await deliveries
-    return Sum(total, error)
+    return Sum(total)
 
 
 async def _deliver(rt, column, tag: int) -> None:
-    sent = []
-    for step in range(1, rt.size):
-        dest = (rt.rank - step) % rt.size
-        if column[dest] is not None:
-            sent.append(rt.send(await rt.encode(column[dest]), dest, tag))
-    for future in sent:
-        await future
+    async def one(dest: int) -> None:
+        await rt.send(await rt.encode(column[dest]), dest, tag)
+
+    dests = ((rt.rank - step) % rt.size for step in range(1, rt.size))
+    await rt.all((one(dest) for dest in dests if column[dest] is not None), rt.window)
 
 
 async def compressed_sum(rt, column, into, tag: int) -> Sum:
@@ -102,6 +97,5 @@ async def compressed_sum(rt, column, into, tag: int) -> Sum:
     if mine is None:
         return Sum(None)
     total = rt.accumulator(mine, into)
-    if rt.size > 1:
-        await rt.decode(frame, total)
-    return Sum(total, frame.bound if frame is not None else 0.0, frame)
+    await (rt.copy(mine, total) if frame is None else rt.decode(frame, total))
+    return Sum(total, frame)

@@ -14,7 +14,7 @@ async def gather(rt, mine, blocks: list, root: int) -> None:
         source = (root + step) % rt.size
         rt.start(recv_block(rt, blocks[source], source))
     if mine is not None:
-        await rt.copy(mine, blocks[root])
+        await rt.copy(mine, blocks[root], idle=True)
 
 
 async def scatter(rt, blocks: list, mine, root: int) -> None:
@@ -26,4 +26,4 @@ async def scatter(rt, blocks: list, mine, root: int) -> None:
         dest = (root + step) % rt.size
         rt.start(send_block(rt, blocks[dest], dest))
     if mine is not None:
-        await rt.copy(blocks[root], mine)
+        await rt.copy(blocks[root], mine, idle=True)

@@ -8,41 +8,35 @@ from __future__ import annotations
 
 from collections import deque
 
-WINDOW = 4
 
-
-async def send_block(rt, block, dest: int, tag: int = 0, meanwhile=None) -> None:
+async def send_block(rt, block, dest: int) -> None:
     """Encode and send a block."""
-    await send_chunks(rt, rt.chunks(block), dest, tag, meanwhile)
+
+    async def one(tag: int, chunk) -> None:
+        await rt.send(await rt.encode(chunk), dest, tag)
+
+    await rt.all((one(tag, chunk) for tag, chunk in enumerate(rt.chunks(block))), rt.window)
 
 
-async def send_chunks(rt, chunks: list, dest: int, tag: int = 0, meanwhile=None) -> None:
-    """Encode and send chunks in order, at most `WINDOW` of them in flight.
-
-    Before it waits for one of them, it awaits ``meanwhile()``: work that nobody is in need of.
-    """
-    in_flight: deque = deque()
-
-    async def wait() -> None:
-        if meanwhile is not None:
-            await meanwhile()
-        await in_flight.popleft()
-
-    async for frame in rt.frames(chunks):
-        in_flight.append(rt.send(frame, dest, tag))
-        if len(in_flight) == WINDOW:
-            await wait()
-    while in_flight:
-        await wait()
-
-
-async def recv_block(rt, block, source: int, tag: int = 0, consume=None) -> None:
-    """Receive a block and decode it in place, or hand each (frame, chunk) to ``consume`` in order."""
-    consume = consume or rt.decode
+async def recv_block(rt, block, source: int) -> None:
+    """Receive a block and decode it in place."""
     chunks = rt.chunks(block)
-    arriving = deque(rt.recv(source, chunk, tag) for chunk in chunks[:WINDOW])
-    for i, chunk in enumerate(chunks):
-        frame = await arriving.popleft()
-        if i + WINDOW < len(chunks):
-            arriving.append(rt.recv(source, chunks[i + WINDOW], tag))
-        await consume(frame, chunk)
+    arriving: deque = deque()
+    decoding: deque = deque()
+    for tag, chunk in enumerate(chunks[: rt.window]):
+        arriving.append(rt.recv(source, chunk, tag))
+    for tag, chunk in enumerate(chunks, rt.window):
+        decoding.append(rt.start(rt.decode(await arriving.popleft(), chunk)))
+        if tag < len(chunks):
+            if len(decoding) > rt.window:
+                await decoding.popleft()
+            arriving.append(rt.recv(source, chunks[tag], tag))
+
+
+async def drop_block(rt, block, source: int) -> None:
+    """Receive what a sender sends of a block, which nobody wants."""
+
+    async def one(tag: int, chunk) -> None:
+        await rt.recv(source, chunk, tag)
+
+    await rt.all((one(tag, chunk) for tag, chunk in enumerate(rt.chunks(block))), rt.window)

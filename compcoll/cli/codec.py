@@ -29,8 +29,8 @@ def command(file, dtype, shape, codecs, plot, as_json, seconds) -> None:
     Shows each codec's ratio, error and speed on one core. Blocks take the array's dimensions; collectives
     code their chunks as one-dimensional arrays, which a shape of one dimension shows.
     """
-    from compcoll import _cpu
     from compcoll.cli.measure import default_specs, measure
+    from compcoll.core import _cpu
 
     array = load(file, dtype, shape)
     results = [measure(spec, array, seconds) for spec in codecs or default_specs(array.dtype)]

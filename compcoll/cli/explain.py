@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
@@ -14,7 +16,14 @@ import click
 @click.option("--network", help="A fabric by name in place of the measured network; `list` shows them.")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Idle cores of a rank.")
-def command(op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers) -> None:
+@click.option("--schedule", is_flag=True, help="Print what a rank does, and when in the prediction.")
+@click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="The rank of --schedule.")
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the time line into a file."
+)
+def command(
+    op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers, schedule, rank, plot
+) -> None:  # fmt: skip
     """Say what codec="auto" or when="pays" would do with a call, and why.
 
     OP is a method such as Alltoall, NBYTES the size of one message, such as 4M. The times of all
@@ -22,11 +31,12 @@ def command(op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers) ->
     """
     import numpy as np
 
-    from compcoll import codec, dtypes
+    from compcoll import codec
+    from compcoll.algorithms.catalog import ALGORITHMS
+    from compcoll.core import dtypes
     from compcoll.model.advisor import advise, expected_speed
     from compcoll.model.predict import Call
     from compcoll.model.profile import FABRICS, MachineProfile, load
-    from compcoll.policy import ALGORITHMS
 
     if network == "list":
         for name, link in FABRICS.items():
@@ -46,13 +56,34 @@ def command(op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers) ->
     try:
         chosen = codec(spec)
         kind = dtypes.BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
-        if kind is None:
-            raise TypeError("bfloat16 needs the package ml_dtypes: pip install ml_dtypes")
     except (TypeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     speed = expected_speed(chosen, kind, machine)
     call = Call(op, _size(nbytes), ranks, ranks_per_node, workers)
-    _show(advise(call, machine, speed, can_add=chosen.can_add), call, machine, chosen.spec, speed)
+    advice = advise(call, machine, speed, can_add=chosen.can_add)
+    _show(advice, call, machine, chosen.spec, speed)
+    if schedule or plot is not None:
+        if rank >= ranks:
+            raise click.BadParameter(f"{rank} is not below the {ranks} ranks", param_hint="--rank")
+        _show_schedule(call, machine, speed, advice.best, rank if schedule else None, plot)
+
+
+def _show_schedule(call, machine, speed, option, rank: int | None, plot: Path | None) -> None:
+    from compcoll.cli import timeline
+    from compcoll.model.predict import run, schedule_of
+
+    result = run(call, machine, speed, option.algorithm, option.chunk_nbytes, records=True)
+    ranks = [schedule_of(call, r, option.algorithm, option.chunk_nbytes) for r in range(call.size)]
+    if rank is not None:
+        click.echo()
+        for line in timeline.lines(ranks[rank], result):
+            click.echo(line)
+    if plot is not None:
+        title = (
+            f"{call.op} of {call.nbytes} bytes by {option.algorithm}, chunks of {option.chunk_nbytes} bytes"
+        )
+        timeline.draw(ranks, result, f"{title}: {1e3 * result.seconds:.3f} ms", plot)
+        click.echo(f"The time line is {plot.resolve()}")
 
 
 def _size(text: str) -> int:

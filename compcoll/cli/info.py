@@ -17,7 +17,6 @@ from compcoll.cli.launch import find_mpiexec
 _OPTIONAL = (
     ("cupy", None, "arrays on the GPU", "compcoll[cuda12] or compcoll[cuda13]"),
     ("torch", "torch", "torch tensors, torch.distributed", "compcoll[torch]"),
-    ("ml_dtypes", "ml_dtypes", "bfloat16 in NumPy", "ml_dtypes"),
     ("matplotlib", "matplotlib", "figures", "compcoll[bench]"),
     ("scipy", "scipy", "the demo", "compcoll[bench]"),
     ("zfpy", "zfpy", "comparing with zfp", "compcoll[bench]"),
@@ -74,7 +73,7 @@ def _mpi() -> dict[str, str]:
 
 
 def _processor() -> dict[str, str]:
-    from compcoll import _cpu
+    from compcoll.core import _cpu
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {

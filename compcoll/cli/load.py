@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from compcoll import dtypes
+from compcoll.core import dtypes
 
 __all__ = ["DType", "Shape", "load"]
 
@@ -22,8 +22,6 @@ class DType(click.ParamType):
         if isinstance(value, np.dtype):
             return value
         if value in ("bf16", "bfloat16"):
-            if dtypes.BFLOAT16 is None:
-                self.fail("bfloat16 needs the package ml_dtypes: pip install ml_dtypes", param, ctx)
             return dtypes.BFLOAT16
         try:
             dtype = np.dtype(value)

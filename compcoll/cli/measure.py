@@ -9,8 +9,8 @@ from time import perf_counter
 import numpy as np
 
 import compcoll
-from compcoll import dtypes
 from compcoll.codecs.base import SLACK
+from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES
 
 __all__ = ["Measurement", "default_specs", "measure"]

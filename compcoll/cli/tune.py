@@ -29,8 +29,8 @@ def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> Non
     from mpi4py import MPI
     from rich.console import Console
 
+    from compcoll.engine.measure import tune
     from compcoll.model.profile import save
-    from compcoll.model.tune import tune
 
     world = MPI.COMM_WORLD
     console = Console(quiet=world.rank != 0)

@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from compcoll import _cpu, arrays, dtypes
+from compcoll.core import _cpu, dtypes
+from compcoll.devices import arrays
 from compcoll.frame import HEADER_NBYTES, FrameInfo, pack_header
 
 __all__ = ["SLACK", "Codec"]
@@ -155,7 +156,7 @@ class Codec:
         Parameters
         ----------
         array : array
-            NumPy, CuPy or torch, 0 to 3 dimensions, a dtype of `compcoll.dtypes`. Lossy codecs take
+            NumPy, CuPy or torch, 0 to 3 dimensions, a dtype of `compcoll.core.dtypes`. Lossy codecs take
             the blocks' dimensions from it. Copied first where it is not C-contiguous.
         out : array, optional
             uint8, on the array's device, at least ``max_nbytes(array.size, array.dtype) + 64`` bytes.

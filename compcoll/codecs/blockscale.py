@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from compcoll import dtypes
 from compcoll.codecs.base import Codec
+from compcoll.core import dtypes
 
 BLOCKS = (32, 64, 128, 256)
 ROUNDINGS = ("nearest", "stochastic")

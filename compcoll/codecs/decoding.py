@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from compcoll import _cpu, arrays, dtypes
 from compcoll.codecs.base import SLACK, Codec
-from compcoll.errors import FrameError
+from compcoll.core import _cpu, dtypes
+from compcoll.core.errors import FrameError
+from compcoll.devices import arrays
 from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect, pack_header, verify
 
 __all__ = ["accumulator_dtype", "add", "add_into", "alike", "decode", "decode_add", "decode_into"]
 
-_STATUS = {
+STATUS = {
     _cpu.NONFINITE: "a NaN or an infinity",
     _cpu.UNREPRESENTABLE: "a value that the codec cannot represent",
     _cpu.TOO_LARGE: "a payload larger than the array",
@@ -179,4 +180,4 @@ def _check_out(dst: np.ndarray, info: FrameInfo, dtype: np.dtype) -> None:
 
 def _raise(status: int, info: FrameInfo) -> None:
     if status:
-        raise FrameError(f"the {info.codec} payload of {info.payload_nbytes} bytes is {_STATUS[status]}")
+        raise FrameError(f"the {info.codec} payload of {info.payload_nbytes} bytes is {STATUS[status]}")

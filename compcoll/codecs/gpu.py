@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from compcoll import arrays, dtypes
 from compcoll.codecs import base, decoding, sample
 from compcoll.codecs.lossless import Lossless
-from compcoll.devices import checks, kernels, operations
+from compcoll.core import dtypes
+from compcoll.core.errors import FrameError
+from compcoll.devices import arrays, checks, kernels, operations
 from compcoll.devices.batch import Block
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.wrapping import on_device
-from compcoll.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, as_bytes, inspect
 
 __all__ = ["decode", "encode", "takes"]

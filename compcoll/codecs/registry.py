@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 
 from compcoll.codecs.base import Codec
-from compcoll.errors import FrameError
+from compcoll.core.errors import FrameError
 
 __all__ = ["codec", "codec_class", "codecs", "of_frame", "register"]
 

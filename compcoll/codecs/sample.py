@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compcoll import _cpu, dtypes
+from compcoll.core import _cpu, dtypes
 
 __all__ = ["NBYTES", "Places", "choose", "choose_from", "places"]
 

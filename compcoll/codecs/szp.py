@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from compcoll import dtypes
 from compcoll.codecs.base import Codec
+from compcoll.core import dtypes
 
 #: Limits of the absolute bound (csrc/szp.h): the quantisation step and its inverse stay normal float64.
 BOUND_MIN, BOUND_MAX = 2.0**-1022, 2.0**1020

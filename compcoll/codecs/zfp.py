@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from compcoll import dtypes
 from compcoll.codecs.base import Codec
+from compcoll.core import dtypes
 
 __all__ = ["ZFP"]
 

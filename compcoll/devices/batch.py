@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from compcoll import dtypes
+from compcoll.core import dtypes
 from compcoll.devices import kernels
 from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
 

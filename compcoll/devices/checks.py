@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from compcoll import _cpu, dtypes
+from compcoll.core import _cpu, dtypes
 from compcoll.devices import kernels
 from compcoll.frame import FrameInfo
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.core.errors import DeviceBufferError
 from compcoll.devices import aware
 from compcoll.devices.memory import DeviceArray
-from compcoll.errors import DeviceBufferError
 
 __all__ = ["check"]
 

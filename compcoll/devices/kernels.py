@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compcoll import dtypes
+from compcoll.core import dtypes
 
 __all__ = [
     "CTA",
@@ -28,6 +28,7 @@ __all__ = [
     "decoders",
     "encoders",
     "fits",
+    "largest",
 ]
 
 #: Threads of a block, CC_CTA of csrc/cuda/job.cuh.
@@ -48,7 +49,7 @@ MAX_JOBS = 65535
 HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float", "raw")
+SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float", "raw")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -186,6 +187,11 @@ def converter(source: np.dtype, target: np.dtype) -> Kernel | None:
     return None
 
 
+def largest(dtype: np.dtype) -> Kernel:
+    """The kernel that finds the largest magnitude."""
+    return Kernel("largest", f"largest_{_TYPES[dtypes.code_of(dtype)]}", 16 * CTA)
+
+
 def adders(dtype: np.dtype) -> list[Kernel]:
     """The kernels that add two frames of szp, in order."""
     kind = _TYPES[dtypes.code_of(dtype)]
@@ -205,6 +211,7 @@ def all_kernels() -> list[Kernel]:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
             found.update(dict.fromkeys(kernels))
+        found[largest(dtype)] = None
         conversions = converter(dtype, np.dtype("f4")), converter(np.dtype("f4"), dtype)
         found.update(dict.fromkeys(filter(None, conversions)))
         for ndim in (2, 3):

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from compcoll.sources import csrc_dir
+from compcoll.core.sources import csrc_dir
 
 __all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "source"]
 

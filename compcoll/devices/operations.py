@@ -7,12 +7,13 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from compcoll.core import dtypes
 from compcoll.devices import kernels
 from compcoll.devices.batch import Batch, Block, Launcher
 from compcoll.devices.kernels import Kernel
 from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
 
-__all__ = ["add", "convert", "decode", "encode", "gather"]
+__all__ = ["add", "convert", "decode", "encode", "gather", "largest", "magnitude"]
 
 
 class Coder(Protocol):
@@ -95,6 +96,24 @@ def convert(device: Launcher, kernel: Kernel, n: int, source: int, target: int) 
     batch.jobs[0]["src"], batch.jobs[0]["dst"], batch.jobs[0]["n"] = source, target, n
     device.upload(batch.memory)
     batch.launch(kernel, batch.jobs, 2)
+
+
+def largest(device: Launcher, blocks: Sequence[Block]) -> Batch:
+    """Look for the largest magnitudes in blocks of one floating-point type; then `magnitude` has them."""
+    batch = Batch(device, len(blocks))
+    for job, block in zip(batch.jobs, blocks, strict=True):
+        job["src"], job["n"] = block.address, block.reals
+    device.upload(batch.memory)
+    batch.launch(kernels.largest(blocks[0].dtype), batch.jobs, 2)
+    batch.finish()
+    return batch
+
+
+def magnitude(batch: Batch, i: int, dtype: np.dtype) -> float:
+    """What `largest` found in a block; not finite where any value is not."""
+    word = int(batch.results[i]["extent"][0])
+    real = dtypes.real_dtype(dtype)
+    return float(np.array([word], f"u{real.itemsize}").view(real)[0])
 
 
 def decode(

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from compcoll import arrays, dtypes
-from compcoll.devices import cuda
+from compcoll.core import dtypes
+from compcoll.devices import arrays, cuda
 from compcoll.devices.memory import DeviceArray
 
 __all__ = ["on_device", "wrap"]
@@ -21,9 +21,12 @@ def on_device(array: Any) -> DeviceArray | None:
 
 
 def wrap(array: Any) -> DeviceArray | None:
-    """A GPU array's memory, in the order of memory; None where it is not contiguous or of an unknown type."""
+    """A GPU array's memory, in the order of memory.
+
+    None where it is not contiguous, of an unknown type, or a view of torch's that is computed when it is read.
+    """
     if arrays.is_torch(array):
-        if not array.is_contiguous():
+        if not array.is_contiguous() or array.is_conj() or array.is_neg():
             return None
         name = str(array.dtype).removeprefix("torch.")
         dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)

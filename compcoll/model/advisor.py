@@ -13,19 +13,20 @@ from time import perf_counter
 
 import numpy as np
 
-from compcoll import dtypes
-from compcoll.choices import MESSAGE_NBYTES
+from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
+from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
 from compcoll.model.plain import PIPELINED, plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.policy import ALGORITHMS
 
-__all__ = ["Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
+__all__ = ["MESSAGE_NBYTES", "Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
 
+#: Larger messages may go in one direction at a time (UCX over TCP: at half the speed from 2 MiB on).
+MESSAGE_NBYTES = 1 << 20
 CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20)
 #: A prediction has to promise this much less than plain MPI's time: models err, and a loss is worse than
 #: a gain that was not taken.

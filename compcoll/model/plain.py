@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import ceil, inf, log2
 
-from compcoll.model.predict import Call, simulated
+from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.runtime.links import Link
+from compcoll.schedule.virtual import Link
 
 __all__ = ["PIPELINED", "by_the_book", "plain_seconds"]
 
@@ -29,11 +30,10 @@ def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]
     book = by_the_book(call, machine)
     if machine.is_mpich:
         return book
-    whole = max(call.nbytes, 1)
-    times = [book]
+    bare, times = replace(machine, call=0.0, memory=inf), [book]
     for algorithm in algorithms:
-        chunk = PIPELINED if algorithm in ("chain", "tree") else whole
-        times.append(simulated(call, machine, _RAW, machine.message / 2, algorithm, chunk))
+        chunk = PIPELINED if algorithm in ("chain", "tree") else max(call.nbytes, 1)
+        times.append(predict(call, bare, _RAW, algorithm, chunk))
     return min(times)
 
 
@@ -46,11 +46,8 @@ def by_the_book(call: Call, machine: MachineProfile) -> float:
     ``P - 1``, as ``make report`` measures on two hosts of eight ranks.
     """
     link = machine.node if call.on_one_node else machine.network
-    rounds, hops, parts = _steps(call, link)
-    moving = 0.0
-    for nbytes, pattern in parts:
-        part = 1.0 if call.on_one_node else machine.share(pattern, call.nbytes)
-        moving += nbytes / (link.bandwidth * part)
+    rounds, hops, nbytes = _steps(call, link)
+    moving = nbytes / (link.bandwidth * (1.0 if call.on_one_node else machine.plain))
     # Blocks on a ring wait for no others, and most of their way may be inside nodes.
     inside = 1 - 1 / min(call.ranks_per_node, call.size)
     waiting = rounds * link.latency + hops * (inside * machine.node.latency + (1 - inside) * link.latency)
@@ -59,26 +56,22 @@ def by_the_book(call: Call, machine: MachineProfile) -> float:
     return waiting + (rounds + hops) * machine.message + moving + added * machine.sharing / machine.memory
 
 
-def _steps(call: Call, link: Link) -> tuple[float, int, list[tuple[float, str]]]:
-    """What MPICH does: rounds, hops on a ring, and bytes through one port in a pattern."""
+def _steps(call: Call, link: Link) -> tuple[float, int, float]:
+    """What MPICH does: rounds, hops on a ring, and bytes through one port."""
     size, others, n = call.size, call.size - 1, call.nbytes
     k = 1 if call.on_one_node else call.ranks_per_node
     nodes = ceil(size / k)
     if call.op.startswith(("Alltoall", "Reduce_scatter")):  # what leaves a node, through its ranks' one port
-        pairs = call.op.startswith("Alltoall") and not size & others
-        return others, 0, [((size - k) * n * k, "pairs" if pairs else "shift")]
+        return others, 0, (size - k) * n * k
     if call.op == "Bcast" and size < 8:  # a binomial tree of nodes
         rounds = ceil(log2(nodes))
         # What sockets take leaves for all children at once, and so arrives with the last of them.
-        blocks = rounds * (rounds + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else rounds
-        return rounds, 0, [(n * blocks, "")]
+        return rounds, 0, n * (rounds * (rounds + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else rounds)
     if call.op == "Bcast":  # scatter and allgather
-        return log2(size), others, [(n * (nodes - 1) / nodes, ""), (n * others / size, "ring")]
+        return log2(size), others, n * (nodes - 1) / nodes + n * others / size
     if call.op in ("Allreduce", "Reduce"):  # halving and doubling
-        return 2 * log2(size), 0, [(2 * others * n, "pairs")]
+        return 2 * log2(size), 0, 2 * others * n
     if call.op in ("Send", "Recv", "Sendrecv"):
-        return 1.0, 0, [(n, "")]
-    if call.op.startswith("Allgather"):
-        ring = size * n >= _RING_NBYTES
-        return 0.0 if ring else log2(size), others if ring else 0, [(others * n, "ring")]
-    return log2(size), 0, [(others * n, "")]
+        return 1.0, 0, n
+    ring = call.op.startswith("Allgather") and size * n >= _RING_NBYTES
+    return 0.0 if ring else log2(size), others if ring else 0, others * n

@@ -1,26 +1,25 @@
-"""How long a collective takes: the real algorithms under a virtual clock, over a machine's profile.
+"""How long a collective takes: its schedule in virtual time, with what was measured of codec, cores and links.
 
-Symmetric algorithms are simulated on one rank or one node, which stands for all: see `mirror`.
+Symmetric collectives are simulated on one rank or one node, which stands for all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import inf
 
-from compcoll import algorithms as alg
-from compcoll.model.mirror import MirrorWorld
+import numpy as np
+
+from compcoll.algorithms.catalog import CUT_UNIT, program
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.runtime.links import Profile
-from compcoll.runtime.simulated import SizeBlock, World
+from compcoll.schedule.cache import Cache
+from compcoll.schedule.graph import Kind, Schedule
+from compcoll.schedule.trace import trace
+from compcoll.schedule.virtual import Profile, Result, simulate
 
-__all__ = ["Call", "not_hidden", "predict", "simulated"]
+__all__ = ["ROOTED", "Call", "predict", "run", "schedule_of"]
 
-#: What ranks do to the network; see `MachineProfile`.
-_PATTERNS = {
-    "pairwise": "all", "direct": "all", "recursive_doubling": "all", "ring": "ring", "compressed": "ring",
-    "chain": "chain",
-}  # fmt: skip
+#: Operations in which ranks do different things.
+ROOTED = ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Send", "Recv", "Sendrecv")
 #: Algorithms of which only the ranks at a node's ends send to other nodes.
 _RINGS = {"ring", "compressed"}
 #: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
@@ -28,10 +27,9 @@ _RINGS = {"ring", "compressed"}
 _ENOUGH, _MOST = 4, 16
 #: Where work takes so many times longer while all ranks work, they have too few cores; below, it is noise.
 _SHARED = 1.2
-#: Seconds for which a rank that works goes on before the operating system gives its core to one that waits:
-#: two slices of Linux's scheduler, of some 3 ms.
-_SLICE_SECONDS = 6e-3
-_SUM = {"ring": alg.ring_sum, "direct": alg.direct_sum, "compressed": alg.compressed_sum}
+#: Elements are as small as they get, so that counts are bytes.
+_ITEMSIZE = 1
+_CACHE = Cache()
 
 
 @dataclass(frozen=True)
@@ -75,100 +73,115 @@ def predict(
     speed : CodecSpeed
         Of the codec, on data like the caller's.
     algorithm : str
-        One of `compcoll.policy.ALGORITHMS` for the operation.
+        One of `compcoll.algorithms.catalog.ALGORITHMS` for the operation.
     chunk_nbytes : int
     """
-    hidden = simulated(call, machine, speed, machine.call, algorithm, chunk_nbytes)
-    part = machine.exposed_part(_PATTERNS.get(algorithm, ""), call.nbytes / speed.ratio, speed.encode)
-    if not part:
-        return hidden
-    return hidden + part * (not_hidden(call, machine, speed, algorithm, chunk_nbytes) - hidden)
-
-
-def not_hidden(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
-) -> float:
-    """Seconds of a compressed collective whose ranks either code or send."""
-    anywhere = replace(machine, network=replace(machine.network, bandwidth=inf))
-    nothing = CodecSpeed(inf, inf, speed.ratio)
-    idle = replace(machine, network=replace(machine.network, cpu=0.0))
-    return simulated(call, anywhere, speed, machine.call, algorithm, chunk_nbytes) + simulated(
-        call, idle, nothing, 0.0, algorithm, chunk_nbytes
-    )
-
-
-def simulated(
-    call: Call,
-    machine: MachineProfile,
-    speed: CodecSpeed,
-    per_chunk: float,
-    algorithm: str,
-    chunk_nbytes: int,
-) -> float:
-    """Seconds with so much for each chunk, and all hidden that can be."""
-    profile = Profile(
-        machine.network, machine.node, call.ranks_per_node, speed.encode, speed.decode, speed.ratio,
-        per_chunk, chunk_nbytes, call.workers,
-        memory=machine.memory if speed.encode < inf else inf, reconstruct=speed.reconstruct,
-    )  # fmt: skip
-    # Where all ranks work at the same time each has its share of the cores, else those that work have more.
-    crowded = profile.slower(machine.sharing)
-    cores = round(call.size / machine.sharing) if machine.sharing > _SHARED else call.size
-    if call.op in ("Send", "Recv", "Sendrecv"):
-        block = SizeBlock(call.nbytes)
-        return World(2, crowded).run(lambda rt: alg.gather(rt, block, [block, block], 0))
-    if call.op in ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv"):
-        return _rooted(call, profile, crowded, cores, algorithm)
-    seconds = _symmetric(call, _mirror(call, crowded, algorithm), algorithm)
-    if call.op == "Reduce":
-        seconds += _rooted(replace(call, op="Gather"), profile, crowded, cores, "")
+    seconds = run(call, machine, speed, algorithm, chunk_nbytes).seconds
+    if call.op == "Reduce":  # whose first half is the same on all ranks
+        seconds += run(replace(call, op="Gather"), machine, speed, "linear", chunk_nbytes).seconds
     return seconds
 
 
-def _mirror(call: Call, profile: Profile, algorithm: str) -> MirrorWorld:
-    """One rank where all look alike, else the ranks of one node."""
+def run(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int,
+    records: bool = False,
+) -> Result:  # fmt: skip
+    """The collective in virtual time; on all ranks where what they do is to be recorded."""
+    profile = Profile(
+        machine.network, machine.node, call.ranks_per_node, speed.encode, speed.decode, speed.reconstruct,
+        speed.ratio, machine.call, machine.memory, call.workers, itemsize=_ITEMSIZE,
+    )  # fmt: skip
+    if call.op in ROOTED or records:
+        # With too few cores those that work have more than their share, since others only wait.
+        cores = round(call.size / machine.sharing) if machine.sharing > _SHARED else 0
+        size = 2 if call.op in ("Send", "Recv", "Sendrecv") else call.size
+        simulated, flip, profile = size, False, profile.with_(cores=cores)
+    else:
+        size, simulated, flip, profile = _mirrored(call, profile.slower(machine.sharing), algorithm)
+    call = replace(call, size=size)
+    return simulate(
+        size, lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes), profile, simulated=simulated,
+        flip=flip, records=records,
+    )  # fmt: skip
+
+
+def _mirrored(call: Call, profile: Profile, algorithm: str) -> tuple[int, int, bool, Profile]:
+    """Ranks of the world and those that are simulated: one where all look alike, else those of one node."""
     size, per_node = call.size, min(call.ranks_per_node, call.size)
     flip = algorithm == "recursive_doubling"  # of a power of two of ranks
     if call.on_one_node:
-        return MirrorWorld(size, profile, 1, flip)
+        return size, 1, flip, profile.with_(network=profile.node, ranks_per_node=1)
     if algorithm in _RINGS:
         per_node = min(per_node, _ENOUGH)
-        return MirrorWorld(-(-size // per_node) * per_node, profile.with_(ranks_per_node=per_node), per_node)
+        size = -(-size // per_node) * per_node
+        return size, per_node, flip, profile.with_(ranks_per_node=per_node)
     if flip and per_node <= _MOST:
         per_node = min(1 << (per_node - 1).bit_length(), size)
-        return MirrorWorld(size, profile.with_(ranks_per_node=per_node), per_node, flip)
+        return size, per_node, flip, profile.with_(ranks_per_node=per_node)
     network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
-    return MirrorWorld(size, profile.with_(network=network), 1, flip)
+    return size, 1, flip, profile.with_(network=network, ranks_per_node=1)
 
 
-def _symmetric(call: Call, world: MirrorWorld, algorithm: str) -> float:
-    block = SizeBlock(call.nbytes)
-    blocks = [block] * world.size
-    if call.op in ("Alltoall", "Alltoallv"):
-        return world.run(lambda rt: alg.alltoall(rt, blocks, blocks))
-    if call.op in ("Allgather", "Allgatherv"):
-        gather = alg.ring_allgather if algorithm == "ring" else alg.recursive_doubling_allgather
-        return world.run(lambda rt: gather(rt, block, blocks))
-    if call.op == "Allreduce":
-        return world.run(lambda rt: alg.allreduce(rt, blocks, blocks, _SUM[algorithm]))
-    return world.run(lambda rt: alg.reduce_scatter(rt, blocks, block, _SUM[algorithm]))
+# -- schedules
 
 
-def _rooted(call: Call, profile: Profile, crowded: Profile, cores: int, algorithm: str) -> float:
-    """With too few cores, ranks that look for messages take time from those that work, if it lasts."""
-    if cores >= call.size:
-        return _rooted_in(World(call.size, profile), call, algorithm)
-    working = _rooted_in(World(call.size, profile.with_(cores=cores)), call, algorithm)
-    all_ranks = _rooted_in(World(call.size, crowded), call, algorithm)
-    return working + (all_ranks - working) * working / (working + _SLICE_SECONDS)
+def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int) -> Schedule:
+    """What a rank does where all messages have ``call.nbytes``."""
+    op, size = call.op, call.size
+    if op not in ROOTED:
+        return _traced(op, size, call.nbytes, algorithm, chunk_nbytes, rank)
+    if rank == 0 or op != "Bcast":
+        return _traced(op, size, call.nbytes, algorithm, chunk_nbytes, min(rank, 1))
+    # Ranks of a chain or tree differ in their peers alone.
+    arity = 1 if algorithm == "chain" else 2
+    alike = next(
+        r
+        for r in (1, size - 1, size // 2, rank)
+        if r and _children(r, arity, size) == _children(rank, arity, size)
+    )
+    template = _traced(op, size, call.nbytes, algorithm, chunk_nbytes, alike)
+    if alike == rank:
+        return template
+    ops = template.ops.copy()
+    sends, receives = ops["kind"] == Kind.SEND, ops["kind"] == Kind.RECV
+    ops["peer"][sends] += arity * (rank - alike)
+    ops["peer"][receives] = (rank - 1) // arity
+    return replace(template, rank=rank, ops=ops)
 
 
-def _rooted_in(world: World, call: Call, algorithm: str) -> float:
-    block = SizeBlock(call.nbytes)
-    blocks = [block] * call.size
-    if call.op == "Bcast":
-        bcast = alg.chain_bcast if algorithm == "chain" else alg.tree_bcast
-        return world.run(lambda rt: bcast(rt, block, 0))
-    if call.op.startswith("Gather"):
-        return world.run(lambda rt: alg.gather(rt, block, blocks, 0))
-    return world.run(lambda rt: alg.scatter(rt, blocks, block, 0))
+def _children(rank: int, arity: int, size: int) -> int:
+    return int(np.clip(size - arity * rank - 1, 0, arity))
+
+
+def _traced(op: str, size: int, nbytes: int, algorithm: str, chunk_nbytes: int, rank: int) -> Schedule:
+    sends, recvs = _counts(op, size, nbytes, rank)
+    if op == "Reduce":
+        op = "Reduce_scatter_block"
+    return _CACHE.get(
+        (op, size, nbytes, algorithm, chunk_nbytes, rank),
+        lambda: trace(program(op, algorithm), rank, size, sends, recvs, chunk_nbytes),
+    )
+
+
+def _counts(op: str, size: int, n: int, rank: int) -> tuple[list[int], list[int]]:
+    """Elements of the blocks that a rank sends, and of those that it receives; the root is 0."""
+    every, one, none = [n] * size, [n], list[int]()
+    match op:
+        case "Alltoall" | "Alltoallv":
+            return every, every
+        case "Allgather" | "Allgatherv":
+            return one, every
+        case "Reduce_scatter" | "Reduce_scatter_block":
+            return every, one
+        case "Allreduce":  # in equal parts
+            return [-(-n // CUT_UNIT) * CUT_UNIT * size], [-(-n // CUT_UNIT) * CUT_UNIT * size]
+        case "Reduce":  # that part in which all ranks do the same
+            return every, one
+        case "Bcast":
+            return none, one
+        case "Gather" | "Gatherv":
+            return one, every if rank == 0 else none
+        case "Scatter" | "Scatterv":
+            return every if rank == 0 else none, one
+        case _:
+            return (one, none) if rank == 0 else (none, one)

@@ -6,19 +6,17 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from math import inf, log2
+from math import inf
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from compcoll.runtime.simulated import Link
+from compcoll.schedule.virtual import Link
 
 __all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
-VERSION = 4
+VERSION = 5
 #: Libraries with the collectives of MPICH.
 MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
@@ -49,22 +47,15 @@ class MachineProfile:
     memory : float
         Bytes per second at which one core copies what is not in its caches.
     call : float
-        Seconds that one chunk costs besides its bytes: the event loop, a request, a header.
+        Seconds that one operation on a chunk costs besides its bytes.
     message : float
         Seconds that plain MPI's collectives cost per message besides.
     sharing : float
         How many times longer a processor's work takes while all ranks work: above 1 where ranks share cores.
     library : str
-        The MPI whose collectives `patterns` stand for, as `mpi4py.MPI.get_vendor` names it.
-    patterns : dict of str to list of (int, float)
-        What MPI's own collectives get of the network, in which all ranks exchange messages: bytes of a
-        message, and the part of its bandwidth. ``"pairs"``: with a partner, ``"shift"``: to one and from
-        another, ``"ring"``: to the next from the one before.
-    exposed : dict of str to list of (float, list of (int, float))
-        What this library's collectives do not hide: of what could be hidden behind the rest, be it work of
-        processors or sending, the part that is not; more than 1 where ranks wait for each other besides.
-        For codecs by their speed in bytes per second: bytes of a message as it is sent, and the part.
-        ``"all"``: from all to all at once, ``"ring"``, and ``"chain"``.
+        The MPI that was measured, as `mpi4py.MPI.get_vendor` names it.
+    plain : float
+        The part of the network's bandwidth that MPI's own collectives get of it.
     codecs : dict of str to CodecSpeed
         By spec, or by spec and dtype as ``"lossless/bfloat16"``.
     source : str
@@ -75,12 +66,11 @@ class MachineProfile:
     network: Link
     node: Link
     memory: float = 8e9
-    call: float = 40e-6
+    call: float = 2e-6
     message: float = 5e-6
     sharing: float = 1.0
     library: str = ""
-    patterns: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    exposed: Mapping[str, Sequence[tuple[float, Sequence[tuple[int, float]]]]] = field(default_factory=dict)
+    plain: float = 1.0
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
 
@@ -93,21 +83,9 @@ class MachineProfile:
         """The figures of a codec for a type of data; None where it was never measured."""
         return self.codecs.get(f"{spec}/{dtype}") or self.codecs.get(spec)
 
-    def share(self, pattern: str, nbytes: float) -> float:
-        """The part of the bandwidth that messages of this size get in a pattern; 1 where it is not known."""
-        return _between(self.patterns.get(pattern), nbytes, 1.0)
-
-    def exposed_part(self, pattern: str, nbytes: float, encode: float) -> float:
-        """The part of work or sending that a codec of this speed does not hide; 0 where it is not known."""
-        known = sorted(self.exposed.get(pattern, ()))
-        if not known:
-            return 0.0
-        parts = [_between(points, nbytes, 0.0) for _, points in known]
-        return float(np.interp(np.log(encode), [np.log(speed) for speed, _ in known], parts))
-
     def with_network(self, network: Link, name: str) -> MachineProfile:
         """The same machine behind another network."""
-        return replace(self, network=network, name=name, patterns={}, exposed={})
+        return replace(self, network=network, name=name, plain=1.0)
 
     def as_json(self) -> str:
         """The profile as a JSON document."""
@@ -125,26 +103,9 @@ class MachineProfile:
             for key in ("network", "node"):
                 data[key] = _read(Link, data[key])
             data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
-            data["patterns"] = {name: _points(points) for name, points in data["patterns"].items()}
-            data["exposed"] = {
-                name: [(float(speed), _points(points)) for speed, points in known]
-                for name, known in data["exposed"].items()
-            }
             return _read(cls, data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"the profile lacks something or has too much: {error}") from None
-
-
-def _points(pairs: Sequence[Sequence[float]]) -> list[tuple[int, float]]:
-    return [(int(nbytes), float(part)) for nbytes, part in pairs]
-
-
-def _between(points: Sequence[tuple[int, float]] | None, nbytes: float, otherwise: float) -> float:
-    """What was measured, between sizes by their logarithms; beyond them as for the last."""
-    if not points or nbytes <= 0:
-        return otherwise
-    sizes, parts = zip(*points, strict=True)
-    return float(np.interp(log2(nbytes), [log2(n) for n in sizes], parts))
 
 
 def _without_infinity(value: Any) -> Any:

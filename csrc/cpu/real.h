@@ -66,7 +66,8 @@ struct Float16 { uint16_t bits; };
 struct Bfloat16 { uint16_t bits; };
 
 // Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
-// largest relative error of rounding to T, and `tiny`, the largest absolute one below the normal range.
+// largest relative error of rounding to T, `tiny`, the largest absolute one below the normal range, and `most`,
+// the largest finite value.
 // What is stored has been rounded before.
 template <class T> struct Real;
 
@@ -74,6 +75,7 @@ template <> struct Real<double> {
   using real = double;
   using value = Doubles;
   static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;  // half of it is no double
+  static constexpr double most = 0x1.fffffffffffffp+1023;
   static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
   static Doubles widen(value v) { return v; }
   static value round(Doubles v) { return v; }
@@ -83,7 +85,7 @@ template <> struct Real<double> {
 template <> struct Real<float> {
   using real = float;
   using value = Floats;
-  static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
+  static constexpr double unit = 0x1p-24, tiny = 0x1p-150, most = 0x1.fffffep+127;
   static value load(const void* p) { return compcoll::CC_LEVEL::load<value>(p); }
   static Doubles widen(value v) { return to_doubles(v); }
   static value round(Doubles v) { return to_floats(v); }
@@ -106,7 +108,7 @@ template <class T> struct Narrow {
 };
 
 template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
-  static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
+  static constexpr double unit = 0x1p-8, tiny = 0x1p-134, most = 0x1.fep+127;
   static constexpr int16_t infinity = 0x7f80;
   template <class W, class V>
   static V rounded(V v) {
@@ -151,7 +153,7 @@ template <> struct Real<Bfloat16> : Narrow<Bfloat16> {
 };
 
 template <> struct Real<Float16> : Narrow<Float16> {
-  static constexpr double unit = 0x1p-11, tiny = 0x1p-25;
+  static constexpr double unit = 0x1p-11, tiny = 0x1p-25, most = 65504;
   static constexpr int16_t infinity = 0x7c00;
 #if defined(__AVX512F__)
   static value load(const void* p) { return (value)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }

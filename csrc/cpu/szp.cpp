@@ -151,6 +151,7 @@ struct Add {
     if (ina.at != ina.end || inb.at != inb.end) return BAD_STREAM;
     for (int k = 0; k < lanes32; k++)
       if ((most[k] + 1.0) * step > largest) largest = (most[k] + 1.0) * step;
+    if (largest > Real<T>::most) largest = __builtin_inf();
     args->bound = largest * Real<T>::unit * (1 + 0x1p-9) + 2 * Real<T>::tiny;
     return out.at - static_cast<uint8_t*>(dst);
   }
@@ -179,7 +180,8 @@ struct Add {
       Value<T> v = va[i] + vb[i];
       for (int k = 0; k < reals; k++) {
         const double size = __builtin_fabs(v[k]);
-        if (size > largest && __builtin_isfinite(v[k])) largest = size;
+        // A sum that overflows is off by any amount; one of values that are not finite is as it should be.
+        if (size > largest && __builtin_isfinite(va[i][k]) && __builtin_isfinite(vb[i][k])) largest = size;
         if (size != size) v[k] = Scalar<T>(__builtin_nan(""));  // which NaN a sum keeps differs by machine
       }
       Real<T>::store(whole + i * reals * sizeof(T), Real<T>::round(Real<T>::widen(v)));

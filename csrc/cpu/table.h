@@ -17,6 +17,10 @@ struct Level {
   const Codec* const* codecs;  // in the order of CC_CODECS, null-terminated
   uint32_t (*checksum)(const uint8_t*, uint64_t);
   bool (*accumulate)(uint32_t dtype, uint32_t acc_dtype, const void* src, void* dst, uint64_t n);
+  // From 16-bit floats to float32 and back, to nearest even; false for other types.
+  bool (*convert)(uint32_t dtype, uint32_t into_dtype, const void* src, void* dst, uint64_t n);
+  // The largest magnitude of n values; not finite where any is not, and 0 for integers.
+  double (*largest)(uint32_t dtype, const void* values, uint64_t n);
 };
 
 // Best level that this processor has and that was built first; null-terminated.

@@ -4,6 +4,7 @@
 #include "blockscale.cu"
 #include "float.cu"
 #include "frame.cu"
+#include "largest.cu"
 #include "mpc.cu"
 #include "raw.cu"
 #include "szp.cu"

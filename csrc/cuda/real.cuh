@@ -9,12 +9,12 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Stored: an element's bits. Sum: the type in which it is added. unit, tiny: as in csrc/cpu/real.h.
+// Stored: an element's bits. Sum: the type in which it is added. unit, tiny, most: as in csrc/cpu/real.h.
 struct F64 {
   using Stored = uint64_t;
   using Sum = double;
   static constexpr Stored infinity = 0x7ff0000000000000ull;
-  static constexpr double unit = 0x1p-53, tiny = 0x1p-1074;
+  static constexpr double unit = 0x1p-53, tiny = 0x1p-1074, most = 0x1.fffffffffffffp+1023;
   static CC_HD Sum value(Stored bits) { return bit_cast<double>(bits); }
   static CC_HD Sum round(double v) { return v; }
   static CC_HD Stored stored(Sum v) { return bit_cast<uint64_t>(v); }
@@ -25,7 +25,7 @@ struct F32 {
   using Stored = uint32_t;
   using Sum = float;
   static constexpr Stored infinity = 0x7f800000;
-  static constexpr double unit = 0x1p-24, tiny = 0x1p-150;
+  static constexpr double unit = 0x1p-24, tiny = 0x1p-150, most = 0x1.fffffep+127;
   static CC_HD Sum value(Stored bits) { return bit_cast<float>(bits); }
   static CC_HD Sum round(double v) { return to_float(v); }
   static CC_HD Stored stored(Sum v) { return bit_cast<uint32_t>(v); }
@@ -36,7 +36,7 @@ struct F16 {
   using Stored = uint16_t;
   using Sum = float;
   static constexpr Stored infinity = 0x7c00;
-  static constexpr double unit = 0x1p-11, tiny = 0x1p-25;
+  static constexpr double unit = 0x1p-11, tiny = 0x1p-25, most = 65504;
   static CC_HD Sum value(Stored bits) { return float16_to_float(bits); }
   static CC_HD Sum round(double v) { return float16_to_float(float_to_float16(to_float(v))); }
   static CC_HD Stored stored(Sum v) { return float_to_float16(v); }
@@ -47,7 +47,7 @@ struct BF16 {
   using Stored = uint16_t;
   using Sum = float;
   static constexpr Stored infinity = 0x7f80;
-  static constexpr double unit = 0x1p-8, tiny = 0x1p-134;
+  static constexpr double unit = 0x1p-8, tiny = 0x1p-134, most = 0x1.fep+127;
   static CC_HD Sum value(Stored bits) { return bfloat16_to_float(bits); }
   static CC_HD Sum round(double v) {
     uint32_t u = bit_cast<uint32_t>(to_float(v));

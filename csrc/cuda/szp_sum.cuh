@@ -26,12 +26,17 @@ CC_HD typename T::Sum szp_term(const SzpRead& in, SzpPlace at, uint32_t q, doubl
   return T::value(valid ? load_raw<Stored>(in.words + at.word(), lane_id()) : Stored(0));
 }
 
-// The bits of the sum of two values, of which the largest finite one is noted.
+template <class T>
+CC_HD bool szp_finite(typename T::Sum v) {
+  return T::widen(v) <= F64::most && T::widen(v) >= -F64::most;
+}
+
+// The bits of the sum of two values, of which the largest one of finite values is noted.
 template <class T>
 CC_HD typename T::Stored szp_add_values(typename T::Sum x, typename T::Sum y, double& largest) {
   const auto v = add(x, y);
   const double size = T::widen(v) < 0 ? -T::widen(v) : T::widen(v);
-  if (size > largest && size <= 0x1.fffffffffffffp+1023) largest = size;
+  if (size > largest && szp_finite<T>(x) && szp_finite<T>(y)) largest = size;
   // Which NaN a sum keeps differs by machine.
   if (size != size) return typename T::Stored(T::infinity | (T::infinity & -T::infinity) >> 1);
   return T::stored(T::round(T::widen(v)));
@@ -116,6 +121,7 @@ CC_HD void szp_sum_finish(const Job& job) {
   const double integers = (double(uint32_t(result.extent[2])) + 1) * terms.step;
   double largest = bit_cast<double>(result.extent[1]);
   if (integers > largest) largest = integers;
+  if (largest > T::most) largest = bit_cast<double>(F64::infinity);
   if (terms.a.result->bad || terms.b.result->bad || !szp_valid(terms.step)) result.nbytes = BAD_STREAM;
   result.bound = largest * T::unit * (1 + 0x1p-9) + 2 * T::tiny;
 }

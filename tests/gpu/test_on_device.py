@@ -13,9 +13,9 @@ from compcoll.devices.batch import Block
 from compcoll.devices.cuda import Device
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.wrapping import wrap
+from compcoll.engine.device.pool import Pool
+from compcoll.engine.device.work import CudaWork
 from compcoll.frame import HEADER_NBYTES
-from compcoll.runtime.cuda import CudaWork
-from compcoll.runtime.pool import Pool
 
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
 LARGE = 1 << 22

@@ -5,9 +5,9 @@ import pytest
 from mpi4py import MPI
 
 import compcoll
+from compcoll.engine.auto import TRIALS
 from compcoll.model import profile
-from compcoll.model.ask import TRIALS
-from compcoll.runtime.simulated import Link
+from compcoll.schedule.virtual import Link
 
 N = 1 << 18
 

@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import Policy, Rule
+from compcoll.engine import _engine
 
 SUMS = ["ring", "direct"]
 SOME = [np.dtype("f4"), np.dtype("f2"), BF16, np.dtype("i4"), np.dtype("c16")]
@@ -185,12 +186,12 @@ def test_other_operations_are_mpis(comm, agree, op):
     own.Free()
 
 
-def test_threads_give_the_same(comm, agree, monkeypatch):
-    from concurrent.futures import ThreadPoolExecutor
-
+def test_threads_give_the_same(comm, agree, request):
     ours = compcoll.Comm(comm, min_nbytes=0)
-    with ThreadPoolExecutor(2) as threads:
-        monkeypatch.setattr(ours._context, "threads", threads)
+    before = _engine.workers()
+    request.addfinalizer(lambda: _engine.set_workers(before))
+    for workers in (1, 3):
+        _engine.set_workers(workers)
         for n in (1, 300_001):
             parts = [data(n, "i4", r) for r in range(comm.size)]
             got, everything = np.zeros(n, "i4"), np.zeros(n * comm.size, "i4")

@@ -7,8 +7,8 @@ from executor import Device
 from mpi4py import MPI
 
 import compcoll
-from compcoll.runtime.cuda import CudaWork
-from compcoll.runtime.staged import StagedWork
+from compcoll.engine.device.staged import StagedWork
+from compcoll.engine.device.work import CudaWork
 
 N = 1 << 12
 

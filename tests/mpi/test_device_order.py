@@ -7,7 +7,7 @@ from executor import Device
 from mpi4py import MPI
 
 import compcoll
-from compcoll.runtime.cuda import CudaWork
+from compcoll.engine.device.work import CudaWork
 
 N = 2048
 

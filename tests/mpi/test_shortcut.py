@@ -9,8 +9,9 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import FallbackError
-from compcoll.model import ask, profile
-from compcoll.runtime.simulated import Link
+from compcoll.engine import auto as ask
+from compcoll.model import profile
+from compcoll.schedule.virtual import Link
 
 many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 SMALL, LARGE = 50, 50_000

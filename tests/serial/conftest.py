@@ -2,7 +2,7 @@
 
 import pytest
 
-from compcoll import _cpu
+from compcoll.core import _cpu
 
 
 @pytest.fixture(params=_cpu.available_levels())

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
+from compcoll.core.sources import csrc_dir
 from compcoll.devices.memory import DeviceArray
-from compcoll.sources import csrc_dir
 
 FLAGS = [
     "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-from compcoll import _cpu, dtypes
+from compcoll.core import _cpu, dtypes
 
 FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 GUARD = 256

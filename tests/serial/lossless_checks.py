@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
-from compcoll import _cpu, dtypes
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
 
 DTYPES = list(dtypes.CODES)

@@ -6,9 +6,9 @@ from floats import bits, decode_add_guarded, decode_guarded, encode, on_every_le
 from shared_data import shared
 
 import compcoll
-from compcoll import _cpu, dtypes
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
-from compcoll.errors import FrameError
+from compcoll.core import _cpu, dtypes
+from compcoll.core.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, inspect
 
 FLOAT32 = np.dtype(np.float32)

@@ -157,8 +157,6 @@ def test_default_codecs_suit_the_dtype(halved):
 
 @pytest.mark.parametrize("dtype", ["f4", "float64", "f2", "bf16", "i4", "u1", "c8", ">f4"])
 def test_raw_file_of_any_dtype(run, tmp_path, dtype):
-    if dtype == "bf16":
-        pytest.importorskip("ml_dtypes")
     path = tmp_path / "raw.bin"
     path.write_bytes(bytes(24 * 16))
     result = run("codec", path, "--dtype", dtype, "-c", "raw", "--json", "--seconds", "0.001")

@@ -7,8 +7,9 @@ from floats import same
 from test_device_code import decode, encode
 
 import compcoll
-from compcoll import codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.core import dtypes
 from compcoll.devices.memory import DeviceArray
 from compcoll.frame import HEADER_NBYTES
 

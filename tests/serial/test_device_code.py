@@ -7,9 +7,10 @@ import pytest
 from executor import Executor, Memory, build
 from floats import FLOATS, same, values
 
-from compcoll import _cpu, codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.core import _cpu, dtypes
 from compcoll.devices import checks, kernels, operations
 from compcoll.devices.batch import Batch, Block
 from compcoll.frame import HEADER_NBYTES

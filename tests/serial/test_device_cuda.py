@@ -9,11 +9,12 @@ from executor import build
 from fake_cupy import installed
 
 import compcoll
-from compcoll import codec, dtypes
+from compcoll import codec
+from compcoll.core import dtypes
 from compcoll.devices.cuda import Device
 from compcoll.devices.wrapping import wrap
-from compcoll.runtime.cuda import CudaWork
-from compcoll.runtime.pool import Pool
+from compcoll.engine.device.pool import Pool
+from compcoll.engine.device.work import CudaWork
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 import test_on_device as on_device

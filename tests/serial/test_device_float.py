@@ -6,8 +6,9 @@ from executor import Executor, build
 from floats import FLOATS, same, values
 from test_device_code import decode, encode
 
-from compcoll import _cpu, codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = build()

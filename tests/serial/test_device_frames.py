@@ -8,8 +8,9 @@ import pytest
 from executor import Device, build
 
 import compcoll
-from compcoll import codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
+from compcoll.core import dtypes
 from compcoll.devices import kernels, operations
 
 LIBRARY = build()

@@ -6,9 +6,10 @@ from executor import Executor, Memory, build
 from floats import FLOATS, same, values
 from test_device_code import place
 
-from compcoll import codec, dtypes, inspect
+from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import add
+from compcoll.core import dtypes
 from compcoll.devices import checks, operations
 from compcoll.frame import HEADER_NBYTES
 

@@ -10,12 +10,11 @@ from lossless_checks import DTYPES, check_frame, check_round_trip, decode_everyw
 from shared_data import shared
 
 import compcoll
-from compcoll import _cpu, dtypes
 from compcoll.codecs.float import Float
+from compcoll.core import _cpu, dtypes
 
 FLOATS = [d for d in DTYPES if d in dtypes.FLOATS]
 CHUNK_NBYTES = 32768
-pytestmark = pytest.mark.skipif(dtypes.BFLOAT16 is None, reason="ml_dtypes is not installed")
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

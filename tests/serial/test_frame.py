@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import compcoll
-from compcoll import FrameError, _cpu, codec, dtypes
+from compcoll import FrameError, codec
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, as_bytes, inspect
 
 LAYOUT = struct.Struct("<4sBBBB8sQQQQQQdII")

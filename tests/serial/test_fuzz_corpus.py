@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import compcoll
-from compcoll import FrameError, _cpu, codec, dtypes
+from compcoll import FrameError, codec
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, header_bytes, inspect
 
 FUZZ = Path(__file__).parents[2] / "fuzz"

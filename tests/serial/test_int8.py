@@ -19,8 +19,8 @@ from lossy_checks import (
 )  # fmt: skip
 
 import compcoll
-from compcoll import _cpu, dtypes
 from compcoll.codecs.registry import codec as make
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
 
 NAMES = ["int8", "int4", "fp8"]

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from lossless_checks import DTYPES, check_frame, cpu_level, samples
 
 import compcoll
-from compcoll import FrameError, _cpu
+from compcoll import FrameError
 from compcoll.codecs.lossless import FLOAT, MPC, RAW, Lossless
 from compcoll.codecs.sample import choose, choose_from, places
+from compcoll.core import _cpu
 from compcoll.frame import pack_header
 
 X = np.linspace(0, 50, 40000)

@@ -5,9 +5,10 @@ import pytest
 from lossless_checks import DTYPES, check_add, check_damage, samples
 
 import compcoll
-from compcoll import FrameError, dtypes
+from compcoll import FrameError
 from compcoll.codecs.float import Float
 from compcoll.codecs.mpc import MPC
+from compcoll.core import dtypes
 
 FLOATS = [d for d in DTYPES if d in dtypes.FLOATS]
 

@@ -6,15 +6,15 @@ from math import inf
 import numpy as np
 import pytest
 
-from compcoll import algorithms as alg
 from compcoll import codec
-from compcoll.model import patterns
+from compcoll.algorithms.catalog import ALGORITHMS, program
+from compcoll.engine.measure import midmean
 from compcoll.model.advisor import advise, expected_speed, measure_speed, size_class
 from compcoll.model.plain import plain_seconds
-from compcoll.model.predict import Call, not_hidden, predict
+from compcoll.model.predict import Call, predict, schedule_of
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load, save
-from compcoll.policy import ALGORITHMS
-from compcoll.runtime.simulated import Link, Profile, World
+from compcoll.schedule.trace import trace
+from compcoll.schedule.virtual import Link
 
 MACHINE = MachineProfile(
     "test", FABRICS["1gbe"], FABRICS["pcie4"], codecs={"mpc/float32": CodecSpeed(5e9, 4e9, 1.5)}
@@ -54,31 +54,6 @@ def test_frames_are_added_only_where_the_codec_can():
     call = Call("Allreduce", 1 << 20, 4)
     assert "compressed" not in {o.algorithm for o in advise(call, MACHINE, ZFP).options}
     assert "compressed" in {o.algorithm for o in advise(call, MACHINE, ZFP, can_add=True).options}
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
-@pytest.mark.parametrize(
-    ("op", "algorithm", "body"),
-    [
-        ("Alltoall", "pairwise", lambda rt, x, xs: alg.alltoall(rt, xs, xs)),
-        ("Allgather", "ring", lambda rt, x, xs: alg.ring_allgather(rt, x, xs)),
-        ("Reduce_scatter", "direct", lambda rt, x, xs: alg.reduce_scatter(rt, xs, x, alg.direct_sum)),
-        ("Allreduce", "ring", lambda rt, x, xs: alg.allreduce(rt, xs, xs, alg.ring_sum)),
-    ],
-)
-@pytest.mark.parametrize("busy", [False, True])
-def test_one_mirrored_rank_stands_for_all(size, op, algorithm, body, busy):
-    nbytes, chunk = 300_000, 100_000
-    # Where messages need processors, what is done first among things that are due at once makes a difference.
-    machine = MACHINE if busy else replace(MACHINE, network=Link(4e-5, 1.2e8), memory=inf)
-    profile = Profile(
-        machine.network, machine.node, 1, ZFP.encode, ZFP.decode, ZFP.ratio, machine.call, chunk,
-        memory=machine.memory,
-    )  # fmt: skip
-    block = np.zeros(nbytes, np.uint8)
-    every = World(size, profile).run(lambda rt: body(rt, block.copy(), [block.copy() for _ in range(size)]))
-    mirrored = predict(Call(op, nbytes, size), machine, ZFP, algorithm, chunk)
-    assert mirrored == pytest.approx(every, rel=0.2 if busy else 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -136,71 +111,32 @@ def test_ranks_that_share_cores_take_longer():
         assert together == pytest.approx((2 if network.bandwidth > 1e9 else 1) * alone, rel=0.1)
 
 
-def test_patterns_say_what_of_the_network_there_is():
-    machine = replace(MACHINE, library="MPICH", patterns={"pairs": [(1 << 20, 1.0), (4 << 20, 0.5)]})
-    assert [machine.share("pairs", n << 20) for n in (0, 1, 2, 4, 64)] == [1, 1, 0.75, 0.5, 0.5]
-    assert machine.share("ring", 1 << 20) == 1
-    call = Call("Alltoall", 16 << 20, 4)
-    plain, halved = (plain_seconds(call, m, ["pairwise"]) for m in (replace(machine, patterns={}), machine))
+def test_what_plain_mpi_gets_of_the_network():
+    machine, call = replace(MACHINE, library="MPICH"), Call("Alltoall", 16 << 20, 4)
+    plain, halved = (plain_seconds(call, replace(machine, plain=part), ["pairwise"]) for part in (1.0, 0.5))
     assert halved == pytest.approx(2 * plain, rel=0.01)
-    assert not machine.with_network(machine.network, "other").patterns
-
-
-def test_what_is_not_hidden_comes_on_top():
-    call, way, network = Call("Alltoall", 16 << 20, 4), ("pairwise", 1 << 20), Link(1e-5, 0.5e9)
-    alone = replace(MACHINE, call=0.0, memory=1e12).with_network(network, "x")
-    none, half, whole = (
-        predict(call, replace(alone, exposed={"all": [(2e9, [(1 << 20, part)])]}), ZFP, *way)
-        for part in (0, 0.5, 1)
-    )
-    coding = 3 * call.nbytes * (1 / ZFP.encode + 1 / ZFP.decode)
-    sending = 3 * call.nbytes / ZFP.ratio / network.bandwidth
-    assert max(coding, sending) <= none < 0.85 * (coding + sending)
-    assert none == predict(call, alone, ZFP, *way)
-    assert whole == not_hidden(call, alone, ZFP, *way) == pytest.approx(coding + sending, rel=0.05)
-    assert half == pytest.approx((none + whole) / 2)
-
-
-def test_what_is_not_hidden_depends_on_size_and_codec():
-    known = [(8e9, [(1 << 20, 0.6)]), (2e9, [(1 << 20, 0.2), (4 << 20, 0.1)])]
-    machine = replace(MACHINE, exposed={"ring": known})
-    assert [machine.exposed_part("ring", 1 << 20, speed) for speed in (1e9, 2e9, 8e9, inf)] == [
-        0.2,
-        0.2,
-        0.6,
-        0.6,
-    ]
-    assert machine.exposed_part("ring", 1 << 20, 4e9) == pytest.approx(0.4)
-    assert machine.exposed_part("ring", 2 << 20, 2e9) == pytest.approx(0.15)
-    assert machine.exposed_part("all", 1 << 20, 2e9) == 0
-    assert not machine.with_network(machine.network, "other").exposed
-
-
-@pytest.mark.parametrize(
-    ("op", "algorithm"), [("Alltoall", "pairwise"), ("Allgather", "ring"), ("Bcast", "chain")]
-)
-@pytest.mark.parametrize("part", [0.1, 0.6, 1.0])
-def test_what_was_measured_is_what_the_model_says(op, algorithm, part):
-    """The figures that fit times that the model gave are those that it was given."""
-    call, way = Call(op, 4 << 20, 4), (algorithm, 512 << 10)
-    pattern = "all" if algorithm == "pairwise" else algorithm
-    machine = replace(MACHINE, exposed={pattern: [(2e9, [(1, part)])]})
-    assert patterns._exposed(call, MACHINE, ZFP, *way, predict(call, machine, ZFP, *way)) == pytest.approx(
-        part
-    )
-
-
-def test_the_share_is_found():
-    assert patterns._share(lambda part: 1 + 2 / part, 6.0) == pytest.approx(0.4, rel=0.01)
-    assert patterns._share(lambda part: 1 + 2 / part, 2.0) == 1  # faster than the model thinks possible
-    assert patterns._share(lambda part: 1 + 2 / part, 1e9) == pytest.approx(patterns.LEAST, rel=0.01)
+    assert replace(machine, plain=0.5).with_network(machine.network, "other").plain == 1
 
 
 def test_the_middle_half_of_times_has_a_say():
-    assert patterns.midmean([7.0]) == 7
-    assert patterns.midmean([1, 100, 2, 4]) == 3
-    assert patterns.midmean(range(8)) == 3.5
-    assert patterns.midmean([1, 1, 1, 2, 2, 2]) == 1.5  # of two modes, both
+    assert midmean([7.0]) == 7
+    assert midmean([1, 100, 2, 4]) == 3
+    assert midmean(range(8)) == 3.5
+    assert midmean([1, 1, 1, 2, 2, 2]) == 1.5  # of two modes, both
+
+
+@pytest.mark.parametrize("algorithm", ["chain", "tree"])
+@pytest.mark.parametrize("size", [2, 3, 7, 16, 33])
+def test_ranks_of_a_tree_are_alike_but_for_their_peers(algorithm, size):
+    """Schedules that were made of another rank's are those that the algorithm makes."""
+    call = Call("Bcast", 300_000, size)
+    for rank in range(size):
+        own = trace(program("Bcast", algorithm), rank, size, [], [call.nbytes], 1 << 16)
+        made = schedule_of(call, rank, algorithm, 1 << 16)
+        assert made.rank == rank
+        assert (made.ops == own.ops).all()
+        assert (made.waiting == own.waiting).all()
+        assert (made.blocks == own.blocks).all()
 
 
 @pytest.mark.parametrize(("size", "blocks"), [(2, 1), (3, 2), (4, 2), (7, 3), (8, 1.75)])
@@ -244,8 +180,7 @@ def test_profile_is_kept_and_found(tmp_path, monkeypatch):
         MACHINE,
         sharing=2.0,
         library="MPICH",
-        patterns={"all": [(1 << 20, 0.9)]},
-        exposed={"all": [(2e9, [(1, 0.1)])]},
+        plain=0.9,
     )
     path = save(machine)
     assert load(problems.append) == machine
@@ -256,9 +191,9 @@ def test_profile_is_kept_and_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"version": 2, "name": "old"}', "version 2, not 4; run compcoll tune again"),
-        ('{"version": 4, "name": "short"}', "lacks"),
-        ('{"version": 4, "network": 1, "node": 2, "codecs": 3}', "lacks"),
+        ('{"version": 2, "name": "old"}', "version 2, not 5; run compcoll tune again"),
+        ('{"version": 5, "name": "short"}', "lacks"),
+        ('{"version": 5, "network": 1, "node": 2, "codecs": 3}', "lacks"),
         ("nonsense", "Expecting value"),
         ("[]", "no profile"),
         ("12", "no profile"),

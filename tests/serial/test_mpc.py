@@ -11,8 +11,8 @@ from lossless_checks import DTYPES, check_frame, check_round_trip, decode_everyw
 from shared_data import shared
 
 import compcoll
-from compcoll import _cpu
 from compcoll.codecs.mpc import MPC
+from compcoll.core import _cpu
 
 
 def test_streams_of_the_format():

@@ -1,6 +1,7 @@
 """What an installation has to hold, and what importing it must not do."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import compcoll
-from compcoll.sources import csrc_dir
+from compcoll.core.sources import csrc_dir
 
 ROOT = Path(__file__).parents[2]
 
@@ -79,17 +80,19 @@ def test_benchmarks_belong_to_the_package():
     assert benchmark("netlab").Lab.__module__ == "compcoll.benchmarks.netlab.lab"
 
 
-def test_float64_is_accelerated_without_ml_dtypes():
-    """Without that package there is no bfloat16, and NumPy takes None for float64."""
-    program = """
-import sys
-sys.modules["ml_dtypes"] = None
-import numpy as np
-from compcoll.buffers import parse
-for dtype in ("f2", "f4", "f8", "c16", "i4"):
-    assert parse(np.zeros(4, dtype)) is not None, dtype
-"""
+def test_bfloat16_needs_nothing_more():
+    """What its arrays are made of comes with the package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert any(need.startswith("ml_dtypes") for need in project["dependencies"])
+
+
+def test_a_clone_that_is_not_compiled_says_so(tmp_path):
+    """Python started in it finds its sources before what is installed."""
+    shutil.copytree(ROOT / "compcoll", tmp_path / "compcoll", ignore=shutil.ignore_patterns("*.so"))
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
+        [sys.executable, "-c", "import compcoll"], cwd=tmp_path, timeout=60, capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    message = done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert all(words in message for words in ("not compiled", str(tmp_path), "pip install -e ."))
+    assert "circular" not in message

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from lossy_checks import FLOAT32, check_wave, decode_everywhere, encode_everywhere, field
 
 import compcoll
-from compcoll import _cpu, dtypes
 from compcoll.codecs.szp import SZP
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import inspect
 
 pytestmark = pytest.mark.usefixtures("level")

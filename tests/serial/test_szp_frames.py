@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lossy_checks import FLOAT32, agreed, check_decode_add, check_refused, nbytes_within, status_of
 
 import compcoll
-from compcoll import _cpu, dtypes
 from compcoll.codecs.szp import SZP
-from compcoll.errors import FrameError
+from compcoll.core import _cpu, dtypes
+from compcoll.core.errors import FrameError
 from compcoll.frame import HEADER_NBYTES
 
 pytestmark = pytest.mark.usefixtures("level")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zfp_checks import BFLOAT16, check, decode, encode, reference
 
-from compcoll import _cpu, dtypes
 from compcoll.codecs.zfp import ZFP
+from compcoll.core import _cpu, dtypes
 
 CLAMP = {np.dtype(np.float32): 9, np.dtype(np.float64): 12}
 WORD = {np.dtype(np.float32): 32, np.dtype(np.float64): 64}

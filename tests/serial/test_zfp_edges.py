@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import zfpy
 
-from compcoll import _cpu, dtypes
 from compcoll.codecs.zfp import ZFP
+from compcoll.core import _cpu, dtypes
 
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0

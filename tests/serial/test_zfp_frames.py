@@ -5,8 +5,8 @@ import pytest
 from zfp_checks import BFLOAT16, decode, encode
 
 import compcoll
-from compcoll import _cpu, dtypes
 from compcoll.codecs.zfp import ZFP
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import inspect
 
 

@@ -9,10 +9,11 @@ import zfpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compcoll import _cpu, codec, dtypes
+from compcoll import codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode
 from compcoll.codecs.zfp import ZFP
+from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import zfpy
 
-from compcoll import _cpu, dtypes
 from compcoll.codecs.zfp import ZFP
+from compcoll.core import _cpu, dtypes
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 SLACK = 64

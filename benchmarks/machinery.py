@@ -1,0 +1,126 @@
+"""What carrying a message costs where nothing is compressed: this library with codec `raw` beside plain MPI.
+
+``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round, and
+the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB apart:
+what a call costs and what each chunk costs, beyond plain MPI's time for the same bytes and that of copying them
+into frames and out of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from time import perf_counter
+
+import click
+import numpy as np
+from mpi4py import MPI
+
+import compcoll
+
+from .output import as_json, describe
+
+SIZES = (64 << 10, 1 << 20, 8 << 20)
+SMALL_CHUNK = 4 << 10
+#: Chunks of the calls that are taken apart.
+CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
+SECONDS = 1.0
+
+Operation = Callable[[MPI.Intracomm], object]
+
+
+def operations(world: MPI.Intracomm, nbytes: int) -> dict[str, Operation]:
+    """The calls, on messages of ``nbytes``: a peer's block, or a whole buffer."""
+    n = nbytes // 4
+    send, recv = np.ones(n * world.size, np.float32), np.zeros(n * world.size, np.float32)
+    one, total = np.ones(n, np.float32), np.zeros(n, np.float32)
+    return {
+        "Alltoall": lambda comm: comm.Alltoall(send, recv),
+        "Bcast": lambda comm: comm.Bcast(one),
+        "Allreduce": lambda comm: comm.Allreduce(one, total),
+    }
+
+
+def least(world: MPI.Intracomm, calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
+    """The least time of each call, of the slowest rank; in turns for so long."""
+    names, rng = list(calls), np.random.default_rng(0)
+    begun, times = perf_counter(), []
+    rounds = 3
+    while len(times) < rounds:
+        row = np.empty(len(names))
+        for i in rng.permutation(len(names)):
+            world.Barrier()
+            start = perf_counter()
+            calls[names[i]]()
+            row[i] = perf_counter() - start
+        times.append(row)
+        if len(times) == 3:
+            each = (perf_counter() - begun) / 3
+            rounds = world.bcast(int(min(max(seconds / each, 25), 4000)))
+    slowest = np.array(times)
+    world.Allreduce(MPI.IN_PLACE, slowest, MPI.MAX)
+    return dict(zip(names, slowest.min(axis=0).tolist(), strict=True))
+
+
+def whole_calls(world: MPI.Intracomm, ours: compcoll.Comm) -> list[dict]:
+    """Times of calls as they are made."""
+    rows = []
+    for nbytes in SIZES:
+        for op, call in operations(world, nbytes).items():
+            found = least(world, {"mpi": lambda: call(world), "raw": lambda: call(ours)}, SECONDS)  # noqa: B023
+            rows.append({"op": op, "nbytes": nbytes, **found, "ratio": found["raw"] / found["mpi"]})
+    return rows
+
+
+def taken_apart(world: MPI.Intracomm) -> dict[str, float]:
+    """Seconds of a call and of a chunk, beyond plain MPI's and copying."""
+    rule = {"codec": "raw", "min_nbytes": 0, "rule": [{"chunk_nbytes": SMALL_CHUNK}]}
+    ours = compcoll.Comm(world, policy=rule)
+    beyond = []
+    for n in CHUNKS:
+        call = operations(world, n * SMALL_CHUNK)["Alltoall"]
+        source, frame = np.ones(n * SMALL_CHUNK, np.uint8), np.ones(n * SMALL_CHUNK, np.uint8)
+        found = least(
+            world,
+            {
+                "mpi": lambda: call(world), "raw": lambda: call(ours),  # noqa: B023
+                "copy": lambda: (np.copyto(frame, source), np.copyto(source, frame)),  # noqa: B023
+            },
+            SECONDS / 2,
+        )  # fmt: skip
+        peers = world.size - 1
+        beyond.append((n * peers, found["raw"] - found["mpi"] - peers * found["copy"]))
+    chunks, seconds = np.array(beyond).T
+    per_chunk, per_call = np.polyfit(chunks, seconds, 1, w=1 / chunks**0.5)
+    return {"call": float(per_call), "chunk": float(per_chunk)}
+
+
+@click.command()
+@click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
+def main(json_path: str | None) -> None:
+    """Time this library without compression beside plain MPI."""
+    world = MPI.COMM_WORLD
+    if world.size < 2:
+        raise click.UsageError("a single rank sends nothing: mpiexec -n 2 python -m benchmarks.machinery")
+    rows = whole_calls(world, compcoll.Comm(world, codec="raw", min_nbytes=0))
+    costs = taken_apart(world)
+    about = describe(world, "machinery", None, "f4")
+    if world.rank:
+        return
+    click.echo(f"{world.size} ranks; least times in microseconds")
+    click.echo(f"{'':12}{'bytes':>10}{'plain MPI':>12}{'raw':>12}{'ratio':>8}")
+    for row in rows:
+        times = f"{1e6 * row['mpi']:12.1f}{1e6 * row['raw']:12.1f}{row['ratio']:8.2f}"
+        click.echo(f"{row['op']:12}{row['nbytes']:10d}{times}")
+    click.echo(
+        f"in chunks of {SMALL_CHUNK} bytes, beyond plain MPI and copying: "
+        f"{1e6 * costs['call']:.1f} us a call, {1e6 * costs['chunk']:.2f} us a chunk"
+    )
+    if json_path:
+        command = " ".join(["python -m benchmarks.machinery", *sys.argv[1:]])
+        with open(json_path, "w") as file:
+            file.write(as_json({**about, "command": command, "rows": rows, "beyond": costs}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The ground: the table of compiled codecs, element types, exceptions."""

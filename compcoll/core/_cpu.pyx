@@ -1,0 +1,221 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+# distutils: language = c++
+"""The CPU codecs, one call each, without the GIL. It knows the table of csrc/abi.h and no codec by name."""
+
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+import os
+
+
+cdef extern from "cpu/table.h" namespace "compcoll":
+    cdef struct Args:
+        uint32_t dtype
+        uint32_t ndim
+        uint64_t shape[3]
+        uint64_t params[2]
+        uint64_t capacity
+        uint32_t acc_dtype
+        double bound
+
+    cdef struct Codec:
+        const char* name
+        int64_t (*encode)(Args*, const void*, void*) noexcept nogil
+        int64_t (*decode)(const Args*, const void*, uint64_t, void*) noexcept nogil
+        int64_t (*decode_add)(const Args*, const void*, uint64_t, void*) noexcept nogil
+        int64_t (*add)(Args*, const void*, uint64_t, const void*, uint64_t, void*) noexcept nogil
+        int64_t (*reconstruct)(Args*, const void*, void*, void*) noexcept nogil
+
+    cdef struct Level:
+        const char* name
+        const Codec* const* codecs
+        uint32_t (*checksum)(const uint8_t*, uint64_t) noexcept nogil
+        bint (*accumulate)(uint32_t, uint32_t, const void*, void*, uint64_t) noexcept nogil
+        bint (*convert)(uint32_t, uint32_t, const void*, void*, uint64_t) noexcept nogil
+        double (*largest)(uint32_t, const void*, uint64_t) noexcept nogil
+
+    const Level* const* levels() noexcept nogil
+
+
+NONFINITE, UNREPRESENTABLE, TOO_LARGE, BAD_STREAM, UNSUPPORTED = -1, -2, -3, -4, -5
+
+cdef const Level* active = NULL
+
+
+def available_levels():
+    """Names of the instruction-set levels that this processor can run, best first."""
+    cdef const Level* const* found = levels()
+    names = []
+    while found[len(names)]:
+        names.append(found[len(names)].name.decode())
+    return names
+
+
+def level():
+    """Name of the instruction-set level in use."""
+    return active.name.decode()
+
+
+def set_level(str name):
+    """Use one of `available_levels()`; for tests. Not to be called while a codec runs."""
+    global active
+    names = available_levels()
+    if name not in names:
+        raise ValueError(f"CPU level {name!r} is not one of {names}, which this processor can run")
+    active = levels()[names.index(name)]
+
+
+asked = os.environ.get("COMPCOLL_CPU")
+try:
+    set_level(asked or available_levels()[0])
+except ValueError as error:
+    raise ValueError(f"COMPCOLL_CPU = {asked!r}: {error}") from None
+
+
+def active_address():
+    """Where the table in use stands, for other extensions; it changes with `set_level`."""
+    return <uintptr_t>&active
+
+
+def index(str name):
+    """Position of a codec in the table, or -1."""
+    cdef int i = 0
+    while active.codecs[i]:
+        if active.codecs[i].name.decode() == name:
+            return i
+        i += 1
+    return -1
+
+
+cdef const Codec* kernels(int codec) except NULL:
+    if codec < 0:
+        raise NotImplementedError("a codec without kernels has to define encode_payload and decode_payload")
+    return active.codecs[codec]
+
+
+def can_reconstruct(int codec):
+    """Whether a codec has an encoder that gives the decoded values too."""
+    return codec >= 0 and kernels(codec).reconstruct != NULL
+
+
+def can_add(int codec):
+    """Whether frames of a codec can be summed without decoding."""
+    return codec >= 0 and kernels(codec).add != NULL
+
+
+cdef Args arguments(int dtype, tuple shape, tuple params):
+    cdef Args args
+    cdef int i
+    args.dtype = dtype
+    args.ndim = len(shape)
+    for i in range(3):
+        args.shape[i] = shape[i] if i < len(shape) else 1
+    args.params[0] = params[0]
+    args.params[1] = params[1]
+    args.capacity = 0
+    args.acc_dtype = 0
+    args.bound = 0.0
+    return args
+
+
+# An empty buffer has no first element to point at.
+cdef const uint8_t* begin(const uint8_t[::1] view) noexcept:
+    return &view[0] if view.shape[0] else NULL
+
+
+def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst):
+    """(payload bytes or a negative status, bound, params as the codec left them)."""
+    cdef const Codec* found = kernels(codec)
+    cdef Args args = arguments(dtype, shape, params)
+    cdef const uint8_t* s = begin(src)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef int64_t n
+    args.capacity = dst.shape[0]
+    with nogil:
+        n = found.encode(&args, s, d)
+    return n, args.bound, (args.params[0], args.params[1])
+
+
+def reconstruct(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst,
+                uint8_t[::1] values):
+    """`encode` that writes what decoding gives to `values`, which may be `src`."""
+    cdef const Codec* found = kernels(codec)
+    cdef Args args = arguments(dtype, shape, params)
+    cdef const uint8_t* s = begin(src)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef uint8_t* v = <uint8_t*>begin(values)
+    cdef int64_t n
+    args.capacity = dst.shape[0]
+    with nogil:
+        n = found.reconstruct(&args, s, d, v)
+    return n, args.bound, (args.params[0], args.params[1])
+
+
+def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload, uint8_t[::1] dst):
+    """0 or a negative status."""
+    cdef const Codec* found = kernels(codec)
+    cdef Args args = arguments(dtype, shape, params)
+    cdef const uint8_t* p = begin(payload)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef int64_t status
+    with nogil:
+        status = found.decode(&args, p, payload.shape[0], d)
+    return status
+
+
+def decode_add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload,
+               uint8_t[::1] dst, int acc_dtype):
+    """0, a negative status, or None where the codec has no fused form."""
+    cdef const Codec* found = kernels(codec)
+    cdef Args args = arguments(dtype, shape, params)
+    cdef const uint8_t* p = begin(payload)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef int64_t status
+    if found.decode_add == NULL:
+        return None
+    args.acc_dtype = acc_dtype
+    with nogil:
+        status = found.decode_add(&args, p, payload.shape[0], d)
+    return status
+
+
+def add(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] a, const uint8_t[::1] b,
+        uint8_t[::1] dst):
+    """(payload bytes of the sum or a negative status, bound, params as the codec left them)."""
+    cdef const Codec* found = kernels(codec)
+    cdef Args args = arguments(dtype, shape, params)
+    cdef const uint8_t* pa = begin(a)
+    cdef const uint8_t* pb = begin(b)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef int64_t n
+    args.capacity = dst.shape[0]
+    with nogil:
+        n = found.add(&args, pa, a.shape[0], pb, b.shape[0], d)
+    return n, args.bound, (args.params[0], args.params[1])
+
+
+def accumulate(int dtype, int acc_dtype, const uint8_t[::1] src, uint8_t[::1] dst, uint64_t n):
+    """dst[i] += src[i] for n elements; False where the types do not go together."""
+    cdef const uint8_t* s = begin(src)
+    cdef uint8_t* d = <uint8_t*>begin(dst)
+    cdef bint ok
+    with nogil:
+        ok = active.accumulate(dtype, acc_dtype, s, d, n)
+    return ok
+
+
+def largest(int dtype, const uint8_t[::1] values, uint64_t n):
+    """The largest magnitude of n values; not finite where any is not, and 0 for integers."""
+    cdef const uint8_t* v = begin(values)
+    cdef double most
+    with nogil:
+        most = active.largest(dtype, v, n)
+    return most
+
+
+def checksum(const uint8_t[::1] data):
+    """32-bit checksum of csrc/checksum.h."""
+    cdef const uint8_t* p = begin(data)
+    cdef uint64_t n = data.shape[0]
+    cdef uint32_t value
+    with nogil:
+        value = active.checksum(p, n)
+    return value

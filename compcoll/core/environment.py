@@ -1,0 +1,71 @@
+"""What the variables ``COMPCOLL_*`` of the environment say; what is wrong with one is said by its name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
+
+__all__ = ["device_buffers", "read", "threads", "timeout"]
+
+T = TypeVar("T")
+#: Most threads that a rank may be given.
+MOST_THREADS = 256
+
+
+def read(name: str, parse: Callable[[str], T]) -> T | None:
+    """What a variable says; None where it is not set, or empty.
+
+    Raises
+    ------
+    ValueError, OSError
+        Whatever ``parse`` raises of these, with the variable's name and value in front.
+    """
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return None
+    try:
+        return parse(text)
+    except OSError as error:
+        raise type(error)(f"{name} = {text!r}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name} = {text!r}: {error}") from None
+
+
+def threads() -> int | None:
+    """``COMPCOLL_THREADS``."""
+    return read("COMPCOLL_THREADS", _threads)
+
+
+def timeout() -> float:
+    """``COMPCOLL_TIMEOUT``, in seconds; infinite where it is not set: MPI waits for ever, too."""
+    seconds = read("COMPCOLL_TIMEOUT", _seconds)
+    return inf if seconds is None else seconds
+
+
+def device_buffers() -> bool:
+    """``COMPCOLL_DEVICE_BUFFERS``."""
+    return bool(read("COMPCOLL_DEVICE_BUFFERS", _flag))
+
+
+def _threads(text: str) -> int:
+    if not text.isdecimal() or int(text) > MOST_THREADS:
+        raise ValueError(f"not a whole number from 0 to {MOST_THREADS}")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError("not a number of seconds above 0")
+    return seconds
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError("neither 0 nor 1")
+    return text == "1"

@@ -1,0 +1,108 @@
+"""NumPy, CuPy and torch arrays, and whatever else MPI takes for a buffer, seen as one."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import numpy as np
+
+from compcoll.core import dtypes
+from compcoll.devices import dlpack, driver
+from compcoll.devices.memory import DeviceArray
+
+__all__ = ["check_tensor", "described_type", "host_view", "is_cuda", "is_described", "is_torch", "to_host"]
+
+
+def is_torch(array) -> bool:
+    """Whether this is a torch tensor; never imports torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def is_cuda(array) -> bool:
+    """Whether the array lives on a GPU.
+
+    What has Python's buffer interface is the host's, whatever else it has, and so is everything in a process
+    without a GPU.
+    """
+    if is_torch(array):  # whose interface is an error for bfloat16
+        return array.is_cuda
+    if isinstance(array, DeviceArray):
+        return True
+    return hasattr(array, "__cuda_array_interface__") and not _has_buffer(array) and driver.has_gpu()
+
+
+def host_view(array) -> np.ndarray:
+    """The same memory as a NumPy array, of any strides; TypeError or BufferError where that cannot be had."""
+    if isinstance(array, np.ndarray):  # of masked arrays the data, of matrices what can be one-dimensional
+        return array if type(array) is np.ndarray else array.view(np.ndarray)
+    if is_torch(array) and array.device.type == "cpu":
+        return _torch_view(array)
+    if is_cuda(array):
+        raise TypeError(f"{type(array).__name__} lies on a GPU, and host memory is needed here")
+    if not _has_buffer(array):
+        if dlpack.on_host(array):
+            return np.from_dlpack(array)
+        if hasattr(array, "__cuda_array_interface__"):
+            return np.asarray(_Interface(array))
+    return np.asarray(array)
+
+
+def is_described(array) -> bool:
+    """Whether memory of the host has no buffer interface, but a description: DLPack's, or that of a GPU's."""
+    return not isinstance(array, np.ndarray) and not is_torch(array) and not _has_buffer(array)
+
+
+def described_type(array) -> np.dtype | None:
+    """The dtype of the elements of such memory; None where NumPy has none for it."""
+    if dlpack.on_host(array):
+        return dlpack.element_type(array)
+    try:
+        return np.dtype(array.__cuda_array_interface__["typestr"])
+    except TypeError:
+        return None
+
+
+def to_host(array) -> np.ndarray:
+    """The values as a C-contiguous NumPy array in host memory, copied only where they have to be."""
+    if is_torch(array):
+        array = array.detach().resolve_conj().resolve_neg().cpu()
+    elif is_cuda(array):
+        array = array.get() if hasattr(array, "get") else np.asarray(array)
+    view = host_view(array)
+    return view if view.flags.c_contiguous else view.copy()
+
+
+class _Interface:
+    """Memory of the host that is described as a GPU's is."""
+
+    def __init__(self, array):
+        self.owner, self.__array_interface__ = array, {**array.__cuda_array_interface__, "version": 3}
+
+
+def _has_buffer(array) -> bool:
+    """Whether an object has Python's buffer interface."""
+    with suppress(TypeError, BufferError, ValueError, NotImplementedError):
+        memoryview(array).release()
+        return True
+    return False
+
+
+def check_tensor(tensor) -> None:
+    """BufferError for a torch tensor whose values are recorded, or are not what its memory holds."""
+    torch = sys.modules["torch"]
+    if tensor.layout != torch.strided:
+        raise BufferError(f"a tensor has the layout {tensor.layout}, not {torch.strided}")
+    if tensor.requires_grad:
+        raise BufferError("a tensor requires a gradient: use tensor.detach()")
+    if tensor.is_conj() or tensor.is_neg():
+        raise BufferError("a tensor is a conjugate or negative view: use resolve_conj() or resolve_neg()")
+
+
+def _torch_view(tensor) -> np.ndarray:
+    check_tensor(tensor)
+    torch = sys.modules["torch"]
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    return tensor.view(torch.int16).numpy().view(dtypes.BFLOAT16)

@@ -1,0 +1,1 @@
+"""A call: its decision, its schedule, its execution."""

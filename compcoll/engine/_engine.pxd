@@ -1,0 +1,2 @@
+cdef class Count:
+    cdef public Py_ssize_t calls, most

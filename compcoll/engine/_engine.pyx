@@ -1,0 +1,741 @@
+# cython: language_level=3
+# distutils: language = c++
+"""The compiled engine (csrc/engine): schedules run without Python, and what Python hands over for that."""
+
+import atexit
+import ctypes
+import os
+import threading
+from math import inf, isnan
+from time import perf_counter
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.core import _cpu
+from compcoll.engine import interrupts
+
+cimport numpy as cnp
+from cpython.exc cimport PyErr_CheckSignals
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
+from libcpp.pair cimport pair
+from libcpp.utility cimport move
+from libcpp.vector cimport vector
+
+from compcoll.schedule._schedule cimport Compiled, CSchedule
+
+cnp.import_array()
+
+
+cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
+    cdef cppclass CHeader "compcoll::engine::Header":
+        uint64_t codec
+        uint32_t dtype, checksum
+        uint64_t payload_nbytes
+        uint64_t size() const
+    cdef enum CProblem "compcoll::engine::Problem":
+        pass
+    cdef cppclass Error:
+        CProblem problem
+        int64_t status
+        uint64_t expected
+        uint32_t expected_dtype
+        CHeader header
+        uint8_t bytes[80]
+        uint64_t available
+    cdef cppclass Callbacks:
+        void* context
+        int64_t (*encode)(void*, uint32_t, const void*, uint64_t, double, void*) noexcept nogil
+        int64_t (*decode)(void*, const void*, uint64_t, uint32_t, uint64_t, void*, int32_t) noexcept nogil
+    cdef cppclass CAttempt "compcoll::engine::Attempt":
+        int32_t codec
+        uint64_t params[2]
+    cdef cppclass CCoding "compcoll::engine::Coding":
+        uint32_t dtype
+        cbool lossless
+        vector[CAttempt] attempts
+        Callbacks callbacks
+
+    cdef cppclass Stats:
+        uint64_t raw_nbytes, wire_nbytes, messages, fallbacks
+        double bound, encode_seconds, decode_seconds, wait_seconds
+        vector[pair[uint64_t, uint64_t]] used
+    cdef cppclass CTags "compcoll::engine::Tags":
+        int first, n
+    cdef cppclass CTap "compcoll::engine::Tap":
+        void* context
+        void (*arrived)(void*, uint8_t*, uint64_t) noexcept nogil
+    cdef cppclass CTask "compcoll::engine::Task":
+        cbool done()
+        cbool step()
+    cdef cppclass CRun "compcoll::engine::Run" (CTask):
+        const Error& error()
+        void fail(const Error&)
+        const Stats& stats()
+        uint64_t messages_under_way()
+    CTap the_tap "compcoll::engine::Run::tap"
+
+    cdef cppclass Wire:
+        pass
+    cdef cppclass CLibrary "compcoll::engine::Library":
+        void* isend
+        void* irecv
+        void* testsome
+        void* test
+        void* improbe
+        void* get_count
+        void* grequest_complete
+        uint32_t handle_nbytes, status_nbytes, status_error_offset
+        uint64_t byte, request_null
+        int undefined, in_status
+    unique_ptr[Wire] make_wire(const CLibrary&, uint64_t)
+    unique_ptr[CTask] make_request(const CLibrary&, void*, void*)
+    unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
+    int error_of(const CTask&)
+    int complete(const CLibrary&, uint64_t)
+
+    cdef enum CEnd "compcoll::engine::End":
+        pass
+    cdef cppclass CPool "compcoll::engine::Pool":
+        uint64_t idle_nbytes()
+    cdef cppclass CFinished "compcoll::engine::Left::Finished":
+        pass
+    cdef cppclass CLeft "compcoll::engine::Left":
+        cbool ended()
+        CEnd end()
+    cdef cppclass CProgress "compcoll::engine::Progress":
+        cbool step()
+    cdef cppclass CEngine "compcoll::engine::Engine":
+        CEngine(cbool, double) except +
+        void set_workers(int) except +
+        shared_ptr[CRun] begin(shared_ptr[CSchedule], const CCoding&, vector[uint8_t*], unique_ptr[Wire], CTags) except +
+        CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
+                  cbool (*)() noexcept nogil)
+        shared_ptr[CLeft] leave(shared_ptr[CTask], CFinished) except +
+        CEnd join(CLeft&, double, cbool (*)() noexcept nogil)
+        CPool& pool()
+        CProgress& progress()
+        size_t workers()
+        void stop()
+
+
+cdef extern from * nogil:
+    """
+    static compcoll::engine::Left::Finished finished_by(void (*call)(void*, int), void* context) {
+      return [call, context](compcoll::engine::End end) { call(context, int(end)); };
+    }
+    static compcoll::engine::Error of_callback() {
+      compcoll::engine::Error error;
+      error.problem = compcoll::engine::Problem::CALLBACK;
+      return error;
+    }
+    static void use_level(compcoll::engine::Coding& coding, size_t address) {
+      coding.level = reinterpret_cast<const compcoll::Level* const*>(address);
+    }
+    """
+    CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
+    Error of_callback()
+    void use_level(CCoding&, size_t)
+
+
+#: How a wait ended.
+DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
+#: What went wrong (csrc/engine/coding.h).
+NO_PROBLEM, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI_ERROR, CALLBACK, MEMORY = range(9)
+
+cdef CLibrary library
+cdef CEngine* engine = NULL
+#: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
+patience = inf
+
+
+def start(bint threaded, double seconds):
+    """Make the process's engine, where there is none yet.
+
+    Parameters
+    ----------
+    threaded : bool
+        Whether threads of its own may call MPI.
+    seconds : float
+        Time without any message after which a wait is given up.
+    """
+    global engine, patience
+    if engine == NULL:
+        _find_library()
+        patience = seconds
+        engine = new CEngine(threaded, seconds)
+        atexit.register(_stop)
+
+
+def _stop():
+    # Threads that end may have to call back first.
+    with nogil:
+        engine.stop()
+
+
+cdef _find_library():
+    """What mpi4py knows of its MPI, and the functions of the library that it has loaded."""
+    loaded = ctypes.CDLL(MPI.__file__, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    cdef dict found = {
+        name: ctypes.cast(getattr(loaded, "MPI_" + name), ctypes.c_void_p).value
+        for name in ("Isend", "Irecv", "Testsome", "Test", "Improbe", "Get_count", "Grequest_complete")
+    }
+    library.isend = <void*><uintptr_t>found["Isend"]
+    library.irecv = <void*><uintptr_t>found["Irecv"]
+    library.testsome = <void*><uintptr_t>found["Testsome"]
+    library.test = <void*><uintptr_t>found["Test"]
+    library.improbe = <void*><uintptr_t>found["Improbe"]
+    library.get_count = <void*><uintptr_t>found["Get_count"]
+    library.grequest_complete = <void*><uintptr_t>found["Grequest_complete"]
+    library.handle_nbytes, library.status_nbytes = MPI._sizeof(MPI.Comm), MPI._sizeof(MPI.Status)
+    library.byte, library.request_null = handle(MPI.BYTE), handle(MPI.REQUEST_NULL)
+    library.undefined, library.in_status = MPI.UNDEFINED, MPI.ERR_IN_STATUS
+    library.status_error_offset = _offset_of_error()
+
+
+cdef uint32_t _offset_of_error() except *:
+    """Where a status keeps its error: where a value goes that nothing else has there."""
+    status, marker = MPI.Status(), 0x1b2c3d4e
+    status.error = marker
+    nbytes = ctypes.string_at(MPI._addressof(status), MPI._sizeof(MPI.Status))
+    return nbytes.index(marker.to_bytes(4, "little"))
+
+
+def handle(of) -> int:
+    """The handle of one of mpi4py's objects, as its library has it."""
+    return MPI._handleof(of)
+
+
+def set_workers(int n):
+    """Threads that encode and decode beside those that call; while nothing is under way."""
+    engine.set_workers(n)
+
+
+def workers() -> int:
+    """Threads that encode and decode."""
+    return engine.workers()
+
+
+def idle_nbytes() -> int:
+    """Bytes of scratch memory that nobody uses."""
+    return engine.pool().idle_nbytes()
+
+
+def set_tap(tap):
+    """Call ``tap(message)`` with each message that arrives, a writable uint8 array; None: no more. For tests."""
+    global _tap
+    _tap = tap
+    if tap is None:
+        the_tap.arrived = NULL
+    else:
+        the_tap.arrived = tapped
+
+
+_tap = None
+
+
+cdef void tapped(void* context, uint8_t* data, uint64_t nbytes) noexcept with gil:
+    _tap(memory_at(<uintptr_t>data, nbytes))
+
+
+cdef class Count:
+    """Calls of one kind, and how many there may be before it is asked anew what becomes of them."""
+
+    def __init__(self, Py_ssize_t most):
+        self.calls, self.most = 0, most
+
+
+# -- signals: what they raise waits for the end of the call, and a second one ends it
+
+_raised = None
+
+
+cdef cbool signalled() noexcept with gil:
+    """Whether a wait has to end."""
+    global _raised
+    try:
+        PyErr_CheckSignals()
+    except BaseException as problem:
+        again, _raised = _raised is not None, problem
+        return again
+    try:
+        interrupts.check()
+    except BaseException as problem:
+        _raised = problem
+        return True
+    return False
+
+
+def raise_pending():
+    """Raise what a signal has raised during a call."""
+    global _raised
+    if _raised is not None:
+        problem, _raised = _raised, None
+        raise problem
+
+
+cdef class Coding:
+    """The codecs to try in turn for blocks of a type.
+
+    Parameters
+    ----------
+    dtype : int
+        Its code.
+    lossless : bool
+        Whether a lossless codec was asked for.
+    attempts : sequence of (int, (int, int))
+        Places in the table of codecs, -1 for the choice of ``lossless``, -2 for ``encode``, and parameters.
+    encode, decode : callable
+        ``encode(dtype, src, carried, out)`` and ``decode(frame, dtype, dst, adding)``, with the memory as uint8
+        arrays, for what is not in the table; the first one returns the bytes of the frame.
+    """
+
+    cdef CCoding own
+    cdef object encode, decode
+    cdef readonly object failed
+
+    def __init__(self, int dtype, bint lossless, attempts, encode, decode):
+        cdef CAttempt attempt
+        use_level(self.own, _cpu.active_address())
+        self.own.dtype, self.own.lossless = dtype, lossless
+        for place, params in attempts:
+            attempt.codec, attempt.params[0], attempt.params[1] = place, params[0], params[1]
+            self.own.attempts.push_back(attempt)
+        self.encode, self.decode = encode, decode
+        self.own.callbacks.context = <void*>self
+        self.own.callbacks.encode = call_encode
+        self.own.callbacks.decode = call_decode
+
+
+def memory_at(uintptr_t address, size_t nbytes):
+    """Bytes of memory as a uint8 array, which does not own them."""
+    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+
+
+cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint64_t n, double carried,
+                         void* out) noexcept with gil:
+    cdef Coding coding = <Coding>context
+    try:
+        return coding.encode(dtype, n, <uintptr_t>src, carried, <uintptr_t>out)
+    except BaseException as problem:
+        coding.failed = problem
+        return -1
+
+
+cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n, void* dst,
+                         int32_t adding) noexcept with gil:
+    cdef Coding coding = <Coding>context
+    try:
+        coding.decode(memory_at(<uintptr_t>frame, nbytes), dtype, n, <uintptr_t>dst, bool(adding))
+        return 0
+    except BaseException as problem:
+        coding.failed = problem
+        return -1
+
+
+cdef class Outcome:
+    """What a run did; see `compcoll.Report`."""
+
+    cdef Stats stats
+    cdef readonly double seconds
+
+    @property
+    def raw_nbytes(self):
+        return self.stats.raw_nbytes
+
+    @property
+    def wire_nbytes(self):
+        return self.stats.wire_nbytes
+
+    @property
+    def messages(self):
+        return self.stats.messages
+
+    @property
+    def fallbacks(self):
+        return self.stats.fallbacks
+
+    @property
+    def bound(self):
+        """Largest absolute error of any value of the result, None where it is not known."""
+        return None if isnan(self.stats.bound) else self.stats.bound
+
+    @property
+    def codecs(self):
+        """Frames encoded, by the codec that they name."""
+        cdef size_t i
+        cdef dict used = {}
+        for i in range(self.stats.used.size()):
+            name = int(self.stats.used[i].first).to_bytes(8, "little").rstrip(b"\0").decode("ascii")
+            used[name] = self.stats.used[i].second
+        return used
+
+    @property
+    def stages(self):
+        """Seconds of encoding and decoding, over all threads, of waiting, and in all."""
+        return {
+            "encode": self.stats.encode_seconds, "decode": self.stats.decode_seconds,
+            "wait": self.stats.wait_seconds, "total": self.seconds,
+        }
+
+
+# -- what is under way
+
+
+cdef class Task:
+    """Something to wait for.
+
+    Attributes
+    ----------
+    end : int or None
+        How the wait for it ended; None while nobody has waited to its end.
+    """
+
+    cdef shared_ptr[CTask] task
+    cdef shared_ptr[CLeft] left
+    cdef uint64_t request_handle
+    cdef readonly object end
+    cdef object finished
+
+    @property
+    def done(self):
+        """Whether it has come to its end."""
+        return self.end is not None or self.task.get().done()
+
+    def check(self):
+        """Raise what went wrong."""
+
+
+cdef class Request(Task):
+    """One of mpi4py's requests.
+
+    Parameters
+    ----------
+    request : MPI.Request
+    status : MPI.Status
+        Told about the message when it is done.
+    """
+
+    cdef readonly object request, status
+
+    def __init__(self, request, status=None):
+        self.request, self.status = request, MPI.Status() if status is None else status
+        self.task = shared_ptr[CTask](make_request(
+            library, <void*><uintptr_t>MPI._addressof(self.request), <void*><uintptr_t>MPI._addressof(self.status)
+        ))
+
+    def check(self):
+        check_mpi(error_of(self.task.get()[0]))
+
+
+cdef class Probe(Task):
+    """The arrival of a message, which is then `message`, for nobody else to receive.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    source, tag : int
+    status : MPI.Status
+    """
+
+    cdef readonly object comm, message, status
+
+    def __init__(self, comm, int source, int tag, status):
+        self.comm, self.message, self.status = comm, MPI.Message(), status
+        self.task = shared_ptr[CTask](make_probe(
+            library, handle(comm), source, tag, <void*><uintptr_t>MPI._addressof(self.message),
+            <void*><uintptr_t>MPI._addressof(status),
+        ))
+
+    def check(self):
+        check_mpi(error_of(self.task.get()[0]))
+
+
+cdef check_mpi(int error):
+    if error:
+        raise MPI.Exception(error)
+
+
+cdef class Running(Task):
+    """A schedule under way.
+
+    Parameters
+    ----------
+    compiled : Compiled
+    coding : Coding
+    comm : int
+        Handle of a communicator that carries nothing else, in which errors are returned.
+    first, n : int
+        The tags of the call.
+    buffers : list of numpy.ndarray
+        The caller's, in the order of the schedule.
+    """
+
+    cdef CRun* run
+    cdef Compiled compiled
+    cdef readonly Coding coding
+    cdef readonly Outcome outcome
+    cdef object keep, failed
+
+    def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers):
+        cdef vector[uint8_t*] bases
+        bases.reserve(len(buffers))
+        for buffer in buffers:
+            bases.push_back(<uint8_t*>cnp.PyArray_DATA(buffer))
+        self.keep = buffers
+        self.begin(compiled, coding, comm, first, n, bases)
+
+    cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n, vector[uint8_t*] bases):
+        cdef CTags tags
+        cdef shared_ptr[CRun] run
+        tags.first, tags.n = first, n
+        self.compiled, self.coding = compiled, coding
+        self.outcome = Outcome()
+        self.outcome.seconds = now()
+        run = engine.begin(compiled.own, coding.own, bases, move(make_wire(library, comm)), tags)
+        self.run = run.get()
+        self.task = static_pointer_cast[CTask, CRun](run)
+
+    cdef note(self):
+        """Keep what it did."""
+        self.outcome.seconds = now() - self.outcome.seconds
+        self.outcome.stats = self.run.stats()
+
+    def fail(self, problem):
+        """Take part without values: the others learn that something went wrong here, which `check` raises."""
+        self.failed = problem
+        self.run.fail(of_callback())
+
+    def check(self):
+        if <int>self.run.error().problem:
+            raise self.problem()
+
+    cdef problem(self):
+        from compcoll.engine.problems import exception
+
+        cdef const Error* error = &self.run.error()
+        cdef int problem = <int>error.problem
+        if problem == CALLBACK:
+            return self.coding.failed if self.failed is None else self.failed
+        header = error.header
+        return exception(
+            problem, error.status, <bytes>error.bytes[:80], error.available, error.expected, error.expected_dtype,
+            int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(), header.dtype, header.size(),
+            header.payload_nbytes, header.checksum,
+        )
+
+
+cdef class Plan:
+    """What calls of one kind do, ready for other arrays of the same sizes.
+
+    Parameters
+    ----------
+    op : str
+    decision : Decision
+    compiled : Compiled
+    coding : Coding
+    group : Group
+        Whose calls they are.
+    places : sequence of (int, int)
+        For each buffer of the schedule whether it lies in the array that is sent (0) or received (1), and where,
+        in bytes.
+    """
+
+    cdef readonly str op
+    cdef readonly object decision
+    cdef Compiled compiled
+    cdef Coding coding
+    cdef object group
+    cdef vector[int] which
+    cdef vector[size_t] offsets
+
+    def __init__(self, str op, decision, Compiled compiled, Coding coding, group, places):
+        self.op, self.decision, self.compiled, self.coding, self.group = op, decision, compiled, coding, group
+        for which, offset in places:
+            self.which.push_back(which)
+            self.offsets.push_back(offset)
+
+    def begin(self, send, recv):
+        """Start a call; None where its arrays are not fit for it."""
+        cdef uint8_t* data[2]
+        cdef vector[uint8_t*] bases
+        cdef size_t i
+        cdef Running running
+        if not usable(send, False) or not usable(recv, True) or overlap(send, recv):
+            return None
+        data[0] = <uint8_t*>cnp.PyArray_DATA(send) if type(send) is np_ndarray else NULL
+        data[1] = <uint8_t*>cnp.PyArray_DATA(recv) if type(recv) is np_ndarray else NULL
+        bases.reserve(self.which.size())
+        for i in range(self.which.size()):
+            bases.push_back(data[self.which[i]] + self.offsets[i])
+        running = Running.__new__(Running)
+        running.keep = send, recv
+        first, n = self.group.next_tags()
+        running.begin(self.compiled, self.coding, self.group.shadow_handle, first, n, bases)
+        return running
+
+
+cdef type np_ndarray = np.ndarray
+
+
+cdef bint usable(array, bint written):
+    """Whether an array's elements lie side by side, and may be written to; so may what is no array."""
+    if type(array) is not np_ndarray:
+        return True
+    cdef int flags = cnp.NPY_ARRAY_C_CONTIGUOUS | (cnp.NPY_ARRAY_WRITEABLE if written else 0)
+    return cnp.PyArray_CHKFLAGS(<cnp.ndarray>array, flags)
+
+
+cdef bint overlap(a, b):
+    cdef char* first
+    cdef char* second
+    if type(a) is not np_ndarray or type(b) is not np_ndarray:
+        return False
+    first, second = <char*>cnp.PyArray_DATA(<cnp.ndarray>a), <char*>cnp.PyArray_DATA(<cnp.ndarray>b)
+    return first < second + cnp.PyArray_NBYTES(<cnp.ndarray>b) and second < first + cnp.PyArray_NBYTES(<cnp.ndarray>a)
+
+
+cdef double now() noexcept:
+    return perf_counter()
+
+
+#: What nobody may free: MPI may still write to it.
+_abandoned = []
+
+
+def wait(*tasks, others=(), double limit=inf):
+    """Move tasks on to their ends, or for as long as `patience` lasts; the first error of any is raised.
+
+    Parameters
+    ----------
+    others : sequence of Task
+        Moved on as well, but not waited for.
+    limit : float
+        Seconds after which to return; then the tasks are under way still.
+
+    Returns
+    -------
+    bool
+        Whether they have ended.
+
+    Raises
+    ------
+    TimeoutError
+        Where nothing moved for so long: no task will end.
+    BaseException
+        What a second signal raised, likewise.
+    """
+    cdef vector[shared_ptr[CTask]] some, more
+    cdef Task task
+    for task in tasks:
+        some.push_back(task.task)
+    for task in others:
+        more.push_back(task.task)
+    cdef int end
+    with nogil:
+        end = <int>engine.wait(some, more, limit, signalled)
+    if end == LATER:
+        return False
+    for task in tasks:
+        task.end = end
+        if isinstance(task, Running):
+            (<Running>task).note()
+    if end != DONE:
+        _abandon([*tasks, *others])
+        if end == INTERRUPTED:
+            raise_pending()
+        if end == TIMEOUT:
+            raise TimeoutError(
+                f"waited for messages for more than COMPCOLL_TIMEOUT = {patience:g} s; the communicator cannot "
+                "be used any more"
+            )
+    for task in tasks:
+        task.check()
+    return True
+
+
+def _abandon(tasks):
+    """Keep for good what MPI may still write to."""
+    for task in tasks:
+        Py_INCREF(task)
+    _abandoned.extend(tasks)
+
+
+def leave(Task task, finished=None, request=None):
+    """Have a task moved on by the engine.
+
+    Parameters
+    ----------
+    task : Task
+    finished : callable, optional
+        ``finished(end)`` is called by whichever thread comes to the end of the task.
+    request : MPI.Grequest, optional
+        Completed at the end, by that thread and without Python; `settled` is to be called when it was waited for.
+    """
+    cdef bint native = request is not None
+    task.finished = finished
+    task.request_handle = handle(request) if native else 0
+    _left[:] = [other for other in _left if other.end is None]
+    _left.append(task)
+    task.left = engine.leave(task.task, finished_by(was_completed if native else was_left, <void*>task))
+
+
+#: What is under way and nobody waits for.
+_left = []
+
+
+cdef void was_completed(void* context, int end) noexcept nogil:
+    """The end of a task with a request: Python hears of it when that is waited for."""
+    complete(library, request_of(context))
+
+
+cdef uint64_t request_of(void* context) noexcept nogil:
+    return (<Task>context).request_handle
+
+
+def settled(Task task):
+    """Note how a task has ended whose request was completed."""
+    if task.end is None:
+        task.end = <int>task.left.get().end()
+        if isinstance(task, Running):
+            (<Running>task).note()
+
+
+def join(Task task, double seconds=inf):
+    """Wait for a task that was left, for so long; whether it has ended.
+
+    Raises
+    ------
+    BaseException
+        What the second of two signals has raised; the task is under way still.
+    """
+    cdef int end
+    with nogil:
+        end = <int>engine.join(task.left.get()[0], seconds, signalled)
+    if end == INTERRUPTED:
+        raise_pending()
+    return task.left.get().ended()
+
+
+cdef void was_left(void* context, int end) noexcept with gil:
+    cdef Task task = <Task>context
+    task.end = end
+    if isinstance(task, Running):
+        (<Running>task).note()
+    finished, task.finished = task.finished, None
+    if end != DONE:
+        _abandon([task])
+    if finished is not None:
+        finished(end)
+
+
+def move_on():
+    """Move on what was left, where the engine has no thread of its own for it."""
+    cdef cbool moved
+    with nogil:
+        moved = engine.progress().step()
+    return moved

@@ -1,0 +1,243 @@
+"""A collective call: what it moves, its schedule, and its execution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from time import perf_counter
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.algorithms.catalog import program
+from compcoll.algorithms.stream import drop_block, recv_block, send_block
+from compcoll.codecs import Codec
+from compcoll.codecs.decoding import accumulator_dtype
+from compcoll.devices.memory import DeviceArray
+from compcoll.engine import _engine
+from compcoll.engine.coding import coding
+from compcoll.engine.decision import Decision
+from compcoll.engine.device.run import DeviceRun, Patience
+from compcoll.engine.group import Group
+from compcoll.schedule.cache import Cache
+from compcoll.schedule.graph import Schedule
+from compcoll.schedule.trace import WINDOW, chunk_step, trace
+
+__all__ = ["Call", "Task", "Way", "begin", "begin_message", "n_chunks", "planned", "schedule_of", "wait"]
+
+#: Something under way that can be waited for and that then has an outcome.
+Task: TypeAlias = _engine.Running | DeviceRun
+_SCHEDULES = Cache()
+
+
+class Way(Protocol):
+    """A communicator that carries nothing but chunks of messages, and its handle."""
+
+    comm: MPI.Intracomm
+    handle: int
+
+
+@dataclass
+class Call:
+    """One collective.
+
+    Attributes
+    ----------
+    op : str
+        Name of the method.
+    dtype : numpy.dtype
+        Real type of all blocks.
+    nbytes : int
+        Size of its largest message, known to all ranks.
+    empty : bool
+        Whether there is nothing to send at all, which all ranks know as well.
+    send, recv : list of array
+        Contiguous blocks of the host or of a device, as `compcoll.algorithms.catalog` wants them.
+    root : int
+    sample : array or None
+        A block that this rank sends, for the model to look at.
+    summands : list of array
+        What this rank contributes to a reduction.
+    problem : Exception or None
+        What keeps this rank from taking part; the others learn of it in place of its values.
+    """
+
+    op: str
+    dtype: np.dtype
+    nbytes: int
+    empty: bool
+    send: list[Any] = field(default_factory=list)
+    recv: list[Any] = field(default_factory=list)
+    root: int = 0
+    sample: Any = None
+    summands: list[Any] = field(default_factory=list)
+    problem: Exception | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether any of its memory is on a GPU."""
+        return any(isinstance(block, DeviceArray) for block in (*self.send, *self.recv))
+
+
+def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool) -> Schedule:
+    """What this rank does."""
+    sends, recvs = tuple(map(len, call.send)), tuple(map(len, call.recv))
+    chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
+    widens = accumulator_dtype(call.dtype) != call.dtype
+    window = WINDOW
+    key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
+           sends, recvs)  # fmt: skip
+    return _SCHEDULES.get(
+        key,
+        lambda: trace(
+            program(call.op, decision.algorithm, call.root), group.rank, group.size, sends, recvs, chunk,
+            window=window, widens=widens, owner_exact=owner_exact,
+        ),
+    )  # fmt: skip
+
+
+def begin(
+    group: Group, call: Call, decision: Decision, owner_exact: bool = False,
+    tags: tuple[int, int] | None = None, direct: bool = False,
+) -> Task:  # fmt: skip
+    """Start a call, which then has to be waited for or left to the engine.
+
+    Parameters
+    ----------
+    tags : tuple of int, optional
+        First tag and how many; those of the next call of all ranks otherwise.
+    direct : bool
+        Whether MPI takes frames in device memory.
+    """
+    assert decision.codec is not None
+    schedule = schedule_of(group, call, decision, owner_exact)
+    buffers = [*call.send, *call.recv]
+    first, n = tags or group.next_tags()
+    if call.on_device:
+        return DeviceRun(
+            schedule, decision.codec, call.dtype, group.shadow, (first, n), buffers, direct, call.problem
+        )
+    group.make_shadow()
+    run = _engine.Running(
+        schedule.compiled, coding(decision.codec, call.dtype), group.shadow_handle, first, n, buffers
+    )
+    if call.problem is not None:
+        run.fail(call.problem)
+    return run
+
+
+def begin_message(
+    way: Way, codec: Codec, block: Any, peer: int, chunk: int, first_tag: int, *, sends: bool,
+    drops: bool = False,
+) -> Task:  # fmt: skip
+    """Start one side of a message between two ranks, who both know its size.
+
+    Parameters
+    ----------
+    way : Way
+    codec : Codec
+    block : array
+        What is sent, or where it is received.
+    peer : int
+        The other rank, as the way counts them.
+    chunk : int
+        Elements of a chunk.
+    first_tag : int
+        Of as many tags as there are chunks, which no other message on its way has.
+    sends : bool
+    drops : bool
+        Whether what is received is of no use.
+    """
+    n = len(block)
+    schedule = _SCHEDULES.get(
+        ("message", n, peer, chunk, sends, drops),
+        lambda: trace(_one_side(peer, sends, drops), 0, peer + 1, [n] * sends, [n] * (not sends), chunk),
+    )
+    tags = first_tag, max(schedule.n_tags, 1)
+    if isinstance(block, DeviceArray):
+        return DeviceRun(schedule, codec, block.dtype, way.comm, tags, [block])
+    return _engine.Running(schedule.compiled, coding(codec, block.dtype), way.handle, *tags, [block])
+
+
+def n_chunks(n: int, chunk: int) -> int:
+    """Chunks, and tags, of a message of ``n`` elements."""
+    return -(-n // chunk_step(n, chunk))
+
+
+def _one_side(peer: int, sends: bool, drops: bool) -> Callable[[Any, list, list], Coroutine]:
+    async def side(rt: Any, send: list, recv: list) -> None:
+        if sends:
+            await send_block(rt, send[0], peer)
+        elif drops:
+            await drop_block(rt, recv[0], peer)
+        else:
+            await recv_block(rt, recv[0], peer)
+
+    return side
+
+
+def wait(*tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: float = inf) -> bool:
+    """Wait for the ends of tasks, and raise the first error that came up; whether they have ended.
+
+    Parameters
+    ----------
+    others : sequence of task
+        Moved on as well, but not waited for.
+    limit : float
+        Seconds after which to return.
+    """
+    if not any(isinstance(task, DeviceRun) for task in (*tasks, *others)):
+        return _engine.wait(*tasks, others=others, limit=limit)
+    runs = [task for task in (*tasks, *others) if isinstance(task, DeviceRun)]
+    compiled = [task for task in tasks if not isinstance(task, DeviceRun)]
+    beside = [task for task in others if not isinstance(task, DeviceRun)]
+    patience, until = Patience(), perf_counter() + limit
+    while not all(task.done for task in tasks):
+        moved = False
+        for one in runs:
+            moved |= one.step()
+        if compiled or beside:
+            _engine.wait(*(compiled or beside), others=beside if compiled else (), limit=0.0)
+        if moved:
+            patience.moved()
+        else:
+            patience.rest()
+        if perf_counter() > until:
+            return False
+    for task in tasks:
+        task.check()
+    return True
+
+
+def planned(
+    group: Group, call: Call, decision: Decision, owner_exact: bool, specs: tuple
+) -> _engine.Plan | None:
+    """A plan for calls like this one, whose blocks lie in plain arrays like ``specs``; None where they do not.
+
+    Parameters
+    ----------
+    specs : tuple
+        The array that is sent, if the operation has one, and the array that is received; None or another
+        object for what is in place or not looked at.
+    """
+    arrays = [spec if isinstance(spec, np.ndarray) else None for spec in (None, *specs)[-2:]]
+    places = []
+    for block in (*call.send, *call.recv):
+        found = [(i, offset) for i, a in enumerate(arrays) if (offset := _offset(block, a)) is not None]
+        if not found:
+            return None
+        places.append(found[0])
+    schedule = schedule_of(group, call, decision, owner_exact)
+    return _engine.Plan(
+        call.op, decision, schedule.compiled, coding(decision.codec, call.dtype), group, places
+    )
+
+
+def _offset(block: np.ndarray, array: np.ndarray | None) -> int | None:
+    """Where a block begins in an array, in bytes; None where it does not lie there."""
+    if array is None or not array.flags.c_contiguous:
+        return None
+    offset = block.ctypes.data - array.ctypes.data
+    return offset if 0 <= offset <= array.nbytes - block.nbytes else None

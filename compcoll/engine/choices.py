@@ -1,0 +1,45 @@
+"""Algorithm and chunk size where neither a rule nor the model says which."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.codecs import Codec
+from compcoll.model.advisor import MESSAGE_NBYTES
+
+__all__ = ["algorithm", "chunk_nbytes"]
+
+#: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
+CHUNK_LIMITS = (64 << 10, 512 << 10)
+#: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
+PAIRS_NBYTES = 8 << 20
+
+
+def algorithm(
+    op: str, dtype: np.dtype, nbytes: int, size: int, codec: Codec, chunk_nbytes: int, sharing: int
+) -> str:
+    """The algorithm for a call in such chunks among ``size`` ranks, ``sharing`` of them at each port."""
+    names = ALGORITHMS[op]
+    if "compressed" in names and codec.can_add and dtype.itemsize > 2:
+        return "compressed"  # one rounding of each contribution, and none of the sum
+    if "direct" in names and (dtype.itemsize == 2 or size <= 4):
+        return "direct"  # one rounding, and no more bytes than the ring
+    if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
+        return "recursive_doubling"
+    # A chain passes each chunk on once, in as many more steps as there are ranks, or nodes. A tree takes few
+    # steps, but sends each chunk twice, and as often from each rank at a port.
+    if "tree" in names and size > -(-nbytes // chunk_nbytes) * sharing**2:
+        return "tree"
+    return names[0]
+
+
+def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec) -> int:
+    """Bytes of the chunks of messages of ``nbytes`` among ``size`` ranks."""
+    low, high = CHUNK_LIMITS
+    if op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
+        most = MESSAGE_NBYTES if codec.lossless else 2 * MESSAGE_NBYTES
+        high = min(max(PAIRS_NBYTES // size, high), most)
+    if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together
+        return high
+    return min(max(nbytes // 8, low), high)

@@ -1,0 +1,366 @@
+"""A schedule under way on memory of a GPU: what is ready together is asked of the device together.
+
+It takes the place of the compiled engine where any block of a call lies on a GPU. Work that the device does
+is a `Request`, looked at again and again beside MPI's requests.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections import Counter
+from math import isnan
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.codecs import Codec
+from compcoll.codecs.decoding import accumulator_dtype
+from compcoll.core import environment
+from compcoll.devices.memory import DeviceArray
+from compcoll.engine import interrupts
+from compcoll.engine.device.host import POISON, Frame
+from compcoll.engine.device.pool import Pool
+from compcoll.engine.device.requests import Request
+from compcoll.engine.device.work import CudaWork
+from compcoll.frame import HEADER_NBYTES
+from compcoll.schedule.graph import Kind, Schedule
+
+__all__ = ["DeviceRun", "Patience"]
+
+#: Seconds of waiting after which a rank sleeps between two looks: yielding leaves others half of a core only.
+SPINNING = 1e-3
+_MESSAGES = (Kind.SEND, Kind.RECV)
+_POOL = Pool()
+#: The number of what is no operation of the schedule.
+_BESIDES = -1
+#: What MPI may still write to.
+_abandoned: list[Any] = []
+
+
+class Patience:
+    """Rests between two looks at what is under way: yields, then sleeps, and at last gives up."""
+
+    def __init__(self) -> None:
+        self._since, self._most = 0.0, environment.timeout()
+
+    def moved(self) -> None:
+        """Something has come."""
+        self._since = 0.0
+
+    def rest(self) -> None:
+        """Leave the core to others; TimeoutError where nothing has come for too long."""
+        now = perf_counter()
+        self._since = self._since or now
+        waited = now - self._since
+        if waited < SPINNING:
+            os.sched_yield()
+            return
+        sleep(min(waited / 16, 1e-4))
+        interrupts.check()
+        if waited > self._most:
+            raise TimeoutError(
+                f"waited for messages for more than COMPCOLL_TIMEOUT = {self._most:g} s; the communicator "
+                "cannot be used any more"
+            )
+
+
+class DeviceRun:
+    """A schedule under way.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    codec : Codec
+    dtype : numpy.dtype
+        Of the blocks.
+    comm : MPI.Comm
+        A communicator that carries nothing else.
+    tags : tuple of int
+        First tag of the call, and how many it has.
+    buffers : list of array
+        The caller's, in the order of the schedule.
+    direct : bool
+        Whether MPI takes frames in device memory.
+    problem : Exception, optional
+        What keeps this rank from giving values; the others learn that there is something.
+    """
+
+    def __init__(
+        self, schedule: Schedule, codec: Codec, dtype: np.dtype, comm: MPI.Comm, tags: tuple[int, int],
+        buffers: list[Any], direct: bool = False, problem: Exception | None = None,
+    ):  # fmt: skip
+        self.schedule, self.comm, self.tags = schedule, comm, tags
+        self.work = CudaWork(codec, _POOL)
+        self.work.direct = direct
+        self.error = problem
+        self.end: int | None = None
+        self.raw_nbytes = self.wire_nbytes = self.messages = 0
+        self.stages = {"encode": 0.0, "decode": 0.0, "wait": 0.0, "total": 0.0}
+        self._dtype, self._buffers = dtype, [*buffers, *([None] * len(schedule.scratch))]
+        self._device = next(b.device for b in buffers if isinstance(b, DeviceArray))
+        self._ops = schedule.ops.tolist()  # plain numbers are quicker than records
+        self._bounds = [*schedule.ops["first"].tolist(), len(schedule.waiting)]
+        self._waiting = schedule.waiting.tolist()
+        self._waits = schedule.ops["waits"].tolist()
+        self._blocks: dict[int, Any] = {}
+        self._frames: list[Frame | None] = [None] * schedule.n_frames
+        self._errors: dict[int, float] = {}
+        self._ready: list[int] = []
+        self._idle: list[int] = []
+        self._remaining = len(self._ops)
+        self._requests: list[MPI.Request] = []
+        self._owners: list[tuple[int, Any]] = []
+        self._statuses: list[MPI.Status] = []
+        self._under_way: list[tuple[int, Request]] = []
+        self._start = perf_counter()
+        for op, waits in enumerate(self._waits):
+            if not waits:
+                self._make_ready(op)
+
+    # -- what came of it, as of `compcoll.engine._engine.Outcome`
+
+    @property
+    def outcome(self) -> DeviceRun:
+        return self
+
+    @property
+    def bound(self) -> float | None:
+        """Largest absolute error of any value of the result, None where it is not known."""
+        return None if isnan(self.work.bound) else self.work.bound
+
+    @property
+    def fallbacks(self) -> int:
+        """Frames that went lossless because their lossy codec could not carry them."""
+        return self.work.fallbacks
+
+    @property
+    def codecs(self) -> Counter[str]:
+        """Frames encoded, by the codec that they name."""
+        return self.work.used
+
+    # -- moving on
+
+    @property
+    def done(self) -> bool:
+        """Whether it has come to its end."""
+        return not self._remaining
+
+    def fail(self, problem: Exception) -> None:
+        """Take part without values: the others learn that something went wrong here, which `check` raises."""
+        self._fail(problem)
+
+    def check(self) -> None:
+        """Raise the first error that came up."""
+        if self.error is not None:
+            raise self.error
+
+    def step(self) -> bool:
+        """Begin what is ready, look at what is under way; whether anything moved."""
+        if not self._remaining:
+            return False
+        try:
+            moved = self._step()
+        except BaseException:
+            _abandoned.append(self)
+            raise
+        if not self._remaining:
+            self.end = 0
+            self.stages["total"] = perf_counter() - self._start
+        return moved
+
+    def _step(self) -> bool:
+        moved = bool(self._ready)
+        while self._ready:
+            self._begin(heapq.heappop(self._ready))
+        self.work.turn.begin()
+        moved |= self._poll()
+        if moved or not self._idle:
+            return moved
+        while self._idle:
+            self._begin(heapq.heappop(self._idle))
+        return True
+
+    def _make_ready(self, op: int) -> None:
+        heapq.heappush(self._idle if self._ops[op][10] else self._ready, op)
+
+    def _finish(self, op: int) -> None:
+        for later in self._waiting[self._bounds[op] : self._bounds[op + 1]]:
+            self._waits[later] -= 1
+            if not self._waits[later]:
+                self._make_ready(later)
+        self._remaining -= 1
+
+    def _fail(self, error: Exception) -> None:
+        if self.error is None:
+            self.error = error
+
+    def _poll(self) -> bool:
+        moved = False
+        if self._requests:
+            done = MPI.Request.Testsome(self._requests, self._statuses)
+            if done:
+                moved = True
+                self._retire(done)
+        if self._under_way:
+            rest = []
+            for op, request in self._under_way:
+                if request.done:
+                    moved = True
+                    self._complete(op, request)
+                else:
+                    rest.append((op, request))
+            self._under_way = rest
+        return moved
+
+    def _retire(self, done: list[int]) -> None:
+        owners = [self._owners[i] for i in done]
+        for i in sorted(done, reverse=True):
+            del self._requests[i], self._owners[i]
+        for (op, data), status in zip(owners, self._statuses, strict=False):
+            if data is None:
+                self._finish(op)
+            else:
+                self._work("decode", op, self.work.received, data[: status.Get_count(MPI.BYTE)])
+
+    # -- operations
+
+    def also_decode(self, data: np.ndarray, block: Any) -> None:
+        """Decode a frame besides, of bytes that somebody else has received."""
+        self._remaining += 1
+        self._work("decode", _BESIDES, self.work.decode, self.work.received(data), block)
+
+    def _begin(self, op: int) -> None:
+        kind, block, into, frame, other, *_ = self._ops[op]
+        if kind in _MESSAGES:
+            self._post(op)
+            return
+        work, block = self.work, self._block(block)
+        if kind == Kind.ENCODE or kind == Kind.ADD:
+            if self.error is not None:
+                self._note(op, POISON)
+                return
+            if kind == Kind.ENCODE:
+                carried = self._errors.get(self._ops[op][1], 0.0)
+                self._work("encode", op, work.encode, block, carried, None, op)
+            else:
+                self._work("encode", op, work.add, self._frames[frame], self._frames[other], block)
+        elif kind == Kind.DECODE:
+            self._work("decode", op, work.decode, self._frames[frame], block)
+        elif kind == Kind.DECODE_ADD:
+            self._work("decode", op, work.decode_add, self._frames[frame], block)
+        else:
+            self._copy(op, kind, block, self._block(into), frame)
+
+    def _copy(self, op: int, kind: int, block: Any, into: Any, frame: int) -> None:
+        made = self._frames[frame] if kind == Kind.SETTLE else None
+        if made is not None and made.info is None:
+            self._note(op, None)
+        elif made is not None and not (self.work.codec.lossless or made.exact):
+            self._work("decode", op, self.work.decode, made, into)
+        elif self.work.is_same(block, into):
+            self._note(op, None)
+        else:
+            self._work("decode", op, self.work.copy, into, block)
+
+    def _work(self, stage: str, op: int, function: Any, *args: Any) -> None:
+        """Ask for something, whose result may come later."""
+        start = perf_counter()
+        try:
+            result = function(*args)
+        except Exception as error:
+            self._fail(error)
+            result = self._poison(op)
+        self.stages[stage] += perf_counter() - start
+        if isinstance(result, Request):
+            self._under_way.append((op, result))
+        else:
+            self._note(op, result)
+
+    def _complete(self, op: int, request: Request) -> None:
+        try:
+            result = request.wait()
+        except Exception as error:
+            self._fail(error)
+            result = self._poison(op)
+        self._note(op, result)
+
+    def _poison(self, op: int) -> Frame | None:
+        """What is left of an operation that failed."""
+        makes_frame = op != _BESIDES and self._ops[op][0] in (Kind.ENCODE, Kind.ADD, Kind.RECV)
+        return POISON if makes_frame else None
+
+    def _note(self, op: int, result: Any) -> None:
+        """An operation has done its work."""
+        if op == _BESIDES:
+            self._remaining -= 1
+            return
+        kind, block, into, frame, _, total, *_ = self._ops[op]
+        errors = self._errors
+        if kind == Kind.ENCODE:
+            self._frames[frame] = result
+            self.work.count(result)
+        elif kind == Kind.RECV:
+            self._frames[frame] = result
+        elif kind == Kind.ADD:
+            self._frames[total] = result
+        elif kind == Kind.DECODE:
+            errors[block] = result or 0.0
+            self._note_result(block)
+        elif kind == Kind.DECODE_ADD:
+            errors[block] = errors.get(block, 0.0) + (result or 0.0)
+        else:
+            lossy = kind == Kind.SETTLE and not self.work.codec.lossless and not self._exact(frame)
+            errors[into] = (0.0 if lossy else errors.get(block, 0.0)) + (result or 0.0)
+            self._note_result(into)
+        self._finish(op)
+
+    def _exact(self, frame: int) -> bool:
+        made = self._frames[frame]
+        return made is None or made.exact
+
+    def _note_result(self, block: int) -> None:
+        if self.schedule.blocks[block]["buffer"] < self.schedule.n_buffers:
+            self.work.note_bound(self._errors[block])
+
+    # -- messages
+
+    def _post(self, op: int) -> None:
+        kind, block, _, frame, _, _, peer, tag, *_ = self._ops[op]
+        tag = self.tags[0] + tag % self.tags[1]
+        if kind == Kind.SEND:
+            made: Any = self._frames[frame]
+            self.raw_nbytes += made.info.nbytes if made.info else 0
+            self.wire_nbytes += made.data.size
+            self.messages += 1
+            self._expect(self.comm.Isend([made.data, MPI.BYTE], peer, tag), op, None)
+            return
+        like = self._block(block)
+        room = HEADER_NBYTES + like.size * max(like.itemsize, 4)
+        on_device = self.work.direct and isinstance(like, DeviceArray)
+        data = like.device.scratch(room) if on_device else self.work.pool.get(room)
+        self._expect(self.comm.Irecv([data, MPI.BYTE], peer, tag), op, data)
+
+    def _expect(self, request: MPI.Request, op: int, data: Any) -> None:
+        self._requests.append(request)
+        self._owners.append((op, data))
+        if len(self._statuses) < len(self._requests):
+            self._statuses.append(MPI.Status())
+
+    # -- memory
+
+    def _block(self, index: int) -> Any:
+        found = self._blocks.get(index)
+        if found is None:
+            buffer, wide, start, n = self.schedule.blocks[index].tolist()
+            if self._buffers[buffer] is None:
+                self._buffers[buffer] = self._scratch(buffer - self.schedule.n_buffers, bool(wide))
+            found = self._blocks[index] = self._buffers[buffer][start : start + n]
+        return found
+
+    def _scratch(self, index: int, wide: bool) -> DeviceArray:
+        dtype = accumulator_dtype(self._dtype) if wide else self._dtype
+        n = int(self.schedule.scratch[index]["n"])
+        return self._device.scratch(n * dtype.itemsize)[: n * dtype.itemsize].view(dtype)

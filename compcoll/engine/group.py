@@ -1,0 +1,164 @@
+"""A communicator as the engine uses it: what its ranks know of each other, and what is private to the engine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+from compcoll.engine.auto import Advisor
+from compcoll.engine.measure import measure_links
+from compcoll.engine.start import start_engine
+from compcoll.model.profile import MachineProfile, load
+
+__all__ = ["Facts", "Group", "Mine", "facts_of", "largest_tag", "survey"]
+
+# A program may put another communicator into its place.
+_WORLD = MPI.COMM_WORLD
+#: Calls that pass before a tag is used again.
+_CALLS = 64
+
+
+@cache
+def largest_tag() -> int:
+    """The largest tag of any communicator: an attribute that MPI promises of COMM_WORLD alone."""
+    found: Any = _WORLD.Get_attr(MPI.TAG_UB)
+    return found
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What all ranks of a communicator have to know of each other.
+
+    Attributes
+    ----------
+    link : str
+        ``"node"`` where all ranks share one, else ``"network"``.
+    ranks_per_node, workers : int
+        The most of any node, and the fewest threads of any rank.
+    multithreaded : bool
+        Whether all ranks may call MPI from several threads.
+    """
+
+    link: str
+    ranks_per_node: int
+    workers: int
+    multithreaded: bool
+
+
+class Group:
+    """The ranks of a communicator, and what the engine needs to run schedules on them.
+
+    Private communicators are made when they are first needed: an MPI has only so many.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    facts : Facts
+    workers : int
+        Threads of this rank that encode and decode.
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+        As mpi4py knows it.
+    rank, size : int
+    facts : Facts
+    pairwise_tags : tuple of int
+        For calls in which some ranks have no part, so that a count of calls would differ.
+    advisor : Advisor or None
+        What the model says, where a policy asks for it.
+    broken : str
+        Why the communicator cannot be used any more; empty while it can.
+    abandoned : list
+        What MPI may still write to after that.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int):
+        self.comm, self.facts = MPI.Intracomm(comm), facts
+        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.advisor: Advisor = None  # type: ignore[assignment]
+        self.broken = ""
+        self.abandoned: list[Any] = []
+        self._calls = 0
+        self._shadow: MPI.Intracomm | None = None
+        self._tags: int = largest_tag() // (_CALLS + 1)
+        self.pairwise_tags = (_CALLS * self._tags, self._tags)
+        start_engine(workers if self.size > 1 else None)
+
+    @property
+    def shadow(self) -> MPI.Intracomm:
+        """A duplicate that carries frames, so that no tag ever meets a user's; the first time collective."""
+        self.make_shadow()
+        return self._shadow  # type: ignore[return-value]
+
+    @property
+    def has_shadow(self) -> bool:
+        """Whether there is a `shadow` yet."""
+        return self._shadow is not None
+
+    def make_shadow(self) -> None:
+        """Make the `shadow` before it is used by some ranks alone; collective."""
+        if self._shadow is None:
+            self._shadow = self.comm.Dup()
+            self.shadow_handle = _engine.handle(self._shadow)
+
+    def next_tags(self) -> tuple[int, int]:
+        """First tag and number of tags of the next call."""
+        self._calls += 1
+        return (self._calls % _CALLS) * self._tags, self._tags
+
+    def prepare_advisor(self, parent: Group | None) -> None:
+        """Have the model ready; collective. Rank 0's stored profile is taken, else links are measured."""
+        if self.advisor is None:
+            machine = parent.advisor.machine if parent is not None and parent.advisor is not None else None
+            if machine is None:
+                machine = self.comm.bcast(load() if self.comm.rank == 0 else None)
+            if machine is None:
+                machine = MachineProfile("measured", *measure_links(self.shadow), source="when it was needed")
+            self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
+
+    def free(self) -> None:
+        """Free the private communicators; collective."""
+        if self._shadow is not None:
+            self._shadow.Free()
+
+
+@dataclass(frozen=True)
+class Mine:
+    """What one rank knows of itself.
+
+    Attributes
+    ----------
+    near, workers : int
+        Ranks on its node, and its threads.
+    multithreaded : bool
+    """
+
+    near: int
+    workers: int
+    multithreaded: bool
+
+
+def survey(comm: MPI.Intracomm, workers: int | None) -> Mine:
+    """Look around; collective. ``workers`` are those that somebody asked for."""
+    node = MPI.Intracomm(comm).Split_type(MPI.COMM_TYPE_SHARED)
+    cores = set().union(*node.allgather(os.sched_getaffinity(0)))
+    near = node.Get_size()
+    node.Free()
+    # The cores that no rank of the node runs on, shared out; at most 8.
+    spare = min(8, max(0, len(cores) // near - 1))
+    return Mine(near, spare if workers is None else workers, MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+
+
+def facts_of(everyone: list[Mine]) -> Facts:
+    """What follows from what all ranks know of themselves."""
+    on_one_node = min(one.near for one in everyone) == len(everyone)
+    return Facts(
+        "node" if on_one_node else "network", max(one.near for one in everyone),
+        min(one.workers for one in everyone), all(one.multithreaded for one in everyone),
+    )  # fmt: skip

@@ -1,0 +1,48 @@
+"""What went wrong in the compiled engine, as exceptions."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.codecs.decoding import STATUS
+from compcoll.core import dtypes
+from compcoll.core.errors import FrameError
+from compcoll.engine import _engine
+from compcoll.frame import inspect
+
+__all__ = ["exception"]
+
+
+def exception(
+    problem: int, status: int, header: bytes, available: int, expected: int, expected_dtype: int, codec: str,
+    dtype: int, size: int, payload_nbytes: int, checksum: int,
+) -> Exception:  # fmt: skip
+    """The exception for an error of csrc/engine/coding.h."""
+    match problem:
+        case _engine.HEADER:
+            return _of_header(header, available)
+        case _engine.CHECKSUM:
+            return FrameError(f"the payload's checksum is not {checksum:#010x}: the payload is damaged")
+        case _engine.PAYLOAD:
+            return FrameError(f"the {codec} payload of {payload_nbytes} bytes is {STATUS[status]}")
+        case _engine.MISMATCH:
+            return FrameError(
+                f"a frame of {size} {dtypes.dtype_of(dtype)} came for a block of {expected} "
+                f"{dtypes.dtype_of(expected_dtype)}: the ranks' counts or types differ"
+            )
+        case _engine.POISONED:
+            return FrameError("another rank met an error before it could send this block")
+        case _engine.MPI_ERROR:
+            return MPI.Exception(status) if status > 0 else ValueError("a message of more than 2 GiB")
+        case _engine.MEMORY:
+            return MemoryError("no memory is left for a chunk")
+    raise AssertionError(f"unknown problem {problem}")
+
+
+def _of_header(header: bytes, available: int) -> FrameError:
+    try:
+        inspect(np.frombuffer(header, np.uint8)[:available], available)
+    except FrameError as error:
+        return error
+    return FrameError("the header is damaged")

@@ -1,0 +1,186 @@
+"""One rule of a policy: the calls that it fits, and what to do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.codecs import Codec, codec
+from compcoll.core import dtypes
+from compcoll.core.sizes import nbytes_of
+
+__all__ = ["Rule", "check_keys", "checked_size", "checked_spec", "one_of"]
+
+_EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
+#: Smallest and largest chunk that a rule may ask for, in bytes.
+_LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What to do with the calls that it fits; None leaves a choice to the policy.
+
+    Attributes
+    ----------
+    op : str or tuple of str
+        Method names; empty: any.
+    dtype : str or tuple of str
+        NumPy names; empty: any. Complex types are not those of their parts.
+    at_least, below : int, str or None
+        Limits of the message's size, in bytes; text such as ``"64K"`` or ``"1M"`` will do.
+    comm, link : str or None
+        The communicator's name; ``"node"`` where all its ranks share one, else ``"network"``.
+    codec, algorithm, chunk_nbytes, when : what is chosen.
+
+    Raises
+    ------
+    ValueError
+        For a value that there is not, and for a rule that can never apply.
+    """
+
+    op: tuple[str, ...] = ()
+    dtype: tuple[str, ...] = ()
+    at_least: int = 0
+    below: int | None = None
+    comm: str | None = None
+    link: str | None = None
+    codec: str | None = None
+    algorithm: str | None = None
+    chunk_nbytes: int | None = None
+    when: str | None = None
+
+    def __post_init__(self):
+        self._set("op", _names, self.op)
+        self._set("dtype", lambda key, names: tuple(map(_dtype_name, _names(key, names))), self.dtype)
+        for key in ("at_least", "below", "chunk_nbytes"):
+            if getattr(self, key) is not None:
+                self._set(key, checked_size, getattr(self, key))
+        if self.codec is not None:
+            self._set("codec", checked_spec, self.codec)
+        for key, allowed in (
+            ("link", ("node", "network")), ("when", ("always", "pays")), ("algorithm", _EVERY_ALGORITHM),
+        ):  # fmt: skip
+            if getattr(self, key) is not None:
+                one_of(key, getattr(self, key), allowed)
+        for op in self.op:
+            one_of("op", op, ALGORITHMS)
+        for name in self.dtype:
+            one_of("dtype", name, [str(d) for d in dtypes.CODES])
+        if self.comm is not None and not isinstance(self.comm, str):
+            raise ValueError(f"comm {self.comm!r} is not the name of a communicator")
+        self._check_that_it_applies()
+
+    def _set(self, key: str, check: Callable[[str, Any], Any], value: Any) -> None:
+        object.__setattr__(self, key, check(key, value))
+
+    def _check_that_it_applies(self) -> None:
+        """ValueError where no call whatever could be served as the rule says."""
+        if self.chunk_nbytes is not None and self.chunk_nbytes < _LEAST_CHUNK:
+            raise ValueError(f"chunk_nbytes = {self.chunk_nbytes} is below {_LEAST_CHUNK}")
+        if self.chunk_nbytes is not None and self.chunk_nbytes > _MOST_CHUNK:
+            raise ValueError(f"chunk_nbytes = {self.chunk_nbytes} is above {_MOST_CHUNK}")
+        if self.below is not None and self.below <= self.at_least:
+            raise ValueError(f"below = {self.below} leaves nothing above at_least = {self.at_least}")
+        if self.op == ("Recv",):
+            raise ValueError("op 'Recv' takes what arrives: what Send has decided")
+        if self.algorithm and self.op and not any(self.algorithm in ALGORITHMS[op] for op in self.op):
+            known = sorted({name for op in self.op for name in ALGORITHMS[op]})
+            raise ValueError(
+                f"algorithm {self.algorithm!r} is none of op {', '.join(self.op)}, which has {', '.join(known)}"
+            )
+        if self.codec not in (None, "auto"):
+            _check_types(codec(self.codec), self.dtype)
+
+    def fits(self, op: str, dtype: np.dtype, nbytes: int, comm: str, link: str) -> bool:
+        """Whether the rule speaks of such a call."""
+        return (
+            (not self.op or op in self.op)
+            and (not self.dtype or str(dtype) in self.dtype)
+            and self.at_least <= nbytes
+            and (self.below is None or nbytes < self.below)
+            and self.comm in (None, comm)
+            and self.link in (None, link)
+        )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Rule:
+        """A rule from a table of TOML."""
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{values!r} is not a table of keys and values")
+        check_keys("rule", values, [f.name for f in fields(cls)])
+        return cls(**values)
+
+
+def one_of(what: str, value: object, allowed: Iterable[object]) -> None:
+    """ValueError where a value is not allowed."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ValueError(f"{what} {value!r} is not one of {', '.join(map(str, allowed))}")
+
+
+def check_keys(what: str, values: Mapping[str, Any], allowed: list[str]) -> None:
+    """ValueError for a key that there is not."""
+    for key in values:
+        one_of(f"key of a {what}", key, allowed)
+
+
+def checked_size(key: str, value: Any) -> int:
+    """A number of bytes, 0 or more."""
+    try:
+        nbytes = nbytes_of(value)
+    except ValueError as error:
+        raise ValueError(f"{key} = {error}") from None
+    if nbytes < 0:
+        raise ValueError(f"{key} = {value} is not a number of bytes, 0 or more")
+    return nbytes
+
+
+def checked_spec(key: str, value: Any) -> str:
+    """The spec of a codec that exists, or ``"auto"``."""
+    if isinstance(value, Codec):
+        return value.spec
+    if not isinstance(value, str):
+        raise ValueError(f"{key} {value!r} is not a codec's spec such as 'zfp:rate=8'")
+    if value != "auto":
+        try:
+            codec(value)
+        except ValueError as error:
+            raise ValueError(f"{key} {value!r}: {error}") from None
+    return value
+
+
+def _names(key: str, names: Any) -> tuple:
+    if isinstance(names, (list, tuple)):
+        return tuple(names)
+    return (names,)
+
+
+def _dtype_name(name: Any) -> Any:
+    """The name of a dtype that was not given by name."""
+    if isinstance(name, (np.dtype, type)):
+        try:
+            return str(np.dtype(name))
+        except TypeError:
+            return name
+    return name
+
+
+def _check_types(chosen: Codec, names: tuple[str, ...]) -> None:
+    """ValueError where a codec takes values of none of these types, or not with its parameters."""
+    if chosen.lossless:
+        return
+    known = {str(d): d for d in dtypes.CODES}
+    if names and not any(known[name] in dtypes.FLOATS for name in names):
+        raise ValueError(
+            f"codec {chosen.spec!r} is lossy, and dtype {', '.join(names)} is only ever coded losslessly"
+        )
+    for name in names:
+        if known[name] in dtypes.FLOATS:
+            try:
+                chosen.params(dtypes.real_dtype(known[name]), (1,))
+            except ValueError as error:
+                raise ValueError(f"codec {chosen.spec!r} with dtype {name}: {error}") from None

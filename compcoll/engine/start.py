@@ -1,0 +1,26 @@
+"""The process's engine, started when it is first needed."""
+
+from __future__ import annotations
+
+from mpi4py import MPI
+
+from compcoll.core import environment
+from compcoll.engine import _engine
+
+__all__ = ["start_engine"]
+
+
+def start_engine(workers: int | None = None) -> None:
+    """Have an engine; it gets as many threads that encode and decode as whoever names a number first says."""
+    _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
+    if workers is not None:
+        _first_workers(workers)
+
+
+def _first_workers(workers: int) -> None:
+    if not _named:
+        _named.append(workers)
+        _engine.set_workers(workers)
+
+
+_named: list[int] = []

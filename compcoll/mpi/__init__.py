@@ -1,0 +1,1 @@
+"""The face of mpi4py: communicators, their arguments and requests."""

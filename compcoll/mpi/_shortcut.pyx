@@ -1,0 +1,261 @@
+# cython: language_level=3
+"""The way of calls that MPI serves unchanged: from the method straight to mpi4py's own.
+
+A small call takes a few microseconds, so what precedes it has to take a few hundred nanoseconds at most. A
+`Shortcut` is a method of a communicator that looks at its buffers, and hands the arguments on as they came:
+to mpi4py's method if it is sure that they are MPI's to serve, else to a method in Python that finds out.
+"""
+
+from functools import update_wrapper
+
+import numpy as np
+from mpi4py import MPI
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+
+from compcoll.engine._engine cimport Count
+
+cdef extern from "Python.h":
+    ctypedef object (*vectorcallfunc)(object, PyObject* const*, size_t, PyObject*)
+    ctypedef object (*ternaryfunc)(object, object, object)
+    ctypedef struct PyTypeObject:
+        unsigned long tp_flags
+        ternaryfunc tp_call
+        Py_ssize_t tp_vectorcall_offset
+    unsigned long Py_TPFLAGS_HAVE_VECTORCALL, Py_TPFLAGS_METHOD_DESCRIPTOR
+    object PyVectorcall_Call(object, object, object)
+    Py_ssize_t PyVectorcall_NARGS(size_t) nogil
+    object PyObject_Vectorcall(object, PyObject* const*, size_t, PyObject* kwnames)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject*) nogil
+    object PyMethod_New(object, object)
+
+cnp.import_array()
+
+cdef type ndarray = np.ndarray
+cdef type Datatype = MPI.Datatype
+cdef object IN_PLACE = MPI.IN_PLACE
+cdef object SUM = MPI.SUM
+
+
+#: Kinds of calls of which a communicator remembers what became of them.
+MOST_REMEMBERED = 1024
+
+
+cdef class Gate:
+    """What the shortcuts of one communicator know, and the trace that they leave.
+
+    Attributes
+    ----------
+    limit : int
+        Calls whose buffers are all smaller, in bytes, are MPI's.
+    paired : bool
+        Whether calls that pairs of ranks decide alone need nothing more that all ranks do together.
+    last : str, tuple or Report
+        The last call: its operation alone where it was small, (operation, reason) where it went to MPI
+        for another reason, (operation, decision, outcome) where it did not.
+    """
+
+    cdef readonly Py_ssize_t limit
+    cdef readonly dict declined, planned
+    cdef public bint paired
+    cdef public object last
+
+    def __init__(self, Py_ssize_t limit, last):
+        self.limit, self.last = limit, last
+        self.declined, self.planned = {}, {}
+        self.paired = False
+
+    def decline(self, known, Count count, reason):
+        """Larger calls of a kind are MPI's as well, for ``reason``; so many of them, or for good without ``count``."""
+        self.keep(self.declined, known, count, reason)
+
+    def plan(self, known, Count count, plan):
+        """Calls of a kind run by a plan."""
+        self.keep(self.planned, known, count, plan)
+
+    cdef keep(self, dict remembered, known, Count count, what):
+        if len(remembered) >= MOST_REMEMBERED:
+            remembered.clear()
+        remembered[known] = count, what
+
+    def forget(self):
+        """Ask anew what becomes of all calls."""
+        self.declined.clear()
+        self.planned.clear()
+
+    cdef object find(self, dict remembered, known):
+        """What is known of calls of a kind, one of which is made; None where that has to be asked anew."""
+        cdef Count count
+        found = remembered.get(known)
+        if found is None:
+            return None
+        count = (<tuple>found)[0]
+        if count is not None:
+            if count.calls >= count.most:
+                return None
+            count.calls += 1
+        return (<tuple>found)[1]
+
+
+cdef class Shortcut:
+    """A method that goes to MPI without delay where its buffers say so.
+
+    Parameters
+    ----------
+    full : function
+        The method for all other calls; its name is the operation.
+    buffers : int
+        Number of its first arguments that are buffers. Given by keyword, they take the full way.
+    pairs : bool
+        Whether each pair of ranks decides alone.
+    """
+
+    cdef vectorcallfunc vectorcall
+    cdef object full, plain
+    cdef str op
+    cdef Py_ssize_t buffers
+    cdef bint pairs
+    cdef dict __dict__
+
+    def __init__(self, full, Py_ssize_t buffers, bint pairs):
+        self.vectorcall = call
+        self.full, self.plain, self.op = full, getattr(MPI.Comm, full.__name__), full.__name__
+        self.buffers, self.pairs = buffers, pairs
+        update_wrapper(self, full)
+        self.__doc__ = full.__doc__ or self.plain.__doc__
+
+    def __get__(self, comm, owner):
+        return self if comm is None else PyMethod_New(self, comm)
+
+    cdef bint is_plain(self, Gate gate, PyObject* const* args, Py_ssize_t n):
+        """Whether a call is sure to be MPI's; ``args`` are n values from the first buffer on."""
+        cdef Py_ssize_t root
+        if self.pairs and not gate.paired:
+            return False
+        if are_small(args, self.buffers, gate.limit):
+            gate.last = self.op
+            return True
+        if not gate.declined or not root_of(args, self.buffers, n, &root):
+            return False
+        reason = gate.find(gate.declined, key(self.op, args, self.buffers, ANY_ROOT))
+        if reason is None:
+            return False
+        gate.last = reason
+        return True
+
+    cdef bint is_run(self, Gate gate, comm, PyObject* const* args, Py_ssize_t n):
+        """Whether a call was carried out by a plan."""
+        cdef Py_ssize_t root
+        if not gate.planned or not root_of(args, self.buffers, n, &root):
+            return False
+        plan = gate.find(gate.planned, key(self.op, args, self.buffers, root))
+        if plan is None:
+            return False
+        return comm._run_plan(plan, None if self.buffers == 1 else <object>args[0], <object>args[self.buffers - 1])
+
+
+cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
+    cdef Shortcut self = <Shortcut>method
+    cdef Gate gate
+    cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
+    if n > self.buffers:
+        gate = (<object>args[0])._gate
+        if self.is_plain(gate, args + 1, n + named - 1):
+            try:
+                return PyObject_Vectorcall(self.plain, args, flagged, names)
+            except BufferError:
+                pass  # perhaps for arrays of a type that mpi4py does not know, and the other way does
+        elif self.is_run(gate, <object>args[0], args + 1, n + named - 1):
+            return None
+    return PyObject_Vectorcall(self.full, args, flagged, names)
+
+
+cdef void serve_vectorcalls():
+    """Make `Shortcut` a method descriptor that is called without packing its arguments (PEP 590)."""
+    cdef Shortcut any = Shortcut.__new__(Shortcut)
+    cdef PyTypeObject* its = <PyTypeObject*>Shortcut
+    its.tp_vectorcall_offset = <char*>&any.vectorcall - <char*><PyObject*>any
+    its.tp_call = PyVectorcall_Call
+    its.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
+
+
+serve_vectorcalls()
+
+
+cdef inline bint no_buffer(object spec):
+    return spec is None or spec is IN_PLACE
+
+
+cdef bint are_small(PyObject* const* specs, Py_ssize_t n, Py_ssize_t limit):
+    cdef Py_ssize_t i
+    cdef bint found = False
+    for i in range(n):
+        if is_small(<object>specs[i], limit):
+            found = True
+        elif not no_buffer(<object>specs[i]):
+            return False
+    return found
+
+
+cpdef bint is_small(object spec, Py_ssize_t limit):
+    """Whether a buffer argument surely describes fewer than ``limit`` bytes."""
+    if type(spec) is ndarray:
+        return cnp.PyArray_NBYTES(<cnp.ndarray>spec) < limit
+    if type(spec) is not list and type(spec) is not tuple or not spec or type(spec[0]) is not ndarray:
+        return False
+    last = spec[-1]
+    # Those of derived types may describe any number of bytes.
+    return cnp.PyArray_NBYTES(<cnp.ndarray>spec[0]) < limit and (
+        type(last) is not Datatype and not isinstance(last, Datatype) or last.is_predefined
+    )
+
+
+#: Of keys of calls that are alike for every root.
+cdef Py_ssize_t ANY_ROOT = -1
+
+
+cdef bint root_of(PyObject* const* args, Py_ssize_t buffers, Py_ssize_t n, Py_ssize_t* root) except -1:
+    """Whether all arguments behind the buffers are roots or sums; 0 is the default."""
+    cdef Py_ssize_t i
+    root[0] = 0
+    for i in range(buffers, n):
+        if type(<object>args[i]) is int:
+            root[0] = <object>args[i]
+        elif <object>args[i] is not SUM:
+            return False
+    return True
+
+
+cdef tuple key(str op, PyObject* const* specs, Py_ssize_t n, Py_ssize_t root):
+    """All of plain arrays that a decision depends on; None for other buffers."""
+    cdef object first = <object>specs[0], second = <object>specs[n - 1]
+    if not (type(first) is ndarray or no_buffer(first)) or not (type(second) is ndarray or no_buffer(second)):
+        return None
+    if n == 1:
+        return op, dtype_of(first), nbytes_of(first), root
+    return op, dtype_of(first), nbytes_of(first), dtype_of(second), nbytes_of(second), root
+
+
+cdef inline object dtype_of(object spec):
+    return (<cnp.ndarray>spec).dtype if type(spec) is ndarray else None
+
+
+cdef inline Py_ssize_t nbytes_of(object spec):
+    return cnp.PyArray_NBYTES(<cnp.ndarray>spec) if type(spec) is ndarray else 0
+
+
+def kind(str op, *specs, Py_ssize_t root=ANY_ROOT):
+    """`key` of buffer arguments that come from Python."""
+    cdef PyObject* some[2]
+    cdef Py_ssize_t i, n = len(specs)
+    if not 0 < n <= 2:
+        raise ValueError(f"a collective has 1 or 2 buffers, not {n}")
+    for i in range(n):
+        some[i] = <PyObject*>specs[i]
+    return key(op, some, n, root)
+
+
+def shortcut(Py_ssize_t buffers, bint pairs=False):
+    """Decorate a method with a `Shortcut` for its small calls."""
+    return lambda full: Shortcut(full, buffers, pairs)

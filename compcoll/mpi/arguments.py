@@ -1,0 +1,136 @@
+"""The forms that mpi4py allows for a buffer argument: which memory, how much of it, of which datatype."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import accumulate
+from operator import index
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.devices import arrays
+from compcoll.devices.memory import DeviceArray
+from compcoll.devices.wrapping import on_device
+from compcoll.mpi.datatypes import mpi_type
+
+__all__ = [
+    "LeftToMPI", "datatype_of", "is_type", "memory_of", "simple_layout", "unpack_form", "vector_layout",
+]  # fmt: skip
+
+
+class LeftToMPI(Exception):
+    """mpi4py says best what is wrong with this argument."""
+
+
+def is_type(x) -> bool:
+    """Whether a part of an argument says a datatype."""
+    return isinstance(x, (MPI.Datatype, str))
+
+
+def unpack_form(spec, vector: bool) -> tuple:
+    """(buffer, count or counts, displacement or displacements, datatype), None for what is not given."""
+    if not isinstance(spec, (list, tuple)):
+        return spec, None, None, None
+    if len(spec) == 4:
+        return tuple(spec)
+    if len(spec) not in (2, 3):
+        raise LeftToMPI
+    buffer, second, datatype = (*spec, None)[:3]
+    if len(spec) == 2 and is_type(second):
+        return buffer, None, None, second
+    if isinstance(second, tuple if vector else (tuple, list)):
+        count, displ = second
+        return buffer, count, displ, datatype
+    return buffer, second, None, datatype
+
+
+def memory_of(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
+    """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
+    if arrays.is_torch(buffer):
+        arrays.check_tensor(buffer)
+    if arrays.is_cuda(buffer):
+        found = on_device(buffer) if device else None
+        if found is None:
+            raise LeftToMPI
+        return found.view(np.uint8), mpi_type(found.dtype)
+    if arrays.is_described(buffer):
+        dtype = arrays.described_type(buffer)
+        known = mpi_type(dtype) if dtype is not None else None
+        return np.frombuffer(MPI.buffer(buffer), np.uint8), known or MPI.BYTE  # as mpi4py has it
+    view = arrays.host_view(buffer)
+    if not (view.flags.c_contiguous or view.flags.f_contiguous):
+        raise LeftToMPI
+    return view.ravel(order="K").view(np.uint8), mpi_type(view.dtype) or _coded(buffer)
+
+
+def _coded(buffer) -> MPI.Datatype | None:
+    """The datatype that mpi4py has for the format of a buffer, such as characters; None without one."""
+    with suppress(TypeError, ValueError, BufferError, KeyError):
+        return MPI.Datatype.fromcode((memoryview(buffer).format or "").removeprefix("<"))
+    return None
+
+
+def datatype_of(datatype) -> MPI.Datatype:
+    """A datatype given as itself or by mpi4py's code for it."""
+    return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
+
+
+def simple_layout(count, displ, blocks: int | None, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
+    """Entries and displacements of each block, where all have as many; ``nbytes`` and ``extent`` in bytes."""
+    start, parts = 0 if displ is None else index(displ), blocks or 1
+    if start < 0 or (start > 0 and not 0 < start * extent <= nbytes):
+        raise LeftToMPI
+    if count is not None:
+        n = index(count)
+    else:
+        entries = _entries(nbytes - start * extent, extent)
+        if entries % parts:
+            raise LeftToMPI
+        n = entries // parts
+    return [n] * parts, [start + i * n for i in range(parts)]
+
+
+def vector_layout(counts, displs, blocks: int, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
+    """Entries and displacements of each block; what is not given follows from mpi4py's rules."""
+    if counts is None:
+        entries = _entries(nbytes, extent)
+        n = [entries // blocks + (entries % blocks > i) for i in range(blocks)]
+    else:
+        n = _listed(counts, blocks)
+    if displs is None:
+        return n, [0, *accumulate(n)][:blocks]
+    if _is_one(displs):
+        return n, [index(displs) * i for i in range(blocks)]
+    return n, _listed(displs, blocks)
+
+
+def _entries(nbytes: int, extent: int) -> int:
+    """How many entries fill the memory."""
+    if not nbytes:
+        return 0
+    if extent <= 0 or nbytes % extent:
+        raise LeftToMPI
+    return nbytes // extent
+
+
+def _listed(values, blocks: int) -> list[int]:
+    """A count or displacement for each block, from any sequence or buffer of integers, or from one for all."""
+    if _is_one(values):
+        return [index(values)] * blocks
+    if len(values) != blocks:
+        raise LeftToMPI
+    return [index(values[i]) for i in range(blocks)]
+
+
+def _is_one(value) -> bool:
+    """Whether mpi4py takes a value for one integer, not for a sequence of them."""
+    if not hasattr(type(value), "__index__"):
+        return False
+    if not hasattr(type(value), "__getitem__"):
+        return True
+    try:
+        len(value)
+    except TypeError:  # an array without dimensions
+        return True
+    return False

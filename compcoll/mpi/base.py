@@ -1,0 +1,389 @@
+"""How a `Comm` runs a call: policy, decision, execution, report."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+from weakref import ref
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.core import environment
+from compcoll.core.errors import FallbackError, PolicyError
+from compcoll.devices import handover
+from compcoll.devices.aware import reported
+from compcoll.engine import _engine, interrupts, rounding
+from compcoll.engine.call import Call, Task, begin, planned, wait
+from compcoll.engine.decision import Decision
+from compcoll.engine.group import facts_of, survey
+from compcoll.mpi import buffers
+from compcoll.mpi._shortcut import Gate, is_small, kind
+from compcoll.mpi.calls import Parsed
+from compcoll.mpi.context import Context
+from compcoll.mpi.datatypes import bfloat16_sum
+from compcoll.mpi.staging import Staged
+from compcoll.policy import Policy
+from compcoll.report import Report
+
+__all__ = ["Wrapper"]
+
+#: More bytes than any message has.
+NEVER = 1 << 62
+#: Kinds of calls that a communicator remembers to be MPI's.
+MOST_REMEMBERED = 1024
+
+# Any to type checkers: `super()` finds the methods of mpi4py's class that it is mixed into.
+_Mixin: Any = object
+
+
+class Wrapper(_Mixin):
+    """The state of an accelerated communicator and what all its methods do."""
+
+    # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
+    _own: Context | None = None
+    _origin: Wrapper | None = None
+    _policy = Policy()
+    _strict = _owner_exact = _device_buffers = False
+    _rank, _size = 0, 1
+    _min_nbytes = NEVER
+    _name = ""
+    _gate: Gate
+    _record: Callable[[bool, float], None] | None = None
+    calls_accelerated = 0
+
+    def __new__(cls, comm=None, *args, **kwargs):
+        self = super().__new__(cls, comm)
+        self._gate = Gate(NEVER, ("", "no call yet"))
+        return self
+
+    @property
+    def _context(self) -> Any:
+        """What is kept beside the communicator; None where nothing is accelerated."""
+        if self._origin is not None:
+            self._resemble(self._origin)
+        return self._own
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._policy
+
+    @property
+    def report(self) -> Report:
+        """What the last call did, as this rank saw it."""
+        last = self._gate.last
+        if not isinstance(last, Report):
+            if isinstance(last, str):
+                last = (last, self._why_small())
+            last = self._gate.last = _report(*last)
+        return last
+
+    @property
+    def workers(self) -> int:
+        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        return self._context.facts.workers if self._context else 0
+
+    def _setup(
+        self, make: Callable[[], Policy], strict: bool, owner_exact: bool, device_buffers: bool | None,
+        parent: Context | None = None,
+    ) -> None:  # fmt: skip
+        """Agree with all ranks on a policy; every one of them raises where they do not."""
+        error: Exception | None = None
+        policy, threads, asked = self._policy, None, False
+        try:
+            policy, threads = make(), environment.threads()
+            environment.timeout()
+            asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
+            named = self.Get_name() if policy.names_communicators else None
+            text = repr((policy, bool(strict), bool(owner_exact), asked, named))
+        except Exception as problem:
+            error, text = problem, f"{type(problem).__name__}: {problem}"
+        context = Context.find(self)
+        mine = survey(self, threads) if context is None else None
+        everyone = MPI.Intracomm(self).allgather((text, mine))
+        if error is not None:
+            raise error
+        for rank, (theirs, _) in enumerate(everyone):
+            if theirs != text:
+                raise PolicyError(f"rank {rank} has {theirs}, and rank {self.Get_rank()} has {text}")
+        if mine is not None:
+            facts = facts_of([one for _, one in everyone])
+            context = Context.make(self, facts, mine.workers, parent)
+        assert context is not None
+        if asked and not self._device_buffers:
+            handover.check(context.shadow)
+        self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
+        if policy.asks_model:
+            context.prepare_advisor(parent)
+
+    @property
+    def settings(self) -> tuple[Policy, bool, bool, bool]:
+        """Policy, ``strict``, ``owner_exact`` and ``device_buffers``."""
+        return self._policy, self._strict, self._owner_exact, self._device_buffers
+
+    def _attach(self, context: Context, settings: tuple[Policy, bool, bool, bool]) -> None:
+        """Take over what all ranks have agreed upon."""
+        self._own, self._origin = context, None
+        self._policy, self._strict, self._owner_exact, self._device_buffers = settings
+        self._rank, self._size = self.Get_rank(), self.Get_size()
+        self._min_nbytes = self._policy.min_nbytes if self._size > 1 else NEVER
+        context.least = min(context.least, self._min_nbytes)
+        context.wrappers = [*map(ref, context.living), ref(self)]
+        self._name = self.Get_name()
+        self._gate = Gate(self._min_nbytes, self._gate.last)
+
+    def _resemble(self, origin: Wrapper) -> None:
+        """Be to a duplicate what another is to its original; the same on all ranks, and local."""
+        self._origin = None
+        theirs = origin._context
+        if theirs is not None:
+            context = Context.find(self) or Context.make(self, theirs.facts, theirs.workers, theirs)
+            self._attach(context, origin.settings)
+            if self._policy.asks_model:
+                context.prepare_advisor(theirs)
+
+    def Set_name(self, name: str) -> None:
+        super().Set_name(name)
+        self._name = self.Get_name()
+        self._gate.forget()
+
+    def _check_usable(self) -> None:
+        """RuntimeError where a call was left half-way before."""
+        if self._context is not None and self._context.broken:
+            raise RuntimeError(self._context.broken)
+
+    def _break(self, reason: str) -> None:
+        """A call was left half-way: from now on all calls of all wrappers say so, small ones included."""
+        context = self._context
+        context.broken = f"this communicator cannot be used any more: {reason}"
+        for wrapper in context.living:
+            wrapper._gate = Gate(0, wrapper._gate.last)
+
+    def _agree_on_name(self) -> None:
+        """PolicyError on all ranks where rules look at names, and these differ; collective."""
+        if not self._policy.names_communicators:
+            return
+        name = np.frombuffer(hashlib.sha256(self._name.encode()).digest(), np.int64) >> 1
+        extremes = np.concatenate([name, -name])
+        self._context.comm.Allreduce(MPI.IN_PLACE, extremes, MPI.MAX)
+        if (extremes[: name.size] != -extremes[name.size :]).any():
+            names = dict.fromkeys(self._context.comm.allgather(self._name))
+            raise PolicyError(f"the ranks name this communicator {', '.join(map(repr, names))}")
+
+    # -- the way to MPI
+
+    def _small(self, op: str, spec, parts: int = 1) -> bool:
+        """Whether an argument of ``parts`` messages is surely below the threshold."""
+        if is_small(spec, min(self._min_nbytes * parts, NEVER)):
+            self._gate.last = op
+            return True
+        return False
+
+    def _why_small(self) -> str:
+        if self._size == 1:
+            return "a single rank sends nothing"
+        return f"the messages are below min_nbytes = {self._min_nbytes}"
+
+    def _to_mpi(self, method: Callable, *args):
+        """Call mpi4py's own method; arrays of bfloat16, which it does not know, in a form that it does."""
+        record, self._record = self._record, None
+        if record is not None:
+            return self._timed(record, method, *args)
+        if not self._passes_gpu_memory and any(map(buffers.on_gpu, args)):
+            staged = Staged(method.__name__, args)
+            result = self._to_mpi(method, *staged.args)
+            staged.back()
+            return result
+        try:
+            return method(*args)
+        except BufferError:
+            specs = [buffers.without_bfloat16(a) if buffers.has_bfloat16(a) else a for a in args]
+            if all(a is b for a, b in zip(args, specs, strict=True)):
+                raise
+            return method(*(bfloat16_sum() if a is MPI.SUM else a for a in specs))
+
+    @property
+    def _passes_gpu_memory(self) -> bool:
+        """Whether MPI takes memory of a GPU as it is."""
+        return self._device_buffers or bool(reported())
+
+    def _timed(self, record: Callable[[bool, float], None], method: Callable, *args):
+        """`_to_mpi`, whose time the model wants to know."""
+        start = perf_counter()
+        result = self._to_mpi(method, *args)
+        record(False, perf_counter() - start)
+        return result
+
+    # -- the way through compcoll
+
+    def _run(self, op: str, make: Callable[..., Parsed | None], *args) -> bool:
+        """Carry out a collective; False where it is MPI's to do."""
+        if self._context is None or self._size == 1:
+            self._gate.last = (op, "a single rank sends nothing")
+            return False
+        self._check_usable()
+        call = make(self._rank, self._size, *args)
+        if call is None:
+            return self._declined(op, "the buffers' type is not accelerated")
+        with interrupts.deferred():
+            return self._run_call(op, call, args)
+
+    def _run_call(self, op: str, call: Parsed, args: tuple) -> bool:
+        decision = self._decide(op, call)
+        if decision.codec is None or call.empty:
+            self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
+            if not call.empty and self._record is None:
+                self._remember(decision, args)
+            return False
+        if call.read_only_root:
+            call.problem = self._problem_of_root(decision)
+        record, self._record = self._record, None
+        start = perf_counter()
+        self._carry_out(op, decision, call)
+        call.finish()
+        if record is not None:
+            record(True, perf_counter() - start)
+        else:
+            self._plan(call, decision, args)
+        return True
+
+    def _problem_of_root(self, decision: Decision) -> Exception | None:
+        """What keeps a root from taking the decoded values that it may not write."""
+        keeps = self._owner_exact or decision.codec is None or decision.codec.lossless
+        return None if keeps else BufferError(_READ_ONLY_ROOT)
+
+    def _plan(self, call: Call, decision: Decision, args: tuple) -> None:
+        """Let calls like this one take the shortest way, where their buffers tell all."""
+        never = self._policy.names_communicators or self._strict or decision.algorithm == "compressed"
+        if never or call.on_device or call.op in ("Allgatherv", "Reduce_scatter"):
+            return
+        specs = args[: 1 if call.op == "Bcast" else 2]
+        known = kind(call.op, *specs, root=call.root)
+        plan = planned(self._context, call, decision, self._owner_exact, specs) if known is not None else None
+        if plan is not None:
+            trial = self._context.advisor.last if decision.ask else None
+            self._gate.plan(known, trial and trial.count, plan)
+
+    def _run_plan(self, plan: _engine.Plan, send, recv) -> bool:
+        """Carry out a call by its plan; False where its buffers are not like those that it was made for."""
+        task = plan.begin(send, recv)
+        if task is None:
+            return False
+        self._wait(plan.op, plan.decision, task, _engine.wait)
+        _engine.raise_pending()
+        return True
+
+    def _remember(self, decision: Decision, args: tuple) -> None:
+        """Let calls like the last one go to MPI without another look, where their buffers tell all."""
+        op = self._gate.last[0]
+        specs = args[: 1 if op == "Bcast" else 2]
+        # Others depend on counts or names, or are tried in two forms and would be counted twice.
+        named = self._policy.names_communicators
+        if op == "Reduce_scatter" or named or any(map(buffers.has_bfloat16, specs)):
+            return
+        known = kind(op, *specs)
+        if known is not None:
+            trial = self._context.advisor.last if decision.ask else None
+            self._gate.decline(known, trial and trial.count, self._gate.last)
+
+    def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Parsed | None], *args) -> bool:
+        """`_run` for reductions: only sums are accelerated."""
+        if reduction == MPI.SUM:
+            return self._run(op, make, *args)
+        self._check_usable()
+        own = args[1] if buffers.in_place(args[0]) else args[0]
+        parts = 1 if op == "Reduce_scatter" else self._size
+        return not self._small(op, own, parts) and self._declined(op, "only MPI.SUM is accelerated")
+
+    def _declined(self, op: str, reason: str) -> bool:
+        if self._strict:
+            raise FallbackError(f"{op} would go to MPI unchanged: {reason}")
+        self._gate.last = (op, reason)
+        return False
+
+    def _decide(self, op: str, call: Parsed) -> Decision:
+        context = self._context
+        if not call.empty and call.nbytes >= self._min_nbytes:
+            self._agree_on_name()
+        decision = self._decide_by_policy(op, call)
+        if decision.ask and decision.codec is not None:
+            decision, self._record = context.advisor.decide(
+                op, call.dtype, call.nbytes, decision, call.sample
+            )
+        if decision.codec is not None and decision.algorithm == "compressed":
+            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
+            decision = replace(decision, codec=agreed)
+        return decision
+
+    def _decide_by_policy(self, op: str, call: Parsed) -> Decision:
+        facts = self._context.facts
+        return self._policy.decide(
+            op,
+            call.dtype,
+            call.nbytes,
+            self._size,
+            self._name,
+            facts.link,
+            facts.ranks_per_node,
+            call.element,
+        )
+
+    def _decide_alone(self, op: str, message: buffers.Message, nbytes: int) -> Decision:
+        """The decision on a message of so many bytes that only its two ends know of."""
+        context, dtype = self._context, message.dtype
+        decision = self._policy.decide(
+            op, dtype, nbytes, self._size, self._name, context.facts.link, element=message.element
+        )
+        if not decision.ask or decision.codec is None:
+            return decision
+        return context.advisor.decide_alone(op, dtype, nbytes, decision)
+
+    def _carry_out(
+        self, op: str, decision: Decision, call: Call, tags: tuple[int, int] | None = None
+    ) -> None:
+        """Run a collective algorithm and report what it did."""
+        task = begin(self._context, call, decision, self._owner_exact, tags, self._device_buffers)
+        self._wait(op, decision, task, wait)
+
+    def _wait(self, op: str, decision: Decision | None, task: Task, wait: Callable[[Task], object]) -> None:
+        """Wait for what was begun, and report what it did."""
+        try:
+            wait(task)
+        finally:
+            if task.end != _engine.DONE:
+                self._break(f"{op} was left half-way")
+            self.calls_accelerated += 1
+            self._gate.last = (op, decision, task.outcome)
+        self._check_strict(op, decision, task.outcome.fallbacks)
+
+    def _check_strict(self, op: str, decision: Decision | None, fallbacks: int) -> None:
+        if self._strict and fallbacks:
+            spec = decision.codec.spec if decision is not None and decision.codec is not None else "the codec"
+            raise FallbackError(f"{op}: {fallbacks} chunks hold values that {spec} cannot carry")
+
+
+_READ_ONLY_ROOT = (
+    "the root's buffer is read-only, and the root too takes the values that a lossy codec leaves: "
+    "owner_exact=True lets it keep its own"
+)
+
+
+def _report(op: str, decision: Decision | str | None, outcome: Any = None) -> Report:
+    """What a call did; without an outcome the second argument is why it went to MPI."""
+    if outcome is None:
+        return Report(op, False, str(decision))
+    reason, spec, algorithm = "received as it came", None, "stream"
+    if isinstance(decision, Decision) and decision.codec is not None:
+        reason, spec, algorithm = decision.reason, decision.codec.spec, decision.algorithm
+    bound = outcome.bound
+    if bound is not None and algorithm in ALGORITHMS["Allreduce"]:
+        bound = rounding.safe(bound)
+    return Report(
+        op, True, reason, spec, algorithm, outcome.raw_nbytes, outcome.wire_nbytes, outcome.messages,
+        dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages),
+    )  # fmt: skip

@@ -1,0 +1,296 @@
+"""mpi4py's buffer arguments, parsed once for all collectives.
+
+A `Message` is what one argument says: memory, counts, displacements and a datatype that consists of one
+basic type. What cannot be such a message is left to mpi4py, with its own semantics and exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.core import dtypes
+from compcoll.devices import arrays
+from compcoll.devices.memory import DeviceArray
+from compcoll.mpi.arguments import (
+    LeftToMPI,
+    datatype_of,
+    is_type,
+    memory_of,
+    simple_layout,
+    unpack_form,
+    vector_layout,
+)
+from compcoll.mpi.datatypes import BFLOAT16_T, basic_type, pack, unpack
+
+__all__ = ["Message", "apart", "has_bfloat16", "in_place", "on_gpu", "parse", "without_bfloat16"]
+
+
+class Message:
+    """A parsed buffer argument: ``blocks`` contiguous arrays of one real type.
+
+    Attributes
+    ----------
+    dtype, element : numpy.dtype
+        The basic type, in `dtype` the real one for complex types.
+    counts : list of int
+        Elements of ``dtype`` in each block.
+    """
+
+    __slots__ = (
+        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_origin", "_plain", "_spans", "_unpack",
+        "counts", "dtype", "element",
+    )  # fmt: skip
+
+    def __init__(
+        self, buffer, datatype, element: np.dtype, per_entry: int, entries: list[int], displs: list[int],
+        origin: DeviceArray | None = None,
+    ):  # fmt: skip
+        self.element, self.dtype = element, dtypes.real_dtype(element)
+        dtype = self.dtype
+        self.counts = [n * per_entry for n in entries]
+        self._buffer, self._datatype, self._origin = buffer, datatype, origin
+        self._entries, self._displs = entries, displs
+        self._extent = datatype.Get_extent()[1]
+        self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
+        self._unpack: list[tuple[int, np.ndarray]] = []
+        self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether blocks are arrays as they lie there."""
+        return self._plain
+
+    @property
+    def device(self):
+        """Where the memory is; None for the host."""
+        return self._buffer.device if isinstance(self._buffer, DeviceArray) else None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the largest block."""
+        return max(self.counts, default=0) * self.dtype.itemsize
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it may only be read."""
+        return isinstance(self._buffer, np.ndarray) and not self._buffer.flags.writeable
+
+    def begin(self, i: int) -> int | None:
+        """The address of block i; None where that is empty."""
+        first, end = self._spans[i]
+        if first == end:
+            return None
+        if self._buffer is MPI.BOTTOM:
+            return first
+        host = isinstance(self._buffer, np.ndarray)
+        return first + (self._buffer.ctypes.data if host else self._buffer.address)
+
+    @property
+    def entries(self) -> int:
+        """Entries of the first block, in units of its datatype."""
+        return self._entries[0]
+
+    @property
+    def summable(self) -> bool:
+        """Whether MPI adds elements of this datatype."""
+        return self._plain and self._datatype not in (MPI.BYTE, MPI.CHAR)
+
+    def source(self, i: int) -> np.ndarray:
+        """Block i, to be read."""
+        if self._plain:
+            return self._bytes(i).view(self.dtype)
+        first = self._displs[i] * self._extent - self._spans[i][0]
+        return pack(self._datatype, self._entries[i], first, self._bytes(i)).view(self.dtype)
+
+    def target(self, i: int) -> np.ndarray:
+        """Block i, to be written; `finish` puts it where it belongs."""
+        if self.is_read_only:
+            raise BufferError("the values of others would be written to a read-only buffer")
+        block = self.source(i)
+        if not self._plain:
+            self._unpack.append((i, block))
+        return block
+
+    def sources(self) -> list[np.ndarray]:
+        """All blocks, to be read."""
+        return [self.source(i) for i in range(len(self.counts))]
+
+    def targets(self) -> list[np.ndarray]:
+        """All blocks, to be written."""
+        return [self.target(i) for i in range(len(self.counts))]
+
+    def finish(self) -> None:
+        """Write the blocks of derived datatypes through."""
+        for i, block in self._unpack:
+            first = self._displs[i] * self._extent - self._spans[i][0]
+            unpack(block.view(np.uint8), self._datatype, self._entries[i], first, self._bytes(i))
+        if self._origin is not None and self._unpack:
+            with self._origin.device.queue() as queue:
+                queue.to_device(self._origin.address, self._buffer)
+
+    def masked(self, keep: Sequence[bool]) -> list:
+        """The argument in mpi4py's form, with the counts of the other blocks set to 0."""
+        counts = [n if k else 0 for n, k in zip(self._entries, keep, strict=True)]
+        if not any(counts):  # no address of a device, and nothing to copy from there
+            return [np.empty(0, np.uint8), counts, [0] * len(counts), self._datatype]
+        return [self._buffer, counts, self._displs, self._datatype]
+
+    def masked_one(self) -> list:
+        """The argument in mpi4py's form, with a count of 0."""
+        return [np.empty(0, np.uint8), 0, self._datatype]
+
+    def whole(self) -> list:
+        """The first block, as an argument in mpi4py's form."""
+        memory = self._buffer
+        if memory is not MPI.BOTTOM:
+            memory = memory[self._displs[0] * self._extent :]
+        return [memory, self._entries[0], self._datatype]
+
+    def copied(self) -> np.ndarray:
+        """A copy of the first block."""
+        return self.source(0).copy()
+
+    def _bytes(self, i: int):
+        """The memory from the first to the last byte of block i."""
+        first, end = self._spans[i]
+        if self._buffer is MPI.BOTTOM:
+            return np.frombuffer(MPI.buffer.fromaddress(first, end - first), np.uint8)
+        return self._buffer[first:end]
+
+    def _span(self, n: int, displ: int) -> tuple[int, int]:
+        """Where the bytes of ``n`` entries begin and end; ValueError where the memory ends before."""
+        if n < 0:
+            raise ValueError(f"count {n} is negative")
+        if n == 0:
+            return 0, 0
+        lower, extent = self._datatype.Get_true_extent()
+        first = displ * self._extent + min((n - 1) * self._extent, 0) + lower
+        end = displ * self._extent + max((n - 1) * self._extent, 0) + lower + extent
+        if self._buffer is not MPI.BOTTOM and (first < 0 or end > self._buffer.size):
+            raise ValueError(
+                f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
+                f"needs bytes {first} to {end}, and the buffer has {self._buffer.size}"
+            )
+        return first, end
+
+
+def on_gpu(spec) -> bool:
+    """Whether a buffer argument is, or begins with, memory of a GPU."""
+    first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
+    return type(first) not in _HOST_TYPES and arrays.is_cuda(first)
+
+
+#: Arguments that most calls have: made to be quick.
+_HOST_TYPES = frozenset((np.ndarray, int, type(None), MPI.Op, MPI.Status, type(MPI.IN_PLACE)))
+
+
+def in_place(spec) -> bool:
+    """Whether mpi4py takes an argument for `MPI.IN_PLACE`."""
+    return spec is None or spec is MPI.IN_PLACE
+
+
+def apart(one: Message, i: int, other: Message, j: int) -> None:
+    """MPI's error where two blocks begin at the same address, and are not one for `MPI.IN_PLACE`."""
+    if one is not other and one.begin(i) is not None and one.begin(i) == other.begin(j):
+        error = MPI.Exception(MPI.ERR_BUFFER)
+        error.add_note("send and receive buffer are the same memory: give MPI.IN_PLACE")
+        raise error
+
+
+def parse(
+    spec, blocks: int | None = None, *, vector: bool = False, device: bool = False, clipped: bool = False,
+    judged: bool = False,
+) -> Message | None:  # fmt: skip
+    """Parse a buffer argument.
+
+    Parameters
+    ----------
+    spec
+        Any of mpi4py's forms.
+    blocks : int, optional
+        Number of ranks, where the argument holds a block for each.
+    vector : bool
+        Whether counts and displacements are given per block.
+    device : bool
+        Whether memory of a GPU will do.
+    clipped : bool
+        Whether a count beyond the memory means what is there.
+    judged : bool
+        Whether to tell what mpi4py refuses from what it serves.
+
+    Returns
+    -------
+    Message or None
+        None where mpi4py has to deal with it: no memory, or a datatype of several basic types or of
+        one that frames do not hold.
+
+    Raises
+    ------
+    LeftToMPI
+        If ``judged``, where mpi4py will find something wrong with it.
+    ValueError
+        Where counts and displacements go past the memory, or are negative.
+    """
+    bfloat16 = False
+    try:
+        buffer, count, displ, datatype = unpack_form(spec, vector)
+        absolute = buffer is None or buffer is MPI.BOTTOM
+        if absolute:
+            # For mpi4py, None stands for MPI.BOTTOM in vector calls.
+            buffer, own = (MPI.BOTTOM if buffer is MPI.BOTTOM or vector else np.empty(0, np.uint8)), None
+        else:
+            bfloat16 = datatype is None and has_bfloat16(buffer)
+            buffer, own = memory_of(buffer, device)
+        datatype = own if datatype is None else datatype_of(datatype)
+        if datatype is None:
+            raise LeftToMPI
+        basic: Any = basic_type(datatype)
+        if bfloat16:  # whatever MPI takes it for
+            basic = dtypes.BFLOAT16, 1
+        extent = datatype.Get_extent()[1]
+        layout: Callable[..., tuple[list[int], list[int]]] = vector_layout if vector else simple_layout
+        nbytes = 0 if buffer is MPI.BOTTOM else buffer.size
+        entries, displs = layout(count, displ, blocks, nbytes, extent)
+        if absolute and not any(entries):
+            buffer = np.empty(0, np.uint8)
+        if clipped and buffer is not MPI.BOTTOM and extent > 0:
+            lower, length = datatype.Get_true_extent()
+            room = nbytes - displs[0] * extent - lower
+            entries = [min(entries[0], max(0, (room - length) // extent + 1))]
+    except _NOT_OURS:
+        if judged:
+            raise LeftToMPI from None
+        return None
+    if basic is None:
+        return None
+    element, per_entry = basic
+    message = Message(buffer, datatype, element, per_entry, entries, displs)
+    if message.device is None or message.is_plain:
+        return message
+    # MPI packs and unpacks host memory alone.
+    return Message(np.asarray(buffer), datatype, element, per_entry, entries, displs, buffer)
+
+
+#: mpi4py raises the like, or says what it does with the argument.
+_NOT_OURS = (
+    ArithmeticError, AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError, LeftToMPI,
+)  # fmt: skip
+
+
+def has_bfloat16(spec) -> bool:
+    """Whether a buffer argument is an array of bfloat16, or a list that begins with one."""
+    first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
+    return "bfloat16" in str(getattr(first, "dtype", ""))
+
+
+def without_bfloat16(spec):
+    """A buffer argument in a form that mpi4py takes: it knows no bfloat16 arrays."""
+    if isinstance(spec, (list, tuple)):
+        first, *rest = spec
+        memory, _ = memory_of(first)
+        return [memory, *rest] if any(is_type(x) for x in rest) else [memory, *rest, BFLOAT16_T]
+    return [memory_of(spec)[0], BFLOAT16_T]

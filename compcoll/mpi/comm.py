@@ -1,0 +1,359 @@
+"""Comm: an MPI communicator whose large messages are compressed on the way."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.mpi import calls
+from compcoll.mpi._shortcut import Gate, shortcut
+from compcoll.mpi.base import Wrapper
+from compcoll.mpi.context import Context
+from compcoll.mpi.nonblocking import NonblockingCalls
+from compcoll.mpi.pointtopoint import PointToPoint
+from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
+from compcoll.mpi.vectors import VectorCalls
+from compcoll.policy import make_policy
+
+__all__ = ["Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
+
+
+class _DefaultCodec(str):
+    """The default of ``codec``, told from the same word given by a caller: the environment may change it."""
+
+
+DEFAULT_CODEC = _DefaultCodec("lossless")
+
+
+class _Accelerated(VectorCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper):
+    """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
+
+    def __init__(
+        self, comm: MPI.Intracomm | None = None, codec=DEFAULT_CODEC, *, when: str = "always",
+        min_nbytes: int | None = None, strict: bool = False, owner_exact: bool = False, policy=None,
+        device_buffers: bool | None = None,
+    ):  # fmt: skip
+        if comm is None or comm == MPI.COMM_NULL:
+            return
+        if codec is DEFAULT_CODEC:
+            codec = None
+        make = partial(make_policy, None, codec, when, min_nbytes, policy)
+        self._setup(make, strict, owner_exact, device_buffers)
+
+    def using(self, codec=None, *, when=None, min_nbytes=None, strict=None, owner_exact=None, policy=None):
+        """The same communicator with another policy; collective.
+
+        Parameters
+        ----------
+        codec, when, min_nbytes, strict, owner_exact, policy
+            As for `Comm`; what is not given stays as it is.
+
+        Returns
+        -------
+        Comm
+            Shares the MPI communicator: freeing one frees both.
+        """
+        other = type(self).__new__(type(self), self)
+        other._device_buffers = self._device_buffers
+        other._setup(
+            lambda: make_policy(self.policy, codec, when, min_nbytes, policy),
+            self._strict if strict is None else strict,
+            self._owner_exact if owner_exact is None else owner_exact,
+            self._device_buffers,
+        )
+        return other
+
+    def __reduce__(self) -> Any:
+        """Communicators that MPI has from the beginning can be pickled, as mpi4py's can."""
+        name = next((name for name, comm in PREDEFINED.items() if self == comm), None)
+        if name is None:
+            raise ValueError(f"cannot serialize '{type(self).__module__}.{type(self).__name__}' instance")
+        if self._context is None:
+            return _plain, (type(self), name)
+        return _rewrapped, (name, self.settings)
+
+    @classmethod
+    def fromhandle(cls, handle: int):
+        """As mpi4py's; a communicator that is wrapped already has the policy of its last wrapper."""
+        return _known(MPI.Comm.fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int, /):
+        """As `fromhandle`."""
+        return _known(MPI.Comm.fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int):
+        """As `fromhandle`."""
+        return _known(MPI.Comm.f2py(arg))
+
+    # -- collectives: what `_run` does not carry out goes to MPI unchanged
+
+    @shortcut(1)
+    def Bcast(self, buf, root: int = 0) -> None:
+        if not self._run("Bcast", calls.bcast, buf, root):
+            self._to_mpi(super().Bcast, buf, root)
+
+    @shortcut(2)
+    def Allgather(self, sendbuf, recvbuf) -> None:
+        if not self._run("Allgather", calls.allgather, sendbuf, recvbuf):
+            self._to_mpi(super().Allgather, sendbuf, recvbuf)
+
+    @shortcut(2)
+    def Allgatherv(self, sendbuf, recvbuf) -> None:
+        if not self._run("Allgatherv", calls.allgatherv, sendbuf, recvbuf):
+            self._to_mpi(super().Allgatherv, sendbuf, recvbuf)
+
+    @shortcut(2)
+    def Alltoall(self, sendbuf, recvbuf) -> None:
+        if not self._run("Alltoall", calls.alltoall, sendbuf, recvbuf):
+            self._to_mpi(super().Alltoall, sendbuf, recvbuf)
+
+    @shortcut(2)
+    def Gather(self, sendbuf, recvbuf, root: int = 0) -> None:
+        if not self._run("Gather", calls.gather, sendbuf, recvbuf, root):
+            self._to_mpi(super().Gather, sendbuf, recvbuf, root)
+
+    @shortcut(2)
+    def Scatter(self, sendbuf, recvbuf, root: int = 0) -> None:
+        if not self._run("Scatter", calls.scatter, sendbuf, recvbuf, root):
+            self._to_mpi(super().Scatter, sendbuf, recvbuf, root)
+
+    # -- reductions
+
+    @shortcut(2)
+    def Allreduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
+        if not self._run_sum("Allreduce", op, calls.allreduce, sendbuf, recvbuf):
+            self._to_mpi(super().Allreduce, sendbuf, recvbuf, op)
+
+    @shortcut(2)
+    def Reduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
+        if not self._run_sum("Reduce", op, calls.reduce, sendbuf, recvbuf, root):
+            self._to_mpi(super().Reduce, sendbuf, recvbuf, op, root)
+
+    @shortcut(2)
+    def Reduce_scatter_block(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
+        if not self._run_sum("Reduce_scatter_block", op, calls.reduce_scatter_block, sendbuf, recvbuf):
+            self._to_mpi(super().Reduce_scatter_block, sendbuf, recvbuf, op)
+
+    @shortcut(2)
+    def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op: MPI.Op = MPI.SUM) -> None:
+        more = recvcounts, self._context, self._min_nbytes
+        if not self._run_sum("Reduce_scatter", op, calls.reduce_scatter, sendbuf, recvbuf, *more):
+            self._to_mpi(super().Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
+
+    # -- new communicators have the same policy
+
+    def _adopt(self, comm):
+        """Give a communicator that MPI made from this one its policy; collective over the new one."""
+        if comm == MPI.COMM_NULL or self._context is None:
+            return comm
+        new = _sibling(comm)
+        new._device_buffers = self._device_buffers  # checked among all of these ranks, and more
+        new._setup(
+            lambda: self.policy, self._strict, self._owner_exact, self._device_buffers, self._context
+        )  # fmt: skip
+        return new
+
+    def _duplicated(self, comm):
+        """`_adopt` for one of the same ranks, which need not talk about it, nor be done with making it."""
+        if comm == MPI.COMM_NULL or self._context is None:
+            return comm
+        new = _sibling(comm)
+        new._origin, new._gate = self, Gate(0, ("", "no call yet"))
+        new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
+        new._rank, new._size, new._min_nbytes = self._rank, self._size, self._min_nbytes
+        return new
+
+    def Dup(self, info: MPI.Info | None = None):
+        return self._duplicated(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info):
+        return self._duplicated(super().Dup_with_info(info))
+
+    def Clone(self):
+        return self._duplicated(super().Clone())
+
+    def Idup(self, info: MPI.Info | None = None):
+        comm, request = super().Idup(info)
+        return self._duplicated(comm), request
+
+    def Idup_with_info(self, info: MPI.Info):
+        comm, request = super().Idup_with_info(info)
+        return self._duplicated(comm), request
+
+    def Split(self, color: int = 0, key: int = 0):
+        return self._adopt(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL):
+        return self._adopt(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group):
+        return self._adopt(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0):
+        return self._adopt(super().Create_group(group, tag))
+
+    def Create_cart(self, dims, periods=None, reorder: bool = False):
+        return self._adopt(super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(self, index, edges, reorder: bool = False):
+        return self._adopt(super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(self, sources, destinations, *args: Any, **kwargs: Any):
+        return self._adopt(super().Create_dist_graph_adjacent(sources, destinations, *args, **kwargs))
+
+    def Create_dist_graph(self, sources, degrees, destinations, *args: Any, **kwargs: Any):
+        return self._adopt(super().Create_dist_graph(sources, degrees, destinations, *args, **kwargs))
+
+    @classmethod
+    def Create_from_group(cls, group: MPI.Group, *args: Any, **kwargs: Any):
+        """As mpi4py's; the communicator, which was made from none, has the default policy."""
+        comm = MPI.Intracomm.Create_from_group(group, *args, **kwargs)
+        return comm if comm == MPI.COMM_NULL else Comm(comm)
+
+    def Create_intercomm(self, local_leader: int, peer_comm, remote_leader: int, tag: int = 0):
+        inter = super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
+        if inter == MPI.COMM_NULL or self._context is None:
+            return inter
+        new = Intercomm(inter)
+        new._settings = self.settings
+        return new
+
+
+class Comm(_Accelerated, MPI.Intracomm):
+    """A drop-in for an mpi4py intracommunicator that compresses what goes over the wire.
+
+    Making one is collective. Alltoall(v), Bcast, Allgather(v), Gather(v), Scatter(v), Reduce,
+    Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv of floating-point and
+    integer types are accelerated where a message has at least ``min_nbytes``; everything else goes to
+    MPI unchanged. Integers are only ever coded losslessly.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The communicator, whose handle it shares.
+    codec : str or Codec
+        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` changes no bit of any result;
+        ``"auto"`` is lossless, and only where the model says that it pays. Where it is not given,
+        ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it.
+    when : {"always", "pays"}
+        ``"pays"`` asks the model before each call whether the codec would save time.
+    min_nbytes : int, optional
+        Smallest message from one rank to another that is compressed, in bytes.
+    strict : bool
+        Raise `FallbackError` where a call does not run as the policy says.
+    owner_exact : bool
+        Let the owner of a lossily coded block keep its exact values, while others have decoded ones.
+    policy : Policy, mapping or path, optional
+        Rules by operation, type, size and communicator; a path names a TOML file.
+    device_buffers : bool, optional
+        Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
+        compressed as they are. Needs a CUDA-aware MPI, which is tried first. By default what
+        ``COMPCOLL_DEVICE_BUFFERS`` says, else no.
+
+    Attributes
+    ----------
+    report : Report
+        What the last call did.
+    calls_accelerated : int
+        Calls that did not go to MPI unchanged.
+
+    Raises
+    ------
+    ValueError
+        For an unknown codec or a parameter out of its limits, on the rank that gave it.
+    PolicyError
+        Where ranks disagree, on all others.
+    DeviceBufferError
+        Where MPI does not take device memory of one rank, on all ranks.
+    """
+
+
+@guard(*NEIGHBOUR)
+class Cartcomm(_Accelerated, MPI.Cartcomm):
+    """`Comm` with a Cartesian topology."""
+
+    def Sub(self, remain_dims):
+        return self._adopt(super().Sub(remain_dims))
+
+
+@guard(*NEIGHBOUR)
+class Graphcomm(_Accelerated, MPI.Graphcomm):
+    """`Comm` with a graph topology."""
+
+
+@guard(*NEIGHBOUR)
+class Distgraphcomm(_Accelerated, MPI.Distgraphcomm):
+    """`Comm` with a distributed graph topology."""
+
+
+#: The sibling of each of mpi4py's classes, special ones first.
+_SIBLINGS = {
+    MPI.Cartcomm: Cartcomm, MPI.Graphcomm: Graphcomm, MPI.Distgraphcomm: Distgraphcomm, MPI.Intracomm: Comm,
+}  # fmt: skip
+
+
+class Intercomm(MPI.Intercomm):
+    """An intercommunicator made from a `Comm`: it sends as MPI does, and knows what `Merge` makes of it."""
+
+    _settings: tuple | None = None
+
+    def Merge(self, high: bool = False):
+        """As mpi4py's; the communicator has the policy of both groups, which have to agree."""
+        merged = super().Merge(high)
+        return merged if self._settings is None else _wrapped(merged, self._settings)
+
+
+#: The communicators that MPI has from the beginning: a program may put others into their places.
+PREDEFINED = {"COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
+
+
+def _wrapped(comm: MPI.Intracomm, settings: tuple) -> Comm:
+    """A communicator with these settings; collective."""
+    policy, strict, owner_exact, device_buffers = settings
+    return Comm(
+        comm, policy=policy, strict=strict, owner_exact=owner_exact, device_buffers=device_buffers
+    )  # fmt: skip
+
+
+def _sibling(comm):
+    """The same communicator as an object of the class here that stands for its own."""
+    cls = next(ours for theirs, ours in _SIBLINGS.items() if isinstance(comm, theirs))
+    return comm if type(comm) is cls else cls.__new__(cls, comm)
+
+
+def _known(comm):
+    """The same communicator as it was wrapped before, if it was."""
+    context = Context.find(comm) if isinstance(comm, MPI.Intracomm) else None
+    settings = [known.settings for known in context.living] if context is not None else []
+    if settings:
+        comm = _sibling(comm)
+        comm._attach(context, settings[-1])
+    return comm
+
+
+def _plain(cls: type, name: str):
+    """What was pickled of a communicator that nobody has wrapped."""
+    return cls.__new__(cls, PREDEFINED[name])
+
+
+def _rewrapped(name: str, settings: tuple) -> Comm:
+    """What was pickled of a `Comm`: the very one, where this process has it."""
+    comm = PREDEFINED[name]
+    context = Context.find(comm)
+    if context is None and name != "COMM_SELF":
+        raise pickle.UnpicklingError(
+            f"{name} was pickled as a compcoll.Comm, which this process has not made"
+        )
+    for known in context.living if context is not None else ():
+        if known.settings == settings:
+            return known
+    if context is None:
+        return _wrapped(comm, settings)
+    new = Comm.__new__(Comm, comm)
+    new._attach(context, settings)
+    return new

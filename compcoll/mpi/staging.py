@@ -1,0 +1,142 @@
+"""Memory of a GPU, in calls that go to MPI unchanged.
+
+mpi4py hands MPI the device's addresses, and an MPI that knows nothing of GPUs then reads them as the host's.
+Where this one does not say that it takes them, such buffers go through the host: they are copied there, MPI
+gets the copy, and what it wrote is copied back before the call returns. Nothing can be copied back after a
+call that returns earlier, so a nonblocking or persistent one with a GPU's receive buffer is a `TypeError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.devices import arrays
+from compcoll.devices.wrapping import on_device
+from compcoll.mpi.buffers import on_gpu
+
+__all__ = ["NEIGHBOUR", "Guarded", "HostCopy", "Staged", "guard"]
+
+#: Which argument a blocking method writes to, by its position.
+_WRITES = {
+    "Recv": 0, "Bcast": 0, "Sendrecv_replace": 0, "Sendrecv": 3,
+    **dict.fromkeys(
+        ["Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Gather", "Gatherv", "Scatter",
+         "Scatterv", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan",
+         "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv",
+         "Neighbor_alltoallw"],
+        1,
+    ),
+}  # fmt: skip
+_SENDS = ("Send", "Ssend", "Bsend", "Rsend")
+
+
+class HostCopy:
+    """A buffer argument of a GPU's memory, copied to the host."""
+
+    def __init__(self, spec: Any):
+        array, *rest = spec if isinstance(spec, (list, tuple)) else (spec,)
+        if arrays.is_torch(array):
+            arrays.check_tensor(array)
+        memory = on_device(array)
+        if memory is None:
+            raise BufferError(f"{type(array).__name__} on a GPU is not contiguous, or CuPy cannot reach it")
+        self._memory, self._host = memory, np.asarray(memory)
+        self.spec = [self._host, *rest] if rest else self._host
+
+    def back(self) -> None:
+        """Give the GPU's memory what MPI has written."""
+        with self._memory.device.queue() as queue:
+            queue.to_device(self._memory.address, self._host.view(np.uint8))
+
+
+class Staged:
+    """The arguments of one of mpi4py's methods, with copies on the host of what is on a GPU.
+
+    Attributes
+    ----------
+    args, kwargs
+        What to call the method with.
+    """
+
+    def __init__(self, name: str, args: tuple, kwargs: dict[str, Any] | None = None):
+        blocking = _blocking(name)
+        written = _WRITES.get(blocking)
+        given: dict[Any, Any] = {**dict(enumerate(args)), **(kwargs or {})}
+        self._back: list[HostCopy] = []
+        for key, value in given.items():
+            if not on_gpu(value):
+                continue
+            writes = key in (written, "recvbuf") or (key == "buf" and written == 0)
+            if name.endswith("_init") or (writes and name != blocking):
+                raise TypeError(
+                    f"{name} of a GPU's memory returns before it could be copied from or to the host, and "
+                    "MPI does not say that it takes device memory: use host memory, or device_buffers=True "
+                    "where MPI does"
+                )
+            copy = HostCopy(value)
+            given[key] = copy.spec
+            if writes:
+                self._back.append(copy)
+        self.args = [given[i] for i in range(len(args))]
+        self.kwargs = {key: given[key] for key in kwargs or {}}
+
+    def back(self) -> None:
+        """Give the GPU's memory what MPI has written."""
+        for copy in self._back:
+            copy.back()
+
+
+def _blocking(name: str) -> str:
+    """The method of which this is the nonblocking or persistent form."""
+    base = name.removesuffix("_init")
+    if base.startswith("I"):
+        base = base[1:].capitalize()
+    return base
+
+
+def guard(*names: str) -> Callable[[type], type]:
+    """Make these methods of mpi4py's class give MPI no memory of a GPU that it does not take."""
+
+    def decorate(cls: type) -> type:
+        for name in names:
+            setattr(cls, name, _guarded(cls, name))
+        return cls
+
+    return decorate
+
+
+def _guarded(cls: type, name: str) -> Callable:
+    def method(self, *args, **kwargs):
+        original = getattr(super(cls, self), name)
+        if self._passes_gpu_memory or not any(map(on_gpu, (*args, *kwargs.values()))):
+            return original(*args, **kwargs)
+        staged = Staged(name, args, kwargs)
+        result = original(*staged.args, **staged.kwargs)
+        staged.back()
+        return result
+
+    method.__name__ = name
+    method.__doc__ = getattr(getattr(MPI.Intracomm, name, None), "__doc__", None)
+    return method
+
+
+def _forms(names: tuple[str, ...], of: type) -> list[str]:
+    """These methods, with their nonblocking and persistent forms, as far as a class has them."""
+    forms = (form for name in names for form in (name, f"I{name.lower()}", f"{name}_init"))
+    return [form for form in forms if hasattr(of, form)]
+
+
+NEIGHBOUR = _forms(tuple(name for name in _WRITES if "Neighbor" in name), MPI.Topocomm)
+
+
+#: What `Comm` has methods of its own for, and gives to MPI only after a look at its arguments.
+_OWN = {name for name in _WRITES if "Neighbor" not in name} - {"Alltoallw", "Scan", "Exscan"} | {"Send"}
+
+
+@guard(*(n for n in _forms((*_SENDS, *_WRITES), MPI.Intracomm) if n not in _OWN))
+class Guarded:
+    """mpi4py's methods, where no other class has its own."""

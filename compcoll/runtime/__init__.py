@@ -1,1 +1,0 @@
-"""The verbs of algorithms, real (`mpi`) and in virtual time (`simulated`)."""

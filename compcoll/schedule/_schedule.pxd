@@ -1,0 +1,23 @@
+from libc.stdint cimport int32_t
+from libcpp.memory cimport shared_ptr
+from libcpp.vector cimport vector
+
+
+cdef extern from "engine/schedule.h" namespace "compcoll::engine" nogil:
+    cdef cppclass Op:
+        pass
+    cdef cppclass BlockRef:
+        pass
+    cdef cppclass Scratch:
+        pass
+    cdef cppclass CSchedule "compcoll::engine::Schedule":
+        vector[Op] ops
+        vector[BlockRef] blocks
+        vector[int32_t] waiting
+        vector[Scratch] scratch
+        int32_t rank, size, n_buffers, n_frames, n_tags
+        void count_users()
+
+
+cdef class Compiled:
+    cdef shared_ptr[CSchedule] own

@@ -1,0 +1,44 @@
+"""Schedules that were made before, by all that they depend on."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from threading import Lock
+
+from compcoll.schedule.graph import Schedule
+
+__all__ = ["Cache"]
+
+#: Operations of all schedules that are kept; one takes some 100 bytes.
+MOST_OPS = 1 << 20
+
+
+class Cache:
+    """The last schedules that were used, up to ``most_ops`` operations in all."""
+
+    def __init__(self, most_ops: int = MOST_OPS):
+        self.most_ops = most_ops
+        self.n_ops = 0
+        self._kept: OrderedDict[Hashable, Schedule] = OrderedDict()
+        self._lock = Lock()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, key: Hashable, make: Callable[[], Schedule]) -> Schedule:
+        """The schedule of a key, made where there is none."""
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = made
+                self.n_ops += len(made)
+            while self.n_ops > self.most_ops and len(self._kept) > 1:
+                _, oldest = self._kept.popitem(last=False)
+                self.n_ops -= len(oldest)
+        return made

@@ -1,0 +1,131 @@
+"""A schedule: one rank's operations in a collective, each with what it waits for.
+
+The idea is that of libNBC (Hoefler, Lumsdaine and Rehm, "Implementation and Performance Analysis of
+Non-Blocking Collective Operations for MPI", 2007). Operations stand in the order in which the algorithm comes
+to them, which is their priority; one never waits for a later one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from compcoll.schedule._schedule import Compiled
+
+__all__ = ["BLOCK", "NONE", "OP", "SCRATCH", "Kind", "Schedule"]
+
+#: No block, frame or peer.
+NONE = -1
+
+
+class Kind(IntEnum):
+    """What an operation does (csrc/engine/schedule.h). Operands are blocks, frames in brackets."""
+
+    ENCODE = 0  # block, [frame], block that gets the frame's values or NONE
+    DECODE = 1  # block, [frame]
+    DECODE_ADD = 2  # block, [frame]: block += frame
+    ADD = 3  # block like the sum, [frame], [other], [sum]
+    COPY = 4  # block, block that gets its values, widened where it is an accumulator
+    ROUND = 5  # accumulator, block that gets its values: a result
+    SETTLE = 6  # block, [frame], block that gets the values which everybody else decodes
+    SEND = 7  # [frame], peer, tag
+    RECV = 8  # block like the frame's, [frame], peer, tag
+
+
+#: Operands that an operation does not have are ``NONE``. ``waits`` counts what it waits for; who waits for it
+#: stands from ``first`` to the next operation's ``first`` in `Schedule.waiting`. ``idle``: nobody is in need of
+#: it, so it comes when there is nothing else to do.
+OP = np.dtype(
+    [
+        ("kind", "i4"), ("block", "i4"), ("into", "i4"), ("frame", "i4"), ("other", "i4"), ("sum", "i4"),
+        ("peer", "i4"), ("tag", "i4"), ("waits", "i4"), ("first", "i4"), ("idle", "i4"),
+    ]
+)  # fmt: skip
+#: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed.
+BLOCK = np.dtype([("buffer", "i4"), ("wide", "i4"), ("start", "i8"), ("n", "i8")])
+#: A buffer that exists while the schedule runs.
+SCRATCH = np.dtype([("n", "i8"), ("wide", "i4")], align=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """One rank's part in a collective.
+
+    Attributes
+    ----------
+    rank, size : int
+    ops : numpy.ndarray
+        Of type `OP`.
+    blocks : numpy.ndarray
+        Of type `BLOCK`.
+    waiting : numpy.ndarray
+        int32: the operations that wait for each operation, side by side.
+    n_buffers : int
+        The caller's buffers, which have the first numbers.
+    scratch : numpy.ndarray
+        Of type `SCRATCH`: the buffers with the next numbers.
+    n_frames : int
+    n_tags : int
+        Tags are smaller.
+    """
+
+    rank: int
+    size: int
+    ops: np.ndarray
+    blocks: np.ndarray
+    waiting: np.ndarray
+    n_buffers: int
+    scratch: np.ndarray
+    n_frames: int
+    n_tags: int
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    @cached_property
+    def compiled(self) -> Compiled:
+        """The same for compiled code."""
+        return Compiled(self)
+
+    def waits_for(self) -> list[list[int]]:
+        """For each operation those that it waits for."""
+        found: list[list[int]] = [[] for _ in self.ops]
+        bounds = [*self.ops["first"].tolist(), len(self.waiting)]
+        for i, (first, end) in enumerate(pairwise(bounds)):
+            for k in self.waiting[first:end].tolist():
+                found[k].append(i)
+        return found
+
+    def __str__(self) -> str:
+        lines = [f"rank {self.rank} of {self.size}: {len(self.ops)} operations, {self.n_frames} frames"]
+        waits_for = self.waits_for()
+        for i, op in enumerate(self.ops):
+            after = f"  after {', '.join(map(str, waits_for[i]))}" if waits_for[i] else ""
+            lines.append(f"{i:5d}  {self._described(op):60s}{after}".rstrip())
+        return "\n".join(lines)
+
+    def _described(self, op: np.void) -> str:
+        kind = Kind(op["kind"])
+        parts = [kind.name.lower()]
+        if op["block"] != NONE:
+            parts.append(self._named(op["block"]))
+        if op["frame"] != NONE:
+            parts.append(f"frame {op['frame']}")
+        if op["other"] != NONE:
+            parts.append(f"frame {op['other']} -> frame {op['sum']}")
+        if op["into"] != NONE:
+            parts.append(f"-> {self._named(op['into'])}")
+        if op["peer"] != NONE:
+            parts.append(f"{'to' if kind is Kind.SEND else 'from'} rank {op['peer']}, tag {op['tag']}")
+        return " ".join(parts)
+
+    def _named(self, index: int) -> str:
+        block = self.blocks[index]
+        end = block["start"] + block["n"]
+        own = block["buffer"] - self.n_buffers
+        name = f"buffer {block['buffer']}" if own < 0 else f"scratch {own}"
+        return f"{name}[{block['start']}:{end}]"

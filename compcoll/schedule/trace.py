@@ -1,0 +1,352 @@
+"""The tracing runtime: an algorithm is run once, every verb returns at once, and what it did is a `Schedule`.
+
+What an operation waits for is what its coroutine has awaited so far. Coroutines take turns as they would if
+every operation took one step, so operations of several that run beside each other are interleaved.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from compcoll.schedule.graph import BLOCK, NONE, OP, SCRATCH, Kind, Schedule
+
+__all__ = ["WINDOW", "Block", "DeadlockError", "Tracer", "chunk_step", "trace"]
+
+#: Chunks are whole blocks of every codec.
+CHUNK_UNIT = 1024
+WINDOW = 4
+
+
+class DeadlockError(RuntimeError):
+    """An algorithm waits for something that nobody does."""
+
+
+class Block:
+    """Elements of a buffer, the caller's or scratch memory: something with a length that can be sliced.
+
+    There is one of each, so they are compared by identity.
+    """
+
+    __slots__ = ("buffer", "n", "number", "start", "tracer", "wide")
+
+    def __init__(self, tracer: Tracer, buffer: int, start: int, n: int, wide: bool):
+        self.tracer, self.buffer, self.start, self.n, self.wide = tracer, buffer, start, n, wide
+        self.number = NONE  # in the schedule, once it is used
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, part: slice) -> Block:
+        begin, end, step = part.indices(self.n)
+        if step != 1:
+            raise ValueError(f"a step of {step} leaves no contiguous block")
+        return self.tracer.block(self.buffer, self.start + begin, max(end - begin, 0), self.wide)
+
+
+class Awaited:
+    """Something that is done later; awaiting it gives its value."""
+
+    __slots__ = ("before", "done", "frontier", "value", "waiters")
+
+    def __init__(self, before: frozenset[int], frontier: frozenset[int], value: Any = None):
+        self.before, self.frontier, self.value = before, frontier, value
+        self.done = False
+        self.waiters: list[Task] = []
+
+    def __await__(self) -> Generator[Awaited, None, Any]:
+        yield self
+        return self.value
+
+
+class Task(Awaited):
+    """A coroutine that runs beside others. ``frontier``: the last operations that it has awaited."""
+
+    __slots__ = ("coroutine",)
+
+    def __init__(self, coroutine: Coroutine, frontier: frozenset[int]):
+        super().__init__(frontier, frontier)
+        self.coroutine = coroutine
+
+    def has_awaited(self, other: Awaited) -> None:
+        """What comes now waits for it; what it waited for itself need not be named again."""
+        if other.before is self.frontier:
+            self.frontier = other.frontier
+        else:
+            self.frontier = self.frontier - other.before | other.frontier
+
+
+class Tracer:
+    """The verbs, as they note what an algorithm asks for.
+
+    A frame is a number. ``send`` and ``recv`` return at once and may be awaited; everything else is awaited.
+
+    Attributes
+    ----------
+    rank, size : int
+    window : int
+        Chunks of a message that are on their way at once.
+    """
+
+    def __init__(
+        self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
+        widens: bool = False, owner_exact: bool = False,
+    ):  # fmt: skip
+        self.rank, self.size, self.window = rank, size, window
+        self._n_buffers, self._chunk = n_buffers, chunk
+        self._widens, self._owner_exact = widens, owner_exact
+        self._ops: list[tuple[int, ...]] = []
+        self._waits_for: list[frozenset[int]] = []
+        self._blocks: dict[tuple[int, int, int, bool], Block] = {}
+        self._used: list[Block] = []
+        self._scratch: list[tuple[int, bool]] = []
+        self._n_frames = self._n_tags = 0
+        self._ready: deque[Task] = deque()
+        self._issued: deque[Awaited] = deque()
+        self._now: Task | None = None
+        self._unfinished = 0
+
+    # -- the verbs
+
+    async def encode(self, block: Block, into: Block | None = None) -> int:
+        """A frame of the block.
+
+        Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the block
+        itself (see `settle`).
+        """
+        frame = self._frame()
+        keeps = into is None or self._owner_exact
+        await self._issue(Kind.ENCODE, block=block, frame=frame, into=None if keeps else into)
+        return frame
+
+    async def settle(self, frame: int, block: Block, into: Block) -> None:
+        """Give the owner the values that everybody else decodes, in ``into``; its own with `owner_exact`."""
+        if self._owner_exact:
+            await self.copy(block, into, idle=True)
+        else:
+            await self._issue(Kind.SETTLE, block=block, frame=frame, into=into, idle=True)
+
+    async def decode(self, frame: int, into: Block) -> None:
+        """Overwrite a block with the frame's values."""
+        await self._issue(Kind.DECODE, block=into, frame=frame)
+
+    async def decode_add(self, frame: int, into: Block) -> None:
+        """Add the frame's values to an accumulator."""
+        await self._issue(Kind.DECODE_ADD, block=into, frame=frame)
+
+    async def add(self, frame: int, other: int, like: Block) -> int:
+        """The frame of the sum of two frames of a block like ``like``, without decoding where that can be."""
+        result = self._frame()
+        await self._issue(Kind.ADD, block=like, frame=frame, other=other, sum=result)
+        return result
+
+    async def copy(self, block: Block, into: Block, idle: bool = False) -> None:
+        """Overwrite a block with another one's values; ``idle``: when there is nothing else to do."""
+        if block is not into:
+            await self._issue(Kind.COPY, block=block, into=into, idle=idle)
+
+    def accumulator(self, like: Block, into: Block | None = None) -> Block:
+        """Memory in which sums are formed, float32 for 16-bit floats; ``into`` if that fits."""
+        return self._more(len(like), self._widens) if into is None or self._widens else into
+
+    async def round(self, total: Block, into: Block) -> None:
+        """Overwrite a block with an accumulator's values, rounded once; they are a result."""
+        await self._issue(Kind.ROUND, block=total, into=into)
+
+    async def rounded(self, total: Block) -> Block:
+        """An accumulator's values, in a block's type."""
+        if not total.wide:
+            return total
+        into = self._more(len(total), False)
+        await self.copy(total, into)
+        return into
+
+    def send(self, frame: int, dest: int, tag: int = 0) -> Awaited:
+        """Start to send; done when the frame's memory is free again."""
+        return self._issue(Kind.SEND, frame=frame, peer=dest, tag=tag)
+
+    def recv(self, source: int, like: Block, tag: int = 0) -> Awaited:
+        """Start to receive a frame of a block like ``like``, which awaiting gives.
+
+        No two messages from one rank to another have the same tag: they may overtake each other.
+        """
+        frame = self._frame()
+        return self._issue(Kind.RECV, block=like, frame=frame, peer=source, tag=tag, value=frame)
+
+    # -- around them
+
+    def block(self, buffer: int, start: int, n: int, wide: bool = False) -> Block:
+        """The elements of a buffer from ``start`` on."""
+        key = buffer, start, n, wide
+        found = self._blocks.get(key)
+        if found is None:
+            found = self._blocks[key] = Block(self, buffer, start, n, wide)
+        return found
+
+    def scratch(self, like: Block) -> Block:
+        """Memory for as many elements."""
+        return self._more(len(like), False)
+
+    def chunks(self, block: Block) -> list[Block]:
+        """A block cut into its chunks; all ranks cut blocks of equal length alike."""
+        step = chunk_step(len(block), self._chunk)
+        return [block[i : i + step] for i in range(0, len(block), step)]
+
+    def start(self, coroutine: Coroutine) -> Task:
+        """Run a coroutine beside the others; the call ends only when it has."""
+        task = Task(coroutine, self._frontier)
+        self._unfinished += 1
+        self._ready.append(task)
+        return task
+
+    async def all(self, coroutines: Iterable[Coroutine], limit: int = 8) -> None:
+        """Run coroutines in order, at most ``limit`` of them at a time."""
+        window: deque[Task] = deque()
+        for coroutine in coroutines:
+            if len(window) == limit:
+                await window.popleft()
+            window.append(self.start(coroutine))
+        while window:
+            await window.popleft()
+
+    # -- how it is noted
+
+    def run(self, coroutine: Coroutine) -> None:
+        """Run an algorithm, and all it starts, to the end."""
+        self.start(coroutine)
+        while self._ready or self._issued:
+            while self._ready:
+                self._step(self._ready.popleft())
+            if self._issued:
+                self._done(self._issued.popleft())
+        if self._unfinished:
+            raise DeadlockError(f"{self._unfinished} coroutines wait for something that nobody does")
+
+    def schedule(self) -> Schedule:
+        """What was noted."""
+        n = len(self._ops)
+        ops = np.zeros(n, OP)
+        if n:
+            names = ("kind", "block", "into", "frame", "other", "sum", "peer", "tag", "idle")
+            for name, column in zip(names, np.array(self._ops, np.int32).T, strict=True):
+                ops[name] = column
+        ops["waits"] = np.fromiter(map(len, self._waits_for), np.int32, n)
+        earlier = np.fromiter((k for some in self._waits_for for k in some), np.int32)
+        later = np.repeat(np.arange(n, dtype=np.int32), ops["waits"])
+        ops["first"] = np.cumsum(np.bincount(earlier, minlength=n)) - np.bincount(earlier, minlength=n)
+        blocks = np.array([(b.buffer, b.wide, b.start, b.n) for b in self._used], BLOCK)
+        scratch = np.array(self._scratch, SCRATCH)
+        order = np.argsort(earlier, kind="stable")
+        return Schedule(
+            self.rank, self.size, ops, blocks, later[order], self._n_buffers, scratch, self._n_frames,
+            self._n_tags,
+        )  # fmt: skip
+
+    @property
+    def _frontier(self) -> frozenset[int]:
+        """What the coroutine that runs has awaited."""
+        return self._now.frontier if self._now is not None else frozenset()
+
+    def _step(self, task: Task) -> None:
+        self._now = task
+        try:
+            awaited = task.coroutine.send(None)
+        except StopIteration as stop:
+            self._unfinished -= 1
+            task.value = stop.value
+            self._done(task)
+            return
+        awaited.waiters.append(task)
+        if awaited.done:
+            self._wake(awaited)
+
+    def _done(self, awaited: Awaited) -> None:
+        awaited.done = True
+        self._wake(awaited)
+
+    def _wake(self, awaited: Awaited) -> None:
+        for task in awaited.waiters:
+            task.has_awaited(awaited)
+            self._ready.append(task)
+        awaited.waiters.clear()
+
+    def _issue(
+        self, kind: Kind, *, block: Block | None = None, into: Block | None = None, frame: int = NONE,
+        other: int = NONE, sum: int = NONE, peer: int = NONE, tag: int = NONE, idle: bool = False,
+        value: Any = None,
+    ) -> Awaited:  # fmt: skip
+        before = self._frontier
+        op = Awaited(before, frozenset((len(self._ops),)), value)
+        self._ops.append((kind, self._number(block), self._number(into), frame, other, sum, peer, tag, idle))
+        self._waits_for.append(before)
+        self._n_tags = max(self._n_tags, tag + 1)
+        self._issued.append(op)
+        return op
+
+    def _number(self, block: Block | None) -> int:
+        if block is None:
+            return NONE
+        if block.number < 0:
+            block.number = len(self._used)
+            self._used.append(block)
+        return block.number
+
+    def _frame(self) -> int:
+        self._n_frames += 1
+        return self._n_frames - 1
+
+    def _more(self, n: int, wide: bool) -> Block:
+        self._scratch.append((n, wide))
+        return self.block(self._n_buffers + len(self._scratch) - 1, 0, n, wide)
+
+
+def chunk_step(n: int, most: int) -> int:
+    """Elements of the chunks of a block of ``n``: about ``most``, and all but the last alike."""
+    chunks = max(-(-n // most), 1)
+    return max(-(-n // (chunks * CHUNK_UNIT)), 1) * CHUNK_UNIT
+
+
+def trace(
+    algorithm: Callable[[Tracer, list[Block], list[Block]], Coroutine], rank: int, size: int,
+    sends: Sequence[int], recvs: Sequence[int], chunk: int, **options: Any,
+) -> Schedule:  # fmt: skip
+    """The schedule of an algorithm on one rank.
+
+    Parameters
+    ----------
+    algorithm : coroutine function
+        ``algorithm(rt, send, recv)``, with lists of blocks.
+    rank, size : int
+    sends, recvs : sequence of int
+        Elements of the caller's blocks, whose buffers are numbered in this order.
+    chunk : int
+        Elements of a chunk, rounded up to a multiple of 1024.
+    window : int
+        Chunks of a message that are on their way at once.
+    widens : bool
+        Whether sums are formed in another type.
+    owner_exact : bool
+        Whether the owner of a block keeps its exact values while others have decoded ones.
+    """
+    rt = Tracer(rank, size, len(sends) + len(recvs), chunk, **options)
+    blocks = [rt.block(i, 0, n) for i, n in enumerate((*sends, *recvs))]
+    with _no_collection():
+        rt.run(algorithm(rt, blocks[: len(sends)], blocks[len(sends) :]))
+        return rt.schedule()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Looking for cycles among many small objects, which are needed to the end, takes half of the time."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()

@@ -1,0 +1,247 @@
+#include "coding.h"
+
+#include <cstring>
+
+#include "rounding.h"
+
+namespace compcoll {
+namespace engine {
+namespace {
+
+// Scratch memory that goes back by itself.
+struct Room {
+  Room(Pool& pool, uint64_t nbytes) : pool(pool), nbytes(nbytes), data(pool.get(nbytes)) {}
+  ~Room() { pool.put(data, nbytes); }
+  Pool& pool;
+  uint64_t nbytes;
+  uint8_t* data;
+};
+
+uint32_t wide(uint32_t dtype) { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
+
+Args args_of(const Header& h, uint32_t acc_dtype) {
+  uint32_t ndim = h.ndim ? h.ndim : 1;
+  return {h.dtype, ndim, {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype, 0};
+}
+
+Error error_of(Problem problem, const Frame& frame, int64_t status = 0) {
+  Error error;
+  error.problem = problem;
+  error.status = status;
+  error.header = frame.header;
+  return error;
+}
+
+}  // namespace
+
+const Codec* Coder::find(uint64_t name) const {
+  for (const Codec* const* codec = level_.codecs; *codec; codec++)
+    if (packed_name((*codec)->name) == name) return *codec;
+  return nullptr;
+}
+
+// -- encoding
+
+Error Coder::encode(Span block, double carried, Span into, Frame* frame) {
+  frame->room = HEADER_NBYTES + block.nbytes() + SLACK;
+  frame->memory = pool_.get(frame->room);
+  Header& h = frame->header;
+  h = {0, block.dtype, 1, {block.n, 1, 1}, {0, 0}, 0, 0, 0, true, false};
+  if (into.dtype != block.dtype || into.n != block.n) into.data = nullptr;
+  int64_t nbytes = UNSUPPORTED;
+  for (const Attempt& one : coding_.attempts) {
+    if (one.codec == Attempt::CALLBACK) {
+      int64_t whole = coding_.callbacks.encode(coding_.callbacks.context, block.dtype, block.data, block.n,
+                                               carried, frame->memory);
+      if (whole < 0) return error_of(Problem::CALLBACK, *frame);
+      return received(whole, frame);
+    }
+    nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled);
+    if (nbytes >= 0 && uint64_t(nbytes) <= block.nbytes()) break;
+    frame->settled = false;
+    if ((nbytes == NONFINITE || nbytes == UNREPRESENTABLE) && !coding_.lossless) h.fallback = true;
+  }
+  if (nbytes < 0) return error_of(Problem::PAYLOAD, *frame, nbytes);
+  h.payload_nbytes = nbytes;
+  h.bound += carried;
+  pack(level_, &h, frame->memory);
+  frame->nbytes = HEADER_NBYTES + nbytes;
+  return {};
+}
+
+// Payload bytes or a status, of one codec or those that it chooses.
+int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, Header* h, bool* settled) {
+  enum Choice : uint64_t { RAW, MPC, FLOAT };  // csrc/cpu/lossless.cpp
+  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
+  static const uint64_t lossless = packed_name("lossless");
+  Args args = {block.dtype, 1, {block.n, 1, 1}, {one.params[0], one.params[1]}, 0, 0, 0};
+  const Codec* codec;
+  if (one.codec == Attempt::CHOOSE) {
+    find(lossless)->encode(&args, block.data, out);
+    uint64_t choice = args.params[0];
+    codec = find(names[choice]);
+    args.params[0] = choice == MPC ? args.params[1] : choice == FLOAT ? 1 : 0;
+    args.params[1] = 0;
+  } else {
+    codec = level_.codecs[one.codec];
+  }
+  int64_t nbytes = UNSUPPORTED;
+  if (into.data && codec->reconstruct) {
+    // A payload larger than the block would be dropped, when the block is overwritten already.
+    args.capacity = block.nbytes();
+    nbytes = codec->reconstruct(&args, block.data, out, into.data);
+    *settled = nbytes != UNSUPPORTED;
+  }
+  if (nbytes == UNSUPPORTED) {
+    args.capacity = block.nbytes() + SLACK;
+    nbytes = codec->encode(&args, block.data, out);
+  }
+  bool larger = nbytes >= 0 && uint64_t(nbytes) > block.nbytes();
+  if (one.codec == Attempt::CHOOSE && (nbytes < 0 || larger)) {
+    codec = find(names[RAW]);
+    args = {block.dtype, 1, {block.n, 1, 1}, {0, 0}, block.nbytes(), 0, 0};
+    nbytes = codec->encode(&args, block.data, out);
+    *settled = false;
+  }
+  h->codec = packed_name(codec->name);
+  h->params[0] = args.params[0];
+  h->params[1] = args.params[1];
+  h->bound = args.bound;
+  return nbytes;
+}
+
+// -- decoding
+
+Error Coder::received(uint64_t nbytes, Frame* frame) {
+  frame->nbytes = 0;
+  if (!nbytes) return {};
+  if (!unpack(level_, frame->memory, nbytes, &frame->header)) {
+    Error error = error_of(Problem::HEADER, *frame);
+    error.available = nbytes;
+    memcpy(error.bytes, frame->memory, nbytes < HEADER_NBYTES ? nbytes : HEADER_NBYTES);
+    return error;
+  }
+  frame->nbytes = HEADER_NBYTES + frame->header.payload_nbytes;
+  return {};
+}
+
+bool Coder::fits(const Frame& frame, Span into, bool adds, Error* error) {
+  if (frame.poisoned()) {
+    *error = error_of(Problem::POISONED, frame);
+    return false;
+  }
+  const Header& h = frame.header;
+  bool same = into.dtype == wide(h.dtype) || (into.dtype == h.dtype && !adds);
+  if (same && h.size() == into.n) return true;
+  *error = error_of(Problem::MISMATCH, frame);
+  error->expected = into.n;
+  error->expected_dtype = into.dtype;
+  return false;
+}
+
+Error Coder::verify(const Frame& frame, const uint8_t** payload) {
+  *payload = frame.memory + HEADER_NBYTES;
+  const Header& h = frame.header;
+  if (h.has_checksum && level_.checksum(*payload, h.payload_nbytes) != h.checksum)
+    return error_of(Problem::CHECKSUM, frame);
+  return {};
+}
+
+Error Coder::decode(const Frame& frame, Span into) {
+  Error error;
+  if (!fits(frame, into, false, &error)) return error;
+  bool adding = frame.header.dtype != into.dtype;  // 16-bit floats into an accumulator
+  if (adding) memset(into.data, 0, into.nbytes());
+  return decode_payload(frame, into, adding);
+}
+
+Error Coder::decode_add(const Frame& frame, Span into, double* error) {
+  Error problem;
+  if (!fits(frame, into, true, &problem)) return problem;
+  problem = decode_payload(frame, into, true);
+  *error += frame.bound() + of_addition(into.dtype, level_.largest(into.dtype, into.data, into.n));
+  return problem;
+}
+
+Error Coder::decode_payload(const Frame& frame, Span into, bool adding) {
+  const Header& h = frame.header;
+  const Codec* codec = find(h.codec);
+  if (!codec) {
+    const Callbacks& call = coding_.callbacks;
+    int64_t status = call.decode(call.context, frame.memory, frame.nbytes, into.dtype, into.n, into.data, adding);
+    return status ? error_of(Problem::CALLBACK, frame, status) : Error();
+  }
+  const uint8_t* payload;
+  if (Error error = verify(frame, &payload)) return error;
+  Args args = args_of(h, into.dtype);
+  int64_t status;
+  if (!adding) {
+    status = codec->decode(&args, payload, h.payload_nbytes, into.data);
+  } else if (codec->decode_add) {
+    status = codec->decode_add(&args, payload, h.payload_nbytes, into.data);
+  } else {
+    Room term(pool_, h.nbytes());
+    status = codec->decode(&args, payload, h.payload_nbytes, term.data);
+    if (!status && !level_.accumulate(h.dtype, into.dtype, term.data, into.data, h.size())) status = UNSUPPORTED;
+  }
+  return status ? error_of(Problem::PAYLOAD, frame, status) : Error();
+}
+
+// -- around them
+
+Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) {
+  Error error;
+  if (!fits(frame, like, false, &error) || !fits(other, like, false, &error)) return error;
+  const Header &a = frame.header, &b = other.header;
+  const Codec* codec = find(a.codec);
+  bool alike = a.codec == b.codec && a.dtype == b.dtype && !memcmp(a.shape, b.shape, sizeof a.shape) &&
+               !memcmp(a.params, b.params, sizeof a.params);
+  if (alike && codec && codec->add) {
+    const uint8_t *first, *second;
+    if (Error problem = verify(frame, &first)) return problem;
+    if (Error problem = verify(other, &second)) return problem;
+    sum->room = HEADER_NBYTES + a.nbytes() + SLACK;
+    sum->memory = pool_.get(sum->room);
+    Args args = args_of(a, 0);
+    args.capacity = a.nbytes() + SLACK;
+    int64_t nbytes = codec->add(&args, first, a.payload_nbytes, second, b.payload_nbytes,
+                                sum->memory + HEADER_NBYTES);
+    if (nbytes == BAD_STREAM) return error_of(Problem::PAYLOAD, frame, nbytes);
+    if (nbytes >= 0 && uint64_t(nbytes) <= a.nbytes()) {
+      sum->header = {a.codec, a.dtype, a.ndim, {a.shape[0], a.shape[1], a.shape[2]},
+                     {args.params[0], args.params[1]}, uint64_t(nbytes), a.bound + b.bound + args.bound, 0,
+                     a.has_checksum, false};
+      pack(level_, &sum->header, sum->memory);
+      sum->nbytes = HEADER_NBYTES + nbytes;
+      return {};
+    }
+    pool_.put(sum->memory, sum->room);
+    sum->memory = nullptr;
+  }
+  // What its codec cannot add is added and encoded again.
+  Span total = {nullptr, like.n, wide(like.dtype)};
+  Room room(pool_, total.nbytes());
+  total.data = room.data;
+  double carried = a.bound;
+  if (Error problem = decode(frame, total)) return problem;
+  if (Error problem = decode_add(other, total, &carried)) return problem;
+  if (total.dtype == like.dtype) return encode(total, carried, {nullptr, 0, 0}, sum);
+  Room rounded(pool_, like.nbytes());
+  like.data = rounded.data;
+  carried += copy(total, like);
+  return encode(like, carried, {nullptr, 0, 0}, sum);
+}
+
+double Coder::copy(Span block, Span into) {
+  if (block.data == into.data) return 0;
+  if (block.dtype == into.dtype) {
+    memcpy(into.data, block.data, block.nbytes());
+    return 0;
+  }
+  level_.convert(block.dtype, into.dtype, block.data, into.data, block.n);
+  bool widens = itemsize(into.dtype) > itemsize(block.dtype);
+  return widens ? 0 : of_result(into.dtype, level_.largest(into.dtype, into.data, into.n));
+}
+
+}  // namespace engine
+}  // namespace compcoll

@@ -1,0 +1,105 @@
+// Blocks to frames and back: what one operation does with the codecs of csrc/abi.h.
+#pragma once
+#include <vector>
+
+#include "frame.h"
+#include "pool.h"
+
+namespace compcoll {
+namespace engine {
+
+// A frame in scratch memory; one without data is poisoned: something that it depends on failed.
+struct Frame {
+  uint8_t* memory = nullptr;  // of the pool
+  uint64_t room = 0;          // bytes asked for there
+  uint64_t nbytes = 0;        // of the whole frame
+  Header header = {};
+  bool settled = false;  // its values stand already where encoding was asked to put them
+
+  bool poisoned() const { return !nbytes; }
+  double bound() const { return nbytes ? header.bound : 0; }
+};
+
+// What went wrong; compcoll/engine/problems.py makes exceptions of it.
+enum class Problem : int32_t {
+  NONE, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI, CALLBACK, MEMORY, TIMEOUT, INTERRUPTED,
+};
+
+struct Error {
+  Problem problem = Problem::NONE;
+  int64_t status = 0;     // PAYLOAD: the codec's; MPI: the error's code
+  uint64_t expected = 0;  // MISMATCH: elements, and their type
+  uint32_t expected_dtype = 0;
+  Header header = {};             // of the frame that was read
+  uint8_t bytes[HEADER_NBYTES] = {};  // HEADER: what came in its place
+  uint64_t available = 0;
+
+  explicit operator bool() const { return problem != Problem::NONE; }
+};
+
+// Codecs that are not in the table. They take and return what the functions of csrc/abi.h do, but for whole
+// frames; negative where they failed, when `failed` has kept the exception.
+struct Callbacks {
+  void* context = nullptr;
+  // Bytes of the frame in `out`, which has room for HEADER_NBYTES + nbytes + SLACK.
+  int64_t (*encode)(void* context, uint32_t dtype, const void* src, uint64_t n, double carried, void* out) = nullptr;
+  // 0; `dtype` is that of `dst`. Adds to it where `adding`.
+  int64_t (*decode)(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n, void* dst,
+                    int32_t adding) = nullptr;
+};
+
+// The codecs to try in turn for a block.
+struct Attempt {
+  static constexpr int32_t CHOOSE = -1, CALLBACK = -2;
+  int32_t codec;  // its place in the table, or one of the above: `lossless` chooses others by the data
+  uint64_t params[2];
+};
+
+struct Coding {
+  const Level* const* level;  // the one in use
+  uint32_t dtype;
+  bool lossless;
+  std::vector<Attempt> attempts;
+  Callbacks callbacks;
+
+  uint32_t wide_dtype() const { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
+};
+
+// A block's memory.
+struct Span {
+  uint8_t* data;
+  uint64_t n;
+  uint32_t dtype;
+
+  uint64_t nbytes() const { return n * itemsize(dtype); }
+};
+
+class Coder {
+ public:
+  Coder(const Coding& coding, Pool& pool) : coding_(coding), level_(**coding.level), pool_(pool) {}
+
+  // `into` may be the block itself; its data are null where nobody asks for the frame's values.
+  Error encode(Span block, double carried, Span into, Frame* frame);
+  Error decode(const Frame& frame, Span into);
+  // `error`: what the values are off by, which grows.
+  Error decode_add(const Frame& frame, Span into, double* error);
+  Error add(const Frame& frame, const Frame& other, Span like, Frame* sum);
+  // Overwrites a block, widening or rounding where the types differ; what rounding is off by.
+  double copy(Span block, Span into);
+  // A frame of `nbytes` arrived bytes; poisoned where there are none.
+  Error received(uint64_t nbytes, Frame* frame);
+
+ private:
+  int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled);
+  bool fits(const Frame& frame, Span into, bool adds, Error* error);
+  Error verify(const Frame& frame, const uint8_t** payload);
+  const Codec* find(uint64_t name) const;
+  Error decode_payload(const Frame& frame, Span into, bool adding);
+
+  const Coding& coding_;
+  const Level& level_;
+  Pool& pool_;
+};
+
+}  // namespace engine
+}  // namespace compcoll

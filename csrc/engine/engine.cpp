@@ -1,0 +1,63 @@
+#include "engine.h"
+
+namespace compcoll {
+namespace engine {
+namespace {
+
+constexpr uint64_t keep_nbytes = 256 << 20;
+
+std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
+  std::vector<Task*> plain;
+  for (const auto& task : tasks) plain.push_back(task.get());
+  return plain;
+}
+
+}  // namespace
+
+Engine::Engine(bool threaded, double patience)
+    : pool_(keep_nbytes), progress_(threaded, patience), patience_(patience) {}
+
+void Engine::set_workers(int n) {
+  workers_.reset();
+  if (n > 0) workers_ = std::make_unique<Workers>(n);
+}
+
+std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
+                                   std::vector<uint8_t*> bases, std::unique_ptr<Wire> wire, Tags tags) {
+  auto run = std::make_shared<Run>(std::move(schedule), coding, std::move(bases), std::move(wire), tags, pool_,
+                                   workers_.get());
+  if (workers_) workers_->add(run);
+  return run;
+}
+
+End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks,
+                 const std::vector<std::shared_ptr<Task>>& others, double limit,
+                 const std::function<bool()>& interrupted) {
+  End end = drive(pointers(tasks), pointers(others), limit, patience_, progress_, interrupted);
+  if (end == End::LATER) return end;
+  for (const auto& task : tasks) forget(task);
+  return end;
+}
+
+std::shared_ptr<Left> Engine::leave(std::shared_ptr<Task> task, Left::Finished finished) {
+  return progress_.add(task, [this, task, finished](End end) {
+    forget(task);
+    finished(end);
+  });
+}
+
+End Engine::join(Left& left, double limit, const std::function<bool()>& interrupted) {
+  return engine::join(left, limit, progress_, interrupted);
+}
+
+void Engine::forget(const std::shared_ptr<Task>& task) {
+  if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
+}
+
+void Engine::stop() {
+  progress_.stop();
+  workers_.reset();
+}
+
+}  // namespace engine
+}  // namespace compcoll

@@ -1,0 +1,56 @@
+// Runs schedules of any number of communicators at once, without Python.
+//
+//   engine.h     what the process has: scratch memory, threads
+//   schedule.h   what to do, made by compcoll/schedule
+//   run.h        one schedule under way
+//   coding.h     one operation: codecs, frames, sums
+//   frame.h      a frame's header
+//   wire.h       messages, and mpi.h those of MPI
+//   workers.h    threads that encode and decode
+//   drive.h      who moves tasks on
+//   pool.h       scratch memory
+#pragma once
+#include "drive.h"
+#include "mpi.h"
+#include "run.h"
+#include "workers.h"
+
+namespace compcoll {
+namespace engine {
+
+class Engine {
+ public:
+  // `threaded`: whether threads of the engine may call MPI. `patience`: seconds without any message after which
+  // a wait is given up.
+  Engine(bool threaded, double patience);
+  ~Engine() { stop(); }
+
+  // Threads that encode and decode. While nothing is under way.
+  void set_workers(int n);
+  std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
+                             std::vector<uint8_t*> bases, std::unique_ptr<Wire> wire, Tags tags);
+  // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
+  End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
+           double limit, const std::function<bool()>& interrupted);
+  // Leaves that to the progress thread; `finished` is called at the end.
+  std::shared_ptr<Left> leave(std::shared_ptr<Task> task, Left::Finished finished);
+  // Waits for a task that was left, for so long at most.
+  End join(Left& left, double limit, const std::function<bool()>& interrupted);
+
+  Pool& pool() { return pool_; }
+  Progress& progress() { return progress_; }
+  size_t workers() const { return workers_ ? workers_->size() : 0; }
+  // Ends the threads, before MPI is finalised: no call may come after that.
+  void stop();
+
+ private:
+  void forget(const std::shared_ptr<Task>& task);
+
+  Pool pool_;
+  std::unique_ptr<Workers> workers_;
+  Progress progress_;
+  const double patience_;
+};
+
+}  // namespace engine
+}  // namespace compcoll

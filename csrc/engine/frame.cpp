@@ -1,0 +1,70 @@
+#include "frame.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace compcoll {
+namespace engine {
+namespace {
+
+enum Flags : uint8_t { CHECKSUM = 1, FALLBACK = 2 };
+
+// As it lies in memory, little-endian like every machine that this is built for.
+struct Wire {
+  char magic[4];
+  uint8_t version, flags, dtype, ndim;
+  uint64_t codec, params[2], shape[3], payload_nbytes;
+  double bound;
+  uint32_t checksum, own;
+};
+static_assert(sizeof(Wire) == HEADER_NBYTES, "the header has no gaps");
+
+constexpr uint64_t OWN_OFFSET = 76;
+
+bool is_size_sound(const Wire& w) {
+  for (unsigned i = w.ndim; i < 3; i++)
+    if (w.shape[i] != 1) return false;
+  // With 1 in place of 0: array libraries form this product too.
+  unsigned __int128 nbytes = itemsize(w.dtype);
+  for (uint64_t n : w.shape) {
+    nbytes *= n ? n : 1;
+    if (nbytes > INT64_MAX) return false;
+  }
+  return w.payload_nbytes <= w.shape[0] * w.shape[1] * w.shape[2] * itemsize(w.dtype);
+}
+
+bool is_ascii(uint64_t name) { return !(name & 0x8080808080808080); }
+
+}  // namespace
+
+uint64_t packed_name(const char* name) {
+  uint64_t packed = 0;
+  memcpy(&packed, name, strnlen(name, 8));
+  return packed;
+}
+
+void pack(const Level& level, Header* header, uint8_t* frame) {
+  Header& h = *header;
+  h.checksum = h.has_checksum ? level.checksum(frame + HEADER_NBYTES, h.payload_nbytes) : 0;
+  uint8_t flags = uint8_t((h.has_checksum ? CHECKSUM : 0) | (h.fallback ? FALLBACK : 0));
+  Wire w = {{'C', 'C', 'F', '1'}, 1, flags, uint8_t(h.dtype), uint8_t(h.ndim), h.codec,
+            {h.params[0], h.params[1]}, {h.shape[0], h.shape[1], h.shape[2]}, h.payload_nbytes, h.bound,
+            h.checksum, 0};
+  w.own = level.checksum(reinterpret_cast<uint8_t*>(&w), OWN_OFFSET);
+  memcpy(frame, &w, sizeof w);
+}
+
+bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* h) {
+  Wire w;
+  if (available < sizeof w) return false;
+  memcpy(&w, frame, sizeof w);
+  if (memcmp(w.magic, "CCF1", 4) || w.own != level.checksum(frame, OWN_OFFSET) || w.version != 1) return false;
+  if (!itemsize(w.dtype) || w.ndim > 3 || !is_ascii(w.codec) || !is_size_sound(w)) return false;
+  if (available < sizeof w + w.payload_nbytes || (!(w.bound >= 0) && !std::isnan(w.bound))) return false;
+  *h = {w.codec, w.dtype, w.ndim, {w.shape[0], w.shape[1], w.shape[2]}, {w.params[0], w.params[1]},
+        w.payload_nbytes, w.bound, w.checksum, bool(w.flags & CHECKSUM), bool(w.flags & FALLBACK)};
+  return true;
+}
+
+}  // namespace engine
+}  // namespace compcoll

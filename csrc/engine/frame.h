@@ -1,0 +1,36 @@
+// The header of a frame; compcoll/frame.py gives its layout.
+#pragma once
+#include "../abi.h"
+#include "../cpu/table.h"
+
+namespace compcoll {
+namespace engine {
+
+constexpr uint64_t HEADER_NBYTES = 80;
+// Room behind the raw size in an encoder's output, for streams that end past it and are then dropped.
+constexpr uint64_t SLACK = 64;
+
+struct Header {
+  uint64_t codec;  // its name's eight bytes
+  uint32_t dtype, ndim;
+  uint64_t shape[3], params[2];
+  uint64_t payload_nbytes;
+  double bound;
+  uint32_t checksum;
+  bool has_checksum, fallback;
+
+  uint64_t size() const { return shape[0] * shape[1] * shape[2]; }
+  uint64_t nbytes() const { return size() * itemsize(dtype); }
+};
+
+// A codec's name as it stands in the header.
+uint64_t packed_name(const char* name);
+
+// Writes the header in front of the payload that is there already, whose checksum it forms if `has_checksum`.
+void pack(const Level& level, Header* header, uint8_t* frame);
+
+// False where these bytes are no sound frame, whose payload is not looked at.
+bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* header);
+
+}  // namespace engine
+}  // namespace compcoll

@@ -1,0 +1,34 @@
+// What the roundings of a sum are off by, as far as its values tell: compcoll/engine/rounding.py derives it.
+#pragma once
+#include <cmath>
+
+#include "../abi.h"
+
+namespace compcoll {
+namespace engine {
+
+// Unit roundoff, and half of the smallest positive number (float64's is no number).
+struct Units {
+  double unit, tiny;
+};
+
+inline Units units_of(uint32_t dtype) {
+  switch (dtype) {
+    case FLOAT16: return {0x1p-11, 0x1p-25};
+    case BFLOAT16: return {0x1p-8, 0x1p-134};
+    case FLOAT32: return {0x1p-24, 0x1p-150};
+    case FLOAT64: return {0x1p-53, 0x1p-1074};
+    default: return {0, 0};
+  }
+}
+
+// The error of additions whose sums have at most this magnitude; where one is not finite nothing is known.
+inline double of_addition(uint32_t dtype, double most) {
+  return std::isfinite(most) ? units_of(dtype).unit * most : std::nan("");
+}
+
+// The error of rounding to values of at most this magnitude.
+inline double of_result(uint32_t dtype, double most) { return of_addition(dtype, most) + units_of(dtype).tiny; }
+
+}  // namespace engine
+}  // namespace compcoll

@@ -1,0 +1,316 @@
+#include "run.h"
+
+#include <cmath>
+#include <new>
+
+#include "clock.h"
+#include "workers.h"
+
+namespace compcoll {
+namespace engine {
+namespace {
+
+// While there is work, messages are looked at no more often than so: a look costs as much as a small chunk.
+constexpr double poll_seconds = 4e-6;
+
+bool is_message(const Op& op) { return op.kind == SEND || op.kind == RECV; }
+
+bool is_lossless(uint64_t codec) {
+  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
+  for (uint64_t name : names)
+    if (codec == name) return true;
+  return false;
+}
+
+}  // namespace
+
+Tap Run::tap;
+
+Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<uint8_t*> bases,
+         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers)
+    : schedule_(std::move(schedule)), coding_(std::move(coding)), bases_(std::move(bases)),
+      wire_(std::move(wire)), tags_(tags), pool_(pool), workers_(workers), coder_(coding_, pool),
+      frames_(schedule_->n_frames), errors_(schedule_->blocks.size(), 0.0), waits_(schedule_->ops.size()),
+      frame_users_(schedule_->frame_users), scratch_users_(schedule_->scratch_users),
+      scratch_(schedule_->scratch.size(), nullptr), remaining_(schedule_->ops.size()) {
+  for (size_t i = 0; i < waits_.size(); i++) {
+    waits_[i] = schedule_->ops[i].waits;
+    if (!waits_[i]) make_ready(int32_t(i));
+  }
+}
+
+Run::~Run() {
+  for (Frame& frame : frames_) drop(frame);
+  for (size_t i = 0; i < scratch_.size(); i++)
+    if (scratch_[i]) pool_.put(scratch_[i], schedule_->scratch[i].n * 16);
+}
+
+// -- moving on
+
+bool Run::step() {
+  bool moved = post();
+  int32_t op = take(work_, workers_ ? workers_->idle() : 0);
+  if (op != NONE) {
+    execute(op);
+    moved = true;
+    if (now() - last_poll_ < poll_seconds) return true;
+  }
+  if (poll() || moved) return true;
+  op = take(idle_, workers_ ? workers_->idle() : 0);
+  if (op == NONE) return false;
+  execute(op);
+  return true;
+}
+
+bool Run::work() {
+  int32_t op = take(work_, 0);
+  if (op == NONE) op = take(idle_, 0);
+  if (op == NONE) return false;
+  execute(op);
+  return true;
+}
+
+bool Run::done() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !remaining_;
+}
+
+// A worker that is done with something ends it earlier.
+void Run::rest(double seconds) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (messages_.empty() && remaining_) changed_.wait_for(lock, std::chrono::duration<double>(seconds));
+}
+
+void Run::fail(const Error& error) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!error_) error_ = error;
+  failed_ = true;
+}
+
+// The earliest one, where there are more than so many.
+int32_t Run::take(Ready& ready, size_t more_than) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (ready.size() <= more_than) return NONE;
+  int32_t op = ready.top();
+  ready.pop();
+  return op;
+}
+
+// -- messages
+
+bool Run::post() {
+  posting_.clear();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (; !messages_.empty(); messages_.pop()) posting_.push_back(messages_.top());
+  }
+  for (int32_t op : posting_) {
+    bool under_way = schedule_->ops[op].kind == SEND ? begin_send(op) : begin_recv(op);
+    if (!under_way) finish(op, {});
+  }
+  return !posting_.empty();
+}
+
+bool Run::begin_send(int32_t op) {
+  const Op& send = schedule_->ops[op];
+  const Frame& frame = frames_[send.frame];
+  stats_.raw_nbytes += frame.poisoned() ? 0 : frame.header.nbytes();
+  stats_.wire_nbytes += frame.nbytes;
+  stats_.messages++;
+  int status = wire_->send(op, frame.memory, frame.nbytes, send.peer, tags_.first + send.tag % tags_.n);
+  if (!status) return true;
+  Error error;
+  error.problem = Problem::MPI;
+  error.status = status;
+  fail(error);
+  return false;
+}
+
+bool Run::begin_recv(int32_t op) {
+  const Op& recv = schedule_->ops[op];
+  const BlockRef& like = schedule_->blocks[recv.block];
+  Frame& frame = frames_[recv.frame];
+  // Frames of 16-bit floats may come as those of their sums.
+  uint64_t each = itemsize(coding_.dtype);
+  Error error;
+  try {
+    frame.room = HEADER_NBYTES + like.n * (each > 4 ? each : 4);
+    frame.memory = pool_.get(frame.room);
+    error.status = wire_->recv(op, frame.memory, frame.room, recv.peer, tags_.first + recv.tag % tags_.n);
+    error.problem = error.status ? Problem::MPI : Problem::NONE;
+  } catch (const std::bad_alloc&) {
+    error.problem = Problem::MEMORY;
+  }
+  if (!error) return true;
+  fail(error);
+  return false;
+}
+
+bool Run::poll() {
+  last_poll_ = now();
+  arrivals_.clear();
+  if (int status = wire_->poll(&arrivals_)) {
+    Error error;
+    error.problem = Problem::MPI;
+    error.status = status;
+    fail(error);
+    broken_ = true;
+  }
+  for (const Done& done : arrivals_) arrived(done);
+  return !arrivals_.empty();
+}
+
+void Run::arrived(const Done& done) {
+  const Op& op = schedule_->ops[done.op];
+  Error error;
+  if (done.error) {
+    error.problem = Problem::MPI;
+    error.status = done.error;
+  } else if (op.kind == RECV) {
+    Frame& frame = frames_[op.frame];
+    if (tap.arrived) tap.arrived(tap.context, frame.memory, done.nbytes);
+    error = coder_.received(done.nbytes, &frame);
+  }
+  if (error) fail(error);
+  finish(done.op, {});
+}
+
+// -- work
+
+void Run::execute(int32_t op) {
+  Outcome outcome;
+  double start = now();
+  try {
+    outcome.error = perform(schedule_->ops[op]);
+  } catch (const std::bad_alloc&) {
+    outcome.error.problem = Problem::MEMORY;
+  }
+  outcome.seconds = now() - start;
+  finish(op, outcome);
+}
+
+Error Run::perform(const Op& op) {
+  Error error;
+  switch (op.kind) {
+    case ENCODE:
+      return encode(op);
+    case ADD:
+      if (!failed_) error = coder_.add(frames_[op.frame], frames_[op.other], span(op.block), &frames_[op.sum]);
+      if (error) frames_[op.sum].nbytes = 0;
+      return error;
+    case DECODE:
+      error = coder_.decode(frames_[op.frame], span(op.block));
+      errors_[op.block] = frames_[op.frame].bound();
+      return error;
+    case DECODE_ADD:
+      return coder_.decode_add(frames_[op.frame], span(op.block), &errors_[op.block]);
+    case SETTLE:
+      return settle(op);
+    default:  // COPY, ROUND
+      errors_[op.into] = errors_[op.block] + coder_.copy(span(op.block), span(op.into));
+      return error;
+  }
+}
+
+Error Run::encode(const Op& op) {
+  if (failed_) return {};
+  Frame& frame = frames_[op.frame];
+  Span into = op.into == NONE ? Span{nullptr, 0, 0} : span(op.into);
+  Error error = coder_.encode(span(op.block), errors_[op.block], into, &frame);
+  if (error) frame.nbytes = 0;
+  else if (frame.settled) errors_[op.into] = frame.bound();
+  return error;
+}
+
+Error Run::settle(const Op& op) {
+  const Frame& frame = frames_[op.frame];
+  if (frame.settled || frame.poisoned()) return {};
+  if (coding_.lossless || is_lossless(frame.header.codec)) {
+    coder_.copy(span(op.block), span(op.into));
+    errors_[op.into] = errors_[op.block];
+    return {};
+  }
+  errors_[op.into] = frame.bound();
+  return coder_.decode(frame, span(op.into));
+}
+
+Span Run::span(int32_t index) {
+  const BlockRef& block = schedule_->blocks[index];
+  uint32_t dtype = block.wide ? coding_.wide_dtype() : coding_.dtype;
+  uint8_t* base;
+  if (block.buffer < schedule_->n_buffers) {
+    base = bases_[block.buffer];
+  } else {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int32_t k = block.buffer - schedule_->n_buffers;
+    if (!scratch_[k]) scratch_[k] = pool_.get(schedule_->scratch[k].n * 16);
+    base = scratch_[k];
+  }
+  return {base + block.start * itemsize(dtype), uint64_t(block.n), dtype};
+}
+
+// -- what is done
+
+void Run::finish(int32_t op, const Outcome& outcome) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Op& done = schedule_->ops[op];
+  if (outcome.error) {
+    if (!error_) error_ = outcome.error;
+    failed_ = true;
+  }
+  note(done, outcome);
+  release(done);
+  for (const int32_t* later = schedule_->waiting_begin(op); later != schedule_->waiting_end(op); later++)
+    if (!--waits_[*later]) make_ready(*later);
+  remaining_--;
+  if (workers_ && (!messages_.empty() || !remaining_)) changed_.notify_one();
+}
+
+void Run::note(const Op& op, const Outcome& outcome) {
+  if (is_message(op)) return;
+  bool encodes = op.kind == ENCODE || op.kind == ADD;
+  (encodes ? stats_.encode_seconds : stats_.decode_seconds) += outcome.seconds;
+  const Frame* made = op.kind == ENCODE ? &frames_[op.frame] : nullptr;
+  if (made && !made->poisoned()) {
+    stats_.fallbacks += made->header.fallback;
+    size_t i = 0;
+    while (i < stats_.used.size() && stats_.used[i].first != made->header.codec) i++;
+    if (i == stats_.used.size()) stats_.used.push_back({made->header.codec, 0});
+    stats_.used[i].second++;
+  }
+  if (op.kind == DECODE) note_bound(op.block);
+  else if (op.into != NONE) note_bound(op.into);
+}
+
+// The caller's memory has values with this error.
+void Run::note_bound(int32_t block) {
+  double error = errors_[block];
+  if (schedule_->blocks[block].buffer >= schedule_->n_buffers) return;
+  if (std::isnan(error) || error > stats_.bound) stats_.bound = error;
+}
+
+void Run::make_ready(int32_t index) {
+  const Op& op = schedule_->ops[index];
+  (is_message(op) ? messages_ : op.idle ? idle_ : work_).push(index);
+  if (workers_ && !is_message(op)) workers_->wake();
+}
+
+void Run::release(const Op& op) {
+  for (int32_t frame : {op.frame, op.other, op.sum})
+    if (frame != NONE && !--frame_users_[frame]) drop(frames_[frame]);
+  for (int32_t block : {op.block, op.into}) {
+    if (block == NONE || schedule_->blocks[block].buffer < schedule_->n_buffers) continue;
+    int32_t k = schedule_->blocks[block].buffer - schedule_->n_buffers;
+    if (--scratch_users_[k] || !scratch_[k]) continue;
+    pool_.put(scratch_[k], schedule_->scratch[k].n * 16);
+    scratch_[k] = nullptr;
+  }
+}
+
+void Run::drop(Frame& frame) {
+  if (frame.memory) pool_.put(frame.memory, frame.room);
+  frame.memory = nullptr;
+}
+
+}  // namespace engine
+}  // namespace compcoll

@@ -1,0 +1,124 @@
+// A schedule under way on one rank.
+#pragma once
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "coding.h"
+#include "schedule.h"
+#include "task.h"
+#include "wire.h"
+
+namespace compcoll {
+namespace engine {
+
+class Workers;
+
+// What a run did.
+struct Stats {
+  uint64_t raw_nbytes = 0, wire_nbytes = 0, messages = 0;
+  uint64_t fallbacks = 0;
+  double bound = 0;  // largest absolute error of a result; NaN where it is not known
+  double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
+  std::vector<std::pair<uint64_t, uint64_t>> used;  // frames encoded, by the name of the codec in them
+};
+
+// Tags of a call: `n` of them from `first` on, used again in turn.
+struct Tags {
+  int first, n;
+};
+
+// For tests: sees, and may change, every message that arrives.
+struct Tap {
+  void* context = nullptr;
+  void (*arrived)(void* context, uint8_t* data, uint64_t nbytes) = nullptr;
+};
+
+class Run : public Task {
+ public:
+  // `bases` are the caller's buffers, which outlive the run. Without `workers` all work is done by `step`.
+  Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<uint8_t*> bases,
+      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers);
+  ~Run() override;
+  Run(const Run&) = delete;
+
+  bool step() override;
+  bool done() override;
+  bool broken() const override { return broken_; }
+  void rest(double seconds) override;
+  void waited(double seconds) override { stats_.wait_seconds += seconds; }
+  // Does one operation that is ready, in a worker's thread; false where none is.
+  bool work();
+
+  // Of a run that is done.
+  const Error& error() const { return error_; }
+  const Stats& stats() const { return stats_; }
+  uint64_t messages_under_way() const { return wire_->under_way(); }
+  void fail(const Error& error);
+
+  static Tap tap;
+
+ private:
+  // Operations that may begin, earliest first.
+  using Ready = std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int32_t>>;
+
+  // What an operation leaves to be noted.
+  struct Outcome {
+    Error error;
+    double seconds = 0;
+    bool encodes = false;
+  };
+
+  int32_t take(Ready& ready, size_t more_than);
+  bool post();
+  bool poll();
+  void arrived(const Done& done);
+  bool begin_send(int32_t op);
+  bool begin_recv(int32_t op);
+  void execute(int32_t op);
+  Error perform(const Op& op);
+  Error settle(const Op& op);
+  Error encode(const Op& op);
+  void finish(int32_t op, const Outcome& outcome);
+  void note(const Op& op, const Outcome& outcome);
+  void make_ready(int32_t op);
+  void release(const Op& op);
+  void drop(Frame& frame);
+  Span span(int32_t block);
+  void note_bound(int32_t block);
+
+  const std::shared_ptr<const Schedule> schedule_;
+  const Coding coding_;
+  const std::vector<uint8_t*> bases_;
+  const std::unique_ptr<Wire> wire_;
+  const Tags tags_;
+  Pool& pool_;
+  Workers* const workers_;
+  Coder coder_;
+
+  // Each is written by one operation at a time.
+  std::vector<Frame> frames_;
+  std::vector<double> errors_;  // largest absolute error of each block's values
+  std::atomic<bool> failed_{false};
+
+  std::mutex mutex_;  // of everything below but what only `step` uses
+  std::condition_variable changed_;
+  Ready messages_, work_, idle_;
+  std::vector<int32_t> waits_, frame_users_, scratch_users_;
+  std::vector<uint8_t*> scratch_;
+  size_t remaining_;
+  Error error_;
+  Stats stats_;
+
+  std::vector<int32_t> posting_;
+  std::vector<Done> arrivals_;
+  double last_poll_ = 0;
+  bool broken_ = false;  // MPI has failed in a way that says nothing about single messages
+};
+
+}  // namespace engine
+}  // namespace compcoll

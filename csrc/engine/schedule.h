@@ -1,0 +1,58 @@
+// One rank's operations in a collective, each with what it waits for: compcoll/schedule/graph.py, which
+// makes it, says what the operations do.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace compcoll {
+namespace engine {
+
+enum Kind : int32_t { ENCODE, DECODE, DECODE_ADD, ADD, COPY, ROUND, SETTLE, SEND, RECV };
+
+constexpr int32_t NONE = -1;
+
+struct Op {
+  int32_t kind, block, into, frame, other, sum, peer, tag;
+  int32_t waits;  // how many operations it waits for
+  int32_t first;  // who waits for it: from here on in Schedule::waiting, up to the next one's
+  int32_t idle;   // whether it can wait until there is nothing else to do
+};
+
+struct BlockRef {
+  int32_t buffer, wide;
+  int64_t start, n;  // elements
+};
+
+struct Scratch {
+  int64_t n;
+  int32_t wide;
+};
+
+struct Schedule {
+  std::vector<Op> ops;
+  std::vector<BlockRef> blocks;
+  std::vector<int32_t> waiting;
+  std::vector<Scratch> scratch;
+  int32_t rank, size, n_buffers, n_frames, n_tags;
+  // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
+  std::vector<int32_t> frame_users, scratch_users;
+
+  void count_users() {
+    frame_users.assign(n_frames, 0);
+    scratch_users.assign(scratch.size(), 0);
+    for (const Op& op : ops) {
+      for (int32_t frame : {op.frame, op.other, op.sum})
+        if (frame != NONE) frame_users[frame]++;
+      for (int32_t block : {op.block, op.into})
+        if (block != NONE && blocks[block].buffer >= n_buffers) scratch_users[blocks[block].buffer - n_buffers]++;
+    }
+  }
+
+  const int32_t* waiting_begin(int32_t op) const { return waiting.data() + ops[op].first; }
+  const int32_t* waiting_end(int32_t op) const {
+    return waiting.data() + (size_t(op) + 1 < ops.size() ? size_t(ops[op + 1].first) : waiting.size());
+  }
+};
+
+}  // namespace engine
+}  // namespace compcoll

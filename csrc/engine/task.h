@@ -1,0 +1,24 @@
+// Something under way that has to be moved on until it is done.
+#pragma once
+#include <chrono>
+#include <thread>
+
+namespace compcoll {
+namespace engine {
+
+class Task {
+ public:
+  virtual ~Task() = default;
+  // Moves on what can be without waiting; whether anything was.
+  virtual bool step() = 0;
+  virtual bool done() = 0;
+  // Whether it may never end.
+  virtual bool broken() const { return false; }
+  // Leaves the core to others for so long, or until there is something to do.
+  virtual void rest(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+  // Seconds for which there was nothing to do, of who waits for it.
+  virtual void waited(double) {}
+};
+
+}  // namespace engine
+}  // namespace compcoll

@@ -1,0 +1,191 @@
+"""Nonblocking collectives against MPI's own."""
+
+import time
+from threading import Thread
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll import Policy, Rule
+
+N = 30_011
+#: How a request may be waited for.
+WAITS = {
+    "Wait": lambda request: request.Wait(),
+    "Test": lambda request: _until(request.Test),
+    "Waitall": lambda request: MPI.Request.Waitall([request]),
+    "Testall": lambda request: _until(lambda: MPI.Request.Testall([request])),
+    "Waitany": lambda request: MPI.Request.Waitany([request]),
+}
+
+
+def _until(done):
+    end = time.perf_counter() + 60
+    while not done():
+        assert time.perf_counter() < end
+
+
+def near(got: np.ndarray, want: np.ndarray, size: int) -> bool:
+    """Whether two sums of ``size`` summands below 2 differ by no more than their roundings."""
+    return bool(np.abs(got - want).max() <= 2 * size * size * np.finfo(got.dtype).eps * 2)
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, codec="lossless", min_nbytes=0)
+
+
+def cases(rank, size, dtype):
+    """Method, arguments and what is received, for every operation; fresh arrays with each call."""
+    zeros = lambda n: np.zeros(n, dtype)  # noqa: E731
+    root, at_root = size - 1, rank == size - 1
+    mine, many = data(N, dtype, rank), data(N * size, dtype, rank)
+    whole, part, block = zeros(N * size), zeros(N), mine.copy()
+    yield "Ibcast", (block, root), block
+    yield "Iallgather", (mine, whole), whole
+    counts = [N + i for i in range(size)]
+    own, uneven = data(counts[rank], dtype, rank), zeros(sum(counts))
+    yield "Iallgatherv", (own, [uneven, counts]), uneven
+    yield "Ialltoall", (many, whole := zeros(N * size)), whole
+    yield "Igather", (mine, whole if at_root else None, root), whole
+    yield "Iscatter", (many if at_root else None, part, root), part
+    yield "Iallreduce", (mine, total := zeros(N)), total
+    yield "Ireduce", (mine, total if at_root else None, MPI.SUM, root), total
+    yield "Ireduce_scatter_block", (many, part := zeros(N)), part
+    yield "Iallreduce", (MPI.IN_PLACE, block := mine.copy()), block
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i4"])
+def test_like_mpi(comm, ours, agree, dtype, wait):
+    pairs = zip(cases(comm.rank, comm.size, dtype), cases(comm.rank, comm.size, dtype), strict=True)
+    for (name, args, got), (_, theirs, want) in pairs:
+        before = ours.calls_accelerated
+        wait(getattr(ours, name)(*args))
+        getattr(comm, name)(*theirs).Wait()
+        if comm.size > 1:
+            assert agree(ours.calls_accelerated == before + 1), name
+            assert ours.report.op == name[1:].capitalize() and ours.report.accelerated
+        summed = "educe" in name and dtype != "i4"
+        assert agree(near(got, want, comm.size) if summed else bits(got) == bits(want)), name
+
+
+def test_many_at_once_and_out_of_order(comm, ours, agree):
+    """Requests complete in whatever order they are waited for, blocking calls between them."""
+    size, rank = comm.size, comm.rank
+    sends = [data(N * size, "f4", 100 * i + rank) for i in range(8)]
+    got, want = np.zeros((2, 8, N * size), "f4")
+    requests = [ours.Ialltoall(send, recv) for send, recv in zip(sends, got, strict=True)]
+    blocking, theirs = data(N, "f4", 7), data(N, "f4", 7)
+    ours.Bcast(blocking)
+    comm.Bcast(theirs)
+    for i in range(8):
+        comm.Alltoall(sends[i], want[i])
+    for i in (5, 1, 7):
+        requests[i].Wait()
+    MPI.Request.Waitall(requests)
+    assert agree(bits(got) == bits(want) and bits(blocking) == bits(theirs))
+
+
+def test_moves_on_while_nobody_waits(comm, ours, agree):
+    """A call ends although its ranks do not enter MPI any more."""
+    if not ours._context.facts.multithreaded:
+        pytest.skip("only calls drive the engine under less than MPI_THREAD_MULTIPLE")
+    got = np.zeros(N * comm.size, "f4")
+    sent = data(N * comm.size, "f4", comm.rank)
+    want = np.zeros_like(got)
+    comm.Alltoall(sent, want)
+    ours.Ialltoall(sent, np.zeros_like(got)).Wait()
+    request = ours.Ialltoall(sent, got)
+    end = time.perf_counter() + 60
+    while bits(got) != bits(want) and time.perf_counter() < end:
+        time.sleep(0.01)
+    assert agree(bits(got) == bits(want))
+    request.Wait()
+
+
+def test_derived_types_come_back_when_waited_for(comm, ours, agree):
+    column = MPI.FLOAT.Create_vector(N, 1, 2).Commit()
+    table = np.zeros((N, 2), "f4")
+    want = data(N, "f4", 3)
+    if comm.rank == 0:
+        table[:, 0] = want
+    ours.Ibcast([table, 1, column]).Wait()
+    column.Free()
+    assert agree(bits(table[:, 0].copy()) == bits(want) and not table[:, 1].any())
+
+
+def test_bounds_and_reports(comm, agree):
+    ours = compcoll.Comm(comm, codec="szp:abs=1e-3", min_nbytes=0)
+    mine = np.sin(np.arange(N, dtype="f4") / 50 + comm.rank)
+    got = np.zeros(N * comm.size, "f4")
+    want = np.zeros_like(got)
+    ours.Iallgather(mine, got).Wait()
+    comm.Allgather(mine, want)
+    assert agree(np.abs(got - want).max() <= (1e-3 if comm.size == 1 else ours.report.error_bound))
+    if comm.size > 1:
+        assert ours.report.error_bound == pytest.approx(1e-3, rel=1e-3)
+        assert ours.report.wire_nbytes < ours.report.raw_nbytes
+
+
+def test_what_goes_to_mpi(comm, agree):
+    """Other reductions, other types and small messages."""
+    ours = compcoll.Comm(comm, codec="lossless")
+    mine, got, want = np.arange(9.0) * comm.rank, np.zeros(9), np.zeros(9)
+    before = ours.calls_accelerated
+    for op in (MPI.MAX, MPI.SUM):
+        ours.Iallreduce(mine, got, op).Wait()
+        comm.Allreduce(mine, want, op)
+        assert agree((got == want).all())
+    big, most = np.full(1 << 20, comm.rank, "f4"), np.zeros(1 << 20, "f4")
+    ours.Iallreduce(big, most, MPI.MAX).Wait()
+    assert agree((most == comm.size - 1).all())
+    letters = np.array(["abc"] * 9, "S3") if comm.rank == 0 else np.zeros(9, "S3")
+    with pytest.raises(KeyError):
+        ours.Ibcast(letters)
+    assert ours.calls_accelerated == before and not ours.report.accelerated
+
+
+def test_a_rule_for_an_algorithm_holds(comm, agree):
+    for algorithm in ("ring", "direct"):
+        policy = Policy("lossless", min_nbytes=0, rules=(Rule(algorithm=algorithm, chunk_nbytes=4096),))
+        ours = compcoll.Comm(comm, policy=policy)
+        got, want = np.zeros((2, N), "f8")
+        mine = data(N, "f8", comm.rank)
+        ours.Iallreduce(mine, got).Wait()
+        comm.Allreduce(mine, want)
+        assert agree(near(got, want, comm.size))
+        if comm.size > 1:
+            assert ours.report.algorithm == algorithm
+
+
+def test_a_strict_communicator_says_what_fell_back(comm, agree):
+    ours = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0, strict=True)
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    mine, got = np.full(N, np.nan, "f4"), np.zeros(N * comm.size, "f4")
+    request = ours.Iallgather(mine, got)
+    with pytest.raises(MPI.Exception):  # and the reason on stderr, as of all generalized requests
+        request.Wait()
+    assert agree(np.isnan(got).all())
+
+
+def test_requests_from_several_threads(comm, ours, agree):
+    """Threads wait for requests of their own; the calls are begun in one order."""
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("MPI lets one thread call it")
+    size = comm.size
+    sends = [data(N * size, "f4", 10 * i + comm.rank) for i in range(4)]
+    got, want = np.zeros((2, 4, N * size), "f4")
+    requests = [ours.Ialltoall(send, recv) for send, recv in zip(sends, got, strict=True)]
+    threads = [Thread(target=request.Wait) for request in requests]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for i in range(4):
+        comm.Alltoall(sends[i], want[i])
+    assert agree(bits(got) == bits(want))

@@ -1,0 +1,197 @@
+// The engine on ranks that are threads of this process, for sanitizers: `driver FILE`, with the file of cases.py.
+// Several collectives are under way at once on each rank, some waited for, some left to the progress thread.
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <future>
+#include <thread>
+
+#include "cases.h"
+#include "cpu/table.h"
+#include "engine/clock.h"
+#include "engine/engine.h"
+#include "standin.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+extern const Level level;
+}
+namespace standin {
+namespace {
+
+using engine::End;
+constexpr int repeats = 6;
+std::atomic<int> failures{0};
+
+bool check(bool ok, const std::string& what) {
+  if (!ok) {
+    failures++;
+    fprintf(stderr, "FAILED: %s\n", what.c_str());
+  }
+  return ok;
+}
+
+engine::Coding coding_of(const Case& one) {
+  static const Level* active = &CC_LEVEL::level;
+  engine::Coding coding;
+  coding.level = &active;
+  coding.dtype = one.dtype;
+  int codec = 0;
+  while (active->codecs[codec] && active->codecs[codec]->name != one.codec) codec++;
+  coding.lossless = one.codec == "raw";
+  uint64_t params = one.codec == "int8" ? 64 : 0;
+  coding.attempts = {{codec, {params, 0}}, {0, {0, 0}}};
+  if (coding.lossless) coding.attempts.pop_back();
+  return coding;
+}
+
+// One rank's part in a case.
+struct Part {
+  const Case& one;
+  std::vector<std::vector<char>> memory;
+  std::shared_ptr<engine::Run> run;
+
+  Part(engine::Engine& engine, Network& network, const Case& c, int rank, int comm) : one(c) {
+    std::vector<uint8_t*> bases;
+    for (const Buffer& buffer : c.ranks[rank].buffers) memory.push_back(buffer.before);
+    for (auto& bytes : memory) bases.push_back(reinterpret_cast<uint8_t*>(bytes.data()));
+    auto wire = std::make_unique<Wire>(network, comm, rank);
+    run = engine.begin(c.ranks[rank].schedule, coding_of(c), bases, std::move(wire), {7, 1 << 20});
+  }
+
+  bool right(int rank) const {
+    for (size_t i = 0; i < memory.size(); i++) {
+      const auto& wanted = one.ranks[rank].buffers[i].after;
+      if (!one.tolerance && memory[i] != wanted) return false;
+      for (size_t k = 0; one.tolerance && k < wanted.size() / 4; k++) {
+        float have, should;
+        memcpy(&have, &memory[i][4 * k], 4);
+        memcpy(&should, &wanted[4 * k], 4);
+        if (!(std::fabs(have - should) <= one.tolerance)) return false;
+      }
+    }
+    return true;
+  }
+};
+
+bool never() { return false; }
+
+// All cases at once on a rank, with threads of its own.
+void all_at_once(Network& network, const std::vector<Case>& cases, int rank, int workers) {
+  engine::Engine engine(true, 60);
+  engine.set_workers(workers);
+  for (int round = 0; round < repeats; round++) {
+    std::vector<std::unique_ptr<Part>> parts;
+    std::vector<std::shared_ptr<engine::Left>> left;
+    std::vector<std::future<End>> ends;
+    for (size_t i = 0; i < cases.size(); i++) {
+      if (rank >= int(cases[i].ranks.size())) continue;
+      parts.push_back(std::make_unique<Part>(engine, network, cases[i], rank, int(i)));
+      auto promise = std::make_shared<std::promise<End>>();
+      ends.push_back(promise->get_future());
+      left.emplace_back();
+      if ((i + round) % 3)
+        left.back() = engine.leave(parts.back()->run, [promise](End end) { promise->set_value(end); });
+    }
+    for (size_t i = 0; i < parts.size(); i++) {
+      // A third each is waited for by its driver, by somebody beside the progress thread, and by its end alone.
+      End end;
+      if (!left[i]) end = engine.wait({parts[i]->run}, {}, 1e9, never);
+      else if (i % 2) end = engine.join(*left[i], 60, never);
+      else end = ends[i].get();
+      std::string what = parts[i]->one.name + " on rank " + std::to_string(rank);
+      const engine::Error& error = parts[i]->run->error();
+      check(end == End::DONE && !error, what + " ends without an error, not " + std::to_string(int(error.problem)) +
+                                            " with status " + std::to_string(error.status));
+      check(parts[i]->right(rank), what + " is right");
+    }
+  }
+}
+
+// A byte changes on its way: whoever it concerns fails, and everybody ends.
+void damaged(const std::vector<Case>& cases) {
+  for (const Case& one : cases) {
+    if (one.ranks.size() < 2) continue;
+    Network network;
+    network.damaged = 1;
+    std::atomic<int> failed{0};
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < one.ranks.size(); rank++)
+      threads.emplace_back([&, rank] {
+        engine::Engine engine(true, 60);
+        engine.set_workers(int(rank) % 2);
+        Part part(engine, network, one, int(rank), 0);
+        check(engine.wait({part.run}, {}, 1e9, never) == End::DONE, one.name + " ends with a damaged message");
+        failed += bool(part.run->error());
+      });
+    for (auto& thread : threads) thread.join();
+    check(failed > 0, one.name + " notices a damaged message");
+  }
+}
+
+// Nobody else takes part: the wait is given up, or broken off.
+void alone(const Case& one) {
+  Network network;
+  engine::Engine impatient(true, 0.05);
+  impatient.set_workers(1);
+  Part given_up(impatient, network, one, 0, 0);
+  double start = engine::now();
+  check(impatient.wait({given_up.run}, {}, 1e9, never) == End::TIMEOUT, "a wait is given up");
+  check(engine::now() - start > 0.05, "but not too early");
+  std::promise<End> ended;
+  Part left(impatient, network, one, 0, 1);
+  impatient.leave(left.run, [&](End end) { ended.set_value(end); });
+  check(ended.get_future().get() == End::TIMEOUT, "the progress thread gives up too");
+  engine::Engine patient(false, 60);
+  Part broken_off(patient, network, one, 0, 2);
+  int asked = 0;
+  check(patient.wait({broken_off.run}, {}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED, "a wait is broken off");
+}
+
+// Without a thread of its own, calls move on what was left.
+void without_thread(const std::vector<Case>& cases) {
+  Network network;
+  const Case& one = cases[0];
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < one.ranks.size(); rank++)
+    threads.emplace_back([&, rank] {
+      engine::Engine engine(false, 60);
+      std::atomic<bool> ended{false};
+      Part left(engine, network, one, int(rank), 0), waited(engine, network, one, int(rank), 1);
+      engine.leave(left.run, [&](End) { ended = true; });
+      check(engine.wait({waited.run}, {}, 1e9, never) == End::DONE, "what is waited for ends");
+      while (!ended)
+        if (!engine.progress().step()) std::this_thread::yield();
+      check(left.right(int(rank)) && waited.right(int(rank)), "both are right without a thread");
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+int run(const char* path) {
+  std::vector<Case> cases = File(path).cases();
+  for (int workers : {0, 1, 3}) {
+    Network network;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 4; rank++)
+      threads.emplace_back([&, rank] { all_at_once(network, cases, rank, workers); });
+    for (auto& thread : threads) thread.join();
+    printf("%zu collectives at once, %d times, with %d workers a rank\n", cases.size(), repeats, workers);
+  }
+  damaged(cases);
+  alone(cases[0]);
+  without_thread(cases);
+  printf("%d failures\n", failures.load());
+  return failures ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace standin
+}  // namespace compcoll
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    fprintf(stderr, "usage: %s FILE\n", argv[0]);
+    return 2;
+  }
+  return compcoll::standin::run(argv[1]);
+}

@@ -1,0 +1,362 @@
+"""The compiled engine on one rank that sends to itself: its frames are those of Python, and so are its errors."""
+
+from collections import Counter
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpi4py import MPI
+
+from compcoll import FrameError, codec, inspect
+from compcoll.codecs import Codec
+from compcoll.codecs.base import SLACK
+from compcoll.codecs.decoding import add, decode_into
+from compcoll.engine import _engine
+from compcoll.engine.coding import coding
+from compcoll.engine.start import start_engine
+from compcoll.frame import HEADER_NBYTES
+from compcoll.schedule.trace import Tracer, trace
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16]
+INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
+SPECS = [
+    "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=5.3", "szp:abs=1e-3", "szp:rel=1e-3",
+    "int8", "int4:block=32", "fp8:rounding=stochastic,seed=7",
+]  # fmt: skip
+#: Several chunks, the last one short.
+N, CHUNK = 3000, 1024
+
+
+class Own(Codec):
+    """A codec of another package: the bytes backwards."""
+
+    name = "own"
+    lossless = True
+
+    def encode_payload(self, src, dst):
+        nbytes = src.nbytes
+        dst[:nbytes] = src.reshape(-1).view(np.uint8)[::-1]
+        return nbytes, 0.0, (1, 2)
+
+    def decode_payload(self, info, payload, dst):
+        assert info.params == (1, 2)
+        dst.reshape(-1).view(np.uint8)[:] = payload[::-1]
+        return 0
+
+
+@pytest.fixture(scope="module")
+def comm():
+    start_engine()
+    comm = MPI.COMM_SELF.Dup()
+    yield comm
+    comm.Free()
+
+
+@pytest.fixture
+def own(monkeypatch):
+    from compcoll.codecs import registry
+
+    monkeypatch.setitem(registry._known, "own", Own)
+    registry.codec.cache_clear()
+    registry.of_frame.cache_clear()
+    yield codec("own")
+    registry.codec.cache_clear()
+    registry.of_frame.cache_clear()
+
+
+def data(n: int, dtype, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = np.sin(np.arange(n) * 0.01 + seed) + 1e-3 * rng.standard_normal(n)
+    return np.abs(x * 20).astype(dtype) if np.dtype(dtype).kind in "iu" else x.astype(dtype)
+
+
+async def to_itself(rt: Tracer, send: list, recv: list) -> None:
+    for tag, (chunk, into) in enumerate(zip(rt.chunks(send[0]), rt.chunks(recv[0]), strict=True)):
+        arriving = rt.recv(0, chunk, tag)
+        await rt.send(await rt.encode(chunk), 0, tag)
+        await rt.decode(await arriving, into)
+
+
+def run(comm, algorithm, spec, sends, recvs, *, tap=None, chunk=CHUNK, **options) -> _engine.Outcome:
+    """Run an algorithm of one rank."""
+    schedule = trace(algorithm, 0, 1, [s.size for s in sends], [r.size for r in recvs], chunk, **options)
+    buffers = [*sends, *recvs]
+    running = _engine.Running(
+        schedule.compiled, coding(codec(spec), buffers[0].dtype), _engine.handle(comm), 0, 1 << 12,
+        buffers,
+    )  # fmt: skip
+    _engine.set_tap(tap)
+    try:
+        _engine.wait(running)
+    finally:
+        _engine.set_tap(None)
+    return running.outcome
+
+
+def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _engine.Outcome]:
+    """The frames of the chunks, and what was decoded."""
+    frames, out = [], np.zeros_like(values)
+    outcome = run(comm, to_itself, spec, [values], [out], tap=lambda message: frames.append(message.copy()))
+    return frames, out, outcome
+
+
+def expected(spec, values) -> list[np.ndarray]:
+    room = [
+        np.empty(HEADER_NBYTES + CHUNK * values.itemsize + SLACK, np.uint8)
+        for _ in range(0, len(values), CHUNK)
+    ]
+    chunks = [values[i : i + CHUNK] for i in range(0, len(values), CHUNK)]
+    return [codec(spec).encode_into(c, r) for c, r in zip(chunks, room, strict=True)]
+
+
+def bits(array) -> bytes:
+    return array.tobytes()
+
+
+@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+def test_frames_are_those_of_python(comm, spec, dtype):
+    values = data(N, dtype)
+    frames, out, outcome = frames_of(comm, spec, values)
+    wanted = expected(spec, values)
+    assert [bits(f) for f in frames] == [bits(w) for w in wanted]
+    decoded = np.concatenate([np.empty(min(CHUNK, N - i), dtype) for i in range(0, N, CHUNK)])
+    for i, frame in enumerate(wanted):
+        decode_into(frame, inspect(frame), decoded[i * CHUNK : (i + 1) * CHUNK])
+    assert bits(out) == bits(decoded)
+    infos = [inspect(frame) for frame in wanted]
+    assert outcome.codecs == Counter(info.codec for info in infos)
+    assert outcome.fallbacks == sum(info.fallback for info in infos)
+    assert outcome.raw_nbytes == values.nbytes
+    assert outcome.wire_nbytes == sum(frame.nbytes for frame in wanted)
+    assert outcome.messages == len(wanted)
+    bounds = [info.bound for info in infos]
+    assert outcome.bound == (None if np.isnan(bounds).any() else max(bounds))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(SPECS), st.sampled_from(FLOATS), st.integers(0, 2 * CHUNK + 5), st.integers(0, 2**32 - 1),
+    st.sampled_from(["bits", "special", "constant", "huge"]),
+)  # fmt: skip
+def test_any_values(comm, spec, dtype, n, seed, kind):
+    rng = np.random.default_rng(seed)
+    values = rng.integers(0, 256, n * dtype.itemsize, np.uint8).view(dtype)
+    if kind == "special":
+        values = np.where(rng.random(n) < 0.01, np.array(np.nan, dtype), data(n, dtype, seed)).astype(dtype)
+    elif kind == "constant":
+        values = np.full(n, -0.0, dtype)
+    elif kind == "huge":
+        values = (0.9 * data(n, dtype, seed).astype("f8") * float(ml_dtypes.finfo(dtype).max)).astype(dtype)
+    frames, _, _ = frames_of(comm, spec, values)
+    assert [bits(f) for f in frames] == [bits(w) for w in expected(spec, values)]
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f4"), np.dtype("i8"), BF16], ids=str)
+def test_codec_of_another_package(comm, own, dtype):
+    values = data(N, dtype)
+    frames, out, outcome = frames_of(comm, "own", values)
+    assert [bits(f) for f in frames] == [bits(w) for w in expected("own", values)]
+    assert bits(out) == bits(values)
+    assert outcome.codecs == {"own": 3}
+
+
+def test_codec_of_another_package_that_fails(comm, own, monkeypatch):
+    values = data(N, "f4")
+    monkeypatch.setattr(Own, "encode_payload", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        frames_of(comm, "own", values)
+    monkeypatch.undo()
+    frames, out, _ = frames_of(comm, "raw", values)
+    assert bits(out) == bits(values)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, np.dtype("i4")], ids=str)
+@pytest.mark.parametrize("spec", ["raw", "lossless", "zfp:rate=12", "szp:abs=1e-3", "int8"])
+def test_sums(comm, spec, dtype):
+    """Frames are added to accumulators, and as they are."""
+    a, b = data(N, dtype), data(N, dtype, 1)
+    wide = np.dtype("f4") if dtype.itemsize == 2 else dtype
+    total, both = np.zeros(N, dtype), np.zeros(N, dtype)
+
+    async def added(rt: Tracer, send: list, recv: list) -> None:
+        sums = rt.accumulator(send[0], recv[0])
+        await rt.copy(send[0], sums)
+        await rt.decode_add(await rt.encode(send[1]), sums)
+        await rt.round(sums, recv[0])
+        frame = await rt.add(await rt.encode(send[0]), await rt.encode(send[1]), send[0])
+        await rt.decode(frame, recv[1])
+
+    outcome = run(comm, added, spec, [a, b], [total, both], chunk=N, widens=wide != dtype)
+    room = np.empty((2, HEADER_NBYTES + a.nbytes + SLACK), np.uint8)
+    frames = [codec(spec).encode_into(x, r) for x, r in zip((a, b), room, strict=True)]
+    decoded = [np.empty(N, dtype) for _ in frames]
+    for frame, values in zip(frames, decoded, strict=True):
+        decode_into(frame, inspect(frame), values)
+    assert bits(total) == bits((a.astype(wide) + decoded[1].astype(wide)).astype(dtype))
+    sum_frame = add(*frames)
+    if sum_frame is not None:
+        decode_into(sum_frame, inspect(sum_frame), decoded[0])
+        assert bits(both) == bits(decoded[0])
+        assert outcome.bound >= inspect(sum_frame).bound
+
+
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
+def test_rounding_is_numpys(comm, dtype):
+    """Sums of 16-bit floats are rounded once, to nearest even, whatever they are."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 1 << 16, 1 << 16, np.uint16).view(dtype) for _ in range(2))
+    out = np.zeros_like(a)
+
+    async def added(rt: Tracer, send: list, recv: list) -> None:
+        sums = rt.accumulator(send[0], recv[0])
+        await rt.copy(send[0], sums)
+        await rt.decode_add(await rt.encode(send[1]), sums)
+        await rt.round(sums, recv[0])
+
+    run(comm, added, "raw", [a, b], [out], chunk=len(a), widens=True)
+    with np.errstate(all="ignore"):
+        wanted = (a.astype("f4") + b.astype("f4")).astype(dtype)
+        same = (out.view(np.uint16) == wanted.view(np.uint16)) | (np.isnan(out) & np.isnan(wanted))
+    assert same.all()
+
+
+@pytest.mark.parametrize("owner_exact", [False, True])
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "int8", "szp:rel=1e-3", "lossless", "zfp:rate=32"])
+def test_the_owner_takes_what_others_decode(comm, spec, owner_exact):
+    values = np.concatenate([data(CHUNK, "f4"), np.full(CHUNK, -0.0, "f4"), data(CHUNK, "f4", 2) * 1e38])
+    mine, elsewhere, apart = values.copy(), np.zeros_like(values), np.zeros_like(values)
+
+    async def gather(rt: Tracer, send: list, recv: list) -> None:
+        for tag, chunk in enumerate(rt.chunks(send[0])):
+            frame = await rt.encode(chunk, chunk)
+            await rt.settle(frame, chunk, chunk)
+            arriving = rt.recv(0, chunk, tag)
+            await rt.send(frame, 0, tag)
+            await rt.decode(await arriving, rt.chunks(recv[0])[tag])
+
+    run(comm, gather, spec, [mine], [elsewhere], owner_exact=owner_exact)
+    assert bits(mine) == bits(values if owner_exact else elsewhere)
+
+    async def into_another(rt: Tracer, send: list, recv: list) -> None:
+        frame = await rt.encode(send[0], recv[0])
+        await rt.settle(frame, send[0], recv[0])
+
+    run(comm, into_another, spec, [values], [apart], chunk=len(values), owner_exact=owner_exact)
+    whole = values if owner_exact else codec(spec).decode(codec(spec).encode(values))
+    assert bits(apart) == bits(whole)
+
+
+DAMAGE = {"magic": 0, "name": 10, "size": 60, "own checksum": 77, "payload": 100, "end": -3}
+
+
+@pytest.mark.parametrize("where", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_an_error_as_in_python(comm, where):
+    values, out, damaged = data(N, "f4"), np.zeros(N, "f4"), []
+
+    def tap(message: np.ndarray) -> None:
+        if not damaged:
+            message[where] ^= 0x10
+            damaged.append(message.copy())
+
+    with pytest.raises(FrameError) as error:
+        run(comm, to_itself, "zfp:rate=12", [values], [out], tap=tap)
+    with pytest.raises(FrameError) as theirs:
+        codec("raw").decode(damaged[0])
+    assert str(error.value) == str(theirs.value)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 79, 80, 200])
+def test_bytes_that_are_no_frame(comm, nbytes):
+    out = np.zeros(16, "f4")
+
+    async def receive(rt: Tracer, send: list, recv: list) -> None:
+        await rt.decode(await rt.recv(0, recv[0], 0), recv[0])
+
+    sent = comm.Isend([np.arange(nbytes, dtype=np.uint8), MPI.BYTE], 0, 0)
+    if nbytes > HEADER_NBYTES + out.nbytes:
+        with pytest.raises(MPI.Exception) as error:
+            run(comm, receive, "raw", [], [out])
+        assert error.value.Get_error_class() == MPI.ERR_TRUNCATE
+    else:
+        problem = "another rank met an error" if not nbytes else "no frame" if nbytes < 80 else "magic"
+        with pytest.raises(FrameError, match=problem):
+            run(comm, receive, "raw", [], [out])
+    sent.Wait()
+
+
+def test_frame_of_another_size_or_type(comm):
+    values, out = data(64, "f4"), np.zeros(32, "f4")
+
+    async def mixed(rt: Tracer, send: list, recv: list) -> None:
+        await rt.decode(await rt.encode(send[0]), recv[0])
+
+    with pytest.raises(FrameError, match="a frame of 64 float32 came for a block of 32 float32"):
+        run(comm, mixed, "raw", [values], [out])
+
+
+def test_what_fails_poisons_what_depends_on_it(comm):
+    """After an error, frames are empty messages, and everything ends."""
+    values, out, seen = data(N, "f4"), np.zeros(N, "f4"), []
+
+    def tap(message: np.ndarray) -> None:
+        seen.append(len(message))
+        if len(seen) == 1:
+            message[10] ^= 1
+
+    with pytest.raises(FrameError):
+        run(comm, to_itself, "raw", [values], [out], tap=tap)
+    assert seen[1:] == [0, 0]
+
+
+def test_scratch_memory_goes_back(comm):
+    values, out = data(1 << 16, "f4"), np.zeros(1 << 16, "f4")
+    for _ in range(3):
+        run(comm, to_itself, "zfp:rate=8", [values], [out], chunk=1 << 12)
+    before = _engine.idle_nbytes()
+    for _ in range(20):
+        run(comm, to_itself, "zfp:rate=8", [values], [out], chunk=1 << 12)
+    assert _engine.idle_nbytes() == before
+
+
+def test_left_to_the_engine(comm):
+    """What nobody waits for is moved on by the progress thread, which tells when it has ended."""
+    import threading
+
+    values, out, ended = data(N, "f4"), np.zeros(N, "f4"), threading.Event()
+    schedule = trace(to_itself, 0, 1, [N], [N], CHUNK)
+    running = _engine.Running(
+        schedule.compiled, coding(codec("raw"), values.dtype), _engine.handle(comm), 0, 1 << 12,
+        [values, out],
+    )  # fmt: skip
+    _engine.leave(running, lambda end: ended.set())
+    assert ended.wait(10)
+    assert running.done
+    assert running.end == _engine.DONE
+    running.check()
+    assert bits(out) == bits(values)
+
+
+def test_requests_and_probes(comm):
+    values, out, status = data(N, "f4"), np.zeros(N, "f4"), MPI.Status()
+    sent = _engine.Request(comm.Isend(values, 0, 5))
+    probe = _engine.Probe(comm, MPI.ANY_SOURCE, MPI.ANY_TAG, status)
+    _engine.wait(probe)
+    assert (status.source, status.tag, status.Get_count(MPI.FLOAT)) == (0, 5, N)
+    received = _engine.Request(probe.message.Irecv(out))
+    _engine.wait(sent, received)
+    assert received.request == MPI.REQUEST_NULL
+    assert received.status.Get_count(MPI.FLOAT) == N
+    assert bits(out) == bits(values)
+
+
+def test_error_of_a_request(comm):
+    sent = comm.Isend(np.zeros(100, "u1"), 0, 6)
+    received = _engine.Request(comm.Irecv(np.zeros(10, "u1"), 0, 6))
+    with pytest.raises(MPI.Exception) as error:
+        _engine.wait(received)
+    assert error.value.Get_error_class() == MPI.ERR_TRUNCATE
+    sent.Wait()
