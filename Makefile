@@ -20,9 +20,9 @@ export PATH := $(abspath $(BIN)):$(PATH)
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks
+demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))
-	@mpiexec -n $(RANKS) $(BIN)/python -m mpi4py -m compcoll demo --here --out $(FIGURE)
+	@$(BIN)/python -m compcoll demo --ranks $(RANKS) --out $(FIGURE)
 	@echo "The figure is $(abspath $(FIGURE))"
 
 test: test-serial test-mpi  ## Run all tests, those of MPI on 1, 2, 3 and 4 ranks
