@@ -7,6 +7,9 @@ source distribution of the mpi4py that is installed, which pip fetches; FOLDER i
 is there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a regular expression for
 the names of files.
 
+Most tests repeat themselves for each kind of array and each type of its elements. On more than two ranks, which
+share the cores of a small machine, each test does so for some of these alone, others than the test before it.
+
 In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so whatever
 these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own classes: where a test
 asks for the same class, that of compcoll's sibling will do.
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import itertools
 import json
 import os
 import re
@@ -26,6 +30,7 @@ import tarfile
 import tempfile
 import time
 import unittest
+import zlib
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +42,8 @@ MODULES = (
 )
 #: After so many seconds within one file every rank prints its stack, and the run ends.
 TIMEOUT = 150
+#: On so many ranks a test meets one in so many kinds of arrays.
+SPARSE = {3: 4, 4: 6}
 #: The most lines that are printed of a test that differs.
 LINES = 25
 #: Ranks outnumber cores here: one that waits lets another run.
@@ -46,6 +53,9 @@ YIELD = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
 class Result(unittest.TestResult):
     """The outcome of each test, of which the worst of its subtests counts, written as soon as it is known."""
 
+    #: Name of the test that runs.
+    current = ""
+
     def __init__(self, out: Path):
         super().__init__()
         self.out = out.open("w")
@@ -53,6 +63,7 @@ class Result(unittest.TestResult):
 
     def startTest(self, test):
         super().startTest(test)
+        Result.current = test.id()
         self.outcome, self.text, self.began = "", "", time.monotonic()
 
     def stopTest(self, test):
@@ -103,6 +114,7 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
     sys.modules["cupy"] = None  # its tests need a GPU
     sys.path.insert(0, path)
     names = sorted(file.stem for file in Path(path).glob("test_*.py") if re.fullmatch(pattern, file.stem))
+    thin_out(SPARSE.get(world.size, 1))
     result = Result(Path(out) / str(world.rank))
     for name in names:
         suite = unittest.defaultTestLoader.loadTestsFromName(name)
@@ -112,6 +124,20 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
         suite.run(result)
         faulthandler.cancel_dump_traceback_later()
         world.Barrier()
+
+
+def thin_out(every: int) -> None:
+    """Let the tests loop over one in ``every`` combinations of array and element type, all ranks over the same."""
+    import arrayimpl
+
+    def loop(*args):
+        kinds = [(array, code) for array in arrayimpl.ArrayBackends for code in array.TypeMap]
+        first = zlib.crc32(Result.current.encode()) % every
+        for loop.array, loop.typecode in kinds[first::every]:
+            for more in itertools.product(*args):
+                yield (loop.array, loop.typecode, *more)
+
+    arrayimpl.loop = loop
 
 
 def all_tests(suite):
