@@ -43,7 +43,7 @@ MODULES = (
 #: After so many seconds within one file every rank prints its stack, and the run ends.
 TIMEOUT = 150
 #: On so many ranks a test meets one in so many kinds of arrays.
-SPARSE = {3: 4, 4: 6}
+SPARSE = {3: 8, 4: 8}
 #: The most lines that are printed of a test that differs.
 LINES = 25
 #: Ranks outnumber cores here: one that waits lets another run.
