@@ -20,7 +20,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 .PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))

@@ -15,7 +15,7 @@ __all__ = ["LACKS_FLOAT16", "basic_type", "moved_as", "mpi_type", "own_sum", "pa
 _OWN_BFLOAT16 = getattr(MPI, "BFLOAT16_T", MPI.DATATYPE_NULL)
 _FLOAT16 = np.dtype(np.float16)
 #: Whether MPI has no float16: Open MPI 4 reports an error for its arrays, or crashes.
-LACKS_FLOAT16 = MPI.Datatype.fromcode(_FLOAT16.char) == MPI.DATATYPE_NULL
+LACKS_FLOAT16 = MPI.Datatype.fromcode(_FLOAT16.char).handle in (0, MPI.DATATYPE_NULL.handle)
 
 _dtype_of_handle: dict[int, np.dtype | None] = {}
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 #: Types that MPI lacks: Open MPI 4 has no float16.
-UNKNOWN = [np.dtype("f2")] * (MPI.Datatype.fromcode("e") == MPI.DATATYPE_NULL)
+UNKNOWN = [np.dtype("f2")] * (MPI.Datatype.fromcode("e").handle in (0, MPI.DATATYPE_NULL.handle))
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16, np.dtype("c8"), np.dtype("c16")]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 DTYPES = FLOATS + INTEGERS
