@@ -237,8 +237,8 @@ def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
             lines.append(f"{r.label}: {r.fallbacks} chunks were sent lossless in its place.")
     if ranks > cores:
         lines.append(
-            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}, so that these times tell of the scheduler as much as of the"
-            " codecs; the codec raw, which compresses nothing, shows how much."
+            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}, so that these times tell of the scheduler"
+            " as much as of the codecs; the codec raw, which compresses nothing, shows how much."
         )
     return lines
 

@@ -102,9 +102,9 @@ def _times(axes, where: str, runs, styles) -> None:
     bars = axes.barh(
         labels, rest, left=[r.exchange for r in runs], color=colors, alpha=0.25, hatch="//", height=0.6
     )
-    texts = [
-        f"{r.exchange:.1f} + {other:.1f} s" + (f", {r.seconds / plain.seconds - 1:+.0%}" if r is not plain else "")
-        for r, other in zip(runs, rest, strict=True)
+    texts = [f"{r.exchange:.1f} + {other:.1f} s" for r, other in zip(runs, rest, strict=True)]
+    texts[1:] = [
+        f"{text}, {r.seconds / plain.seconds - 1:+.0%}" for r, text in zip(runs[1:], texts[1:], strict=True)
     ]
     axes.bar_label(bars, texts, padding=4)
     axes.set(xlabel="seconds in Alltoall + elsewhere", xlim=(0, 1.6 * max(r.seconds for r in runs)))

@@ -2,17 +2,18 @@
 
 ``python tests/mpi4py_suite.py [-n N]... [--codec SPEC] [--path FOLDER] [PATTERN]``
 
-runs it both ways under mpiexec and compares the outcome of each test on each rank. The tests are those of the
-source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``, where that
-is there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a regular expression for
-the names of files.
+runs it both ways under mpiexec and compares the outcome of each test on each rank. The tests are those of
+the source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``,
+where that is there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a
+regular expression for the names of files.
 
-Most tests repeat themselves for each kind of array and each type of its elements. On more than two ranks, which
-share the cores of a small machine, each test does so for some of these alone, others than the test before it.
+Most tests repeat themselves for each kind of array and each type of its elements. On more than two ranks,
+which share the cores of a small machine, each test does so for some of these alone, others than the test
+before it.
 
-In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so whatever
-these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own classes: where a test
-asks for the same class, that of compcoll's sibling will do.
+In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so
+whatever these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own
+classes: where a test asks for the same class, that of compcoll's sibling will do.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
 
 
 def thin_out(every: int) -> None:
-    """Let the tests loop over one in ``every`` combinations of array and element type, all ranks over the same."""
+    """Let the tests loop over one in ``every`` kinds and types of arrays, all ranks over the same ones."""
     import arrayimpl
 
     def loop(*args):
@@ -157,7 +158,7 @@ def accept_siblings(test: unittest.TestCase) -> None:
         return next(base for base in kind.__mro__ if base.__module__ == "mpi4py.MPI") if ours else kind
 
     def same(one, other, msg=None):
-        test.assertTrue(original(one) is original(other), msg or f"{one} is not {other}")
+        test.assertTrue(original(one) is original(other), msg or f"{one} is not {other}")  # noqa: PT009
 
     identical = test.assertIs
     test.addTypeEqualityFunc(type, same)
@@ -201,7 +202,7 @@ def run(ranks: int, path: Path, spec: str, pattern: str) -> list[Outcomes]:
 
 
 def differing(plain: list[Outcomes], ours: list[Outcomes]) -> dict[str, str]:
-    """The tests that end otherwise on any rank, and how; a test that either run does not know is one of them."""
+    """The tests that end otherwise on any rank, and how; those that either run does not know are among them."""
     missing = "not run", 0.0, ""
     found = {}
     for rank, (expected, got) in enumerate(zip(plain, ours, strict=True)):

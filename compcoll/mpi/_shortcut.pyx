@@ -201,15 +201,19 @@ cdef bint are_small(PyObject* const* specs, Py_ssize_t n, Py_ssize_t limit):
     return found
 
 
+cdef inline bint is_small_array(cnp.ndarray array, Py_ssize_t limit):
+    return cnp.PyArray_NBYTES(array) < limit and cnp.PyArray_TYPE(array) != UNKNOWN
+
+
 cpdef bint is_small(object spec, Py_ssize_t limit):
     """Whether a buffer argument surely describes fewer than ``limit`` bytes."""
     if type(spec) is ndarray:
-        return cnp.PyArray_NBYTES(<cnp.ndarray>spec) < limit and cnp.PyArray_TYPE(<cnp.ndarray>spec) != UNKNOWN
+        return is_small_array(<cnp.ndarray>spec, limit)
     if type(spec) is not list and type(spec) is not tuple or not spec or type(spec[0]) is not ndarray:
         return False
     last = spec[-1]
     # Those of derived types may describe any number of bytes.
-    return cnp.PyArray_NBYTES(<cnp.ndarray>spec[0]) < limit and cnp.PyArray_TYPE(<cnp.ndarray>spec[0]) != UNKNOWN and (
+    return is_small_array(<cnp.ndarray>spec[0], limit) and (
         type(last) is not Datatype and not isinstance(last, Datatype) or last.is_predefined
     )
 

@@ -205,10 +205,12 @@ class Wrapper(_Mixin):
             except BufferError:
                 if all(buffers.unknown_type(a) is None for a in args):
                     raise
-        unknown = [buffers.unknown_type(a) for a in args]
-        known = [a if dtype is None else buffers.known_to_mpi(a) for a, dtype in zip(args, unknown, strict=True)]
-        dtype = next((dtype for dtype in unknown if dtype is not None), None)
-        return method(*(own_sum(dtype) if dtype is not None and a is MPI.SUM else a for a in known))
+        dtypes = [buffers.unknown_type(a) for a in args]
+        dtype = next((dtype for dtype in dtypes if dtype is not None), None)
+        if dtype is None:
+            return method(*args)
+        known = [buffers.known_to_mpi(a) if d is not None else a for a, d in zip(args, dtypes, strict=True)]
+        return method(*(own_sum(dtype) if a is MPI.SUM else a for a in known))
 
     @property
     def _passes_gpu_memory(self) -> bool:

@@ -223,7 +223,13 @@ def test_compressed_sums_of_16_bit_floats(comm, agree, codec, dtype):
 @pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed"])
 @pytest.mark.parametrize(
     ("codec", "dtype"),
-    [("zfp:rate=16", "f2"), ("szp:abs=1e-9", "f4"), ("szp:abs=1e-3", "f4"), ("lossless", "f2"), ("lossless", "f4")],
+    [
+        ("zfp:rate=16", "f2"),
+        ("szp:abs=1e-9", "f4"),
+        ("szp:abs=1e-3", "f4"),
+        ("lossless", "f2"),
+        ("lossless", "f4"),
+    ],
 )
 def test_the_bound_of_a_sum_holds(comm, agree, codec, dtype, algorithm):
     """The rounding of the additions, and of the result, belongs to it."""

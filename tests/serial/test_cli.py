@@ -253,7 +253,9 @@ def demo_runs(monkeypatch, outside):
 def test_demo_starts_its_ranks_here_and_in_the_lab(run, demo_runs, monkeypatch, tmp_path):
     monkeypatch.setattr(demo_command.os, "geteuid", lambda: 0)
     picture = tmp_path / "x.png"
-    result = run("demo", "--ranks", 2, "--out", picture, "-c", "raw", "--steps", 5, "--points", 12, "--gbit", 3)
+    result = run(
+        "demo", "--ranks", 2, "--out", picture, "-c", "raw", "--steps", 5, "--points", 12, "--gbit", 3
+    )
     assert result.exit_code == 0, result.output
     options = ["--codecs", "raw", "--points", "12", "--steps", "5", "--where"]
     here, lab = demo_runs
@@ -271,7 +273,8 @@ def test_demo_of_an_ordinary_user(run, demo_runs, monkeypatch, tmp_path):
     monkeypatch.setattr(demo_command.shutil, "which", lambda name: f"/bin/{name}")
     arguments = ("demo", "--ranks", 2, "--out", tmp_path / "x.png")
     result = run(*arguments)
-    assert result.exit_code == 0 and "No run" not in result.output
+    assert result.exit_code == 0
+    assert "No run" not in result.output
     assert [command[0] for command in demo_runs] == ["/bin/mpiexec", "unshare", "unshare"]
     assert "--lab" in demo_runs[2]
     recorded = demo_command.subprocess.run
@@ -284,7 +287,9 @@ def test_demo_of_an_ordinary_user(run, demo_runs, monkeypatch, tmp_path):
     monkeypatch.setattr(demo_command.subprocess, "run", refused)
     result = run(*arguments)
     assert result.exit_code == 0
-    assert words(result.output).count("No run with 1 Gb/s between the ranks: network namespaces need root") == 1
+    assert (
+        words(result.output).count("No run with 1 Gb/s between the ranks: network namespaces need root") == 1
+    )
     assert "Operation not permitted" in result.output
 
 
