@@ -202,7 +202,7 @@ def run(ranks: int, path: Path, spec: str, pattern: str) -> list[Outcomes]:
 
 
 def differing(plain: list[Outcomes], ours: list[Outcomes]) -> dict[str, str]:
-    """The tests that end otherwise on any rank, and how; those that either run does not know are among them."""
+    """The tests that end otherwise on any rank, and how; those that one run does not know are among them."""
     missing = "not run", 0.0, ""
     found = {}
     for rank, (expected, got) in enumerate(zip(plain, ours, strict=True)):
