@@ -15,9 +15,16 @@ from setuptools.modified import newer_group
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
 CFLAGS = [
-    "-std=c++17", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden",
-    "-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized",
-]  # fmt: skip
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wno-psabi",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+]
 LEVELS = {"baseline": []}
 if X86:
     LEVELS["avx2"] = ["-march=x86-64-v3"]
@@ -87,7 +94,13 @@ def engine_part(name, sources):
         include_dirs=["csrc", np.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden"],
-        depends=["setup.py", *glob("csrc/engine/*.h"), *glob("compcoll/*/*.pxd"), "csrc/abi.h", "csrc/cpu/table.h"],
+        depends=[
+            "setup.py",
+            "csrc/abi.h",
+            "csrc/cpu/table.h",
+            *glob("csrc/engine/*.h"),
+            *glob("compcoll/*/*.pxd"),
+        ],
         language="c++",
     )
 

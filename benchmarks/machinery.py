@@ -1,9 +1,9 @@
 """What carrying a message costs where nothing is compressed: this library with codec `raw` beside plain MPI.
 
-``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round, and
-the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB apart:
-what a call costs and what each chunk costs, beyond plain MPI's time for the same bytes and that of copying them
-into frames and out of them.
+``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round,
+and the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB
+apart: what a call costs and what each chunk costs, beyond plain MPI's time for the same bytes and that of
+copying them into frames and out of them.
 """
 
 from __future__ import annotations

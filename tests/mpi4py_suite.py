@@ -3,12 +3,12 @@
 ``python tests/mpi4py_suite.py [-n N]... [--codec SPEC] [--path FOLDER] [PATTERN]``
 
 runs it both ways under mpiexec and compares the outcome of each test on each rank. The tests are those of the
-source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``, where that
-is there already. Every message is compressed, however small: ``min_nbytes=0``.
+source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``, where
+that is there already. Every message is compressed, however small: ``min_nbytes=0``.
 
 In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so whatever
-these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own classes: where a test
-asks for the same class, that of compcoll's sibling will do.
+these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own classes: where a
+test asks for the same class, that of compcoll's sibling will do.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def accept_siblings(test: unittest.TestCase) -> None:
         return next(base for base in kind.__mro__ if base.__module__ == "mpi4py.MPI") if ours else kind
 
     def same(one, other, msg=None):
-        test.assertTrue(original(one) is original(other), msg or f"{one} is not {other}")
+        if original(one) is not original(other):
+            test.fail(msg or f"{one} is not {other}")
 
     identical = test.assertIs
     test.addTypeEqualityFunc(type, same)

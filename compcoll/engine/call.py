@@ -214,7 +214,8 @@ def wait(*tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: fl
 def planned(
     group: Group, call: Call, decision: Decision, owner_exact: bool, specs: tuple
 ) -> _engine.Plan | None:
-    """A plan for calls like this one, whose blocks lie in plain arrays like ``specs``; None where they do not.
+    """A plan for calls like this one, whose blocks lie in plain arrays like ``specs``; None where they do
+    not.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A communicator as the engine uses it: what its ranks know of each other, and what is private to the engine."""
+"""A communicator as the engine uses it: what its ranks know of each other, what is private to it."""
 
 from __future__ import annotations
 

@@ -31,15 +31,11 @@ alignas(64) inline constexpr ExpandTables expand_tables = make_expand_tables();
 constexpr int join = 0xf8, either_but = 0x56;  // a | (b & c), (a | b) ^ c
 
 // Up to 128 bits for each of 8 lanes.
-struct LaneBits128 {
-  __m512i low, high, length;
-};
+struct LaneBits128 { __m512i low, high, length; };
 
 // Codes of up to 32 bits of the 16-bit elements of a vector, those of even and of odd ones, and the lengths
 // of all of them.
-struct Expanded16 {
-  __m512i even, odd, length;
-};
+struct Expanded16 { __m512i even, odd, length; };
 
 // Neighbouring codes are joined: nibbles to bytes, bytes to elements.
 inline Expanded16 expand16(__m512i v) {

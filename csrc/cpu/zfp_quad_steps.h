@@ -19,8 +19,8 @@ struct QuadSteps {
   static constexpr uint32_t verbatim = 4 << 8;
 
   uint32_t first[64] = {};  // the plane behind a 1, by the 6 bits that follow it
-  uint32_t one[32] = {};    // n = 1, by the 5 bits behind coefficient 0
-  uint32_t two[16] = {};    // n = 2, by the 4 bits behind coefficient 0
+  uint32_t one[32] = {};  // n = 1, by the 5 bits behind coefficient 0
+  uint32_t two[16] = {};  // n = 2, by the 4 bits behind coefficient 0
 };
 
 constexpr uint32_t quad_step(uint32_t entry, uint32_t seen) {

@@ -11,9 +11,7 @@ namespace zfp {
 
 // Nibble r of an entry: what the first r bits behind the n verbatim ones of a plane decode to, without the
 // plane's first n bits. Index: the plane from coefficient n on, below a 1 that stands for 4 - n.
-struct CutTable {
-  uint32_t at[32] = {};
-};
+struct CutTable { uint32_t at[32] = {}; };
 
 constexpr CutTable make_cut_table() {
   CutTable t;
@@ -55,8 +53,7 @@ struct Cut {
     const L whole = n < left ? n : left, scanned = left - whole;
     L rest = lookup32(cut_table.at, ((plane | 16) >> n));
     L seen = (plane & ((one << whole) - 1)) | (shift_right(rest, scanned << 2) & 15) << n;
-    for (int i = 0; i < 4; i++)
-      u[i] = (u[i] & shift_left(~L{}, low)) | shift_left((seen >> W(i)) & 1, at);
+    for (int i = 0; i < 4; i++) u[i] = (u[i] & shift_left(~L{}, low)) | shift_left((seen >> W(i)) & 1, at);
   }
 };
 

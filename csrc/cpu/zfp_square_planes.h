@@ -9,9 +9,7 @@ namespace CC_LEVEL {
 namespace zfp {
 
 // Planes of 16 bits in 32-bit elements, with the lengths of their codes.
-struct SquareCodes {
-  __m512i code, length;
-};
+struct SquareCodes { __m512i code, length; };
 
 // x: planes; n: as in zfp_planes.h, and n_next for the plane below; expanded: x >> n without coefficient 15.
 inline SquareCodes square_codes(__m512i x, __m512i n, __m512i n_next, __m512i expanded, __m512i extra) {
@@ -40,8 +38,8 @@ struct SquareEncoder {
   // Four planes of each block, the highest in the lowest 16 bits.
   void put(__m512i x) {
     const __m512i pair = _mm512_set1_epi32(0xffff), word = _mm512_set1_epi32(32);
-    const __m512i fourth = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(6, 7, 6, 7, 6, 7, 6, 7, 14, 15, 14, 15, 14, 15, 14, 15));
+    const __m512i fourth =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(6, 7, 6, 7, 6, 7, 6, 7, 14, 15, 14, 15, 14, 15, 14, 15));
     __m512i t = _mm512_or_si512(x, _mm512_slli_epi64(x, 16));
     seen = _mm512_ternarylogic_epi64(seen, t, _mm512_slli_epi64(t, 32), 0xfe);  // a | b | c
     // Planes 0 and 2 are the even 16-bit elements; n of a plane is what the one above it leaves.
