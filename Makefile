@@ -10,12 +10,12 @@ FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/engine/*.h csrc/engine/*.cpp)
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp)
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
+.PHONY: help demo test test-serial test-mpi sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -59,6 +59,12 @@ report: $(VENV)/.bench  ## Measure in the lab and write benchmarks/REPORT.md, as
 bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those of others, one thread
 	@mkdir -p out
 	python -m benchmarks.bench_codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
+
+sanitize: $(VENV)/.test  ## Run the engine under ThreadSanitizer, AddressSanitizer and UBSan, ranks being threads
+	@$(MAKE) --no-print-directory -C tests/native thread address PYTHON=$(abspath $(BIN)/python)
+
+sanitize-mpi: $(VENV)/.test  ## Run the tests of MPI with an engine under AddressSanitizer and UBSan
+	@PYTHON=$(abspath $(BIN)/python) tests/native/mpi.sh
 
 fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES; needs clang
 	@$(MAKE) --no-print-directory -C fuzz

@@ -30,8 +30,8 @@ if X86:
     LEVELS["avx2"] = ["-march=x86-64-v3"]
     LEVELS["avx512"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 ONCE = ["csrc/cpu/dispatch.cpp"]
-PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").glob("*.cpp"))) - set(ONCE))
-HEADERS = glob("csrc/*.h") + glob("csrc/cpu/*.h")
+PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").rglob("*.cpp"))) - set(ONCE))
+HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
 
 
 class BuildLevels(build_ext):
@@ -83,6 +83,8 @@ shortcut = Extension(
 )
 
 VIRTUAL = "csrc/engine/virtual.cpp"
+# For sanitizers.
+MORE = os.environ.get("COMPCOLL_ENGINE_FLAGS", "").split()
 ENGINE = sorted(set(glob("csrc/engine/*.cpp")) - {VIRTUAL})
 
 
@@ -93,7 +95,8 @@ def engine_part(name, sources):
         sources=[f"{name.replace('.', '/')}.pyx", *sources],
         include_dirs=["csrc", np.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden"],
+        extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden", *MORE],
+        extra_link_args=MORE,
         depends=[
             "setup.py",
             "csrc/abi.h",

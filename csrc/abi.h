@@ -6,7 +6,7 @@
 
 namespace compcoll {
 
-// Element types, with the codes that the frame header uses. compcoll/dtypes.py lists the same.
+// Element types, with the codes that the frame header uses. compcoll/core/dtypes.py lists the same.
 enum DType : uint32_t {
   INT8 = 1,
   UINT8,
@@ -29,7 +29,7 @@ CC_HD uint32_t itemsize(uint32_t dtype) {
   return dtype < sizeof sizes ? sizes[dtype] : 0;
 }
 
-// What a codec answers in place of a byte count. compcoll/_cpu.pyx names the same.
+// What a codec answers in place of a byte count. compcoll/core/_cpu.pyx names the same.
 enum Status : int64_t {
   NONFINITE = -1,        // encode: a NaN or an infinity; the chunk has to go another way
   UNREPRESENTABLE = -2,  // encode: a value outside of the codec's contract

@@ -2,7 +2,7 @@
 // maxbits 32-bit words, so that no two warps share a word of the stream: there are no atomics on it, and it
 // need not be cleared before.
 #pragma once
-#include "../cpu/zfp_extent.h"
+#include "../cpu/zfp/extent.h"
 #include "job.cuh"
 #include "zfp_long.cuh"
 

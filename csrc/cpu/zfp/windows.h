@@ -5,7 +5,7 @@
 // follows the 1s of a run at the places of one parity, as in a string with escapes, and one subtraction
 // finds them all: x below. The first test that is 0 ends the plane, and what is no test is the plane's bits.
 #pragma once
-#include "zfp_stream.h"
+#include "stream.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

@@ -1,8 +1,8 @@
 // The element types of the ZFP codec: how memory becomes a lane of float32 or float64 bits, and back.
 // 16-bit floats widen exactly and come back rounded to nearest even, saturated: never an infinity.
 #pragma once
-#include "../abi.h"
-#include "../zfp.h"
+#include "../../abi.h"
+#include "../../zfp.h"
 #if defined(__AVX512BW__)
 #include <immintrin.h>
 #endif

@@ -1,19 +1,19 @@
 // ZFP in 1 dimension: N blocks side by side, the plane coder too.
 #pragma once
-#include "../zfp_quads.h"
-#include "prefetch.h"
-#include "zfp_extent.h"
-#include "zfp_gather.h"
-#include "zfp_quad_decoder.h"
-#include "zfp_reconstruct.h"
-#include "zfp_stream.h"
-#include "zfp_tiles.h"
+#include "../../zfp_quads.h"
+#include "../prefetch.h"
+#include "extent.h"
+#include "gather.h"
+#include "quad_decoder.h"
+#include "reconstruct.h"
+#include "stream.h"
+#include "tiles.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// As put_lanes and get_lanes of zfp_stream.h, which take the blocks one by one.
+// As put_lanes and get_lanes of stream.h, which take the blocks one by one.
 template <int NW, class L>
 inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);

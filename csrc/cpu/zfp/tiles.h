@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "prefetch.h"
-#include "zfp_elements.h"
-#include "zfp_pieces.h"
+#include "../prefetch.h"
+#include "elements.h"
+#include "pieces.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

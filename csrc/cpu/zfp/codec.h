@@ -1,8 +1,8 @@
 // The ZFP codec of arrays of one number of dimensions, around what encodes and decodes them. Each has a file
 // of its own: they compile side by side.
 #pragma once
-#include "table.h"
-#include "zfp_tiles.h"
+#include "../table.h"
+#include "tiles.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

@@ -4,9 +4,9 @@
 // Inverse lifting halves a number at most twice per dimension, so nothing is lost where so many bits are free
 // below the lowest plane, and the upper half of a 64-bit word wraps around as the whole does.
 #pragma once
-#include "zfp_narrow_windows.h"
-#include "zfp_transform.h"
-#include "zfp_window_coder.h"
+#include "narrow_windows.h"
+#include "transform.h"
+#include "window_coder.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

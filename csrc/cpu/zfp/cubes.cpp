@@ -1,6 +1,6 @@
 // ZFP of 3-D arrays on the CPU.
-#include "zfp_blocks.h"
-#include "zfp_codec.h"
+#include "blocks.h"
+#include "codec.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

@@ -1,9 +1,9 @@
 // ZFP's plane decoder for 3-D blocks with AVX-512: from the payload to the planes of N blocks.
 #pragma once
-#include "zfp_coefficients.h"
-#include "zfp_tiles.h"
-#include "zfp_transform.h"
-#include "zfp_windows.h"
+#include "coefficients.h"
+#include "tiles.h"
+#include "transform.h"
+#include "windows.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

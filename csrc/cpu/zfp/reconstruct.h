@@ -3,7 +3,7 @@
 // All planes but one are stored whole or not at all. Of the one that is cut off, the decoder sees the first
 // bits of its code; a scan that was cut leaves a 1 where the bits ran out.
 #pragma once
-#include "../zfp_quads.h"
+#include "../../zfp_quads.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

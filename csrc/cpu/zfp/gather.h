@@ -1,8 +1,8 @@
-// Blocks of any number of bits to words in lanes, with AVX-512: get_lanes of zfp_stream.h without a loop over
+// Blocks of any number of bits to words in lanes, with AVX-512: get_lanes of stream.h without a loop over
 // the lanes. A register holds as many whole blocks as surely fit, and one permutation of its 16-bit pieces
 // brings each lane the pieces that its word begins in.
 #pragma once
-#include "zfp_stream.h"
+#include "stream.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

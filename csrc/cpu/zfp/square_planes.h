@@ -1,7 +1,7 @@
 // ZFP's plane encoder for 2-D blocks with AVX-512: one block in each 64-bit lane, four planes per step. A
 // plane's n is known from the planes above it, so the four are coded side by side and then joined.
 #pragma once
-#include "zfp_expand.h"
+#include "expand.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {
@@ -11,7 +11,7 @@ namespace zfp {
 // Planes of 16 bits in 32-bit elements, with the lengths of their codes.
 struct SquareCodes { __m512i code, length; };
 
-// x: planes; n: as in zfp_planes.h, and n_next for the plane below; expanded: x >> n without coefficient 15.
+// x: planes; n: as in ../../zfp_planes.h, and n_next for the plane below; expanded: x >> n without coefficient 15.
 inline SquareCodes square_codes(__m512i x, __m512i n, __m512i n_next, __m512i expanded, __m512i extra) {
   const __m512i one = _mm512_set1_epi32(1), all = _mm512_set1_epi32(16);
   __mmask16 tested = _mm512_cmplt_epi32_mask(n, all);

@@ -4,7 +4,7 @@
 #pragma once
 #include <type_traits>
 
-#include "../zfp_lanes.h"
+#include "../../zfp_lanes.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

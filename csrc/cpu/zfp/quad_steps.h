@@ -1,11 +1,11 @@
-// The plane decoder of zfp_quad_decoder.h for lanes of 32 bits with AVX-512.
+// The plane decoder of quad_decoder.h for lanes of 32 bits with AVX-512.
 //
 // A step brings one plane, by one permutation each for the states n = 1 and n = 2; from n = 3 on a plane is
 // its own code. Windows stand one bit to the right of where they begin, which is bit 31: so what follows
 // coefficient 0 is the index as it is. Rotations take a count from the low 5 bits of a field that has other
 // things above; the bits that come round again, at most 21 in four steps, are above those that are looked at.
 #pragma once
-#include "../zfp_quads.h"
+#include "../../zfp_quads.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

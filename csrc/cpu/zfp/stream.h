@@ -1,6 +1,6 @@
 // ZFP's payload: blocks of any number of bits, back to back.
 #pragma once
-#include "../zfp_planes.h"
+#include "../../zfp_planes.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

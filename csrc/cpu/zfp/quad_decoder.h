@@ -5,8 +5,8 @@
 #pragma once
 #include <type_traits>
 
-#include "../zfp_quads.h"
-#include "zfp_quad_steps.h"
+#include "../../zfp_quads.h"
+#include "quad_steps.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

@@ -1,15 +1,15 @@
 // ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
 // planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
-#include "../zfp_squares.h"
-#include "zfp_coefficients.h"
-#include "zfp_cubes.h"
-#include "zfp_extent.h"
-#include "zfp_short_words.h"
-#include "zfp_square_planes.h"
-#include "zfp_stream.h"
-#include "zfp_tiles.h"
-#include "zfp_transform.h"
+#include "../../zfp_squares.h"
+#include "coefficients.h"
+#include "cube_planes.h"
+#include "extent.h"
+#include "short_words.h"
+#include "square_planes.h"
+#include "stream.h"
+#include "tiles.h"
+#include "transform.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

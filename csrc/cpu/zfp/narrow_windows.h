@@ -1,8 +1,8 @@
-// ZFP's plane decoder for 2-D blocks with AVX-512: as zfp_windows.h, but a plane has at most 31 bits, so
+// ZFP's plane decoder for 2-D blocks with AVX-512: as windows.h, but a plane has at most 31 bits, so
 // there is one block in each 32-bit lane. Tests are taken out one by one: few planes have many.
 #pragma once
-#include "zfp_stream.h"
-#include "zfp_transform.h"
+#include "stream.h"
+#include "transform.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

@@ -2,7 +2,7 @@
 // blocks, 4 vectors a row, are put together of pieces of the array by masks. A piece is what one vector has
 // in common with one row of blocks; what a mask leaves out is not touched.
 #pragma once
-#include "zfp_elements.h"
+#include "elements.h"
 #if defined(__AVX512BW__)
 #include <immintrin.h>
 

@@ -1,10 +1,9 @@
 // ZFP of 1-D arrays on the CPU.
 #include <type_traits>
 
-#include "zfp_codec.h"
-#include "zfp_line.h"
-#include "zfp_short_line.h"
-#include "zfp_tiny_line.h"
+#include "codec.h"
+#include "line.h"
+#include "short_line.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -41,8 +40,6 @@ struct Lines {
 
   template <class E, bool Accumulate>
   static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
-    if (is_tiny<typename E::Word>(maxbits, grid.count()))
-      return decode_tiny_line<E, Accumulate>(grid, maxbits, payload, nbytes, dst);
     if constexpr (sizeof(typename E::Word) == 8)
       if (maxbits <= short_line) {
         if (maxbits <= 32) return decode_short_line<E, 1, Accumulate>(grid, maxbits, payload, nbytes, dst);

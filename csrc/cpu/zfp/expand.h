@@ -5,9 +5,9 @@
 // followed by the next test. All tests but the last are 1: so each 1 becomes two, and the last test is
 // cleared. Where the last coefficient has a 1, all bits before it are coded and that 1 is not stored.
 #pragma once
-#include "../zfp_squares.h"
-#include "zfp_stream.h"
-#include "zfp_tiles.h"
+#include "../../zfp_squares.h"
+#include "stream.h"
+#include "tiles.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {

@@ -1,6 +1,6 @@
 // From planes back to coefficients where only the highest planes hold anything, as at low rates.
 #pragma once
-#include "../zfp_lanes.h"
+#include "../../zfp_lanes.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

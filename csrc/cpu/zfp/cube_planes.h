@@ -1,13 +1,13 @@
 // ZFP's plane encoder for 3-D blocks with AVX-512: one block in each 64-bit lane, one plane per step.
 #pragma once
-#include "zfp_expand.h"
+#include "expand.h"
 
 #if defined(__AVX512BW__)
 namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// The next plane of 8 blocks. n: as in zfp_planes.h. complete: counts planes that are stored in full.
+// The next plane of 8 blocks. n: as in ../../zfp_planes.h. complete: counts planes that are stored in full.
 inline void put_cube_plane(LaneWriter& out, __m512i x, __m512i& n, __m512i& complete) {
   const __m512i one = _mm512_set1_epi64(1), all = _mm512_set1_epi64(64);
   __mmask8 tested = _mm512_cmplt_epi64_mask(n, all);

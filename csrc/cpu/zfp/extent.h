@@ -1,6 +1,6 @@
 // What ZFP promises of an array: whether it can be coded, and the bound of the error.
 #pragma once
-#include "zfp_elements.h"
+#include "elements.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

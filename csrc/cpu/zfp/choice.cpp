@@ -1,5 +1,5 @@
 // ZFP on the CPU: the choice of the codec for a number of dimensions.
-#include "table.h"
+#include "../table.h"
 
 namespace compcoll {
 namespace CC_LEVEL {

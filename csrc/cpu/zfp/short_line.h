@@ -1,7 +1,7 @@
 // ZFP in 1 dimension of float64 at low rates: blocks that have at most 32 bits behind the header have their
 // planes in the upper halves of words, and are coded in lanes of 32 bits, twice as many at a time.
 #pragma once
-#include "zfp_line.h"
+#include "line.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
