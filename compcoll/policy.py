@@ -136,7 +136,7 @@ def _decide(
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     fixed = rule.algorithm if rule.algorithm in ALGORITHMS[op] else None
-    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen)
+    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link)
     sharing = ranks_per_node if link == "network" else 1
     algorithm = fixed or choices.algorithm(op, dtype, nbytes, size, chosen, chunk_nbytes, sharing)
     return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed)

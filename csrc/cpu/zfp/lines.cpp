@@ -4,6 +4,7 @@
 #include "codec.h"
 #include "line.h"
 #include "short_line.h"
+#include "tiny_line.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -40,6 +41,8 @@ struct Lines {
 
   template <class E, bool Accumulate>
   static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+    if (is_tiny<typename E::Word>(maxbits, grid.count()))
+      return decode_tiny_line<E, Accumulate>(grid, maxbits, payload, nbytes, dst);
     if constexpr (sizeof(typename E::Word) == 8)
       if (maxbits <= short_line) {
         if (maxbits <= 32) return decode_short_line<E, 1, Accumulate>(grid, maxbits, payload, nbytes, dst);
