@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 RANKS ?= 4
 TEST_RANKS ?= 1 2 3 4
+OPENMPI_EXEC ?= mpiexec.openmpi
+OPENMPI_LIB ?= libmpi.so.40
 CUPY ?= cuda13
 FIGURE ?= out/taylor_green.png
 
@@ -15,14 +17,14 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
-demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks
+demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))
-	@mpiexec -n $(RANKS) $(BIN)/python -m mpi4py -m compcoll demo --here --out $(FIGURE)
+	@$(BIN)/python -m compcoll demo --ranks $(RANKS) --out $(FIGURE)
 	@echo "The figure is $(abspath $(FIGURE))"
 
 test: test-serial test-mpi  ## Run all tests, those of MPI on 1, 2, 3 and 4 ranks
@@ -36,6 +38,15 @@ test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 	  echo "== tests/mpi on $$n ranks"; \
 	  mpiexec -n $$n python -m pytest tests/mpi || exit 1; \
 	done
+
+test-mpi4py: $(VENV)/.test  ## Run mpi4py's own tests on wrapped communicators, against plain ones
+	@timeout 1500 python tests/mpi4py_suite.py $(TEST_RANKS:%=-n %)
+
+test-openmpi: $(VENV)/.test  ## Run the tests that need MPI on a system's Open MPI, on 3 ranks
+	@command -v $(OPENMPI_EXEC) >/dev/null || { echo "$(OPENMPI_EXEC) is not found; Debian's openmpi-bin has it"; exit 1; }
+	@echo "== tests/mpi on 3 ranks of Open MPI"
+	@MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=$(OPENMPI_LIB) \
+	  timeout 1200 $(OPENMPI_EXEC) --allow-run-as-root --oversubscribe -n 3 python -m pytest tests/mpi
 
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check

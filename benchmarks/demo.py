@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import perf_counter
 
@@ -17,9 +18,9 @@ from rich.table import Table
 from .slab_fft import SlabFFT
 from .taylor_green import TaylorGreen
 
-__all__ = ["CODECS", "Flow", "Run", "run", "simulate", "table", "verdicts"]
+__all__ = ["CODECS", "Flow", "Run", "recorded", "run", "simulate", "table", "verdicts"]
 
-CODECS = ("lossless", "zfp:rate=16", "zfp:rate=8")
+CODECS = ("auto", "lossless", "zfp:rate=16", "zfp:rate=8")
 PLAIN = "plain MPI"
 #: Relative differences of times that mean nothing.
 NOISE = 0.05
@@ -183,16 +184,17 @@ def simulate(
     return [simulation.finish(comm) for simulation in simulations]
 
 
-def table(runs: list[Run]) -> Table:
+def table(runs: list[Run], where: str = "") -> Table:
     """The runs side by side."""
     plain = runs[0]
     result = Table(
-        title="One flow, several codecs",
+        title=f"One flow, several codecs{where and f': {where}'}",
         caption="Largest velocity error, and drifts: at the end, of the plain run's value.",
     )
     result.add_column("", no_wrap=True)
     for r in runs:
-        result.add_column(r.label, justify="right")
+        # A line for its name, and one for its parameters: narrow columns.
+        result.add_column(r.label.replace(":", ":\n"), justify="right")
 
     def row(name: str, text: Callable[[Run], str], baseline: bool = True) -> None:
         result.add_row(name, *(text(r) if baseline or r is not plain else "-" for r in runs))
@@ -212,7 +214,7 @@ def _number(value: float) -> str:
     return "0, exact" if value == 0 else f"{value:.1e}"
 
 
-def verdicts(runs: list[Run], ranks: int) -> list[str]:
+def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
     """For each codec: whether it saved time here, on which links it would, and whether the flow survived."""
     plain, lines = runs[0], []
     for r in runs[1:]:
@@ -233,34 +235,45 @@ def verdicts(runs: list[Run], ranks: int) -> list[str]:
             lines.append(f"{r.label}: CHANGED THE FLOW, by up to {r.error[-1]:.0%} of the largest velocity.")
         if r.fallbacks:
             lines.append(f"{r.label}: {r.fallbacks} chunks were sent lossless in its place.")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     if ranks > cores:
         lines.append(
-            f"{ranks} ranks shared {cores} cores, so that these times tell of the scheduler as much as of the"
+            f"{ranks} ranks shared {cores} core{'s' * (cores > 1)}, so that these times tell of the scheduler as much as of the"
             " codecs; the codec raw, which compresses nothing, shows how much."
         )
     return lines
 
 
-def run(comm, codecs=CODECS, flow: Flow = Flow(), *, out: str | Path | None = None, wrap=None) -> list[Run]:
-    """`simulate`, and on rank 0 a progress bar, the table, and a picture in the file ``out``; collective."""
-    if out is not None:
-        from .demo_figure import draw  # where Matplotlib is missing, this is the time to say so
+def run(
+    comm, codecs=CODECS, flow: Flow = Flow(), *, where: str = "", record: str | Path | None = None, wrap=None
+) -> list[Run]:
+    """`simulate`, and on rank 0 a progress bar, the table, and the runs in the file ``record``; collective.
+
+    Parameters
+    ----------
+    where : str
+        What joins the ranks, for the table's title.
+    """
     root, ranks = comm.Get_rank() == 0, comm.Get_size()
     console = Console()
     columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not root) as progress:
         task = progress.add_task("", total=flow.steps * (1 + len(codecs)))
         runs = simulate(comm, codecs, flow, wrap=wrap, tick=lambda: progress.advance(task))
+    # In the lab each rank knows of its own core alone.
+    cores = len(set().union(*comm.allgather(os.sched_getaffinity(0))))
     if root:
         console.print(f"{flow}, {ranks} ranks", highlight=False)
-        console.print(table(runs))
-        console.print("\n".join(verdicts(runs, ranks)), highlight=False)
-        if out is not None:
-            draw(runs, out)
-            console.print(f"Figure: {out}")
+        console.print(table(runs, where))
+        console.print("\n".join(verdicts(runs, ranks, cores)), highlight=False)
+        if record is not None:
+            Path(record).write_text(json.dumps([asdict(r) for r in runs]))
     return runs
 
 
+def recorded(path: str | Path) -> list[Run]:
+    """The runs that `run` has left in a file."""
+    return [Run(**one) for one in json.loads(Path(path).read_text())]
+
+
 if __name__ == "__main__":
-    run(MPI.COMM_WORLD, out="taylor_green.png")
+    run(MPI.COMM_WORLD)

@@ -1,8 +1,9 @@
-"""The picture of the demo: energy and dissipation over time, their errors, and the bytes on the wire."""
+"""The picture of the demo: energy and dissipation over time, their errors, bytes on the wire, and times."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -21,10 +22,19 @@ _STYLES = [
 TIME = "time $t\\,U/L$ (nondimensional)"
 
 
-def draw(runs, path: str | Path) -> None:
-    """Draw the runs of `benchmarks.demo.simulate` into a file, PNG or what its suffix says."""
-    figure = Figure(figsize=(13, 7), layout="constrained")
-    axes = figure.subplots(2, 3)
+def draw(runs, path: str | Path, timings=()) -> None:
+    """Draw the runs of `benchmarks.demo.simulate` into a file, PNG or what its suffix says.
+
+    Parameters
+    ----------
+    runs : list of benchmarks.demo.Run
+    path : path
+    timings : sequence of (str, list of benchmarks.demo.Run or str)
+        Up to two places where the flow was simulated, and the runs there; or why there are none.
+    """
+    timings = timings or [("these ranks", runs)]
+    figure = Figure(figsize=(18, 7), layout="constrained")
+    axes = figure.subplots(2, 4)
     styles = [_PLAIN, *(_STYLES[i % len(_STYLES)] for i in range(len(runs) - 1))]
     _curves(axes[0, 0], runs, styles, "energy", "kinetic energy $E/U^2$")
     _curves(axes[0, 1], runs, styles, "dissipation", "dissipation $\\varepsilon L/U^3$")
@@ -37,8 +47,13 @@ def draw(runs, path: str | Path) -> None:
         axes[1, 1], runs, styles, lambda r: r.drift("dissipation", plain), "|relative drift of dissipation|"
     )
     _errors(axes[1, 2], runs, styles, lambda r: r.error, "velocity error / largest velocity")
+    for i in range(2):
+        if i < len(timings):
+            _times(axes[i, 3], *timings[i], styles)
+        else:
+            axes[i, 3].set_axis_off()
     figure.suptitle("Taylor-Green vortex with compressed transposes")
-    figure.savefig(path, dpi=120)
+    figure.savefig(path, dpi=110)
 
 
 def _curves(axes, runs, styles, quantity: str, label: str) -> None:
@@ -68,8 +83,35 @@ def _errors(axes, runs, styles, errors, label: str) -> None:
 def _bytes(axes, runs, styles) -> None:
     megabytes = [r.wire_nbytes / 1e6 for r in runs]
     bars = axes.barh([r.label for r in runs], megabytes, color=[s["color"] for s in styles], height=0.6)
-    axes.bar_label(bars, [f"{r.ratio:.2f} : 1, {r.seconds:.1f} s" for r in runs], padding=4)
-    axes.set(xlabel="sent in all steps (MB)", title="ratio and time", xlim=(0, 1.55 * max(megabytes) or 1))
+    axes.bar_label(bars, [f"{r.ratio:.2f} : 1" for r in runs], padding=4)
+    axes.set(xlabel="sent in all steps (MB)", title="bytes and ratio", xlim=(0, 1.3 * max(megabytes) or 1))
+    _finish_bars(axes)
+
+
+def _times(axes, where: str, runs, styles) -> None:
+    """What the time steps took, and in full colour the part of it inside Alltoall."""
+    axes.set_title(where)
+    if isinstance(runs, str):
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "\n".join(wrap(runs, 36)), ha="center", va="center", transform=axes.transAxes)
+        return
+    labels, colors = [r.label for r in runs], [s["color"] for s in styles]
+    plain = runs[0]
+    axes.barh(labels, [r.exchange for r in runs], color=colors, height=0.6)
+    rest = [r.seconds - r.exchange for r in runs]
+    bars = axes.barh(
+        labels, rest, left=[r.exchange for r in runs], color=colors, alpha=0.25, hatch="//", height=0.6
+    )
+    texts = [
+        f"{r.exchange:.1f} + {other:.1f} s" + (f", {r.seconds / plain.seconds - 1:+.0%}" if r is not plain else "")
+        for r, other in zip(runs, rest, strict=True)
+    ]
+    axes.bar_label(bars, texts, padding=4)
+    axes.set(xlabel="seconds in Alltoall + elsewhere", xlim=(0, 1.6 * max(r.seconds for r in runs)))
+    _finish_bars(axes)
+
+
+def _finish_bars(axes) -> None:
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)

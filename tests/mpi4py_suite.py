@@ -3,8 +3,12 @@
 ``python tests/mpi4py_suite.py [-n N]... [--codec SPEC] [--path FOLDER] [PATTERN]``
 
 runs it both ways under mpiexec and compares the outcome of each test on each rank. The tests are those of the
-source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``, where
-that is there already. Every message is compressed, however small: ``min_nbytes=0``.
+source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``, where that
+is there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a regular expression for
+the names of files.
+
+Most tests repeat themselves for each kind of array and each type of its elements. On more than two ranks, which
+share the cores of a small machine, each test does so for some of these alone, others than the test before it.
 
 In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so whatever
 these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own classes: where a
@@ -15,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import itertools
 import json
 import os
 import re
@@ -25,41 +30,52 @@ import tarfile
 import tempfile
 import time
 import unittest
+import zlib
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
-#: The tests that touch communicators.
+#: The files whose tests touch communicators.
 MODULES = (
     r"test_(cco_\w+|p2p_\w+|msg\w+|comm\w*|request|grequest|subclass|pickle|attributes|objmodel|status|rma\w*|win"
     r"|threads|errhandler|exceptions|group|handle|info|op|dynproc|util_pkl5|util_sync|util_pool)"
 )
-#: After so many seconds within one test every rank prints its stack, and the run ends.
-TIMEOUT = 120
+#: After so many seconds within one file every rank prints its stack, and the run ends.
+TIMEOUT = 150
+#: On so many ranks a test meets one in so many kinds of arrays.
+SPARSE = {3: 8, 4: 8}
+#: The most lines that are printed of a test that differs.
+LINES = 25
+#: Ranks outnumber cores here: one that waits lets another run.
+YIELD = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
 
 
 class Result(unittest.TestResult):
-    """The outcome of each test, of which the worst of its subtests counts; ends a run that hangs."""
+    """The outcome of each test, of which the worst of its subtests counts, written as soon as it is known."""
 
-    def __init__(self):
+    #: Name of the test that runs.
+    current = ""
+
+    def __init__(self, out: Path):
         super().__init__()
-        self.outcomes: dict[str, str] = {}
-        self.texts: dict[str, str] = {}
+        self.out = out.open("w")
+        self.outcome, self.text, self.began = "", "", 0.0
 
     def startTest(self, test):
         super().startTest(test)
-        faulthandler.dump_traceback_later(TIMEOUT, exit=True)
-        if os.environ.get("SUITE_VERBOSE"):
-            print(test.id(), flush=True)
+        Result.current = test.id()
+        self.outcome, self.text, self.began = "", "", time.monotonic()
 
     def stopTest(self, test):
-        faulthandler.cancel_dump_traceback_later()
         super().stopTest(test)
+        line = [test.id(), self.outcome, time.monotonic() - self.began, self.text]
+        print(json.dumps(line), file=self.out, flush=True)
 
     def addSuccess(self, test):
-        self.outcomes.setdefault(test.id(), "passed")
+        self.outcome = self.outcome or "passed"
 
     def addSkip(self, test, reason):
-        self.outcomes.setdefault(test.id(), "skipped")
+        self.outcome = self.outcome or "skipped"
 
     def addFailure(self, test, err):
         self._failed(test, err)
@@ -72,18 +88,17 @@ class Result(unittest.TestResult):
             self._failed(test, err)
 
     def addExpectedFailure(self, test, err):
-        self.outcomes.setdefault(test.id(), "failed as expected")
+        self.outcome = self.outcome or "failed as expected"
 
     def addUnexpectedSuccess(self, test):
-        self.outcomes[test.id()] = "passed unexpectedly"
+        self.outcome = "passed unexpectedly"
 
     def _failed(self, test, err):
-        self.outcomes[test.id()] = "failed"
-        self.texts.setdefault(test.id(), self._exc_info_to_string(err, test))
+        self.outcome, self.text = "failed", self.text or self._exc_info_to_string(err, test)
 
 
 def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
-    """Run the tests on the ranks of this job, and write every rank's outcomes into a file."""
+    """Run the tests on the ranks of this job; each writes its outcomes into a file in the folder ``out``."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -99,14 +114,30 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
     sys.modules["cupy"] = None  # its tests need a GPU
     sys.path.insert(0, path)
     names = sorted(file.stem for file in Path(path).glob("test_*.py") if re.fullmatch(pattern, file.stem))
-    suite = unittest.defaultTestLoader.loadTestsFromNames(names)
-    for test in all_tests(suite):
-        accept_siblings(test)
-    result = Result()
-    suite.run(result)
-    everyone = world.gather((result.outcomes, result.texts))
-    if world.rank == 0:
-        Path(out).write_text(json.dumps(everyone))
+    thin_out(SPARSE.get(world.size, 1))
+    result = Result(Path(out) / str(world.rank))
+    for name in names:
+        suite = unittest.defaultTestLoader.loadTestsFromName(name)
+        for test in all_tests(suite):
+            accept_siblings(test)
+        faulthandler.dump_traceback_later(TIMEOUT, exit=True)
+        suite.run(result)
+        faulthandler.cancel_dump_traceback_later()
+        world.Barrier()
+
+
+def thin_out(every: int) -> None:
+    """Let the tests loop over one in ``every`` combinations of array and element type, all ranks over the same."""
+    import arrayimpl
+
+    def loop(*args):
+        kinds = [(array, code) for array in arrayimpl.ArrayBackends for code in array.TypeMap]
+        first = zlib.crc32(Result.current.encode()) % every
+        for loop.array, loop.typecode in kinds[first::every]:
+            for more in itertools.product(*args):
+                yield (loop.array, loop.typecode, *more)
+
+    arrayimpl.loop = loop
 
 
 def all_tests(suite):
@@ -154,33 +185,52 @@ def fetch() -> Path:
     return folder
 
 
-def run(ranks: int, path: Path, spec: str, pattern: str) -> list[tuple[dict, dict]]:
-    """The outcomes and the failures' texts of every rank."""
-    with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "outcomes.json"
+#: Of a rank: the outcome, seconds and failure of each test.
+Outcomes = dict[str, tuple[str, float, str]]
+
+
+def run(ranks: int, path: Path, spec: str, pattern: str) -> list[Outcomes]:
+    """What each rank has seen; the tests after one that hung are missing."""
+    with tempfile.TemporaryDirectory() as out:
         command = ["mpiexec", "-n", str(ranks), sys.executable, __file__, "--here", "--codec", spec]
-        command += ["--path", str(path), "--out", str(out), pattern]
-        done = subprocess.run(command, check=False)
-        if done.returncode or not out.exists():
-            sys.exit(f"{ranks} ranks, {spec}: the tests ended with status {done.returncode}")
-        return json.loads(out.read_text())
+        command += ["--path", str(path), "--out", out, pattern]
+        done = subprocess.run(command, check=False, env={**YIELD, **os.environ})
+        if done.returncode:
+            print(f"{ranks} ranks, {spec}: the tests ended with status {done.returncode}")
+        lines = [Path(out, str(rank)).read_text().splitlines() for rank in range(ranks)]
+    return [{name: tuple(rest) for name, *rest in map(json.loads, some)} for some in lines]
 
 
-def compare(ranks: int, plain: list, ours: list) -> int:
-    """Print what differs; how many tests did on any rank."""
-    different = set()
-    for rank, ((expected, _), (got, texts)) in enumerate(zip(plain, ours, strict=True)):
+def differing(plain: list[Outcomes], ours: list[Outcomes]) -> dict[str, str]:
+    """The tests that end otherwise on any rank, and how; a test that either run does not know is one of them."""
+    missing = "not run", 0.0, ""
+    found = {}
+    for rank, (expected, got) in enumerate(zip(plain, ours, strict=True)):
         for name in sorted(expected.keys() | got.keys()):
-            one, other = expected.get(name, "not run"), got.get(name, "not run")
-            if (one != other and {one, other} != {"passed", "skipped"}) or (one, other) == (
-                "passed",
-                "skipped",
-            ):
-                different.add(name)
-                print(
-                    f"rank {rank} of {ranks}: {name} {other}, with plain mpi4py {one}\n{texts.get(name, '')}"
-                )
-    return len(different)
+            (one, *_), (other, _, text) = expected.get(name, missing), got.get(name, missing)
+            if one != other and (one, other) != ("skipped", "passed"):
+                text = "\n    ".join(text.splitlines()[-LINES:])
+                found[name] = f"{name} on rank {rank}: {other}, and {one} on plain mpi4py\n    {text}"
+    return found
+
+
+def compare(plain: list[Outcomes], ours: list[Outcomes]) -> int:
+    """Print a line for each file and what differs; how many tests did."""
+    found = differing(plain, ours)
+    files: dict[str, list[str]] = {}
+    for name in plain[0].keys() | ours[0].keys():
+        files.setdefault(name.partition(".")[0], []).append(name)
+    for file, names in sorted(files.items()):
+        counts = Counter(plain[0][name][0] for name in names if name in plain[0])
+        seconds = [sum(run[0][name][1] for name in names if name in run[0]) for run in (plain, ours)]
+        odd = sum(name in found for name in names)
+        print(
+            f"{file:28} {len(names):5} tests, {counts['passed']:4} pass, {odd} differ,"
+            f" {seconds[0]:5.1f} and {seconds[1]:5.1f} s"
+        )
+    for text in found.values():
+        print(text)
+    return len(found)
 
 
 def main() -> None:
@@ -201,12 +251,14 @@ def main() -> None:
         plain = run(ranks, path, "mpi", asked.pattern)
         between = time.monotonic()
         ours = run(ranks, path, asked.codec, asked.pattern)
-        found = compare(ranks, plain, ours)
-        different += found
-        passed = sum(outcome == "passed" for outcome in plain[0][0].values())
+        end = time.monotonic()
+        found = compare(plain, ours)
+        passed = sum(outcome == "passed" for outcome, *_ in plain[0].values())
+        # Where nothing passed, nothing was compared.
+        different += found or not passed
         print(
-            f"== mpi4py's tests on {ranks} ranks: {len(plain[0][0])} run, {passed} pass on plain mpi4py, "
-            f"{found} differ on compcoll; {between - start:.0f} and {time.monotonic() - between:.0f} s",
+            f"== mpi4py's tests on {ranks} ranks: {len(plain[0])} run, {passed} pass on plain mpi4py, "
+            f"{found} differ on compcoll; {between - start:.0f} and {end - between:.0f} s",
             flush=True,
         )
     sys.exit(different > 0)

@@ -54,19 +54,40 @@ def _title(about: dict) -> str:
 
 def _print(about: dict, results: list) -> None:
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
-    table = Table(title=_title(about))
-    table.add_column("codec")
+    console, table = Console(), Table(title=_title(about))
+    table.add_column("codec", no_wrap=True)
     for name in ("ratio", "largest\nerror", "PSNR\ndB", "encode\nGB/s", "decode\nGB/s"):
         table.add_column(name, justify="right")
     for r in results:
-        name = r.codec if r.coded_as in (r.codec.partition(":")[0], r.codec) else f"{r.codec} -> {r.coded_as}"
-        table.add_row(
-            name, f"{r.ratio:.2f}", "0, exact" if r.lossless else f"{r.max_error:.2e}",
-            "-" if r.psnr is None else f"{r.psnr:.1f}", f"{r.encode_gbs:.2f}", f"{r.decode_gbs:.2f}",
-        )  # fmt: skip
-    Console().print(table)
+        table.add_row(_name(r), *_figures(r))
+    needed = Measurement.get(console, console.options.update(max_width=1000), table).maximum
+    if needed <= console.width:
+        console.print(table)
+        return
+    console.print(_title(about), highlight=False)
+    for r in results:
+        ratio, error, psnr, encode, decode = _figures(r)
+        console.print(f"[bold]{_name(r)}[/bold]", highlight=False, soft_wrap=True)
+        console.print(
+            f"  {ratio} : 1, error {error}, PSNR {psnr} dB, encodes {encode}, decodes {decode} GB/s",
+            highlight=False,
+        )
+
+
+def _name(r) -> str:
+    """A codec's spec, and what it chose where that is another."""
+    return r.codec if r.coded_as in (r.codec.partition(":")[0], r.codec) else f"{r.codec} -> {r.coded_as}"
+
+
+def _figures(r) -> tuple[str, ...]:
+    """Ratio, largest error, PSNR and the two speeds."""
+    return (
+        f"{r.ratio:.2f}", "0, exact" if r.lossless else f"{r.max_error:.2e}",
+        "-" if r.psnr is None else f"{r.psnr:.1f}", f"{r.encode_gbs:.2f}", f"{r.decode_gbs:.2f}",
+    )  # fmt: skip
 
 
 def _draw(about: dict, results: list, path: Path) -> None:

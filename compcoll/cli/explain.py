@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from compcoll.core.sizes import nbytes_of
+
 
 @click.command()
 @click.argument("op", metavar="OP")
@@ -42,6 +44,7 @@ def command(
         for name, link in FABRICS.items():
             click.echo(f"{name:8s} {1e6 * link.latency:6.1f} us {link.bandwidth / 1e9:8.2f} GB/s")
         return
+    size = _size(nbytes)
     names = [name for name in ALGORITHMS if name not in ("Send", "Recv", "Sendrecv")]
     if op not in names:
         raise click.BadParameter(f"{op!r} is not one of {', '.join(names)}", param_hint="OP")
@@ -59,7 +62,7 @@ def command(
     except (TypeError, ValueError) as error:
         raise click.ClickException(str(error)) from None
     speed = expected_speed(chosen, kind, machine)
-    call = Call(op, _size(nbytes), ranks, ranks_per_node, workers)
+    call = Call(op, size, ranks, ranks_per_node, workers)
     advice = advise(call, machine, speed, can_add=chosen.can_add)
     _show(advice, call, machine, chosen.spec, speed)
     if schedule or plot is not None:
@@ -87,13 +90,13 @@ def _show_schedule(call, machine, speed, option, rank: int | None, plot: Path | 
 
 
 def _size(text: str) -> int:
-    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper())
     try:
-        return int(float(text[:-1]) * factor) if factor else int(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not a size such as 65536, 64K or 4M", param_hint="NBYTES"
-        ) from None
+        nbytes = nbytes_of(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="NBYTES") from None
+    if nbytes < 1:
+        raise click.BadParameter(f"{nbytes} is less than 1 byte", param_hint="NBYTES")
+    return nbytes
 
 
 def _show(advice, call, machine, spec: str, speed) -> None:

@@ -6,16 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 
 import compcoll
 
-__all__ = ["benchmark", "find_mpiexec", "is_launched", "relaunch"]
+__all__ = ["benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch"]
 
 #: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
 _MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
@@ -45,6 +47,22 @@ def relaunch(ranks: int, arguments: list[str]) -> int:
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
     return subprocess.run([mpiexec, "-n", str(ranks), *program], env={**os.environ, **consent}).returncode
+
+
+def on_all(comm: Any, function: Callable[[], Any]) -> Any:
+    """What a function gives on this rank; where it fails on any, one rank says why and all of them end."""
+    result = problem = None
+    try:
+        result = function()
+    except click.ClickException as error:
+        problem = error
+    failed = [rank for rank, one in enumerate(comm.allgather(problem is not None)) if one]
+    if not failed:
+        return result
+    if problem is not None and comm.rank == failed[0]:
+        problem.show()
+    comm.Barrier()  # the first rank that ends may end them all
+    raise SystemExit(1)
 
 
 def benchmark(name: str) -> ModuleType:

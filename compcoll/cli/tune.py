@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compcoll.cli.launch import is_launched, relaunch
+from compcoll.cli.launch import is_launched, on_all, relaunch
 
 
 @click.command()
@@ -30,17 +30,31 @@ def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> Non
     from rich.console import Console
 
     from compcoll.engine.measure import tune
-    from compcoll.model.profile import save
+    from compcoll.model.profile import cache_path, save
 
     world = MPI.COMM_WORLD
+    path = out or cache_path()
+    on_all(world, lambda: _check_writable(path) if world.rank == 0 else None)
     console = Console(quiet=world.rank != 0)
     with console.status("measuring") as status:
         profile = tune(world, lambda what: status.update(f"measuring {what}"))
     if world.rank == 0:
-        path = out or save(profile)
-        if out:
-            out.write_text(profile.as_json())
-        _show(console, profile, path)
+        _show(console, profile, save(profile, path))
+
+
+def _check_writable(path: Path) -> None:
+    """ClickException where a file cannot be written; its folder is made, and what is in it left alone."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        there = path.exists()
+        path.open("a").close()
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise click.ClickException(
+            f"the profile cannot be written to {path}: {error.strerror}; --out or COMPCOLL_PROFILE names "
+            "another file"
+        ) from None
 
 
 def _show(console, profile, path: Path) -> None:

@@ -180,9 +180,9 @@ def load(report: Callable[[str], object] = lambda problem: None) -> MachineProfi
         return None
 
 
-def save(profile: MachineProfile) -> Path:
-    """Keep a profile for this machine; its path."""
-    path = cache_path()
+def save(profile: MachineProfile, path: Path | None = None) -> Path:
+    """Keep a profile, for this machine where no path is given; its path."""
+    path = path or cache_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(profile.as_json())
     return path

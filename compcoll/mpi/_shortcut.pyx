@@ -15,6 +15,7 @@ cimport numpy as cnp
 from cpython.object cimport PyObject
 
 from compcoll.engine._engine cimport Count
+from compcoll.mpi.datatypes import LACKS_FLOAT16
 
 cdef extern from "Python.h":
     ctypedef object (*vectorcallfunc)(object, PyObject* const*, size_t, PyObject*)
@@ -36,6 +37,8 @@ cdef type ndarray = np.ndarray
 cdef type Datatype = MPI.Datatype
 cdef object IN_PLACE = MPI.IN_PLACE
 cdef object SUM = MPI.SUM
+#: A type that only the full way can give to MPI.
+cdef int UNKNOWN = <int>cnp.NPY_FLOAT16 if LACKS_FLOAT16 else -1
 
 
 #: Kinds of calls of which a communicator remembers what became of them.
@@ -202,12 +205,12 @@ cdef bint are_small(PyObject* const* specs, Py_ssize_t n, Py_ssize_t limit):
 cpdef bint is_small(object spec, Py_ssize_t limit):
     """Whether a buffer argument surely describes fewer than ``limit`` bytes."""
     if type(spec) is ndarray:
-        return cnp.PyArray_NBYTES(<cnp.ndarray>spec) < limit
+        return cnp.PyArray_NBYTES(<cnp.ndarray>spec) < limit and cnp.PyArray_TYPE(<cnp.ndarray>spec) != UNKNOWN
     if type(spec) is not list and type(spec) is not tuple or not spec or type(spec[0]) is not ndarray:
         return False
     last = spec[-1]
     # Those of derived types may describe any number of bytes.
-    return cnp.PyArray_NBYTES(<cnp.ndarray>spec[0]) < limit and (
+    return cnp.PyArray_NBYTES(<cnp.ndarray>spec[0]) < limit and cnp.PyArray_TYPE(<cnp.ndarray>spec[0]) != UNKNOWN and (
         type(last) is not Datatype and not isinstance(last, Datatype) or last.is_predefined
     )
 

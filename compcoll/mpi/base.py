@@ -25,7 +25,7 @@ from compcoll.mpi import buffers
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.calls import Parsed
 from compcoll.mpi.context import Context
-from compcoll.mpi.datatypes import bfloat16_sum
+from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.staging import Staged
 from compcoll.policy import Policy
 from compcoll.report import Report
@@ -190,7 +190,7 @@ class Wrapper(_Mixin):
         return f"the messages are below min_nbytes = {self._min_nbytes}"
 
     def _to_mpi(self, method: Callable, *args):
-        """Call mpi4py's own method; arrays of bfloat16, which it does not know, in a form that it does."""
+        """Call mpi4py's own method; arrays of types that it or MPI does not know, in a form that they do."""
         record, self._record = self._record, None
         if record is not None:
             return self._timed(record, method, *args)
@@ -199,13 +199,16 @@ class Wrapper(_Mixin):
             result = self._to_mpi(method, *staged.args)
             staged.back()
             return result
-        try:
-            return method(*args)
-        except BufferError:
-            specs = [buffers.without_bfloat16(a) if buffers.has_bfloat16(a) else a for a in args]
-            if all(a is b for a, b in zip(args, specs, strict=True)):
-                raise
-            return method(*(bfloat16_sum() if a is MPI.SUM else a for a in specs))
+        if not LACKS_FLOAT16:  # whose arrays mpi4py would give to MPI all the same
+            try:
+                return method(*args)
+            except BufferError:
+                if all(buffers.unknown_type(a) is None for a in args):
+                    raise
+        unknown = [buffers.unknown_type(a) for a in args]
+        known = [a if dtype is None else buffers.known_to_mpi(a) for a, dtype in zip(args, unknown, strict=True)]
+        dtype = next((dtype for dtype in unknown if dtype is not None), None)
+        return method(*(own_sum(dtype) if dtype is not None and a is MPI.SUM else a for a in known))
 
     @property
     def _passes_gpu_memory(self) -> bool:
@@ -284,7 +287,7 @@ class Wrapper(_Mixin):
         specs = args[: 1 if op == "Bcast" else 2]
         # Others depend on counts or names, or are tried in two forms and would be counted twice.
         named = self._policy.names_communicators
-        if op == "Reduce_scatter" or named or any(map(buffers.has_bfloat16, specs)):
+        if op == "Reduce_scatter" or named or any(buffers.unknown_type(spec) is not None for spec in specs):
             return
         known = kind(op, *specs)
         if known is not None:

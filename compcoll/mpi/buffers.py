@@ -24,9 +24,9 @@ from compcoll.mpi.arguments import (
     unpack_form,
     vector_layout,
 )
-from compcoll.mpi.datatypes import BFLOAT16_T, basic_type, pack, unpack
+from compcoll.mpi.datatypes import LACKS_FLOAT16, basic_type, moved_as, pack, unpack
 
-__all__ = ["Message", "apart", "has_bfloat16", "in_place", "on_gpu", "parse", "without_bfloat16"]
+__all__ = ["Message", "apart", "in_place", "known_to_mpi", "on_gpu", "parse", "unknown_type"]
 
 
 class Message:
@@ -236,7 +236,7 @@ def parse(
     ValueError
         Where counts and displacements go past the memory, or are negative.
     """
-    bfloat16 = False
+    unknown = None
     try:
         buffer, count, displ, datatype = unpack_form(spec, vector)
         absolute = buffer is None or buffer is MPI.BOTTOM
@@ -244,14 +244,14 @@ def parse(
             # For mpi4py, None stands for MPI.BOTTOM in vector calls.
             buffer, own = (MPI.BOTTOM if buffer is MPI.BOTTOM or vector else np.empty(0, np.uint8)), None
         else:
-            bfloat16 = datatype is None and has_bfloat16(buffer)
+            unknown = unknown_type(buffer) if datatype is None else None
             buffer, own = memory_of(buffer, device)
         datatype = own if datatype is None else datatype_of(datatype)
         if datatype is None:
             raise LeftToMPI
         basic: Any = basic_type(datatype)
-        if bfloat16:  # whatever MPI takes it for
-            basic = dtypes.BFLOAT16, 1
+        if unknown is not None:  # whatever MPI takes it for
+            basic = unknown, 1
         extent = datatype.Get_extent()[1]
         layout: Callable[..., tuple[list[int], list[int]]] = vector_layout if vector else simple_layout
         nbytes = 0 if buffer is MPI.BOTTOM else buffer.size
@@ -282,16 +282,21 @@ _NOT_OURS = (
 )  # fmt: skip
 
 
-def has_bfloat16(spec) -> bool:
-    """Whether a buffer argument is an array of bfloat16, or a list that begins with one."""
+def unknown_type(spec) -> np.dtype | None:
+    """The elements' type where mpi4py or MPI does not know it, of an array or a list that begins with one."""
     first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
-    return "bfloat16" in str(getattr(first, "dtype", ""))
+    name = str(getattr(first, "dtype", ""))
+    if "bfloat16" in name:
+        return dtypes.BFLOAT16
+    return np.dtype(np.float16) if LACKS_FLOAT16 and name.endswith("float16") else None
 
 
-def without_bfloat16(spec):
-    """A buffer argument in a form that mpi4py takes: it knows no bfloat16 arrays."""
+def known_to_mpi(spec):
+    """A buffer argument of an `unknown_type` in a form that mpi4py and MPI take."""
+    dtype = unknown_type(spec)
+    assert dtype is not None
     if isinstance(spec, (list, tuple)):
         first, *rest = spec
         memory, _ = memory_of(first)
-        return [memory, *rest] if any(is_type(x) for x in rest) else [memory, *rest, BFLOAT16_T]
-    return [memory_of(spec)[0], BFLOAT16_T]
+        return [memory, *rest] if any(is_type(x) for x in rest) else [memory, *rest, moved_as(dtype)]
+    return [memory_of(spec)[0], moved_as(dtype)]

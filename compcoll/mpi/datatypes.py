@@ -10,11 +10,12 @@ from mpi4py import MPI
 
 from compcoll.core import dtypes
 
-__all__ = ["BFLOAT16_T", "basic_type", "bfloat16_sum", "mpi_type", "pack", "unpack"]
+__all__ = ["LACKS_FLOAT16", "basic_type", "moved_as", "mpi_type", "own_sum", "pack", "unpack"]
 
 _OWN_BFLOAT16 = getattr(MPI, "BFLOAT16_T", MPI.DATATYPE_NULL)
-#: What MPI moves bfloat16 as: many an MPI has no such type.
-BFLOAT16_T = _OWN_BFLOAT16 if _OWN_BFLOAT16 != MPI.DATATYPE_NULL else MPI.UINT16_T
+_FLOAT16 = np.dtype(np.float16)
+#: Whether MPI has no float16: Open MPI 4 reports an error for its arrays, or crashes.
+LACKS_FLOAT16 = MPI.Datatype.fromcode(_FLOAT16.char).handle in (0, MPI.DATATYPE_NULL.handle)
 
 _dtype_of_handle: dict[int, np.dtype | None] = {}
 
@@ -29,8 +30,8 @@ def basic_type(datatype: MPI.Datatype) -> tuple[np.dtype, int] | None:
 
 def mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
     """The datatype of an array's elements, or None."""
-    if dtype == dtypes.BFLOAT16:
-        return BFLOAT16_T
+    if dtype == dtypes.BFLOAT16 or (LACKS_FLOAT16 and dtype == _FLOAT16):
+        return moved_as(dtype)
     if not dtype.isnative or dtype.kind not in "biufc":  # mpi4py refuses dates, which it has a code for
         return None
     try:
@@ -39,15 +40,21 @@ def mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
         return None
 
 
+def moved_as(dtype: np.dtype) -> MPI.Datatype:
+    """What MPI moves a 16-bit float as that it has no type of its own for."""
+    known = _OWN_BFLOAT16 if dtype == dtypes.BFLOAT16 else MPI.DATATYPE_NULL
+    return known if known != MPI.DATATYPE_NULL else MPI.UINT16_T
+
+
 @cache
-def bfloat16_sum() -> MPI.Op:
-    """`MPI.SUM` for what `BFLOAT16_T` is."""
-    if BFLOAT16_T is _OWN_BFLOAT16:
+def own_sum(dtype: np.dtype) -> MPI.Op:
+    """`MPI.SUM` for what a type is `moved_as`."""
+    if moved_as(dtype) != MPI.UINT16_T:
         return MPI.SUM
 
     def add(theirs, ours, datatype: MPI.Datatype) -> None:
-        values = np.frombuffer(ours, dtypes.BFLOAT16)
-        np.add(values, np.frombuffer(theirs, dtypes.BFLOAT16), out=values)
+        values = np.frombuffer(ours, dtype)
+        np.add(values, np.frombuffer(theirs, dtype), out=values)
 
     return MPI.Op.Create(add, commute=True)
 

@@ -6,8 +6,11 @@ from itertools import accumulate
 
 import ml_dtypes
 import numpy as np
+from mpi4py import MPI
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+#: Types that MPI lacks: Open MPI 4 has no float16.
+UNKNOWN = [np.dtype("f2")] * (MPI.Datatype.fromcode("e").handle in (0, MPI.DATATYPE_NULL.handle))
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16, np.dtype("c8"), np.dtype("c16")]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 DTYPES = FLOATS + INTEGERS
@@ -33,8 +36,8 @@ def bits(array) -> bytes:
 
 
 def spec(array: np.ndarray):
-    """An array as plain mpi4py takes it, the bits of bfloat16 included."""
-    return array.view(np.uint16) if array.dtype == BF16 else array
+    """An array as plain mpi4py takes it: the bits of those that it or MPI does not know."""
+    return array.view(np.uint16) if array.dtype == BF16 or array.dtype in UNKNOWN else array
 
 
 def vspec(array: np.ndarray, counts, displs=None) -> list:

@@ -1,5 +1,8 @@
 """Communicators made from communicators, and everything that goes to MPI unchanged."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from common import bits, data
@@ -23,15 +26,23 @@ def works(new, policy) -> bool:
     return close and new.policy == policy and new.report.accelerated == (new.size > 1)
 
 
+def awaited(new, request):
+    request.Wait()
+    return new
+
+
 MAKERS = {
     "Dup": lambda c: c.Dup(),
     "Clone": lambda c: c.Clone(),
+    "Idup": lambda c: awaited(*c.Idup()),
+    "Idup_with_info": lambda c: awaited(*c.Idup_with_info(MPI.INFO_NULL)),
     "Dup_with_info": lambda c: c.Dup_with_info(MPI.INFO_NULL),
     "Split": lambda c: c.Split(0, -c.rank),
     "Split_type": lambda c: c.Split_type(MPI.COMM_TYPE_SHARED),
     "Create": lambda c: c.Create(c.Get_group()),
     "Create_group": lambda c: c.Create_group(c.Get_group()),
     "Create_cart": lambda c: c.Create_cart([c.size], [True]),
+    "Cart Create_cart": lambda c: c.Create_cart([c.size]).Create_cart([c.size]),
     "Sub": lambda c: c.Create_cart([c.size, 1]).Sub([True, False]),
     "Cart Dup": lambda c: c.Create_cart([c.size]).Dup(),
     "Create_graph": lambda c: c.Create_graph(range(1, c.size + 1), [*range(1, c.size), 0]),
@@ -95,14 +106,12 @@ def test_null_and_unadopted(comm, agree):
 
 
 def test_the_rest_is_mpis(comm, ours, agree):
-    """Objects, nonblocking collectives, scans, windows, persistent requests, neighbours."""
+    """Objects, scans, windows, persistent requests, neighbours."""
     ours.Barrier()
     assert agree(ours.allreduce(comm.rank) == sum(range(comm.size)))
     assert agree(ours.bcast({"a": comm.rank}) == {"a": 0})
     assert agree(ours.allgather(comm.rank) == list(range(comm.size)))
-    got = data(N, "f4", comm.rank)
-    ours.Ibcast(got, 0).Wait()
-    assert agree(bits(got) == bits(data(N, "f4", 0)))
+    got = data(N, "f4", 0)
     total, want = np.zeros((2, N), "i4")
     mine = data(N, "i4", comm.rank)
     ours.Scan(mine, total)
@@ -133,8 +142,47 @@ def test_intercommunicator(comm, ours, agree):
     half = ours.Split(comm.rank % 2)
     inter = half.Create_intercomm(0, ours, 1 - comm.rank % 2)
     merged = inter.Merge()
-    assert agree(merged.size == comm.size)
+    assert agree(merged.size == comm.size and works(merged, ours.policy))
     again = compcoll.Comm(merged, min_nbytes=0)
     assert agree(works(again, again.policy))
     for new in (again, inter, half):
+        new.Free()
+
+
+def test_from_a_group(comm, agree):
+    """Made from no communicator, it has the policy that those have which are made without one."""
+    group = comm.Get_group()
+    try:
+        new = compcoll.Comm.Create_from_group(group, "compcoll test")
+    except (NotImplementedError, MPI.Exception):
+        pytest.skip("this MPI makes no communicators from groups alone")
+    got = data(N, "f4", comm.rank)
+    new.Bcast(got)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+    assert agree(type(new) is compcoll.Comm and new.policy == compcoll.Comm(comm).policy)
+    new.Free()
+    group.Free()
+
+
+def test_pickle_gives_a_wrapper():
+    """Of the communicators that MPI has from the beginning, as of mpi4py's own; others cannot be pickled."""
+    ours = compcoll.Comm(MPI.COMM_WORLD, "zfp:rate=9", min_nbytes=5, owner_exact=True)
+    for again in (pickle.loads(pickle.dumps(ours)), copy.copy(ours), copy.deepcopy(ours)):
+        assert type(again) is compcoll.Comm
+        assert again == MPI.COMM_WORLD
+        assert again.settings == ours.settings
+    new = ours.Dup()
+    with pytest.raises(ValueError, match="cannot serialize"):
+        pickle.dumps(new)
+    new.Free()
+
+
+def test_hundreds_of_communicators(comm, agree):
+    """Private ones are made when they are first needed."""
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    kept = [ours.Dup() for _ in range(800)]
+    got = data(N, "f4", comm.rank)
+    kept[-1].Bcast(got)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+    for new in kept:
         new.Free()

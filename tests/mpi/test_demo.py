@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import demo
+from benchmarks import demo, demo_figure
 from compcoll import Comm
 
 FLOW = demo.Flow(n=12, viscosity=0.02, dt=0.1, steps=6, every=2)
@@ -76,14 +76,23 @@ def test_times_are_the_same_everywhere(comm, runs):
 
 
 def test_output_of_the_root_alone(comm, agree, tmp_path, capsys):
-    picture = tmp_path / "demo.png"
-    demo.run(comm, ["float64", "float16"], FLOW, out=picture, wrap=Rounding)
+    record = tmp_path / "runs.json"
+    runs = demo.run(comm, ["float64", "float16"], FLOW, where="pigeons", record=record, wrap=Rounding)
     printed = capsys.readouterr().out
     if comm.rank:
-        assert agree(not printed and not picture.exists())
+        assert agree(not printed and not record.exists())
     else:
-        words = ("plain MPI", "float16", "velocity error", "0, exact", "Re = 50")
-        assert agree(picture.read_bytes().startswith(b"\x89PNG") and all(w in printed for w in words))
+        words = ("plain MPI", "float16", "velocity error", "0, exact", "Re = 50", "pigeons")
+        assert agree(demo.recorded(record) == runs and all(w in printed for w in words))
+
+
+@pytest.mark.parametrize("second", [None, "no such thing here"])
+def test_figure_of_one_place_or_two(comm, agree, runs, tmp_path, second):
+    picture = tmp_path / "demo.png"
+    timings = [("one", runs), ("other", second)] if second else ()
+    if comm.rank == 0:
+        demo_figure.draw(runs, picture, timings)
+    assert agree(comm.rank or picture.read_bytes().startswith(b"\x89PNG"))
 
 
 def test_verdict_says_when_time_or_the_flow_is_lost():
@@ -92,7 +101,7 @@ def test_verdict_says_when_time_or_the_flow_is_lost():
     fast = demo.Run("fast", 8_000_000, 1_000_000, seconds=1.5, fallbacks=7)
     same = demo.Run("same", 8_000_000, 4_000_000, seconds=2.02)
     useless = demo.Run("useless", 8_000_000, 8_000_000, seconds=2.5, error=[0.0, 0.25])
-    text = demo.verdicts([plain, slow, fast, useless, same], ranks=2)
+    text = demo.verdicts([plain, slow, fast, useless, same], ranks=2, cores=2)
     assert text[0].startswith("slow: LOST 1.00 s")
     assert "less than 2 MB/s" in text[0]
     assert text[1:3] == [

@@ -192,3 +192,46 @@ def test_integers_stay_exact(comm, agree, dtype):
     got = data(N, dtype, comm.rank)
     ours.Bcast(got, 0)
     assert agree(bits(got) == bits(data(N, dtype, 0)) and ours.report.codec == "lossless")
+
+
+@many
+@pytest.mark.parametrize("codec", [*SPECS, "szp:rel=1e-3", "zfp:rate=8"])
+def test_signed_zeros_are_the_same_everywhere(comm, agree, codec):
+    ours = accelerated(comm, codec)
+    got, everything = np.full(5000, -0.0, "f4"), np.zeros(5000 * comm.size, "f4")
+    ours.Allgather(got, everything)
+    assert agree(same(comm, everything))
+    ours.Bcast(got)
+    assert agree(same(comm, got))
+
+
+@many
+@pytest.mark.parametrize("dtype", [np.dtype("f2"), BF16], ids=str)
+@pytest.mark.parametrize("codec", [*SPECS, "szp:abs=1e-9", "szp:rel=1e-3", "lossless", "mpc", "float"])
+def test_compressed_sums_of_16_bit_floats(comm, agree, codec, dtype):
+    """Also where a frame cannot be added."""
+    ours, n = accelerated(comm, codec, "compressed"), 7168 * comm.size
+    parts, got = [data(n, dtype, r) for r in range(comm.size)], np.zeros(n, dtype)
+    ours.Allreduce(parts[comm.rank], got)
+    assert agree(same(comm, got))
+    bounds = comm.allgather(ours.report.error_bound)
+    worst = 1.0 if None in bounds else max(bounds)
+    assert agree(close_sum(got, parts, worst))
+
+
+@many
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed"])
+@pytest.mark.parametrize(
+    ("codec", "dtype"),
+    [("zfp:rate=16", "f2"), ("szp:abs=1e-9", "f4"), ("szp:abs=1e-3", "f4"), ("lossless", "f2"), ("lossless", "f4")],
+)
+def test_the_bound_of_a_sum_holds(comm, agree, codec, dtype, algorithm):
+    """The rounding of the additions, and of the result, belongs to it."""
+    ours = accelerated(comm, codec, algorithm)
+    noise = [np.random.default_rng(r).normal(size=N).astype(dtype) for r in range(comm.size)]
+    for parts in (noise, [np.full(N, 3.7, dtype)] * comm.size):
+        got = np.zeros(N, dtype)
+        ours.Allreduce(parts[comm.rank], got)
+        error = np.abs(got.astype(np.longdouble) - np.sum(parts, axis=0, dtype=np.longdouble)).max()
+        bounds = comm.allgather(ours.report.error_bound)
+        assert agree(None not in bounds and error <= max(bounds))

@@ -167,24 +167,45 @@ def test_proc_null(comm, ours, agree):
 
 
 @pytest.mark.parametrize("room", [LARGE - 1, 1500, 1, 0])
-@pytest.mark.parametrize("how", ["Recv", "Sendrecv", "Irecv"])
+@pytest.mark.parametrize("how", ["Recv", "Sendrecv", "Irecv", "Isendrecv"])
 def test_truncation(comm, ours, agree, how, room):
     """A message longer than its buffer is an error where it arrives, and the sender goes on."""
     if comm.rank == 0:
         ours.Send(payload(comm, 0), 1)
     elif comm.rank == 1:
-        got = np.zeros(room, "f4")
-        if how == "Irecv" and 4 * room < 4096:
-            request = ours.Irecv(np.zeros(1024, "f4"), 0)
-            with pytest.raises(MPI.Exception):
-                request.Wait()
-        else:
-            with pytest.raises(MPI.Exception):
-                RECEIVERS[how](ours, got, 0, 0, MPI.Status())
+        with pytest.raises(MPI.Exception):
+            RECEIVERS[how](ours, np.zeros(room, "f4"), 0, 0, MPI.Status())
     comm.Barrier()
     got = np.zeros(LARGE, "f4")
     ours.Sendrecv(payload(comm, comm.rank), ring(comm)[1], 0, got, ring(comm)[0], 0)
     assert agree(bits(got) == bits(payload(comm, ring(comm)[0])))
+
+
+def test_wrappers_with_different_thresholds(comm, agree):
+    """What one of them sends, the others understand."""
+    low, high = compcoll.Comm(comm, min_nbytes=1000), compcoll.Comm(comm, min_nbytes=1 << 20)
+    before, behind = ring(comm)
+    for name in ("Irecv", "Recv", "Probe", "Isendrecv"):
+        got, request = np.zeros(LARGE, "f4"), None
+        if name == "Irecv":
+            request = high.Irecv(got, before)
+            low.Send(payload(comm, comm.rank), behind)
+            request.Wait()
+        elif comm.rank == 0:
+            low.Send(payload(comm, 0), 1)
+        elif comm.rank == 1:
+            RECEIVERS[name](high, got, 0, 0, MPI.Status())
+        assert agree((name != "Irecv" and comm.rank != 1) or bits(got) == bits(payload(comm, before)))
+
+
+def test_uncompressed_messages_are_not_counted(comm, agree):
+    ours = compcoll.Comm(comm, min_nbytes=1000)
+    before, behind = ring(comm)
+    sent, got = ours.Isend(payload(comm, comm.rank), behind), np.zeros(LARGE, "f4")
+    ours.Recv(got, before)
+    sent.Wait()
+    assert agree(ours.calls_accelerated == 0 and not ours.report.accelerated)
+    assert agree("came uncompressed" in ours.report.reason)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 1000, "x" * 1001, "x" * 100_000, "x" * 100_001])

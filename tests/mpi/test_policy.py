@@ -139,3 +139,35 @@ def test_strict(comm, agree):
         ours.Bcast(got, 0)
     comm.Barrier()
     assert agree(np.isnan(got[17]) == (comm.rank > 0))
+
+
+@many
+def test_report_after_declined_vector_calls(comm, agree, monkeypatch, tmp_path):
+    """Of the call that was declined, not of the one before."""
+    from compcoll.model import profile
+
+    fast = profile.FABRICS["pcie4"]
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    profile.save(profile.MachineProfile("test", fast, fast))
+    ours = compcoll.Comm(comm, "auto", min_nbytes=1000)
+    part, whole = data(N, "f4", comm.rank), np.zeros(N * comm.size, "f4")
+    root = comm.rank == 0
+    for _ in range(3):
+        ours.using("lossless").Bcast(part)
+        ours.Gatherv(part, [whole, [N] * comm.size] if root else None)
+        assert agree(ours.report.op == "Gatherv" and "below min_nbytes" not in ours.report.reason)
+        ours.Scatterv([whole, [N] * comm.size] if root else None, part)
+        assert agree(ours.report.op == "Scatterv" and "below min_nbytes" not in ours.report.reason)
+
+
+@many
+def test_names_set_later_on_some_ranks_alone(comm):
+    """An error on all ranks, not a deadlock."""
+    ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(comm="data", codec="zfp:rate=8"),)))
+    if comm.rank == 0:
+        ours.Set_name("data")
+    with pytest.raises(PolicyError, match="'data'"):
+        ours.Bcast(data(N, "f4", 0))
+    ours.Set_name("data")
+    ours.Bcast(data(N, "f4", 0))
+    assert ours.report.codec == "zfp:rate=8"

@@ -9,8 +9,8 @@ from compcoll.policy import MIN_NBYTES, make_policy
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 
 
-def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", link="network"):
-    return policy.decide(op, dtype, nbytes, size, comm, link)
+def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", link="network", element=None):
+    return policy.decide(op, dtype, nbytes, size, comm, link, element=element)
 
 
 def test_default_is_lossless():
@@ -107,6 +107,15 @@ def test_changes_come_on_top():
         (lambda: Rule(link="rack"), "link 'rack' is not one of node, network"),
         (lambda: Rule(algorithm="magic"), "algorithm 'magic'"),
         (lambda: Rule(chunk_nbytes=17), "chunk_nbytes = 17 is below 4096"),
+        (lambda: Rule(op="Bcast", algorithm="ring"), "algorithm 'ring' is none of op Bcast, which has chain, tree"),
+        (lambda: Rule(at_least=100, below=50), "below = 50 leaves nothing above at_least = 100"),
+        (lambda: Rule(at_least=-1), "at_least = -1"),
+        (lambda: Rule(below=1.5), "below = 1.5 is not a whole number"),
+        (lambda: Rule(at_least="4X"), "at_least = '4X' is not a whole number"),
+        (lambda: Rule(codec=["zfp"]), r"codec \['zfp'\] is not a codec's spec"),
+        (lambda: Rule(dtype="float32", codec="zfp:rate=33"), "rate = 33 bits per value is more than the 32"),
+        (lambda: Rule(dtype="complex64", codec="zfp:rate=33"), "rate = 33 bits per value is more than the 32"),
+        (lambda: Policy.from_mapping({"rule": [{"codec": "raw"}, {"below": 0}]}), "rule 2: below = 0"),
         (lambda: Policy.from_mapping({"codecs": "raw"}), "key of a policy 'codecs'"),
         (lambda: Policy.from_mapping({"rule": [{"size": 1}]}), "key of a rule 'size'"),
     ],
@@ -155,3 +164,16 @@ def test_chunks_that_a_codec_may_leave_as_they_are_are_smaller():
 def test_broadcasts_go_along_a_chain_where_the_wire_is_shared(nbytes, size, link, ranks_per_node, expected):
     policy = Policy(codec="zfp:rate=8")
     assert policy.decide("Bcast", F4, nbytes, size, "", link, ranks_per_node).algorithm == expected
+
+
+def test_sizes_as_people_and_numpy_write_them():
+    assert Policy(min_nbytes="1M").min_nbytes == 1 << 20
+    assert Policy(min_nbytes=np.int32(77)).min_nbytes == 77
+    rule = Rule(at_least="64K", below=np.uint64(1 << 20), chunk_nbytes="1.5M")
+    assert (rule.at_least, rule.below, rule.chunk_nbytes) == (1 << 16, 1 << 20, 3 << 19)
+
+
+def test_a_rule_for_complex_values_is_for_them_alone():
+    policy = Policy(rules=(Rule(dtype=("complex64",), codec="zfp:rate=8"),))
+    assert decide(policy, element=np.dtype("c8")).codec.spec == "zfp:rate=8"
+    assert decide(policy).codec.spec == "lossless"
