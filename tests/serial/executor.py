@@ -101,7 +101,7 @@ class Executor:
 
     def launch(self, kernel, grid, jobs) -> None:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
-        flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
+        flush = "f64" not in kernel.name
         order = ctypes.c_uint64(self.seed)
         problem = self.library.executor_launch(
             function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order

@@ -220,7 +220,7 @@ class CudaWork(StagedWork):
 
     def _converted(self, into: DeviceArray, block: DeviceArray, kernel: kernels.Kernel) -> Steps:
         with self.queue(into.device) as queue:
-            operations.convert(queue, kernel, into.size, block.address, into.address)
+            operations.convert(queue, kernel, [into.size], [block.address], [into.address])
             narrower = into.itemsize < block.itemsize
             blocks = [Block(into.address, into.dtype, (into.size,))]
             made = operations.largest(queue, blocks) if narrower else None
