@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,8 @@ from compcoll.devices.nvrtc import OPTIONS, source
 
 __all__ = ["Device", "Queue", "available", "pinned"]
 
+_HERE: Any = nullcontext()
+_DEFAULT_STREAM = 1  # cudaStreamLegacy, which CuPy calls 0
 _NOT_READY = 600  # cudaErrorNotReady, which CuPy has no name for
 
 
@@ -56,6 +59,7 @@ class Device:
         self.cupy, self.index = cupy, index
         self._runtime = cupy.cuda.runtime
         self._streams: list[Any] = []
+        self._events: list[Any] = []
         with cupy.cuda.Device(index):
             # Nothing runs on it: it names a part of CuPy's pool for memory that nobody uses any more.
             self._private = cupy.cuda.Stream(non_blocking=True)
@@ -72,13 +76,17 @@ class Device:
 
     def empty(self, nbytes: int) -> DeviceArray:
         """Memory for the caller, contents undefined, allocated in the order of CuPy's current stream."""
-        with self.cupy.cuda.Device(self.index):
+        with self.current():
             return self._allocate(nbytes)
 
     def scratch(self, nbytes: int) -> DeviceArray:
         """Memory of no stream: whoever lets go of it has waited for all that was done with it."""
-        with self.cupy.cuda.Device(self.index), self._private:
+        with self.current(), self._private:
             return self._allocate(nbytes)
+
+    def current(self) -> Any:
+        """A context in which this is the current device."""
+        return _HERE if self._runtime.getDevice() == self.index else self.cupy.cuda.Device(self.index)
 
     def _allocate(self, nbytes: int) -> DeviceArray:
         memory = self.cupy.cuda.alloc(max(nbytes, 1))  # a multiple of 512 bytes
@@ -101,6 +109,18 @@ class Device:
                 self._runtime.eventRecord(events[-1].ptr, handle)
         return events
 
+    def follow(self, handle: int) -> None:
+        """Have the caller's current stream come after what has been put into another one.
+
+        The handle is as `__cuda_array_interface__` has it from version 3 on: 1 is the default stream.
+        """
+        with self.cupy.cuda.Device(self.index):
+            stream = self.cupy.cuda.get_current_stream()
+            if (stream.ptr or _DEFAULT_STREAM) != (handle or _DEFAULT_STREAM):
+                event = self.cupy.cuda.Event(disable_timing=True)
+                self._runtime.eventRecord(event.ptr, handle or _DEFAULT_STREAM)
+                stream.wait_event(event)
+
     def function(self, kernel: Kernel) -> Any:
         """A kernel, compiled when it is first needed."""
         if kernel.name not in self._functions:
@@ -120,30 +140,51 @@ class Device:
 
 
 class _Event:
-    """Behind all that is in a stream so far."""
+    """Behind all that is in a queue so far; it remembers what it has once been told."""
+
+    __slots__ = ("_device", "_error", "_event", "_fired")
 
     def __init__(self, queue: Queue):
-        self._runtime = queue.device._runtime
-        self._event = queue.device.cupy.cuda.Event(disable_timing=True)
-        self._event.record(queue.stream)
+        device = self._device = queue.device
+        try:
+            self._event = device._events.pop()
+        except IndexError:
+            self._event = device.cupy.cuda.Event(disable_timing=True)
+        self._fired = False
+        self._error: Exception | None = None
+        device._runtime.eventRecord(self._event.ptr, queue.stream.ptr)
 
     @property
     def done(self) -> bool:
         """Whether the stream has come so far; raises where the device has failed, which is never done."""
-        status = self._runtime.eventQuery(self._event.ptr)
-        if status not in (0, _NOT_READY):
-            raise self._runtime.CUDARuntimeError(status)
-        return status == 0
+        if not self._fired:
+            if self._error is not None:
+                raise self._error
+            status = self._device._runtime.eventQuery(self._event.ptr)
+            if status not in (0, _NOT_READY):
+                self._error = self._device._runtime.CUDARuntimeError(status)
+                raise self._error
+            self._fired = status == 0
+        return self._fired
 
     def synchronize(self) -> None:
-        self._event.synchronize()
+        if not self._fired:
+            self._event.synchronize()
+
+    def retire(self, error: Exception | None) -> None:
+        """The queue is done, or has failed: what was recorded can be used for another one."""
+        if error is None:
+            self._fired = True
+            self._device._events.append(self._event)
+        elif not self._fired:
+            self._error = self._error or error
 
 
 class _Control:
     """Both sides of a batch's control memory; `compcoll.devices.batch.Control`."""
 
-    def __init__(self, host: np.ndarray, memory: Any):
-        self.host, self.memory, self.address = host, memory, memory.ptr
+    def __init__(self, host: np.ndarray, address: int):
+        self.host, self.address = host, address
 
 
 class Queue:
@@ -155,14 +196,20 @@ class Queue:
 
     def __init__(self, device: Device, after: Sequence[Any]):
         self.device, self.max_grid = device, device.max_grid
-        cupy = device.cupy
-        with cupy.cuda.Device(device.index):
-            try:
-                self.stream = device._streams.pop()
-            except IndexError:
-                self.stream = cupy.cuda.Stream(non_blocking=True)
+        self._runtime = device._runtime
+        try:
+            self.stream = device._streams.pop()
+        except IndexError:
+            with device.current():
+                self.stream = device.cupy.cuda.Stream(non_blocking=True)
         self._keep: list[Any] = []
-        self.after(after)
+        self._events: list[_Event] = []
+        self._open = True
+        try:
+            self.after(after)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Queue:
         return self
@@ -176,43 +223,75 @@ class Queue:
             self.stream.wait_event(event)
 
     def close(self) -> None:
-        """Give back the stream and the memory, when everything is done."""
-        if not self.stream.done:
-            self.wait()
-        self._keep.clear()
-        self.device._streams.append(self.stream)
+        """Give back the stream and the memory, when everything is done, or the device has failed."""
+        if not self._open:
+            return
+        self._open = False
+        error: Exception | None = None
+        try:
+            if not self.stream.done:
+                self.wait()
+        except Exception as problem:
+            error = problem
+            raise
+        finally:
+            for event in self._events:
+                event.retire(error)
+            self._events.clear()
+            self._keep.clear()
+            self.device._streams.append(self.stream)
 
     def scratch(self, nbytes: int) -> int:
         """Address of device memory for as long as this queue is open."""
-        with self.device.cupy.cuda.Device(self.device.index), self.stream:
-            self._keep.append(self.device.cupy.cuda.alloc(max(nbytes, 1)))
-        return self._keep[-1].ptr
+        self._keep.append(self.device.scratch(nbytes))
+        return self._keep[-1].address
 
     def to_device(self, address: int, data: np.ndarray) -> None:
         self._keep.append(data)
-        self._copy(address, data.ctypes.data, data.nbytes, self.device._runtime.memcpyHostToDevice)
+        self._copy(address, data.ctypes.data, data.nbytes, self._runtime.memcpyHostToDevice)
 
     def to_host(self, data: np.ndarray, address: int) -> None:
         self._keep.append(data)
-        self._copy(data.ctypes.data, address, data.nbytes, self.device._runtime.memcpyDeviceToHost)
+        self._copy(data.ctypes.data, address, data.nbytes, self._runtime.memcpyDeviceToHost)
+
+    def rows_to_host(self, data: np.ndarray, address: int, pitch: int) -> None:
+        """Copy what begins every ``pitch`` bytes from an address on to the rows of ``data``."""
+        self._keep.append(data)
+        n, nbytes = data.shape
+        with self.device.current():
+            self._runtime.memcpy2DAsync(
+                data.ctypes.data, nbytes, address, pitch, nbytes, n, self._runtime.memcpyDeviceToHost,
+                self.stream.ptr,
+            )  # fmt: skip
+
+    def rows_to_device(self, address: int, pitch: int, data: np.ndarray) -> None:
+        """Copy the rows of ``data``, each without gaps, to what begins every ``pitch`` bytes."""
+        self._keep.append(data)
+        n, nbytes = data.shape
+        with self.device.current():
+            self._runtime.memcpy2DAsync(
+                address, pitch, data.ctypes.data, data.strides[0], nbytes, n,
+                self._runtime.memcpyHostToDevice, self.stream.ptr,
+            )  # fmt: skip
 
     def copy(self, to: int, address: int, nbytes: int) -> None:
-        self._copy(to, address, nbytes, self.device._runtime.memcpyDeviceToDevice)
+        self._copy(to, address, nbytes, self._runtime.memcpyDeviceToDevice)
 
     def zero(self, address: int, nbytes: int) -> None:
-        with self.device.cupy.cuda.Device(self.device.index):
-            self.device._runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
+        with self.device.current():
+            self._runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
 
     def _copy(self, to: int, address: int, nbytes: int, kind: int) -> None:
         if nbytes:
-            with self.device.cupy.cuda.Device(self.device.index):
-                self.device._runtime.memcpyAsync(to, address, nbytes, kind, self.stream.ptr)
+            with self.device.current():
+                self._runtime.memcpyAsync(to, address, nbytes, kind, self.stream.ptr)
 
     def control(self, nbytes: int) -> _Control:
         host = self.device.host(nbytes)
         host[:] = 0
-        self.scratch(nbytes)
-        return _Control(host, self._keep[-1])
+        memory = self.device.scratch(nbytes)
+        self._keep.append(memory)
+        return _Control(host, memory.address)
 
     def upload(self, control: _Control) -> None:
         self.to_device(control.address, control.host)
@@ -221,13 +300,14 @@ class Queue:
         self.to_host(control.host[:nbytes], control.address)
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
-        with self.device.cupy.cuda.Device(self.device.index), self.stream:
+        with self.device.current(), self.stream:
             self.device.function(kernel)(grid, (kernel.threads,), (np.uint64(jobs),))
 
-    def event(self) -> Any:
+    def event(self) -> _Event:
         """An event behind all that is in the queue; its ``done`` tells whether that is so."""
-        with self.device.cupy.cuda.Device(self.device.index):
-            return _Event(self)
+        with self.device.current():
+            self._events.append(_Event(self))
+        return self._events[-1]
 
     def wait(self) -> None:
         self.stream.synchronize()

@@ -57,8 +57,6 @@ _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
 #: Threads of a block of zfp's kernels in one dimension, each of which needs a table.
 _ZFP_THREADS = 512
-#: Values of a block of threads of int8, int4 and fp8.
-_SCALED_VALUES = 512 * CTA // 32
 #: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
 _TILES = {"mpc": 1 << 14, "szp": 1 << 12, "float": 1 << 12}
 
@@ -149,7 +147,7 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1
     if codec == "szp":
         relative = [Kernel("szp", f"szp_range_{kind}", 16 * CTA)]
         return [*(relative if params[1] else []), _szp("encode", kind)]
-    return [Kernel("blockscale", f"{codec}_encode_{kind}", _SCALED_VALUES)]
+    return [_scaled(codec, "encode", kind)]
 
 
 def decoders(
@@ -169,7 +167,7 @@ def decoders(
         return [_float(verb, kind)]
     if codec == "szp":
         return [_szp(verb, kind)]
-    return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _SCALED_VALUES)]
+    return [_scaled(codec, verb, kind)]
 
 
 def sums_up(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> bool:
@@ -233,6 +231,11 @@ def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
 def _zfp(verb: str, kind: str, maxbits: int) -> Kernel:
     words = f"{maxbits}bit" if (kind, maxbits) in _EXACT else _words(kind, maxbits)
     return Kernel("zfp", f"zfp_{verb}_{kind}_{words}", 4 * _ZFP_THREADS, _ZFP_THREADS)
+
+
+def _scaled(codec: str, verb: str, kind: str) -> Kernel:
+    """A warp has so many values at a time."""
+    return Kernel("blockscale", f"{codec}_{verb}_{kind}", (256 if kind == "f64" else 512) * CTA // 32)
 
 
 def _szp(verb: str, kind: str) -> Kernel:

@@ -48,7 +48,8 @@ def encode(
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
     absolute error of the values, or that of each block's; ``fallback`` says where another codec was to be
-    used. Without ``results`` nothing is fetched: where there is no frame, its header is not written to.
+    used. Without ``results`` nothing is fetched; what a codec whose frames have known sizes refuses then shows
+    by a header without magic bytes, whose size is the status.
     """
     batch, first = Batch(device, len(blocks)), blocks[0]
     dtype = first.dtype

@@ -1,5 +1,5 @@
 // int8, int4 and fp8 on the GPU: a lane takes 4 values in a row, as many lanes as a block has fours belong to it,
-// and a warp takes 4 rows of 128 values. The division that a block needs is one lane's, that of its number.
+// and a warp takes rows of 128 values. The division that a block needs is one lane's, that of its number.
 #pragma once
 #include "../blockscale.h"
 #include "bits.cuh"
@@ -49,13 +49,14 @@ struct Fp8 : Bytes {
 template <class T> struct ScaleBits { using type = uint32_t; };
 template <> struct ScaleBits<F64> { using type = uint64_t; };
 
-constexpr uint32_t scaled_rows = 4, scaled_row = 128, scaled_tile = scaled_rows * scaled_row;
+constexpr uint32_t scaled_row = 128;
 
 // job.params: values of a block, and whether rounding is stochastic; the seed.
 template <class Q, class T>
 struct Scaled {
   using Scale = typename T::Sum;
   using Bits = typename ScaleBits<T>::type;
+  static constexpr uint32_t rows = sizeof(Scale) == 8 ? 2 : 4, tile = rows * scaled_row;  // of a warp
   uint64_t blocks, tiles;
   uint32_t log2;  // of the values of a block
   bool stochastic;
@@ -64,7 +65,7 @@ struct Scaled {
     log2 = lowest_one(uint32_t(job.params[0]));
     stochastic = job.params[0] >> 32;
     blocks = (job.n + (1u << log2) - 1) >> log2;
-    tiles = (job.n + scaled_tile - 1) / scaled_tile;
+    tiles = (job.n + tile - 1) / tile;
   }
   CC_HD uint64_t scales_nbytes() const { return blocks * sizeof(Scale); }
   CC_HD uint64_t nbytes(const Job& job) const { return scales_nbytes() + Q::nbytes(job.n); }
@@ -98,7 +99,7 @@ CC_HD Pack<Stored, 4> scaled_load(const uint8_t* src, uint64_t i, uint64_t n) {
 // The largest magnitude of the block that each of a lane's rows belongs to.
 template <class Word, class S, class Rows>
 CC_HD void scaled_most(const S& layout, const Rows& x, Word* most) {
-  for (uint32_t r = 0; r < scaled_rows; r++) {
+  for (uint32_t r = 0; r < S::rows; r++) {
     most[r] = 0;
     for (uint32_t k = 0; k < 4; k++) {
       using Stored = decltype(x[r].v[k] + 0);
@@ -108,12 +109,12 @@ CC_HD void scaled_most(const S& layout, const Rows& x, Word* most) {
   }
   const uint32_t lanes = layout.log2 < 7 ? 1u << (layout.log2 - 2) : 32;
   for (uint32_t s = lanes / 2; s; s /= 2)
-    for (uint32_t r = 0; r < scaled_rows; r++) {
+    for (uint32_t r = 0; r < S::rows; r++) {
       const Word other = __shfl_xor_sync(full_warp, most[r], int(s));
       most[r] = other > most[r] ? other : most[r];
     }
   if (layout.log2 == 8)
-    for (uint32_t r = 0; r < scaled_rows; r += 2)
+    for (uint32_t r = 0; r < S::rows; r += 2)
       most[r] = most[r + 1] = most[r] > most[r + 1] ? most[r] : most[r + 1];
 }
 
@@ -122,7 +123,7 @@ template <class Word, class S>
 CC_HD Word scaled_to_lane(const S& layout, const Word* of_row) {
   const uint32_t begin = layout.begin(lane_id());
   Word own = 0;
-  for (uint32_t r = 0; r < scaled_rows; r++) {
+  for (uint32_t r = 0; r < S::rows; r++) {
     const Word v = from_lane(of_row[r], begin % scaled_row / 4);
     own = begin / scaled_row == r ? v : own;
   }
@@ -154,12 +155,12 @@ CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
   using S = Scaled<Q, T>;
   using Stored = typename T::Stored;
   using Word = typename S::Bits;  // shuffles and atomics have 32 bits at least
-  const uint64_t at = t * scaled_tile + 4 * lane_id(), first = t * scaled_tile >> layout.log2;
-  Pack<Stored, 4> x[scaled_rows];
-  for (uint32_t r = 0; r < scaled_rows; r++) x[r] = scaled_load<whole, Stored>(job.src, at + r * scaled_row, job.n);
-  Word most[scaled_rows];
+  const uint64_t at = t * S::tile + 4 * lane_id(), first = t * S::tile >> layout.log2;
+  Pack<Stored, 4> x[S::rows];
+  for (uint32_t r = 0; r < S::rows; r++) x[r] = scaled_load<whole, Stored>(job.src, at + r * scaled_row, job.n);
+  Word most[S::rows];
   scaled_most(layout, x, most);
-  for (uint32_t r = 0; r < scaled_rows; r++) all = most[r] > all ? most[r] : all;
+  for (uint32_t r = 0; r < S::rows; r++) all = most[r] > all ? most[r] : all;
   // Lane b has block b of the tile.
   const Word own = scaled_to_lane(layout, most);
   const uint64_t b = first + lane_id();
@@ -167,14 +168,14 @@ CC_HD void scaled_encode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
   const auto bits = bit_cast<Word>(scale);
   const double lift = S::lift(scale);
   const double inverse = own ? Q::limit / (T::widen(scale) * lift) : 0;
-  if (lane_id() < scaled_tile >> layout.log2 && b < layout.blocks) {
+  if (lane_id() < S::tile >> layout.log2 && b < layout.blocks) {
     reinterpret_cast<Word*>(job.dst)[b] = bits;
     sum.add(bits, b);
   }
   const uint32_t key = layout.stochastic ? blockscale_key(job.params[1], bits, b) : 0;
   uint8_t* codes = job.dst + layout.scales_nbytes();
 #pragma unroll
-  for (uint32_t r = 0; r < scaled_rows; r++) {
+  for (uint32_t r = 0; r < S::rows; r++) {
     const uint32_t block = layout.block_of(r);
     const double by = from_lane(inverse, block), up = sizeof(Stored) == 8 ? from_lane(lift, block) : 1;
     const uint32_t keyed = layout.stochastic ? from_lane(key, block) : 0;
@@ -208,10 +209,11 @@ CC_HD void scaled_finish(const Job& job, const Scaled<Q, T>& layout) {
 
 template <class Q, class T>
 CC_HD void scaled_encode(const Job& job) {
-  const Scaled<Q, T> layout(job);
+  using S = Scaled<Q, T>;
+  const S layout(job);
   typename Scaled<Q, T>::Bits all = 0;
   Checksum sum(job);
-  const uint64_t whole = aligned(job.src, sizeof(Pack<typename T::Stored, 4>) < 16 ? 8 : 16) ? job.n / scaled_tile : 0;
+  const uint64_t whole = aligned(job.src, sizeof(Pack<typename T::Stored, 4>) < 16 ? 8 : 16) ? job.n / S::tile : 0;
   if (layout.nbytes(job) <= job.nbytes) {
     uint64_t t = warp_id();
     for (; t < whole; t += warp_count()) scaled_encode_tile<Q, T, true>(job, layout, t, all, sum);
@@ -268,12 +270,12 @@ template <class Q, class T, bool adding, bool whole>
 CC_HD void scaled_decode_tile(const Job& job, const Scaled<Q, T>& layout, uint64_t t, Checksum& sum) {
   using S = Scaled<Q, T>;
   using Word = typename S::Bits;
-  const uint64_t at = t * scaled_tile + 4 * lane_id(), b = (t * scaled_tile >> layout.log2) + lane_id();
+  const uint64_t at = t * S::tile + 4 * lane_id(), b = (t * S::tile >> layout.log2) + lane_id();
   const uint8_t* codes = job.src + layout.scales_nbytes();
-  uint32_t row[scaled_rows];
-  const bool has_block = lane_id() < scaled_tile >> layout.log2 && b < layout.blocks;
+  uint32_t row[S::rows];
+  const bool has_block = lane_id() < S::tile >> layout.log2 && b < layout.blocks;
   const Word bits = has_block ? reinterpret_cast<const Word*>(job.src)[b] : 0;
-  for (uint32_t r = 0; r < scaled_rows; r++)
+  for (uint32_t r = 0; r < S::rows; r++)
     row[r] = scaled_codes<Q, whole>(codes, at + r * scaled_row, job.n, layout.scales_nbytes() / 4, sum);
   if (has_block) sum.add(bits, b);
   constexpr Word infinity = sizeof bits == 8 ? Word(F64::infinity) : Word(F32::infinity);
@@ -283,7 +285,7 @@ CC_HD void scaled_decode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
   const auto scale = bit_cast<typename T::Sum>(bits);
   const double lift = S::lift(scale), top = T::widen(scale) * lift, step = top / Q::limit;
 #pragma unroll
-  for (uint32_t r = 0; r < scaled_rows; r++) {
+  for (uint32_t r = 0; r < S::rows; r++) {
     const uint32_t block = layout.block_of(r);
     const double by = from_lane(step, block);
     double most = 0, down = 1;
@@ -304,10 +306,11 @@ CC_HD void scaled_decode_tile(const Job& job, const Scaled<Q, T>& layout, uint64
 
 template <class Q, class T, bool adding>
 CC_HD void scaled_decode(const Job& job) {
-  using S = typename Choice<adding, typename T::Sum, typename T::Stored>::type;
-  const Scaled<Q, T> layout(job);
+  using S = Scaled<Q, T>;
+  using Element = typename Choice<adding, typename T::Sum, typename T::Stored>::type;
+  const S layout(job);
   Checksum sum(job);
-  const uint64_t whole = aligned(job.dst, sizeof(Pack<S, 4>) < 16 ? 8 : 16) ? job.n / scaled_tile : 0;
+  const uint64_t whole = aligned(job.dst, sizeof(Pack<Element, 4>) < 16 ? 8 : 16) ? job.n / S::tile : 0;
   uint64_t t = warp_id();
   for (; t < whole; t += warp_count()) scaled_decode_tile<Q, T, adding, true>(job, layout, t, sum);
   for (; t < layout.tiles; t += warp_count()) scaled_decode_tile<Q, T, adding, false>(job, layout, t, sum);

@@ -59,10 +59,11 @@ CC_HD uint64_t seal_bound(const Result& result) {
   return bit_cast<uint64_t>(carried + result.bound);
 }
 
-// Completes the header of an encoded frame, which stands in front of the payload. One whole warp.
+// Completes the header of an encoded frame, which stands in front of the payload. One whole warp. Where there is
+// no frame, the header has no magic bytes, and the status for a size.
 CC_HD void seal(const Job& job) {
   const Result& result = *job.result;
-  if (!result.header[0] || result.nbytes < 0) return;
+  if (!result.header[0]) return;
   const uint32_t i = lane_id(), given = result.header[i < 20 ? i : 0];
   uint32_t word = i < 19 ? given : 0;
   const uint64_t total = seal_bound(result), nbytes = uint64_t(result.nbytes);
@@ -71,6 +72,7 @@ CC_HD void seal(const Job& job) {
   if (i / 2 == 7) word = uint32_t(nbytes >> 32 * (i % 2));
   if (i / 2 == 8) word = uint32_t(total >> 32 * (i % 2));
   if (i == 18) word = result.wanted ? result.checksum : 0;
+  if (i == 0 && result.nbytes < 0) word = 0;
   const uint32_t sum = warp_sum(i < 19 ? checksum_word(word, i) : 0);
   if (i < 20) reinterpret_cast<uint32_t*>(job.dst - header_nbytes)[i] = i < 19 ? word : sum;
 }

@@ -64,7 +64,7 @@ template <class T, bool whole>
 CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, const Transposer& transpose,
                              uint64_t first, SzpMade<T>& made) {
   using Stored = typename T::Stored;
-  constexpr uint32_t ahead = 4;  // blocks of which the loads are on their way together
+  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 2 : 4;  // blocks of which the loads are on their way together
   const uint32_t lane = lane_id();
   auto src = reinterpret_cast<const Stored*>(job.src) + (whole ? first * szp_block + lane : 0);
 #pragma unroll 1
@@ -128,6 +128,7 @@ CC_HD void szp_decode_blocks(const Job& job, const SzpRead& in, const Transposer
   const uint32_t lane = lane_id();
   const uint64_t first = first_block * szp_block + lane;
   const uint32_t count = whole ? szp_each : szp_count(job.n, first_block);
+  uint8_t* out = job.dst + first * sizeof(typename Choice<adding, typename T::Sum, Stored>::type);
 #pragma unroll 1
   for (uint32_t group = 0; group < count; group += ahead) {
     SzpPlace at[ahead];
@@ -135,9 +136,9 @@ CC_HD void szp_decode_blocks(const Job& job, const SzpRead& in, const Transposer
     for (uint32_t k = 0; k < ahead; k++) at[k] = in.own.from(group + k), word[k] = in.load(at[k]);
     for (uint32_t k = 0; k < ahead; k++) {
       const uint32_t q = in.integer(transpose, at[k], group + k, word[k]);
-      const uint64_t i = first + (group + k) * szp_block;
-      if ((whole || i < job.n) && !(at[k].bits & SzpPlace::raw))
-        deliver<T, adding>(job.dst, i, T::round(double(int32_t(q)) * step));
+      const uint32_t i = (group + k) * szp_block;
+      if ((whole || first + i < job.n) && !(at[k].bits & SzpPlace::raw))
+        deliver<T, adding>(out, i, T::round(double(int32_t(q)) * step));
     }
   }
   for (uint32_t raw = __ballot_sync(full_warp, in.width == szp_raw); raw; raw &= raw - 1) {

@@ -108,6 +108,12 @@ def _memcpy(dst, src, size, kind, stream):
     ctypes.memmove(dst, src, size)
 
 
+def _memcpy_2d(dst, dpitch, src, spitch, width, height, kind, stream):
+    assert width <= min(dpitch, spitch)
+    for i in range(height):
+        _memcpy(dst + i * dpitch, src + i * spitch, width, kind, stream)
+
+
 class ndarray:
     """As far as tests and compcoll look at one."""
 
@@ -186,6 +192,7 @@ def _module(library) -> ModuleType:
     module = ModuleType("cupy")
     runtime = SimpleNamespace(
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=_memcpy,
+        memcpy2DAsync=_memcpy_2d, getDevice=_current,
         memsetAsync=lambda ptr, value, size, stream: ctypes.memset(ptr, value, size),
         eventRecord=_event_record, eventQuery=lambda event: 0 if _events[event].recorded else 600,
         CUDARuntimeError=RuntimeError, cudaErrorNotReady=600,
