@@ -260,7 +260,7 @@ class Queue:
         n, nbytes = data.shape
         with self.device.current():
             self._runtime.memcpy2DAsync(
-                data.ctypes.data, nbytes, address, pitch, nbytes, n, self._runtime.memcpyDeviceToHost,
+                data.ctypes.data, data.strides[0], address, pitch, nbytes, n, self._runtime.memcpyDeviceToHost,
                 self.stream.ptr,
             )  # fmt: skip
 

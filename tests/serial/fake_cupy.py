@@ -6,8 +6,10 @@ Everything happens at once. What belongs to a device may be used only while it i
 import ctypes
 import sys
 import threading
+from collections import Counter
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 from executor import Executor
@@ -62,6 +64,7 @@ class Stream:
 
     def wait_event(self, event):
         assert _events[event.ptr].recorded
+        self.after = [*getattr(self, "after", ()), _events[event.ptr].stream]
 
 
 def _stack() -> list:
@@ -89,13 +92,16 @@ _events: dict = {}
 def _event_record(event, stream):
     assert isinstance(stream, int)
     assert _events[event].device_id == _current()
-    _events[event].recorded = True
+    _events[event].recorded, _events[event].stream = True, stream
 
 
 class Memory:
-    """An aligned piece of it, poisoned."""
+    """An aligned piece of it, poisoned, of the arena of the current stream."""
+
+    arenas: ClassVar = Counter()
 
     def __init__(self, size):
+        self.arenas[id(_stack()[-1])] += 1
         whole = np.full(size + 512, 0xA5, np.uint8)
         start = -whole.ctypes.data % 512
         self.data, self.device_id = whole[start : start + size], _current()
