@@ -7,11 +7,16 @@ import numpy as np
 from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
+from compcoll.schedule.trace import WINDOW
 
-__all__ = ["algorithm", "chunk_nbytes"]
+__all__ = ["algorithm", "chunk_nbytes", "window"]
 
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
+#: Where all ranks have GPUs, whose kernels take as long for 512 KiB as for 4 MiB, and whose hosts are what waits.
+DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
+#: And chunks of a message that are on their way at once, in bytes.
+DEVICE_WINDOW = 32 << 20
 #: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
 PAIRS_NBYTES = 8 << 20
 
@@ -34,10 +39,15 @@ def algorithm(
     return names[0]
 
 
-def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec) -> int:
-    """Bytes of the chunks of messages of ``nbytes`` among ``size`` ranks."""
-    low, high = CHUNK_LIMITS
-    if op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
+def window(chunk_nbytes: int, gpus: bool) -> int:
+    """Chunks of a message that are on their way at once."""
+    return max(WINDOW, -(-DEVICE_WINDOW // chunk_nbytes)) if gpus else WINDOW
+
+
+def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, gpus: bool = False) -> int:
+    """Bytes of the chunks of messages of ``nbytes`` among ``size`` ranks; ``gpus``: all of which have one."""
+    low, high = DEVICE_CHUNK_LIMITS if gpus else CHUNK_LIMITS
+    if op == "Alltoall" and not gpus:  # where a lossless codec finds nothing, a chunk travels as it is
         most = MESSAGE_NBYTES if codec.lossless else 2 * MESSAGE_NBYTES
         high = min(max(PAIRS_NBYTES // size, high), most)
     if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from compcoll import Policy, Rule, codec
+from compcoll.engine import choices
+from compcoll.engine.group import Mine, facts_of
 from compcoll.policy import MIN_NBYTES, make_policy
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
@@ -155,3 +157,21 @@ def test_chunks_that_a_codec_may_leave_as_they_are_are_smaller():
 def test_broadcasts_go_along_a_chain_where_the_wire_is_shared(nbytes, size, link, ranks_per_node, expected):
     policy = Policy(codec="zfp:rate=8")
     assert policy.decide("Bcast", F4, nbytes, size, "", link, ranks_per_node).algorithm == expected
+
+
+def test_chunks_and_windows_where_all_ranks_have_gpus():
+    policy, most = Policy(min_nbytes=0), 16 << 20
+    for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
+        for nbytes in (1 << 20, 64 << 20, 1 << 30):
+            found = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network", gpus=True)
+            assert 4 << 20 <= found.chunk_nbytes <= most
+            assert choices.window(found.chunk_nbytes, True) * found.chunk_nbytes >= 32 << 20
+            host = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network")
+            assert host.chunk_nbytes < 4 << 20
+            assert choices.window(host.chunk_nbytes, False) == choices.window(1, False)
+
+
+def test_all_ranks_have_gpus_or_none_is_counted_on():
+    with_gpu, without = Mine(1, 0, True, True), Mine(1, 0, True, False)
+    assert facts_of([with_gpu, with_gpu]).gpus
+    assert not facts_of([with_gpu, without]).gpus
