@@ -81,7 +81,7 @@ def stubs(calls: Calls) -> ModuleType:
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=calls.count,
         memcpy2DAsync=calls.copy_rows, memsetAsync=calls.count, eventRecord=calls.count, eventQuery=calls.count,
         getDevice=lambda: 0, CUDARuntimeError=RuntimeError,
-        getDeviceProperties=lambda i: {"multiProcessorCount": 132},
+        getDeviceProperties=lambda i: {"multiProcessorCount": 132, "major": 9, "minor": 0},
     )  # fmt: skip
     module.cuda = SimpleNamespace(
         Device=_Context, Stream=_Context, Event=_Context, alloc=alloc, runtime=runtime,

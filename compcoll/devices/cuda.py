@@ -7,17 +7,19 @@ an event whether they are there.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray
-from compcoll.devices.nvrtc import OPTIONS, source
+from compcoll.devices.nvrtc import OPTIONS, cubin_path, source
 
 __all__ = ["Device", "Queue", "available", "pinned"]
 
@@ -67,6 +69,7 @@ class Device:
         self._functions: dict[str, Any] = {}
         properties = self._runtime.getDeviceProperties(index)
         self.max_grid = 16 * properties["multiProcessorCount"]
+        self._arch = f"sm_{properties['major']}{properties['minor']}"
 
     @staticmethod
     @cache
@@ -125,10 +128,17 @@ class Device:
         """A kernel, compiled when it is first needed."""
         if kernel.name not in self._functions:
             if kernel.module not in self._modules:
-                module = self.cupy.RawModule(code=source(kernel.module), options=OPTIONS)
-                self._modules[kernel.module] = module
+                self._modules[kernel.module] = self._load(kernel.module)
             self._functions[kernel.name] = self._modules[kernel.module].get_function(kernel.name)
         return self._functions[kernel.name]
+
+    def _load(self, name: str) -> Any:
+        """A module: as ``COMPCOLL_CUBINS`` has it for this source and GPU, else compiled, or from CuPy's cache."""
+        if folder := os.environ.get("COMPCOLL_CUBINS"):
+            path = cubin_path(Path(folder), name, self._arch)
+            if path.is_file():
+                return self.cupy.RawModule(path=str(path))
+        return self.cupy.RawModule(code=source(name), options=OPTIONS)
 
     def current_streams(self) -> set[int]:
         """CuPy's current stream, in whose order `empty` allocates, and torch's."""

@@ -4,8 +4,10 @@ Everything happens at once. What belongs to a device may be used only while it i
 """
 
 import ctypes
+import os
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -171,6 +173,16 @@ def asarray(a):
     return ndarray(np.frombuffer(memory, dtype).reshape(about["shape"]), a)
 
 
+def _fault(kernel):
+    """What ``FAKE_CUPY_FAULTS`` has of a kernel: ``hang=NAME`` or ``fail=NAME``, with commas between."""
+    for fault in filter(None, os.environ.get("FAKE_CUPY_FAULTS", "").split(",")):
+        what, name = fault.split("=")
+        if name == kernel and what == "hang":
+            time.sleep(600)
+        if name == kernel and what == "fail":
+            raise RuntimeError(f"{kernel}: an illegal address")
+
+
 class RawModule:
     library = None  # of the executor
 
@@ -187,6 +199,7 @@ class RawModule:
             assert [type(x) for x in (*grid, *block)] == [int] * 3
             (jobs,) = args
             assert isinstance(jobs, np.uint64)
+            _fault(name)
             kernel = SimpleNamespace(name=name, threads=block[0])
             self._executor.launch(kernel, grid, int(jobs))
 
