@@ -67,7 +67,8 @@ class Check:
             if part == "device" and self.path is None and "gpu" in row:
                 self.path = default_path(row["gpu"])
             more = {k: v for k, v in row.items() if k not in ("part", "at", "what", "status")}
-            text = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items())
+            more["tail"] = more.get("tail", "").strip().rpartition("\n")[2]  # the file has all of it
+            text = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items() if v != "")
             print(f"{row['at']:6.1f} s  {row['status']:8} {part:12} {row['what']:34} {text}", flush=True)
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -129,7 +129,7 @@ def times(machine: Machine, spec: str, dtype: np.dtype) -> None:
     """GB/s of the array, prepared batches launched again and again; its bytes are compared before."""
     values = data(dtype, machine.nbytes)
     pair, what = Pair(machine, spec, values), f"{spec} {dtype}"
-    if not _checked(pair, f"{what}, {values.nbytes >> 20} MiB"):
+    if not _checked(pair, f"{what}, {values.nbytes} bytes"):
         return
     device, out = pair.device, pair.device.empty(values.nbytes)
     row: dict[str, Any] = {"ratio": values.nbytes / pair.info.payload_nbytes}

@@ -29,7 +29,7 @@ def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, c
     faults = "hang=int8_encode_f32,fail=int8_encode_f16"
     monkeypatch.setenv("FAKE_CUPY_FAULTS", faults)
     codecs = "zfp:rate=8,int8,szp:abs=1e-30"
-    options = ("--codecs", codecs, "--types", "float32,float16", "--parts", "launch,times", "--limit", "15")
+    options = ("--codecs", codecs, "--types", "float32,float16", "--parts", "launch,times", "--limit", "8")
     status, rows = run(tmp_path / "check.jsonl", *options)
     assert status == 1 + 4
     kinds = {key: row["status"] for key, row in rows.items()}
@@ -38,7 +38,7 @@ def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, c
         assert rows["times", f"zfp:rate=8 {dtype}"]["encode launches"] == 1
         assert rows["times", f"zfp:rate=8 {dtype}"]["encode GB/s"] > 0
         assert kinds["launch", f"szp:abs=1e-30 {dtype}, 517 values"] == "refused"
-        assert kinds["times", f"szp:abs=1e-30 {dtype}, 0 MiB"] == "refused"
+        assert kinds["times", f"szp:abs=1e-30 {dtype}, 32768 bytes"] == "refused"
     for part in ("launch", "times"):
         assert kinds[part, "int8 float32"] == "timeout"
         assert "not done after" in rows[part, "int8 float32"]["why"]
@@ -79,6 +79,22 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
 
 def gpu_check_parts():
     return ["device", "load", "launch", "times", "large", "host", "collectives", "nvcomp", "tests", "sanitizer"]
+
+
+def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
+    """Under ``filterwarnings = error``, with the conftest of tests/gpu and a GPU that there is not."""
+    gpu = tmp_path / "gpu"
+    gpu.mkdir()
+    source = (ROOT / "tests" / "gpu" / "conftest.py").read_text()
+    (gpu / "conftest.py").write_text(f"{source}\n\ncuda.available = lambda: True\n")
+    (gpu / "test_it.py").write_text(
+        "import warnings\n\ndef test_it():\n    warnings.warn('of CuPy')\n"
+        "    warnings.warn('old', DeprecationWarning)\n"
+    )
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(gpu)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "1 passed, 2 warnings" in done.stdout
 
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):
