@@ -1,7 +1,7 @@
-"""What a machine with a GPU needs and may not have: ``make carry`` builds it, into one folder that git ignores.
+"""What a machine with a GPU needs and may not have: ``make carry`` builds it, in a folder that git ignores.
 
-The extension for that machine's Python, the kernels compiled for its GPU, and packages as they are on PyPI: mpi4py
-and an MPI, and what the tests import. Nothing of it needs a compiler, or the network, there.
+The extension for that machine's Python, the kernels compiled for its GPU, and packages as they are on PyPI:
+mpi4py and an MPI, and what the tests import. Nothing of it needs a compiler, or the network, there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from pathlib import Path
 __all__ = ["build", "use"]
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("mpi4py", "mpich", "ml_dtypes", "click", "rich", "markdown-it-py", "mdurl", "pygments", "pytest",
-            "pytest-timeout", "pluggy", "iniconfig", "packaging")  # fmt: skip
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64", "manylinux_2_12_x86_64",
-             "manylinux2010_x86_64", "manylinux1_x86_64", "manylinux_2_5_x86_64", "manylinux_2_27_x86_64")  # fmt: skip
+PACKAGES = (
+    "mpi4py", "mpich", "ml_dtypes", "click", "rich", "markdown-it-py", "mdurl", "pygments", "pytest",
+    "pytest-timeout", "pluggy", "iniconfig", "packaging",
+)  # fmt: skip
+PLATFORMS = [
+    *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17, 12, 5)),
+    *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
+]
 LIMIT = 64 << 20
 
 

@@ -1,14 +1,14 @@
-"""What can only be known on a GPU, in less than nine minutes: ``make gpu-check``, or this file on a bare machine.
+"""What can only be known on a GPU, in less than nine minutes: ``make gpu-check``, or this file by itself.
 
-In order of information: the device and its copies, loading, one launch of each codec's kernels with its bytes,
-codecs timed at a size at which their bytes are compared too, bytes just below 4 GiB, host time per chunk,
-collectives of 2 ranks, nvCOMP, tests/gpu, and compute-sanitizer. Each is a process of its own with a limit, so
-that what hangs, or breaks the device for its process, costs one row.
+In order of information: the device and its copies, loading, one launch of each codec's kernels with its
+bytes, codecs timed at a size at which their bytes are compared too, bytes just below 4 GiB, host time per
+chunk, collectives of 2 ranks, nvCOMP, tests/gpu, and compute-sanitizer. Each is a process of its own with a
+limit, so that what hangs, or breaks the device for its process, costs one row.
 
-A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status is
-``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``missing`` (something is
-not installed), ``failed`` or ``timeout``. Ends with 2 without a GPU, else with the sum of 1 where something failed,
-4 where something ran out of time and 8 where something is missing.
+A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
+is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``missing``
+(something is not installed), ``failed`` or ``timeout``. Ends with 2 without a GPU, else with the sum of 1
+where something failed, 4 where something ran out of time and 8 where something is missing.
 
 What ``make carry`` has built, in ``carry/``, is used where it is.
 """
@@ -68,7 +68,9 @@ class Check:
                 self.path = default_path(row["gpu"])
             more = {k: v for k, v in row.items() if k not in ("part", "at", "what", "status")}
             more["tail"] = more.get("tail", "").strip().rpartition("\n")[2]  # the file has all of it
-            text = "  ".join(f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items() if v != "")
+            text = "  ".join(
+                f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items() if v != ""
+            )
             print(f"{row['at']:6.1f} s  {row['status']:8} {part:12} {row['what']:34} {text}", flush=True)
             if self.path is not None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,10 @@ class Check:
 
         status, tail = execute(command, limit, line)
         if status is None:
-            self.add(part, {"what": what, "status": "timeout", "why": f"not done after {limit:.0f} s", "tail": tail})
+            self.add(
+                part,
+                {"what": what, "status": "timeout", "why": f"not done after {limit:.0f} s", "tail": tail},
+            )
         elif status:
             self.add(part, {"what": what, "status": "failed", "why": f"exit status {status}", "tail": tail})
         elif not found:
@@ -100,7 +105,9 @@ class Check:
 
     def kernels(self, part: str, *more: str, limit: float | None = None) -> None:
         """A part of `gpu_kernels`."""
-        self.run(part, " ".join(more) or part, [*python("benchmarks.gpu_kernels", part, *more), *self.fake], limit)
+        self.run(
+            part, " ".join(more) or part, [*python("benchmarks.gpu_kernels", part, *more), *self.fake], limit
+        )
 
     @property
     def status(self) -> int:
@@ -158,7 +165,9 @@ def default_path(gpu: str) -> Path:
 
 def run_tests(check: Check) -> None:
     """tests/gpu, of which some have to pass: without a GPU all are skipped."""
-    command = python("pytest", "tests/gpu", "-o", "addopts=", "-o", "timeout=20", "-W", "default", "-v", "--tb=short")
+    command = python(
+        "pytest", "tests/gpu", "-o", "addopts=", "-o", "timeout=20", "-W", "default", "-v", "--tb=short"
+    )
     status, tail = execute(command, min(120, max(check.seconds - check.passed, 1)))
     passed = status == 0 and " passed" in tail[-200:]
     row = {"what": "tests/gpu", "status": "timeout" if status is None else "ok" if passed else "failed"}
@@ -196,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     use(ROOT / "carry")
     if not options.fake and (problem := without_gpu()):
-        print(f"gpu-check needs an NVIDIA GPU and CuPy (make carry, or pip install 'compcoll[cuda13]'): {problem}")
+        print(f"gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]'): {problem}")
         return 2
     from benchmarks.gpu_kernels import DTYPES, SPECS
     from benchmarks.machine import commit, machine
@@ -204,7 +213,12 @@ def main(arguments: list[str] | None = None) -> int:
     check = Check(options.out, options.seconds, options.limit, options.fake)
     specs = options.codecs.split(",") if options.codecs else SPECS
     kinds = options.types.split(",") if options.types else list(DTYPES)
-    about = {**machine(), "python": platform.python_version(), "commit": commit(), "command": " ".join(sys.argv)}
+    about = {
+        **machine(),
+        "python": platform.python_version(),
+        "commit": commit(),
+        "command": " ".join(sys.argv),
+    }
     pairs = [(spec, kind) for spec in specs for kind in kinds]
 
     def launch() -> None:
@@ -228,7 +242,9 @@ def main(arguments: list[str] | None = None) -> int:
     for part in chosen:
         parts[part]()
     counts = {s: sum(row["status"] == s for row in check.rows) for s in STATUSES}
-    print(f"{check.passed:.0f} s: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n) + f"; {check.path}")
+    print(
+        f"{check.passed:.0f} s: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n) + f"; {check.path}"
+    )
     return check.status
 
 
@@ -245,13 +261,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seconds", type=float, default=BUDGET, help="time for all (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=LIMIT, help="time for a process (default: %(default)s)")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help="time for a process (default: %(default)s)"
+    )
     parser.add_argument("--parts", help="these alone, with commas between, in this order")
     parser.add_argument("--out", type=Path, help="file (default: benchmarks/results/<gpu>-<date>.jsonl)")
     parser.add_argument("--codecs", help="these alone, with commas between")
     parser.add_argument("--types", help="these alone, with commas between")
     parser.add_argument(
-        FAKE, action="store_true", help="on the tests' stand-in for CuPy: all but the GPU; its times mean nothing"
+        FAKE,
+        action="store_true",
+        help="on the tests' stand-in for CuPy: all but the GPU; its times mean nothing",
     )
     options = parser.parse_args(arguments)
     if options.fake and options.out is None:

@@ -66,7 +66,9 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
 
     plain = _slowest(comm, staged, machine.repeats)
     # Every codec at the largest chunks; of the others, one that tells what chunks cost.
-    for spec, chunk in [(SPECS[1], c) for c in machine.chunks[:-1]] + [(s, machine.chunks[-1]) for s in SPECS]:
+    for spec, chunk in [(SPECS[1], c) for c in machine.chunks[:-1]] + [
+        (s, machine.chunks[-1]) for s in SPECS
+    ]:
         row: dict[str, Any] = {
             "what": f"{op} {spec}, {_size(nbytes)}", "status": "ok", "ranks": comm.size, "chunk": _size(chunk)
         }  # fmt: skip

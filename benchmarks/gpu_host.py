@@ -1,7 +1,7 @@
 """Host time per chunk of the device path: what Python does around a GPU, with the GPU left out.
 
-CUDA's calls are stubs that return at once, so what is left is the time of a rank's own thread: the more of it a
-chunk takes, the fewer bytes a second a rank can give its GPU to do. Frames are real ones, made on the host
+CUDA's calls are stubs that return at once, so what is left is the time of a rank's own thread: the more of it
+a chunk takes, the fewer bytes a second a rank can give its GPU to do. Frames are real ones, made on the host
 beforehand. ``python -m benchmarks.gpu_host`` needs no GPU.
 """
 
@@ -79,7 +79,8 @@ def stubs(calls: Calls) -> ModuleType:
 
     runtime = SimpleNamespace(
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=calls.count,
-        memcpy2DAsync=calls.copy_rows, memsetAsync=calls.count, eventRecord=calls.count, eventQuery=calls.count,
+        memcpy2DAsync=calls.copy_rows, memsetAsync=calls.count, eventRecord=calls.count,
+        eventQuery=calls.count,
         getDevice=lambda: 0, CUDARuntimeError=RuntimeError,
         getDeviceProperties=lambda i: {"multiProcessorCount": 132, "major": 9, "minor": 0},
     )  # fmt: skip
@@ -173,7 +174,7 @@ class _answers:
         self.checksum = checksum
 
     def __enter__(self) -> None:
-        from compcoll.devices.cuda import Queue
+        from compcoll.devices.queue import Queue
 
         self.download = Queue.download
         if self.checksum is not None:
@@ -186,14 +187,16 @@ class _answers:
             Queue.download = download  # type: ignore[method-assign]
 
     def __exit__(self, *exc: object) -> None:
-        from compcoll.devices.cuda import Queue
+        from compcoll.devices.queue import Queue
 
         Queue.download = self.download  # type: ignore[method-assign]
 
 
 def main() -> None:
     """Print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

@@ -24,7 +24,18 @@ from compcoll.devices.batch import Batch, Block
 
 __all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 
-SPECS = ("zfp:rate=8", "raw", "int8", "zfp:rate=16", "int4", "fp8", "zfp:rate=12", "szp:abs=1e-3", "mpc", "float")
+SPECS = (
+    "zfp:rate=8",
+    "raw",
+    "int8",
+    "zfp:rate=16",
+    "int4",
+    "fp8",
+    "zfp:rate=12",
+    "szp:abs=1e-3",
+    "mpc",
+    "float",
+)
 DTYPES = {dtype.name: dtype for dtype in map(np.dtype, ("float32", "float64", "float16"))}
 if dtypes.BFLOAT16 is not None:
     DTYPES["bfloat16"] = dtypes.BFLOAT16
@@ -93,7 +104,11 @@ class Pair:
         # Whatever codec the CPU goes on to where this one refuses, has not been asked for.
         host = self.codec.encode(self.values)
         if status < 0:
-            return f"status {status}" if frame.inspect(host).codec != self.codec.name else "refused, and the CPU does not"
+            return (
+                f"status {status}"
+                if frame.inspect(host).codec != self.codec.name
+                else "refused, and the CPU does not"
+            )
         mine = np.asarray(self.frame[: frame.HEADER_NBYTES + status])
         if mine.size != host.size or not np.array_equal(mine, host):
             return "the frame is not the CPU's"
@@ -105,7 +120,9 @@ class Pair:
         if problem := checks.problem(self.info, made.results[0]):
             return problem
         decode_into(host, self.info, expected)
-        return "" if np.array_equal(np.asarray(out), expected.view(np.uint8)) else "the values are not the CPU's"
+        return (
+            "" if np.array_equal(np.asarray(out), expected.view(np.uint8)) else "the values are not the CPU's"
+        )
 
     def decode(self, queue: Any, out: int) -> Batch:
         """Start to decode."""
@@ -201,9 +218,16 @@ def host(machine: Machine) -> None:
             return [request.wait() for request in asked]
 
         for _ in range(20):
-            frames = run("encode", lambda b=blocks, w=work: [w.encode(x, 0.0, None, i) for i, x in enumerate(b)])
-            run("decode", lambda f=frames, b=blocks, w=work: [w.decode(x, y) for x, y in zip(f, b, strict=True)])
-        report(f"{n} chunks of {nbytes >> 10} KiB", **{f"{k} us a chunk": 1e6 * v / n for k, v in begun.items()})
+            frames = run(
+                "encode", lambda b=blocks, w=work: [w.encode(x, 0.0, None, i) for i, x in enumerate(b)]
+            )
+            run(
+                "decode",
+                lambda f=frames, b=blocks, w=work: [w.decode(x, y) for x, y in zip(f, b, strict=True)],
+            )
+        report(
+            f"{n} chunks of {nbytes >> 10} KiB", **{f"{k} us a chunk": 1e6 * v / n for k, v in begun.items()}
+        )
 
 
 def nvcomp(machine: Machine) -> None:

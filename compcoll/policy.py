@@ -112,8 +112,8 @@ class Policy:
     ) -> Decision:  # fmt: skip
         """How a call runs whose largest message has ``nbytes`` bytes, among ``size`` ranks.
 
-        ``element`` is the type of its elements where that is complex: `dtype` is that of their parts. ``gpus``
-        says whether all ranks have one.
+        ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
+        ``gpus``: whether all ranks have one.
         """
         return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element or dtype, gpus)
 

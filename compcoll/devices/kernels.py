@@ -82,7 +82,8 @@ class Kernel:
     threads: int = CTA
 
     def grid(self, size: int, most: int) -> int:
-        """Blocks of threads for a job of ``size``, at most as many as ``most`` of `CTA`: they go on in strides."""
+        """Blocks of threads for a job of ``size``, which go on in strides; at most as many threads as
+        ``most`` blocks of `CTA` have."""
         return min(max(-(-size // self.per_cta), 1), max(most * CTA // self.threads, 1))
 
 

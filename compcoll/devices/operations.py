@@ -48,8 +48,8 @@ def encode(
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
     absolute error of the values, or that of each block's; ``fallback`` says where another codec was to be
-    used. Without ``results`` nothing is fetched; what a codec whose frames have known sizes refuses then shows
-    by a header without magic bytes, whose size is the status.
+    used. Without ``results`` nothing is fetched; what a codec whose frames have known sizes refuses then
+    shows by a header without magic bytes, whose size is the status.
     """
     batch, first = Batch(device, len(blocks)), blocks[0]
     dtype = first.dtype
@@ -81,7 +81,12 @@ def encode(
 
 @lru_cache(256)
 def _header(
-    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int], checksum: bool, fallback: bool
+    codec: str,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    params: tuple[int, int],
+    checksum: bool,
+    fallback: bool,
 ) -> np.ndarray:
     """A header of values that carry no error yet."""
     return np.frombuffer(header_bytes(codec, dtype, shape, params, 0.0, checksum, fallback), np.uint8)
@@ -181,7 +186,7 @@ def add(
     jobs["n"], jobs["nbytes"] = [a.size * width for a in firsts], [a.nbytes for a in firsts]
     jobs["params"] = [(a.params[0], terms.job_address(n + i)) for i, a in enumerate(firsts)]
     sums.results["wanted"] = [a.checksum is not None for a in firsts]
-    for i, (a, b) in enumerate(infos):
+    for i, (a, _) in enumerate(infos):
         sums.headers[i] = _header(a.codec, a.dtype, a.shape, a.params, a.checksum is not None, False)
     sums.carried[:] = [a.bound + b.bound for a, b in infos]
     sums.add_scratch(first.codec, 2)

@@ -23,7 +23,8 @@ def on_device(array: Any) -> DeviceArray | None:
 def wrap(array: Any) -> DeviceArray | None:
     """A GPU array's memory, in the order of memory.
 
-    None where it is not contiguous, of an unknown type, or a view of torch's that is computed when it is read.
+    None where it is not contiguous, of an unknown type, or a view of torch's that is computed when it is
+    read.
     Where the array names the stream that its values come from, the caller's current one comes after that.
     """
     if arrays.is_torch(array):

@@ -13,7 +13,7 @@ __all__ = ["algorithm", "chunk_nbytes", "window"]
 
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
-#: Where all ranks have GPUs, whose kernels take as long for 512 KiB as for 4 MiB, and whose hosts are what waits.
+#: Where all ranks have GPUs: their hosts, which take as long for a small chunk as for a large one, come last.
 DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
 #: And chunks of a message that are on their way at once, in bytes.
 DEVICE_WINDOW = 32 << 20

@@ -14,7 +14,8 @@ import compcoll
 from benchmarks import gpu_host
 from compcoll import codec
 from compcoll.core import dtypes
-from compcoll.devices.cuda import Device, Queue
+from compcoll.devices.cuda import Device
+from compcoll.devices.queue import Queue
 from compcoll.devices.wrapping import wrap
 from compcoll.engine.device.pool import Pool
 from compcoll.engine.device.work import CudaWork
@@ -176,7 +177,9 @@ def test_an_event_is_asked_once_for_all_that_wait_for_it(cupy, monkeypatch):
     asked, runtime = begun(work, blocks), cupy.cuda.runtime
     assert len({request.event for request in asked}) == 1
     queries = []
-    monkeypatch.setattr(runtime, "eventQuery", lambda event: queries.append(event) or (0 if len(queries) > 1 else 600))
+    monkeypatch.setattr(
+        runtime, "eventQuery", lambda event: queries.append(event) or (0 if len(queries) > 1 else 600)
+    )
     assert not asked[0].done
     assert all(request.done for request in asked)
     assert len(queries) == 2

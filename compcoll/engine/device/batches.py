@@ -1,4 +1,4 @@
-"""Frames that a device has made together, and those that it gets together: one copy for as many as possible."""
+"""Frames that a device makes together, and those that it gets together: one copy for as many as possible."""
 
 from __future__ import annotations
 
@@ -102,10 +102,8 @@ class Made:
         return self.memory[i * self.step : i * self.step + HEADER_NBYTES + nbytes]
 
 
-def known_info(
-    codec: Codec, group: Sequence[Asked], checksum: bool, refused: bool
-) -> FrameInfo | None:
-    """What is known of all frames of a group before they are made; None where their sizes depend on values."""
+def known_info(codec: Codec, group: Sequence[Asked], checksum: bool, refused: bool) -> FrameInfo | None:
+    """What all frames of a group have in common before they are made; None where sizes depend on values."""
     block = group[0].block
     if any(one.block.size != block.size for one in group):
         return None
@@ -167,8 +165,8 @@ def _alike(given: Sequence[Frame]) -> int:
     places = [_place(data)]
     for frame in given[1:]:
         other = frame.data
-        same = isinstance(other, np.ndarray) and other.base is data.base and frame.info is not None
-        if not same or frame.info.payload_nbytes != info.payload_nbytes:
+        beside = isinstance(other, np.ndarray) and other.base is data.base
+        if not beside or frame.info is None or frame.info.payload_nbytes != info.payload_nbytes:
             break
         place = _place(other)
         if place <= places[-1] or (len(places) > 1 and place - places[-1] != places[1] - places[0]):

@@ -33,7 +33,7 @@ __all__ = ["DeviceRun", "Patience"]
 #: Seconds of waiting after which a rank sleeps between two looks: yielding leaves others half of a core only.
 SPINNING = 1e-3
 #: Messages whose memory is one piece, at most.
-SLAB = 16
+_SLAB = 16
 _MESSAGES = (Kind.SEND, Kind.RECV)
 _POOL = Pool()
 #: The number of what is no operation of the schedule.
@@ -363,11 +363,11 @@ class DeviceRun:
         self._expect(self.comm.Irecv([data, MPI.BYTE], peer, tag), op, data)
 
     def _room(self, nbytes: int) -> np.ndarray:
-        """Memory for what arrives, beside that of other messages of this step: one copy brings all of them over."""
+        """Memory for what arrives, beside that of other messages of this step, for one copy of all."""
         step = -(-nbytes // 16) * 16
         if self._slab.size < step:
             n = 1 + sum(self._ops[op][0] == Kind.RECV for op in self._ready)
-            self._slab = self.work.pool.get(min(n, SLAB) * step)
+            self._slab = self.work.pool.get(min(n, _SLAB) * step)
         data, self._slab = self._slab[:nbytes], self._slab[step:]
         return data
 

@@ -103,7 +103,9 @@ class CudaWork(StagedWork):
             if info is not None:
                 made.fetch_known(queue, info)
         for i, one in enumerate(group):
-            one.request.begin((self._encoded if info is None else self._encoded_as_known)(lease, made, i, one))
+            one.request.begin(
+                (self._encoded if info is None else self._encoded_as_known)(lease, made, i, one)
+            )
 
     def _encoded_as_known(self, lease: Lease, made: Made, i: int, one: Encoding) -> Steps:
         with lease:
