@@ -8,6 +8,8 @@ TEST_RANKS ?= 1 2 3 4
 OPENMPI_EXEC ?= mpiexec.openmpi
 OPENMPI_LIB ?= libmpi.so.40
 CUPY ?= cuda13
+CARRY_PYTHON ?= 3.12
+CARRY_ARCH ?= sm_90
 FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -86,11 +88,14 @@ fuzz-smoke:  ## The same for 3 seconds each, where there is clang
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
 	python -m compcoll kernels
 
+carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check, into carry/
+	python benchmarks/carry.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)
+
 gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes less than 9 minutes
 	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
-	rm -rf build fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build carry fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f compcoll/core/_cpu.cpp compcoll/engine/_engine.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -50,6 +50,7 @@ constexpr double szp_steps = 2 - 0x1p-6;  // the step for a bound of 1
 // has to stay below step / (2 - 2^-6) = step * 0.50393. What is larger is checked; the bytes are the same.
 constexpr double szp_sure_float32 = 65000, szp_sure_float64 = 0x1p+30;
 constexpr double szp_magic = 0x1.8p+52;  // adding it rounds to an integer, into the low word
+constexpr uint32_t szp_magic_high = 0x43380000;  // the other word then, less 1 where the integer is negative
 
 CC_HD uint64_t szp_blocks(uint64_t n) { return n / szp_block + (n % szp_block != 0); }
 CC_HD uint64_t szp_widths_nbytes(uint64_t blocks) { return (blocks + 3) & ~uint64_t(3); }
