@@ -19,11 +19,27 @@ class CompcollGroup(Operations, dist.ProcessGroup):
     def __init__(self, opts: Any, options: Any):
         dist.ProcessGroup.__init__(self, opts.group_rank, opts.group_size)
         self.core = make_core(opts, options)
-        self.core.desc = lambda: self.group_desc
+        self.core.desc = self.getGroupDesc
         self._options, self._store = options, opts.store
-        # Torch names a group only after it has been made, and its backends with it; this one has none.
-        self._set_group_name(opts.group_id)
-        self._set_group_desc("undefined")
+        self._name, self._desc = opts.group_id, "undefined"
+
+    # Torch asks the backends of a group for its name; this one has none. What C++ calls is in its own spelling.
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+        self._desc = desc
+        self.core.forget_policy()
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:

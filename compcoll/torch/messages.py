@@ -46,7 +46,7 @@ def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
     source = MPI.ANY_SOURCE if peer is None else peer
     found: list[int] = []
     work = core.launch("recv", _recv(core, tensor, source, tag, found), [tensor], ordered=False)
-    work.found = found
+    work.sources = found
     return work
 
 

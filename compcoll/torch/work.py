@@ -62,8 +62,8 @@ class Work(dist.Work):
         self._error: BaseException | None = None
         self._raised: BaseException | None = None
         self._future: Any = None
-        #: The rank that a message came from.
-        self.source: int | None = None
+        #: The rank that a message came from, once that is known.
+        self.sources: list[int] = []
         self._go_on()
 
     # -- the caller's side
@@ -117,9 +117,9 @@ class Work(dist.Work):
         self.wait()
 
     def source_rank(self) -> int:
-        if self.source is None:
-            raise RuntimeError(f"{self.op} has no source")
-        return self.source
+        if not self.sources:
+            raise RuntimeError(f"{self.op} has no source, or not yet")
+        return self.sources[0]
 
     _source_rank = source_rank
 
