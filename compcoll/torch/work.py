@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from functools import partial
-from threading import RLock
+from threading import RLock, Thread
 from typing import Any
 
 import torch
@@ -133,7 +133,7 @@ class Work(dist.Work):
     def get_future(self) -> torch.futures.Future:
         with self._lock:
             if self._future is None:
-                self._future = torch.futures.Future()
+                self._future = _Future()
                 self._leave()
                 if self._done:
                     self._tell()
@@ -225,10 +225,31 @@ class Work(dist.Work):
             self._tell()
 
     def _tell(self) -> None:
+        """Complete the future; what Python is to run then may wait for other operations, so not in this thread."""
+        if self._future.calls_python:
+            Thread(target=self._complete, name="compcoll-future", daemon=True).start()
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
         if self._error is None:
             self._future.set_result(self._result)
         else:
             self._future.set_exception(self._error)
+
+
+class _Future(torch.futures.Future):
+    """A future that knows whether Python is called at its end."""
+
+    calls_python = False
+
+    def then(self, callback):  # type: ignore[no-untyped-def]
+        self.calls_python = True
+        return super().then(callback)
+
+    def add_done_callback(self, callback) -> None:  # type: ignore[no-untyped-def]
+        self.calls_python = True
+        super().add_done_callback(callback)
 
 
 def _seconds(timeout: timedelta | float | None, default: float) -> float:
