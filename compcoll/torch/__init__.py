@@ -24,8 +24,9 @@ from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
 from compcoll.torch.options import Options
 from compcoll.torch.policies import set_policy
+from compcoll.torch.report import TrainingReport, report
 
-__all__ = ["Options", "set_policy"]
+__all__ = ["Options", "TrainingReport", "report", "set_policy"]
 
 
 def _creator():

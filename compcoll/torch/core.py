@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
@@ -23,6 +24,7 @@ from compcoll.engine.group import Group, facts_of, survey
 from compcoll.torch import notes, policies
 from compcoll.torch.options import Options
 from compcoll.torch.tally import Tally
+from compcoll.torch.tensors import overlap
 from compcoll.torch.work import Work
 
 __all__ = ["Core", "Part"]
@@ -185,7 +187,8 @@ class Core:
         return tag
 
     def launch(
-        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *, ordered: bool = True
+        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *, ordered: bool = True,
+        given: Sequence[torch.Tensor] = (),
     ) -> Work:  # fmt: skip
         """Start an operation.
 
@@ -198,10 +201,12 @@ class Core:
         timeout : timedelta or float, optional
         ordered : bool
             Whether all ranks take part.
+        given : sequence of torch.Tensor
+            What it reads, beside the tensors of the result.
         """
         self.check_usable()
-        if ordered and len(self._pending) >= MOST_PENDING:
-            self._pending[0].wait()
+        if ordered and self._pending:
+            self._make_room(result, given)
         given = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = given.total_seconds() if isinstance(given, timedelta) else (given or 0)
         work = Work(
@@ -209,8 +214,20 @@ class Core:
             at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,
         )  # fmt: skip
         if ordered and not work._done:
+            work.given = given
             self._pending.append(work)
         return work
+
+    def _make_room(self, result: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+        """Wait for what has to be over before another operation begins: it may be about the same memory."""
+        for work in list(self._pending):
+            writes, reads = work.result(), work.given
+            if (
+                any(overlap(tensor, (*writes, *reads)) for tensor in result)
+                or any(overlap(tensor, writes) for tensor in given)
+                or len(self._pending) >= MOST_PENDING
+            ):
+                work.wait()
 
     def check_usable(self) -> None:
         """DistBackendError where an earlier call of the group went wrong."""
@@ -234,7 +251,7 @@ class Core:
         if not self.broken:
             self.broken = f"the process group {self.name!r} cannot be used any more: {reason}"
 
-    def flush(self, others: Sequence[Any] = ()) -> None:
+    def flush(self) -> None:
         """Wait for what is under way."""
         for work in list(self._pending):
             with suppress(Exception):

@@ -12,7 +12,7 @@ from torch.distributed import ReduceOp
 from compcoll.torch import collectives, messages
 from compcoll.torch.core import Core, Part
 from compcoll.torch.reductions import Reduction, reduction
-from compcoll.torch.work import Steps, Work
+from compcoll.torch.work import Steps, Together, Work
 
 __all__ = ["Operations"]
 
@@ -55,8 +55,9 @@ class Operations:
         out, blocks = _one(outputs), _list(inputs)
         how = reduction(_op(opts), out.dtype)
         return self._run(
-            "reduce_scatter", lambda: collectives.reduce_scatter(self.core, out, blocks, how), [out], opts, timeout
-        )
+            "reduce_scatter", lambda: collectives.reduce_scatter(self.core, out, blocks, how), [out], opts, timeout,
+            blocks,
+        )  # fmt: skip
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
@@ -65,6 +66,7 @@ class Operations:
         return self._run(
             "reduce_scatter_single",
             lambda: collectives.reduce_scatter_single(self.core, output, input, how), [output], opts, timeout,
+            [input],
         )  # fmt: skip
 
     _reduce_scatter_base = reduce_scatter_single
@@ -77,7 +79,7 @@ class Operations:
         return self._run_all(
             "reduce_scatter_single_coalesced",
             (lambda o=o, i=i, h=h: collectives.reduce_scatter_single(self.core, o, i, h) for o, i, h in triples),
-            list(outputs), opts,
+            list(outputs), opts, given=inputs,
         )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -97,7 +99,7 @@ class Operations:
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, one = _list(outputs), _one(inputs)
         return self._run(
-            "allgather", lambda: collectives.all_gather(self.core, outs, one), outs, opts, timeout
+            "allgather", lambda: collectives.all_gather(self.core, outs, one), outs, opts, timeout, [one]
         )
 
     def allgather_coalesced(
@@ -107,7 +109,7 @@ class Operations:
         pairs = [([theirs[i] for theirs in outputs], given) for i, given in enumerate(inputs)]
         return self._run_all(
             "allgather_coalesced", (lambda o=o, i=i: collectives.all_gather(self.core, o, i) for o, i in pairs),
-            [out for theirs in outputs for out in theirs], opts,
+            [out for theirs in outputs for out in theirs], opts, given=inputs,
         )  # fmt: skip
 
     def all_gather_single(
@@ -115,7 +117,7 @@ class Operations:
     ) -> Work:
         return self._run(
             "all_gather_single", lambda: collectives.all_gather_single(self.core, output, input), [output], opts,
-            timeout,
+            timeout, [input],
         )  # fmt: skip
 
     _allgather_base = all_gather_single
@@ -127,24 +129,27 @@ class Operations:
         return self._run_all(
             "all_gather_single_coalesced",
             (lambda o=o, i=i: collectives.all_gather_single(self.core, o, i) for o, i in pairs), list(outputs), opts,
+            given=inputs,
         )  # fmt: skip
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, one, root = _list(outputs), _one(inputs), _root(opts)
-        return self._run("gather", lambda: collectives.gather(self.core, outs, one, root), outs, opts, timeout)
+        return self._run(
+            "gather", lambda: collectives.gather(self.core, outs, one, root), outs, opts, timeout, [one]
+        )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         out, blocks, root = _one(outputs), _list(inputs), _root(opts)
         return self._run(
-            "scatter", lambda: collectives.scatter(self.core, out, blocks, root), [out], opts, timeout
+            "scatter", lambda: collectives.scatter(self.core, out, blocks, root), [out], opts, timeout, blocks
         )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
         return self._run(
-            "alltoall", lambda: collectives.all_to_all(self.core, outs, blocks, False), outs, opts, timeout
+            "alltoall", lambda: collectives.all_to_all(self.core, outs, blocks, False), outs, opts, timeout, blocks
         )
 
     def all_to_all_single(
@@ -154,7 +159,7 @@ class Operations:
         return self._run(
             "all_to_all_single",
             lambda: collectives.all_to_all_single(self.core, output, input, output_split_sizes, input_split_sizes),
-            [output], opts, timeout,
+            [output], opts, timeout, [input],
         )  # fmt: skip
 
     alltoall_base = all_to_all_single
@@ -181,15 +186,11 @@ class Operations:
         """Collect what is begun from now on."""
         self._coalesced = []
 
-    def end_coalescing(self, device: Any = None) -> Work:
+    def end_coalescing(self, device: Any = None) -> Together:
         """Something to wait for all of it."""
         works, self._coalesced = self._coalesced or [], None
 
-        def steps() -> Steps:
-            for work in works:
-                yield from work.rest()
-
-        return self.core.launch("coalesced", steps(), [t for work in works for t in work.result()], ordered=False)
+        return Together(works)
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
@@ -227,13 +228,13 @@ class Operations:
 
     def _run(
         self, op: str, begin: Callable[[], Part], result: list[torch.Tensor], opts: Any = None,
-        timeout: timedelta | None = None,
+        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (),
     ) -> Work:  # fmt: skip
-        return self._run_all(op, [begin], result, opts, timeout)
+        return self._run_all(op, [begin], result, opts, timeout, given)
 
     def _run_all(
         self, op: str, begins: Iterable[Callable[[], Part]], result: list[torch.Tensor], opts: Any = None,
-        timeout: timedelta | None = None,
+        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (),
     ) -> Work:  # fmt: skip
         def steps() -> Steps:
             parts = [begin() for begin in begins]
@@ -243,7 +244,7 @@ class Operations:
             for part in parts:
                 part.finish()
 
-        return self._noted(self.core.launch(op, steps(), result, opts, timeout))
+        return self._noted(self.core.launch(op, steps(), result, opts, timeout, given=given))
 
     def _noted(self, work: Work) -> Work:
         if self._coalesced is not None:

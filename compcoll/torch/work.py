@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from functools import partial
 from threading import RLock, Thread
@@ -15,7 +15,7 @@ import torch.distributed as dist
 from compcoll.engine import _engine
 from compcoll.engine.call import Task
 
-__all__ = ["Steps", "Work"]
+__all__ = ["Steps", "Together", "Work"]
 
 #: An operation: it begins tasks, yields them, and goes on when they have ended.
 Steps = Generator[list[Task], None, None]
@@ -62,6 +62,8 @@ class Work(dist.Work):
         self._error: BaseException | None = None
         self._raised: BaseException | None = None
         self._future: Any = None
+        #: What it reads and writes, where later operations have to wait for it.
+        self.given: Sequence[torch.Tensor] = ()
         #: The rank that a message came from, once that is known.
         self.sources: list[int] = []
         self._go_on()
@@ -122,13 +124,6 @@ class Work(dist.Work):
         return self.sources[0]
 
     _source_rank = source_rank
-
-    def rest(self) -> Steps:
-        """As a part of another operation."""
-        while not self._done:
-            if self._left:
-                raise NotImplementedError
-            yield self._tasks
 
     def get_future(self) -> torch.futures.Future:
         with self._lock:
@@ -236,6 +231,42 @@ class Work(dist.Work):
             self._future.set_result(self._result)
         else:
             self._future.set_exception(self._error)
+
+
+class Together(dist.Work):
+    """Several operations, to be waited for as one."""
+
+    def __init__(self, works: list[Work]):
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        return all([work.wait(timeout) for work in self._works])
+
+    def is_completed(self) -> bool:
+        return all([work.is_completed() for work in self._works])
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        if not self._works:
+            future: torch.futures.Future = torch.futures.Future()
+            future.set_result([])
+            return future
+        every = torch.futures.collect_all([work.get_future() for work in self._works])
+        return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
+
+    getFuture = get_future  # noqa: N815
 
 
 class _Future(torch.futures.Future):
