@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RANKS ?= 4
 TEST_RANKS ?= 1 2 3 4
+TORCH_RANKS ?= 2 3
 CUPY ?= cuda13
 FIGURE ?= out/taylor_green.png
 
@@ -15,7 +16,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-torch lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -35,6 +36,12 @@ test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 	@for n in $(TEST_RANKS); do \
 	  echo "== tests/mpi on $$n ranks"; \
 	  mpiexec -n $$n python -m pytest tests/mpi || exit 1; \
+	done
+
+test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backend, on 2 and 3 ranks; installs torch
+	@for n in $(TORCH_RANKS); do \
+	  echo "== tests/torch on $$n ranks"; \
+	  mpiexec -n $$n python -m pytest tests/torch || exit 1; \
 	done
 
 lint: $(VENV)/.lint  ## Check style and types
@@ -89,7 +96,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@

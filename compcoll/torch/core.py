@@ -198,7 +198,7 @@ class Core:
             See `Work`.
         opts : object, optional
             Torch's options: time-out, and whether the caller waits at once.
-        timeout : timedelta or float, optional
+        timeout : timedelta, optional
         ordered : bool
             Whether all ranks take part.
         given : sequence of torch.Tensor
@@ -207,8 +207,8 @@ class Core:
         self.check_usable()
         if ordered and self._pending:
             self._make_room(result, given)
-        given = timeout if timeout is not None else getattr(opts, "timeout", None)
-        seconds = given.total_seconds() if isinstance(given, timedelta) else (given or 0)
+        limit = timeout if timeout is not None else getattr(opts, "timeout", None)
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         work = Work(
             op, steps, result, timeout=seconds if seconds > 0 else self.timeout,
             at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,

@@ -44,7 +44,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
-_meshes: weakref.WeakSet[DeviceMesh] = weakref.WeakSet()
+#: All meshes; equal ones may have different groups.
+_meshes: list[weakref.ref[DeviceMesh]] = []
 
 
 class _Chosen:
@@ -192,7 +193,7 @@ def _check_same(texts: list[str], rank: int) -> None:
 def names_of(name: str, desc: str) -> set[str]:
     """What a group with this name and description is called, mesh dimensions included."""
     found = {name, desc, desc.removeprefix("mesh_")}
-    for mesh in list(_meshes):
+    for mesh in filter(None, (reference() for reference in _meshes)):
         groups, dims = getattr(mesh, "_dim_group_names", None) or (), mesh.mesh_dim_names or ()
         found |= {dim for dim, group in zip(dims, groups, strict=False) if group == name}
     return found - {"", "undefined"}
@@ -213,7 +214,7 @@ def watch_meshes() -> None:
 def _note(mesh: DeviceMesh) -> None:
     from compcoll.torch.core import cores
 
-    _meshes.add(mesh)
+    _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(mesh)]
     named = set(mesh._dim_group_names)
     for core in cores():
         if core.name in named:

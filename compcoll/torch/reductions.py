@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from mpi4py import MPI
-from torch.distributed import ReduceOp
 
 __all__ = ["Reduction", "reduction"]
 
@@ -81,7 +80,7 @@ def reduction(op: Any, dtype: torch.dtype) -> Reduction:
     ValueError
         Where there is no such reduction.
     """
-    kind = op.op if isinstance(op, ReduceOp) else op
+    kind = getattr(op, "op", op)
     name = kind.name
     if name not in _MPI:
         raise ValueError(f"compcoll has no reduction {name}; it has {', '.join(_MPI)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.distributed import ReduceOp
+import torch.distributed as dist
 
 from compcoll.torch.core import Core, Part
 
@@ -16,8 +16,8 @@ def all_reduce(core: Core, tensor: torch.Tensor, op: Any) -> Part:
     """The sum of all ranks' sparse tensors (COO) takes the place of each."""
     from compcoll.torch.collectives import all_gather
 
-    kind = op.op if isinstance(op, ReduceOp) else op
-    if tensor.layout != torch.sparse_coo or kind != ReduceOp.SUM:
+    kind = getattr(op, "op", op)
+    if tensor.layout != torch.sparse_coo or kind != dist.ReduceOp.SUM:
         raise ValueError(f"{kind.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo")
     own = tensor.detach().coalesce()
     counts = core.comm.allgather(own._nnz())
@@ -29,7 +29,8 @@ def all_reduce(core: Core, tensor: torch.Tensor, op: Any) -> Part:
     def finish() -> None:
         for part in parts:
             part.finish()
-        total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape).coalesce()
-        tensor.detach().copy_(total)
+        with torch.inference_mode(False), torch.no_grad():
+            total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
+            tensor.copy_(total.coalesce())
 
     return Part([task for part in parts for task in part.tasks], finish)

@@ -85,9 +85,7 @@ class Work(dist.Work):
         while not self._done:
             left = until - time.monotonic()
             if left <= 0:
-                self._give_up(
-                    dist.DistBackendError(f"{self.op} was not complete after its time-out of {seconds:g} s")
-                )
+                self._give_up(dist.DistBackendError(f"{self.op}: Timed out after {seconds:g} s"))
             try:
                 self._look()
                 self._move(min(left, SLICE))
@@ -140,7 +138,7 @@ class Work(dist.Work):
 
     def _go_on(self, error: BaseException | None = None) -> None:
         """Run the operation up to its next tasks, and see to these."""
-        with self._lock:
+        with self._lock, torch.inference_mode():  # in which tensors of either kind may be written to
             self._generation += 1
             try:
                 tasks: list[Task] = []
