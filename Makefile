@@ -7,6 +7,7 @@ RANKS ?= 4
 TEST_RANKS ?= 1 2 3 4
 OPENMPI_EXEC ?= mpiexec.openmpi
 OPENMPI_LIB ?= libmpi.so.40
+TORCH_RANKS ?= 2 3
 CUPY ?= cuda13
 CARRY_PYTHON ?= 3.12
 CARRY_ARCH ?= sm_90
@@ -19,7 +20,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -49,6 +50,12 @@ test-openmpi: $(VENV)/.test  ## Run the tests that need MPI on a system's Open M
 	@echo "== tests/mpi on 3 ranks of Open MPI"
 	@MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=$(OPENMPI_LIB) \
 	  timeout 1200 $(OPENMPI_EXEC) --allow-run-as-root --oversubscribe -n 3 python -m pytest tests/mpi
+
+test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backend, on 2 and 3 ranks; installs torch
+	@for n in $(TORCH_RANKS); do \
+	  echo "== tests/torch on $$n ranks"; \
+	  mpiexec -n $$n python -m pytest tests/torch || exit 1; \
+	done
 
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
@@ -111,7 +118,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@
