@@ -7,17 +7,20 @@ RANKS ?= 4
 TEST_RANKS ?= 1 2 3 4
 OPENMPI_EXEC ?= mpiexec.openmpi
 OPENMPI_LIB ?= libmpi.so.40
+TORCH_RANKS ?= 2 3
 CUPY ?= cuda13
+CARRY_PYTHON ?= 3.12
+CARRY_ARCH ?= sm_90
 FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/engine/*.h csrc/engine/*.cpp)
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp)
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi lint format bench bench-codecs report fuzz fuzz-smoke kernels gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -48,6 +51,12 @@ test-openmpi: $(VENV)/.test  ## Run the tests that need MPI on a system's Open M
 	@MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=$(OPENMPI_LIB) \
 	  timeout 1200 $(OPENMPI_EXEC) --allow-run-as-root --oversubscribe -n 3 python -m pytest tests/mpi
 
+test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backend, on 2 and 3 ranks; installs torch
+	@for n in $(TORCH_RANKS); do \
+	  echo "== tests/torch on $$n ranks"; \
+	  mpiexec -n $$n python -m pytest tests/torch || exit 1; \
+	done
+
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
 	ruff format --check
@@ -71,6 +80,12 @@ bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those 
 	@mkdir -p out
 	python -m benchmarks.bench_codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
 
+sanitize: $(VENV)/.test  ## Run the engine under ThreadSanitizer, AddressSanitizer and UBSan, ranks being threads
+	@$(MAKE) --no-print-directory -C tests/native thread address PYTHON=$(abspath $(BIN)/python)
+
+sanitize-mpi: $(VENV)/.test  ## Run the tests of MPI with an engine under AddressSanitizer and UBSan
+	@PYTHON=$(abspath $(BIN)/python) tests/native/mpi.sh
+
 fuzz:  ## Fuzz the codecs: FUZZ_SECONDS (60) or FUZZ_RUNS for each of FAMILIES and HARNESSES; needs clang
 	@$(MAKE) --no-print-directory -C fuzz
 
@@ -80,11 +95,14 @@ fuzz-smoke:  ## The same for 3 seconds each, where there is clang
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
 	python -m compcoll kernels
 
+carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check, into carry/
+	python benchmarks/carry.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)
+
 gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes less than 9 minutes
 	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
-	rm -rf build fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build carry fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f compcoll/core/_cpu.cpp compcoll/engine/_engine.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -100,7 +118,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@

@@ -15,16 +15,23 @@ from setuptools.modified import newer_group
 X86 = platform.machine().lower() in {"x86_64", "amd64"}
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
 CFLAGS = [
-    "-std=c++17", "-O3", "-g0", "-ffp-contract=off", "-fvisibility=hidden",
-    "-Wall", "-Wno-psabi", "-Wno-maybe-uninitialized", "-Wno-uninitialized",
-]  # fmt: skip
+    "-std=c++17",
+    "-O3",
+    "-g0",
+    "-ffp-contract=off",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wno-psabi",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+]
 LEVELS = {"baseline": []}
 if X86:
     LEVELS["avx2"] = ["-march=x86-64-v3"]
     LEVELS["avx512"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 ONCE = ["csrc/cpu/dispatch.cpp"]
-PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").glob("*.cpp"))) - set(ONCE))
-HEADERS = glob("csrc/*.h") + glob("csrc/cpu/*.h")
+PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").rglob("*.cpp"))) - set(ONCE))
+HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
 
 
 class BuildLevels(build_ext):
@@ -76,6 +83,8 @@ shortcut = Extension(
 )
 
 VIRTUAL = "csrc/engine/virtual.cpp"
+# For sanitizers.
+MORE = os.environ.get("COMPCOLL_ENGINE_FLAGS", "").split()
 ENGINE = sorted(set(glob("csrc/engine/*.cpp")) - {VIRTUAL})
 
 
@@ -86,8 +95,15 @@ def engine_part(name, sources):
         sources=[f"{name.replace('.', '/')}.pyx", *sources],
         include_dirs=["csrc", np.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden"],
-        depends=["setup.py", *glob("csrc/engine/*.h"), *glob("compcoll/*/*.pxd"), "csrc/abi.h", "csrc/cpu/table.h"],
+        extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden", *MORE],
+        extra_link_args=MORE,
+        depends=[
+            "setup.py",
+            "csrc/abi.h",
+            "csrc/cpu/table.h",
+            *glob("csrc/engine/*.h"),
+            *glob("compcoll/*/*.pxd"),
+        ],
         language="c++",
     )
 

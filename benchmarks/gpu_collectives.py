@@ -32,7 +32,8 @@ def main() -> None:
     machine, end = open_machine(options.fake, comm.rank), time.monotonic() + options.seconds
     for op, nbytes in ((op, nbytes) for nbytes in machine.messages for op in OPERATIONS):
         if comm.bcast(time.monotonic() > end, 0):
-            report(comm, {"what": f"{op}, {comm.size} ranks, {_size(nbytes)}", "error": "no time left"})
+            what = f"{op}, {comm.size} ranks, {_size(nbytes)}"
+            report(comm, {"what": what, "status": "timeout", "why": "no time left"})
             continue
         for row in measure(comm, machine, op, nbytes):
             report(comm, row)
@@ -64,9 +65,15 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
                 queue.to_device(device_recv.address, host_recv.view(np.uint8))
 
     plain = _slowest(comm, staged, machine.repeats)
-    for spec in SPECS:
-        row: dict[str, Any] = {"what": f"{op} {spec}, {comm.size} ranks, {_size(nbytes)}"}
-        ours = compcoll.Comm(comm, codec=spec, min_nbytes=0, owner_exact=op == "Bcast")
+    # Every codec at the largest chunks; of the others, one that tells what chunks cost.
+    for spec, chunk in [(SPECS[1], c) for c in machine.chunks[:-1]] + [
+        (s, machine.chunks[-1]) for s in SPECS
+    ]:
+        row: dict[str, Any] = {
+            "what": f"{op} {spec}, {_size(nbytes)}", "status": "ok", "ranks": comm.size, "chunk": _size(chunk)
+        }  # fmt: skip
+        rule = {"codec": spec, "chunk_nbytes": chunk}
+        ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
         problem = ""
         try:
             took = _slowest(comm, lambda c=ours: _call(c, op, send, recv), machine.repeats)
@@ -76,11 +83,14 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
         except Exception as error:  # raised on all ranks, or the time runs out
             problem = f"{type(error).__name__}: {error}"
         if any(problems := comm.allgather(problem)):
-            yield {**row, "error": next(filter(None, problems))}
+            yield {**row, "status": "failed", "why": next(filter(None, problems))}
+            continue
+        if not all(comm.allgather(same)):
+            yield {**row, "status": "failed", "why": "the bits are not those of host arrays"}
             continue
         yield {
             **row, "ms": took * 1e3, "plain ms": plain * 1e3, "speedup": plain / took, "ratio": about.ratio,
-            "accelerated": about.accelerated, "bits of the CPU": all(comm.allgather(same)),
+            "accelerated": about.accelerated,
         }  # fmt: skip
 
 

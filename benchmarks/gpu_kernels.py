@@ -1,7 +1,12 @@
-"""Kernels against the device's own copy, and NVIDIA's codecs on the same data; for `gpu_check`."""
+"""Parts of `gpu_check`, each a process of its own: ``python -m benchmarks.gpu_kernels PART [CODEC TYPE]``.
+
+What is found is printed as it is found, a line of JSON for each row.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
 import time
 from collections.abc import Callable
@@ -12,17 +17,35 @@ import numpy as np
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 from compcoll import codec, frame
 from compcoll.codecs.base import SLACK
+from compcoll.codecs.decoding import decode_into
 from compcoll.core import dtypes
-from compcoll.devices import kernels, operations
+from compcoll.devices import checks, kernels, operations
 from compcoll.devices.batch import Batch, Block
 
-__all__ = ["kernel_speeds", "nvcomp_speeds", "small"]
+__all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 
-SPECS = ("zfp:rate=8", "zfp:rate=16", "zfp:rate=12", "mpc", "float", "szp:abs=1e-3", "int8", "int4", "fp8")
-DTYPES = [np.dtype(d) for d in ("float32", "float64", "float16")]
+SPECS = (
+    "zfp:rate=8",
+    "raw",
+    "int8",
+    "zfp:rate=16",
+    "int4",
+    "fp8",
+    "zfp:rate=12",
+    "szp:abs=1e-3",
+    "mpc",
+    "float",
+)
+DTYPES = {dtype.name: dtype for dtype in map(np.dtype, ("float32", "float64", "float16"))}
 if dtypes.BFLOAT16 is not None:
-    DTYPES.append(dtypes.BFLOAT16)
+    DTYPES["bfloat16"] = dtypes.BFLOAT16
 NVCOMP = ("ANS", "Bitcomp", "Cascaded", "LZ4")
+SMALL = (1, 517, 20_003, 1 << 20)
+
+
+def report(what: str, status: str = "ok", **more: Any) -> None:
+    """Print a row."""
+    print(json.dumps({"what": what, "status": status, **more}), flush=True)
 
 
 def data(dtype: np.dtype, nbytes: int) -> np.ndarray:
@@ -34,101 +57,204 @@ def data(dtype: np.dtype, nbytes: int) -> np.ndarray:
     return np.resize(wave.astype(dtype), n)
 
 
-def kernel_speeds(machine: Machine, seconds: float) -> list[dict[str, Any]]:
-    """The device's copy, then every codec and type for as long as there is time."""
-    device, nbytes, end = machine.device, machine.kernel_nbytes, time.monotonic() + seconds
-    target = device.empty(frame.HEADER_NBYTES + nbytes + SLACK)
-    source = device.empty(nbytes)
+def device(machine: Machine) -> None:
+    """What the device is, and how fast it copies."""
+    report("device", **machine.about())
+    n, device = machine.nbytes, machine.device
+    source, target, host = device.empty(n), device.empty(n), device.host(n)
+    host[:] = 1
     with device.queue() as queue:
-        took = machine.seconds(queue, lambda: queue.copy(target.address, source.address, nbytes))
-    copy = 2 * nbytes / took
-    rows: list[dict[str, Any]] = [{"what": "device copy, read + written", "GB/s": copy / 1e9}]
-    for dtype in DTYPES:
-        source = machine.array(data(dtype, nbytes))
-        block = Block(source.address, dtype, (source.size,))
-        for spec in SPECS:
-            what = f"{spec} {dtype}"
-            if time.monotonic() > end:
-                rows.append({"what": what, "error": "no time left"})
-                continue
-            try:
-                rows.append({"what": what, **_codec_speed(machine, spec, block, target, copy)})
-            except Exception as error:
-                rows.append({"what": what, "error": f"{type(error).__name__}: {error}"})
-    return rows
+        for name, moved, call in (
+            ("copy to the device", n, lambda: queue.to_device(source.address, host)),
+            ("copy to the host", n, lambda: queue.to_host(host, source.address)),
+            ("copy on the device, read + written", 2 * n,
+             lambda: queue.copy(target.address, source.address, n)),
+        ):  # fmt: skip
+            report(name, **{"GB/s": moved / machine.seconds(queue, call) / 1e9})
 
 
-def _codec_speed(machine: Machine, spec: str, block: Block, target: Any, copy: float) -> dict[str, Any]:
-    """GB/s of uncompressed data, arguments' copies included; and as a share of what a copy moves."""
-    device, chosen = machine.device, codec(spec)
-    if not kernels.encodes(chosen.name, block.dtype, block.shape):
-        return {"error": "no kernel"}
-    made: list[Batch] = []
-
-    def encode_once() -> None:
-        made[:] = [operations.encode(queue, chosen, [block], [target.address])]
-
-    with device.queue() as queue:
-        encode = machine.seconds(queue, encode_once)
-        queue.wait()
-    if (status := int(made[0].results[0]["nbytes"])) < 0:
-        return {"error": f"the codec refuses these values, status {status}"}
-    info = frame.inspect(np.asarray(target[: frame.HEADER_NBYTES]), target.size)
-    payload, out = target.address + frame.HEADER_NBYTES, device.empty(block.nbytes)
-    with device.queue() as queue:
-        decode = machine.seconds(queue, lambda: operations.decode(queue, [info], [payload], [out.address]))
-    moved = block.nbytes + 2 * info.payload_nbytes  # the checksum reads the payload again
-    return {
-        "ratio": block.nbytes / info.payload_nbytes,
-        "encode GB/s": block.nbytes / encode / 1e9, "decode GB/s": block.nbytes / decode / 1e9,
-        "encode of copy": moved / encode / copy, "decode of copy": moved / decode / copy,
-    }  # fmt: skip
+def load(machine: Machine) -> None:
+    """Seconds until the kernels of a module can be launched."""
+    for kernel in {kernel.module: kernel for kernel in kernels.all_kernels()}.values():
+        begin = time.perf_counter()
+        with machine.cupy.cuda.Device(machine.device.index):
+            _ = machine.device.function(kernel).kernel
+        report(kernel.module, s=time.perf_counter() - begin)
 
 
-def nvcomp_speeds(machine: Machine, seconds: float) -> list[dict[str, Any]]:
+class Pair:
+    """An array on the device, room for its frame, and the batches that encode and decode it."""
+
+    def __init__(self, machine: Machine, spec: str, values: np.ndarray):
+        self.device, self.codec, self.values = machine.device, codec(spec), values
+        self.block = machine.array(values)
+        self.frame = self.device.empty(frame.HEADER_NBYTES + values.nbytes + SLACK)
+
+    def encode(self, queue: Any) -> Batch:
+        """Start to encode; all that later launches need is there afterwards."""
+        block = Block(self.block.address, self.block.dtype, (self.block.size,))
+        return operations.encode(queue, self.codec, [block], [self.frame.address])
+
+    def compare(self) -> str:
+        """What is wrong with the frame and its values beside the CPU's; nothing, or a refusal's status."""
+        with self.device.queue() as queue:
+            made = self.encode(queue)
+            queue.wait()
+        status = int(made.results[0]["nbytes"])
+        # Whatever codec the CPU goes on to where this one refuses, has not been asked for.
+        host = self.codec.encode(self.values)
+        if status < 0:
+            return (
+                f"status {status}"
+                if frame.inspect(host).codec != self.codec.name
+                else "refused, and the CPU does not"
+            )
+        mine = np.asarray(self.frame[: frame.HEADER_NBYTES + status])
+        if mine.size != host.size or not np.array_equal(mine, host):
+            return "the frame is not the CPU's"
+        self.info = frame.inspect(mine)
+        out, expected = self.device.empty(self.values.nbytes), np.empty_like(self.values)
+        with self.device.queue() as queue:
+            made = self.decode(queue, out.address)
+            queue.wait()
+        if problem := checks.problem(self.info, made.results[0]):
+            return problem
+        decode_into(host, self.info, expected)
+        return (
+            "" if np.array_equal(np.asarray(out), expected.view(np.uint8)) else "the values are not the CPU's"
+        )
+
+    def decode(self, queue: Any, out: int) -> Batch:
+        """Start to decode."""
+        return operations.decode(queue, [self.info], [self.frame.address + frame.HEADER_NBYTES], [out])
+
+
+def _checked(pair: Pair, what: str, **more: Any) -> bool:
+    problem = pair.compare()
+    status = "ok" if not problem else "refused" if problem.startswith("status") else "failed"
+    report(what, status, **more, **({"why": problem} if problem else {}))
+    return status == "ok"
+
+
+def launch(machine: Machine, spec: str, dtype: np.dtype) -> None:
+    """One launch of each kernel, and its bytes beside the CPU's."""
+    for n in SMALL if machine.nbytes > 1 << 20 else SMALL[:2]:
+        _checked(Pair(machine, spec, data(dtype, n * dtype.itemsize)), f"{spec} {dtype}, {n} values")
+
+
+def times(machine: Machine, spec: str, dtype: np.dtype) -> None:
+    """GB/s of the array, prepared batches launched again and again; its bytes are compared before."""
+    values = data(dtype, machine.nbytes)
+    pair, what = Pair(machine, spec, values), f"{spec} {dtype}"
+    if not _checked(pair, f"{what}, {values.nbytes} bytes"):
+        return
+    device, out = pair.device, pair.device.empty(values.nbytes)
+    row: dict[str, Any] = {"ratio": values.nbytes / pair.info.payload_nbytes}
+    for verb, start in (("encode", pair.encode), ("decode", lambda queue: pair.decode(queue, out.address))):
+        with device.queue() as queue:
+            again = Again(queue)
+            start(again)
+            took = machine.seconds(queue, again.repeat)
+        row[f"{verb} GB/s"], row[f"{verb} launches"] = values.nbytes / took / 1e9, again.launches
+    report(what, **row)
+
+
+class Again:
+    """A queue that notes what it is asked for, so that it can be done again without any preparation."""
+
+    def __init__(self, queue: Any):
+        self._queue, self.device, self.max_grid = queue, queue.device, queue.max_grid
+        self._control, self._scratch, self.control, self.scratch = None, None, queue.control, queue.scratch
+        self._calls: list[Callable[[], Any]] = []
+        self.launches = 0
+
+    def upload(self, control: Any) -> None:
+        self._note(lambda: self._queue.upload(control))
+
+    def zero(self, address: int, nbytes: int) -> None:
+        self._note(lambda: self._queue.zero(address, nbytes))
+
+    def launch(self, kernel: Any, grid: tuple[int, int], jobs: int) -> None:
+        self.launches += 1
+        self._note(lambda: self._queue.launch(kernel, grid, jobs))
+
+    def download(self, control: Any, nbytes: int) -> None:
+        """Results stay where they are: the host's side is what `upload` brings again."""
+
+    def _note(self, call: Callable[[], Any]) -> None:
+        self._calls.append(call)
+        call()
+
+    def repeat(self) -> None:
+        """All of it once more."""
+        for call in self._calls:
+            call()
+
+
+def large(machine: Machine, spec: str, dtype: np.dtype) -> None:
+    """Bytes just below the most that kernels take."""
+    values = data(dtype, machine.large_nbytes)
+    _checked(Pair(machine, spec, values), f"{spec} {dtype}, {values.nbytes} bytes")
+
+
+def host(machine: Machine) -> None:
+    """Host time for each chunk of a batch, CUDA's calls included."""
+    from benchmarks import gpu_host
+    from compcoll.engine.device.pool import Pool
+    from compcoll.engine.device.work import CudaWork
+
+    nbytes = gpu_host.NBYTES if machine.nbytes > 1 << 20 else 8 << 10
+    for n in gpu_host.BATCHES:
+        blocks = [machine.array(data(np.dtype("f4"), nbytes)) for _ in range(n)]
+        work = CudaWork(codec(gpu_host.SPEC), Pool())
+        work.turn.first_nbytes = 1 << 40
+        begun: dict[str, float] = {}
+
+        def run(verb: str, ask: Callable[[], list[Any]], work: Any = work, begun: Any = begun) -> list[Any]:
+            begin = time.perf_counter()
+            asked = ask()
+            work.turn.begin()
+            begun[verb] = min(begun.get(verb, 1e9), time.perf_counter() - begin)
+            return [request.wait() for request in asked]
+
+        for _ in range(20):
+            frames = run(
+                "encode", lambda b=blocks, w=work: [w.encode(x, 0.0, None, i) for i, x in enumerate(b)]
+            )
+            run(
+                "decode",
+                lambda f=frames, b=blocks, w=work: [w.decode(x, y) for x, y in zip(f, b, strict=True)],
+            )
+        report(
+            f"{n} chunks of {nbytes >> 10} KiB", **{f"{k} us a chunk": 1e6 * v / n for k, v in begun.items()}
+        )
+
+
+def nvcomp(machine: Machine) -> None:
     """NVIDIA's own codecs on the same data, where their package is installed."""
     try:
         import cupy
-        from nvidia import nvcomp
+        from nvidia import nvcomp as theirs
     except ImportError as error:
-        return [{"what": "nvCOMP", "skipped": str(error)}]
-    end, rows = time.monotonic() + seconds, []
-    for dtype in (np.dtype("f4"), np.dtype("f2")):
-        values = cupy.asarray(data(dtype, machine.kernel_nbytes).view(np.uint8))
-        for algorithm in NVCOMP:
-            row: dict[str, Any] = {"what": f"nvCOMP {algorithm} {dtype}"}
-            rows.append(row)
-            if time.monotonic() > end:
-                row["error"] = "no time left"
-                continue
-            try:
-                row.update(_nvcomp_speed(nvcomp, cupy, algorithm, values))
-            except Exception as error:  # its versions differ in what they offer
-                row["error"] = f"{type(error).__name__}: {error}"
-    return rows
+        report("nvCOMP", "missing", why=str(error))
+        return
+    values = cupy.asarray(data(np.dtype("f4"), machine.nbytes).view(np.uint8))
+    for algorithm in NVCOMP:
+        try:
+            chosen, array = theirs.Codec(algorithm=algorithm), theirs.as_array(values)
+            made = chosen.encode(array)
 
+            def ended(call: Callable[[], Any]) -> Callable[[], None]:
+                return lambda: (call(), cupy.cuda.Device().synchronize())[1]  # its streams are its own
 
-def _nvcomp_speed(nvcomp: Any, cupy: Any, algorithm: str, values: Any) -> dict[str, Any]:
-    chosen, array = nvcomp.Codec(algorithm=algorithm), nvcomp.as_array(values)
-
-    def best(call: Callable[[], Any]) -> float:
-        call()
-        times = []
-        for _ in range(5):
-            cupy.cuda.get_current_stream().synchronize()
-            begin = time.perf_counter()
-            call()
-            cupy.cuda.Device().synchronize()  # its streams are its own
-            times.append(time.perf_counter() - begin)
-        return min(times)
-
-    frame_ = chosen.encode(array)
-    encode, decode = best(lambda: chosen.encode(array)), best(lambda: chosen.decode(frame_))
-    nbytes = values.nbytes
-    return {
-        "ratio": nbytes / frame_.buffer_size,
-        "encode GB/s": nbytes / encode / 1e9, "decode GB/s": nbytes / decode / 1e9,
-    }  # fmt: skip
+            encode = machine.wall(ended(lambda c=chosen, a=array: c.encode(a)))
+            decode = machine.wall(ended(lambda c=chosen, m=made: c.decode(m)))
+            report(
+                f"nvCOMP {algorithm} float32", ratio=values.nbytes / made.buffer_size,
+                **{"encode GB/s": values.nbytes / encode / 1e9, "decode GB/s": values.nbytes / decode / 1e9},
+            )  # fmt: skip
+        except Exception as error:  # its versions differ in what they offer
+            report(f"nvCOMP {algorithm}", "missing", why=f"{type(error).__name__}: {error}")
 
 
 def small(machine: Machine) -> None:
@@ -136,12 +262,34 @@ def small(machine: Machine) -> None:
     from compcoll import decode
 
     machine.without_pool()
-    for dtype in DTYPES:
+    for dtype in DTYPES.values():
         for n in (1, 517, 20_003):
             array = machine.array(data(dtype, n * dtype.itemsize))
-            for spec in (*SPECS, "lossless", "raw"):
+            for spec in (*SPECS, "lossless"):
                 decode(codec(spec).encode(array), machine.array(np.zeros(n, dtype)))
+    report("all codecs and types")
+
+
+PARTS: dict[str, Callable[..., None]] = {
+    part.__name__: part for part in (device, load, launch, times, large, host, nvcomp, small)
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a part."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("codec", nargs="?")
+    parser.add_argument("type", nargs="?")
+    parser.add_argument(FAKE, action="store_true")
+    options = parser.parse_args(arguments)
+    machine = open_machine(options.fake)
+    if options.codec is None:
+        PARTS[options.part](machine)
+    else:
+        PARTS[options.part](machine, options.codec, DTYPES[options.type])
+    return 0
 
 
 if __name__ == "__main__":
-    small(open_machine(FAKE in sys.argv))
+    sys.exit(main())

@@ -1,23 +1,20 @@
-"""The device that `gpu_check` measures: a GPU, or the tests' device on the CPU in place of one."""
+"""The device that `gpu_check` measures: a GPU, or what stands for CuPy in the tests."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compcoll.devices.kernels import Kernel, all_kernels
 from compcoll.devices.memory import DeviceArray
 
 __all__ = ["FAKE", "Machine", "open_machine"]
 
-#: The option that puts the tests' device in the GPU's place, to try out everything but the GPU.
+#: The option that puts the tests' stand-in for CuPy in the GPU's place, to try out everything but the GPU.
 FAKE = "--fake"
 
 
@@ -27,15 +24,19 @@ class Machine:
     Attributes
     ----------
     device : Device
-    kernel_nbytes : int
-        Array that kernels are timed on.
-    messages : tuple of int
-        Bytes of a rank's buffer in the collectives.
+    nbytes : int
+        Array that codecs are timed on.
+    large_nbytes : int
+        The largest one that kernels take: just below 4 GiB.
+    messages, chunks : tuple of int
+        Bytes of a rank's buffer in the collectives, and of their chunks.
     repeats : int
     """
 
-    kernel_nbytes = 512 << 20  # starting kernels has to be short beside running them
-    messages = (1 << 20, 16 << 20, 64 << 20, 256 << 20)
+    nbytes = 512 << 20  # starting kernels has to be short beside running them
+    large_nbytes = (4 << 30) - (1 << 16)
+    messages = (64 << 20,)
+    chunks = (512 << 10, 4 << 20, 16 << 20)
     repeats = 5
 
     def __init__(self, rank: int = 0):
@@ -57,21 +58,6 @@ class Machine:
             "memory": properties["totalGlobalMem"], "driver": runtime.driverGetVersion(),
             "runtime": runtime.runtimeGetVersion(), "cupy": self.cupy.__version__,
         }  # fmt: skip
-
-    def compile(self) -> list[dict[str, Any]]:
-        """Seconds that each module takes, all at once; CuPy keeps what it has compiled before."""
-
-        def one(kernel: Kernel) -> dict[str, Any]:
-            begin = time.perf_counter()
-            try:
-                with self.cupy.cuda.Device(self.device.index):
-                    _ = self.device.function(kernel).kernel
-            except Exception as error:
-                return {"what": kernel.module, "error": f"{type(error).__name__}: {error}"}
-            return {"what": kernel.module, "s": time.perf_counter() - begin}
-
-        with ThreadPoolExecutor() as threads:
-            return list(threads.map(one, {kernel.module: kernel for kernel in all_kernels()}.values()))
 
     def array(self, values: np.ndarray) -> DeviceArray:
         """A copy of a NumPy array on the device."""
@@ -102,42 +88,41 @@ class Machine:
             best = min(best, self.cupy.cuda.get_elapsed_time(begin, end) / 1e3 / self.repeats)
         return best
 
+    def wall(self, call: Callable[[], Any]) -> float:
+        """Shortest of several times of a call that ends by itself."""
+        call()
+        times = []
+        for _ in range(self.repeats):
+            begin = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - begin)
+        return min(times)
+
 
 class FakeMachine(Machine):
-    """The executor of the tests, with so little data that it ends soon; its times mean nothing."""
+    """The same with so little data that the executor of the tests ends soon; its times mean nothing."""
 
-    kernel_nbytes = 32 << 10
-    messages = (16 << 10,)
+    nbytes, large_nbytes = 32 << 10, 48 << 10
+    messages, chunks = (16 << 10,), (4 << 10,)
     repeats = 1
-
-    def __init__(self, rank: int = 0):
-        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
-        from executor import Device, build
-
-        library = build()
-        if library is None:
-            raise RuntimeError("the tests' device needs g++ on x86-64")
-        self.device = Device(library, rank)
-
-    def compile(self) -> list[dict[str, Any]]:
-        return []
-
-    def buffer(self, values: np.ndarray) -> DeviceArray:
-        return self.array(values)
 
     def without_pool(self) -> None:
         pass
 
-    def about(self) -> dict[str, Any]:
-        return {"gpu": "none, the tests' device", "gpus": 0, "memory": 0}
-
-    def seconds(self, queue: Any, call: Callable[[], Any]) -> float:
-        begin = time.perf_counter()
-        call()
-        queue.wait()
-        return time.perf_counter() - begin
-
 
 def open_machine(fake: bool, rank: int = 0) -> Machine:
     """The device of a rank; ranks share the GPUs that there are."""
-    return FakeMachine(int(os.environ.get("PMI_RANK", rank))) if fake else Machine(rank)
+    if not fake:
+        return Machine(rank)
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
+    from executor import build
+    from fake_cupy import installed
+
+    library = build()
+    if library is None:
+        raise RuntimeError("the stand-in for CuPy needs g++ on x86-64")
+    standing_in = installed(library)
+    standing_in.__enter__()
+    machine = FakeMachine(rank)
+    machine.standing_in = standing_in  # type: ignore[attr-defined]  # as long as this process
+    return machine

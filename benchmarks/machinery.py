@@ -1,16 +1,18 @@
 """What carrying a message costs where nothing is compressed: this library with codec `raw` beside plain MPI.
 
-``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round, and
-the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB apart:
-what a call costs and what each chunk costs, beyond plain MPI's time for the same bytes and that of copying them
-into frames and out of them.
+``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round,
+and the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB
+apart: what a call costs and what each chunk costs, beyond plain MPI's time for the same bytes and that of
+copying them into frames and out of them. A third part has a Python thread count while the main thread waits
+in a collective for a rank that is late.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from time import perf_counter
+from threading import Event, Thread
+from time import perf_counter, sleep
 
 import click
 import numpy as np
@@ -25,6 +27,8 @@ SMALL_CHUNK = 4 << 10
 #: Chunks of the calls that are taken apart.
 CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 SECONDS = 1.0
+#: How late a rank comes to a collective while others count, and how often.
+LATE, LATE_ROUNDS = 0.3, 5
 
 Operation = Callable[[MPI.Intracomm], object]
 
@@ -95,6 +99,42 @@ def taken_apart(world: MPI.Intracomm) -> dict[str, float]:
     return {"call": float(per_call), "chunk": float(per_chunk)}
 
 
+def counted(during: Callable[[], object]) -> float:
+    """How far a thread counts in a second, while the main thread does something."""
+    stopped, count = Event(), [0]
+
+    def work() -> None:
+        while not stopped.is_set():
+            for _ in range(1000):
+                count[0] += 1
+
+    thread = Thread(target=work)
+    thread.start()
+    start = perf_counter()
+    during()
+    seconds = perf_counter() - start
+    stopped.set()
+    thread.join()
+    return count[0] / seconds
+
+
+def counting(world: MPI.Intracomm) -> float:
+    """A thread's speed while the main thread waits in a Bcast over that while it sleeps, medians."""
+    ours = compcoll.Comm(world, codec="raw", min_nbytes=0)
+    values = np.ones(1 << 16, np.float32)
+    ours.Bcast(values, world.size - 1)
+    waiting, sleeping = [], []
+    for _ in range(LATE_ROUNDS):
+        world.Barrier()
+        if world.rank:
+            sleep(2 * LATE)
+            ours.Bcast(values, world.size - 1)
+        else:
+            sleeping.append(counted(lambda: sleep(LATE)))
+            waiting.append(counted(lambda: ours.Bcast(values, world.size - 1)))
+    return float(np.median(waiting) / np.median(sleeping)) if waiting else 0.0
+
+
 @click.command()
 @click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
 def main(json_path: str | None) -> None:
@@ -104,6 +144,7 @@ def main(json_path: str | None) -> None:
         raise click.UsageError("a single rank sends nothing: mpiexec -n 2 python -m benchmarks.machinery")
     rows = whole_calls(world, compcoll.Comm(world, codec="raw", min_nbytes=0))
     costs = taken_apart(world)
+    share = counting(world)
     about = describe(world, "machinery", None, "f4")
     if world.rank:
         return
@@ -116,10 +157,13 @@ def main(json_path: str | None) -> None:
         f"in chunks of {SMALL_CHUNK} bytes, beyond plain MPI and copying: "
         f"{1e6 * costs['call']:.1f} us a call, {1e6 * costs['chunk']:.2f} us a chunk"
     )
+    click.echo(f"a thread counts at {100 * share:.0f} % of its speed while the main thread waits in a Bcast")
     if json_path:
         command = " ".join(["python -m benchmarks.machinery", *sys.argv[1:]])
         with open(json_path, "w") as file:
-            file.write(as_json({**about, "command": command, "rows": rows, "beyond": costs}))
+            file.write(
+                as_json({**about, "command": command, "rows": rows, "beyond": costs, "counting": share})
+            )
 
 
 if __name__ == "__main__":

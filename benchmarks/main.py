@@ -48,6 +48,7 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
 @click.option("--min-seconds", default=0.0, help="More calls where a size would take less.")
 @click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
+@click.option("--in-a-row", default=1, type=click.IntRange(1), help="Calls without a barrier between them.")
 @click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Raw values, not a noisy sine.")
 @click.option("--dtype", default="f4", help="NumPy type of the values, or bf16.")
 @click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
@@ -58,8 +59,8 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 @click.pass_obj
 def _command(
-    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, data, dtype, arrays, gloo, control,
-    min_nbytes, json_path, plot_path,
+    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, in_a_row, data, dtype, arrays, gloo,
+    control, min_nbytes, json_path, plot_path,
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
@@ -78,7 +79,7 @@ def _command(
         for size in progress.track(nbytes, description=operation.__name__):
             new = run_size(
                 operation, comms, values, size, warmup=warmup, iters=iters, min_seconds=min_seconds,
-                max_seconds=max_seconds,
+                max_seconds=max_seconds, in_a_row=in_a_row,
             )  # fmt: skip
             rows += new
             if world.rank == 0:

@@ -12,8 +12,9 @@ second of the median call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,8 @@ class Row:
     seconds : dict of str to float
         ``min``, ``median``, ``mean``, ``max`` and ``midmean``, the interquartile mean, over the calls of the
         slowest rank's time.
+    processor_seconds : float
+        What a call takes of processors on the rank where it takes most, all its threads together; the median.
     gbytes_per_s : float
     speedup : float
         Median time of plain MPI over this one's.
@@ -118,6 +121,7 @@ class Row:
     name: str
     iters: int
     seconds: dict[str, float]
+    processor_seconds: float
     gbytes_per_s: float
     speedup: float
     spread: float | None
@@ -163,6 +167,7 @@ def in_window(comm, plain: MPI.Comm) -> bool:
 def run_size(
     operation: Operation, comms: dict[str, MPI.Comm], values: Source, nbytes: int, *,
     warmup: int = 2, iters: int = 20, min_seconds: float = 0.0, max_seconds: float = 10.0,
+    in_a_row: int = 1,
 ) -> list[Row]:  # fmt: skip
     """Measure one message size on all communicators; collective.
 
@@ -180,47 +185,63 @@ def run_size(
         More calls where they take less.
     max_seconds : float
         Fewer calls, but at least 3, where they would take longer.
+    in_a_row : int
+        Calls without a barrier between them, which are timed together.
     """
     world = next(iter(comms.values()))
     n = max(1, nbytes // values.dtype.itemsize)
     case = operation(world, values, n)
-    times = _time(case, list(comms.values()), world, values.arrays.wait, warmup, iters,
-                  (min_seconds, max_seconds)) / case.repeats  # fmt: skip
+    if in_a_row > 1:
+        case = replace(case, call=_repeated(case.call, in_a_row), repeats=case.repeats * in_a_row)
+    times, processors = _time(case, list(comms.values()), world, values.arrays.wait, warmup, iters,
+                              (min_seconds, max_seconds)) / case.repeats  # fmt: skip
     checks = _check(case, comms, world, values)
     medians = np.median(times, axis=1)
     rows = []
-    for name, series, median, check in zip(comms, times, medians, checks, strict=True):
+    for name, series, busy, median, check in zip(comms, times, processors, medians, checks, strict=True):
         seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max(),
                    "midmean": midmean(series)}  # fmt: skip
         seconds = {key: float(value) for key, value in seconds.items()}
         rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
         spread = _spread(times[0], series)
-        rows.append(Row(n * values.dtype.itemsize, name, len(series), seconds, rate, speedup, spread, *check))
+        measured = len(series), seconds, float(np.median(busy)), rate, speedup, spread
+        rows.append(Row(n * values.dtype.itemsize, name, *measured, *check))
     return rows
+
+
+def _repeated(call: Callable, count: int) -> Callable:
+    def calls(comm: MPI.Comm) -> None:
+        for _ in range(count):
+            call(comm)
+
+    return calls
 
 
 def _time(
     case: Case, comms: list[MPI.Comm], world: MPI.Comm, wait: Callable | None, warmup: int, iters: int,
     limits: tuple[float, float],
 ) -> np.ndarray:  # fmt: skip
-    """Times of calls on each communicator, shape (communicators, calls), of the slowest rank."""
+    """Times of calls on each communicator, of the slowest rank, and processor times, of the busiest.
+
+    Shape (2, communicators, calls), seconds.
+    """
     order = np.random.default_rng(len(comms))  # the same on all ranks
 
     def rounds(count: int) -> np.ndarray:
-        times = np.empty((len(comms), count))
+        times = np.empty((2, len(comms), count))
         for i in range(count):
             for j in order.permutation(len(comms)):
                 case.reset()
                 world.Barrier()
-                begin = MPI.Wtime()
+                busy, begin = process_time(), MPI.Wtime()
                 case.call(comms[j])
                 if wait is not None:
                     wait()
-                times[j, i] = MPI.Wtime() - begin
+                times[:, j, i] = MPI.Wtime() - begin, process_time() - busy
         world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
         return times
 
-    expected = rounds(max(1, warmup)).min(axis=1).sum()
+    expected = rounds(max(1, warmup))[0].min(axis=1).sum()
     least, most = (int(seconds / expected) for seconds in limits)
     return rounds(min(max(iters, least), max(MIN_ITERS, most)))
 

@@ -18,8 +18,8 @@ from .osu import CONTROL, Row
 __all__ = ["as_json", "describe", "environment", "heading", "line", "plot"]
 
 _COLUMNS = (
-    f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'GB/s':>9} {'speedup':>8} "
-    f"{'ratio':>8}  error"
+    f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'cpu us':>12} {'GB/s':>9} "
+    f"{'speedup':>8} {'ratio':>8}  error"
 )
 
 _PACKAGES = ("mpi4py", "compcoll", "torch", "cupy", "numba")
@@ -76,7 +76,8 @@ def heading(about: dict) -> str:
 
 def line(row: Row) -> str:
     """One row as text."""
-    times = " ".join(f"{row.seconds[key] * 1e6:12.1f}" for key in ("min", "median", "max"))
+    seconds = [*(row.seconds[key] for key in ("min", "median", "max")), row.processor_seconds]
+    times = " ".join(f"{value * 1e6:12.1f}" for value in seconds)
     bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
     error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
     mark = "" if row.accelerated or row.name in ("mpi", CONTROL, "gloo") else f"  unchanged: {row.reason}"

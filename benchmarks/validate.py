@@ -1,6 +1,7 @@
 """The model against the clock: predicted and measured times of collectives, side by side.
 
-Run it in the lab, where the links are known::
+The model knows links, processors and codecs, each measured alone, and of collectives one: plain MPI's
+Alltoall of 1 MiB, which is marked and not counted. Run it in the lab, where the links are known::
 
     python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.validate
 """
@@ -15,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll import Comm, codec
-from compcoll.engine.measure import leaders_of, measure_machine, slowest
+from compcoll.engine.measure import PLAIN_NBYTES, leaders_of, measure_machine, slowest
 from compcoll.model.advisor import measure_speed
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
@@ -30,12 +31,14 @@ __all__ = ["main"]
 
 OPERATIONS = {
     "alltoall": "Alltoall", "allgather": "Allgather", "bcast": "Bcast",
-    "reduce_scatter": "Reduce_scatter_block",
+    "reduce_scatter": "Reduce_scatter_block", "allreduce": "Allreduce",
 }  # fmt: skip
+#: How far a prediction may be off to count as close.
+CLOSE = 0.25
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--codec", "specs", default="raw,zfp:rate=8", help="Codecs, separated by commas.")
+@click.option("--codec", "specs", default="zfp:rate=8,int8,lossless", help="Codecs, separated by commas.")
 @click.option("--sizes", default="1M:32M:2", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
 @click.option("--iters", default=5, type=click.IntRange(1), help="Calls of each kind; two seconds' at least.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
@@ -65,13 +68,15 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
                     "op": op, "nbytes": nbytes, "codec": measured.name,
                     "measured": measured.seconds["midmean"],
                     "predicted": predicted,
+                    "known": (op, nbytes, measured.name) == ("Alltoall", PLAIN_NBYTES, "mpi"),
                 })  # fmt: skip
                 if world.rank == 0:
                     print(_line(rows[-1]), flush=True)
     about = describe(world, "validate", None, "f4")
     if world.rank == 0:
-        close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.2 for row in rows)
-        print(f"# {close} of {len(rows)} predictions within 20 %")
+        new = [row for row in rows if not row["known"]]
+        close = sum(abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in new)
+        print(f"# {close} of {len(new)} predictions of what was not measured before are within 25 %")
         if json_path:
             about |= {
                 "command": " ".join(["python -m benchmarks.validate", *sys.argv[1:]]),
@@ -96,7 +101,7 @@ def _line(row: dict) -> str:
     measured, predicted = row["measured"], row["predicted"]
     return (
         f"{row['op']:22s}{row['nbytes']:10d} {row['codec']:12s}{1e3 * measured:12.2f}{1e3 * predicted:13.2f}"
-        f"{100 * (predicted / measured - 1):7.0f}%"
+        f"{100 * (predicted / measured - 1):7.0f}%{'  measured before' * row['known']}"
     )
 
 

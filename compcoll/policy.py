@@ -108,19 +108,20 @@ class Policy:
 
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
-        element: np.dtype | None = None,
+        element: np.dtype | None = None, gpus: bool = False,
     ) -> Decision:  # fmt: skip
         """How a call runs whose largest message has ``nbytes`` bytes, among ``size`` ranks.
 
         ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
+        ``gpus``: whether all ranks have one.
         """
-        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element or dtype)
+        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element or dtype, gpus)
 
 
 @lru_cache(maxsize=4096)
 def _decide(
     policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
-    ranks_per_node: int, element: np.dtype,
+    ranks_per_node: int, element: np.dtype, gpus: bool,
 ) -> Decision:  # fmt: skip
     if nbytes < policy.min_nbytes:
         return _unchanged(op, f"messages of {nbytes} bytes are below min_nbytes = {policy.min_nbytes}")
@@ -136,7 +137,7 @@ def _decide(
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     fixed = rule.algorithm if rule.algorithm in ALGORITHMS[op] else None
-    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen)
+    chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
     sharing = ranks_per_node if link == "network" else 1
     algorithm = fixed or choices.algorithm(op, dtype, nbytes, size, chosen, chunk_nbytes, sharing)
     return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed)

@@ -6,10 +6,22 @@
 
 namespace compcoll {
 
-// Element types, with the codes that the frame header uses. compcoll/dtypes.py lists the same.
+// Element types, with the codes that the frame header uses. compcoll/core/dtypes.py lists the same.
 enum DType : uint32_t {
-  INT8 = 1, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64,
-  FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64, COMPLEX128,
+  INT8 = 1,
+  UINT8,
+  INT16,
+  UINT16,
+  INT32,
+  UINT32,
+  INT64,
+  UINT64,
+  FLOAT16,
+  BFLOAT16,
+  FLOAT32,
+  FLOAT64,
+  COMPLEX64,
+  COMPLEX128,
 };
 
 CC_HD uint32_t itemsize(uint32_t dtype) {
@@ -17,7 +29,7 @@ CC_HD uint32_t itemsize(uint32_t dtype) {
   return dtype < sizeof sizes ? sizes[dtype] : 0;
 }
 
-// What a codec answers in place of a byte count. compcoll/_cpu.pyx names the same.
+// What a codec answers in place of a byte count. compcoll/core/_cpu.pyx names the same.
 enum Status : int64_t {
   NONFINITE = -1,        // encode: a NaN or an infinity; the chunk has to go another way
   UNREPRESENTABLE = -2,  // encode: a value outside of the codec's contract
@@ -33,7 +45,7 @@ struct Args {
   uint64_t params[2];    // the codec's own two words of the frame header
   uint64_t capacity;     // encode, add: bytes of room at dst
   uint32_t acc_dtype;    // decode_add: type of dst (FLOAT32 for 16-bit floats, else dtype)
-  double bound;          // encode, add: out, largest absolute error of any value; 0 if exact, NaN if unknown
+  double bound;  // encode, add: out, largest absolute error of any value; 0 if exact, NaN if unknown
 
   CC_HD uint64_t size() const { return shape[0] * shape[1] * shape[2]; }
   CC_HD uint64_t nbytes() const { return size() * itemsize(dtype); }

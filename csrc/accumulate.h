@@ -59,10 +59,14 @@ inline bool accumulate(uint32_t dtype, uint32_t acc_dtype, const void* src, void
   auto from_float16 = [](uint16_t h) { return float16_to_float(h); };
   auto from_bfloat16 = [](uint16_t h) { return bfloat16_to_float(h); };
   switch (dtype) {
-    case INT8: case UINT8: add_array<uint8_t, uint8_t>(src, dst, n, same); break;
-    case INT16: case UINT16: add_array<uint16_t, uint16_t>(src, dst, n, same); break;
-    case INT32: case UINT32: add_array<uint32_t, uint32_t>(src, dst, n, same); break;
-    case INT64: case UINT64: add_array<uint64_t, uint64_t>(src, dst, n, same); break;
+    case INT8:
+    case UINT8: add_array<uint8_t, uint8_t>(src, dst, n, same); break;
+    case INT16:
+    case UINT16: add_array<uint16_t, uint16_t>(src, dst, n, same); break;
+    case INT32:
+    case UINT32: add_array<uint32_t, uint32_t>(src, dst, n, same); break;
+    case INT64:
+    case UINT64: add_array<uint64_t, uint64_t>(src, dst, n, same); break;
     case FLOAT32: add_array<float, float>(src, dst, n, same); break;
     case FLOAT64: add_array<double, double>(src, dst, n, same); break;
     case COMPLEX64: add_array<float, float>(src, dst, 2 * n, same); break;

@@ -28,9 +28,11 @@ inline bool convert(uint32_t dtype, uint32_t into_dtype, const void* src, void* 
   auto to_float16 = [](float f) { return float_to_float16(f); };
   auto to_bfloat16 = [](float f) { return float_to_bfloat16(f); };
   if (dtype == FLOAT16 && into_dtype == FLOAT32) convert_array<uint16_t, float>(src, dst, n, from_float16);
-  else if (dtype == BFLOAT16 && into_dtype == FLOAT32) convert_array<uint16_t, float>(src, dst, n, from_bfloat16);
+  else if (dtype == BFLOAT16 && into_dtype == FLOAT32)
+    convert_array<uint16_t, float>(src, dst, n, from_bfloat16);
   else if (dtype == FLOAT32 && into_dtype == FLOAT16) convert_array<float, uint16_t>(src, dst, n, to_float16);
-  else if (dtype == FLOAT32 && into_dtype == BFLOAT16) convert_array<float, uint16_t>(src, dst, n, to_bfloat16);
+  else if (dtype == FLOAT32 && into_dtype == BFLOAT16)
+    convert_array<float, uint16_t>(src, dst, n, to_bfloat16);
   else return false;
   return true;
 }

@@ -34,9 +34,7 @@ constexpr uint32_t max_depth = 7;        // longest code, bits: one more gains 0
 constexpr uint32_t max_symbols = 16;     // with the escape
 constexpr uint32_t sample_stride = 16;   // the code is made for one of 16 groups of 64 values
 
-struct PlaneHeader {
-  uint8_t varying, base;
-};
+struct PlaneHeader { uint8_t varying, base; };
 
 struct CodeHeader {
   uint8_t leaves[max_depth];    // codes of 1, 2, ... 7 bits

@@ -44,12 +44,13 @@ namespace CC_LEVEL {
 
 constexpr uint32_t szp_block = 32, szp_apart = 64, szp_plain = 128, szp_raw = 255;
 constexpr double szp_bound_min = 0x1p-1022, szp_bound_max = 0x1p+1020;  // step and 1 / step are normal
-constexpr double szp_steps = 2 - 0x1p-6;                                // the step for a bound of 1
+constexpr double szp_steps = 2 - 0x1p-6;  // the step for a bound of 1
 // Largest |x| / step for which x' is sure to keep the bound: |x - x'| is at most step * (1 / 2 + 2^-21),
 // which the rounding of x * (1 / step) leaves, and the rounding of x', |x| * 2^-24 for float32. The sum
 // has to stay below step / (2 - 2^-6) = step * 0.50393. What is larger is checked; the bytes are the same.
 constexpr double szp_sure_float32 = 65000, szp_sure_float64 = 0x1p+30;
 constexpr double szp_magic = 0x1.8p+52;  // adding it rounds to an integer, into the low word
+constexpr uint32_t szp_magic_high = 0x43380000;  // the other word then, less 1 where the integer is negative
 
 CC_HD uint64_t szp_blocks(uint64_t n) { return n / szp_block + (n % szp_block != 0); }
 CC_HD uint64_t szp_widths_nbytes(uint64_t blocks) { return (blocks + 3) & ~uint64_t(3); }
@@ -98,9 +99,13 @@ CC_HD U szp_quantise(D x, double inverse) {
 
 // S is L with a sign.
 template <class S, class L>
-CC_HD L szp_zigzag(L d) { return (d << 1) ^ (L)((S)d >> 31); }
+CC_HD L szp_zigzag(L d) {
+  return (d << 1) ^ (L)((S)d >> 31);
+}
 template <class L>
-CC_HD L szp_unzigzag(L z) { return (z >> 1) ^ (L{} - (z & 1)); }
+CC_HD L szp_unzigzag(L z) {
+  return (z >> 1) ^ (L{} - (z & 1));
+}
 
 // Each 64-bit lane as a matrix of 8 x 8 bits, transposed.
 template <class L>

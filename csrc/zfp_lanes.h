@@ -111,13 +111,9 @@ CC_HD L settle(L plane, L left) {
 }
 
 #if defined(__AVX2__) && !defined(__CUDACC__)
-#define CC_ZFP_SHIFTS(W, N, M, left, right)                            \
-  template <> CC_HD vec<W, N> shift_left(vec<W, N> v, vec<W, N> n) {   \
-    return vec<W, N>(left(M(v), M(n)));                                \
-  }                                                                    \
-  template <> CC_HD vec<W, N> shift_right(vec<W, N> v, vec<W, N> n) {  \
-    return vec<W, N>(right(M(v), M(n)));                               \
-  }
+#define CC_ZFP_SHIFTS(W, N, M, left, right)                                                                \
+  template <> CC_HD vec<W, N> shift_left(vec<W, N> v, vec<W, N> n) { return vec<W, N>(left(M(v), M(n))); } \
+  template <> CC_HD vec<W, N> shift_right(vec<W, N> v, vec<W, N> n) { return vec<W, N>(right(M(v), M(n))); }
 CC_ZFP_SHIFTS(uint32_t, 8, __m256i, _mm256_sllv_epi32, _mm256_srlv_epi32)
 CC_ZFP_SHIFTS(uint64_t, 4, __m256i, _mm256_sllv_epi64, _mm256_srlv_epi64)
 
@@ -188,8 +184,8 @@ CC_HD void exchange512(L& low, L& high) {
   __m512i l = __m512i(low), h = __m512i(high);
   if constexpr (S >= 8) {
     constexpr uint64_t up = ~uint64_t(0) / ((uint64_t(1) << S / 8) + 1) << S / 8;
-    const __m512i lane = _mm512_broadcast_i32x4(
-        _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+    const __m512i lane =
+        _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
     const __m512i other = _mm512_xor_si512(lane, _mm512_set1_epi8(S / 8));
     low = L(_mm512_mask_shuffle_epi8(l, up, h, other));
     high = L(_mm512_mask_shuffle_epi8(h, up >> S / 8, l, other));
@@ -210,9 +206,7 @@ struct Exchange<S, U64x8> {
 template <> CC_HD bool any_less(U32x16 a, U32x16 b) {
   return _mm512_cmplt_epi32_mask(__m512i(a), __m512i(b));
 }
-template <> CC_HD bool any_less(U64x8 a, U64x8 b) {
-  return _mm512_cmplt_epi64_mask(__m512i(a), __m512i(b));
-}
+template <> CC_HD bool any_less(U64x8 a, U64x8 b) { return _mm512_cmplt_epi64_mask(__m512i(a), __m512i(b)); }
 template <> CC_HD U32x16 count_up_to(U32x16 n, U32x16 a, U32x16 b) {
   __mmask16 m = _mm512_cmple_epi32_mask(__m512i(a), __m512i(b));
   return U32x16(_mm512_mask_add_epi32(__m512i(n), m, __m512i(n), _mm512_set1_epi32(1)));

@@ -163,9 +163,7 @@ CC_HD L decode_quads(const L* words, int maxbits, const QuadTables& tables, L* p
       }
       pos = end - left;
     } else {
-      for (int j = 3; j >= 0; j--) {
-        planes[j] |= ((window >> (12 - 4 * j)) & 15) << (L{} + W(shift));
-      }
+      for (int j = 3; j >= 0; j--) { planes[j] |= ((window >> (12 - 4 * j)) & 15) << (L{} + W(shift)); }
       pos += 16;
       // n = 3 becomes 4 as soon as the last coefficient has a bit, and both are the same code.
     }

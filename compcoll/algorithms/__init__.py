@@ -1,1 +1,1 @@
-"""Collective algorithms over the verbs of `compcoll.schedule.trace.Tracer`, one a file; `catalog` has them by name."""
+"""Collective algorithms over the verbs of `compcoll.schedule.trace`, one a file; `catalog` names them."""

@@ -14,7 +14,8 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?)\s*", re.IGNORECASE)
 
 
 def nbytes_of(value: Any) -> int:
-    """A number of bytes from an integer, NumPy's too, or from text such as ``"65536"``, ``"64K"`` or ``"1.5M"``.
+    """A number of bytes from an integer, NumPy's too, or from text such as ``"65536"``, ``"64K"`` or
+    ``"1.5M"``.
 
     Raises
     ------

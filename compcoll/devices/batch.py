@@ -14,7 +14,7 @@ import numpy as np
 
 from compcoll.core import dtypes
 from compcoll.devices import kernels
-from compcoll.devices.kernels import HEADER, JOB, RESULT, Kernel
+from compcoll.devices.kernels import JOB, RESULT, Kernel
 
 __all__ = ["Batch", "Block", "Control", "Launcher"]
 
@@ -38,7 +38,7 @@ class Block:
 
 
 class Control(Protocol):
-    """A batch's results, headers and jobs, in host memory and, after `Launcher.upload`, on the device."""
+    """A batch's results and jobs, in host memory and, after `Launcher.upload`, on the device."""
 
     host: np.ndarray
     address: int
@@ -70,44 +70,44 @@ class Launcher(Protocol):
 
 
 class Batch:
-    """Results, headers and jobs of ``n`` frames in one piece of memory, so that one copy brings them over."""
+    """Results and jobs of ``n`` frames in one piece of memory, so that one copy brings them over."""
 
     def __init__(self, device: Launcher, n: int):
         self.device, self.n = device, n
-        sizes = [n * RESULT.itemsize, n * HEADER.itemsize, *[n * JOB.itemsize] * 3]
-        starts = [0, *np.cumsum(sizes).tolist()]
-        self.memory = device.control(starts[-1])
-        self._starts = starts
-        self.results = self._part(0, RESULT)
-        self.headers = self._part(1, HEADER).view(np.uint8).reshape(n, HEADER.itemsize)
-        self.jobs, self.sums, self.seals = (self._part(i, JOB) for i in (2, 3, 4))
-        for jobs in (self.jobs, self.sums, self.seals):
-            jobs["result"] = self.memory.address + RESULT.itemsize * np.arange(n, dtype=np.uint64)
+        self._first_job = n * RESULT.itemsize
+        self.memory = device.control(self._first_job + n * JOB.itemsize)
+        self.results = self.memory.host[: self._first_job].view(RESULT)
+        self.jobs = self.memory.host[self._first_job :].view(JOB)
+        self.jobs["result"] = np.arange(n, dtype=np.uint64) * RESULT.itemsize + self.memory.address
 
-    def _part(self, i: int, dtype: np.dtype) -> np.ndarray:
-        return self.memory.host[self._starts[i] : self._starts[i + 1]].view(dtype)
+    @property
+    def headers(self) -> np.ndarray:
+        """A row of 80 bytes for each frame: its header, as far as it is known before."""
+        return self.results["header"]
 
-    def header_address(self, i: int) -> int:
-        return self.memory.address + self._starts[1] + i * HEADER.itemsize
+    @property
+    def carried(self) -> np.ndarray:
+        """The errors in these headers, float64."""
+        return self.headers[:, 64:72].view("<f8")[:, 0]
 
     def job_address(self, i: int) -> int:
-        return self.memory.address + self._starts[2] + i * JOB.itemsize
+        return self.memory.address + self._first_job + i * JOB.itemsize
 
     def add_scratch(self, codec: str, words: int = 1) -> None:
         """Give each job the zeroed memory that its kernels need besides: `kernels.scratch_nbytes`."""
-        sizes = [kernels.scratch_nbytes(codec, int(n), words) for n in self.jobs["n"]]
-        if total := sum(sizes):
-            address = self.device.scratch(total)
-            self.device.zero(address, total)
-            self.jobs["scratch"] = address + np.cumsum([0, *sizes[:-1]], dtype=np.uint64)
+        if not kernels.scratch_nbytes(codec, 0):
+            return
+        sizes = [kernels.scratch_nbytes(codec, n, words) for n in self.jobs["n"].tolist()]
+        address = self.device.scratch(sum(sizes))
+        self.device.zero(address, sum(sizes))
+        self.jobs["scratch"] = np.cumsum([address, *sizes[:-1]], dtype=np.uint64)
 
-    def launch(self, kernel: Kernel, jobs: np.ndarray, part: int, size: str = "n") -> None:
-        """Start a kernel on all of the batch's jobs of one kind."""
-        grid = kernel.grid(int(jobs[size].max()), max(self.device.max_grid // self.n, 1))
+    def launch(self, kernel: Kernel, size: str = "n") -> None:
+        """Start a kernel on all of the batch's jobs, of which a field says how large they are."""
+        grid = kernel.grid(int(self.jobs[size].max()), max(self.device.max_grid // self.n, 1))
         for i in range(0, self.n, kernels.MAX_JOBS):
-            address = self.memory.address + self._starts[part] + i * JOB.itemsize
-            self.device.launch(kernel, (grid, min(self.n - i, kernels.MAX_JOBS)), address)
+            self.device.launch(kernel, (grid, min(self.n - i, kernels.MAX_JOBS)), self.job_address(i))
 
     def finish(self) -> None:
         """Start to fetch the results."""
-        self.device.download(self.memory, self.n * RESULT.itemsize)
+        self.device.download(self.memory, self._first_job)

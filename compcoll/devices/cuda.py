@@ -7,20 +7,25 @@ an event whether they are there.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray
-from compcoll.devices.nvrtc import OPTIONS, source
+from compcoll.devices.nvrtc import OPTIONS, cubin_path, source
+from compcoll.devices.queue import Queue
 
-__all__ = ["Device", "Queue", "available", "pinned"]
+__all__ = ["Device", "available", "pinned"]
 
-_NOT_READY = 600  # cudaErrorNotReady, which CuPy has no name for
+_HERE: Any = nullcontext()
+_DEFAULT_STREAM = 1  # cudaStreamLegacy, which CuPy calls 0
 
 
 @cache
@@ -56,6 +61,7 @@ class Device:
         self.cupy, self.index = cupy, index
         self._runtime = cupy.cuda.runtime
         self._streams: list[Any] = []
+        self._events: list[Any] = []
         with cupy.cuda.Device(index):
             # Nothing runs on it: it names a part of CuPy's pool for memory that nobody uses any more.
             self._private = cupy.cuda.Stream(non_blocking=True)
@@ -63,6 +69,7 @@ class Device:
         self._functions: dict[str, Any] = {}
         properties = self._runtime.getDeviceProperties(index)
         self.max_grid = 16 * properties["multiProcessorCount"]
+        self._arch = f"sm_{properties['major']}{properties['minor']}"
 
     @staticmethod
     @cache
@@ -72,13 +79,17 @@ class Device:
 
     def empty(self, nbytes: int) -> DeviceArray:
         """Memory for the caller, contents undefined, allocated in the order of CuPy's current stream."""
-        with self.cupy.cuda.Device(self.index):
+        with self.current():
             return self._allocate(nbytes)
 
     def scratch(self, nbytes: int) -> DeviceArray:
         """Memory of no stream: whoever lets go of it has waited for all that was done with it."""
-        with self.cupy.cuda.Device(self.index), self._private:
+        with self.current(), self._private:
             return self._allocate(nbytes)
+
+    def current(self) -> Any:
+        """A context in which this is the current device."""
+        return _HERE if self._runtime.getDevice() == self.index else self.cupy.cuda.Device(self.index)
 
     def _allocate(self, nbytes: int) -> DeviceArray:
         memory = self.cupy.cuda.alloc(max(nbytes, 1))  # a multiple of 512 bytes
@@ -101,14 +112,33 @@ class Device:
                 self._runtime.eventRecord(events[-1].ptr, handle)
         return events
 
+    def follow(self, handle: int) -> None:
+        """Have the caller's current stream come after what has been put into another one.
+
+        The handle is as `__cuda_array_interface__` has it from version 3 on: 1 is the default stream.
+        """
+        with self.cupy.cuda.Device(self.index):
+            stream = self.cupy.cuda.get_current_stream()
+            if (stream.ptr or _DEFAULT_STREAM) != (handle or _DEFAULT_STREAM):
+                event = self.cupy.cuda.Event(disable_timing=True)
+                self._runtime.eventRecord(event.ptr, handle or _DEFAULT_STREAM)
+                stream.wait_event(event)
+
     def function(self, kernel: Kernel) -> Any:
         """A kernel, compiled when it is first needed."""
         if kernel.name not in self._functions:
             if kernel.module not in self._modules:
-                module = self.cupy.RawModule(code=source(kernel.module), options=OPTIONS)
-                self._modules[kernel.module] = module
+                self._modules[kernel.module] = self._load(kernel.module)
             self._functions[kernel.name] = self._modules[kernel.module].get_function(kernel.name)
         return self._functions[kernel.name]
+
+    def _load(self, name: str) -> Any:
+        """A module, as ``COMPCOLL_CUBINS`` has it for this source and GPU, or compiled, or CuPy's cache."""
+        if folder := os.environ.get("COMPCOLL_CUBINS"):
+            path = cubin_path(Path(folder), name, self._arch)
+            if path.is_file():
+                return self.cupy.RawModule(path=str(path))
+        return self.cupy.RawModule(code=source(name), options=OPTIONS)
 
     def current_streams(self) -> set[int]:
         """CuPy's current stream, in whose order `empty` allocates, and torch's."""
@@ -117,117 +147,3 @@ class Device:
         if torch is not None and torch.cuda.is_initialized():
             handles.add(torch.cuda.current_stream(self.index).cuda_stream)
         return handles
-
-
-class _Event:
-    """Behind all that is in a stream so far."""
-
-    def __init__(self, queue: Queue):
-        self._runtime = queue.device._runtime
-        self._event = queue.device.cupy.cuda.Event(disable_timing=True)
-        self._event.record(queue.stream)
-
-    @property
-    def done(self) -> bool:
-        """Whether the stream has come so far; raises where the device has failed, which is never done."""
-        status = self._runtime.eventQuery(self._event.ptr)
-        if status not in (0, _NOT_READY):
-            raise self._runtime.CUDARuntimeError(status)
-        return status == 0
-
-    def synchronize(self) -> None:
-        self._event.synchronize()
-
-
-class _Control:
-    """Both sides of a batch's control memory; `compcoll.devices.batch.Control`."""
-
-    def __init__(self, host: np.ndarray, memory: Any):
-        self.host, self.memory, self.address = host, memory, memory.ptr
-
-
-class Queue:
-    """A stream for one piece of work, and the memory that it needs meanwhile.
-
-    A context manager: at its end the memory goes back, once everything is done. It implements
-    `compcoll.devices.batch.Launcher`.
-    """
-
-    def __init__(self, device: Device, after: Sequence[Any]):
-        self.device, self.max_grid = device, device.max_grid
-        cupy = device.cupy
-        with cupy.cuda.Device(device.index):
-            try:
-                self.stream = device._streams.pop()
-            except IndexError:
-                self.stream = cupy.cuda.Stream(non_blocking=True)
-        self._keep: list[Any] = []
-        self.after(after)
-
-    def __enter__(self) -> Queue:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def after(self, events: Sequence[Any]) -> None:
-        """What is put into the queue from here on comes after these events, of any device."""
-        for event in events:
-            self.stream.wait_event(event)
-
-    def close(self) -> None:
-        """Give back the stream and the memory, when everything is done."""
-        if not self.stream.done:
-            self.wait()
-        self._keep.clear()
-        self.device._streams.append(self.stream)
-
-    def scratch(self, nbytes: int) -> int:
-        """Address of device memory for as long as this queue is open."""
-        with self.device.cupy.cuda.Device(self.device.index), self.stream:
-            self._keep.append(self.device.cupy.cuda.alloc(max(nbytes, 1)))
-        return self._keep[-1].ptr
-
-    def to_device(self, address: int, data: np.ndarray) -> None:
-        self._keep.append(data)
-        self._copy(address, data.ctypes.data, data.nbytes, self.device._runtime.memcpyHostToDevice)
-
-    def to_host(self, data: np.ndarray, address: int) -> None:
-        self._keep.append(data)
-        self._copy(data.ctypes.data, address, data.nbytes, self.device._runtime.memcpyDeviceToHost)
-
-    def copy(self, to: int, address: int, nbytes: int) -> None:
-        self._copy(to, address, nbytes, self.device._runtime.memcpyDeviceToDevice)
-
-    def zero(self, address: int, nbytes: int) -> None:
-        with self.device.cupy.cuda.Device(self.device.index):
-            self.device._runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
-
-    def _copy(self, to: int, address: int, nbytes: int, kind: int) -> None:
-        if nbytes:
-            with self.device.cupy.cuda.Device(self.device.index):
-                self.device._runtime.memcpyAsync(to, address, nbytes, kind, self.stream.ptr)
-
-    def control(self, nbytes: int) -> _Control:
-        host = self.device.host(nbytes)
-        host[:] = 0
-        self.scratch(nbytes)
-        return _Control(host, self._keep[-1])
-
-    def upload(self, control: _Control) -> None:
-        self.to_device(control.address, control.host)
-
-    def download(self, control: _Control, nbytes: int) -> None:
-        self.to_host(control.host[:nbytes], control.address)
-
-    def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
-        with self.device.cupy.cuda.Device(self.device.index), self.stream:
-            self.device.function(kernel)(grid, (kernel.threads,), (np.uint64(jobs),))
-
-    def event(self) -> Any:
-        """An event behind all that is in the queue; its ``done`` tells whether that is so."""
-        with self.device.cupy.cuda.Device(self.device.index):
-            return _Event(self)
-
-    def wait(self) -> None:
-        self.stream.synchronize()

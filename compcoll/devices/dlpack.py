@@ -1,7 +1,8 @@
 """The type of the elements that an object describes by DLPack, without taking them over.
 
 The structures are those of dlpack.h, version 1.1: https://github.com/dmlc/dlpack. NumPy's own reader takes a
-capsule over, which not every exporter of host memory survives, and calls its memory read-only where it is not.
+capsule over, which not every exporter of host memory survives, and calls its memory read-only where it is
+not.
 """
 
 from __future__ import annotations

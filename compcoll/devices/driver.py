@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import sys
 from functools import cache
+from importlib.util import find_spec
 
-__all__ = ["has_gpu"]
+__all__ = ["has_gpu", "is_usable"]
 
 
 def has_gpu() -> bool:
@@ -18,6 +19,11 @@ def has_gpu() -> bool:
     from compcoll.devices import cuda
 
     return cuda.available()
+
+
+def is_usable() -> bool:
+    """Whether there is a GPU, and CuPy is installed; imports nothing."""
+    return has_gpu() and ("cupy" in sys.modules or find_spec("cupy") is not None)
 
 
 @cache

@@ -15,7 +15,6 @@ from compcoll.core import dtypes
 
 __all__ = [
     "CTA",
-    "HEADER",
     "JOB",
     "MAX_JOBS",
     "RESULT",
@@ -29,6 +28,7 @@ __all__ = [
     "encoders",
     "fits",
     "largest",
+    "sums_up",
 ]
 
 #: Threads of a block, CC_CTA of csrc/cuda/job.cuh.
@@ -41,12 +41,10 @@ JOB = np.dtype([
 ])  # fmt: skip
 RESULT = np.dtype([
     ("nbytes", "<i8"), ("bound", "<f8"), ("bad", "<u4"), ("checksum", "<u4"), ("extent", "<u8", 3),
-    ("params", "<u8", 2),
+    ("params", "<u8", 2), ("arrived", "<u4"), ("wanted", "<u4"), ("unused", "<u8"), ("header", "u1", 80),
 ])  # fmt: skip
 #: Jobs of one launch: what a grid may have along y.
 MAX_JOBS = 65535
-#: A header's place in a batch, 80 bytes and a gap.
-HEADER = np.dtype("V96")
 
 #: Files of csrc/cuda, each one module.
 SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float", "raw")
@@ -54,9 +52,11 @@ SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
 LIMIT = 1 << 32
-#: Block sizes that have an encoder of their own.
+#: Block sizes that have kernels of their own.
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
+#: Threads of a block of zfp's kernels in one dimension, each of which needs a table.
+_ZFP_THREADS = 512
 #: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
 _TILES = {"mpc": 1 << 14, "szp": 1 << 12, "float": 1 << 12}
 
@@ -71,7 +71,7 @@ class Kernel:
         Its file in csrc/cuda.
     name : str
     per_cta : int
-        Values (for ``checksum`` bytes) that a block of threads handles in one go; 0: one thread does all.
+        Values (for ``checksum`` and ``seal`` bytes) that a block of threads handles in one go.
     threads : int
         Of a block.
     """
@@ -82,12 +82,14 @@ class Kernel:
     threads: int = CTA
 
     def grid(self, size: int, most: int) -> int:
-        """Blocks of threads for a job of ``size``, at most ``most``: they go on in strides."""
-        return min(max(-(-size // self.per_cta), 1), most) if self.per_cta else 1
+        """Blocks of threads for a job of ``size``, which go on in strides; at most as many threads as
+        ``most`` blocks of `CTA` have."""
+        return min(max(-(-size // self.per_cta), 1), max(most * CTA // self.threads, 1))
 
 
+#: Of payloads to decode; and of those that an encoder has made, with the headers in front.
 CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
-SEAL = Kernel("frame", "seal", 0)
+SEAL = Kernel("frame", "seal", 16 * CTA)
 #: Copies bytes as they are, also pieces with gaps between them.
 COPY = Kernel("raw", "raw_copy", 64 * CTA)
 
@@ -130,32 +132,23 @@ def job_params(
 
 
 def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> list[Kernel]:
-    """The kernels that encode, in order; the last one sets the result's size and bound."""
+    """The kernels that make a frame, in order."""
     if codec == "raw":
-        return [COPY]
+        return [COPY, SEAL]
     if codec == "mpc":
         return [_mpc("encode", dtype)]
     kind = _TYPES[dtypes.code_of(dtype)]
     if codec == "zfp" and ndim > 1:
-        names = [f"encode_{ndim}d_{kind}", f"finish_{ndim}d_{kind}"]
         shares = [f"clear_{ndim}d"] if params[0] % 32 else []
-        return [_zfp_blocks(name, kind, ndim) for name in shares + names]
+        return [*(_zfp_blocks(name, kind, ndim) for name in (*shares, f"encode_{ndim}d_{kind}")), SEAL]
     if codec == "zfp":
-        exact = (kind, params[0]) in _EXACT
-        words = f"{params[0]}bit" if exact else _words(kind, params[0])
-        return [
-            Kernel("zfp", f"zfp_encode_{kind}_{words}", 4 * CTA),
-            Kernel("zfp", f"zfp_finish_{kind}", 0),
-        ]
+        return [_zfp("encode", kind, params[0])]
     if codec == "float":
-        return [_float("encode", kind)]
+        return [_float("encode", kind), SEAL]
     if codec == "szp":
-        relative = [Kernel("szp", f"szp_range_{kind}", 16 * CTA), Kernel("szp", f"szp_settle_{kind}", 0)]
+        relative = [Kernel("szp", f"szp_range_{kind}", 16 * CTA)]
         return [*(relative if params[1] else []), _szp("encode", kind)]
-    return [
-        Kernel("blockscale", f"{codec}_encode_{kind}", _per_warp(params) * CTA // 32),
-        Kernel("blockscale", f"{codec}_finish_{kind}", 0),
-    ]
+    return [_scaled(codec, "encode", kind)]
 
 
 def decoders(
@@ -170,12 +163,19 @@ def decoders(
     if codec == "zfp" and ndim > 1:
         return [_zfp_blocks(f"{verb}_{ndim}d_{kind}", kind, ndim)]
     if codec == "zfp":
-        return [Kernel("zfp", f"zfp_{verb}_{kind}_{_words(kind, params[0])}", 4 * CTA)]
+        return [_zfp(verb, kind, params[0])]
     if codec == "float":
         return [_float(verb, kind)]
     if codec == "szp":
         return [_szp(verb, kind)]
-    return [Kernel("blockscale", f"{codec}_{verb}_{kind}", _per_warp(params) * CTA // 32)]
+    return [_scaled(codec, verb, kind)]
+
+
+def sums_up(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1) -> bool:
+    """Whether the kernels that decode form the payload's checksum as well."""
+    if codec == "zfp" and ndim < 2:
+        return (_TYPES[dtypes.code_of(dtype)], params[0]) in _EXACT
+    return codec in _SCALED
 
 
 def converter(source: np.dtype, target: np.dtype) -> Kernel | None:
@@ -194,8 +194,7 @@ def largest(dtype: np.dtype) -> Kernel:
 
 def adders(dtype: np.dtype) -> list[Kernel]:
     """The kernels that add two frames of szp, in order."""
-    kind = _TYPES[dtypes.code_of(dtype)]
-    return [_szp("sum", kind), Kernel("szp", f"szp_sum_finish_{kind}", 0)]
+    return [_szp("sum", _TYPES[dtypes.code_of(dtype)])]
 
 
 def all_kernels() -> list[Kernel]:
@@ -227,8 +226,17 @@ def all_kernels() -> list[Kernel]:
 def _zfp_blocks(name: str, kind: str, ndim: int) -> Kernel:
     """A thread has a block; where those of 128 threads do not fit into shared memory, half of them do."""
     threads = CTA // 2 if (kind, ndim) == ("f64", 3) else CTA
-    values = 0 if name.startswith("finish") else threads * 4**ndim
-    return Kernel("zfp_blocks", f"zfp_{name}", values)
+    return Kernel("zfp_blocks", f"zfp_{name}", threads * 4**ndim)
+
+
+def _zfp(verb: str, kind: str, maxbits: int) -> Kernel:
+    words = f"{maxbits}bit" if (kind, maxbits) in _EXACT else _words(kind, maxbits)
+    return Kernel("zfp", f"zfp_{verb}_{kind}_{words}", 4 * _ZFP_THREADS, _ZFP_THREADS)
+
+
+def _scaled(codec: str, verb: str, kind: str) -> Kernel:
+    """A warp has so many values at a time."""
+    return Kernel("blockscale", f"{codec}_{verb}_{kind}", (256 if kind == "f64" else 512) * CTA // 32)
 
 
 def _szp(verb: str, kind: str) -> Kernel:
@@ -255,7 +263,3 @@ def _words(kind: str, maxbits: int) -> int:
     """Words that hold a block; there is no kernel for 3."""
     words = (maxbits - 1) // (64 if kind == "f64" else 32) + 1
     return 4 if words == 3 else words
-
-
-def _per_warp(params: tuple[int, int]) -> int:
-    return max(params[0] & 0xFFFFFFFF, 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from pathlib import Path
 
 from compcoll.core.sources import csrc_dir
 
-__all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "source"]
+__all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "cubin_path", "source"]
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false")
@@ -47,6 +48,12 @@ def source(name: str) -> str:
         return "\n".join(lines)
 
     return flatten((csrc_dir() / "cuda" / f"{name}.cu").resolve()) + "\n"
+
+
+def cubin_path(folder: Path, name: str, arch: str) -> Path:
+    """Where a folder has a file of ``csrc/cuda``, compiled for an architecture such as ``sm_90``."""
+    key = hashlib.sha256("\0".join((source(name), arch, *OPTIONS)).encode()).hexdigest()
+    return folder / f"{name}-{arch}-{key[:16]}.cubin"
 
 
 def compile_kernels(name: str, arch: str, options: tuple[str, ...] = ()) -> tuple[bytes, str, str]:

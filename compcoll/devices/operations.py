@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -40,42 +41,55 @@ class Places(Protocol):
 def encode(
     device: Launcher, codec: Coder, blocks: Sequence[Block], frames: Sequence[int],
     carried: float | Sequence[float] = 0.0, checksum: bool = True,
-    fallback: bool | Sequence[bool] = False,
+    fallback: bool | Sequence[bool] = False, results: bool = True,
 ) -> Batch:  # fmt: skip
     """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is
     done ``results`` has each frame's payload bytes, or a status where there is no frame. ``carried`` is the
     absolute error of the values, or that of each block's; ``fallback`` says where another codec was to be
-    used.
+    used. Without ``results`` nothing is fetched; what a codec whose frames have known sizes refuses then
+    shows by a header without magic bytes, whose size is the status.
     """
-    batch = Batch(device, len(blocks))
-    dtype = blocks[0].dtype
-    errors = np.broadcast_to(carried, len(blocks)).tolist()
-    refused = np.broadcast_to(fallback, len(blocks)).tolist()
-    for i, (block, frame) in enumerate(zip(blocks, frames, strict=True)):
-        params = codec.params(dtype, block.shape or (1,))
-        header = header_bytes(codec.name, dtype, block.shape, params, errors[i], checksum, refused[i])
-        batch.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
-        payload = frame + HEADER_NBYTES
-        batch.jobs[i]["src"], batch.jobs[i]["dst"] = block.address, payload
-        n = kernels.units(codec.name, block.reals, block.nbytes)
-        batch.jobs[i]["n"], batch.jobs[i]["nbytes"] = n, block.nbytes
-        batch.jobs[i]["params"] = kernels.job_params(codec.name, dtype, block.shape, params)
-        batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, block.nbytes
-        batch.seals[i]["src"], batch.seals[i]["dst"] = batch.header_address(i), frame
+    batch, first = Batch(device, len(blocks)), blocks[0]
+    dtype = first.dtype
+    shapes = [block.shape for block in blocks]
+    refused = [fallback] * len(blocks) if isinstance(fallback, bool) else fallback
+    params = {shape: codec.params(dtype, shape or (1,)) for shape in dict.fromkeys(shapes)}
+    jobs, nbytes = batch.jobs, [block.nbytes for block in blocks]
+    jobs["src"], jobs["nbytes"] = [block.address for block in blocks], nbytes
+    jobs["dst"] = np.array(frames, np.uint64) + HEADER_NBYTES
+    jobs["n"] = [kernels.units(codec.name, block.reals, n) for block, n in zip(blocks, nbytes, strict=True)]
+    jobs["params"] = [kernels.job_params(codec.name, dtype, shape, params[shape]) for shape in shapes]
+    kinds = [(shape, bool(other)) for shape, other in zip(shapes, refused, strict=True)]
+    for kind in dict.fromkeys(kinds):
+        header = _header(codec.name, dtype, kind[0], params[kind[0]], checksum, kind[1])
+        rows = slice(None) if kinds.count(kind) == batch.n else [i for i, k in enumerate(kinds) if k == kind]
+        batch.headers[rows] = header
+    batch.carried[:] = carried
+    batch.results["wanted"] = checksum
     if codec.name == "raw":  # whose kernel has nothing to find out
-        batch.results["nbytes"] = batch.jobs["nbytes"]
+        batch.results["nbytes"] = jobs["nbytes"]
     batch.add_scratch(codec.name)
     device.upload(batch.memory)
-    shape = blocks[0].shape
-    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, shape or (1,)), len(shape)):
-        batch.launch(kernel, batch.jobs, 2)
-    if checksum:
-        batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
-    batch.launch(kernels.SEAL, batch.seals, 4)
-    batch.finish()
+    for kernel in kernels.encoders(codec.name, dtype, params[shapes[0]], len(first.shape)):
+        batch.launch(kernel)
+    if results:
+        batch.finish()
     return batch
+
+
+@lru_cache(256)
+def _header(
+    codec: str,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    params: tuple[int, int],
+    checksum: bool,
+    fallback: bool,
+) -> np.ndarray:
+    """A header of values that carry no error yet."""
+    return np.frombuffer(header_bytes(codec, dtype, shape, params, 0.0, checksum, fallback), np.uint8)
 
 
 def gather(
@@ -83,28 +97,30 @@ def gather(
 ) -> None:
     """Copy pieces of each block to an address of its own, side by side."""
     batch = Batch(device, len(blocks))
-    for job, block, at, target in zip(batch.jobs, blocks, places, targets, strict=True):
-        job["src"], job["dst"], job["n"] = block.address, target, at.nbytes
-        job["params"] = at.piece, at.step
+    jobs = batch.jobs
+    jobs["src"], jobs["dst"] = [block.address for block in blocks], targets
+    jobs["n"], jobs["params"] = [at.nbytes for at in places], [(at.piece, at.step) for at in places]
     device.upload(batch.memory)
-    batch.launch(kernels.COPY, batch.jobs, 2)
+    batch.launch(kernels.COPY)
 
 
-def convert(device: Launcher, kernel: Kernel, n: int, source: int, target: int) -> None:
-    """Write elements as those of another type; see `compcoll.devices.kernels.converter`."""
-    batch = Batch(device, 1)
-    batch.jobs[0]["src"], batch.jobs[0]["dst"], batch.jobs[0]["n"] = source, target, n
+def convert(
+    device: Launcher, kernel: Kernel, sizes: Sequence[int], sources: Sequence[int], targets: Sequence[int]
+) -> None:
+    """Write elements of arrays as those of another type; see `compcoll.devices.kernels.converter`."""
+    batch = Batch(device, len(sizes))
+    batch.jobs["src"], batch.jobs["dst"], batch.jobs["n"] = sources, targets, sizes
     device.upload(batch.memory)
-    batch.launch(kernel, batch.jobs, 2)
+    batch.launch(kernel)
 
 
 def largest(device: Launcher, blocks: Sequence[Block]) -> Batch:
     """Look for the largest magnitudes in blocks of one floating-point type; then `magnitude` has them."""
     batch = Batch(device, len(blocks))
-    for job, block in zip(batch.jobs, blocks, strict=True):
-        job["src"], job["n"] = block.address, block.reals
+    batch.jobs["src"] = [block.address for block in blocks]
+    batch.jobs["n"] = [block.reals for block in blocks]
     device.upload(batch.memory)
-    batch.launch(kernels.largest(blocks[0].dtype), batch.jobs, 2)
+    batch.launch(kernels.largest(blocks[0].dtype))
     batch.finish()
     return batch
 
@@ -123,23 +139,20 @@ def decode(
 
     The addresses are 16-byte aligned. After the device is done `problems` tells which were damaged.
     """
-    batch = Batch(device, len(infos))
-    first = infos[0]
-    for i, (info, payload, out) in enumerate(zip(infos, payloads, outs, strict=True)):
-        job = batch.jobs[i]
-        width = 2 if info.dtype.kind == "c" else 1
-        n = kernels.units(info.codec, info.size * width, info.nbytes)
-        job["src"], job["dst"], job["n"] = payload, out, n
-        job["nbytes"] = info.payload_nbytes
-        job["params"] = kernels.job_params(info.codec, info.dtype, info.shape, info.params)
-        if info.checksum is not None:
-            batch.sums[i]["src"], batch.sums[i]["nbytes"] = payload, info.payload_nbytes
+    batch, first = Batch(device, len(infos)), infos[0]
+    jobs, width = batch.jobs, 2 if first.dtype.kind == "c" else 1
+    jobs["src"], jobs["dst"] = payloads, outs
+    jobs["n"] = [kernels.units(info.codec, info.size * width, info.nbytes) for info in infos]
+    jobs["nbytes"] = [info.payload_nbytes for info in infos]
+    jobs["params"] = [kernels.job_params(i.codec, i.dtype, i.shape, i.params) for i in infos]
+    batch.results["wanted"] = [info.checksum is not None for info in infos]
     batch.add_scratch(first.codec)
     device.upload(batch.memory)
-    if any(info.checksum is not None for info in infos):
-        batch.launch(kernels.CHECKSUM, batch.sums, 3, "nbytes")
+    own = kernels.sums_up(first.codec, first.dtype, first.params, len(first.shape))
+    if not own and any(info.checksum is not None for info in infos):
+        batch.launch(kernels.CHECKSUM, "nbytes")
     for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding, len(first.shape)):
-        batch.launch(kernel, batch.jobs, 2)
+        batch.launch(kernel)
     batch.finish()
     return batch
 
@@ -162,39 +175,27 @@ def add(
     n, first = len(infos), infos[0][0]
     width = 2 if first.dtype.kind == "c" else 1
     terms, sums = Batch(device, 2 * n), Batch(device, n)
-    for i, pair in enumerate(infos):
-        reals = pair[0].size * width
-        for k, info in zip((i, n + i), pair, strict=True):
-            payload = payloads[i][k >= n]
-            terms.jobs[k]["src"], terms.jobs[k]["n"] = payload, reals
-            terms.jobs[k]["nbytes"], terms.jobs[k]["params"] = info.payload_nbytes, info.params
-            if info.checksum is not None:
-                terms.sums[k]["src"], terms.sums[k]["nbytes"] = payload, info.payload_nbytes
-        _sum_job(sums, i, pair, frames[i], (terms.job_address(i), terms.job_address(n + i)))
-        sums.jobs[i]["n"] = reals
+    both = [pair[0] for pair in infos] + [pair[1] for pair in infos]
+    addresses = [pair[0] for pair in payloads] + [pair[1] for pair in payloads]
+    terms.jobs["src"], terms.jobs["n"] = addresses, [info.size * width for info in both]
+    terms.jobs["nbytes"], terms.jobs["params"] = [i.payload_nbytes for i in both], [i.params for i in both]
+    terms.results["wanted"] = [info.checksum is not None for info in both]
+    firsts, jobs = both[:n], sums.jobs
+    jobs["src"] = [terms.job_address(i) for i in range(n)]
+    jobs["dst"] = np.array(frames, np.uint64) + HEADER_NBYTES
+    jobs["n"], jobs["nbytes"] = [a.size * width for a in firsts], [a.nbytes for a in firsts]
+    jobs["params"] = [(a.params[0], terms.job_address(n + i)) for i, a in enumerate(firsts)]
+    sums.results["wanted"] = [a.checksum is not None for a in firsts]
+    for i, (a, _) in enumerate(infos):
+        sums.headers[i] = _header(a.codec, a.dtype, a.shape, a.params, a.checksum is not None, False)
+    sums.carried[:] = [a.bound + b.bound for a, b in infos]
     sums.add_scratch(first.codec, 2)
     for batch in (terms, sums):
         device.upload(batch.memory)
-    if any(info.checksum is not None for pair in infos for info in pair):
-        terms.launch(kernels.CHECKSUM, terms.sums, 3, "nbytes")
+    if any(info.checksum is not None for info in both):
+        terms.launch(kernels.CHECKSUM, "nbytes")
     for kernel in kernels.adders(first.dtype):
-        sums.launch(kernel, sums.jobs, 2)
-    if first.checksum is not None:
-        sums.launch(kernels.CHECKSUM, sums.sums, 3, "nbytes")
-    sums.launch(kernels.SEAL, sums.seals, 4)
+        sums.launch(kernel)
     terms.finish()
     sums.finish()
     return sums, terms
-
-
-def _sum_job(
-    sums: Batch, i: int, pair: tuple[FrameInfo, FrameInfo], frame: int, terms: tuple[int, int]
-) -> None:
-    a, b = pair
-    header = header_bytes(a.codec, a.dtype, a.shape, a.params, a.bound + b.bound, a.checksum is not None)
-    sums.headers[i, :HEADER_NBYTES] = np.frombuffer(header, np.uint8)
-    payload = frame + HEADER_NBYTES
-    sums.jobs[i]["src"], sums.jobs[i]["dst"], sums.jobs[i]["nbytes"] = terms[0], payload, a.nbytes
-    sums.jobs[i]["params"] = a.params[0], terms[1]
-    sums.sums[i]["src"], sums.sums[i]["nbytes"] = payload, a.nbytes
-    sums.seals[i]["src"], sums.seals[i]["dst"] = sums.header_address(i), frame

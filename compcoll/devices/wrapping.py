@@ -23,7 +23,9 @@ def on_device(array: Any) -> DeviceArray | None:
 def wrap(array: Any) -> DeviceArray | None:
     """A GPU array's memory, in the order of memory.
 
-    None where it is not contiguous, of an unknown type, or a view of torch's that is computed when it is read.
+    None where it is not contiguous, of an unknown type, or a view of torch's that is computed when it is
+    read.
+    Where the array names the stream that its values come from, the caller's current one comes after that.
     """
     if arrays.is_torch(array):
         if not array.is_contiguous() or array.is_conj() or array.is_neg():
@@ -42,6 +44,8 @@ def wrap(array: Any) -> DeviceArray | None:
         import cupy
 
         index = cupy.cuda.runtime.pointerGetAttributes(address).device if size else 0
+        if size and about.get("stream") is not None:
+            cuda.Device.of(index).follow(int(about["stream"]))
     if dtype is None:
         return None
     return DeviceArray(cuda.Device.of(index), address, dtype, size, array)

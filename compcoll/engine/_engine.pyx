@@ -5,7 +5,6 @@
 import atexit
 import ctypes
 import os
-import threading
 from math import inf, isnan
 from time import perf_counter
 
@@ -19,7 +18,6 @@ cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
 from libcpp.pair cimport pair
@@ -112,7 +110,9 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CEngine "compcoll::engine::Engine":
         CEngine(cbool, double) except +
         void set_workers(int) except +
-        shared_ptr[CRun] begin(shared_ptr[CSchedule], const CCoding&, vector[uint8_t*], unique_ptr[Wire], CTags) except +
+        shared_ptr[CRun] begin(
+            shared_ptr[CSchedule], const CCoding&, vector[uint8_t*], unique_ptr[Wire], CTags
+        ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)
         shared_ptr[CLeft] leave(shared_ptr[CTask], CFinished) except +
@@ -226,7 +226,7 @@ def idle_nbytes() -> int:
 
 
 def set_tap(tap):
-    """Call ``tap(message)`` with each message that arrives, a writable uint8 array; None: no more. For tests."""
+    """Call ``tap(message)`` with each message that arrives, a uint8 array, or never; for tests."""
     global _tap
     _tap = tap
     if tap is None:
@@ -290,8 +290,8 @@ cdef class Coding:
     attempts : sequence of (int, (int, int))
         Places in the table of codecs, -1 for the choice of ``lossless``, -2 for ``encode``, and parameters.
     encode, decode : callable
-        ``encode(dtype, src, carried, out)`` and ``decode(frame, dtype, dst, adding)``, with the memory as uint8
-        arrays, for what is not in the table; the first one returns the bytes of the frame.
+        ``encode(dtype, src, carried, out)`` and ``decode(frame, dtype, dst, adding)``, with memory as
+        uint8 arrays, for what is not in the table; the first one returns the bytes of the frame.
     """
 
     cdef CCoding own
@@ -326,8 +326,8 @@ cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint64_
         return -1
 
 
-cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n, void* dst,
-                         int32_t adding) noexcept with gil:
+cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n,
+                         void* dst, int32_t adding) noexcept with gil:
     cdef Coding coding = <Coding>context
     try:
         coding.decode(memory_at(<uintptr_t>frame, nbytes), dtype, n, <uintptr_t>dst, bool(adding))
@@ -425,7 +425,8 @@ cdef class Request(Task):
     def __init__(self, request, status=None):
         self.request, self.status = request, MPI.Status() if status is None else status
         self.task = shared_ptr[CTask](make_request(
-            library, <void*><uintptr_t>MPI._addressof(self.request), <void*><uintptr_t>MPI._addressof(self.status)
+            library, <void*><uintptr_t>MPI._addressof(self.request),
+            <void*><uintptr_t>MPI._addressof(self.status),
         ))
 
     def check(self):
@@ -489,7 +490,8 @@ cdef class Running(Task):
         self.keep = buffers
         self.begin(compiled, coding, comm, first, n, bases)
 
-    cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n, vector[uint8_t*] bases):
+    cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n,
+               vector[uint8_t*] bases):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         tags.first, tags.n = first, n
@@ -523,9 +525,9 @@ cdef class Running(Task):
             return self.coding.failed if self.failed is None else self.failed
         header = error.header
         return exception(
-            problem, error.status, <bytes>error.bytes[:80], error.available, error.expected, error.expected_dtype,
-            int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(), header.dtype, header.size(),
-            header.payload_nbytes, header.checksum,
+            problem, error.status, <bytes>error.bytes[:80], error.available, error.expected,
+            error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
+            header.dtype, header.size(), header.payload_nbytes, header.checksum,
         )
 
 
@@ -541,8 +543,8 @@ cdef class Plan:
     group : Group
         Whose calls they are.
     places : sequence of (int, int)
-        For each buffer of the schedule whether it lies in the array that is sent (0) or received (1), and where,
-        in bytes.
+        For each buffer of the schedule whether it lies in the array that is sent (0) or received (1), and
+        where, in bytes.
     """
 
     cdef readonly str op
@@ -596,7 +598,8 @@ cdef bint overlap(a, b):
     if type(a) is not np_ndarray or type(b) is not np_ndarray:
         return False
     first, second = <char*>cnp.PyArray_DATA(<cnp.ndarray>a), <char*>cnp.PyArray_DATA(<cnp.ndarray>b)
-    return first < second + cnp.PyArray_NBYTES(<cnp.ndarray>b) and second < first + cnp.PyArray_NBYTES(<cnp.ndarray>a)
+    return (first < second + cnp.PyArray_NBYTES(<cnp.ndarray>b)
+            and second < first + cnp.PyArray_NBYTES(<cnp.ndarray>a))
 
 
 cdef double now() noexcept:
@@ -650,8 +653,8 @@ def wait(*tasks, others=(), double limit=inf):
             raise_pending()
         if end == TIMEOUT:
             raise TimeoutError(
-                f"waited for messages for more than COMPCOLL_TIMEOUT = {patience:g} s; the communicator cannot "
-                "be used any more"
+                f"waited for messages for more than COMPCOLL_TIMEOUT = {patience:g} s; the communicator "
+                "cannot be used any more"
             )
     for task in tasks:
         task.check()
@@ -674,7 +677,7 @@ def leave(Task task, finished=None, request=None):
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
     request : MPI.Grequest, optional
-        Completed at the end, by that thread and without Python; `settled` is to be called when it was waited for.
+        Completed at the end, by that thread and without Python; `settled` is to be called after waiting.
     """
     cdef bint native = request is not None
     task.finished = finished

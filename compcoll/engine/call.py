@@ -16,14 +16,14 @@ from compcoll.algorithms.stream import drop_block, recv_block, send_block
 from compcoll.codecs import Codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine import _engine
+from compcoll.engine import _engine, choices
 from compcoll.engine.coding import coding
 from compcoll.engine.decision import Decision
 from compcoll.engine.device.run import DeviceRun, Patience
 from compcoll.engine.group import Group
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Schedule
-from compcoll.schedule.trace import WINDOW, chunk_step, trace
+from compcoll.schedule.trace import chunk_step, trace
 
 __all__ = ["Call", "Task", "Way", "begin", "begin_message", "n_chunks", "planned", "schedule_of", "wait"]
 
@@ -86,7 +86,7 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     sends, recvs = tuple(map(len, call.send)), tuple(map(len, call.recv))
     chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
     widens = accumulator_dtype(call.dtype) != call.dtype
-    window = WINDOW
+    window = choices.window(decision.chunk_nbytes, group.facts.gpus)
     key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
            sends, recvs)  # fmt: skip
     return _SCHEDULES.get(
@@ -214,7 +214,8 @@ def wait(*tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: fl
 def planned(
     group: Group, call: Call, decision: Decision, owner_exact: bool, specs: tuple
 ) -> _engine.Plan | None:
-    """A plan for calls like this one, whose blocks lie in plain arrays like ``specs``; None where they do not.
+    """A plan for calls like this one, whose blocks lie in plain arrays like ``specs``; None where they do
+    not.
 
     Parameters
     ----------

@@ -7,13 +7,20 @@ import numpy as np
 from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
+from compcoll.schedule.trace import WINDOW
 
-__all__ = ["algorithm", "chunk_nbytes"]
+__all__ = ["algorithm", "chunk_nbytes", "window"]
 
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
+#: Where all ranks have GPUs: their hosts, which take as long for a small chunk as for a large one, come last.
+DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
+#: And chunks of a message that are on their way at once, in bytes.
+DEVICE_WINDOW = 32 << 20
 #: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
 PAIRS_NBYTES = 8 << 20
+#: Inside a node messages are copied, which is faster from a core's own cache.
+NODE_NBYTES = 256 << 10
 
 
 def algorithm(
@@ -34,10 +41,22 @@ def algorithm(
     return names[0]
 
 
-def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec) -> int:
-    """Bytes of the chunks of messages of ``nbytes`` among ``size`` ranks."""
+def window(chunk_nbytes: int, gpus: bool) -> int:
+    """Chunks of a message that are on their way at once."""
+    return max(WINDOW, -(-DEVICE_WINDOW // chunk_nbytes)) if gpus else WINDOW
+
+
+def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus: bool = False) -> int:
+    """Bytes of the chunks of messages of ``nbytes`` among ``size`` ranks, over a policy's kind of link.
+
+    ``gpus``: all of the ranks have one.
+    """
     low, high = CHUNK_LIMITS
-    if op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
+    if gpus:
+        low, high = DEVICE_CHUNK_LIMITS
+    elif link == "node":
+        high = NODE_NBYTES
+    elif op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
         most = MESSAGE_NBYTES if codec.lossless else 2 * MESSAGE_NBYTES
         high = min(max(PAIRS_NBYTES // size, high), most)
     if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together

@@ -1,4 +1,4 @@
-"""A communicator as the engine uses it: what its ranks know of each other, and what is private to the engine."""
+"""A communicator as the engine uses it: what its ranks know of each other, what is private to it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.devices import driver
 from compcoll.engine import _engine
 from compcoll.engine.auto import Advisor
 from compcoll.engine.measure import measure_links
@@ -42,12 +43,15 @@ class Facts:
         The most of any node, and the fewest threads of any rank.
     multithreaded : bool
         Whether all ranks may call MPI from several threads.
+    gpus : bool
+        Whether all ranks have a GPU that arrays may lie on.
     """
 
     link: str
     ranks_per_node: int
     workers: int
     multithreaded: bool
+    gpus: bool = False
 
 
 class Group:
@@ -137,11 +141,14 @@ class Mine:
     near, workers : int
         Ranks on its node, and its threads.
     multithreaded : bool
+    gpu : bool
+        Whether it has a GPU, and something to reach it with.
     """
 
     near: int
     workers: int
     multithreaded: bool
+    gpu: bool = False
 
 
 def survey(comm: MPI.Intracomm, workers: int | None) -> Mine:
@@ -152,7 +159,8 @@ def survey(comm: MPI.Intracomm, workers: int | None) -> Mine:
     node.Free()
     # The cores that no rank of the node runs on, shared out; at most 8.
     spare = min(8, max(0, len(cores) // near - 1))
-    return Mine(near, spare if workers is None else workers, MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    return Mine(near, spare if workers is None else workers, multithreaded, driver.is_usable())
 
 
 def facts_of(everyone: list[Mine]) -> Facts:
@@ -161,4 +169,5 @@ def facts_of(everyone: list[Mine]) -> Facts:
     return Facts(
         "node" if on_one_node else "network", max(one.near for one in everyone),
         min(one.workers for one in everyone), all(one.multithreaded for one in everyone),
+        all(one.gpu for one in everyone),
     )  # fmt: skip

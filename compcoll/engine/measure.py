@@ -24,8 +24,8 @@ from compcoll.schedule.trace import Tracer, trace
 from compcoll.schedule.virtual import Link
 
 __all__ = [
-    "CODECS", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean", "sample", "slowest",
-    "tune",
+    "CODECS", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean", "sample",
+    "slowest", "tune",
 ]  # fmt: skip
 
 #: What `tune` measures: codecs and the types that they serve.
@@ -41,8 +41,8 @@ CODECS = {
 MEMORY = Link(1e-6, 8e9)
 #: Networks with more latency go through the kernel, whose work per message and byte is counted.
 KERNEL_LATENCY = 3e-6
-#: Bytes of messages that tell what a byte costs, and what a message costs, and of them at once; the pause between
-#: two looks at them, in seconds.
+#: Bytes of messages that tell what a byte costs, and what a message costs, and of them at once; the pause
+#: between two looks at them, in seconds.
 PIECE_NBYTES, SMALL_NBYTES, PIECES, PAUSE = 256 << 10, 64, 16, 5e-5
 #: More than caches hold.
 COPIED_NBYTES = 64 << 20
@@ -68,8 +68,8 @@ def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda 
     network, node = measure_links(comm)
     report("processors")
     machine = MachineProfile(
-        comm.bcast(fingerprint()), network, node, memory=_memory(comm), call=_call(comm), sharing=_sharing(comm),
-        library=MPI.get_vendor()[0], source="compcoll tune",
+        comm.bcast(fingerprint()), network, node, memory=_memory(comm), call=_call(comm),
+        sharing=_sharing(comm), library=MPI.get_vendor()[0], source="compcoll tune",
     )  # fmt: skip
     report("plain MPI")
     return replace(machine, plain=_plain(comm, machine))

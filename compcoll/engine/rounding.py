@@ -1,12 +1,12 @@
 """What the roundings of a sum are off by, as far as its values tell.
 
-Let u be the unit roundoff of a type (2^-24 for float32) and fl(x) the nearest value to x. Then |fl(x) - x| is at
-most u |fl(x)|, and where fl(x) is below the normal range at most half of the smallest number; an addition is
-exact there (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.1 and 2.2). So each
-addition to an accumulator with the values s adds at most u max |s| to the error that the two terms have brought,
-and one rounding of the result to a narrower type at most u max |result| plus half of that type's smallest number.
-What is off by u max |s| depends on the sums as they really were: no cancellation makes it wrong, and the terms
-need not be known.
+Let u be the unit roundoff of a type (2^-24 for float32) and fl(x) the nearest value to x. Then |fl(x) - x| is
+at most u |fl(x)|, and where fl(x) is below the normal range at most half of the smallest number; an addition
+is exact there (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, sections 2.1 and 2.2). So each
+addition to an accumulator with the values s adds at most u max |s| to the error that the two terms have
+brought, and one rounding of the result to a narrower type at most u max |result| plus half of that type's
+smallest number. What is off by u max |s| depends on the sums as they really were: no cancellation makes it
+wrong, and the terms need not be known.
 
 Where a value is not finite nothing is known of the others: a sum may
 have overflowed.

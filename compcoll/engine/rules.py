@@ -90,7 +90,8 @@ class Rule:
         if self.algorithm and self.op and not any(self.algorithm in ALGORITHMS[op] for op in self.op):
             known = sorted({name for op in self.op for name in ALGORITHMS[op]})
             raise ValueError(
-                f"algorithm {self.algorithm!r} is none of op {', '.join(self.op)}, which has {', '.join(known)}"
+                f"algorithm {self.algorithm!r} is none of op {', '.join(self.op)}, "
+                f"which has {', '.join(known)}"
             )
         if self.codec not in (None, "auto"):
             _check_types(codec(self.codec), self.dtype)

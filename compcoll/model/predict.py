@@ -1,4 +1,5 @@
-"""How long a collective takes: its schedule in virtual time, with what was measured of codec, cores and links.
+"""How long a collective takes: its schedule in virtual time, with what was measured of codec, cores and
+links.
 
 Symmetric collectives are simulated on one rank or one node, which stands for all.
 """

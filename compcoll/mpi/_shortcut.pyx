@@ -70,7 +70,7 @@ cdef class Gate:
         self.paired = False
 
     def decline(self, known, Count count, reason):
-        """Larger calls of a kind are MPI's as well, for ``reason``; so many of them, or for good without ``count``."""
+        """Larger calls of a kind are MPI's as well, for ``reason``; ``count`` of them, or all."""
         self.keep(self.declined, known, count, reason)
 
     def plan(self, known, Count count, plan):
@@ -155,7 +155,8 @@ cdef class Shortcut:
         plan = gate.find(gate.planned, key(self.op, args, self.buffers, root))
         if plan is None:
             return False
-        return comm._run_plan(plan, None if self.buffers == 1 else <object>args[0], <object>args[self.buffers - 1])
+        first = None if self.buffers == 1 else <object>args[0]
+        return comm._run_plan(plan, first, <object>args[self.buffers - 1])
 
 
 cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):

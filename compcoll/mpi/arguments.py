@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import accumulate
 from operator import index
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -57,7 +58,8 @@ def memory_of(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, M
     if arrays.is_described(buffer):
         dtype = arrays.described_type(buffer)
         known = mpi_type(dtype) if dtype is not None else None
-        return np.frombuffer(MPI.buffer(buffer), np.uint8), known or MPI.BYTE  # as mpi4py has it
+        raw: Any = MPI.buffer(buffer)
+        return np.frombuffer(raw, np.uint8), known or MPI.BYTE  # as mpi4py has it
     view = arrays.host_view(buffer)
     if not (view.flags.c_contiguous or view.flags.f_contiguous):
         raise LeftToMPI
@@ -115,7 +117,7 @@ def _entries(nbytes: int, extent: int) -> int:
 
 
 def _listed(values, blocks: int) -> list[int]:
-    """A count or displacement for each block, from any sequence or buffer of integers, or from one for all."""
+    """A count or displacement for each block, from a sequence or buffer of integers, or one for all."""
     if _is_one(values):
         return [index(values)] * blocks
     if len(values) != blocks:

@@ -336,6 +336,7 @@ class Wrapper(_Mixin):
             facts.link,
             facts.ranks_per_node,
             call.element,
+            facts.gpus,
         )
 
     def _decide_alone(self, op: str, message: buffers.Message, nbytes: int) -> Decision:

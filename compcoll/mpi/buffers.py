@@ -158,7 +158,8 @@ class Message:
         """The memory from the first to the last byte of block i."""
         first, end = self._spans[i]
         if self._buffer is MPI.BOTTOM:
-            return np.frombuffer(MPI.buffer.fromaddress(first, end - first), np.uint8)
+            memory: Any = MPI.buffer.fromaddress(first, end - first)
+            return np.frombuffer(memory, np.uint8)
         return self._buffer[first:end]
 
     def _span(self, n: int, displ: int) -> tuple[int, int]:

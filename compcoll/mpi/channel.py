@@ -32,7 +32,7 @@ class _Home:
         self._lock, self._used = Lock(), 0
 
     def reserve(self, n: int) -> int:
-        """The first of ``n`` tags that no other message on its way from here has; all are below `largest_tag`."""
+        """The first of ``n`` tags of no other message on its way from here; all are below `largest_tag`."""
         with self._lock:
             first = self._used if self._used + n <= largest_tag() else 0
             self._used = first + n

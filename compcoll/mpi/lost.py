@@ -125,7 +125,7 @@ class Lost:
         while (matched := self.comm.Improbe(MPI.ANY_SOURCE, self.control, status)) is not None:
             data = np.empty(_QUESTION.size, np.uint8)
             matched.Recv([data, MPI.BYTE])
-            self._questions.append(_Question(status.source, *_QUESTION.unpack(data)))
+            self._questions.append(_Question(status.source, *_QUESTION.unpack(data.data)))
 
 
 class _Sink:

@@ -1,7 +1,7 @@
 """Nonblocking collectives: the engine moves them on while the program computes.
 
-What is decided for a call is what is decided for the blocking one, but that ``auto`` and ``pays`` have only the
-profile to go by, as nobody is there to try both ways. The first one on a communicator makes a private
+What is decided for a call is what is decided for the blocking one, but that ``auto`` and ``pays`` have only
+the profile to go by, as nobody is there to try both ways. The first one on a communicator makes a private
 communicator, and so waits for all ranks to come to it.
 """
 

@@ -126,7 +126,7 @@ class Probes(Wrapper):
         return self._context.inbox.take(source, tag) if self._context is not None else None
 
     def _replayed(self, taken: Taken, status: MPI.Status | None, receive: Callable[[MPI.Intracomm], Any]):
-        """What ``receive`` gives of a communicator of this rank alone where the message arrives, uncompressed."""
+        """What ``receive`` gives of a communicator of this rank alone, where the message arrives as it is."""
         taken.fill(status)
         data, context = taken.data, self._context
         if taken.is_envelope:

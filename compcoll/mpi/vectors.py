@@ -180,7 +180,7 @@ class VectorCalls(Wrapper):
     def _among_some(
         self, op: str, decision: Decision, like: Message, send: list, recv: list, root: int = 0
     ) -> None:
-        """Carry out a call that other ranks do not: its tags are always the same, and messages arrive in order."""
+        """Carry out a call that other ranks do not; its tags never change, and messages arrive in order."""
         call = Call(op, like.dtype, max(b.nbytes for b in (*send, *recv)), False, send, recv, root)
         self._carry_out(op, decision, call, self._context.pairwise_tags)
 

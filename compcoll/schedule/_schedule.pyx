@@ -88,10 +88,12 @@ def run(list ranks, profile, int size, bint flip, bint records, interval):
     cdef Compiled one
     for one in ranks:
         schedules.push_back(one.own)
-    m.network, m.node, m.ranks_per_node = link_of(profile.network), link_of(profile.node), profile.ranks_per_node
+    m.network, m.node = link_of(profile.network), link_of(profile.node)
+    m.ranks_per_node = profile.ranks_per_node
     m.encode, m.decode, m.reconstruct = profile.encode, profile.decode, profile.reconstruct
     m.ratio, m.call, m.memory = profile.ratio, profile.call, profile.memory
-    m.workers, m.cores, m.jitter, m.itemsize = profile.workers, profile.cores, profile.jitter, profile.itemsize
+    m.workers, m.cores = profile.workers, profile.cores
+    m.jitter, m.itemsize = profile.jitter, profile.itemsize
     cdef CWorld* world = new CWorld(schedules, m, size, flip, records)
     cdef double seconds
     try:

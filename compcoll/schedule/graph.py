@@ -37,8 +37,8 @@ class Kind(IntEnum):
 
 
 #: Operands that an operation does not have are ``NONE``. ``waits`` counts what it waits for; who waits for it
-#: stands from ``first`` to the next operation's ``first`` in `Schedule.waiting`. ``idle``: nobody is in need of
-#: it, so it comes when there is nothing else to do.
+#: stands from ``first`` to the next operation's ``first`` in `Schedule.waiting`. ``idle``: nobody is in need
+#: of it, so it comes when there is nothing else to do.
 OP = np.dtype(
     [
         ("kind", "i4"), ("block", "i4"), ("into", "i4"), ("frame", "i4"), ("other", "i4"), ("sum", "i4"),

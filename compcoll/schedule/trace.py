@@ -116,8 +116,8 @@ class Tracer:
     async def encode(self, block: Block, into: Block | None = None) -> int:
         """A frame of the block.
 
-        Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the block
-        itself (see `settle`).
+        Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the
+        block itself (see `settle`).
         """
         frame = self._frame()
         keeps = into is None or self._owner_exact

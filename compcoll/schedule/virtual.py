@@ -124,9 +124,9 @@ def simulate(
 ) -> Result:  # fmt: skip
     """Run a collective in virtual time.
 
-    Most collectives look the same from every node: rank r + d does to rank s + d what rank r does to rank s. So
-    a few ranks can stand for all: what one of them sends to another node comes in, at that time, from the rank
-    of another node that stands to it as it stands to the addressee.
+    Most collectives look the same from every node: rank r + d does to rank s + d what rank r does to rank s.
+    So a few ranks can stand for all: what one of them sends to another node comes in, at that time, from the
+    rank of another node that stands to it as it stands to the addressee.
 
     Parameters
     ----------
@@ -136,8 +136,8 @@ def simulate(
         The schedule of a rank.
     profile : Profile
     simulated : int, optional
-        Ranks that stand for all, a divisor of `size`: those of a node, or one where all ranks of a node do the
-        same and have ports of their own.
+        Ranks that stand for all, a divisor of `size`: those of a node, or one where all ranks of a node do
+        the same and have ports of their own.
     flip : bool
         Partners differ in bits of their ranks, not by a distance; ``simulated`` is a power of two.
     records : bool

@@ -84,7 +84,9 @@ inline bool any(V mask) {
 
 #if !defined(__AVX512BW__)
 template <class V>
-inline bool any_above(V v, V limit) { return any(v > limit); }
+inline bool any_above(V v, V limit) {
+  return any(v > limit);
+}
 #endif
 
 // w[i] becomes w[0] + ... + w[i].

@@ -53,9 +53,7 @@ struct Int4 : Integer<7> {
 struct Fp8 {
   static constexpr double limit = 448, error = 16.0 / 448;
   static Lanes nearest(Doubles v) { return e4m3_nearest<Lanes>(to_floats(v)); }
-  static Lanes stochastic(Doubles v, Lanes hash) {
-    return e4m3_stochastic<Lanes>(to_floats(v), hash);
-  }
+  static Lanes stochastic(Doubles v, Lanes hash) { return e4m3_stochastic<Lanes>(to_floats(v), hash); }
   static Doubles value(Lanes code) { return to_doubles(e4m3_value<Floats>(code)); }
   static uint64_t nbytes(uint64_t n) { return n; }
   static void pack(const uint32_t* code, int n, uint8_t* dst) { Int8::pack(code, n, dst); }
@@ -65,13 +63,22 @@ struct Fp8 {
 };
 
 // The magnitude bits of a type, and where its non-finite values begin.
-template <class T> struct Bits { using word = uint32_t; static constexpr word infinity = 0x7f800000; };
+template <class T> struct Bits {
+  using word = uint32_t;
+  static constexpr word infinity = 0x7f800000;
+};
 template <> struct Bits<double> {
   using word = uint64_t;
   static constexpr word infinity = 0x7ff0000000000000;
 };
-template <> struct Bits<Float16> { using word = uint16_t; static constexpr word infinity = 0x7c00; };
-template <> struct Bits<Bfloat16> { using word = uint16_t; static constexpr word infinity = 0x7f80; };
+template <> struct Bits<Float16> {
+  using word = uint16_t;
+  static constexpr word infinity = 0x7c00;
+};
+template <> struct Bits<Bfloat16> {
+  using word = uint16_t;
+  static constexpr word infinity = 0x7f80;
+};
 
 template <class T>
 typename Bits<T>::word largest_bits(const char* src, int n) {
@@ -91,7 +98,9 @@ inline double scale_of(double, uint64_t bits) { return bit_cast<double>(bits); }
 
 // A tiny float64 scale, at which its quotients would leave the normal range, is lifted out of there.
 template <class T>
-bool is_tiny(Scale<T> s) { return std::is_same<T, double>::value && s < 0x1p-500; }
+bool is_tiny(Scale<T> s) {
+  return std::is_same<T, double>::value && s < 0x1p-500;
+}
 
 struct Layout {
   uint64_t block, blocks, scales_nbytes, nbytes;
@@ -234,8 +243,8 @@ int64_t encode(Args* args, const void* src, void* dst) {
 template <class Q, bool adding>
 int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
   if (adding && !accumulates(args)) return UNSUPPORTED;
-  return with_real(args, Decode<Q, adding>{args, static_cast<const uint8_t*>(payload), nbytes,
-                                           static_cast<char*>(dst)});
+  return with_real(
+      args, Decode<Q, adding>{args, static_cast<const uint8_t*>(payload), nbytes, static_cast<char*>(dst)});
 }
 
 }  // namespace

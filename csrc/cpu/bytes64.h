@@ -59,7 +59,9 @@ CC_HD Bytes64 operator&(Bytes64 a, Bytes64 b) {
 CC_HD Bytes64 operator&(Bytes64 a, uint8_t mask) {
   return map(a, [=](auto p) { return p & mask; });
 }
-CC_HD Bytes64 splat(uint8_t x) { return map(Bytes64{}, [=](auto v) { return v + x; }); }
+CC_HD Bytes64 splat(uint8_t x) {
+  return map(Bytes64{}, [=](auto v) { return v + x; });
+}
 
 template <class F>
 CC_HD uint8_t reduce(Bytes64 v, F f) {
@@ -236,8 +238,8 @@ CC_HD void unzip(Bytes64 a, Bytes64 b, Bytes64& even, Bytes64& odd) {
 #elif defined(__SSE2__)
     return Part(_mm_packus_epi16(__m128i(x), __m128i(y)));
 #else
-    return __builtin_shufflevector(
-        Part(x), Part(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    return __builtin_shufflevector(Part(x), Part(y), 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28,
+                                   30);
 #endif
   };
   constexpr int n = Bytes64::parts;

@@ -50,12 +50,8 @@ struct PackTable {
 };
 alignas(64) constexpr PackTable pack_table;
 
-CC_HD uint32_t nonzero(vec<uint32_t, 8> v) {
-  return 0xff ^ _mm256_movemask_ps(__m256(__m256i(v == 0)));
-}
-CC_HD uint32_t nonzero(vec<uint64_t, 4> v) {
-  return 0xf ^ _mm256_movemask_pd(__m256d(__m256i(v == 0)));
-}
+CC_HD uint32_t nonzero(vec<uint32_t, 8> v) { return 0xff ^ _mm256_movemask_ps(__m256(__m256i(v == 0))); }
+CC_HD uint32_t nonzero(vec<uint64_t, 4> v) { return 0xf ^ _mm256_movemask_pd(__m256d(__m256i(v == 0))); }
 template <class V>
 CC_HD V gather_lanes(V v, const uint64_t& index) {
   __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(&index)));

@@ -52,8 +52,9 @@ CC_HD void join64(const uint8_t* const* plane, uint32_t at, uint8_t* dst) {
   }
   from_planes<C::width>(bytes, v);
   for (uint32_t i = 0; i < C::width; i++)
-    map(v[i], [](auto p) { return Bytes64::Part(C::F::turn_back(typename C::Words(p))); })
-        .store(dst + 64 * i);
+    map(v[i], [](auto p) {
+      return Bytes64::Part(C::F::turn_back(typename C::Words(p)));
+    }).store(dst + 64 * i);
 }
 
 // Values to planes, and what varies in each.
@@ -190,8 +191,10 @@ int64_t encode_any(Args* args, const void* source, void* target) {
   switch (args->dtype) {
     case FLOAT16: return encode<FLOAT16>(args, src, dst);
     case BFLOAT16: return encode<BFLOAT16>(args, src, dst);
-    case FLOAT32: case COMPLEX64: return encode<FLOAT32>(args, src, dst);
-    case FLOAT64: case COMPLEX128: return encode<FLOAT64>(args, src, dst);
+    case FLOAT32:
+    case COMPLEX64: return encode<FLOAT32>(args, src, dst);
+    case FLOAT64:
+    case COMPLEX128: return encode<FLOAT64>(args, src, dst);
     default: return UNSUPPORTED;
   }
 }
@@ -203,8 +206,10 @@ int64_t decode_to(const Args* args, const void* source, uint64_t nbytes, Sink si
   switch (args->dtype) {
     case FLOAT16: return decode<FLOAT16>(args, payload, nbytes, sink);
     case BFLOAT16: return decode<BFLOAT16>(args, payload, nbytes, sink);
-    case FLOAT32: case COMPLEX64: return decode<FLOAT32>(args, payload, nbytes, sink);
-    case FLOAT64: case COMPLEX128: return decode<FLOAT64>(args, payload, nbytes, sink);
+    case FLOAT32:
+    case COMPLEX64: return decode<FLOAT32>(args, payload, nbytes, sink);
+    case FLOAT64:
+    case COMPLEX128: return decode<FLOAT64>(args, payload, nbytes, sink);
     default: return BAD_STREAM;
   }
 }
@@ -221,8 +226,8 @@ int64_t decode_add(const Args* args, const void* payload, uint64_t nbytes, void*
 }  // namespace
 }  // namespace floats
 
-extern const Codec float_codec = {"float", floats::encode_any, floats::decode_any,
-                                  floats::decode_add, nullptr};
+extern const Codec float_codec = {"float", floats::encode_any, floats::decode_any, floats::decode_add,
+                                  nullptr};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

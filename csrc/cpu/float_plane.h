@@ -56,16 +56,15 @@ inline void encode_bits(const uint8_t* plane, uint32_t n, uint32_t varying, uint
 }
 
 // `plane` can be read up to 63 bytes past its n. Changes the header to what it did.
-inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, uint8_t* out,
-                             Ahead ahead) {
+inline uint8_t* encode_plane(const uint8_t* plane, uint32_t n, PlaneHeader& h, uint8_t* out, Ahead ahead) {
   uint32_t groups = (n + 63) / 64, in_bits = __builtin_popcount(h.varying) * groups * 8;
   uint32_t other = in_bits < round_up8(n) ? in_bits : round_up8(n);
   CodeHeader header = {};
   uint8_t* end = nullptr;
   if (n > sizeof header && in_bits > groups * 8 && worth_coding(plane, n, other, header)) {
     Code code(header.leaves);
-    end = with_depth<uint8_t*>(
-        code.depth, [&](auto d) { return encode_coded<d>(plane, n, header, code, out, ahead); });
+    end = with_depth<uint8_t*>(code.depth,
+                               [&](auto d) { return encode_coded<d>(plane, n, header, code, out, ahead); });
   }
   if (end && end < out + other) {
     h = {255, 255};

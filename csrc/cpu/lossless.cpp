@@ -23,11 +23,14 @@ struct Type {
 
 Type type_of(uint32_t dtype) {
   switch (dtype) {
-    case FLOAT16: case BFLOAT16: case FLOAT32: return {true, 4, 1};
+    case FLOAT16:
+    case BFLOAT16:
+    case FLOAT32: return {true, 4, 1};
     case FLOAT64: return {true, 8, 1};
     case COMPLEX64: return {true, 4, 2};
     case COMPLEX128: return {true, 8, 2};
-    case INT64: case UINT64: return {false, 8, 1};
+    case INT64:
+    case UINT64: return {false, 8, 1};
     default: return {false, 4, 1};
   }
 }

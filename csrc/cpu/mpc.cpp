@@ -224,7 +224,10 @@ int64_t decode(const Args* args, const uint8_t* payload, uint64_t payload_nbytes
 
 bool wide(const Args* args) {
   switch (args->dtype) {
-    case INT64: case UINT64: case FLOAT64: case COMPLEX128: return true;
+    case INT64:
+    case UINT64:
+    case FLOAT64:
+    case COMPLEX128: return true;
     default: return false;
   }
 }

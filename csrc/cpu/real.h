@@ -158,22 +158,16 @@ template <> struct Real<Float16> : Narrow<Float16> {
 #if defined(__AVX512F__)
   static value load(const void* p) { return (value)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)v, 0)); }
-  static value round(Doubles v) {
-    return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)to_floats(v), 0));
-  }
+  static value round(Doubles v) { return (value)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)to_floats(v), 0)); }
   static Pair load_pair(const void* p) {
     return (Pair)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
   }
-  static void store_pair(void* p, Pair v) {
-    _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, 0));
-  }
+  static void store_pair(void* p, Pair v) { _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)v, 0)); }
   static Pair round_pair(Pair v) { return (Pair)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)v, 0)); }
 #elif defined(__F16C__)
   static value load(const void* p) { return (value)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p)); }
   static void store(void* p, value v) { _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph((__m128)v, 0)); }
-  static value round(Doubles v) {
-    return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)to_floats(v), 0));
-  }
+  static value round(Doubles v) { return (value)_mm_cvtph_ps(_mm_cvtps_ph((__m128)to_floats(v), 0)); }
   static Pair round_pair(Pair v) { return (Pair)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)v, 0)); }
 #else
   static value load(const void* p) {

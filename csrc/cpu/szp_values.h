@@ -8,8 +8,14 @@ namespace {
 
 template <class T> using Value = typename Real<T>::value;
 template <class T> using Scalar = typename Real<T>::real;
-template <class T> struct Bits { using word = int32_t; using type = vec<word, reals>; };
-template <> struct Bits<double> { using word = int64_t; using type = vec<word, reals>; };
+template <class T> struct Bits {
+  using word = int32_t;
+  using type = vec<word, reals>;
+};
+template <> struct Bits<double> {
+  using word = int64_t;
+  using type = vec<word, reals>;
+};
 
 bool valid_step(double s) { return s >= szp_bound_min && s <= 2 * szp_bound_max; }
 
@@ -22,9 +28,13 @@ typename Bits<T>::type floor_bits(double d) {
 }
 
 template <class V>
-V magnitude(V v) { return v & ~((V{} + 1) << (8 * sizeof v[0] - 1)); }
+V magnitude(V v) {
+  return v & ~((V{} + 1) << (8 * sizeof v[0] - 1));
+}
 template <class V>
-V larger(V a, V b) { return a > b ? a : b; }
+V larger(V a, V b) {
+  return a > b ? a : b;
+}
 
 template <class T>
 Value<T> value_of(HalfWords q, double step) {
@@ -120,7 +130,9 @@ void values(const Reader& in, int width, const uint8_t* block, int raw_nbytes, d
 }
 
 template <class T>
-int raw_nbytes(uint64_t n, uint64_t i) { return int((n - i < 32 ? n - i : 32) * sizeof(T)); }
+int raw_nbytes(uint64_t n, uint64_t i) {
+  return int((n - i < 32 ? n - i : 32) * sizeof(T));
+}
 
 // max - min of the finite values, halved because it may overflow; and one of the values.
 template <class T>

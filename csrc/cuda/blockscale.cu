@@ -2,7 +2,6 @@
 
 #define CC_TYPE(name, Q, type, T)                             \
   CC_KERNEL(name##_encode_##type, scaled_encode<Q, T>)        \
-  CC_KERNEL(name##_finish_##type, scaled_finish<Q, T>)        \
   CC_KERNEL(name##_decode_##type, scaled_decode<Q, T, false>) \
   CC_KERNEL(name##_decode_add_##type, scaled_decode<Q, T, true>)
 #define CC_CODEC(name, Q)    \

@@ -1,5 +1,6 @@
 // The checksum of payloads, and the header in front of them.
 #pragma once
+#include "../bits.h"
 #include "../checksum.h"
 #include "job.cuh"
 
@@ -13,50 +14,112 @@ CC_HD uint32_t checksum_word(uint32_t word, uint64_t i) {
   return checksum_mix<uint32_t>(word + uint32_t(i) * golden);
 }
 
-// Of the payload at job.src: what `result` says of its size where an encoder did, else job.nbytes.
-CC_HD void checksum(const Job& job) {
-  const bool encoded = job.result->nbytes != 0;
-  const uint64_t nbytes = !encoded ? job.nbytes : job.result->nbytes > 0 ? job.result->nbytes : 0;
+// The sum over the words of one thread; all threads of a warp add theirs to the job's together.
+struct Checksum {
+  uint32_t sum = 0;
+  bool wanted;
+
+  CC_HD explicit Checksum(const Job& job) : wanted(job.result->wanted) {}
+  // Word i of the payload, counted in 32 bits.
+  CC_HD void add(uint32_t word, uint64_t i) {
+    if (wanted) sum += checksum_word(word, i);
+  }
+  CC_HD void add(uint64_t word, uint64_t i) { add(uint32_t(word), 2 * i), add(uint32_t(word >> 32), 2 * i + 1); }
+  CC_HD void note(const Job& job) const {
+    const uint32_t all = warp_sum(sum);
+    if (lane_id() == 0 && all) atomicAdd(&job.result->checksum, all);
+  }
+};
+
+// Of all bytes of a payload at any address.
+CC_HD void checksum_of(const uint8_t* p, uint64_t nbytes, Checksum& sum) {
   const uint64_t words = nbytes / 4;
   uint64_t done = 0;
-  uint32_t sum = 0;
-  if (aligned(job.src, 16)) {
-    auto rows = reinterpret_cast<const Pack<uint32_t, 4>*>(job.src);
+  if (aligned(p, 16)) {
+    auto rows = reinterpret_cast<const Pack<uint32_t, 4>*>(p);
     for (uint64_t i = thread_id(); i < words / 4; i += thread_count()) {
-      auto row = rows[i];
-      for (uint32_t k = 0; k < 4; k++) sum += checksum_word(row.v[k], 4 * i + k);
+      const auto row = rows[i];
+      for (uint32_t k = 0; k < 4; k++) sum.add(row.v[k], 4 * i + k);
     }
     done = words / 4 * 4;
   }
   // What is left, and any byte address.
   for (uint64_t i = done + thread_id(); i < words + (nbytes % 4 != 0); i += thread_count()) {
     uint32_t word = 0;
-    for (uint64_t k = 4 * i; k < 4 * i + 4 && k < nbytes; k++) word |= uint32_t(job.src[k]) << (8 * (k % 4));
-    sum += checksum_word(word, i);
+    for (uint64_t k = 4 * i; k < 4 * i + 4 && k < nbytes; k++) word |= uint32_t(p[k]) << (8 * (k % 4));
+    sum.add(word, i);
   }
-  sum = warp_sum(sum);
-  if (lane_id() == 0 && sum) atomicAdd(&job.result->checksum, sum);
 }
 
-// Completes the header of an encoded frame. src: a header in which payload bytes and checksums are missing,
-// the bound is what the values carry already, and the codec's words are there. dst: the frame.
+// The bits of the error that the values carry already, and the codec's on top.
+CC_HD uint64_t seal_bound(const Result& result) {
+  CC_UNFLUSHED;
+  double carried;
+  __builtin_memcpy(&carried, result.header + 16, 8);
+  return bit_cast<uint64_t>(carried + result.bound);
+}
+
+// Completes the header of an encoded frame, which stands in front of the payload. One whole warp. Where there is
+// no frame, the header has no magic bytes, and the status for a size.
 CC_HD void seal(const Job& job) {
-  if (thread_id()) return;
   const Result& result = *job.result;
-  if (result.nbytes < 0) return;
-  alignas(8) uint32_t header[header_nbytes / 4];
-  for (uint32_t i = 0; i < header_nbytes / 4; i++) header[i] = reinterpret_cast<const uint32_t*>(job.src)[i];
-  double bound;
-  __builtin_memcpy(&bound, header + 16, 8);
-  bound += result.bound;
-  __builtin_memcpy(header + 16, &bound, 8);
-  header[14] = uint32_t(result.nbytes), header[15] = uint32_t(result.nbytes >> 32);
-  if (result.params[0] | result.params[1]) __builtin_memcpy(header + 4, result.params, 16);
-  if (header[1] >> 8 & 1) header[18] = result.checksum;
-  uint32_t sum = 0;
-  for (uint32_t i = 0; i < 19; i++) sum += checksum_word(header[i], i);
-  header[19] = sum;
-  for (uint32_t i = 0; i < header_nbytes / 4; i++) reinterpret_cast<uint32_t*>(job.dst)[i] = header[i];
+  if (!result.header[0]) return;
+  const uint32_t i = lane_id(), given = result.header[i < 20 ? i : 0];
+  uint32_t word = i < 19 ? given : 0;
+  const uint64_t total = seal_bound(result), nbytes = uint64_t(result.nbytes);
+  const bool decided = result.params[0] | result.params[1];
+  if (decided && i / 4 == 1) word = uint32_t(result.params[i / 2 % 2] >> 32 * (i % 2));
+  if (i / 2 == 7) word = uint32_t(nbytes >> 32 * (i % 2));
+  if (i / 2 == 8) word = uint32_t(total >> 32 * (i % 2));
+  if (i == 18) word = result.wanted ? result.checksum : 0;
+  if (i == 0 && result.nbytes < 0) word = 0;
+  const uint32_t sum = warp_sum(i < 19 ? checksum_word(word, i) : 0);
+  if (i < 20) reinterpret_cast<uint32_t*>(job.dst - header_nbytes)[i] = i < 19 ? word : sum;
+}
+
+// The end of a kernel, for all threads of all blocks. When the last block has got here, its first thread calls
+// finish(); true in its first warp.
+template <class Finish>
+CC_HD bool settle(const Job& job, Finish finish) {
+  CC_SHARED(uint32_t, last);
+  __threadfence();  // what this thread has told the job comes before its arrival
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(&job.result->arrived, 1u) + 1 == gridDim.x;
+  __syncthreads();
+  if (!last || threadIdx.x >= 32) return false;
+  __threadfence();
+  if (threadIdx.x == 0) {
+    CC_UNFLUSHED;
+    finish();
+    job.result->arrived = 0;  // for a kernel behind this one
+  }
+  __threadfence();
+  __syncwarp();
+  return true;
+}
+
+// The same, and a frame that has a header gets it.
+template <class Finish>
+CC_HD void complete(const Job& job, Finish finish) {
+  if (settle(job, finish)) seal(job);
+}
+CC_HD void complete(const Job& job) {
+  complete(job, [] {});
+}
+
+// Of a payload that is to be decoded.
+CC_HD void checksum(const Job& job) {
+  Checksum sum(job);
+  if (sum.wanted) checksum_of(job.src, job.nbytes, sum);
+  sum.note(job);
+}
+
+// The checksum and the header of a payload that an encoder has made, for those that do not do it themselves.
+CC_HD void seal_payload(const Job& job) {
+  Checksum sum(job);
+  if (sum.wanted && job.result->nbytes > 0) checksum_of(job.dst, uint64_t(job.result->nbytes), sum);
+  sum.note(job);
+  complete(job);
 }
 
 }  // namespace cuda

@@ -53,6 +53,13 @@ __attribute__((noinline)) auto unflushed(F a, Op op, F b = F()) {
   return decltype(op(a, b))(r);
 }
 
+// A scope in which nothing is flushed.
+struct Unflushed {
+  const unsigned mode = _mm_getcsr();
+  Unflushed() { _mm_setcsr(mode & ~flush); }
+  ~Unflushed() { _mm_setcsr(mode); }
+};
+
 }  // namespace executor
 
 #define threadIdx executor::thread_index
@@ -61,6 +68,7 @@ __attribute__((noinline)) auto unflushed(F a, Op op, F b = F()) {
 
 inline void __syncthreads() { executor::block_wait(); }
 inline void __syncwarp() { executor::warp_wait(); }
+inline void __threadfence() {}
 template <class T>
 inline T __shfl_xor_sync(unsigned, T v, int mask) {
   return executor::shuffle(v, executor::current % 32 ^ mask);

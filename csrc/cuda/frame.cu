@@ -1,4 +1,4 @@
 #include "checksum.cuh"
 
 CC_KERNEL(checksum, checksum)
-CC_KERNEL(seal, seal)
+CC_KERNEL(seal, seal_payload)

@@ -8,6 +8,9 @@
 
 #if defined(__CUDACC_RTC__)  // a variable of the block; executor.h has the other one
 #define CC_SHARED(type, name) __shared__ type name
+#define CC_UNFLUSHED  // float64 has all of its subnormals there
+#else
+#define CC_UNFLUSHED const executor::Unflushed unflushed
 #endif
 
 #define CC_CTA 128  // threads of a block, where a kernel does not say otherwise
@@ -17,7 +20,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// Zeroed before the first kernel of a job. compcoll/devices/kernels.py has the same layout.
+// Zeroed before the first kernel of a job, but for what says otherwise. compcoll/devices/kernels.py has the
+// same layout.
 struct Result {
   int64_t nbytes;      // payload bytes, or a Status
   double bound;
@@ -25,6 +29,10 @@ struct Result {
   uint32_t checksum;   // of the payload
   uint64_t extent[3];  // maxima that the codec needs for status and bound
   uint64_t params[2];  // the header words, where the data decide them
+  uint32_t arrived;    // blocks of threads that are done with the job
+  uint32_t wanted;     // given: whether anybody asks for the checksum
+  uint64_t unused;
+  uint32_t header[20];  // given where a frame is made: its header, but for what is known last; else zeros
 };
 
 struct Job {
@@ -42,11 +50,16 @@ constexpr uint64_t slack = 64;
 
 constexpr uint32_t full_warp = 0xffffffffu;
 
+// In blocks of `threads`.
 CC_HD uint32_t lane_id() { return threadIdx.x % 32; }
-CC_HD uint64_t warp_id() { return uint64_t(blockIdx.x) * CC_WARPS + threadIdx.x / 32; }
-CC_HD uint64_t warp_count() { return uint64_t(gridDim.x) * CC_WARPS; }
-CC_HD uint64_t thread_id() { return uint64_t(blockIdx.x) * CC_CTA + threadIdx.x; }
-CC_HD uint64_t thread_count() { return uint64_t(gridDim.x) * CC_CTA; }
+template <uint32_t threads = CC_CTA>
+CC_HD uint64_t warp_id() { return uint64_t(blockIdx.x) * (threads / 32) + threadIdx.x / 32; }
+template <uint32_t threads = CC_CTA>
+CC_HD uint64_t warp_count() { return uint64_t(gridDim.x) * (threads / 32); }
+template <uint32_t threads = CC_CTA>
+CC_HD uint64_t thread_id() { return uint64_t(blockIdx.x) * threads + threadIdx.x; }
+template <uint32_t threads = CC_CTA>
+CC_HD uint64_t thread_count() { return uint64_t(gridDim.x) * threads; }
 
 template <class W>
 CC_HD W warp_max(W v) {

@@ -2,6 +2,7 @@
 // warps of a block of threads are one tile of the look-back.
 #pragma once
 #include "../mpc.h"
+#include "checksum.cuh"
 #include "real.cuh"
 #include "scan.cuh"
 #include "warp.cuh"
@@ -57,54 +58,69 @@ CC_HD void mpc_transpose(const Transposer& transpose, uint64_t* word) {
     word[r] = transpose(uint32_t(word[r])) | uint64_t(transpose(uint32_t(word[r] >> 32))) << 32;
 }
 
-// How many bits of a map stand below this lane's in row r.
-template <class W>
-CC_HD uint32_t count_below(W map, uint32_t r) {
-  return uint32_t(__popcll(map & ((W(1) << (32 * r + lane_id())) - 1)));
+CC_HD uint32_t ones(uint32_t v) { return uint32_t(__popc(v)); }
+CC_HD uint32_t ones(uint64_t v) { return uint32_t(__popcll(v)); }
+
+// How many bits of a map stand below this lane's in row r; below: those of 32 bits that do.
+CC_HD uint32_t count_below(uint32_t map, uint32_t, uint32_t below) { return ones(map & below); }
+CC_HD uint32_t count_below(uint64_t map, uint32_t r, uint32_t below) {
+  return r ? ones(uint32_t(map)) + ones(uint32_t(map >> 32) & below) : ones(uint32_t(map) & below);
 }
 
-// A block's words that are not zero, and lane g's map of group g. Returns how many words there are.
-template <class W>
-CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b, W* out, W& own_map) {
+// A block's words that are not zero, and lane g's map of group g. Returns how many words there are. whole: all
+// words of the block are there, each at its place in memory.
+template <class W, bool whole>
+CC_HD uint32_t mpc_compact(const Job& job, const MpcLayout<W>& layout, uint64_t b, const Transposer& transpose,
+                           W* out, W& own_map) {
   using M = MpcLayout<W>;
-  const Transposer transpose;
-  constexpr uint32_t ahead = 4 / M::rows;  // groups of which the loads are on their way together
-  const uint32_t lane = lane_id(), groups = layout.groups(b);
+  constexpr uint32_t ahead = 8 / M::rows;  // groups of which the loads are on their way together
+  const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b);
+  const uint32_t below = (1u << lane) - 1;
+  const int from_lane = int(lane - layout.dim);
+  const bool ahead_of_last = lane + layout.dim < 32;
+  auto src = reinterpret_cast<const W*>(job.src) + (whole ? b * mpc::block_words + lane : 0);
   W before = 0, last = 0;  // the row before: of the array in all lanes, after stage 2 the last word only
   uint32_t count = 0;
+#pragma unroll 1
   for (uint32_t first = 0; first < groups; first += ahead) {
     W in[ahead][M::rows];
     const uint64_t i = b * mpc::block_words + first * M::bits + lane;
     for (uint32_t k = 0; k < ahead; k++)
-      for (uint32_t r = 0; r < M::rows; r++) in[k][r] = mpc_load<W>(job, i + k * M::bits + 32 * r);
+      for (uint32_t r = 0; r < M::rows; r++)
+        in[k][r] = whole ? src[(first + k) * M::bits + 32 * r] : mpc_load<W>(job, i + k * M::bits + 32 * r);
 #pragma unroll
     for (uint32_t k = 0; k < ahead; k++) {
-      if (first + k >= groups) break;
+      if (!whole && first + k >= groups) break;
       W word[M::rows], map = 0;
       for (uint32_t r = 0; r < M::rows; r++) {
-        const W given = lane + layout.dim < 32 ? in[k][r] : before;
-        const W from = __shfl_sync(full_warp, given, int(lane - layout.dim));
-        word[r] = in[k][r] - (i + k * M::bits + 32 * r < layout.words ? from : 0);
+        const W given = ahead_of_last ? in[k][r] : before;
+        const W from = __shfl_sync(full_warp, given, from_lane);
+        word[r] = in[k][r] - (whole || i + k * M::bits + 32 * r < layout.words ? from : 0);
         before = in[k][r];
       }
       mpc_transpose(transpose, word);
       for (uint32_t r = 0; r < M::rows; r++) {
-        const W below = __shfl_up_sync(full_warp, word[r], 1), top = __shfl_sync(full_warp, word[r], 31);
-        word[r] -= lane ? below : last;
+        const W under = __shfl_up_sync(full_warp, word[r], 1), top = __shfl_sync(full_warp, word[r], 31);
+        word[r] -= lane ? under : last;
         last = top;
         map |= W(__ballot_sync(full_warp, word[r] != 0)) << (32 * r);
       }
       for (uint32_t r = 0; r < M::rows; r++)
-        if (word[r]) out[count + count_below(map, r)] = word[r];
-      count += uint32_t(__popcll(map));
+        if (word[r]) out[count + count_below(map, r, below)] = word[r];
+      count += ones(map);
       own_map = lane == first + k ? map : own_map;
     }
   }
-  if (groups && groups < M::max_groups && last) {  // the word that no bit stands for
+  if (!whole && groups && groups < M::max_groups && last) {  // the word that no bit stands for
     if (lane == 0) out[count] = 0 - last;
     count++;
   }
   return count;
+}
+
+template <class W>
+CC_HD bool mpc_is_whole(const uint8_t* array, uint64_t nbytes, uint64_t block) {
+  return aligned(array, sizeof(W)) && (block + 1) * mpc::block_words * sizeof(W) <= nbytes;
 }
 
 template <class W>
@@ -118,22 +134,34 @@ CC_HD void mpc_encode(const Job& job) {
     return;
   }
   auto maps = reinterpret_cast<W*>(job.dst + mpc::header_nbytes);
+  const Transposer transpose;
+  Checksum sum(job);
   for (uint64_t t; (t = draw_tile(job, tile.pass.drawn)) < layout.tiles;) {
-    const uint64_t b = t * CC_WARPS + warp;
+    const uint64_t b = t * CC_WARPS + warp, at = b * M::max_groups + lane;
     W map = 0;
-    const uint32_t count = mpc_compact(job, layout, b, tile.words[warp], map);
-    if (lane < layout.groups(b)) maps[b * M::max_groups + lane] = map;
+    const uint32_t count = mpc_is_whole<W>(job.src, job.n, b)
+                               ? mpc_compact<W, true>(job, layout, b, transpose, tile.words[warp], map)
+                               : mpc_compact<W, false>(job, layout, b, transpose, tile.words[warp], map);
+    if (lane < layout.groups(b)) maps[at] = map, sum.add(map, at + mpc::header_nbytes / M::width);
     const uint64_t begin = sum_before_warp(tile_words(job), t, count, tile.pass.sums);
     const uint64_t end = layout.fixed + (begin + count) * M::width;
     if (end <= job.nbytes) {
       auto out = reinterpret_cast<W*>(job.dst + layout.fixed) + begin;
-      for (uint32_t i = lane; i < count; i += 32) out[i] = tile.words[warp][i];
+      for (uint32_t i = lane; i < count; i += 32) {
+        const W word = tile.words[warp][i];
+        out[i] = word;
+        sum.add(word, layout.fixed / M::width + begin + i);
+      }
     }
     if (t == layout.tiles - 1 && threadIdx.x == CC_CTA - 1) {
-      *reinterpret_cast<uint64_t*>(job.dst) = mpc::header(W(), layout.words, layout.dim);
+      const uint64_t header = mpc::header(W(), layout.words, layout.dim);
+      *reinterpret_cast<uint64_t*>(job.dst) = header;
+      sum.add(header, 0);
       job.result->nbytes = end > job.nbytes ? int64_t(TOO_LARGE) : int64_t(end);
     }
   }
+  sum.note(job);
+  complete(job);
 }
 
 // Sums over the words before, `dim` apart, of 32 words in a row; `before` is what this gave 32 words before.
@@ -154,8 +182,12 @@ struct MpcInt {
 
 // Word i of the decoded array goes to any address.
 struct MpcStore {
-  template <class W>
+  template <bool whole, class W>
   static CC_HD void put(const Job& job, uint64_t i, W word) {
+    if constexpr (whole) {
+      reinterpret_cast<W*>(job.dst)[i] = word;
+      return;
+    }
     const uint64_t at = i * sizeof(W);
     if (aligned(job.dst, sizeof(W)) && at + sizeof(W) <= job.n) reinterpret_cast<W*>(job.dst)[i] = word;
     else
@@ -166,12 +198,12 @@ struct MpcStore {
 // Its elements are added to an accumulator.
 template <class T>
 struct MpcAdd {
-  template <class W>
+  template <bool whole, class W>
   static CC_HD void put(const Job& job, uint64_t i, W word) {
     using S = typename T::Stored;
     constexpr uint32_t n = sizeof(W) / sizeof(S);
     for (uint32_t k = 0; k < n; k++)
-      if ((i * n + k + 1) * sizeof(S) <= job.n)
+      if (whole || (i * n + k + 1) * sizeof(S) <= job.n)
         deliver<T, true>(job.dst, i * n + k, T::value(S(word >> (8 * sizeof(S) * k))));
   }
 };
@@ -187,25 +219,34 @@ struct MpcAdd {
   ADD(f32, uint32_t, F32)              \
   ADD(f64, uint64_t, F64)
 
-// Words of block b, which begin at `in`; lane g has the map of group g, and where its words begin.
-template <class W, class Sink>
-CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, const W* in, W own_map,
-                      uint32_t own_begin) {
+// Words of block b, which begin at `in`; lane g has the map of group g, and where its words begin. whole: all
+// words of the block are there, each at its place in memory.
+template <class W, class Sink, bool whole>
+CC_HD void mpc_expand(const Job& job, const MpcLayout<W>& layout, uint64_t b, const Transposer& transpose,
+                      const W* in, W own_map, uint32_t own_begin) {
   using M = MpcLayout<W>;
-  const uint32_t lane = lane_id(), groups = layout.groups(b);
-  const Transposer transpose;
+  constexpr uint32_t ahead = 4 / M::rows;  // groups of which the loads are on their way together
+  const uint32_t lane = lane_id(), groups = whole ? M::max_groups : layout.groups(b), below = (1u << lane) - 1;
   W last = 0, sum = 0;
-  for (uint32_t g = 0; g < groups; g++) {
-    const W map = __shfl_sync(full_warp, own_map, int(g));
-    const uint32_t begin = __shfl_sync(full_warp, own_begin, int(g));
-    W word[M::rows];
-    for (uint32_t r = 0; r < M::rows; r++)
-      word[r] = map >> (32 * r + lane) & 1 ? in[begin + count_below(map, r)] : 0;
-    for (uint32_t r = 0; r < M::rows; r++) last = word[r] = mpc_integrate<W>(word[r], last, 1);
-    mpc_transpose(transpose, word);
-    for (uint32_t r = 0; r < M::rows; r++) {
-      sum = mpc_integrate<W>(word[r], sum, layout.dim);
-      Sink::put(job, b * mpc::block_words + g * M::bits + 32 * r + lane, sum);
+#pragma unroll 1
+  for (uint32_t first = 0; first < groups; first += ahead) {
+    W word[ahead][M::rows];
+#pragma unroll
+    for (uint32_t k = 0; k < ahead; k++) {  // groups that are not there have no words
+      const W map = __shfl_sync(full_warp, own_map, int(first + k));
+      const uint32_t begin = __shfl_sync(full_warp, own_begin, int(first + k));
+      for (uint32_t r = 0; r < M::rows; r++)
+        word[k][r] = map >> (32 * r + lane) & 1 ? in[begin + count_below(map, r, below)] : 0;
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < ahead; k++) {
+      if (!whole && first + k >= groups) break;
+      for (uint32_t r = 0; r < M::rows; r++) last = word[k][r] = mpc_integrate<W>(word[k][r], last, 1);
+      mpc_transpose(transpose, word[k]);
+      for (uint32_t r = 0; r < M::rows; r++) {
+        sum = mpc_integrate<W>(word[k][r], sum, layout.dim);
+        Sink::template put<whole>(job, b * mpc::block_words + (first + k) * M::bits + 32 * r + lane, sum);
+      }
     }
   }
 }
@@ -221,17 +262,21 @@ CC_HD void mpc_decode(const Job& job) {
     return;
   }
   auto maps = reinterpret_cast<const W*>(job.src + mpc::header_nbytes);
+  const Transposer transpose;
   for (uint64_t t; (t = draw_tile(job, tile.drawn)) < layout.tiles;) {
     const uint64_t b = t * CC_WARPS + warp;
     const W map = lane < layout.groups(b) ? maps[b * M::max_groups + lane] : 0;
-    const uint32_t count = uint32_t(__popcll(map)), upto = sum_upto(count);
+    const uint32_t count = ones(map), upto = sum_upto(count);
     const uint32_t all = __shfl_sync(full_warp, upto, 31);
     const uint64_t begin = sum_before_warp(tile_words(job), t, all, tile.sums);
     const uint64_t end = layout.fixed + (begin + all) * M::width;
     bool sound = end <= job.nbytes;
     if (sound) {
       auto in = reinterpret_cast<const W*>(job.src + layout.fixed) + begin;
-      mpc_expand<W, Sink>(job, layout, b, in, map, upto - count);
+      if (mpc_is_whole<W>(job.dst, job.n, b))
+        mpc_expand<W, Sink, true>(job, layout, b, transpose, in, map, upto - count);
+      else
+        mpc_expand<W, Sink, false>(job, layout, b, transpose, in, map, upto - count);
     }
     if (t == layout.tiles - 1 && warp == CC_WARPS - 1) {  // a word may follow that no bit stands for
       const uint64_t tail = layout.words % mpc::block_words;

@@ -33,25 +33,64 @@ struct SzpQuantiser {
   using Bits = typename SzpBits<T>::type;
   double step, inverse;
   Bits limit;
+  uint32_t sure = 0;  // integers, zigzag, below which rounding cannot carry a value past the bound: szp.h
 
   CC_HD explicit SzpQuantiser(const Job& job)
       : step(bit_cast<double>(job.params[1])),
         inverse(1 / step),
-        limit(floor_bits<T>(bit_cast<double>(job.params[0]))) {}
+        limit(floor_bits<T>(bit_cast<double>(job.params[0]))) {
+    constexpr bool narrow = sizeof(Bits) == 4;
+    if (sizeof(typename T::Stored) > 2 && limit && step >= (narrow ? 0x1p-130 : 0) &&
+        step <= (narrow ? 0x1p+109 : 0x1p+990))
+      sure = narrow ? 1u << 16 : 1u << 30;
+  }
 
-  CC_HD uint32_t operator()(typename T::Stored bits, bool& within) const {
-    const auto x = T::value(bits);
-    const uint32_t q = uint32_t(szp_quantise<double, uint64_t>(T::widen(x), inverse));
-    const auto error = bit_cast<Bits>(subtract(x, T::round(double(int32_t(q)) * step))) & Bits(~Bits(0) >> 1);
-    within = !__ballot_sync(full_warp, error > limit);
+  // The integer, and in `plain` what it is in zigzag, or ~0 where it has more than 32 bits.
+  CC_HD uint32_t operator()(typename T::Stored bits, uint32_t& plain) const {
+    const uint64_t sum = szp_quantise<double, uint64_t>(T::widen(T::value(bits)), inverse);
+    const uint32_t q = uint32_t(sum);
+    plain = uint32_t(sum >> 32) + (q >> 31) == szp_magic_high ? szp_zigzag<int32_t>(q) : ~0u;
     return q;
   }
+  CC_HD bool within(typename T::Stored bits, uint32_t q) const {
+    const auto x = T::value(bits);
+    const auto error = bit_cast<Bits>(subtract(x, T::round(double(int32_t(q)) * step))) & Bits(~Bits(0) >> 1);
+    return !__ballot_sync(full_warp, error > limit);
+  }
 };
+
+// Codes the blocks of one warp in a tile. whole: all of their values are there.
+template <class T, bool whole>
+CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, const Transposer& transpose,
+                             uint64_t first, SzpMade<T>& made) {
+  using Stored = typename T::Stored;
+  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 2 : 4;  // blocks of which the loads are on their way together
+  const uint32_t lane = lane_id();
+  auto src = reinterpret_cast<const Stored*>(job.src) + (whole ? first * szp_block + lane : 0);
+#pragma unroll 1
+  for (uint32_t group = 0; group < (whole ? szp_each : made.count); group += ahead) {
+    Stored bits[ahead];  // behind the last value, it repeats
+    const uint64_t begin = (first + group) * szp_block + lane;
+    for (uint32_t k = 0; k < ahead; k++) {
+      const uint64_t i = begin + k * szp_block;
+      bits[k] = whole ? src[(group + k) * szp_block] : src[i < job.n ? i : job.n - 1];
+    }
+#pragma unroll
+    for (uint32_t k = 0; k < ahead; k++) {
+      if (!whole && group + k >= made.count) break;
+      uint32_t plain;
+      const uint32_t q = quantise(bits[k], plain);
+      made.template code<whole>(
+          transpose, group + k, q, plain,
+          [&](uint32_t all) { return all < quantise.sure || quantise.within(bits[k], q); },
+          [&](uint32_t* out) { store_raw(out, lane, bits[k]); });
+    }
+  }
+}
 
 // job.params: the bits of the absolute bound, or 0 and those of a relative one.
 template <class T>
 CC_HD void szp_encode(const Job& given) {
-  using Stored = typename T::Stored;
   CC_SHARED(SzpShared<T>, shared);
   const Job job = szp_settled(given);
   if (given.params[1] && !szp_valid(bit_cast<double>(job.params[1]))) return;  // szp_settle says so
@@ -59,34 +98,19 @@ CC_HD void szp_encode(const Job& given) {
     job.result->bound = bit_cast<double>(job.params[0]);
     job.result->params[0] = job.params[1];
   }
-  constexpr uint32_t ahead = 4;  // blocks of which the loads are on their way together
-  const uint32_t lane = lane_id();
   const SzpQuantiser<T> quantise(job);
   const Transposer transpose;
-  auto src = reinterpret_cast<const Stored*>(job.src);
+  Checksum sum(job);
   const uint64_t tiles = szp_tiles(job.n);
   for (uint64_t t; (t = draw_tile(job, shared.pass.drawn)) < tiles;) {
     const uint64_t first = szp_first(t);
-    const uint32_t count = szp_count(job.n, first);
-    SzpMade<T> made(shared.words[threadIdx.x / 32], job, first, count);
-#pragma unroll 1
-    for (uint32_t group = 0; group < count; group += ahead) {
-      Stored bits[ahead];  // behind the last value, it repeats
-      const uint64_t begin = (first + group) * szp_block + lane;
-      for (uint32_t k = 0; k < ahead; k++) {
-        const uint64_t i = begin + k * szp_block;
-        bits[k] = src[i < job.n ? i : job.n - 1];
-      }
-#pragma unroll
-      for (uint32_t k = 0; k < ahead; k++) {
-        if (group + k >= count) break;
-        bool within;
-        const uint32_t q = quantise(bits[k], within);
-        made.code(transpose, group + k, q, within, [&](uint32_t* out) { store_raw(out, lane, bits[k]); });
-      }
-    }
-    made.write(job, t, tile_words(job), shared.pass.sums);
+    SzpMade<T> made(shared.words[threadIdx.x / 32], job, first, szp_count(job.n, first));
+    if ((first + szp_each) * szp_block <= job.n) szp_encode_blocks<T, true>(job, quantise, transpose, first, made);
+    else szp_encode_blocks<T, false>(job, quantise, transpose, first, made);
+    made.write(job, t, tile_words(job), shared.pass.sums, sum);
   }
+  sum.note(job);
+  complete(job);
 }
 
 template <class T, bool adding>
@@ -95,10 +119,39 @@ CC_HD void szp_deliver_raw(const Job& job, uint64_t i, typename T::Stored bits) 
   else reinterpret_cast<typename T::Stored*>(job.dst)[i] = bits;
 }
 
+// Blocks of one warp in a tile. whole: all of their values are there.
+template <class T, bool adding, bool whole>
+CC_HD void szp_decode_blocks(const Job& job, const SzpRead& in, const Transposer& transpose, double step,
+                             uint64_t first_block) {
+  using Stored = typename T::Stored;
+  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 4 : 8;  // more, and registers are spilled
+  const uint32_t lane = lane_id();
+  const uint64_t first = first_block * szp_block + lane;
+  const uint32_t count = whole ? szp_each : szp_count(job.n, first_block);
+  uint8_t* out = job.dst + first * sizeof(typename Choice<adding, typename T::Sum, Stored>::type);
+#pragma unroll 1
+  for (uint32_t group = 0; group < count; group += ahead) {
+    SzpPlace at[ahead];
+    uint32_t word[ahead];
+    for (uint32_t k = 0; k < ahead; k++) at[k] = in.own.from(group + k), word[k] = in.load(at[k]);
+    for (uint32_t k = 0; k < ahead; k++) {
+      const uint32_t q = in.integer(transpose, at[k], group + k, word[k]);
+      const uint32_t i = (group + k) * szp_block;
+      if ((whole || first + i < job.n) && !(at[k].bits & SzpPlace::raw))
+        deliver<T, adding>(out, i, T::round(double(int32_t(q)) * step));
+    }
+  }
+  for (uint32_t raw = __ballot_sync(full_warp, in.width == szp_raw); raw; raw &= raw - 1) {
+    const uint32_t k = lowest_one(raw);
+    const uint64_t i = first + k * szp_block;
+    const SzpPlace at = in.own.from(k);
+    if (i < job.n) szp_deliver_raw<T, adding>(job, i, load_raw<Stored>(in.words + at.word(), lane));
+  }
+}
+
 // job.params: the bits of the step.
 template <class T, bool adding>
 CC_HD void szp_decode(const Job& job) {
-  using Stored = typename T::Stored;
   CC_SHARED(TilePass, shared);
   const double step = bit_cast<double>(job.params[0]);
   const uint64_t tiles = szp_tiles(job.n);
@@ -106,8 +159,6 @@ CC_HD void szp_decode(const Job& job) {
     if (thread_id() == 0) atomicOr(&job.result->bad, 2u);
     return;
   }
-  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 4 : 8;  // more, and registers are spilled
-  const uint32_t lane = lane_id();
   const Transposer transpose;
   for (uint64_t t; (t = draw_tile(job, shared.drawn)) < tiles;) {
     SzpRead in;
@@ -115,26 +166,9 @@ CC_HD void szp_decode(const Job& job) {
     const uint32_t upto = sum_upto(in.nbytes), all = __shfl_sync(full_warp, upto, 31);
     const uint64_t begin = sum_before_warp(tile_words(job), t, all, shared.sums);
     if (!in.place(job, t, begin, upto - in.nbytes)) continue;
-    const uint64_t first = szp_first(t) * szp_block + lane;
-    const uint32_t count = szp_count(job.n, szp_first(t));
-#pragma unroll 1
-    for (uint32_t group = 0; group < count; group += ahead) {
-      SzpPlace at[ahead];
-      uint32_t word[ahead];
-      for (uint32_t k = 0; k < ahead; k++) at[k] = in.own.from(group + k), word[k] = in.load(at[k]);
-      for (uint32_t k = 0; k < ahead; k++) {
-        const uint32_t q = in.integer(transpose, at[k], group + k, word[k]);
-        const uint64_t i = first + (group + k) * szp_block;
-        if (i < job.n && !(at[k].bits & SzpPlace::raw))
-          deliver<T, adding>(job.dst, i, T::round(double(int32_t(q)) * step));
-      }
-    }
-    for (uint32_t raw = __ballot_sync(full_warp, in.width == szp_raw); raw; raw &= raw - 1) {
-      const uint32_t k = lowest_one(raw);
-      const uint64_t i = first + k * szp_block;
-      const SzpPlace at = in.own.from(k);
-      if (i < job.n) szp_deliver_raw<T, adding>(job, i, load_raw<Stored>(in.words + at.word(), lane));
-    }
+    const uint64_t first = szp_first(t);
+    if ((first + szp_each) * szp_block <= job.n) szp_decode_blocks<T, adding, true>(job, in, transpose, step, first);
+    else szp_decode_blocks<T, adding, false>(job, in, transpose, step, first);
   }
 }
 

@@ -1,6 +1,7 @@
 // Blocks of szp on the GPU: a warp codes one, a lane has a value, or a word of the payload.
 #pragma once
 #include "../szp.h"
+#include "checksum.cuh"
 #include "scan.cuh"
 #include "szp_range.cuh"
 #include "warp.cuh"
@@ -82,15 +83,17 @@ struct SzpMade {
   CC_HD SzpMade(uint32_t* words, const Job& job, uint64_t first, uint32_t count)
       : words(words), count(count), last((szp_raw_nbytes<T>(job.n, first + count - 1) + 3) / 4) {}
 
-  // Appends block k: its integers, if they can stand for the values, else what store(words) puts there.
-  template <class Store>
-  CC_HD void code(const Transposer& transpose, uint32_t k, uint32_t q, bool within, Store store) {
+  // Appends block k: its integers, if they can stand for the values, else what store(words) puts there. plain:
+  // the integers in zigzag; within(their "or"): whether they can. inner: it is not the last block of all.
+  template <bool inner, class Within, class Store>
+  CC_HD void code(const Transposer& transpose, uint32_t k, uint32_t q, uint32_t plain, Within within,
+                  Store store) {
     const uint32_t lane = lane_id(), below = __shfl_up_sync(full_warp, q, 1);
-    const uint32_t plain = szp_zigzag<int32_t>(q), z = szp_zigzag<int32_t>(q - (lane ? below : 0));
-    const uint32_t first = __shfl_sync(full_warp, z, 0), others = lane ? z : 0;
-    const uint32_t best = szp_shortest(first, warp_or(others), warp_or(plain));
-    const uint32_t unchanged = k + 1 == count ? last : full;
-    const uint32_t chosen = within && best < unchanged << 8 ? best & 255 : szp_raw;
+    const uint32_t z = szp_zigzag<int32_t>(q - (lane ? below : 0));
+    const uint32_t first = __shfl_sync(full_warp, z, 0), others = lane ? z : 0, all = warp_or(plain);
+    const uint32_t best = szp_shortest(first, warp_or(others), all);
+    const uint32_t unchanged = inner || k + 1 != count ? full : last;
+    const uint32_t chosen = within(all) && best < unchanged << 8 ? best & 255 : szp_raw;
     width = lane == k ? chosen : width;
     uint32_t* out = words + size;
     if (chosen == szp_raw) {
@@ -107,17 +110,32 @@ struct SzpMade {
   }
 
   // Writes the widths and, behind those of all blocks before, the payload. `sums` are in `scan`.
-  CC_HD void write(const Job& job, uint64_t tile, uint64_t* scan, TileSums& sums) const {
-    const uint64_t b = szp_first(tile) + lane_id(), blocks = szp_blocks(job.n);
-    if (lane_id() < count) job.dst[b] = uint8_t(width);
+  CC_HD void write(const Job& job, uint64_t tile, uint64_t* scan, TileSums& sums, Checksum& sum) const {
+    const uint32_t lane = lane_id();
+    const uint64_t b = szp_first(tile) + lane, blocks = szp_blocks(job.n);
+    if (lane < count) job.dst[b] = uint8_t(width);
+    sum_widths(b, sum);
     const uint64_t begin = szp_head(job) + 4 * sum_before_warp(scan, tile, size, sums);
+    const uint32_t rest = b == blocks - 1 && width == szp_raw ? szp_raw_nbytes<T>(job.n, b) % 4 : 0;
     // The last word may be one in part; what is behind it falls into the slack.
     if (begin + 4 * size <= job.nbytes + 3) {
       auto out = reinterpret_cast<uint32_t*>(job.dst + begin);
-      for (uint32_t i = lane_id(); i < size; i += 32) out[i] = words[i];
+      for (uint32_t i = lane; i < size; i += 32) {
+        out[i] = words[i];
+        sum.add(words[i], begin / 4 + i);
+      }
+      if (rest) {  // without what stands behind the last byte
+        const uint32_t last = words[size - 1], at = uint32_t(begin / 4) + size - 1;
+        sum.sum += sum.wanted ? checksum_word(last & ((1u << 8 * rest) - 1), at) - checksum_word(last, at) : 0;
+      }
     }
-    if (b == blocks - 1)
-      szp_end(job, begin + 4 * size - (width == szp_raw ? -szp_raw_nbytes<T>(job.n, b) % 4 : 0));
+    if (b == blocks - 1) szp_end(job, begin + 4 * size - (rest ? 4 - rest : 0));
+  }
+  CC_HD void sum_widths(uint64_t b, Checksum& sum) const {
+    uint32_t word = (lane_id() < count ? width : 0) << 8 * (lane_id() % 4);
+    word |= __shfl_xor_sync(full_warp, word, 1);
+    word |= __shfl_xor_sync(full_warp, word, 2);
+    if (lane_id() % 4 == 0 && lane_id() < count) sum.add(word, b / 4);
   }
 };
 

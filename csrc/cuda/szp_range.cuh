@@ -2,6 +2,7 @@
 // csrc/cpu/szp_values.h does. It stays on the device, in the job's result.
 #pragma once
 #include "../szp.h"
+#include "checksum.cuh"
 #include "real.cuh"
 
 namespace compcoll {
@@ -20,28 +21,10 @@ CC_HD Bits from_ordered(Bits key) {
   return key & sign ? key ^ sign : ~key;
 }
 
-// Greatest and least finite value, the latter complemented; 0 where there is none.
-template <class T>
-CC_HD void szp_range(const Job& job) {
-  using Sum = typename T::Sum;
-  using Bits = typename Choice<sizeof(Sum) == 8, uint64_t, uint32_t>::type;
-  Bits most = 0, least = 0;
-  for (uint64_t i = thread_id(); i < job.n; i += thread_count()) {
-    const auto stored = reinterpret_cast<const typename T::Stored*>(job.src)[i];
-    if ((stored & T::infinity) == T::infinity) continue;
-    const Bits key = ordered(bit_cast<Bits>(T::value(stored))), other = ~key;
-    most = key > most ? key : most;
-    least = other > least ? other : least;
-  }
-  note_max(&job.result->extent[1], most);
-  note_max(&job.result->extent[2], least);
-}
-
 template <class T>
 CC_HD void szp_settle(const Job& job) {
   using Sum = typename T::Sum;
   using Bits = typename Choice<sizeof(Sum) == 8, uint64_t, uint32_t>::type;
-  if (thread_id()) return;
   Result& result = *job.result;
   double range = 0, some = 0;
   if (result.extent[1]) {
@@ -57,6 +40,24 @@ CC_HD void szp_settle(const Job& job) {
   result.bound = bound;
   result.params[0] = bit_cast<uint64_t>(step), result.params[1] = job.params[1];
   if (!(step >= szp_bound_min)) result.nbytes = UNREPRESENTABLE;
+}
+
+// Greatest and least finite value, the latter complemented; 0 where there is none.
+template <class T>
+CC_HD void szp_range(const Job& job) {
+  using Sum = typename T::Sum;
+  using Bits = typename Choice<sizeof(Sum) == 8, uint64_t, uint32_t>::type;
+  Bits most = 0, least = 0;
+  for (uint64_t i = thread_id(); i < job.n; i += thread_count()) {
+    const auto stored = reinterpret_cast<const typename T::Stored*>(job.src)[i];
+    if ((stored & T::infinity) == T::infinity) continue;
+    const Bits key = ordered(bit_cast<Bits>(T::value(stored))), other = ~key;
+    most = key > most ? key : most;
+    least = other > least ? other : least;
+  }
+  note_max(&job.result->extent[1], most);
+  note_max(&job.result->extent[2], least);
+  settle(job, [&] { szp_settle<T>(job); });
 }
 
 // The job with the tolerance and the step as its words, in place of what was asked for.

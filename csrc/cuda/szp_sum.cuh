@@ -81,7 +81,8 @@ CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* i
   const bool within = !__ballot_sync(full_warp, overflow) && !((x.bits | y.bits) & SzpPlace::raw);
   const uint32_t size = within ? q ^ uint32_t(int32_t(q) >> 31) : 0;
   most.integer = size > most.integer ? size : most.integer;
-  made.code(transpose, k, q, within, [&](uint32_t* out) {
+  const auto fits = [&](uint32_t) { return within; };
+  made.template code<false>(transpose, k, q, szp_zigzag<int32_t>(q), fits, [&](uint32_t* out) {
     const bool valid = (first + k) * szp_block + lane_id() < job.n;
     const auto a = szp_term<T>(in[0], x, qx, terms.step, valid);
     const auto b = szp_term<T>(in[1], y, qy, terms.step, valid);
@@ -90,15 +91,26 @@ CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* i
   });
 }
 
+template <class T>
+CC_HD void szp_sum_finish(const Job& job, const SzpTerms& terms) {
+  Result& result = *job.result;
+  const double integers = (double(uint32_t(result.extent[2])) + 1) * terms.step;
+  double largest = bit_cast<double>(result.extent[1]);
+  if (integers > largest) largest = integers;
+  if (largest > T::most) largest = bit_cast<double>(F64::infinity);
+  if (terms.a.result->bad || terms.b.result->bad || !szp_valid(terms.step)) result.nbytes = BAD_STREAM;
+  result.bound = largest * T::unit * (1 + 0x1p-9) + 2 * T::tiny;
+}
+
 // job.scratch: a counter, a word for each tile's terms, and one for its sum.
 template <class T>
 CC_HD void szp_sum(const Job& job) {
   CC_SHARED(SzpSumShared<T>, shared);
   const SzpTerms terms(job);
-  if (!szp_valid(terms.step)) return;
-  const uint64_t tiles = szp_tiles(job.n);
+  const uint64_t tiles = szp_valid(terms.step) ? szp_tiles(job.n) : 0;
   const Transposer transpose;
   SzpMost most;
+  Checksum sum(job);
   for (uint64_t t; (t = draw_tile(job, shared.sum.pass.drawn)) < tiles;) {
     const uint64_t first = szp_first(t);
     SzpRead in[2];
@@ -107,23 +119,12 @@ CC_HD void szp_sum(const Job& job) {
     SzpMade<T> made(shared.sum.words[threadIdx.x / 32], job, first, count);
 #pragma unroll 1
     for (uint32_t k = 0; k < count; k++) szp_add_block<T>(job, terms, in, transpose, first, k, made, most);
-    made.write(job, t, tile_words(job) + tiles, shared.sum.pass.sums);
+    made.write(job, t, tile_words(job) + tiles, shared.sum.pass.sums, sum);
   }
   note_max(&job.result->extent[1], bit_cast<uint64_t>(most.value));
   note_max(&job.result->extent[2], most.integer);
-}
-
-template <class T>
-CC_HD void szp_sum_finish(const Job& job) {
-  if (thread_id()) return;
-  Result& result = *job.result;
-  const SzpTerms terms(job);
-  const double integers = (double(uint32_t(result.extent[2])) + 1) * terms.step;
-  double largest = bit_cast<double>(result.extent[1]);
-  if (integers > largest) largest = integers;
-  if (largest > T::most) largest = bit_cast<double>(F64::infinity);
-  if (terms.a.result->bad || terms.b.result->bad || !szp_valid(terms.step)) result.nbytes = BAD_STREAM;
-  result.bound = largest * T::unit * (1 + 0x1p-9) + 2 * T::tiny;
+  sum.note(job);
+  complete(job, [&] { szp_sum_finish<T>(job, terms); });
 }
 
 }  // namespace cuda

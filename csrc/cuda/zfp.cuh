@@ -2,8 +2,8 @@
 // maxbits 32-bit words, so that no two warps share a word of the stream: there are no atomics on it, and it
 // need not be cleared before.
 #pragma once
-#include "../cpu/zfp_extent.h"
-#include "job.cuh"
+#include "../cpu/zfp/extent.h"
+#include "checksum.cuh"
 #include "zfp_long.cuh"
 
 namespace compcoll {
@@ -14,6 +14,9 @@ using namespace zfp;
 
 __device__ constexpr PairTable pair_source = make_pair_table();
 
+// Threads of a block: many, because each block needs the table.
+constexpr uint32_t zfp_threads = 512;
+
 // A table's copy in shared memory, where the lanes of a warp can read different entries at once.
 template <class Table>
 CC_HD const Table& shared_table(const Table& source) {
@@ -23,7 +26,7 @@ CC_HD const Table& shared_table(const Table& source) {
   struct Rows { Row row[n]; };
   CC_SHARED(Rows, copy);
 #pragma unroll 2
-  for (uint32_t i = threadIdx.x; i < n; i += CC_CTA) copy.row[i] = reinterpret_cast<const Row*>(&source)[i];
+  for (uint32_t i = threadIdx.x; i < n; i += zfp_threads) copy.row[i] = reinterpret_cast<const Row*>(&source)[i];
   __syncthreads();
   return *reinterpret_cast<const Table*>(copy.row);
 }
@@ -89,8 +92,8 @@ CC_HD uint32_t cut(uint32_t word, uint32_t i, uint32_t maxbits) {
 
 // The words of 32 blocks, N each, as one bit string.
 template <int N>
-CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word) {
-  struct Rows { uint32_t row[CC_WARPS][N + 1][32]; };
+CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const uint32_t* word, Checksum& sum) {
+  struct Rows { uint32_t row[zfp_threads / 32][N + 1][32]; };
   CC_SHARED(Rows, shared);
   const uint32_t lane = lane_id(), maxbits = line.maxbits;
   auto rows = shared.row[threadIdx.x / 32];
@@ -108,16 +111,20 @@ CC_HD void pack_words(uint32_t* stream, uint32_t first, const Line& line, const 
       at = 0, block++;
     }
     stream[begin + i] = out;
+    sum.add(out, begin + i);
   }
   __syncwarp();
 }
 
 // The same for blocks of N words exactly, which need no packing. all: whether there are 32 of them.
 template <int N>
-CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& line, const uint32_t* word) {
+CC_HD void store_words(uint32_t* stream, uint32_t block, bool all, const Line& line, const uint32_t* word,
+                       Checksum& sum) {
   Pack<uint32_t, N> row;
   for (int i = 0; i < N; i++) row.v[i] = word[i];
-  if (all || N * uint64_t(block) < line.words) reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
+  if (!all && N * uint64_t(block) >= line.words) return;
+  reinterpret_cast<Pack<uint32_t, N>*>(stream)[block] = row;
+  for (int i = 0; i < N; i++) sum.add(word[i], N * block + i);
 }
 
 // zfp.h's transform, and negabinary numbers but for the XOR that ends them. Adding the mask is part of what
@@ -138,7 +145,7 @@ CC_HD void forward(L* a) {
 // to that. whole: all of their values are there, and a block's can be loaded at once.
 template <class E, int N, bool exact, bool whole>
 CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const PairTable& table,
-                        Extent<typename E::Word>& extent) {
+                        Extent<typename E::Word>& extent, Checksum& sum) {
   using L = typename E::Word;
   using F = Format<L>;
   const uint32_t block = first + lane_id();
@@ -173,35 +180,33 @@ CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const 
     extent.template add_error<1>(e, L(F::bits - planes), magnitude);
   }
   auto stream = reinterpret_cast<uint32_t*>(job.dst);
-  if constexpr (exact) store_words<N>(stream, block, whole, line, out);
-  else pack_words<N>(stream, first, line, out);
+  if constexpr (exact) store_words<N>(stream, block, whole, line, out, sum);
+  else pack_words<N>(stream, first, line, out, sum);
 }
 
-// NW: words of E that hold a block. An array has less than 2^32 bytes.
-template <class E, int NW, bool exact>
-CC_HD void zfp_encode(const Job& job) {
-  using L = typename E::Word;
-  constexpr int N = NW * sizeof(L) / 4;
-  const Line line(job);
-  if (4 * line.words > job.nbytes + slack) return;
-  const auto& table = shared_table(pair_source);
+// An array has less than 2^32 bytes.
+template <class E, int N, bool exact>
+CC_HD void encode_groups(const Job& job, const Line& line, const PairTable& table) {
   const bool rows = aligned(job.src, sizeof(Pack<typename E::Stored, 4>) < 16 ? 8 : 16);
   const uint32_t whole = rows ? uint32_t(job.n / 128 * 32) : 0, blocks = uint32_t(line.blocks);
-  const uint32_t stride = 32 * uint32_t(warp_count());
-  uint32_t first = 32 * uint32_t(warp_id());
-  Extent<L> extent;
-  for (; first < whole; first += stride) encode_group<E, N, exact, true>(job, line, first, table, extent);
-  for (; first < blocks; first += stride) encode_group<E, N, exact, false>(job, line, first, table, extent);
+  const uint32_t stride = 32 * uint32_t(warp_count<zfp_threads>());
+  uint32_t first = 32 * uint32_t(warp_id<zfp_threads>());
+  Extent<typename E::Word> extent;
+  Checksum sum(job);
+  for (; first < whole; first += stride)
+    encode_group<E, N, exact, true>(job, line, first, table, extent, sum);
+  for (; first < blocks; first += stride)
+    encode_group<E, N, exact, false>(job, line, first, table, extent, sum);
   note_max(&job.result->extent[0], extent.largest);
   note_max(&job.result->extent[1], extent.smallest);
   note_max(&job.result->extent[2], extent.key);
+  sum.note(job);
 }
 
-// After all of the kernel before: status and bound. Layout: the array's blocks and the payload's words.
+// After all blocks: status and bound. Layout: the array's blocks and the payload's words.
 template <class E, int D, class Layout>
 CC_HD void finish(const Job& job) {
   using L = typename E::Word;
-  if (thread_id()) return;
   Result& result = *job.result;
   Extent<L> extent;
   extent.largest = L(result.extent[0]);
@@ -214,9 +219,14 @@ CC_HD void finish(const Job& job) {
   result.bound = bound;
 }
 
-template <class E>
-CC_HD void zfp_finish(const Job& job) {
-  finish<E, 1, Line>(job);
+// NW: words of E that hold a block.
+template <class E, int NW, bool exact>
+CC_HD void zfp_encode(const Job& job) {
+  const PairTable& table = shared_table(pair_source);
+  const Line line(job);
+  if (4 * line.words <= job.nbytes + slack)
+    encode_groups<E, NW * sizeof(typename E::Word) / 4, exact>(job, line, table);
+  complete(job, [&] { finish<E, 1, Line>(job); });
 }
 
 }  // namespace cuda

@@ -3,7 +3,6 @@
 // Blocks of threads on a multiprocessor: shared memory holds no more of float64, whose registers are many.
 #define CC_DIMENSIONS(type, E, D, n)                                                    \
   CC_KERNEL_OF(CC_CTA, n, zfp_encode_##D##d_##type, zfp_encode_blocks<E, D>)            \
-  CC_KERNEL_OF(CC_CTA, n, zfp_finish_##D##d_##type, zfp_finish_blocks<E, D>)            \
   CC_KERNEL_OF(CC_CTA, n, zfp_decode_##D##d_##type, zfp_decode_blocks<E, D, false>)     \
   CC_KERNEL_OF(CC_CTA, n, zfp_decode_add_##D##d_##type, zfp_decode_blocks<E, D, true>)
 #define CC_TYPE(type, E, n)    \

@@ -131,10 +131,8 @@ CC_HD void zfp_clear(const Job& job) {
 }
 
 template <class E, int D>
-CC_HD void zfp_encode_blocks(const Job& job) {
+CC_HD void encode_field(const Job& job, const Field<D>& field) {
   using L = typename E::Word;
-  const Field<D> field(job);
-  if (4 * field.words > job.nbytes + slack) return;
   const Column<L, D> c = column<L, D>();
   Extent<L> extent;
   for_blocks<Column<L, D>>(field.count, [&](uint32_t b) { encode_block<E>(job, field, b, c, extent); });
@@ -143,9 +141,12 @@ CC_HD void zfp_encode_blocks(const Job& job) {
   note_max(&job.result->extent[2], extent.key);
 }
 
+// Words that blocks share have another one's bits when they are written, so there is no checksum yet.
 template <class E, int D>
-CC_HD void zfp_finish_blocks(const Job& job) {
-  finish<E, D, Field<D>>(job);
+CC_HD void zfp_encode_blocks(const Job& job) {
+  const Field<D> field(job);
+  if (4 * field.words <= job.nbytes + slack) encode_field<E>(job, field);
+  settle(job, [&] { finish<E, D, Field<D>>(job); });
 }
 
 template <class E, int D, bool Accumulate>

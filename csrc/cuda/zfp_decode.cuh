@@ -12,11 +12,6 @@ __device__ constexpr ReadTable read_source = make_read_table();
 // N words of which the last ends where the block does. Those in front of it are part of others, or 0.
 template <int N>
 CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, uint32_t* word) {
-  if (line.maxbits == 32 * N) {
-    const auto row = reinterpret_cast<const Pack<uint32_t, N>*>(stream)[block];
-    for (int i = 0; i < N; i++) word[i] = row.v[i];
-    return;
-  }
   const int64_t bit = int64_t((block + 1) * line.maxbits) - 32 * N, at = bit >> 5;
   const uint32_t shift = uint32_t(bit) & 31;
   uint32_t low = at < 0 ? 0 : stream[at];
@@ -28,6 +23,13 @@ CC_HD void load_words(const uint32_t* stream, uint64_t block, const Line& line, 
   }
 }
 
+// The same for blocks of N words exactly.
+template <int N>
+CC_HD void load_exactly(const uint32_t* stream, uint32_t block, uint32_t* word) {
+  const auto row = reinterpret_cast<const Pack<uint32_t, N>*>(stream)[block];
+  for (int i = 0; i < N; i++) word[i] = row.v[i];
+}
+
 // 32 bits from bit `at` on, which is the same for all threads.
 template <int N>
 CC_HD uint32_t bits_from(const uint32_t* word, uint32_t at) {
@@ -37,14 +39,13 @@ CC_HD uint32_t bits_from(const uint32_t* word, uint32_t at) {
   return r;
 }
 
-template <class E, int N, bool Accumulate>
-CC_HD void decode_block(const Job& job, const Line& line, uint64_t block, bool packed,
-                        const ReadTable& table) {
+// exact: a block has N words. whole: all of its values are there, and can be stored at once.
+template <class E, int N, bool exact, bool whole, bool Accumulate>
+CC_HD void decode_block(const Job& job, const Line& line, uint32_t block, bool packed, const ReadTable& table,
+                        uint32_t* word) {
   using L = typename E::Word;
   using F = Format<L>;
-  const uint32_t unused = 32 * N - line.maxbits, before = unused + F::header;
-  uint32_t word[N];
-  load_words<N>(reinterpret_cast<const uint32_t*>(job.src), block, line, word);
+  const uint32_t unused = exact ? 0 : 32 * N - line.maxbits, before = unused + F::header;
   const uint32_t header = bits_from<N>(word, unused), some = 0 - (header & 1);
   const L e = header >> 1 & L(2 * F::bias + 1);
   for (uint32_t i = 0; i < N; i++) {
@@ -57,18 +58,52 @@ CC_HD void decode_block(const Job& job, const Line& line, uint64_t block, bool p
   transform_inverse<1>(a);
   const L scale = dequantise_scale(e);
   for (int i = 0; i < 4; i++) a[i] = dequantise(a[i], scale);
-  store_row<E, Accumulate>(reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * block, job.n - 4 * block,
-                           packed, a);
+  auto out = reinterpret_cast<Target<E, Accumulate>*>(job.dst) + 4 * uint64_t(block);
+  if constexpr (whole) store_row<E, Accumulate>(out, 4, true, a);
+  else store_row<E, Accumulate>(out, job.n - 4 * uint64_t(block), packed, a);
 }
 
-template <class E, int NW, bool Accumulate>
+// Blocks of N words, of which the checksum is formed on the way; those of any size have one before.
+template <class E, int N, bool Accumulate>
+CC_HD void decode_exactly(const Job& job, const Line& line, const ReadTable& table) {
+  const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
+  const uint32_t whole = packed ? uint32_t(job.n / 4) : 0, blocks = uint32_t(line.blocks);
+  const uint32_t stride = uint32_t(thread_count<zfp_threads>());
+  auto stream = reinterpret_cast<const uint32_t*>(job.src);
+  Checksum sum(job);
+  const auto load = [&](uint32_t block, uint32_t* word) {
+    load_exactly<N>(stream, block, word);
+    for (int i = 0; i < N; i++) sum.add(word[i], N * block + i);
+  };
+  uint32_t block = uint32_t(thread_id<zfp_threads>()), word[N];
+  for (; block < whole; block += stride) {
+    load(block, word);
+    decode_block<E, N, true, true, Accumulate>(job, line, block, true, table, word);
+  }
+  for (; block < blocks; block += stride) {
+    load(block, word);
+    decode_block<E, N, true, false, Accumulate>(job, line, block, packed, table, word);
+  }
+  // A payload ends at 64 bits.
+  if (thread_id<zfp_threads>() == 0 && N * blocks < line.words) sum.add(stream[N * blocks], N * blocks);
+  sum.note(job);
+}
+
+template <class E, int NW, bool exact, bool Accumulate>
 CC_HD void zfp_decode(const Job& job) {
   constexpr int N = NW * sizeof(typename E::Word) / 4;
   const ReadTable& table = shared_table(read_source);
   const Line line(job);
-  const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
-  for (uint64_t block = thread_id(); block < line.blocks; block += thread_count())
-    decode_block<E, N, Accumulate>(job, line, block, packed, table);
+  if constexpr (exact) {
+    decode_exactly<E, N, Accumulate>(job, line, table);
+  } else {
+    const bool packed = aligned(job.dst, !Accumulate && sizeof(typename E::Stored) == 2 ? 8 : 16);
+    for (uint64_t block = thread_id<zfp_threads>(); block < line.blocks; block += thread_count<zfp_threads>()) {
+      uint32_t word[N];
+      load_words<N>(reinterpret_cast<const uint32_t*>(job.src), block, line, word);
+      decode_block<E, N, false, false, Accumulate>(job, line, uint32_t(block), packed, table, word);
+    }
+  }
 }
 
 }  // namespace cuda

@@ -168,7 +168,8 @@ Error Coder::decode_payload(const Frame& frame, Span into, bool adding) {
   const Codec* codec = find(h.codec);
   if (!codec) {
     const Callbacks& call = coding_.callbacks;
-    int64_t status = call.decode(call.context, frame.memory, frame.nbytes, into.dtype, into.n, into.data, adding);
+    int64_t status =
+        call.decode(call.context, frame.memory, frame.nbytes, into.dtype, into.n, into.data, adding);
     return status ? error_of(Problem::CALLBACK, frame, status) : Error();
   }
   const uint8_t* payload;
@@ -182,7 +183,8 @@ Error Coder::decode_payload(const Frame& frame, Span into, bool adding) {
   } else {
     Room term(pool_, h.nbytes());
     status = codec->decode(&args, payload, h.payload_nbytes, term.data);
-    if (!status && !level_.accumulate(h.dtype, into.dtype, term.data, into.data, h.size())) status = UNSUPPORTED;
+    if (!status && !level_.accumulate(h.dtype, into.dtype, term.data, into.data, h.size()))
+      status = UNSUPPORTED;
   }
   return status ? error_of(Problem::PAYLOAD, frame, status) : Error();
 }
@@ -204,13 +206,20 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
     sum->memory = pool_.get(sum->room);
     Args args = args_of(a, 0);
     args.capacity = a.nbytes() + SLACK;
-    int64_t nbytes = codec->add(&args, first, a.payload_nbytes, second, b.payload_nbytes,
-                                sum->memory + HEADER_NBYTES);
+    int64_t nbytes =
+        codec->add(&args, first, a.payload_nbytes, second, b.payload_nbytes, sum->memory + HEADER_NBYTES);
     if (nbytes == BAD_STREAM) return error_of(Problem::PAYLOAD, frame, nbytes);
     if (nbytes >= 0 && uint64_t(nbytes) <= a.nbytes()) {
-      sum->header = {a.codec, a.dtype, a.ndim, {a.shape[0], a.shape[1], a.shape[2]},
-                     {args.params[0], args.params[1]}, uint64_t(nbytes), a.bound + b.bound + args.bound, 0,
-                     a.has_checksum, false};
+      sum->header = {a.codec,
+                     a.dtype,
+                     a.ndim,
+                     {a.shape[0], a.shape[1], a.shape[2]},
+                     {args.params[0], args.params[1]},
+                     uint64_t(nbytes),
+                     a.bound + b.bound + args.bound,
+                     0,
+                     a.has_checksum,
+                     false};
       pack(level_, &sum->header, sum->memory);
       sum->nbytes = HEADER_NBYTES + nbytes;
       return {};

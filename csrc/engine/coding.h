@@ -22,7 +22,17 @@ struct Frame {
 
 // What went wrong; compcoll/engine/problems.py makes exceptions of it.
 enum class Problem : int32_t {
-  NONE, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI, CALLBACK, MEMORY, TIMEOUT, INTERRUPTED,
+  NONE,
+  HEADER,
+  CHECKSUM,
+  PAYLOAD,
+  MISMATCH,
+  POISONED,
+  MPI,
+  CALLBACK,
+  MEMORY,
+  TIMEOUT,
+  INTERRUPTED,
 };
 
 struct Error {
@@ -42,7 +52,8 @@ struct Error {
 struct Callbacks {
   void* context = nullptr;
   // Bytes of the frame in `out`, which has room for HEADER_NBYTES + nbytes + SLACK.
-  int64_t (*encode)(void* context, uint32_t dtype, const void* src, uint64_t n, double carried, void* out) = nullptr;
+  int64_t (*encode)(void* context, uint32_t dtype, const void* src, uint64_t n, double carried,
+                    void* out) = nullptr;
   // 0; `dtype` is that of `dst`. Adds to it where `adding`.
   int64_t (*decode)(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n, void* dst,
                     int32_t adding) = nullptr;

@@ -47,9 +47,18 @@ void pack(const Level& level, Header* header, uint8_t* frame) {
   Header& h = *header;
   h.checksum = h.has_checksum ? level.checksum(frame + HEADER_NBYTES, h.payload_nbytes) : 0;
   uint8_t flags = uint8_t((h.has_checksum ? CHECKSUM : 0) | (h.fallback ? FALLBACK : 0));
-  Wire w = {{'C', 'C', 'F', '1'}, 1, flags, uint8_t(h.dtype), uint8_t(h.ndim), h.codec,
-            {h.params[0], h.params[1]}, {h.shape[0], h.shape[1], h.shape[2]}, h.payload_nbytes, h.bound,
-            h.checksum, 0};
+  Wire w = {{'C', 'C', 'F', '1'},
+            1,
+            flags,
+            uint8_t(h.dtype),
+            uint8_t(h.ndim),
+            h.codec,
+            {h.params[0], h.params[1]},
+            {h.shape[0], h.shape[1], h.shape[2]},
+            h.payload_nbytes,
+            h.bound,
+            h.checksum,
+            0};
   w.own = level.checksum(reinterpret_cast<uint8_t*>(&w), OWN_OFFSET);
   memcpy(frame, &w, sizeof w);
 }
@@ -58,11 +67,20 @@ bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header
   Wire w;
   if (available < sizeof w) return false;
   memcpy(&w, frame, sizeof w);
-  if (memcmp(w.magic, "CCF1", 4) || w.own != level.checksum(frame, OWN_OFFSET) || w.version != 1) return false;
+  if (memcmp(w.magic, "CCF1", 4) || w.own != level.checksum(frame, OWN_OFFSET) || w.version != 1)
+    return false;
   if (!itemsize(w.dtype) || w.ndim > 3 || !is_ascii(w.codec) || !is_size_sound(w)) return false;
   if (available < sizeof w + w.payload_nbytes || (!(w.bound >= 0) && !std::isnan(w.bound))) return false;
-  *h = {w.codec, w.dtype, w.ndim, {w.shape[0], w.shape[1], w.shape[2]}, {w.params[0], w.params[1]},
-        w.payload_nbytes, w.bound, w.checksum, bool(w.flags & CHECKSUM), bool(w.flags & FALLBACK)};
+  *h = {w.codec,
+        w.dtype,
+        w.ndim,
+        {w.shape[0], w.shape[1], w.shape[2]},
+        {w.params[0], w.params[1]},
+        w.payload_nbytes,
+        w.bound,
+        w.checksum,
+        bool(w.flags & CHECKSUM),
+        bool(w.flags & FALLBACK)};
   return true;
 }
 

@@ -29,7 +29,8 @@ class MpiWire : public Wire {
     int n = int(requests_.size()), found = 0;
     indices_.resize(n);
     statuses_.resize(n * mpi_.status_nbytes);
-    int error = reinterpret_cast<Testsome>(mpi_.testsome)(n, requests_.data(), &found, indices_.data(), statuses_.data());
+    int error = reinterpret_cast<Testsome>(mpi_.testsome)(n, requests_.data(), &found, indices_.data(),
+                                                          statuses_.data());
     if (error && error != mpi_.in_status) return error;
     if (found <= 0) return 0;  // MPI_UNDEFINED is negative
     for (int i = 0; i < found; i++) done->push_back(one(indices_[i], i, error));
@@ -45,7 +46,8 @@ class MpiWire : public Wire {
     using Begin = int (*)(Pointer, int, Handle, int, int, Handle, Handle*);
     if (nbytes > INT_MAX) return too_large;
     Handle request;
-    int error = reinterpret_cast<Begin>(function)(data, int(nbytes), Handle(mpi_.byte), peer, tag, comm_, &request);
+    int error =
+        reinterpret_cast<Begin>(function)(data, int(nbytes), Handle(mpi_.byte), peer, tag, comm_, &request);
     if (error) return error;
     requests_.push_back(request);
     ops_.push_back(op);

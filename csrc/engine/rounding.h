@@ -8,9 +8,7 @@ namespace compcoll {
 namespace engine {
 
 // Unit roundoff, and half of the smallest positive number (float64's is no number).
-struct Units {
-  double unit, tiny;
-};
+struct Units { double unit, tiny; };
 
 inline Units units_of(uint32_t dtype) {
   switch (dtype) {
@@ -28,7 +26,9 @@ inline double of_addition(uint32_t dtype, double most) {
 }
 
 // The error of rounding to values of at most this magnitude.
-inline double of_result(uint32_t dtype, double most) { return of_addition(dtype, most) + units_of(dtype).tiny; }
+inline double of_result(uint32_t dtype, double most) {
+  return of_addition(dtype, most) + units_of(dtype).tiny;
+}
 
 }  // namespace engine
 }  // namespace compcoll

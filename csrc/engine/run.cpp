@@ -28,11 +28,21 @@ Tap Run::tap;
 
 Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<uint8_t*> bases,
          std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers)
-    : schedule_(std::move(schedule)), coding_(std::move(coding)), bases_(std::move(bases)),
-      wire_(std::move(wire)), tags_(tags), pool_(pool), workers_(workers), coder_(coding_, pool),
-      frames_(schedule_->n_frames), errors_(schedule_->blocks.size(), 0.0), waits_(schedule_->ops.size()),
-      frame_users_(schedule_->frame_users), scratch_users_(schedule_->scratch_users),
-      scratch_(schedule_->scratch.size(), nullptr), remaining_(schedule_->ops.size()) {
+    : schedule_(std::move(schedule)),
+      coding_(std::move(coding)),
+      bases_(std::move(bases)),
+      wire_(std::move(wire)),
+      tags_(tags),
+      pool_(pool),
+      workers_(workers),
+      coder_(coding_, pool),
+      frames_(schedule_->n_frames),
+      errors_(schedule_->blocks.size(), 0.0),
+      waits_(schedule_->ops.size()),
+      frame_users_(schedule_->frame_users),
+      scratch_users_(schedule_->scratch_users),
+      scratch_(schedule_->scratch.size(), nullptr),
+      remaining_(schedule_->ops.size()) {
   for (size_t i = 0; i < waits_.size(); i++) {
     waits_[i] = schedule_->ops[i].waits;
     if (!waits_[i]) make_ready(int32_t(i));
@@ -138,9 +148,7 @@ bool Run::begin_recv(int32_t op) {
     frame.memory = pool_.get(frame.room);
     error.status = wire_->recv(op, frame.memory, frame.room, recv.peer, tags_.first + recv.tag % tags_.n);
     error.problem = error.status ? Problem::MPI : Problem::NONE;
-  } catch (const std::bad_alloc&) {
-    error.problem = Problem::MEMORY;
-  }
+  } catch (const std::bad_alloc&) { error.problem = Problem::MEMORY; }
   if (!error) return true;
   fail(error);
   return false;
@@ -182,9 +190,7 @@ void Run::execute(int32_t op) {
   double start = now();
   try {
     outcome.error = perform(schedule_->ops[op]);
-  } catch (const std::bad_alloc&) {
-    outcome.error.problem = Problem::MEMORY;
-  }
+  } catch (const std::bad_alloc&) { outcome.error.problem = Problem::MEMORY; }
   outcome.seconds = now() - start;
   finish(op, outcome);
 }
@@ -192,20 +198,18 @@ void Run::execute(int32_t op) {
 Error Run::perform(const Op& op) {
   Error error;
   switch (op.kind) {
-    case ENCODE:
-      return encode(op);
+    case ENCODE: return encode(op);
     case ADD:
-      if (!failed_) error = coder_.add(frames_[op.frame], frames_[op.other], span(op.block), &frames_[op.sum]);
+      if (!failed_)
+        error = coder_.add(frames_[op.frame], frames_[op.other], span(op.block), &frames_[op.sum]);
       if (error) frames_[op.sum].nbytes = 0;
       return error;
     case DECODE:
       error = coder_.decode(frames_[op.frame], span(op.block));
       errors_[op.block] = frames_[op.frame].bound();
       return error;
-    case DECODE_ADD:
-      return coder_.decode_add(frames_[op.frame], span(op.block), &errors_[op.block]);
-    case SETTLE:
-      return settle(op);
+    case DECODE_ADD: return coder_.decode_add(frames_[op.frame], span(op.block), &errors_[op.block]);
+    case SETTLE: return settle(op);
     default:  // COPY, ROUND
       errors_[op.into] = errors_[op.block] + coder_.copy(span(op.block), span(op.into));
       return error;

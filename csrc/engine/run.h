@@ -28,9 +28,7 @@ struct Stats {
 };
 
 // Tags of a call: `n` of them from `first` on, used again in turn.
-struct Tags {
-  int first, n;
-};
+struct Tags { int first, n; };
 
 // For tests: sees, and may change, every message that arrives.
 struct Tap {

@@ -44,7 +44,8 @@ struct Schedule {
       for (int32_t frame : {op.frame, op.other, op.sum})
         if (frame != NONE) frame_users[frame]++;
       for (int32_t block : {op.block, op.into})
-        if (block != NONE && blocks[block].buffer >= n_buffers) scratch_users[blocks[block].buffer - n_buffers]++;
+        if (block != NONE && blocks[block].buffer >= n_buffers)
+          scratch_users[blocks[block].buffer - n_buffers]++;
     }
   }
 

@@ -30,14 +30,12 @@ int32_t take(std::unordered_map<uint64_t, std::deque<int32_t>>& waiting, uint64_
   return first;
 }
 
-double pass(double* port, double ready, double seconds) {
-  return *port = std::max(*port, ready) + seconds;
-}
+double pass(double* port, double ready, double seconds) { return *port = std::max(*port, ready) + seconds; }
 
 }  // namespace
 
-World::World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Machine& machine, int size, bool flip,
-             bool records)
+World::World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Machine& machine, int size,
+             bool flip, bool records)
     : machine_(machine), size_(size), flip_(flip), records_(records), random_(size) {
   size_t n = schedules.size(), nodes = (n + machine.ranks_per_node - 1) / machine.ranks_per_node;
   out_.assign(n, 0);
@@ -100,9 +98,7 @@ void World::happen(const Event& e) {
       rank.processors++;
       send(e.rank, e.op);
       break;
-    case LEFT:
-      finish(e.rank, e.op);
-      break;
+    case LEFT: finish(e.rank, e.op); break;
     case CAME:
       if (link(e.rank, log_[e.message].source).overhead || link(e.rank, log_[e.message].source).cpu)
         rank.arrived.push_back(e.message);
@@ -194,19 +190,14 @@ double World::seconds_of(Rank& rank, const Op& op) {
       rank.frame_nbytes[op.frame] = uint64_t(coded);
       return coding(nbytes, settles ? machine_.reconstruct : machine_.encode, nbytes + coded);
     }
-    case ADD:
-      rank.frame_nbytes[op.sum] = uint64_t(coded);
-      return coding(nbytes, machine_.decode, 3 * coded);
-    case DECODE:
-      return coding(nbytes, machine_.decode, coded + nbytes);
-    case DECODE_ADD:
-      return coding(nbytes, machine_.decode, coded + 2 * nbytes, nbytes);
+    case ADD: rank.frame_nbytes[op.sum] = uint64_t(coded); return coding(nbytes, machine_.decode, 3 * coded);
+    case DECODE: return coding(nbytes, machine_.decode, coded + nbytes);
+    case DECODE_ADD: return coding(nbytes, machine_.decode, coded + 2 * nbytes, nbytes);
     case SETTLE:
       if (rank.settled[op.frame]) return 0;
       if (!exact) return coding(nbytes, machine_.decode, coded + nbytes);
       return op.block == op.into ? 0 : copied;
-    default:
-      return op.block == op.into ? 0 : copied;
+    default: return op.block == op.into ? 0 : copied;
   }
 }
 
@@ -231,7 +222,8 @@ void World::send(int32_t index, int32_t op) {
   uint64_t nbytes = rank.frame_nbytes[send_op.frame];
   double seconds = double(nbytes) / by.bandwidth;
   double left = pass(inside ? &out_[index] : &nic_out_[index / machine_.ranks_per_node], now_, seconds);
-  double came = pass(inside ? &in_[place] : &nic_in_[place / machine_.ranks_per_node], left - seconds + by.latency, seconds);
+  double came = pass(inside ? &in_[place] : &nic_in_[place / machine_.ranks_per_node],
+                     left - seconds + by.latency, seconds);
   if (machine_.jitter) came += machine_.jitter * std::generate_canonical<double, 32>(random_);
   if (records_) intervals.push_back({index, op, left - seconds, left, 1});
   messages++;

@@ -21,7 +21,7 @@ namespace engine {
 
 struct LinkSpeed {
   double latency, bandwidth;  // seconds, bytes per second
-  double overhead, cpu;       // seconds of a processor at either end for a message, and for each of its bytes
+  double overhead, cpu;  // seconds of a processor at either end for a message, and for each of its bytes
 };
 
 // What simulated ranks run on; compcoll/schedule/virtual.py says more.
@@ -54,7 +54,7 @@ class World {
   double run();
 
   std::vector<int32_t> stuck() const;  // ranks that wait for ever
-  size_t lost() const;                 // messages that nobody receives
+  size_t lost() const;  // messages that nobody receives
   uint64_t messages = 0, wire_nbytes = 0;
   std::vector<Interval> intervals;  // where they were to be recorded
 
@@ -83,7 +83,7 @@ class World {
   struct Rank {
     std::shared_ptr<const Schedule> schedule;
     std::vector<int32_t> waits;
-    std::vector<bool> settled;            // frames whose values stand where they were to be put
+    std::vector<bool> settled;  // frames whose values stand where they were to be put
     std::vector<uint64_t> frame_nbytes;
     Ready work, idle, receives, sends;
     std::deque<int32_t> arrived;  // messages that a processor has to fetch

@@ -18,12 +18,17 @@ with warnings.catch_warnings():  # errors in tests, and those of others at their
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
 
 
+#: CuPy's and torch's warnings are none of ours, wherever they say that they come from.
+WARNINGS = ("default", "error::RuntimeWarning:compcoll")
+
+
 def pytest_collection_modifyitems(items):
-    if not cuda.available():
-        mark = pytest.mark.skip(reason="needs CuPy and an NVIDIA GPU")
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(mark)
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for warning in WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+            if not cuda.available():
+                item.add_marker(pytest.mark.skip(reason="needs CuPy and an NVIDIA GPU"))
 
 
 @pytest.fixture

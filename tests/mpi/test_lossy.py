@@ -123,7 +123,7 @@ def test_owner_exact(comm, agree, codec):
 @many
 @pytest.mark.parametrize("algorithm", ["chain", "tree"])
 def test_read_only_root(comm, agree, algorithm):
-    """A root that may not be written cannot take the decoded values: an error for all, and the next call works."""
+    """A root that may not be written cannot take decoded values: an error for all; the next call works."""
     root = comm.size - 1
     got = data(N, "f4", root) if comm.rank == root else np.zeros(N, "f4")
     got.flags.writeable = comm.rank != root

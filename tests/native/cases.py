@@ -1,4 +1,4 @@
-"""Collectives for the driver: schedules, what every rank gives, and what it should have. ``cases.py FILE``."""
+"""Collectives for the driver: schedules, what every rank gives, what it should have. ``cases.py FILE``."""
 
 from __future__ import annotations
 

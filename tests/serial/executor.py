@@ -101,7 +101,7 @@ class Executor:
 
     def launch(self, kernel, grid, jobs) -> None:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
-        flush = "f64" not in kernel.name and kernel.name not in ("seal",) and "finish" not in kernel.name
+        flush = "f64" not in kernel.name
         order = ctypes.c_uint64(self.seed)
         problem = self.library.executor_launch(
             function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order
@@ -173,6 +173,8 @@ class Device:
         Queues that nobody has closed yet.
     launches : Counter
         How often each kernel was started.
+    copies : int
+        Copies between host and device, but for those of control memory.
     """
 
     def __init__(self, library: Path, seed: int = 0):
@@ -180,6 +182,7 @@ class Device:
         self.lock = threading.RLock()  # progress threads use a device too
         self.streams: list[Stream] = []
         self.launches: Counter[str] = Counter()
+        self.copies = 0
         self.current = Stream(self)
         self.open = 0
         self._freed: deque[np.ndarray] = deque(maxlen=256)
@@ -274,10 +277,22 @@ class Queue:
         return self._keep[-1].address
 
     def to_device(self, address: int, data: np.ndarray) -> None:
+        self.device.copies += 1
         self._move(address, data.ctypes.data, data.nbytes, data)
 
     def to_host(self, data: np.ndarray, address: int) -> None:
+        self.device.copies += 1
         self._move(data.ctypes.data, address, data.nbytes, data)
+
+    def rows_to_host(self, data: np.ndarray, address: int, pitch: int) -> None:
+        self.device.copies += 1
+        for i, row in enumerate(data):
+            self._move(row.ctypes.data, address + i * pitch, row.nbytes, data)
+
+    def rows_to_device(self, address: int, pitch: int, data: np.ndarray) -> None:
+        self.device.copies += 1
+        for i, row in enumerate(data):
+            self._move(address + i * pitch, row.ctypes.data, row.nbytes, data)
 
     def copy(self, to: int, address: int, nbytes: int) -> None:
         self._move(to, address, nbytes)

@@ -4,10 +4,14 @@ Everything happens at once. What belongs to a device may be used only while it i
 """
 
 import ctypes
+import os
 import sys
 import threading
+import time
+from collections import Counter
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 from executor import Executor
@@ -62,6 +66,7 @@ class Stream:
 
     def wait_event(self, event):
         assert _events[event.ptr].recorded
+        self.after = [*getattr(self, "after", ()), _events[event.ptr].stream]
 
 
 def _stack() -> list:
@@ -89,13 +94,16 @@ _events: dict = {}
 def _event_record(event, stream):
     assert isinstance(stream, int)
     assert _events[event].device_id == _current()
-    _events[event].recorded = True
+    _events[event].recorded, _events[event].stream = True, stream
 
 
 class Memory:
-    """An aligned piece of it, poisoned."""
+    """An aligned piece of it, poisoned, of the arena of the current stream."""
+
+    arenas: ClassVar = Counter()
 
     def __init__(self, size):
+        self.arenas[id(_stack()[-1])] += 1
         whole = np.full(size + 512, 0xA5, np.uint8)
         start = -whole.ctypes.data % 512
         self.data, self.device_id = whole[start : start + size], _current()
@@ -106,6 +114,12 @@ def _memcpy(dst, src, size, kind, stream):
     assert all(isinstance(x, int) for x in (dst, src, size, kind, stream))
     assert kind in (1, 2, 3)
     ctypes.memmove(dst, src, size)
+
+
+def _memcpy_2d(dst, dpitch, src, spitch, width, height, kind, stream):
+    assert width <= min(dpitch, spitch)
+    for i in range(height):
+        _memcpy(dst + i * dpitch, src + i * spitch, width, kind, stream)
 
 
 class ndarray:
@@ -159,6 +173,16 @@ def asarray(a):
     return ndarray(np.frombuffer(memory, dtype).reshape(about["shape"]), a)
 
 
+def _fault(kernel):
+    """What ``FAKE_CUPY_FAULTS`` has of a kernel: ``hang=NAME`` or ``fail=NAME``, with commas between."""
+    for fault in filter(None, os.environ.get("FAKE_CUPY_FAULTS", "").split(",")):
+        what, name = fault.split("=")
+        if name == kernel and what == "hang":
+            time.sleep(600)
+        if name == kernel and what == "fail":
+            raise RuntimeError(f"{kernel}: an illegal address")
+
+
 class RawModule:
     library = None  # of the executor
 
@@ -175,6 +199,7 @@ class RawModule:
             assert [type(x) for x in (*grid, *block)] == [int] * 3
             (jobs,) = args
             assert isinstance(jobs, np.uint64)
+            _fault(name)
             kernel = SimpleNamespace(name=name, threads=block[0])
             self._executor.launch(kernel, grid, int(jobs))
 
@@ -186,6 +211,7 @@ def _module(library) -> ModuleType:
     module = ModuleType("cupy")
     runtime = SimpleNamespace(
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=_memcpy,
+        memcpy2DAsync=_memcpy_2d, getDevice=_current,
         memsetAsync=lambda ptr, value, size, stream: ctypes.memset(ptr, value, size),
         eventRecord=_event_record, eventQuery=lambda event: 0 if _events[event].recorded else 600,
         CUDARuntimeError=RuntimeError, cudaErrorNotReady=600,

@@ -1,17 +1,21 @@
 """What is written for CuPy, and the tests for a GPU, with a CuPy that works on the host in place of CuPy."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
+import fake_cupy
 import numpy as np
 import pytest
 from executor import build
 from fake_cupy import installed
 
 import compcoll
+from benchmarks import gpu_host
 from compcoll import codec
 from compcoll.core import dtypes
 from compcoll.devices.cuda import Device
+from compcoll.devices.queue import Queue
 from compcoll.devices.wrapping import wrap
 from compcoll.engine.device.pool import Pool
 from compcoll.engine.device.work import CudaWork
@@ -108,3 +112,187 @@ def test_a_device_that_fails_is_an_error_and_no_hang(cupy, synchronize):
         request.wait() if synchronize else request.poll()
     assert request.done
     assert len(device._streams) == 1  # it was given back
+
+
+class Described:
+    """Memory of a device whose owner names the stream that its values come from."""
+
+    def __init__(self, array, stream):
+        self.array, self.stream = array, stream
+
+    @property
+    def __cuda_array_interface__(self):
+        about = {k: v for k, v in self.array.__cuda_array_interface__.items() if k != "stream"}
+        return about if self.stream is ... else {**about, "stream": self.stream}
+
+
+def test_the_stream_that_values_come_from_is_waited_for(cupy):
+    """Version 3 of the interface: 1 is the default stream, no stream at all is nothing to wait for."""
+    array = cupy.asarray(np.ones(100, "f4"))
+    for handle, waits in ((77, [77]), (1, [1]), (None, []), (..., [])):
+        with cupy.cuda.Stream(non_blocking=True) as mine:
+            memory = wrap(Described(array, handle))
+            assert getattr(mine, "after", []) == waits
+            assert mine.ptr in Device.of(0).current_streams()
+        assert same_values(memory, array)
+    for handle in (1, 0):  # the caller's stream is that one
+        null = cupy.cuda.get_current_stream()
+        wrap(Described(array, handle))
+        assert getattr(null, "after", []) == []
+    with cupy.cuda.Stream(non_blocking=True) as mine:
+        wrap(Described(array, mine.ptr))
+        assert not hasattr(mine, "after")
+
+
+def same_values(memory, array):
+    return np.array_equal(np.asarray(memory), array.get())
+
+
+def test_scratch_memory_comes_from_one_arena_whatever_the_stream(cupy):
+    array = wrap(cupy.asarray(on_device.values(np.dtype("f4"), 5000)))
+    device = Device.of(0)
+    fake_cupy.Memory.arenas.clear()
+    queues = [device.queue() for _ in range(3)]
+    for queue in queues:
+        queue.scratch(100), queue.control(200)
+        assert queue.stream is not device._private
+    for queue in queues:
+        queue.close()
+    work = CudaWork(codec("szp:abs=1e-3"), Pool())
+    request = work.encode(array, 0.0)
+    work.turn.begin()
+    request.wait()
+    assert set(fake_cupy.Memory.arenas) == {id(device._private)}
+
+
+def begun(work, blocks):
+    asked = [work.encode(block, 0.0) for block in blocks]
+    work.turn.begin()
+    return asked
+
+
+def test_an_event_is_asked_once_for_all_that_wait_for_it(cupy, monkeypatch):
+    blocks = [wrap(cupy.asarray(np.ones(1000, "f4"))) for _ in range(8)]
+    work = CudaWork(codec("zfp:rate=8"), Pool())
+    asked, runtime = begun(work, blocks), cupy.cuda.runtime
+    assert len({request.event for request in asked}) == 1
+    queries = []
+    monkeypatch.setattr(
+        runtime, "eventQuery", lambda event: queries.append(event) or (0 if len(queries) > 1 else 600)
+    )
+    assert not asked[0].done
+    assert all(request.done for request in asked)
+    assert len(queries) == 2
+
+
+def test_events_are_used_again(cupy):
+    device = Device.of(0)
+    with device.queue() as queue:
+        first = queue.event()
+        assert first.done
+    assert first.done  # whatever becomes of what it was made of
+    with device.queue() as queue:
+        assert queue.event()._event is first._event
+    assert len(device._events) == 1
+
+
+def test_a_queue_whose_stream_has_failed_gives_it_back(cupy, monkeypatch):
+    device = Device.of(0)
+
+    def fail(stream):
+        raise RuntimeError("an illegal address")
+
+    queue = device.queue()
+    event, stream = queue.event(), queue.stream
+    stream.done = False
+    with monkeypatch.context() as patch:
+        patch.setattr(cupy.cuda.Stream, "synchronize", fail)
+        with pytest.raises(RuntimeError, match="illegal address"):
+            queue.close()
+    queue.close()  # once is enough
+    assert device._streams == [stream]
+    assert device._events == []  # its event may never come
+    with pytest.raises(RuntimeError, match="illegal address"):
+        _ = event.done
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "zfp:rate=11", "int8", "szp:abs=1e-3", "mpc"])
+def test_a_batch_is_one_launch_and_one_copy_either_way(cupy, monkeypatch, spec):
+    """Frames of known sizes; what depends on values is copied frame by frame when sizes are known."""
+    blocks = [wrap(cupy.asarray(np.arange(1024, dtype="f4") + k)) for k in range(6)]
+    counted = Counter()
+    count_calls(cupy, monkeypatch, counted)
+    work = CudaWork(codec(spec), Pool())
+    asked = begun(work, blocks)
+    frames = [request.wait() for request in asked]
+    fixed = spec.startswith(("zfp", "int"))
+    assert counted["launch"] == 1
+    assert counted["to device"] == 1  # what kernels have to know
+    assert counted["to host"] == (1 if fixed else 1 + len(blocks))
+    for frame, block in zip(frames, blocks, strict=True):
+        assert on_device.same(frame.data, codec(spec).encode(np.asarray(block)))
+    counted.clear()
+    outs = [wrap(cupy.asarray(np.zeros(1024, "f4"))) for _ in blocks]
+    asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
+    work.turn.begin()
+    [request.wait() for request in asked]
+    own = spec in ("zfp:rate=8", "int8")  # whose decoders form the checksum
+    assert counted["launch"] == (1 if own else 2)
+    assert counted["to device"] == (2 if fixed else 1 + len(blocks))
+    assert counted["to host"] == 1
+    for frame, out in zip(frames, outs, strict=True):
+        assert on_device.same(out, compcoll.decode(frame.data))
+
+
+def count_calls(cupy, monkeypatch, counted):
+    runtime, names = cupy.cuda.runtime, {1: "to device", 2: "to host", 3: "on the device"}
+    copy, rows, launch = runtime.memcpyAsync, runtime.memcpy2DAsync, Queue.launch
+
+    def count(name, call, *args):
+        counted[name] += 1
+        return call(*args)
+
+    monkeypatch.setattr(runtime, "memcpyAsync", lambda *a: count(names[a[3]], copy, *a))
+    monkeypatch.setattr(runtime, "memcpy2DAsync", lambda *a: count(names[a[6]], rows, *a))
+    monkeypatch.setattr(Queue, "launch", lambda *a: count("launch", launch, *a))
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_refusals_among_frames_of_known_sizes(cupy, direct):
+    """They show by their headers, which memory that was used before must not hide."""
+    arrays = [on_device.values(np.dtype("f4"), 2000, seed) for seed in range(5)]
+    blocks = [wrap(cupy.asarray(array)) for array in arrays]
+    work = CudaWork(codec("zfp:rate=8"), Pool())
+    work.direct = direct
+    for bad in (None, 2):
+        if bad is not None:
+            arrays[bad][7] = np.nan
+            blocks[bad] = wrap(cupy.asarray(arrays[bad]))
+        asked = begun(work, blocks)
+        while any(not request.done for request in asked):
+            work.turn.begin()
+        frames = [request.wait() for request in asked]
+        assert [frame.info.fallback for frame in frames] == [k == bad for k in range(5)]
+        for frame, array in zip(frames, arrays, strict=True):
+            assert on_device.same(frame.data, codec("zfp:rate=8").encode(array))
+
+
+def test_conversions_are_one_launch(cupy, monkeypatch):
+    counted = Counter()
+    count_calls(cupy, monkeypatch, counted)
+    halves = [wrap(cupy.asarray(np.arange(500, dtype="f2") + k)) for k in range(4)]
+    wide = [wrap(cupy.asarray(np.zeros(500, "f4"))) for _ in halves]
+    work = CudaWork(codec("zfp:rate=8"), Pool())
+    asked = [work.copy(into, block) for into, block in zip(wide, halves, strict=True)]
+    assert counted["launch"] == 0
+    work.turn.begin()
+    assert [request.wait() for request in asked] == [0.0] * 4
+    assert counted["launch"] == 1
+    assert all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(wide, halves, strict=True))
+
+
+def test_host_time_is_measured_without_a_gpu():
+    rows = gpu_host.measure((1, 4), repeats=2)
+    assert [row["chunks"] for row in rows] == [1, 4]
+    assert all(row["encode us"] > 0 and row["decode us"] > 0 for row in rows)
+    assert rows[1]["encode calls"] < rows[0]["encode calls"] / 3

@@ -134,7 +134,7 @@ def converted(device, array, dtype):
         out = device.empty(array.size * dtype.itemsize).view(dtype)[first:]
         with device.queue() as queue:
             kernel = kernels.converter(array.dtype, dtype)
-            operations.convert(queue, kernel, out.size, source.address, out.address)
+            operations.convert(queue, kernel, [out.size], [source.address], [out.address])
         assert out.owner.untouched()
         found.append(np.asarray(out))
     assert same(found[0][1:], found[1])

@@ -1,4 +1,4 @@
-"""The compiled engine on one rank that sends to itself: its frames are those of Python, and so are its errors."""
+"""The compiled engine on a rank that sends to itself: its frames and errors are those of Python."""
 
 from collections import Counter
 
@@ -23,8 +23,8 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 SPECS = [
-    "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=5.3", "szp:abs=1e-3", "szp:rel=1e-3",
-    "int8", "int4:block=32", "fp8:rounding=stochastic,seed=7",
+    "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=5.3", "szp:abs=1e-3",
+    "szp:rel=1e-3", "int8", "int4:block=32", "fp8:rounding=stochastic,seed=7",
 ]  # fmt: skip
 #: Several chunks, the last one short.
 N, CHUNK = 3000, 1024
@@ -170,7 +170,7 @@ def test_codec_of_another_package_that_fails(comm, own, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         frames_of(comm, "own", values)
     monkeypatch.undo()
-    frames, out, _ = frames_of(comm, "raw", values)
+    _, out, _ = frames_of(comm, "raw", values)
     assert bits(out) == bits(values)
 
 

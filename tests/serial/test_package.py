@@ -34,12 +34,14 @@ def test_every_folder_is_packaged():
     ours = {p.parent for top in ("compcoll", "benchmarks") for p in (ROOT / top).rglob("*.py")}
     names = {".".join(p.relative_to(ROOT).parts) for p in ours}
     names = {n if n.startswith("compcoll") else f"compcoll.{n}" for n in names}
-    assert set(listed) == names | {f"compcoll.csrc{part}" for part in ("", ".cpu", ".cuda", ".engine")}
+    sources = {p.parent for p in (ROOT / "csrc").rglob("*.h")}
+    folders = {".".join(("compcoll", *p.relative_to(ROOT).parts)) for p in sources}
+    assert set(listed) == names | folders
 
 
 def test_every_include_of_the_sources_is_found():
     folder = csrc_dir()
-    sources = [*folder.glob("*.h"), *folder.glob("cpu/*.h"), *folder.glob("cpu/*.cpp")]
+    sources = [*folder.glob("*.h"), *folder.glob("cpu/**/*.h"), *folder.glob("cpu/**/*.cpp")]
     assert len(sources) > 10
     for source in sources:
         for name in re.findall(r'^\s*#include "(.+?)"', source.read_text(), re.MULTILINE):

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from compcoll import Policy, Rule, codec
+from compcoll.engine import choices
+from compcoll.engine.group import Mine, facts_of
 from compcoll.policy import MIN_NBYTES, make_policy
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
@@ -183,3 +185,21 @@ def test_a_rule_for_complex_values_is_for_them_alone():
     policy = Policy(rules=(Rule(dtype=("complex64",), codec="zfp:rate=8"),))
     assert decide(policy, element=np.dtype("c8")).codec.spec == "zfp:rate=8"
     assert decide(policy).codec.spec == "lossless"
+
+
+def test_chunks_and_windows_where_all_ranks_have_gpus():
+    policy, most = Policy(min_nbytes=0), 16 << 20
+    for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
+        for nbytes in (1 << 20, 64 << 20, 1 << 30):
+            found = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network", gpus=True)
+            assert 4 << 20 <= found.chunk_nbytes <= most
+            assert choices.window(found.chunk_nbytes, True) * found.chunk_nbytes >= 32 << 20
+            host = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network")
+            assert host.chunk_nbytes < 4 << 20
+            assert choices.window(host.chunk_nbytes, False) == choices.window(1, False)
+
+
+def test_all_ranks_have_gpus_or_none_is_counted_on():
+    with_gpu, without = Mine(1, 0, True, True), Mine(1, 0, True, False)
+    assert facts_of([with_gpu, with_gpu]).gpus
+    assert not facts_of([with_gpu, without]).gpus

@@ -46,8 +46,8 @@ def run(op: str, algorithm: str, sends: list, recvs: list, root: int = 0, seed: 
     size = len(sends)
     schedules = [
         trace(
-            program(op, algorithm, root), rank, size, list(map(len, sends[rank])), list(map(len, recvs[rank])),
-            CHUNK, **options,
+            program(op, algorithm, root), rank, size, list(map(len, sends[rank])),
+            list(map(len, recvs[rank])), CHUNK, **options,
         )
         for rank in range(size)
     ]  # fmt: skip
@@ -241,7 +241,7 @@ def test_unknown_algorithm():
 def test_cut_covers_a_block():
     rt = list(range(1000))
     assert [len(part) for part in cut(rt, 3)] == [384, 384, 232]
-    assert sum(cut(rt, 7), []) == rt
+    assert [i for part in cut(rt, 7) for i in part] == rt
 
 
 def test_cache_is_bounded():

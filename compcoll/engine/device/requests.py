@@ -32,6 +32,18 @@ class Request:
         return self.wait()
 
     @property
+    def event(self) -> Any:
+        """What is waited for; None where nobody has begun it, or nothing is left to wait for."""
+        event = self._event
+        while type(event) is Request and not event._ended:
+            event = event._event
+        return event
+
+    @property
+    def _ended(self) -> bool:
+        return self._result is not None or self._error is not None
+
+    @property
     def done(self) -> bool:
         """Whether there is a result, or an error."""
         while self._error is None and self._result is None:

@@ -32,12 +32,22 @@ __all__ = ["DeviceRun", "Patience"]
 
 #: Seconds of waiting after which a rank sleeps between two looks: yielding leaves others half of a core only.
 SPINNING = 1e-3
+#: Messages whose memory is one piece, at most.
+_SLAB = 16
 _MESSAGES = (Kind.SEND, Kind.RECV)
 _POOL = Pool()
 #: The number of what is no operation of the schedule.
 _BESIDES = -1
 #: What MPI may still write to.
 _abandoned: list[Any] = []
+
+
+def _has_come(event: Any) -> bool:
+    """Whether an event needs no more waiting for; one that cannot be asked is its requests' affair."""
+    try:
+        return event is None or event.done
+    except Exception:
+        return True
 
 
 class Patience:
@@ -114,7 +124,9 @@ class DeviceRun:
         self._requests: list[MPI.Request] = []
         self._owners: list[tuple[int, Any]] = []
         self._statuses: list[MPI.Status] = []
-        self._under_way: list[tuple[int, Request]] = []
+        self._slab = np.empty(0, np.uint8)
+        self._asked: list[tuple[int, Request]] = []
+        self._under_way: dict[Any, list[tuple[int, Request]]] = {}  # by what they wait for
         self._start = perf_counter()
         for op, waits in enumerate(self._waits):
             if not waits:
@@ -175,7 +187,11 @@ class DeviceRun:
         moved = bool(self._ready)
         while self._ready:
             self._begin(heapq.heappop(self._ready))
+        self._slab = self._slab[:0]
         self.work.turn.begin()
+        asked, self._asked = self._asked, []
+        for op, request in asked:
+            self._look(op, request)
         moved |= self._poll()
         if moved or not self._idle:
             return moved
@@ -204,16 +220,19 @@ class DeviceRun:
             if done:
                 moved = True
                 self._retire(done)
-        if self._under_way:
-            rest = []
-            for op, request in self._under_way:
-                if request.done:
-                    moved = True
-                    self._complete(op, request)
-                else:
-                    rest.append((op, request))
-            self._under_way = rest
+        for event in list(self._under_way):
+            if _has_come(event):
+                moved = True
+                for op, request in self._under_way.pop(event):
+                    self._look(op, request)
         return moved
+
+    def _look(self, op: int, request: Request) -> None:
+        """Take what has come of an operation, or wait for what it waits for now."""
+        if request.done:
+            self._complete(op, request)
+        else:
+            self._under_way.setdefault(request.event, []).append((op, request))
 
     def _retire(self, done: list[int]) -> None:
         owners = [self._owners[i] for i in done]
@@ -275,7 +294,7 @@ class DeviceRun:
             result = self._poison(op)
         self.stages[stage] += perf_counter() - start
         if isinstance(result, Request):
-            self._under_way.append((op, result))
+            self._asked.append((op, result))
         else:
             self._note(op, result)
 
@@ -340,8 +359,17 @@ class DeviceRun:
         like = self._block(block)
         room = HEADER_NBYTES + like.size * max(like.itemsize, 4)
         on_device = self.work.direct and isinstance(like, DeviceArray)
-        data = like.device.scratch(room) if on_device else self.work.pool.get(room)
+        data = like.device.scratch(room) if on_device else self._room(room)
         self._expect(self.comm.Irecv([data, MPI.BYTE], peer, tag), op, data)
+
+    def _room(self, nbytes: int) -> np.ndarray:
+        """Memory for what arrives, beside that of other messages of this step, for one copy of all."""
+        step = -(-nbytes // 16) * 16
+        if self._slab.size < step:
+            n = 1 + sum(self._ops[op][0] == Kind.RECV for op in self._ready)
+            self._slab = self.work.pool.get(min(n, _SLAB) * step)
+        data, self._slab = self._slab[:nbytes], self._slab[step:]
+        return data
 
     def _expect(self, request: MPI.Request, op: int, data: Any) -> None:
         self._requests.append(request)

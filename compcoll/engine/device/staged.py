@@ -147,14 +147,6 @@ class StagedWork(HostWork):
             total = narrow
         return (yield from self.encode(total, error))
 
-    def accumulator(self, block, into=None) -> Any:
-        if isinstance(block, np.ndarray) and (into is None or isinstance(into, np.ndarray)):
-            return super().accumulator(block, into)
-        if not isinstance(into, DeviceArray) or into.dtype != accumulator_dtype(block.dtype):
-            into = self._sums((block if isinstance(block, DeviceArray) else into).device, block)
-        self.copy(into, block).wait()
-        return into
-
     @staticmethod
     def _sums(device: Any, like) -> DeviceArray:
         dtype = accumulator_dtype(like.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from compcoll.codecs.base import Codec
@@ -11,14 +12,14 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine.device.host import Frame
 from compcoll.engine.device.requests import Request
 
-__all__ = ["Asked", "Decoding", "Encoding", "Summing", "Turn"]
+__all__ = ["Asked", "Copying", "Decoding", "Encoding", "Summing", "Turn"]
 
 #: Bytes of the first launch of a turn, at least; each one behind it is twice as large. What a GPU encodes in
 #: about the time that it takes to start the kernels: less would not bring the first frame out earlier.
 FIRST_NBYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A request, and the block that it is about.
 
@@ -30,7 +31,7 @@ class Asked:
     place: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Encoding(Asked):
     """A block to encode by the first of these codecs that does not refuse it.
 
@@ -42,7 +43,7 @@ class Encoding(Asked):
     refused: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Decoding(Asked):
     """A frame to decode into the block, or to add to it; ``clears``: to zeros."""
 
@@ -50,7 +51,14 @@ class Decoding(Asked):
     clears: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
+class Copying(Asked):
+    """A block of another type, to write to this one."""
+
+    source: DeviceArray
+
+
+@dataclass(slots=True, kw_only=True)
 class Summing(Asked):
     """Two frames to add, both of blocks like this one."""
 
@@ -73,7 +81,7 @@ class Turn:
         """Start everything."""
         turn, self._asked = self._asked, {}
         for (start, *_), asked in turn.items():
-            asked.sort(key=lambda one: one.place)
+            asked.sort(key=_place)
             for group in _stages(asked, self.first_nbytes):
                 try:
                     start(group)
@@ -82,13 +90,16 @@ class Turn:
                         one.request.fail(error)
 
 
+_place = attrgetter("place")
+
+
 def _stages(asked: list[Any], first_nbytes: int) -> Iterator[list[Any]]:
     """Cut what was asked for at once, so that the first results do not wait for the last."""
     group: list[Any] = []
     nbytes, least = 0, first_nbytes
     for one in asked:
         group.append(one)
-        nbytes += one.block.nbytes
+        nbytes += one.block.size * one.block.dtype.itemsize
         if nbytes >= least:
             yield group
             group, nbytes, least = [], 0, 2 * least

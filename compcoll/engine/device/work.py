@@ -7,17 +7,18 @@ pinned host memory, from where MPI sends them, or stay on the device for an MPI 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
-from compcoll import frame as frames
 from compcoll.codecs import sample
-from compcoll.codecs.base import SLACK, Codec
+from compcoll.codecs.base import Codec
 from compcoll.codecs.decoding import alike
 from compcoll.codecs.lossless import Lossless
 from compcoll.core import dtypes
@@ -26,11 +27,13 @@ from compcoll.devices import checks, kernels, operations
 from compcoll.devices.batch import Batch, Block
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import rounding
+from compcoll.engine.device.batches import Made, known_info, payloads
 from compcoll.engine.device.host import Frame
 from compcoll.engine.device.pool import Pool
 from compcoll.engine.device.requests import Lease, Request, Steps
 from compcoll.engine.device.staged import StagedWork
-from compcoll.engine.device.turns import Asked, Decoding, Encoding, Summing, Turn
+from compcoll.engine.device.turns import Asked, Copying, Decoding, Encoding, Summing, Turn
+from compcoll.frame import FrameInfo
 
 __all__ = ["CudaWork"]
 
@@ -64,7 +67,7 @@ class CudaWork(StagedWork):
         if isinstance(codec, Lossless):
             return self.turn.later(one, self._take_samples, block.device)
         if kernels.encodes(codec.name, block.dtype, (block.size,)):
-            return self.turn.later(one, self._encode_batch, block.device, block.dtype, codec)
+            return self.turn.later(one, self._encode_batch, block.device, block.dtype, codec, one.refused)
         one.request.begin(self._encode_on_host(block, one.carried))
         return one.request
 
@@ -89,42 +92,41 @@ class CudaWork(StagedWork):
         return (yield from self._again(one, (*chosen, *one.attempts[1:]), one.refused))
 
     def _encode_batch(self, group: list[Encoding]) -> None:
-        codec = group[0].attempts[0]
+        codec, refused = group[0].attempts[0], group[0].refused
+        info = known_info(codec, group, self.checksum, refused)
+        made = Made(group, self.pool, self.direct)
         with self._lease(group) as (queue, lease):
-            memory = [_room(one) for one in group]
-            made = operations.encode(
-                queue, codec, _blocks(group), [frame.address for frame in memory],
-                [one.carried for one in group], self.checksum, [one.refused for one in group],
+            made.batch = operations.encode(
+                queue, codec, _blocks(group), made.addresses, [one.carried for one in group], self.checksum,
+                refused, results=info is None,
             )  # fmt: skip
-        for i, (one, frame) in enumerate(zip(group, memory, strict=True)):
-            one.request.begin(self._encoded(lease, made, i, one, frame))
+            if info is not None:
+                made.fetch_known(queue, info)
+        for i, one in enumerate(group):
+            one.request.begin(
+                (self._encoded if info is None else self._encoded_as_known)(lease, made, i, one)
+            )
 
-    def _encoded(self, lease: Lease, made: Batch, i: int, one: Encoding, memory: DeviceArray) -> Steps:
-        codec, block = one.attempts[0], one.block
+    def _encoded_as_known(self, lease: Lease, made: Made, i: int, one: Encoding) -> Steps:
+        with lease:
+            yield lease.event
+            status, frame = made.known(i)
+        return frame or (yield from self._refused(one, status))
+
+    def _encoded(self, lease: Lease, made: Made, i: int, one: Encoding) -> Steps:
         with lease as queue:
-            # A size that does not depend on the data needs no second look.
-            params = codec.params(block.dtype, (block.size,))
-            nbytes = checks.payload_nbytes(codec.name, block.dtype, block.size, params)
-            known = 0 <= nbytes <= block.nbytes
-            if known:
-                data, header = self._fetch(queue, memory, nbytes)
-            yield queue.event() if known else lease.event
-            nbytes = int(made.results[i]["nbytes"])
+            yield lease.event
+            assert made.batch is not None
+            nbytes = int(made.batch.results[i]["nbytes"])
             if nbytes >= 0:
-                if not known:
-                    data, header = self._fetch(queue, memory, nbytes)
-                    yield queue.event()
-                return Frame(data, frames.inspect(header, data.size))
-        refused = one.refused or (nbytes in checks.REFUSALS and not self.codec.lossless)
-        return (yield from self._again(one, one.attempts[1:], refused))
+                yield made.fetch(queue)
+                return made.fetched(i, nbytes)
+        return (yield from self._refused(one, nbytes))
 
-    def _fetch(self, queue: Any, memory: DeviceArray, nbytes: int) -> tuple[Any, np.ndarray]:
-        """A frame where MPI takes it, and its header on the host, as soon as the queue is done."""
-        size = frames.HEADER_NBYTES + nbytes
-        header = self.pool.get(frames.HEADER_NBYTES if self.direct else size)
-        header = header[: frames.HEADER_NBYTES if self.direct else size]
-        queue.to_host(header, memory.address)
-        return memory[:size] if self.direct else header, header
+    def _refused(self, one: Encoding, status: int) -> Request:
+        """The frame of the codec that comes next."""
+        refused = one.refused or (status in checks.REFUSALS and not self.codec.lossless)
+        return self._again(one, one.attempts[1:], refused)
 
     # -- decoding
 
@@ -141,35 +143,35 @@ class CudaWork(StagedWork):
         info = self._checked(frame, into, adding)
         clears = into.dtype != info.dtype and not adding  # 16-bit floats into an accumulator
         adding = adding or clears
-        own = kernels.fits(info.codec, info.dtype, len(info.shape), adding)
-        if not own or not info.size or not checks.size_is_sound(info):
+        alike = _decoder(info.codec, info.dtype, info.params, info.shape, info.payload_nbytes, adding)
+        if not alike:
             return None
         one = Decoding(self._request(), into, frame=frame, clears=clears)
-        chosen = kernels.decoders(info.codec, info.dtype, info.params, adding, len(info.shape))
         start = self._add_batch if adding else self._decode_batch
-        return self.turn.later(one, start, into.device, len(info.shape), *chosen)
+        return self.turn.later(one, start, into.device, alike)
 
     def _add_batch(self, group: list[Decoding]) -> None:
         self._decode_batch(group, adding=True)
 
     def _decode_batch(self, group: list[Decoding], adding: bool = False) -> None:
         with self._lease(group) as (queue, lease):
-            payloads = [_payload(queue, one.frame) for one in group]
+            addresses = payloads(queue, [one.frame for one in group])
             for one in group:
                 if one.clears:
                     queue.zero(one.block.address, one.block.nbytes)
             infos: Any = [one.frame.info for one in group]
-            made = operations.decode(queue, infos, payloads, [one.block.address for one in group], adding)
+            made = operations.decode(queue, infos, addresses, [one.block.address for one in group], adding)
             # What was added to zeros was not rounded.
             summed = adding and group[0].block.dtype in dtypes.FLOATS and not all(one.clears for one in group)
             sums = operations.largest(queue, _blocks(group)) if summed else None
+        found = Results(made)
         for i, one in enumerate(group):
-            one.request.begin(self._decoded(lease, made, i, one, sums))
+            one.request.begin(self._decoded(lease, found, i, one, sums))
 
-    def _decoded(self, lease: Lease, made: Batch, i: int, one: Decoding, sums: Batch | None) -> Steps:
+    def _decoded(self, lease: Lease, found: Results, i: int, one: Decoding, sums: Batch | None) -> Steps:
         with lease:
             yield lease.event
-            _raise(one.frame, made.results[i])
+            found.check(i, one.frame)
             return one.frame.bound + (0.0 if one.clears else _rounding(sums, i, one.block.dtype))
 
     # -- adding frames
@@ -185,26 +187,26 @@ class CudaWork(StagedWork):
         return self.turn.later(one, self._sum_batch, like.device, info.dtype, info.params)
 
     def _sum_batch(self, group: list[Summing]) -> None:
+        made = Made(group, self.pool, self.direct)
         with self._lease(group) as (queue, lease):
-            memory = [_room(one) for one in group]
-            payloads = [(_payload(queue, one.terms[0]), _payload(queue, one.terms[1])) for one in group]
+            both = [one.terms[0] for one in group] + [one.terms[1] for one in group]
+            addresses = payloads(queue, both)
             infos: Any = [tuple(term.info for term in one.terms) for one in group]
-            made = operations.add(queue, infos, payloads, [frame.address for frame in memory])
-        for i, (one, frame) in enumerate(zip(group, memory, strict=True)):
-            one.request.begin(self._summed(lease, made, i, one, frame))
+            pairs = list(zip(addresses[: len(group)], addresses[len(group) :], strict=True))
+            made.batch, terms = operations.add(queue, infos, pairs, made.addresses)
+        found = Results(terms)
+        for i, one in enumerate(group):
+            one.request.begin(self._summed(lease, made, found, i, one))
 
-    def _summed(
-        self, lease: Lease, made: tuple[Batch, Batch], i: int, one: Summing, memory: DeviceArray
-    ) -> Steps:
-        sums, terms = made
+    def _summed(self, lease: Lease, made: Made, terms: Results, i: int, one: Summing) -> Steps:
         with lease as queue:
             yield lease.event
+            assert made.batch is not None
             for k, term in enumerate(one.terms):
-                _raise(term, terms.results[i + k * sums.n])
-            if (nbytes := int(sums.results[i]["nbytes"])) >= 0:
-                data, header = self._fetch(queue, memory, nbytes)
-                yield queue.event()
-                return Frame(data, frames.inspect(header, data.size))
+                terms.check(i + k * made.n, term)
+            if (nbytes := int(made.batch.results[i]["nbytes"])) >= 0:
+                yield made.fetch(queue)
+                return made.fetched(i, nbytes)
         return (yield from self._add_decoded(*one.terms, one.block))
 
     # -- around them
@@ -216,18 +218,26 @@ class CudaWork(StagedWork):
         kernel = kernels.converter(block.dtype, into.dtype) if here else None
         if kernel is None or not into.size:
             return super().copy(into, block)
-        return Request(self._converted(into, block, kernel))
+        one = Copying(self._request(), into, source=block)
+        return self.turn.later(one, self._convert_batch, into.device, into.dtype, block.dtype)
 
-    def _converted(self, into: DeviceArray, block: DeviceArray, kernel: kernels.Kernel) -> Steps:
-        with self.queue(into.device) as queue:
-            operations.convert(queue, kernel, into.size, block.address, into.address)
-            narrower = into.itemsize < block.itemsize
-            blocks = [Block(into.address, into.dtype, (into.size,))]
-            made = operations.largest(queue, blocks) if narrower else None
-            yield queue.event()
-        if made is None:
-            return 0.0
-        return rounding.of_result(into.dtype, operations.magnitude(made, 0, into.dtype))
+    def _convert_batch(self, group: list[Copying]) -> None:
+        into, block = group[0].block, group[0].source
+        kernel: Any = kernels.converter(block.dtype, into.dtype)
+        with self._lease(group) as (queue, lease):
+            sources, targets = [one.source.address for one in group], [one.block.address for one in group]
+            operations.convert(queue, kernel, [one.block.size for one in group], sources, targets)
+            made = operations.largest(queue, _blocks(group)) if into.itemsize < block.itemsize else None
+        for i, one in enumerate(group):
+            one.request.begin(self._converted(lease, i, one, made))
+
+    def _converted(self, lease: Lease, i: int, one: Copying, made: Batch | None) -> Steps:
+        with lease:
+            yield lease.event
+            if made is None:
+                return 0.0
+            dtype = one.block.dtype
+            return rounding.of_result(dtype, operations.magnitude(made, i, dtype))
 
     def _request(self) -> Request:
         return Request(start=self.turn.begin)
@@ -249,32 +259,40 @@ def _blocks(group: Sequence[Asked]) -> list[Block]:
     return [Block(one.block.address, one.block.dtype, (one.block.size,)) for one in group]
 
 
-def _room(one: Asked) -> DeviceArray:
-    """Memory for the frame of a block."""
-    return one.block.device.scratch(frames.HEADER_NBYTES + one.block.nbytes + SLACK)
-
-
 def _rounding(sums: Batch | None, i: int, dtype: np.dtype) -> float:
     """The error of additions whose sums a batch has looked at."""
     return 0.0 if sums is None else rounding.of_addition(dtype, operations.magnitude(sums, i, dtype))
 
 
-def _payload(queue: Any, frame: Frame) -> int:
-    """The address of a frame's payload on the queue's device."""
-    info: Any = frame.info
-    if not isinstance(frame.data, DeviceArray):
-        address = queue.scratch(info.payload_nbytes)
-        queue.to_device(address, frame.data[info.payload_offset : info.frame_nbytes])
-    elif frame.data.device is queue.device:
-        address = frame.data.address + info.payload_offset
-    else:
-        address = queue.scratch(info.payload_nbytes)
-        queue.copy(address, frame.data.address + info.payload_offset, info.payload_nbytes)
-    return address
+class Results:
+    """What a device says of payloads that it has read, as plain numbers; read when the first is asked for."""
+
+    def __init__(self, batch: Batch):
+        self._batch = batch
+        self._found: list[tuple[int, int]] | None = None
+
+    def check(self, i: int, frame: Frame) -> None:
+        """Raise what is wrong with the payload of a frame."""
+        if self._found is None:
+            results = self._batch.results
+            self._found = list(zip(results["bad"].tolist(), results["checksum"].tolist(), strict=True))
+        bad, checksum = self._found[i]
+        info = frame.info
+        assert info is not None
+        if bad or (info.checksum is not None and checksum != info.checksum):
+            raise FrameError(str(checks.problem(info, self._batch.results[i])))
 
 
-def _raise(frame: Frame, result: np.void) -> None:
-    """Raise what is wrong with a frame that the device has read."""
-    assert frame.info is not None
-    if problem := checks.problem(frame.info, result):
-        raise FrameError(problem)
+@lru_cache(1024)
+def _decoder(
+    codec: str, dtype: np.dtype, params: tuple[int, int], shape: tuple[int, ...], payload_nbytes: int,
+    adding: bool,
+) -> str:  # fmt: skip
+    """The names of the kernels that decode such a payload; none where there are none, or it is not sound."""
+    size = math.prod(shape)
+    info = FrameInfo(codec, dtype, shape, size * dtype.itemsize, payload_nbytes, 0, None, 0.0, params, False)
+    if not size or not kernels.fits(codec, dtype, len(shape), adding) or not checks.size_is_sound(info):
+        return ""
+    return f"{dtype} {len(shape)} {params} " + " ".join(
+        kernel.name for kernel in kernels.decoders(codec, dtype, params, adding, len(shape))
+    )

@@ -1,0 +1,88 @@
+"""What a machine with a GPU needs and may not have: ``make carry`` builds it, in a folder that git ignores.
+
+The extension for that machine's Python, the kernels compiled for its GPU, and packages as they are on PyPI:
+mpi4py and an MPI, and what the tests import. Nothing of it needs a compiler, or the network, there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["build", "use"]
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = (
+    "mpi4py", "mpich", "ml_dtypes", "click", "rich", "markdown-it-py", "mdurl", "pygments", "pytest",
+    "pytest-timeout", "pluggy", "iniconfig", "packaging",
+)  # fmt: skip
+PLATFORMS = [
+    *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17, 12, 5)),
+    *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
+]
+LIMIT = 64 << 20
+
+
+def use(folder: Path) -> None:
+    """Have this process, and those that it starts, find what is in the folder, if there is one."""
+    if not folder.is_dir():
+        return
+    site = folder / "site"
+    for built in sorted((folder / "extension").rglob("*.so")):
+        place = ROOT / built.relative_to(folder / "extension")
+        if not place.exists():
+            shutil.copyfile(built, place)
+    sys.path.append(str(site))  # behind what the machine has itself
+    os.environ["PATH"] = os.pathsep.join([str(site / "bin"), os.environ.get("PATH", "")])
+    os.environ["COMPCOLL_CUBINS"] = str(folder / "cubins")
+    for program in (site / "bin").glob("*"):
+        program.chmod(0o755)
+
+
+def build(folder: Path, version: str, arch: str) -> None:
+    """Fill the folder anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    work = ROOT / "build" / f"carry-{version}"
+    python = work / "bin" / "python"
+    if not python.exists():
+        _run(f"python{version}", "-m", "venv", str(work))
+        _run(str(python), "-m", "pip", "-q", "install", "setuptools>=77", "Cython>=3.1", "numpy>=2.0")
+    _run(
+        str(python), "setup.py", "-q", "build_ext", "--build-lib", str(folder / "extension"), "--build-temp",
+        str(work / "objects"),
+    )  # fmt: skip
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    _run(
+        sys.executable, "-m", "pip", "-q", "install", "--no-deps", "--only-binary=:all:", "--no-compile",
+        "--python-version", version, "--implementation", "cp", *platforms, "--target", str(folder / "site"),
+        *PACKAGES,
+    )  # fmt: skip
+    from compcoll.devices import kernels, nvrtc
+
+    (folder / "cubins").mkdir(parents=True)
+    for module in kernels.SOURCES:
+        nvrtc.cubin_path(folder / "cubins", module, arch).write_bytes(
+            nvrtc.compile_kernels(module, arch, ("-ftz=true",))[0]
+        )
+    nbytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{folder} has {nbytes / 2**20:.1f} MiB")
+    if nbytes > LIMIT:
+        raise SystemExit(f"{folder} has {nbytes} bytes, more than {LIMIT}")
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=ROOT / "carry")
+    parser.add_argument("--python", default="3.12", help="that machine's (default: %(default)s)")
+    parser.add_argument("--arch", default="sm_90", help="its GPU's (default: %(default)s)")
+    options = parser.parse_args()
+    build(options.folder, options.python, options.arch)

@@ -1,0 +1,217 @@
+"""Host time per chunk of the device path: what Python does around a GPU, with the GPU left out.
+
+CUDA's calls are stubs that return at once, so what is left is the time of a rank's own thread: the more of it
+a chunk takes, the fewer bytes a second a rank can give its GPU to do. Frames are real ones, made on the host
+beforehand. ``python -m benchmarks.gpu_host`` needs no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import machine
+
+__all__ = ["measure", "stubs"]
+
+BATCHES = (1, 4, 16, 64)
+SPEC, NBYTES = "zfp:rate=8", 512 << 10
+
+
+class _Context:
+    """A device, a stream or an event of which nothing is asked."""
+
+    ptr, done, id = 0, True, 0
+
+    def __init__(self, *args: Any, **more: Any):
+        pass
+
+    def __enter__(self) -> _Context:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Calls:
+    """How often each of CUDA's functions was called."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        #: The header that a copy of several frames brings to each, if any.
+        self.header: bytes | None = None
+
+    def count(self, *args: Any) -> int:
+        self.total += 1
+        return 0
+
+    def copy_rows(
+        self, dst: int, dpitch: int, src: int, spitch: int, width: int, n: int, kind: int, stream: int
+    ) -> None:
+        self.total += 1
+        if kind == 2 and self.header is not None:
+            for i in range(n):
+                ctypes.memmove(dst + i * dpitch, self.header, len(self.header))
+
+
+def stubs(calls: Calls) -> ModuleType:
+    """A module in CuPy's place, whose device has memory, but does nothing with it."""
+    module: Any = ModuleType("cupy")
+    memory = np.zeros(256 << 20, np.uint8)
+
+    def alloc(nbytes: int) -> Any:
+        assert nbytes <= memory.size
+        return SimpleNamespace(ptr=memory.ctypes.data)
+
+    runtime = SimpleNamespace(
+        memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=calls.count,
+        memcpy2DAsync=calls.copy_rows, memsetAsync=calls.count, eventRecord=calls.count,
+        eventQuery=calls.count,
+        getDevice=lambda: 0, CUDARuntimeError=RuntimeError,
+        getDeviceProperties=lambda i: {"multiProcessorCount": 132, "major": 9, "minor": 0},
+    )  # fmt: skip
+    module.cuda = SimpleNamespace(
+        Device=_Context, Stream=_Context, Event=_Context, alloc=alloc, runtime=runtime,
+        alloc_pinned_memory=bytearray, is_available=lambda: True, get_current_stream=_Context,
+    )  # fmt: skip
+    launch = SimpleNamespace(get_function=lambda name: calls.count)
+    module.RawModule = lambda **more: launch
+    module.__version__ = "stub"
+    return module
+
+
+def _timed(call: Callable[[], Any], repeats: int) -> float:
+    """Seconds of the fastest call."""
+    best = float("inf")
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict[str, Any]]:
+    """Microseconds, and calls of CUDA, for each chunk of a batch of ``n`` chunks."""
+    from compcoll import codec
+    from compcoll.devices import cuda
+    from compcoll.devices.memory import DeviceArray
+    from compcoll.engine.device import staged
+    from compcoll.engine.device.pool import Pool
+    from compcoll.engine.device.work import CudaWork
+    from compcoll.frame import HEADER_NBYTES, inspect
+
+    calls = Calls()
+    before = sys.modules.get("cupy")
+    sys.modules["cupy"] = stubs(calls)
+    caches = cuda.available, cuda.Device.of, staged.pinned_pool
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        device = cuda.Device.of(0)
+        blocks = [DeviceArray(device, 1 << 20, "f4", NBYTES // 4, None) for _ in range(max(batches))]
+        frame = codec(SPEC).encode(np.sin(np.arange(NBYTES // 4, dtype="f4") / 50))
+        calls.header = frame[:HEADER_NBYTES].tobytes()
+        rows = []
+        for n in batches:
+            slab = np.tile(frame, n).reshape(n, -1)
+            if slab.base is not None:
+                slab = slab.copy()
+            arrived = [slab[i] for i in range(n)]
+            work = CudaWork(codec(SPEC), Pool())
+            work.turn.first_nbytes = 1 << 40  # all of them are one batch
+
+            def finish(asked: list[Any], work: CudaWork = work) -> None:
+                work.turn.begin()
+                for request in asked:
+                    if request.poll() is None:
+                        raise RuntimeError("a stub's work is done at once")
+
+            def encode(n: int = n, work: CudaWork = work, finish: Any = finish) -> None:
+                finish([work.encode(block, 0.0, None, i) for i, block in enumerate(blocks[:n])])
+
+            def decode(arrived: list[Any] = arrived, work: CudaWork = work, finish: Any = finish) -> None:
+                came = [work.received(data) for data in arrived]
+                finish([work.decode(one, block) for one, block in zip(came, blocks, strict=False)])
+
+            check = inspect(frame).checksum
+            row: dict[str, Any] = {"chunks": n}
+            for name, call in (("encode", encode), ("decode", decode)):
+                with _answers(check if name == "decode" else None):
+                    call()
+                    calls.total = 0
+                    call()
+                    row[f"{name} calls"] = calls.total / n
+                    row[f"{name} us"] = 1e6 * _timed(call, repeats) / n
+            rows.append(row)
+        return rows
+    finally:
+        if before is None:
+            del sys.modules["cupy"]
+        else:
+            sys.modules["cupy"] = before
+        for cache in caches:
+            cache.cache_clear()
+
+
+class _answers:
+    """What a decoder says of every payload: that it has this checksum."""
+
+    def __init__(self, checksum: int | None):
+        self.checksum = checksum
+
+    def __enter__(self) -> None:
+        from compcoll.devices.queue import Queue
+
+        self.download = Queue.download
+        if self.checksum is not None:
+            from compcoll.devices.kernels import RESULT
+
+            def download(queue: Any, control: Any, nbytes: int) -> None:
+                self.download(queue, control, nbytes)
+                control.host[:nbytes].view(RESULT)["checksum"] = self.checksum
+
+            Queue.download = download  # type: ignore[method-assign]
+
+    def __exit__(self, *exc: object) -> None:
+        from compcoll.devices.queue import Queue
+
+        Queue.download = self.download  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Print a table, or JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = measure(repeats=options.repeats)
+    if options.json:
+        print(json.dumps({"machine": machine(), "codec": SPEC, "nbytes": NBYTES, "rows": rows}, indent=2))
+        return
+    print(f"{SPEC}, chunks of {NBYTES >> 10} KiB; per chunk, CUDA's calls being stubs")
+    print(f"{'chunks':>7} {'encode us':>10} {'calls':>6} {'decode us':>10} {'calls':>6}")
+    for row in rows:
+        print(
+            f"{row['chunks']:7} {row['encode us']:10.1f} {row['encode calls']:6.2f} "
+            f"{row['decode us']:10.1f} {row['decode calls']:6.2f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Frames that a device makes together, and those that it gets together: one copy for as many as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from compcoll import frame as frames
+from compcoll.codecs.base import SLACK, Codec
+from compcoll.devices import checks
+from compcoll.devices.batch import Batch
+from compcoll.devices.memory import DeviceArray
+from compcoll.engine.device.host import Frame
+from compcoll.engine.device.pool import Pool
+from compcoll.engine.device.turns import Asked
+from compcoll.frame import HEADER_NBYTES, FrameInfo
+
+__all__ = ["Made", "known_info", "payloads"]
+
+#: What of a header a device decides.
+_DECIDED = np.dtype({
+    "names": ["magic", "nbytes", "bound", "checksum"], "formats": ["<u4", "<i8", "<f8", "<u4"],
+    "offsets": [0, 56, 64, 72], "itemsize": HEADER_NBYTES,
+})  # fmt: skip
+#: Frames lie at multiples of this on a device, and their copies on the host.
+_STEP = 128
+
+
+def _room(nbytes: int) -> int:
+    """Bytes between the frames of blocks of so many bytes at most."""
+    return -(-(HEADER_NBYTES + nbytes + SLACK) // _STEP) * _STEP
+
+
+class Made:
+    """Frames that are made together, in one piece of a device's memory.
+
+    Parameters
+    ----------
+    group : sequence of Asked
+        Blocks of one device and dtype.
+    direct : bool
+        Whether MPI takes frames where they are.
+    """
+
+    def __init__(self, group: Sequence[Asked], pool: Pool, direct: bool):
+        self.n, self._pool, self._direct = len(group), pool, direct
+        self.step = _room(max(one.block.nbytes for one in group))
+        self.memory = group[0].block.device.scratch(self.n * self.step)
+        self.addresses = range(self.memory.address, self.memory.address + self.n * self.step, self.step)
+        self.batch: Batch | None = None
+        self._event: Any = None
+        self._info: FrameInfo | None = None  # where all are alike but for what the device decides
+        self._rows: np.ndarray
+        self._decided: list[tuple] | None = None
+        self._data: list[np.ndarray | None] = []
+
+    def fetch_known(self, queue: Any, info: FrameInfo) -> None:
+        """Start to copy frames of which all but bound and checksum is known."""
+        self._info = info
+        size = HEADER_NBYTES if self._direct else info.frame_nbytes
+        step = -(-size // 16) * 16
+        self._rows = self._pool.get(self.n * step)[: self.n * step].reshape(self.n, step)[:, :size]
+        queue.rows_to_host(self._rows, self.memory.address, self.step)
+
+    def known(self, i: int) -> tuple[int, Frame | None]:
+        """Status, and a frame, when what `fetch_known` has started is done."""
+        info = self._info
+        assert info is not None
+        if self._decided is None:
+            self._decided = self._rows[:, :HEADER_NBYTES].copy().view(_DECIDED)[:, 0].tolist()
+        magic, nbytes, bound, checksum = self._decided[i]
+        if not magic:
+            return nbytes, None
+        mine = FrameInfo(
+            info.codec, info.dtype, info.shape, info.nbytes, info.payload_nbytes, HEADER_NBYTES,
+            None if info.checksum is None else checksum, bound, info.params, info.fallback,
+        )  # fmt: skip
+        return nbytes, Frame(self._on_device(i, nbytes) if self._direct else self._rows[i], mine)
+
+    def fetch(self, queue: Any) -> Any:
+        """Start to copy frames whose sizes are there by now; the event behind that, the same for all."""
+        if self._event is None:
+            assert self.batch is not None
+            for address, nbytes in zip(self.addresses, self.batch.results["nbytes"].tolist(), strict=True):
+                size = HEADER_NBYTES if self._direct else HEADER_NBYTES + nbytes
+                data = self._pool.get(size)[:size] if nbytes >= 0 else None
+                self._data.append(data)
+                if data is not None:
+                    queue.to_host(data, address)
+            self._event = queue.event()
+        return self._event
+
+    def fetched(self, i: int, nbytes: int) -> Frame:
+        """A frame, when what `fetch` has started is done."""
+        header: Any = self._data[i]
+        info = frames.inspect(header, HEADER_NBYTES + nbytes)
+        return Frame(self._on_device(i, nbytes) if self._direct else header, info)
+
+    def _on_device(self, i: int, nbytes: int) -> DeviceArray:
+        return self.memory[i * self.step : i * self.step + HEADER_NBYTES + nbytes]
+
+
+def known_info(codec: Codec, group: Sequence[Asked], checksum: bool, refused: bool) -> FrameInfo | None:
+    """What all frames of a group have in common before they are made; None where sizes depend on values."""
+    block = group[0].block
+    if any(one.block.size != block.size for one in group):
+        return None
+    shape = (block.size,)
+    params = codec.params(block.dtype, shape)
+    nbytes = checks.payload_nbytes(codec.name, block.dtype, block.size, params)
+    if not 0 <= nbytes <= block.nbytes:
+        return None
+    return FrameInfo(
+        codec.name, block.dtype, shape, block.nbytes, nbytes, HEADER_NBYTES, 0 if checksum else None, 0.0,
+        params, refused,
+    )  # fmt: skip
+
+
+def payloads(queue: Any, given: Sequence[Frame]) -> list[int]:
+    """The addresses of frames' payloads on the queue's device, multiples of 16."""
+    result = [0] * len(given)
+    away = []
+    for i, frame in enumerate(given):
+        data, info = frame.data, frame.info
+        assert info is not None
+        if isinstance(data, DeviceArray) and data.device is queue.device:
+            result[i] = data.address + info.payload_offset
+        else:
+            away.append(i)
+    if not away:
+        return result
+    infos: list[Any] = [given[i].info for i in away]
+    step = -(-max(info.payload_nbytes for info in infos) // _STEP) * _STEP
+    address = queue.scratch(step * len(away))
+    for k, i in enumerate(away):
+        result[i] = address + k * step
+    k = 0
+    while k < len(away):
+        n = _alike([given[i] for i in away[k:]])
+        rows = _rows([given[i] for i in away[k : k + n]]) if n else None
+        if rows is not None:
+            queue.rows_to_device(address + k * step, step, rows)
+        else:
+            _copy(queue, address + k * step, given[away[k]])
+        k += n or 1
+    return result
+
+
+def _copy(queue: Any, address: int, frame: Frame) -> None:
+    info: Any = frame.info
+    if isinstance(frame.data, DeviceArray):
+        queue.copy(address, frame.data.address + info.payload_offset, info.payload_nbytes)
+    else:
+        queue.to_device(address, frame.data[info.payload_offset : info.frame_nbytes])
+
+
+def _alike(given: Sequence[Frame]) -> int:
+    """How many of the first frames lie in one piece of host memory, equally far apart; 0 where two do not."""
+    data, info = given[0].data, given[0].info
+    assert info is not None
+    if not isinstance(data, np.ndarray) or not isinstance(data.base, np.ndarray):
+        return 0
+    places = [_place(data)]
+    for frame in given[1:]:
+        other = frame.data
+        beside = isinstance(other, np.ndarray) and other.base is data.base
+        if not beside or frame.info is None or frame.info.payload_nbytes != info.payload_nbytes:
+            break
+        place = _place(other)
+        if place <= places[-1] or (len(places) > 1 and place - places[-1] != places[1] - places[0]):
+            break
+        places.append(place)
+    return len(places) if len(places) > 1 else 0
+
+
+def _rows(given: Sequence[Frame]) -> np.ndarray:
+    """The payloads of such frames as rows."""
+    data, info = given[0].data, given[0].info
+    assert info is not None
+    step = _place(given[1].data) - _place(data)
+    start = _place(data) - _place(data.base) + info.payload_offset
+    shape = len(given), info.payload_nbytes
+    return np.ndarray(shape, np.uint8, data.base, start, (step, 1))
+
+
+def _place(data: np.ndarray) -> int:
+    return data.__array_interface__["data"][0]

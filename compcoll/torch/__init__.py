@@ -1,0 +1,46 @@
+"""The backend ``compcoll`` of torch.distributed.
+
+    start.py         ranks from MPI, and what a group begins with
+    group.py         the process group of torch up to 2.13
+    backend.py       the backend of torch from 2.14 on
+    operations.py    the methods that torch calls, of both
+    collectives.py   each collective as the engine's, or as MPI's
+    messages.py      messages between two ranks
+    core.py          a group of ranks, and how a call of theirs begins
+    work.py          what a call returns
+    reductions.py    sums and others
+    tensors.py       tensors as contiguous arrays
+    policies.py      which policy a group has
+    options.py       what a group is made with
+    tally.py         what calls did, and report.py all of them together
+    notes.py         what a rank that fails tells the others
+"""
+
+from __future__ import annotations
+
+import torch.distributed as _dist
+
+from compcoll.torch import policies as _policies
+from compcoll.torch import start as _start
+from compcoll.torch.options import Options
+from compcoll.torch.policies import set_policy
+from compcoll.torch.report import TrainingReport, report
+
+__all__ = ["Options", "TrainingReport", "report", "set_policy"]
+
+
+def _creator():
+    """The shell for this version of torch."""
+    from compcoll.torch.group import create_group
+
+    return create_group
+
+
+def _register() -> None:
+    if "compcoll" not in _dist.Backend.backend_list:
+        _dist.Backend.register_backend("compcoll", _creator(), extended_api=True, devices=["cpu", "cuda"])
+        _policies.watch_meshes()
+    _start.set_environment()
+
+
+_register()

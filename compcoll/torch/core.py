@@ -1,0 +1,291 @@
+"""A group of ranks, and how a collective of theirs begins: compressed by the engine, or plainly by MPI."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+
+from compcoll.codecs import codec
+from compcoll.core import environment
+from compcoll.engine import _engine, choices
+from compcoll.engine.call import Call, Task, begin
+from compcoll.engine.decision import Decision
+from compcoll.engine.group import Group, facts_of, survey
+from compcoll.torch import notes, policies
+from compcoll.torch.options import Options
+from compcoll.torch.tally import Tally
+from compcoll.torch.tensors import overlap
+from compcoll.torch.work import Work
+
+__all__ = ["Core", "Part"]
+
+#: Operations under way at once: tags are used again after 64 calls.
+MOST_PENDING = 48
+_RAW = codec("raw")
+
+
+@dataclass
+class Part:
+    """A collective under way.
+
+    Attributes
+    ----------
+    tasks : list
+        What has to end first.
+    finish : callable
+        What is to be done then.
+    """
+
+    tasks: list[Task]
+    finish: Callable[[], None]
+
+
+class Core:
+    """What a process group of torch is behind either of its shells.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The group's own, of its ranks in torch's order.
+    name : str
+        The group's.
+    timeout : timedelta
+    options : Options or None
+        What the group was made with.
+
+    Attributes
+    ----------
+    rank, size : int
+    broken : str
+        Why the group cannot be used any more; empty while it can.
+    tally : Tally
+        What its calls did.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None):
+        self.comm, self.name, self.options = comm, name, options
+        self.desc: Callable[[], str] = lambda: ""
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.timeout = timeout.total_seconds()
+        self.broken = ""
+        self.tally = Tally()
+        self._pending: list[Work] = []
+        self._policy: Any = None
+        self._stream_tag = 0
+        mine = survey(comm, environment.threads())
+        everyone = policies.agreed(comm, options, mine)
+        self.group = Group(comm, facts_of(everyone), mine.workers if self.size > 1 else 0)
+        self.group.make_shadow()
+        self.comm_name = name
+        _cores.append(self)
+
+    # -- what is decided
+
+    @property
+    def names(self) -> set[str]:
+        """All names that the group goes by."""
+        return policies.names_of(self.name, self.desc())
+
+    @property
+    def label(self) -> str:
+        """What reports call the group."""
+        return "/".join(sorted(self.names)) or self.name
+
+    @property
+    def policy(self) -> Any:
+        """The policy in force, found at the first call: a group hears of its description late."""
+        if self._policy is None:
+            self.comm_name, self._policy = policies.policy_of(self)
+            if self._policy.asks_model and self.size > 1:
+                self.group.prepare_advisor(None)
+        return self._policy
+
+    def forget_policy(self) -> None:
+        """The policies have changed."""
+        self._policy = None
+
+    def decide(self, op: str, dtype: np.dtype, nbytes: int, element: np.dtype | None = None) -> Decision:
+        """How a call runs: common knowledge of all ranks, or of the two ends of a message."""
+        policy, facts = self.policy, self.group.facts
+        decision = policy.decide(
+            op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element
+        )
+        if decision.codec is None:
+            return decision
+        if decision.ask:
+            advisor = self.group.advisor
+            if op in ("Send", "Alltoallv"):
+                decision = advisor.decide_alone(op, dtype, nbytes, decision)
+            else:
+                decision = advisor.decide_ahead(op, dtype, nbytes, decision)
+        if decision.algorithm == "compressed":  # which needs a bound that ranks agree upon first
+            decision = replace(decision, algorithm="direct")
+        return decision
+
+    # -- what is begun
+
+    def begin(
+        self, call: Call, element: np.dtype, plain: Callable[[], list[MPI.Request]], *, by_mpi: bool = True,
+        compressible: bool = True,
+    ) -> tuple[list[Task], Callable[[], None]]:  # fmt: skip
+        """Start a collective; its tasks, and what notes their end.
+
+        Parameters
+        ----------
+        plain : callable
+            Starts the same by MPI.
+        by_mpi : bool
+            Whether MPI can do it at all.
+        compressible : bool
+            Whether the engine can.
+        """
+        if compressible:
+            decision = self.decide(call.op, call.dtype, call.nbytes, element)
+        else:
+            decision = Decision(None, "mpi", 0, "only sums are compressed")
+        if decision.codec is None and not by_mpi and not call.empty and self.size > 1:
+            chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW)
+            how = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
+            decision = replace(decision, codec=_RAW, algorithm=how, chunk_nbytes=chunk)
+        if decision.codec is None or call.empty or self.size == 1:
+            tasks: list[Task] = [_engine.Request(request) for request in plain()]
+            return tasks, lambda: self.tally.plain(call.op, call.nbytes, decision.reason)
+        task = begin(self.group, call, decision)
+        return [task], lambda: self.tally.compressed(call.op, call.nbytes, decision, task.outcome)
+
+    def plain_tasks(
+        self, op: str, requests: list[MPI.Request], nbytes: int
+    ) -> tuple[list[Task], list[Callable[[], None]]]:
+        """MPI's part of a call that the engine has the rest of."""
+        tasks: list[Task] = [_engine.Request(request) for request in requests]
+        return tasks, [lambda: self.tally.plain(op, nbytes, "below min_nbytes, or as the policy says")]
+
+    def begin_decided(
+        self, call: Call, decision: Decision, tags: tuple[int, int]
+    ) -> tuple[Task, Callable[[], None]]:
+        """Start a call in which every pair of ranks has decided on its own; all of them have counted it."""
+        task = begin(self.group, call, decision, tags=tags)
+        return task, lambda: self.tally.compressed(call.op, call.nbytes, decision, task.outcome)
+
+    def next_stream(self, n: int) -> int:
+        """The first of ``n`` tags for the chunks of a message from this rank."""
+        first, most = self.group.pairwise_tags
+        if self._stream_tag + n > most:
+            self._stream_tag = 0
+        tag = first + self._stream_tag
+        self._stream_tag += n
+        return tag
+
+    def launch(
+        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *, ordered: bool = True,
+        given: Sequence[torch.Tensor] = (),
+    ) -> Work:  # fmt: skip
+        """Start an operation.
+
+        Parameters
+        ----------
+        steps : generator
+            See `Work`.
+        opts : object, optional
+            Torch's options: time-out, and whether the caller waits at once.
+        timeout : timedelta, optional
+        ordered : bool
+            Whether all ranks take part.
+        given : sequence of torch.Tensor
+            What it reads, beside the tensors of the result.
+        """
+        self.check_usable()
+        if ordered and self._pending:
+            self._make_room(result, given)
+        limit = timeout if timeout is not None else getattr(opts, "timeout", None)
+        seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
+        work = Work(
+            op, steps, result, timeout=seconds if seconds > 0 else self.timeout,
+            at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,
+        )  # fmt: skip
+        if ordered and not work._done:
+            work.given = given
+            self._pending.append(work)
+        return work
+
+    def _make_room(self, result: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+        """Wait for what has to be over before another operation begins: it may be about the same memory."""
+        for work in list(self._pending):
+            writes, reads = work.result(), work.given
+            if (
+                any(overlap(tensor, (*writes, *reads)) for tensor in result)
+                or any(overlap(tensor, writes) for tensor in given)
+                or len(self._pending) >= MOST_PENDING
+            ):
+                work.wait()
+
+    def check_usable(self) -> None:
+        """DistBackendError where an earlier call of the group went wrong."""
+        if self.broken:
+            raise dist.DistBackendError(self.broken)
+
+    def _look(self) -> None:
+        notes.look()
+        if self.broken:
+            raise dist.DistBackendError(self.broken)
+
+    def _ended(self, work: Work) -> None:
+        with suppress(ValueError):
+            self._pending.remove(work)
+        error = work.exception()
+        if error is not None and not isinstance(error, (TypeError, NotImplementedError)):
+            self.break_up(f"{work.op}: {error}")
+
+    def break_up(self, reason: str) -> None:
+        """From now on every call says why the group cannot be used any more."""
+        if not self.broken:
+            self.broken = f"the process group {self.name!r} cannot be used any more: {reason}"
+
+    def flush(self) -> None:
+        """Wait for what is under way."""
+        for work in list(self._pending):
+            with suppress(Exception):
+                work.wait()
+
+    def free(self) -> None:
+        """Free what MPI has of the group; collective."""
+        if self in _cores:
+            _cores.remove(self)
+            if not self.broken and not MPI.Is_finalized():
+                self.flush()
+                self.tally.keep(self)
+                self.group.free()
+                self.comm.Free()
+            else:
+                _lost.append(self)
+
+
+#: The groups that there are, and those that were left half-way.
+_cores: list[Core] = []
+_lost: list[Core] = []
+
+
+def cores() -> list[Core]:
+    """The groups that there are."""
+    return list(_cores)
+
+
+@atexit.register
+def _at_exit() -> None:
+    """MPI waits at its end for what will never come: end the others as well."""
+    if (_lost or any(core.broken for core in _cores)) and not MPI.Is_finalized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(1)
+
+

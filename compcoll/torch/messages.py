@@ -1,0 +1,100 @@
+"""Messages between two ranks.
+
+Small ones, and those that no policy compresses, are MPI's. Of another one a short envelope goes the same way
+under the same tag, so that MPI matches and orders it; it says under which tags of the private communicator the
+chunks come. Both ends decide alike: they know type and size.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+from compcoll.engine.call import begin_message, n_chunks
+from compcoll.engine.group import largest_tag
+from compcoll.torch.core import Core
+from compcoll.torch.tensors import Host, element_of
+from compcoll.torch.work import Steps, Work
+
+__all__ = ["recv", "send"]
+
+#: First tag, elements, elements of a chunk.
+_ENVELOPE = struct.Struct("<QQQ")
+
+
+@dataclass(frozen=True)
+class _Way:
+    comm: MPI.Intracomm
+    handle: int
+
+
+def send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Work:
+    """Start to send a tensor."""
+    _check(core, peer, tag)
+    return core.launch("send", _send(core, tensor, peer, tag), [tensor], ordered=False)
+
+
+def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
+    """Start to receive a tensor, from any rank if none is named."""
+    _check(core, peer or 0, tag)
+    source = MPI.ANY_SOURCE if peer is None else peer
+    found: list[int] = []
+    work = core.launch("recv", _recv(core, tensor, source, tag, found), [tensor], ordered=False)
+    work.sources = found
+    return work
+
+
+def _check(core: Core, peer: int, tag: int) -> None:
+    if not 0 <= peer < core.size:
+        raise ValueError(f"rank {peer} is not from 0 to {core.size - 1}")
+    if not 0 <= tag <= largest_tag():
+        raise ValueError(f"tag {tag} is not from 0 to {largest_tag()}, MPI's largest")
+
+
+def _decided(core: Core, host: Host, tensor: torch.Tensor) -> Any:
+    return core.decide("Send", host.array.dtype, host.array.nbytes, element_of(tensor.dtype))
+
+
+def _send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Steps:
+    host = Host(tensor)
+    array, decision = host.array, _decided(core, host, tensor)
+    if decision.codec is None or not array.size:
+        yield [_engine.Request(core.comm.Isend([array.view(np.uint8), MPI.BYTE], peer, tag))]
+        core.tally.plain("Send", array.nbytes, decision.reason)
+        return
+    chunk = max(decision.chunk_nbytes // array.itemsize, 1)
+    first = core.next_stream(n_chunks(array.size, chunk))
+    envelope = bytearray(_ENVELOPE.pack(first, array.size, chunk))
+    way = _Way(core.group.shadow, core.group.shadow_handle)
+    opening = core.comm.Isend([envelope, MPI.BYTE], peer, tag)
+    task = begin_message(way, decision.codec, array, peer, chunk, first, sends=True)
+    yield [_engine.Request(opening), task]
+    core.tally.compressed("Send", array.nbytes, decision, task.outcome)
+
+
+def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[int]) -> Steps:
+    host = Host(tensor, writes=True, reads=False)
+    array, decision = host.array, _decided(core, host, tensor)
+    compressed = decision.codec is not None and array.size > 0
+    room = bytearray(_ENVELOPE.size) if compressed else array.view(np.uint8)
+    status = MPI.Status()
+    request = _engine.Request(core.comm.Irecv([room, MPI.BYTE], source, tag), status)
+    yield [request]
+    found.append(status.source)
+    n, expected = status.Get_count(MPI.BYTE), len(room) if compressed else array.nbytes
+    if n != expected:
+        raise ValueError(f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}")
+    if compressed:
+        first, size, chunk = _ENVELOPE.unpack(room)
+        if size != array.size:
+            raise ValueError(f"{size} elements came from rank {status.source} for a tensor of {array.size}")
+        way = _Way(core.group.shadow, core.group.shadow_handle)
+        assert decision.codec is not None
+        yield [begin_message(way, decision.codec, array, status.source, chunk, first, sends=False)]
+    host.finish()

@@ -1,0 +1,229 @@
+"""Which policy a group of ranks has: by its own options, by its name, or by the environment."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from mpi4py import MPI
+from torch.distributed.device_mesh import DeviceMesh
+
+from compcoll.core.errors import PolicyError
+from compcoll.policy import Policy, Rule, default_policy, make_policy
+
+__all__ = ["OPERATIONS", "PHASES", "PRESETS", "agreed", "names_of", "policy_of", "set_policy", "watch_meshes"]
+
+#: Torch's operations as policies name them.
+OPERATIONS = {
+    "all_reduce": ("Allreduce",), "all_gather": ("Allgather", "Allgatherv"), "broadcast": ("Bcast",),
+    "reduce_scatter": ("Reduce_scatter", "Reduce_scatter_block"), "reduce": ("Reduce",),
+    "all_to_all": ("Alltoall", "Alltoallv"), "gather": ("Gather",), "scatter": ("Scatter",), "send": ("Send",),
+}  # fmt: skip
+#: What travels in which operations of data-parallel training.
+PHASES = {
+    "gradients": ("all_reduce", "reduce_scatter", "reduce"), "parameters": ("all_gather", "broadcast"),
+}  # fmt: skip
+#: Names that programs give to groups that share a model's data, and to those that share the model.
+_DATA = (
+    "dp", "ddp", "data", "data_parallel", "fsdp", "dp_shard", "dp_replicate", "replicate", "shard", "dp_cp",
+    "dp_shard_cp", "hsdp",
+)  # fmt: skip
+_MODEL = ("tp", "pp", "cp", "ep", "tensor", "pipeline", "model", "context", "expert")
+_GRADIENTS = [{"phase": "gradients", "codec": "zfp:rate=8"}, {"codec": "lossless"}]
+#: Data-parallel gradients lossy, all else lossless; and a low rate for these, a high one for model parallelism.
+PRESETS: dict[str, dict[str, Any]] = {
+    "mzhybrid": {
+        **dict.fromkeys(_MODEL, "lossless"), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
+    },
+    "zhybrid": {
+        **dict.fromkeys(_MODEL, "zfp:rate=16"), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
+    },
+}  # fmt: skip
+
+#: All meshes; equal ones may have different groups.
+_meshes: list[weakref.ref[DeviceMesh]] = []
+
+
+class _Chosen:
+    """What `set_policy` has set."""
+
+    policy: Policy | None = None
+    #: Names that have to be those of groups, and the ones that have been.
+    asked: tuple[str, ...] = ()
+    matched: set[str] = set()  # noqa: RUF012
+
+
+def set_policy(
+    policy: Mapping[str, Any] | Policy | str | os.PathLike | None, *, strict: bool = False,
+    min_nbytes: int | str | None = None,
+) -> None:  # fmt: skip
+    """Say how the groups' calls are compressed from now on.
+
+    All ranks call it alike and at the same place; once there is a process group it is collective. What a group's
+    own options say goes before it.
+
+    Parameters
+    ----------
+    policy : mapping, Policy, str, path or None
+        For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or a list of
+        these, of which the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
+        ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
+        ``"mzhybrid"``, ``"zhybrid"``; the path of a TOML file; None for the environment's.
+    strict : bool
+        Whether a name that no group has is an error instead of a warning.
+    min_nbytes : int or str, optional
+        Smallest message that is compressed.
+
+    Raises
+    ------
+    ValueError
+        For a codec or key that there is not, and with ``strict`` for a name that no group has.
+    compcoll.PolicyError
+        On every rank, where ranks differ.
+    """
+    from compcoll.torch.core import cores
+
+    error: Exception | None = None
+    made, names = None, ()
+    try:
+        made, names = _made(policy, min_nbytes)
+    except (OSError, ValueError) as problem:
+        error = problem
+    groups = cores()
+    if groups:
+        world = max(groups, key=lambda core: core.size)
+        known = [name for core in groups for name in core.names]
+        everyone = world.comm.allgather((repr(error or made), known))
+        _check_same([text for text, _ in everyone], world.rank)
+        known = {name for _, theirs in everyone for name in theirs}
+    if error is not None:
+        raise error
+    missing = [name for name in names if name not in known] if groups else []
+    if missing and strict:
+        raise ValueError(_unmatched(missing, known))
+    if missing:
+        warnings.warn(_unmatched(missing, known), stacklevel=2)
+    _Chosen.policy, _Chosen.asked, _Chosen.matched = made, () if groups else tuple(names), set()
+    for core in groups:
+        core.forget_policy()
+
+
+def _unmatched(missing: Iterable[str], known: Iterable[str]) -> str:
+    names = ", ".join(map(repr, sorted(known))) or "none"
+    return f"no process group is called {' or '.join(map(repr, missing))}; the names that there are: {names}"
+
+
+def _made(policy: Any, min_nbytes: Any) -> tuple[Policy | None, tuple[str, ...]]:
+    """The policy, and the names that groups should have."""
+    if policy is None and min_nbytes is None:
+        return None, ()
+    names: tuple[str, ...] = ()
+    base = default_policy()
+    if isinstance(policy, str) and policy in PRESETS:
+        base = base.using(rules=tuple(_rules(PRESETS[policy])))
+    elif isinstance(policy, Mapping):
+        names = tuple(name for name in policy if name != "*")
+        base = base.using(rules=(*_rules(policy), *base.rules))
+    elif policy is not None:
+        base = make_policy(base, policy=policy)
+    return make_policy(base, min_nbytes=min_nbytes), names
+
+
+def _rules(policy: Mapping[str, Any]) -> Iterable[Rule]:
+    for name, entry in policy.items():
+        for one in entry if isinstance(entry, (list, tuple)) else [entry]:
+            try:
+                yield _rule(name, one)
+            except ValueError as error:
+                raise ValueError(f"{name!r}: {error}") from None
+
+
+def _rule(name: str, entry: Any) -> Rule:
+    values = dict(entry) if isinstance(entry, Mapping) else {"codec": entry}
+    phase, ops = values.pop("phase", None), values.pop("op", ())
+    if phase is not None and phase not in PHASES:
+        raise ValueError(f"phase {phase!r} is not one of {', '.join(PHASES)}")
+    wanted = [ops] if isinstance(ops, str) else [*ops]
+    if phase is not None:
+        wanted += PHASES[phase]
+    translated = tuple(mpi for op in wanted for mpi in OPERATIONS.get(op, (op,)))
+    return replace(Rule.from_mapping({**values, "op": translated}), comm=None if name == "*" else name)
+
+
+def policy_of(core: Any) -> tuple[str, Policy]:
+    """The name by which rules know a group, and its policy."""
+    base = _Chosen.policy or default_policy()
+    options = core.options
+    policy = base if options is None or options.is_plain else options.policy(default_policy())
+    names = core.names
+    _Chosen.matched |= names
+    named = next((rule.comm for rule in policy.rules if rule.comm in names), None)
+    return named or core.name, policy
+
+
+def text_of(options: Any) -> str:
+    """What ranks have to have in common, in words."""
+    return repr((_Chosen.policy or default_policy(), options))
+
+
+def agreed(comm: MPI.Intracomm, options: Any, extra: Any) -> list[Any]:
+    """PolicyError on all ranks where they have different policies; what each says besides; collective."""
+    error: Exception | None = None
+    try:
+        text = text_of(options)
+    except (OSError, ValueError) as problem:
+        error, text = problem, f"{type(problem).__name__}: {problem}"
+    everyone = comm.allgather((text, extra))
+    if error is not None:
+        raise error
+    _check_same([theirs for theirs, _ in everyone], comm.Get_rank())
+    return [theirs for _, theirs in everyone]
+
+
+def _check_same(texts: list[str], rank: int) -> None:
+    for other, text in enumerate(texts):
+        if text != texts[rank]:
+            raise PolicyError(f"rank {other} has the policy {text}, and rank {rank} has {texts[rank]}")
+
+
+def names_of(name: str, desc: str) -> set[str]:
+    """What a group with this name and description is called, mesh dimensions included."""
+    found = {name, desc, desc.removeprefix("mesh_")}
+    for mesh in filter(None, (reference() for reference in _meshes)):
+        groups, dims = getattr(mesh, "_dim_group_names", None) or (), mesh.mesh_dim_names or ()
+        found |= {dim for dim, group in zip(dims, groups, strict=False) if group == name}
+    return found - {"", "undefined"}
+
+
+def watch_meshes() -> None:
+    """Note each `DeviceMesh`: a dimension that spans all ranks takes the default group, whose name tells nothing."""
+    made = DeviceMesh.__init__
+
+    def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        if getattr(self, "mesh_dim_names", None) and getattr(self, "_dim_group_names", None):
+            _note(self)
+
+    DeviceMesh.__init__ = init  # type: ignore[method-assign]
+
+
+def _note(mesh: DeviceMesh) -> None:
+    from compcoll.torch.core import cores
+
+    _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(mesh)]
+    named = set(mesh._dim_group_names)
+    for core in cores():
+        if core.name in named:
+            core.forget_policy()
+
+
+def warn_of_unmatched() -> None:
+    """At the end: names that no group ever had."""
+    missing = [name for name in _Chosen.asked if name not in _Chosen.matched]
+    if missing:
+        warnings.warn(_unmatched(missing, _Chosen.matched), stacklevel=2)
+        _Chosen.asked = ()

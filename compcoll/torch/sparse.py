@@ -1,0 +1,36 @@
+"""The sum of sparse tensors: what every rank has is gathered, and added up by each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from compcoll.torch.core import Core, Part
+
+__all__ = ["all_reduce"]
+
+
+def all_reduce(core: Core, tensor: torch.Tensor, op: Any) -> Part:
+    """The sum of all ranks' sparse tensors (COO) takes the place of each."""
+    from compcoll.torch.collectives import all_gather
+
+    kind = getattr(op, "op", op)
+    if tensor.layout != torch.sparse_coo or kind != dist.ReduceOp.SUM:
+        raise ValueError(f"{kind.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo")
+    own = tensor.detach().coalesce()
+    counts = core.comm.allgather(own._nnz())
+    dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]
+    indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts]
+    values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts]
+    parts = [all_gather(core, indices, own.indices()), all_gather(core, values, own.values())]
+
+    def finish() -> None:
+        for part in parts:
+            part.finish()
+        with torch.inference_mode(False), torch.no_grad():
+            total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
+            tensor.copy_(total.coalesce())
+
+    return Part([task for part in parts for task in part.tasks], finish)

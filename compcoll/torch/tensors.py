@@ -1,0 +1,124 @@
+"""Tensors as the engine and MPI take them: contiguous arrays of host memory, written back where they are copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from compcoll.core import dtypes
+
+__all__ = ["Host", "element_of", "overlap", "real_type"]
+
+#: The type in which frames hold a tensor's elements; those of a complex one are pairs. What is not here is bytes.
+_REAL = {
+    torch.float16: np.dtype(np.float16), torch.bfloat16: dtypes.BFLOAT16, torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64), torch.complex64: np.dtype(np.float32),
+    torch.complex128: np.dtype(np.float64), torch.int8: np.dtype(np.int8), torch.int16: np.dtype(np.int16),
+    torch.int32: np.dtype(np.int32), torch.int64: np.dtype(np.int64), torch.uint8: np.dtype(np.uint8),
+    torch.uint16: np.dtype(np.uint16), torch.uint32: np.dtype(np.uint32), torch.uint64: np.dtype(np.uint64),
+}  # fmt: skip
+_BYTES = np.dtype(np.uint8)
+_ELEMENT = {torch.complex64: np.dtype(np.complex64), torch.complex128: np.dtype(np.complex128)}
+#: Types whose arrays torch makes itself.
+_DIRECT = {dtype for dtype in _REAL if dtype not in (torch.bfloat16, torch.complex64, torch.complex128)}
+
+
+def real_type(dtype: torch.dtype) -> np.dtype:
+    """The type of the real numbers that a tensor's memory holds, bytes where frames have none for it."""
+    return _REAL.get(dtype, _BYTES)
+
+
+def element_of(dtype: torch.dtype) -> np.dtype:
+    """The type that rules name: a complex one for complex elements."""
+    return _ELEMENT.get(dtype) or real_type(dtype)
+
+
+class Host:
+    """A tensor's values in contiguous memory of the host.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+        Of any strides, on any device.
+    writes : bool
+        Whether `finish` is to bring back what was written.
+    dtype : torch.dtype, optional
+        Another type for the values.
+    fresh : bool
+        Whether the memory must not be the tensor's own.
+    reads : bool
+        Whether the values matter.
+
+    Attributes
+    ----------
+    flat : torch.Tensor
+        One-dimensional.
+    array : numpy.ndarray
+        The same memory, of the real type of its elements.
+    """
+
+    __slots__ = ("_stream", "_tensor", "array", "flat")
+
+    def __init__(
+        self, tensor: torch.Tensor, *, writes: bool = False, dtype: torch.dtype | None = None,
+        fresh: bool = False, reads: bool = True,
+    ):  # fmt: skip
+        if tensor.layout != torch.strided:
+            raise TypeError(f"a tensor has the layout {tensor.layout}, and dense ones are needed here")
+        dtype = dtype or tensor.dtype
+        own = tensor.detach()
+        direct = (
+            tensor.device.type == "cpu" and dtype == tensor.dtype and not fresh and tensor.is_contiguous()
+            and not (tensor.is_conj() or tensor.is_neg())
+        )  # fmt: skip
+        if direct:
+            flat = own.reshape(-1)
+        elif reads:
+            flat = torch.empty(tensor.numel(), dtype=dtype)
+            flat.view(own.shape).copy_(own)
+        else:
+            flat = torch.empty(tensor.numel(), dtype=dtype)
+        self.flat = flat
+        self.array = _array(flat)
+        self._tensor = own if writes and not direct else None
+        self._stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
+
+    def finish(self) -> None:
+        """Put the values where they belong, in the order of the stream that was current at first."""
+        if self._tensor is None:
+            return
+        values = self.flat.view(self._tensor.shape)
+        if self._stream is None:
+            self._tensor.copy_(values)
+        else:
+            with torch.cuda.stream(self._stream):
+                self._tensor.copy_(values)
+
+
+def _array(flat: torch.Tensor) -> np.ndarray:
+    dtype = flat.dtype
+    if dtype in _DIRECT:
+        return flat.numpy()
+    if dtype == torch.bfloat16:
+        return flat.view(torch.int16).numpy().view(dtypes.BFLOAT16)
+    if dtype.is_complex:
+        return flat.numpy().view(_REAL[dtype])
+    return flat.view(torch.uint8).numpy()
+
+
+def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
+    """Whether a tensor's memory has a byte in common with that of any other."""
+    first, end = _span(tensor)
+    return any(first < theirs[1] and theirs[0] < end for theirs in map(_span, others))
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor's memory begins and ends; nowhere if it has no elements."""
+    if not tensor.numel():
+        return 0, 0
+    first = tensor.data_ptr()
+    extent = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return first, first + (extent + 1) * tensor.element_size()

@@ -1,0 +1,289 @@
+"""What an operation returns: something to wait for, which the engine moves on meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Sequence
+from datetime import timedelta
+from functools import partial
+from threading import RLock, Thread
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from compcoll.engine import _engine
+from compcoll.engine.call import Task
+
+__all__ = ["Steps", "Together", "Work"]
+
+#: An operation: it begins tasks, yields them, and goes on when they have ended.
+Steps = Generator[list[Task], None, None]
+#: Seconds between two looks at what else may have happened.
+SLICE = 0.2
+_NO_TIMEOUT = timedelta(0)
+
+
+class Work(dist.Work):
+    """An operation under way.
+
+    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The GIL
+    is not held while waiting.
+
+    Parameters
+    ----------
+    op : str
+        The operation's name.
+    steps : generator
+        Runs to its first tasks here; what comes then runs where they end.
+    result : list of torch.Tensor
+    timeout : float
+        Seconds, for a `wait` that names none.
+    at_once : bool
+        Whether the caller waits for it next.
+    look : callable
+        Called every now and then while waiting; raises what makes waiting vain.
+    ended : callable
+        ``ended(work)``, when all is done, whichever way.
+    """
+
+    def __init__(
+        self, op: str, steps: Steps, result: list[torch.Tensor], *, timeout: float, at_once: bool,
+        look: Callable[[], None], ended: Callable[[Work], None],
+    ):  # fmt: skip
+        super().__init__()
+        self.op, self.timeout = op, timeout
+        self._steps, self._result, self._look, self._when_ended = steps, result, look, ended
+        self._lock = RLock()
+        self._tasks: list[Task] = []
+        self._pending = self._generation = 0
+        self._left = not at_once
+        self._done = False
+        self._error: BaseException | None = None
+        self._raised: BaseException | None = None
+        self._future: Any = None
+        #: What it reads and writes, where later operations have to wait for it.
+        self.given: Sequence[torch.Tensor] = ()
+        #: The rank that a message came from, once that is known.
+        self.sources: list[int] = []
+        self._go_on()
+
+    # -- the caller's side
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        """Wait for the end, for so long, or for as long as the group allows.
+
+        Raises
+        ------
+        torch.distributed.DistBackendError
+            Where the time is up, or another rank has ended.
+        Exception
+            What went wrong.
+        """
+        seconds = _seconds(timeout, self.timeout)
+        until = time.monotonic() + seconds
+        while not self._done:
+            left = until - time.monotonic()
+            if left <= 0:
+                self._give_up(dist.DistBackendError(f"{self.op}: Timed out after {seconds:g} s"))
+            try:
+                self._look()
+                self._move(min(left, SLICE))
+                _engine.raise_pending()
+            except dist.DistBackendError as error:
+                self._give_up(error)
+            except BaseException:
+                self._leave()
+                raise
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        if not self._done:
+            self._move(0.0) if not self._left else _engine.move_on()
+        return self._done
+
+    def is_success(self) -> bool:
+        return self._done and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[torch.Tensor]:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        if not self.sources:
+            raise RuntimeError(f"{self.op} has no source, or not yet")
+        return self.sources[0]
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future:
+        with self._lock:
+            if self._future is None:
+                self._future = _Future()
+                self._leave()
+                if self._done:
+                    self._tell()
+        return self._future
+
+    getFuture = get_future  # noqa: N815
+
+    # -- the engine's side
+
+    def _go_on(self, error: BaseException | None = None) -> None:
+        """Run the operation up to its next tasks, and see to these."""
+        with self._lock, torch.inference_mode():  # in which tensors of either kind may be written to
+            self._generation += 1
+            try:
+                tasks: list[Task] = []
+                while not tasks:
+                    tasks = next(self._steps) if error is None else self._steps.throw(error)
+                    error = None
+            except StopIteration:
+                self._end(None)
+                return
+            except BaseException as problem:
+                self._end(problem)
+                if self._generation == 1:
+                    raise
+                return
+            self._tasks, self._pending, self._raised = tasks, len(tasks), None
+            if self._left:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        for task in self._tasks:
+            _engine.leave(task, partial(self._task_ended, task))
+
+    def _leave(self) -> None:
+        """From now on the engine's thread moves it on."""
+        with self._lock:
+            if not self._left and not self._done:
+                self._left = True
+                self._hand_over()
+
+    def _move(self, seconds: float) -> None:
+        """Move it on for so long at most."""
+        if self._left:
+            with self._lock:
+                tasks = self._tasks
+            for task in tasks:
+                if not _engine.join(task, seconds):
+                    return
+            return
+        try:
+            if not _engine.wait(*self._tasks, limit=seconds):
+                return
+        except BaseException as problem:
+            if not isinstance(problem, Exception):
+                raise
+            self._go_on(problem)
+            return
+        self._go_on()
+
+    def _task_ended(self, task: Task, end: int) -> None:
+        with self._lock:
+            try:
+                if end != _engine.DONE:
+                    raise dist.DistBackendError(f"{self.op} was left half-way")
+                task.check()
+            except BaseException as problem:
+                self._raised = self._raised or problem
+            self._pending -= 1
+            if not self._pending:
+                self._go_on(self._raised)
+
+    def _give_up(self, error: BaseException) -> None:
+        """It will never end."""
+        self._leave()
+        with self._lock:
+            if self._done:
+                return
+            self._end(error)
+            self._steps.close()
+        raise error
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._done:
+            return
+        self._error, self._done = error, True
+        self._when_ended(self)
+        if self._future is not None:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Complete the future; what Python is to run then may wait for other operations, so not in this thread."""
+        if self._future.calls_python:
+            Thread(target=self._complete, name="compcoll-future", daemon=True).start()
+        else:
+            self._complete()
+
+    def _complete(self) -> None:
+        if self._error is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._error)
+
+
+class Together(dist.Work):
+    """Several operations, to be waited for as one."""
+
+    def __init__(self, works: list[Work]):
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        return all([work.wait(timeout) for work in self._works])
+
+    def is_completed(self) -> bool:
+        return all([work.is_completed() for work in self._works])
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[torch.Tensor]:
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future:
+        if not self._works:
+            future: torch.futures.Future = torch.futures.Future()
+            future.set_result([])
+            return future
+        every = torch.futures.collect_all([work.get_future() for work in self._works])
+        return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
+
+    getFuture = get_future  # noqa: N815
+
+
+class _Future(torch.futures.Future):
+    """A future that knows whether Python is called at its end."""
+
+    calls_python = False
+
+    def then(self, callback):  # type: ignore[no-untyped-def]
+        self.calls_python = True
+        return super().then(callback)
+
+    def add_done_callback(self, callback) -> None:  # type: ignore[no-untyped-def]
+        self.calls_python = True
+        super().add_done_callback(callback)
+
+
+def _seconds(timeout: timedelta | float | None, default: float) -> float:
+    """Seconds of a time-out; torch gives 0 or less where there is none."""
+    if timeout is None:
+        return default
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    return seconds if seconds > 0 else default

@@ -1,0 +1,278 @@
+// ZFP in 2 and 3 dimensions: N blocks side by side through the transform and the transposition to bit
+// planes, then through the plane coder: in lanes where that is faster, else one by one.
+#pragma once
+#include "../../zfp_squares.h"
+#include "coefficients.h"
+#include "cube_planes.h"
+#include "extent.h"
+#include "short_words.h"
+#include "square_planes.h"
+#include "stream.h"
+#include "tiles.h"
+#include "transform.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+template <class W, int D>
+struct Block {
+  static constexpr int size = 1 << 2 * D, bits = 8 * sizeof(W), N = vector_nbytes / sizeof(W);
+
+  // Plane k of one lane, out of what to_planes left.
+  static uint64_t plane(const W* a, int lane, int k) {
+    if (size > bits) return a[k * N + lane] | uint64_t(a[(bits + k) % size * N + lane]) << (bits & 63);
+    uint64_t v = a[k % size * N + lane] >> (k / size * size % bits);
+    return low_bits(v, size);
+  }
+
+  static void set_plane(W* a, int lane, int k, uint64_t x) {
+    if (size > bits) {
+      a[k * N + lane] = W(x);
+      a[(bits + k) % size * N + lane] = W(x >> (bits & 63));
+    } else {
+      a[k % size * N + lane] |= W(x) << (k / size * size % bits);
+    }
+  }
+};
+
+// The plane coder, block after block.
+template <class L, int D>
+struct BlockCoder {
+  using W = typename lanes<L>::word;
+  using F = Format<W>;
+  using B = Block<W, D>;
+  static constexpr int groups = 1;
+  int maxbits;
+
+  L encode(const L* planes, L e, L magnitude, int count, StreamWriter& out) const {
+    L lowest = {};
+    for (int lane = 0; lane < count; lane++) {
+      uint64_t block[block_words] = {};
+      if (magnitude[lane]) {
+        BitWriter bits{block};
+        bits.put(2 * uint64_t(e[lane]) + 1, F::header);
+        auto plane = [&](int k) { return B::plane(reinterpret_cast<const W*>(planes), lane, k); };
+        lowest[lane] = encode_planes<B::size>(bits, maxbits - F::header, F::bits, plane);
+        if (bits.fill) *bits.word = bits.pending;
+      }
+      out.put(block, maxbits);
+    }
+    return lowest;
+  }
+
+  // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
+  template <class Beside>
+  Found decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es, L* moved,
+               Beside) const {
+    L *planes = out[0], e = {};
+    for (int i = 0; i < B::size; i++) planes[i] = L{};
+    uint64_t words[lanes<L>::n][block_words];
+    uint64_t pos[lanes<L>::n], n[lanes<L>::n] = {}, end = maxbits;
+    int top[lanes<L>::n];
+    for (int lane = 0; lane < count; lane++, begin += maxbits) {
+      extract(payload, begin, maxbits, words[lane]);
+      bool some = words[lane][0] & 1;
+      if (some) e[lane] = low_bits(words[lane][0], F::header) >> 1;
+      uint64_t first = peek(words[lane], F::header);
+      int zeros = first ? trailing_zeros(first) : F::bits;  // planes before the first with a 1
+      pos[lane] = some && zeros < F::bits ? F::header + zeros : end;
+      top[lane] = F::bits - 1 - zeros;
+    }
+    bool more = true;
+    for (int step = 0; more; step++) {
+      more = false;
+      for (int lane = 0; lane < count; lane++) {
+        int k = top[lane] - step;
+        if (pos[lane] >= end || k < 0) continue;
+        more = true;
+        uint64_t x = D == 3 ? decode_plane64(words[lane], pos[lane], end, n[lane])
+                            : decode_plane<B::size>(words[lane], pos[lane], end, n[lane]);
+        B::set_plane(reinterpret_cast<W*>(planes), lane, k, x);
+      }
+    }
+    *es = e, *moved = L{};
+    return {F::bits, B::size};
+  }
+};
+
+// The plane coder for 2 dimensions, in lanes.
+template <class L>
+struct SquareCoder {
+  using W = typename lanes<L>::word;
+  using F = Format<W>;
+  static constexpr int groups = 1;
+  int maxbits;
+
+  int words() const { return (maxbits + F::bits - 1) / F::bits; }
+
+  L encode(const L* planes, L e, L magnitude, int count, StreamWriter& out) const {
+    L block[16] = {};
+    block[0] = magnitude != 0 ? e + e + 1 : L{};
+    L n = magnitude != 0 ? L{} : L{} + 16;
+    L lowest = encode_squares(planes, n, maxbits, square_tables, LaneBits<L>{block, words()});
+    put_lanes(out, block, words(), count, maxbits);
+    return lowest;
+  }
+
+  template <class Beside>
+  Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
+               L* zeros, Beside) const {
+    L block[16];
+    for (int i = 0; i < 16; i++) planes[0][i] = L{};
+    get_lanes(payload, nbytes, pos, block, words(), count, maxbits);
+    *e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
+    decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes[0]);
+    *zeros = L{};
+    return {F::bits, 16};
+  }
+};
+
+// In lanes only where bytes can be shuffled.
+#if defined(__AVX2__)
+template <class L, int D>
+using Coder = std::conditional_t<D == 2, SquareCoder<L>, BlockCoder<L, D>>;
+#else
+template <class L, int D>
+using Coder = BlockCoder<L, D>;
+#endif
+
+#if defined(__AVX512BW__)
+template <class L, int D>
+using Encoder = std::conditional_t<D == 3, CubeCoder<L>,
+                                   std::conditional_t<lanes<L>::n == 8, SquarePlaneCoder<L>, SquareCoder<L>>>;
+template <class L, int D>
+using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
+#else
+template <class L, int D>
+using Encoder = Coder<L, D>;
+template <class L, int D>
+using Decoder = Coder<L, D>;
+#endif
+
+template <class E, int D>
+int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
+  using T = Tiles<E, D>;
+  using L = typename T::L;
+  using W = typename T::W;
+  using B = Block<W, D>;
+  constexpr int N = T::N;
+  T tiles{grid};
+  Cursor at;
+  Extent<L> extent;
+  StreamWriter out{dst};
+  Encoder<L, D> coder{maxbits};
+  for (uint64_t left = grid.count(); left;) {
+    int count = left < N ? left : N;
+    L x[B::size], magnitude = {}, lowest = {};
+    tiles.load(at, count, src, [&](int row, const L* v) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) {
+        L m = v[i] & W(~W(0) >> 1);
+        magnitude = m > magnitude ? m : magnitude;
+        x[kept<D>(4 * row + i)] = v[i];
+      }
+    });
+    extent.add_magnitude(magnitude);
+    L e = exponent(magnitude);
+    forward_blocks<D>(x, quantise_scale(e));
+    to_planes<D>(x);
+    lowest = coder.encode(x, e, magnitude, count, out);
+    extent.template add_error<D>(e, lowest, magnitude);
+    at.advance(grid, count);
+    left -= count;
+  }
+  out.finish();
+  return judge<E, D>(extent, bound);
+}
+
+// From planes to values in memory. zeros: by how many planes each block was moved up.
+template <int D, class T, class L>
+inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, Found found, L e, L zeros,
+                          uint8_t* dst) {
+  const bool whole = tiles.whole(at, count);
+  const L scale = dequantise_scale(e);
+#if defined(__AVX512BW__)
+  const Pieces<T::N> pieces(tiles.grid, at, whole ? 0 : count);
+#else
+  L values[1 << 2 * D];
+#endif
+  with_sequency<D>(found.coefficients, [&](auto sequency) {
+    constexpr int S = decltype(sequency)::value;
+    if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
+    else to_planes<D>(x);
+    inverse_blocks<D, S>(x, zeros, [&](int slab, L* v) {
+#pragma GCC unroll 4
+      for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
+      for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
+      if (whole) return tiles.store_rows(at, 4 * slab, 4, v, dst);
+#if defined(__AVX512BW__)
+      tiles.store_pieces(pieces, slab, v, dst);
+#else
+      memcpy(values + 16 * slab, v, sizeof(L[16]));
+#endif
+    });
+  });
+#if !defined(__AVX512BW__)
+  if (!whole) tiles.store_partial(at, count, values, dst);
+#endif
+}
+
+template <class E, int D, bool Accumulate>
+void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+  using T = Tiles<E, D, Accumulate>;
+  using L = typename T::L;
+  using C = Decoder<L, D>;
+  T tiles{grid};
+  Cursor at;
+  uint64_t pos = 0;
+  C coder{maxbits};
+#if defined(__AVX512BW__)
+  ShortWords<D> short_words(maxbits);
+#endif
+  for (uint64_t left = grid.count(); left;) {
+#if defined(__AVX512BW__)
+    if constexpr (sizeof(typename T::W) == 8) {
+      int some = left < short_words.blocks ? left : short_words.blocks;
+      if (short_words.decode(tiles, at, payload, nbytes, pos, some, dst)) {
+        pos += uint64_t(some) * maxbits;
+        left -= some;
+        continue;
+      }
+    }
+#endif
+    L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
+    int count = left < T::N * C::groups ? left : T::N * C::groups;
+    const auto rows = tiles.expected(at, count, dst);
+    const Found found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, rows);
+    pos += uint64_t(count) * maxbits;
+    left -= count;
+    for (int g = 0; count > 0; g++, count -= T::N) {
+      int some = count < T::N ? count : T::N;
+      finish_blocks<D>(tiles, at, some, planes[g], found, e[g], zeros[g], dst);
+      at.advance(grid, some);
+    }
+  }
+}
+
+// What CodecOf asks for, of D dimensions.
+template <int D>
+struct Blocks {
+  static constexpr int ndim = D;
+  static constexpr bool keeps = false;
+
+  template <class E, bool Keep>
+  static int64_t encode(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t*,
+                        double* bound) {
+    return encode_blocks<E, D>(grid, maxbits, src, dst, bound);
+  }
+
+  template <class E, bool Accumulate>
+  static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
+    decode_blocks<E, D, Accumulate>(grid, maxbits, payload, nbytes, dst);
+  }
+};
+
+}  // namespace zfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,101 @@
+// ZFP's transform of N blocks in 2 and 3 dimensions, in place: coefficients stand in the order of their
+// code throughout. A second array would be a multiple of 4 KiB away, where loads wait for stores that only
+// look as if they went to the same address.
+#pragma once
+#include <type_traits>
+
+#include "../../zfp_lanes.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace zfp {
+
+template <int D>
+inline constexpr Places<D> places;
+
+// Where the value of a place is kept.
+template <int D>
+constexpr int kept(int place) {
+  return places<D>.at[place];
+}
+
+// The sequency of a place: how far from the block's mean its coefficient is.
+constexpr int sequency(int place) { return place % 4 + place / 4 % 4 + place / 16; }
+
+// Largest sequency, and how many coefficients there are up to sequency S.
+template <int D>
+inline constexpr int all_sequencies = 3 * D;
+template <int D, int S>
+constexpr int coefficients_up_to() {
+  int n = 0;
+  for (int i = 0; i < 1 << 2 * D; i++) n += sequency(i) <= S;
+  return n;
+}
+
+// Quantised values to negabinary coefficients.
+template <int D, class L>
+inline void forward_blocks(L* x, L scale) {
+#pragma GCC unroll 4
+  for (int slab = 0; slab < 1 << 2 * D; slab += 16) {
+    L v[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) v[i] = quantise(x[kept<D>(slab + i)], scale);
+    for (int i = 0; i < 16; i += 4) lift_forward(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    for (int i = 0; i < 4; i++) lift_forward(v[i], v[i + 4], v[i + 8], v[i + 12]);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) x[kept<D>(slab + i)] = D == 2 ? negabinary(v[i]) : v[i];
+  }
+  if constexpr (D == 3)
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+      L &a = x[kept<D>(i)], &b = x[kept<D>(i + 16)], &c = x[kept<D>(i + 32)], &d = x[kept<D>(i + 48)];
+      lift_forward(a, b, c, d);
+      a = negabinary(a), b = negabinary(b), c = negabinary(c), d = negabinary(d);
+    }
+}
+
+// The reverse, of coefficients times 2^zeros, of which those above sequency S are zero and not read; use(z,
+// values) gets the 16 integers of each z, of which the rows of 4 are still to be lifted.
+template <int D, int S = all_sequencies<D>, class L, class Use>
+inline void inverse_blocks(L* x, L zeros, Use use) {
+  auto integer = [&](int place) {
+    return sequency(place) <= S ? from_negabinary(shift_right(x[kept<D>(place)], zeros)) : L{};
+  };
+  if constexpr (D == 3)
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++) {
+      if (sequency(i) > S) continue;
+      L a = integer(i), b = integer(i + 16), c = integer(i + 32), d = integer(i + 48);
+      lift_inverse(a, b, c, d);
+      x[kept<D>(i)] = a, x[kept<D>(i + 16)] = b, x[kept<D>(i + 32)] = c, x[kept<D>(i + 48)] = d;
+    }
+#pragma GCC unroll 4
+  for (int slab = 0; slab < 1 << 2 * D; slab += 16) {
+    L v[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+      if (D == 2) v[i] = integer(i);
+      else v[i] = sequency(i) <= S ? x[kept<D>(slab + i)] : L{};
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) lift_inverse(v[i], v[i + 4], v[i + 8], v[i + 12]);
+    use(slab / 16, v);
+  }
+}
+
+// What a plane decoder found in blocks: so many of the highest planes and of the first coefficients hold
+// anything. planes < 0: nothing, because they do not fit.
+struct Found { int planes, coefficients; };
+
+// Calls run(S) with the least S that has a kernel of its own.
+template <int D, class Run>
+inline void with_sequency(int coefficients, Run run) {
+#if defined(__AVX512BW__)
+  if (coefficients <= coefficients_up_to<D, D - 1>()) return run(std::integral_constant<int, D - 1>());
+  if (coefficients <= coefficients_up_to<D, D>()) return run(std::integral_constant<int, D>());
+#endif
+  run(std::integral_constant<int, all_sequencies<D>>());
+}
+
+}  // namespace zfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll

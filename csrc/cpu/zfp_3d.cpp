@@ -1,9 +1,0 @@
-// ZFP of 3-D arrays on the CPU.
-#include "zfp_blocks.h"
-#include "zfp_codec.h"
-
-namespace compcoll {
-namespace CC_LEVEL {
-namespace zfp { extern const Codec codec_3d = CodecOf<Blocks<3>>::codec; }  // namespace zfp
-}  // namespace CC_LEVEL
-}  // namespace compcoll

@@ -1,0 +1,255 @@
+"""Every collective against gloo's, in the same ranks."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+TYPES = [
+    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
+    torch.complex64,
+]  # fmt: skip
+#: Their names since 2.13, and before.
+ALL_GATHER_SINGLE = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+REDUCE_SCATTER_SINGLE = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+SIZES = [0, 1, 7, 40_013]
+
+
+def values(n, dtype, rank, seed=0):
+    """Small whole numbers, whose sums are exact in every type."""
+    given = torch.Generator().manual_seed(100 * seed + rank)
+    whole = torch.randint(0, 4, (n,), generator=given)
+    if dtype.is_complex:
+        return torch.complex(whole.float(), whole.flip(0).float()).to(dtype)
+    return (whole % 2 if dtype == torch.bool else whole).to(dtype)
+
+
+def spaced(tensor):
+    """The same values with gaps between them."""
+    room = torch.zeros(tensor.numel(), 3, dtype=tensor.dtype)
+    room[:, 1] = tensor
+    return room[:, 1]
+
+
+def run(op, *args, group, later, **more):
+    """Call an operation of torch's, and wait for it if it runs beside."""
+    work = op(*args, group=group, async_op=later, **more)
+    if later:
+        work.wait()
+        assert work.is_completed()
+
+
+class Case:
+    """Tensors for both groups."""
+
+    def __init__(self, n, dtype, layout, rank, size, wide=None):
+        self.n, self.dtype, self.layout, self.rank, self.size = n, wide or dtype, layout, rank, size
+        self.given = dtype
+
+    def mine(self, n=None, seed=0):
+        return self.layout(values(self.n if n is None else n, self.given, self.rank, seed).to(self.dtype))
+
+    def room(self, n=None):
+        return self.layout(torch.zeros(self.n if n is None else n, dtype=self.dtype))
+
+    def rooms(self):
+        return [self.room() for _ in range(self.size)]
+
+
+def all_reduce(case, **how):
+    run(dist.all_reduce, x := case.mine(), **how)
+    return [x]
+
+
+def all_reduce_aliased(case, **how):
+    """One tensor of memory that another one has, too."""
+    whole = case.mine(2 * case.n)
+    run(dist.all_reduce, whole[: case.n], **how)
+    return [whole]
+
+
+def reduce(case, **how):
+    run(dist.reduce, x := case.mine(), case.size - 1, **how)
+    return [x] if case.rank == case.size - 1 else []
+
+
+def broadcast(case, **how):
+    run(dist.broadcast, x := case.mine(), case.size - 1, **how)
+    return [x]
+
+
+def all_gather(case, **how):
+    run(dist.all_gather, outs := case.rooms(), case.mine(), **how)
+    return outs
+
+
+def all_gather_single(case, **how):
+    out = torch.zeros(case.n * case.size, dtype=case.dtype)
+    run(ALL_GATHER_SINGLE, out, case.mine().contiguous(), **how)
+    return [out]
+
+
+def gather(case, **how):
+    outs = case.rooms() if case.rank == 0 else None
+    run(dist.gather, case.mine(), outs, 0, **how)
+    return outs or []
+
+
+def scatter(case, **how):
+    blocks = [case.mine(seed=i) for i in range(case.size)] if case.rank == case.size - 1 else None
+    run(dist.scatter, out := case.room(), blocks, case.size - 1, **how)
+    return [out]
+
+
+def reduce_scatter_single(case, **how):
+    out = torch.zeros(case.n, dtype=case.dtype)
+    run(REDUCE_SCATTER_SINGLE, out, case.mine(case.n * case.size).contiguous(), **how)
+    return [out]
+
+
+def reduce_scatter(case, **how):
+    run(dist.reduce_scatter, out := case.room(), [case.mine(seed=i) for i in range(case.size)], **how)
+    return [out]
+
+
+def all_to_all_single(case, **how):
+    out = torch.zeros(case.n * case.size, dtype=case.dtype)
+    run(dist.all_to_all_single, out, case.mine(case.n * case.size).contiguous(), **how)
+    return [out]
+
+
+def all_to_all_uneven(case, **how):
+    """What i sends to j are n + i + 2 j elements, but for the last to the first rank: none."""
+    count = lambda i, j: 0 if (i, j) == (case.size - 1, 0) else case.n + i + 2 * j  # noqa: E731
+    sizes = [count(case.rank, j) for j in range(case.size)]
+    theirs = [count(i, case.rank) for i in range(case.size)]
+    out = torch.zeros(sum(theirs), dtype=case.dtype)
+    run(dist.all_to_all_single, out, case.mine(sum(sizes)).contiguous(), theirs, sizes, **how)
+    return [out]
+
+
+CASES = [
+    all_reduce, all_reduce_aliased, reduce, broadcast, all_gather, all_gather_single, gather, scatter,
+    reduce_scatter_single, reduce_scatter, all_to_all_single, all_to_all_uneven,
+]  # fmt: skip
+
+
+def same(got, want):
+    return all(g.dtype == w.dtype and torch.equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+def packed(tensor):
+    """As it is, without gaps."""
+    return tensor
+
+
+def reference(case, how, gloo):
+    """What gloo makes of it, without gaps, and in a type that it knows."""
+    wide = torch.uint8 if case.dtype == torch.bool else case.dtype
+    other = Case(case.n, case.dtype, packed, case.rank, case.size, wide)
+    if how is gather and case.dtype.is_complex:  # which gloo gathers nowhere but everywhere
+        found = all_gather(other, group=gloo, later=False)
+        return found if case.rank == 0 else []
+    return [x.to(case.dtype) for x in how(other, group=gloo, later=False)]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("how", CASES, ids=lambda f: f.__name__)
+def test_like_gloo(world, ours, gloo, agree, how, dtype):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for n in SIZES:
+        for layout in (packed, spaced):
+            if layout is spaced and dtype not in (torch.float32, torch.bfloat16, torch.complex64):
+                continue
+            case = Case(n, dtype, layout, rank, size)
+            want = reference(case, how, gloo)
+            for group in (world, ours):
+                for later in (False, True):
+                    got = how(case, group=group, later=later)
+                    assert agree(same(got, want)), (n, group.group_name, later, got, want)
+
+
+REDUCTIONS = {
+    "MIN": TYPES[:6], "MAX": TYPES[:6], "PRODUCT": TYPES[:6], "BAND": TYPES[4:6], "BOR": TYPES[4:6],
+    "BXOR": TYPES[4:6],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_reductions_like_gloo(world, ours, gloo, agree, name):
+    op = getattr(dist.ReduceOp, name)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype in REDUCTIONS[name]:
+        for n in (0, 5, 3001):
+            want = values(n * size, dtype, rank)
+            dist.all_reduce(want, op, group=gloo)
+            for group in (world, ours):
+                got, part = values(n * size, dtype, rank), torch.zeros(n, dtype=dtype)
+                REDUCE_SCATTER_SINGLE(part, got, op, group=group)
+                assert agree(torch.equal(part, want[rank * n : (rank + 1) * n])), dtype
+                dist.reduce(at_one := got.clone(), 1, op, group=group)
+                assert agree(torch.equal(at_one, want if rank == 1 else got)), dtype
+                dist.all_reduce(got, op, group=group)
+                assert agree(torch.equal(got, want)), dtype
+
+
+@pytest.mark.parametrize("dtype", TYPES[:5], ids=str)
+def test_average_and_scaled_sum(world, ours, gloo, agree, dtype):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for n in (0, 1, 20_003):
+        total = values(n, torch.float64, rank)
+        dist.all_reduce(total, group=gloo)
+        for group in (world, ours):
+            dist.all_reduce(got := values(n, dtype, rank), dist.ReduceOp.AVG, group=group)
+            want = (total / size).trunc() if dtype == torch.int64 else total / size
+            assert agree(torch.equal(got, want.to(dtype)))
+            if dtype != torch.int64:
+                scaled = dist._make_nccl_premul_sum(0.5)
+                dist.all_reduce(got := values(n, dtype, rank), scaled, group=group)
+                assert agree(torch.equal(got, (total / 2).to(dtype)))
+                given = values(n * size, dtype, rank)
+                before, part = given.clone(), torch.zeros(n, dtype=dtype)
+                REDUCE_SCATTER_SINGLE(part, given, scaled, group=group)
+                assert agree(torch.equal(before, given))
+
+
+def test_what_cannot_be_reduced(world):
+    with pytest.raises(ValueError, match="BAND is for integers"):
+        dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
+    with pytest.raises(ValueError, match="AVG is for numbers"):
+        dist.all_reduce(torch.ones(3, dtype=torch.bool), dist.ReduceOp.AVG)
+    dist.barrier()
+
+
+def test_coalesced(world, ours, gloo, agree):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for group in (world, ours):
+        given = [values(n, torch.float32, rank, n) for n in (5, 0, 2000)]
+        want = [x.clone() for x in given]
+        for x in want:
+            dist.all_reduce(x, group=gloo)
+        with dist._coalescing_manager(group, async_ops=True) as manager:
+            for x in given:
+                dist.all_reduce(x, group=group)
+        manager.wait()
+        assert agree(same(given, want))
+        outs = [torch.zeros(n * size) for n in (5, 2000)]
+        with dist._coalescing_manager(group):
+            for out in outs:
+                ALL_GATHER_SINGLE(out, torch.full((len(out) // size,), float(rank)), group=group)
+        assert agree(all((out.view(size, -1) == torch.arange(size)[:, None]).all() for out in outs))
+
+
+def test_objects(world, agree):
+    rank, size = dist.get_rank(), dist.get_world_size()
+    found = [None] * size
+    dist.all_gather_object(found, {"rank": rank, "text": "x" * 1000 * rank})
+    assert agree([len(one["text"]) for one in found] == [1000 * i for i in range(size)])
+    things = [["from", 0], None] if rank == 0 else [None, None]
+    dist.broadcast_object_list(things, 0)
+    assert agree(things == [["from", 0], None])
+    mine = [None]
+    dist.scatter_object_list(mine, [i * "y" for i in range(size)] if rank == 0 else None, 0)
+    assert agree(mine == [rank * "y"])
+    gathered = [None] * size if rank == 1 else None
+    dist.gather_object(rank, gathered, 1)
+    assert agree(gathered == (list(range(size)) if rank == 1 else None))

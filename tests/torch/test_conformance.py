@@ -1,0 +1,281 @@
+"""What torch builds upon a backend: losses like gloo's, to rounding, where nothing lossy was asked for."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+
+import compcoll.torch
+
+STEPS = 4
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture(params=["world", "ours"])
+def group(request):
+    return request.getfixturevalue(request.param)
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(24, 96), nn.Tanh(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 8))
+
+
+def batch(step, rank=None):
+    given = torch.Generator().manual_seed(1000 * step + (dist.get_rank() if rank is None else rank))
+    return torch.randn(12, 24, generator=given), torch.randn(12, 8, generator=given)
+
+
+def train(net, optimizer=None, steps=STEPS, closure=None):
+    """Losses of some steps, of all ranks together."""
+    optimizer = optimizer or torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for step in range(steps):
+        x, y = batch(step)
+        loss = nn.functional.mse_loss(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def close(got, want):
+    return torch.allclose(got, want, rtol=1e-5, atol=1e-7)
+
+
+def mesh_of(group, name="dp"):
+    """All ranks in one dimension, over the backend of a group."""
+    backend = dist.get_backend(group)
+    override = {name: backend if backend == "gloo" else ("compcoll", compcoll.torch.Options(min_nbytes=0))}
+    return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(name,), backend_override=override)
+
+
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True},
+                                     {"bucket_cap_mb": 0.001}], ids=str)  # fmt: skip
+def test_ddp(group, gloo, agree, options):
+    got = train(DDP(model(), process_group=group, **options))
+    assert agree(close(got, train(DDP(model(), process_group=gloo, **options))))
+
+
+def test_ddp_no_sync(group, gloo, agree):
+    def run(group):
+        net = DDP(model(), process_group=group)
+        for micro in range(3):
+            x, y = batch(micro)
+            if micro < 2:
+                with net.no_sync():
+                    nn.functional.mse_loss(net(x), y).backward()
+            else:
+                nn.functional.mse_loss(net(x), y).backward()
+        return torch.cat([p.grad.reshape(-1) for p in net.parameters()])
+
+    assert agree(close(run(group), run(gloo)))
+
+
+def test_ddp_join_with_uneven_inputs(group, gloo, agree):
+    def run(group):
+        net = DDP(model(), process_group=group)
+        with net.join():
+            train(net, steps=2 + dist.get_rank())
+        return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+    assert agree(close(run(group), run(gloo)))
+
+
+def test_ddp_hooks(group, gloo, agree):
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    def run(group, hook):
+        net = DDP(model(), process_group=group)
+        if hook == "power":
+            state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
+            net.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        else:
+            net.register_comm_hook(group, hook)
+        return train(net)
+
+    for hook in (default_hooks.allreduce_hook, default_hooks.fp16_compress_hook, "power"):
+        assert agree(torch.allclose(run(group, hook), run(gloo, hook), rtol=1e-3)), hook
+
+
+def test_zero_redundancy_optimizer(group, gloo, agree):
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def run(group):
+        net = DDP(model(), process_group=group)
+        return train(
+            net, ZeroRedundancyOptimizer(net.parameters(), torch.optim.Adam, process_group=group, lr=0.01)
+        )
+
+    assert agree(close(run(group), run(gloo)))
+
+
+def test_fsdp1(group, gloo, agree):
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    def run(group):
+        return train(FullyShardedDataParallel(model(), process_group=group, device_id=torch.device("cpu")))
+
+    assert agree(close(run(group), run(gloo)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fsdp2(group, gloo, agree, dtype):
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    def run(group):
+        net, mesh = model(), mesh_of(group)
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=dtype)
+        for layer in (net[0], net[2]):
+            fully_shard(layer, mesh=mesh, mp_policy=policy)
+        fully_shard(net, mesh=mesh, mp_policy=policy)
+        losses = train(net)
+        return torch.cat([losses, net[2].weight.full_tensor().detach().reshape(-1)])
+
+    got, want = run(group), run(gloo)
+    tolerance = {} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-3}
+    assert agree(torch.allclose(got, want, **tolerance))
+
+
+def test_hsdp(group, gloo, agree):
+    from torch.distributed.fsdp import fully_shard
+
+    size = dist.get_world_size()
+    shape = (2, size // 2) if size % 2 == 0 else (1, size)
+
+    def run(group):
+        backend = dist.get_backend(group)
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"),
+                                backend_override={"replicate": backend, "shard": backend})  # fmt: skip
+        return train(fully_shard(model(), mesh=mesh))
+
+    assert agree(close(run(group), run(gloo)))
+
+
+def test_tensor_parallel(group, gloo, agree):
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def run(group):
+        net = parallelize_module(
+            model(), mesh_of(group, "tp"), {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        )
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        losses = []
+        for step in range(STEPS):
+            x, y = batch(step, rank=0)
+            loss = nn.functional.mse_loss(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+    assert agree(close(run(group), run(gloo)))
+
+
+def test_dtensor_redistributes(group, gloo, agree):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def run(group):
+        mesh = mesh_of(group)
+        whole = torch.arange(7.0 * 5).reshape(7, 5)
+        parts = distribute_tensor(whole, mesh, [Shard(0)])
+        return parts.redistribute(mesh, [Shard(1)]).redistribute(mesh, [Replicate()]).to_local()
+
+    assert agree(torch.equal(run(group), run(gloo)))
+
+
+@pytest.mark.parametrize("name", ["ScheduleGPipe", "Schedule1F1B"])
+def test_pipeline(group, gloo, agree, name):
+    from torch.distributed import pipelining
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+    def run(group):
+        torch.manual_seed(1)
+        layers = [nn.Sequential(nn.Linear(24, 24), nn.Tanh()) for _ in range(size)]
+        stage = pipelining.PipelineStage(layers[rank], rank, size, torch.device("cpu"), group=group)
+        schedule = getattr(pipelining, name)(stage, 4, loss_fn=nn.functional.mse_loss)
+        x = torch.randn(16, 24, generator=torch.Generator().manual_seed(3))
+        losses: list = []
+        if rank == 0:
+            schedule.step(x)
+        elif rank == size - 1:
+            schedule.step(target=x, losses=losses)
+        else:
+            schedule.step()
+        grads = [p.grad.reshape(-1) for p in layers[rank].parameters()]
+        return torch.cat([torch.stack(losses).detach() if losses else torch.zeros(0), *grads])
+
+    assert agree(close(run(group), run(gloo)))
+
+
+def test_checkpoint(world, agree, tmp_path_factory):
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    where = [str(tmp_path_factory.mktemp("dcp"))]
+    dist.broadcast_object_list(where, 0)
+    net = fully_shard(model(1), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",)))
+    want = [p.full_tensor().clone() for p in net.parameters()]
+    dcp.save(get_model_state_dict(net), checkpoint_id=where[0])
+    other = fully_shard(model(2), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",)))
+    state = get_model_state_dict(other)
+    dcp.load(state, checkpoint_id=where[0])
+    set_model_state_dict(other, state)
+    assert agree(all(torch.equal(p.full_tensor(), w) for p, w in zip(other.parameters(), want, strict=True)))
+
+
+def test_checkpoint_beside_the_program(world, agree, tmp_path_factory):
+    import torch.distributed.checkpoint as dcp
+
+    where = [str(tmp_path_factory.mktemp("async"))]
+    dist.broadcast_object_list(where, 0)
+    state = {"x": torch.full((5,), 3.0), "n": 4}
+    dcp.async_save(copy.deepcopy(state), checkpoint_id=where[0]).result(60)
+    dist.barrier()
+    found = {"x": torch.zeros(5), "n": 0}
+    dcp.load(found, checkpoint_id=where[0])
+    assert agree(torch.equal(found["x"], state["x"]) and found["n"] == 4)
+
+
+def test_functional_and_compiled(group, gloo, agree):
+    import torch.distributed._functional_collectives as funcol
+
+    def step(x, group):
+        y = funcol.all_reduce(x * 2, "sum", group)
+        z = funcol.all_gather_tensor(y, 0, group)
+        return funcol.reduce_scatter_tensor(z, "avg" if group is not gloo else "sum", 0, group) + y
+
+    x = torch.arange(6.0) + dist.get_rank()
+    size = dist.get_world_size()
+    want = torch.arange(6.0) * 2 * size + size * (size - 1)
+    eager = step(x, group)
+    assert agree(torch.equal(eager, 2 * want))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(lambda x: step(x, group), backend="aot_eager")(x)
+    assert agree(torch.equal(compiled, eager))
+
+
+def test_mixture_of_experts(group, gloo, agree):
+    """all_to_all_single with uneven splits, and its gradient."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sizes = [rank + j + 1 for j in range(size)]
+
+    def run(group):
+        x = torch.arange(float(sum(sizes)) * 3).reshape(-1, 3).requires_grad_()
+        out = all_to_all_single_autograd(x, sizes, sizes, group)
+        (out * out).sum().backward()
+        return torch.cat([out.detach().reshape(-1), x.grad.reshape(-1)])
+
+    assert agree(torch.equal(run(group), run(gloo)))

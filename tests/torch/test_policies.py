@@ -1,0 +1,153 @@
+"""Which codec a group has, and what the report says of it."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+import compcoll
+import compcoll.torch
+from compcoll.torch import Options, set_policy
+
+
+@pytest.fixture(autouse=True)
+def as_before(world):
+    yield
+    set_policy(None)
+
+
+def new(name, options=None):
+    return dist.new_group(group_desc=name, pg_options=options)
+
+
+def used(group, op):
+    """The codec and the algorithm of a group's last kind of call."""
+    return next((line.codec for line in reversed(group.core.tally.lines.values()) if line.op == op), None)
+
+
+def reduced(group, n=100_000, dtype=torch.float32):
+    x = torch.linspace(0, 1, n, dtype=torch.float64).to(dtype)
+    dist.all_reduce(x, group=group)
+    return x
+
+
+def test_by_name_operation_type_and_size(world):
+    group = new("grads")
+    set_policy({"grads": [{"op": "all_reduce", "dtype": "float32", "at_least": "256K", "codec": "zfp:rate=8"},
+                          {"op": "all_reduce", "codec": "raw"}]})  # fmt: skip
+    reduced(group, 1_000_000)
+    assert used(group, "Allreduce") == "zfp:rate=8"
+    reduced(group, 200_000, torch.float64)
+    assert used(group, "Allreduce") == "raw"
+    dist.broadcast(torch.rand(100_000), 0, group=group)
+    assert used(group, "Bcast") == "lossless"
+    reduced(group, 10)
+    assert used(group, "Allreduce") == "-" or group.core.tally.lines["Allreduce", "-", "mpi"].calls == 1
+
+
+def test_options_go_first(world):
+    group = new("grads", Options("zfp:rate=16"))
+    set_policy({"grads": "zfp:rate=8"})
+    reduced(group)
+    assert used(group, "Allreduce") == "zfp:rate=16"
+
+
+def test_mesh_dimensions_by_name(world):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    set_policy({"dp": "zfp:rate=10"}, strict=True)
+    reduced(mesh.get_group("dp"))
+    assert used(mesh.get_group("dp"), "Allreduce") == "zfp:rate=10"
+
+
+def test_backend_override(world):
+    override = {"tp": ("compcoll", Options("int8"))}
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",), backend_override=override)
+    reduced(mesh.get_group("tp"))
+    assert used(mesh.get_group("tp"), "Allreduce") == "int8"
+
+
+def test_names_that_no_group_has(world):
+    with pytest.warns(UserWarning, match="no process group is called 'nobody'"):
+        set_policy({"nobody": "lossless"})
+    with pytest.raises(ValueError, match="no process group is called 'nobody'"):
+        set_policy({"nobody": "lossless"}, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        set_policy({"default_pg": "lossless", "*": "lossless"})
+
+
+@pytest.mark.parametrize("policy", [{"default_pg": "no-such"}, {"default_pg": {"phase": "future"}},
+                                    {"default_pg": {"op": "all_things"}}, "no/such/file.toml"], ids=str)  # fmt: skip
+def test_what_there_is_not(world, policy):
+    with pytest.raises((ValueError, OSError)):
+        set_policy(policy)
+
+
+def test_ranks_with_different_policies(world):
+    with pytest.raises(compcoll.PolicyError, match="has the policy"):
+        set_policy({"default_pg": "lossless" if dist.get_rank() else "raw"})
+    with pytest.raises(compcoll.PolicyError, match="has the policy"):
+        new("odd", Options("lossless" if dist.get_rank() else "raw"))
+
+
+def test_presets(world):
+    dp, tp = new("dp"), new("tp")
+    n, size = 100_000, dist.get_world_size()
+    for preset, expected in (("mzhybrid", "lossless"), ("zhybrid", "zfp:rate=16")):
+        set_policy(preset)
+        for group, codec in ((dp, "zfp:rate=8"), (tp, expected)):
+            reduced(group)
+            assert used(group, "Allreduce") == codec
+        outs = [torch.zeros(n) for _ in range(size)]
+        dist.all_gather(outs, torch.rand(n), group=dp)
+        assert used(dp, "Allgather") == "lossless"
+
+
+def test_nothing_lossy_for_what_must_stay_exact(world, agree):
+    group = new("lossy", Options("zfp:rate=8", min_nbytes="64K"))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = torch.arange(100_000) + rank
+    dist.all_reduce(whole, group=group)
+    assert agree(torch.equal(whole, torch.arange(100_000) * size + size * (size - 1) // 2))
+    odd = torch.rand(100_000)
+    odd[17] = float("nan")
+    dist.broadcast(got := odd.clone(), 0, group=group)
+    assert agree(bool(got[17].isnan()))
+
+
+def test_replicas_are_the_same(world, agree):
+    group = new("lossy", Options("zfp:rate=8", min_nbytes=0))
+    x = torch.rand(50_001, generator=torch.Generator().manual_seed(dist.get_rank()))
+    dist.all_reduce(x, group=group)
+    found = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(found, x)
+    assert agree(all(torch.equal(x, other) for other in found))
+
+
+def test_report(world):
+    group = new("told", Options("zfp:rate=8", min_nbytes=0))
+    for _ in range(3):
+        reduced(group, 50_000)
+    mine = compcoll.torch.report()
+    line = next(line for name, lines in mine.lines.items() if "told" in name for line in lines)
+    assert (line.op, line.codec, line.calls) == ("Allreduce", "zfp:rate=8", 3)
+    assert line.raw_nbytes > 3 * line.wire_nbytes > 0 and line.codecs and line.bound > 0
+    together = compcoll.torch.report(together=True)
+    total = next(line for name, lines in together.lines.items() if "told" in name for line in lines)
+    assert total.calls == 3 * dist.get_world_size() and total.wire_nbytes >= line.wire_nbytes
+    assert "zfp:rate=8" in str(together) and f"{dist.get_world_size()} ranks together" in str(together)
+
+
+def test_started_without_mpi():
+    """Under torchrun processes do not know of each other."""
+    code = "import torch.distributed as d, compcoll.torch; d.init_process_group('compcoll', store=d.HashStore(), rank=0, world_size=2)"  # noqa: E501
+    import os
+
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI", "HYDI", "PMIX"))}
+    env |= {"WORLD_SIZE": "2", "RANK": "0"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=90)
+    assert done.returncode and "mpiexec -n N python script.py" in done.stderr, done.stderr
