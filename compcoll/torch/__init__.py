@@ -6,6 +6,7 @@
     operations.py    the methods that torch calls, of both
     collectives.py   each collective as the engine's, or as MPI's
     messages.py      messages between two ranks
+    hooks.py         for those who keep NCCL or gloo, over exchange.py
     core.py          a group of ranks, and how a call of theirs begins
     work.py          what a call returns
     reductions.py    sums and others
@@ -22,11 +23,20 @@ import torch.distributed as _dist
 
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
+from compcoll.torch.hooks import (
+    CompressedAllGather,
+    CompressedReduceScatter,
+    ErrorFeedback,
+    compressed_hook,
+)
 from compcoll.torch.options import Options
 from compcoll.torch.policies import set_policy
 from compcoll.torch.report import TrainingReport, report
 
-__all__ = ["Options", "TrainingReport", "report", "set_policy"]
+__all__ = [
+    "CompressedAllGather", "CompressedReduceScatter", "ErrorFeedback", "Options", "TrainingReport",
+    "compressed_hook", "load", "report", "set_policy",
+]  # fmt: skip
 
 
 def _creator():
@@ -44,3 +54,7 @@ def _register() -> None:
 
 
 _register()
+
+
+def load() -> None:
+    """What torch calls to have the backend registered, which importing this module has done."""

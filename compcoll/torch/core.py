@@ -22,10 +22,11 @@ from compcoll.engine.call import Call, Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
 from compcoll.torch import notes, policies
+from compcoll.torch.agreement import Agreement, is_wanted
 from compcoll.torch.options import Options
 from compcoll.torch.tally import Tally
 from compcoll.torch.tensors import overlap
-from compcoll.torch.work import Work
+from compcoll.torch.work import Steps, Work
 
 __all__ = ["Core", "Part"]
 
@@ -81,7 +82,8 @@ class Core:
         self.tally = Tally()
         self._pending: list[Work] = []
         self._policy: Any = None
-        self._stream_tag = 0
+        self._stream_tag = self._calls = 0
+        self._checks = is_wanted()
         mine = survey(comm, environment.threads())
         everyone = policies.agreed(comm, options, mine)
         self.group = Group(comm, facts_of(everyone), mine.workers if self.size > 1 else 0)
@@ -188,7 +190,7 @@ class Core:
 
     def launch(
         self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *, ordered: bool = True,
-        given: Sequence[torch.Tensor] = (),
+        given: Sequence[torch.Tensor] = (), said: tuple = (),
     ) -> Work:  # fmt: skip
         """Start an operation.
 
@@ -203,12 +205,17 @@ class Core:
             Whether all ranks take part.
         given : sequence of torch.Tensor
             What it reads, beside the tensors of the result.
+        said : tuple
+            What all ranks should know alike of an ordered operation.
         """
         self.check_usable()
         if ordered and self._pending:
             self._make_room(result, given)
         limit = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
+        if ordered and self.size > 1 and self._checks:
+            self._calls += 1
+            steps = _checked(steps, Agreement(self.comm, self._calls, (op, *said)))
         work = Work(
             op, steps, result, timeout=seconds if seconds > 0 else self.timeout,
             at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,
@@ -268,6 +275,24 @@ class Core:
                 self.comm.Free()
             else:
                 _lost.append(self)
+
+
+def _checked(steps: Steps, agreement: Agreement) -> Steps:
+    """An operation whose first tasks have company."""
+    try:
+        tasks = next(steps)
+    except StopIteration:
+        yield [agreement]
+        return
+    except BaseException:
+        _engine.leave(agreement)
+        raise
+    try:
+        yield [agreement, *tasks]
+    except BaseException:
+        steps.close()
+        raise
+    yield from steps
 
 
 #: The groups that there are, and those that were left half-way.

@@ -34,20 +34,22 @@ class Operations:
         if one.layout != torch.strided:
             return self._sparse(one, _op(opts), opts)
         how = reduction(_op(opts), one.dtype)
-        return self._run("allreduce", lambda: collectives.all_reduce(self.core, one, how), [one], opts, timeout)
+        return self._run("allreduce", lambda: collectives.all_reduce(self.core, one, how), [one], opts, timeout,
+                         said=(how.name, *_of(one)))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         hows = [reduction(_op(opts), tensor.dtype) for tensor in tensors]
         pairs = list(zip(tensors, hows, strict=True))
         return self._run_all(
             "allreduce_coalesced", (lambda t=t, h=h: collectives.all_reduce(self.core, t, h) for t, h in pairs),
-            list(tensors), opts,
+            list(tensors), opts, said=(*(h.name for h in hows[:1]), *_of(*tensors)),
         )  # fmt: skip
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
         one, root = _one(tensors), _root(opts)
         how = reduction(op or _op(opts), one.dtype)
-        return self._run("reduce", lambda: collectives.reduce(self.core, one, how, root), [one], opts, timeout)
+        return self._run("reduce", lambda: collectives.reduce(self.core, one, how, root), [one], opts, timeout,
+                         said=(how.name, root, *_of(one)))
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
@@ -56,7 +58,7 @@ class Operations:
         how = reduction(_op(opts), out.dtype)
         return self._run(
             "reduce_scatter", lambda: collectives.reduce_scatter(self.core, out, blocks, how), [out], opts, timeout,
-            blocks,
+            blocks, (how.name, *_of(*blocks)),
         )  # fmt: skip
 
     def reduce_scatter_single(
@@ -66,7 +68,7 @@ class Operations:
         return self._run(
             "reduce_scatter_single",
             lambda: collectives.reduce_scatter_single(self.core, output, input, how), [output], opts, timeout,
-            [input],
+            [input], (how.name, *_of(input)),
         )  # fmt: skip
 
     _reduce_scatter_base = reduce_scatter_single
@@ -79,7 +81,7 @@ class Operations:
         return self._run_all(
             "reduce_scatter_single_coalesced",
             (lambda o=o, i=i, h=h: collectives.reduce_scatter_single(self.core, o, i, h) for o, i, h in triples),
-            list(outputs), opts, given=inputs,
+            list(outputs), opts, given=inputs, said=(*(h.name for h in hows[:1]), *_of(*inputs)),
         )  # fmt: skip
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -94,13 +96,15 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         one, root = _one(tensors), _root(opts)
-        return self._run("broadcast", lambda: collectives.broadcast(self.core, one, root), [one], opts, timeout)
+        return self._run("broadcast", lambda: collectives.broadcast(self.core, one, root), [one], opts, timeout,
+                         said=(root, *_of(one)))
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, one = _list(outputs), _one(inputs)
         return self._run(
-            "allgather", lambda: collectives.all_gather(self.core, outs, one), outs, opts, timeout, [one]
-        )
+            "allgather", lambda: collectives.all_gather(self.core, outs, one), outs, opts, timeout, [one],
+            _of(*outs),
+        )  # fmt: skip
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -117,7 +121,7 @@ class Operations:
     ) -> Work:
         return self._run(
             "all_gather_single", lambda: collectives.all_gather_single(self.core, output, input), [output], opts,
-            timeout, [input],
+            timeout, [input], _of(output),
         )  # fmt: skip
 
     _allgather_base = all_gather_single
@@ -137,14 +141,16 @@ class Operations:
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, one, root = _list(outputs), _one(inputs), _root(opts)
         return self._run(
-            "gather", lambda: collectives.gather(self.core, outs, one, root), outs, opts, timeout, [one]
-        )
+            "gather", lambda: collectives.gather(self.core, outs, one, root), outs, opts, timeout, [one],
+            (root, *_of(one)),
+        )  # fmt: skip
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         out, blocks, root = _one(outputs), _list(inputs), _root(opts)
         return self._run(
-            "scatter", lambda: collectives.scatter(self.core, out, blocks, root), [out], opts, timeout, blocks
-        )
+            "scatter", lambda: collectives.scatter(self.core, out, blocks, root), [out], opts, timeout, blocks,
+            (root, *_of(out)),
+        )  # fmt: skip
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
@@ -228,13 +234,13 @@ class Operations:
 
     def _run(
         self, op: str, begin: Callable[[], Part], result: list[torch.Tensor], opts: Any = None,
-        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (),
+        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (), said: tuple = (),
     ) -> Work:  # fmt: skip
-        return self._run_all(op, [begin], result, opts, timeout, given)
+        return self._run_all(op, [begin], result, opts, timeout, given, said)
 
     def _run_all(
         self, op: str, begins: Iterable[Callable[[], Part]], result: list[torch.Tensor], opts: Any = None,
-        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (),
+        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (), said: tuple = (),
     ) -> Work:  # fmt: skip
         def steps() -> Steps:
             parts = [begin() for begin in begins]
@@ -244,7 +250,7 @@ class Operations:
             for part in parts:
                 part.finish()
 
-        return self._noted(self.core.launch(op, steps(), result, opts, timeout, given=given))
+        return self._noted(self.core.launch(op, steps(), result, opts, timeout, given=given, said=said))
 
     def _noted(self, work: Work) -> Work:
         if self._coalesced is not None:
@@ -270,6 +276,11 @@ def _list(tensors: Any) -> list[torch.Tensor]:
     """The tensors of a list, or of a list of one list."""
     tensors = list(tensors)
     return list(tensors[0]) if tensors and isinstance(tensors[0], (list, tuple)) else tensors
+
+
+def _of(*tensors: torch.Tensor) -> tuple:
+    """Type and sizes."""
+    return (tensors[0].dtype if tensors else None, *(tensor.numel() for tensor in tensors))
 
 
 def _op(opts: Any) -> Any:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from compcoll.engine import _engine
 from compcoll.engine.call import Task
+from compcoll.torch.agreement import Agreement, MismatchError
 
 __all__ = ["Steps", "Together", "Work"]
 
@@ -179,13 +180,23 @@ class Work(dist.Work):
             return
         try:
             if not _engine.wait(*self._tasks, limit=seconds):
+                for task in self._tasks:
+                    if isinstance(task, Agreement) and task.done:
+                        task.check()
                 return
         except BaseException as problem:
             if not isinstance(problem, Exception):
                 raise
+            self._leave_rest()
             self._go_on(problem)
             return
         self._go_on()
+
+    def _leave_rest(self) -> None:
+        """What will not be waited for any more is the engine's, as long as MPI may write to it."""
+        for task in self._tasks:
+            if not task.done:
+                _engine.leave(task)
 
     def _task_ended(self, task: Task, end: int) -> None:
         with self._lock:
@@ -195,6 +206,8 @@ class Work(dist.Work):
                 task.check()
             except BaseException as problem:
                 self._raised = self._raised or problem
+                if isinstance(problem, MismatchError):
+                    self._end(problem)
             self._pending -= 1
             if not self._pending:
                 self._go_on(self._raised)

@@ -96,6 +96,8 @@ class Suite:
         test.rank = comm.rank
         test.file_name = f"{os.environ['TEMP_DIR']}/store-{name}"
         os.environ["WORLD_SIZE"] = str(comm.size)
+        # A few choose what to do by the name of a backend that they know.
+        dt.BACKEND = "gloo" if "accumulate_gradients_no_sync" in name else self.args.backend
         comm.Barrier()
         try:
             dist.init_process_group(

@@ -1,0 +1,146 @@
+"""For those who keep NCCL or gloo: a hook of DDP with error feedback, and what FSDP2 takes in place of its own.
+
+    state = compcoll.torch.ErrorFeedback("zfp:rate=8")
+    ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
+
+    model.set_custom_all_gather(compcoll.torch.CompressedAllGather("lossless"))
+    model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("zfp:rate=16"))
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from compcoll.codecs import Codec
+from compcoll.codecs import codec as codec_of
+from compcoll.torch.exchange import decoded, encoded, gather_frames, swap_frames
+from compcoll.torch.reductions import reduction
+
+__all__ = ["CompressedAllGather", "CompressedReduceScatter", "ErrorFeedback", "compressed_hook"]
+
+_LOSSLESS = codec_of("lossless")
+
+
+def _for(codec: Codec, values: torch.Tensor) -> Codec:
+    """A lossy codec for numbers that it may touch; a lossless one else."""
+    return codec if codec.lossless or values.dtype.is_floating_point else _LOSSLESS
+
+
+class ErrorFeedback:
+    """The state of `compressed_hook`: what quantisation has left out, which is added to the next gradients.
+
+    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019); the
+    owners of the sums keep what these have lost, too, as in Tang et al., "DoubleSqueeze" (2019).
+
+    Parameters
+    ----------
+    codec : str or Codec
+    group : ProcessGroup, optional
+        The default one if there is none.
+    feeds_back : bool
+        Whether errors are kept at all.
+
+    Attributes
+    ----------
+    raw_nbytes, wire_nbytes : int
+        What this rank would have sent uncompressed by the same algorithm, and what it has sent.
+    """
+
+    def __init__(self, codec: Any, group: dist.ProcessGroup | None = None, *, feeds_back: bool = True):
+        self.codec, self.group, self.feeds_back = codec_of(codec), group, feeds_back
+        self.raw_nbytes = self.wire_nbytes = 0
+        self._errors: dict[tuple[int, str], torch.Tensor] = {}
+
+    def add_to(self, values: torch.Tensor, index: int, what: str) -> None:
+        """Add what was left out of a bucket's values before."""
+        error = self._errors.get((index, what))
+        if error is not None and error.shape == values.shape and error.dtype == values.dtype:
+            values += error
+
+    def keep(self, values: torch.Tensor, sent: torch.Tensor, index: int, what: str) -> None:
+        """Remember what is left out; nothing where it is not finite."""
+        if self.feeds_back and not self.codec.lossless:
+            self._errors[index, what] = torch.nan_to_num(values - sent, nan=0.0, posinf=0.0, neginf=0.0)
+
+    def count(self, raw: int, frames: Sequence[torch.Tensor]) -> None:
+        """Note what was sent."""
+        self.raw_nbytes += raw
+        self.wire_nbytes += sum(frame.numel() for frame in frames)
+
+
+def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Average a bucket's gradients, compressed: each rank adds up its part, all take what its frame says."""
+    group = state.group if state.group is not None else dist.group.WORLD
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    buffer, index = bucket.buffer(), bucket.index()
+    values = buffer / size
+    state.add_to(values, index, "gradients")
+    codec = _for(state.codec, values)
+    step = -(-values.numel() // size)
+    blocks = list(values.split(step)) + [values[:0]] * size
+    blocks = blocks[:size]
+    frames = [encoded(codec, block) for block in blocks]
+    sent = torch.cat([decoded(frame, torch.empty_like(b)) for frame, b in zip(frames, blocks, strict=True)])
+    state.keep(values, sent, index, "gradients")
+    total = torch.zeros_like(blocks[rank], dtype=torch.promote_types(values.dtype, torch.float32))
+    for frame in swap_frames(frames, group):
+        total += decoded(frame, torch.empty_like(blocks[rank]))
+    mine = total.to(values.dtype)
+    state.add_to(mine, index, "sum")
+    frame = encoded(codec, mine)
+    state.keep(mine, decoded(frame, torch.empty_like(mine)), index, "sum")
+    parts = [
+        decoded(theirs, torch.empty_like(block))
+        for theirs, block in zip(gather_frames(frame, group), blocks, strict=True)
+    ]
+    others = [f for peer, f in enumerate(frames) if peer != rank] + [frame] * (size - 1)
+    state.count(sum(b.nbytes for b in blocks) + (size - 2) * mine.nbytes, others)
+    buffer.copy_(torch.cat(parts))
+    future: torch.futures.Future = torch.futures.Future()
+    future.set_result(buffer)
+    return future
+
+
+class _Custom:
+    """What FSDP2 asks of either object: memory."""
+
+    def __init__(self, codec: Any):
+        self.codec = codec_of(codec)
+
+    def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Memory for what is sent or received."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+
+class CompressedAllGather(_Custom):
+    """For ``FSDPModule.set_custom_all_gather``: each rank's shard is encoded once, and decoded by all."""
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup,
+        async_op: bool = False,
+    ) -> None:  # fmt: skip
+        frames = gather_frames(encoded(_for(self.codec, input_tensor), input_tensor), group)
+        for frame, block in zip(frames, output_tensor.chunk(len(frames)), strict=True):
+            decoded(frame, block)
+
+
+class CompressedReduceScatter(_Custom):
+    """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and added up by its owner."""
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any,
+        async_op: bool = False,
+    ) -> None:  # fmt: skip
+        how, size = reduction(op, input_tensor.dtype), dist.get_world_size(group)
+        if not how.sums:
+            raise ValueError(f"only sums travel compressed, and this is {how.name}")
+        given = input_tensor.clone() if how.changes_input else input_tensor
+        how.before(given)
+        codec = _for(self.codec, given)
+        total = torch.zeros_like(output_tensor, dtype=torch.promote_types(given.dtype, torch.float32))
+        for frame in swap_frames([encoded(codec, block) for block in given.chunk(size)], group):
+            total += decoded(frame, torch.empty_like(output_tensor))
+        how.after(total, size)
+        output_tensor.copy_(total)

@@ -1,0 +1,91 @@
+"""What becomes of the others where a rank fails: each case is a program of its own."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from mpi4py import MPI
+
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.Get_size() > 2, reason="one rank starts programs of two")
+
+PROGRAM = """
+import os, sys, time
+import torch, torch.distributed as dist
+import compcoll.torch
+from datetime import timedelta
+
+dist.init_process_group("compcoll", timeout=timedelta(seconds={seconds}))
+rank, n = dist.get_rank(), {n}
+x = torch.ones(n)
+dist.all_reduce(x)
+try:
+    if rank == 1:
+        {what}
+    dist.all_reduce(x)
+except Exception as error:
+    print(f"rank {{rank}} got {{type(error).__name__}}: {{error}}", flush=True)
+    raise
+dist.barrier()
+print("nobody noticed", flush=True)
+"""
+
+
+def run(what, n=10, seconds=3):
+    """What a program with two ranks says, and how it ends."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI", "HYD", "RANK", "WORLD", "LOCAL"))}
+    env.pop("MASTER_PORT", None)
+    code = PROGRAM.format(what=what, n=n, seconds=seconds)
+    start = time.monotonic()
+    done = subprocess.run(
+        ["mpiexec", "-n", "2", sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=80
+    )
+    return done.stdout + done.stderr, done.returncode, time.monotonic() - start
+
+
+@pytest.fixture
+def alone(world):
+    """Skips on all ranks but one; the others wait for it."""
+    rank = MPI.COMM_WORLD.rank
+    yield rank == 0
+    MPI.COMM_WORLD.Barrier()
+
+
+@pytest.mark.parametrize("n", [10, 100_000])
+def test_a_rank_that_raises(alone, n):
+    if alone:
+        said, code, _ = run("raise ValueError('no more')", n, seconds=60)
+        assert code and "rank 0 got DistBackendError: rank 1 of MPI has ended with ValueError: no more" in said
+
+
+@pytest.mark.parametrize("n", [10, 100_000])
+def test_a_rank_that_dies(alone, n):
+    if alone:
+        said, code, _ = run("os._exit(3)", n)
+        assert code and "nobody noticed" not in said
+
+
+@pytest.mark.parametrize("n", [10, 100_000])
+@pytest.mark.parametrize(
+    "what", ["dist.broadcast(x, 0)", "dist.all_gather([torch.empty(n)] * 2, x)", "dist.barrier()"], ids=str
+)
+def test_a_rank_that_calls_something_else(alone, what, n):
+    if alone:
+        said, code, _ = run(what, n, seconds=60)
+        assert code and "nobody noticed" not in said, said
+        assert all(f"rank {rank} got MismatchError: the ranks of the group have called" in said for rank in (0, 1))
+
+
+def test_a_rank_that_does_not_come(alone):
+    if alone:
+        said, code, _ = run("time.sleep(30)")
+        assert code and "rank 0 got DistBackendError: allreduce: Timed out after 3 s" in said, said
+
+
+@pytest.mark.parametrize("n", [10, 100_000])
+@pytest.mark.parametrize("other", ["torch.ones(n // 2)", "torch.ones(n, dtype=torch.float64)"])
+def test_a_rank_with_another_tensor(alone, other, n):
+    if alone:
+        said, code, _ = run(f"dist.all_reduce({other})", n, seconds=60)
+        assert code and "got MismatchError" in said and "nobody noticed" not in said, said
