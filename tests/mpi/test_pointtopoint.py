@@ -177,8 +177,8 @@ def test_proc_null(comm, ours, agree):
 @pytest.mark.parametrize("how", [h for h in ("Recv", "Sendrecv", "Irecv", "Isendrecv") if h in RECEIVERS])
 def test_truncation(comm, ours, agree, how, room):
     """A message longer than its buffer is an error where it arrives, and the sender goes on."""
-    if room == 0 and MPI.get_vendor()[0] == "Open MPI":
-        pytest.skip("Open MPI 4 itself crashes where a message is cut to nothing")
+    if 4 * room < 4096 and MPI.get_vendor()[0] == "Open MPI":
+        pytest.skip("Open MPI 4 itself crashes where it has to truncate a message of many bytes")
     if comm.rank == 0:
         ours.Send(payload(comm, 0), 1)
     elif comm.rank == 1:
