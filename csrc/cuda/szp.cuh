@@ -64,7 +64,8 @@ template <class T, bool whole>
 CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, const Transposer& transpose,
                              uint64_t first, SzpMade<T>& made) {
   using Stored = typename T::Stored;
-  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 2 : 4;  // blocks of which the loads are on their way together
+  // Blocks of which the loads are on their way together.
+  constexpr uint32_t ahead = sizeof(Stored) == 8 || !whole ? 2 : 4;
   const uint32_t lane = lane_id();
   auto src = reinterpret_cast<const Stored*>(job.src) + (whole ? first * szp_block + lane : 0);
 #pragma unroll 1
