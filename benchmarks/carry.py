@@ -39,6 +39,8 @@ def use(folder: Path) -> None:
     sys.path.append(str(site))  # behind what the machine has itself
     os.environ["PATH"] = os.pathsep.join([str(site / "bin"), os.environ.get("PATH", "")])
     os.environ["COMPCOLL_CUBINS"] = str(folder / "cubins")
+    for library in sorted(folder.rglob("libmpi.so*"))[:1]:  # the one that its mpiexec starts ranks for
+        os.environ["MPI4PY_LIBMPI"] = str(library)
     for program in (site / "bin").glob("*"):
         program.chmod(0o755)
 
