@@ -88,7 +88,7 @@ def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms:
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.namelist():
             _, found, inner = member.partition(".data/data/")
-            if found and inner.startswith("lib/"):
+            if found and inner.startswith("lib/") and not inner.endswith("/"):
                 (site / inner).parent.mkdir(parents=True, exist_ok=True)
                 (site / inner).write_bytes(archive.read(member))
 
