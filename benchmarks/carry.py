@@ -26,6 +26,8 @@ PLATFORMS = [
     *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
 ]
 LIMIT = 64 << 20
+#: The same library by other names, which no program that runs asks for.
+TWICE = ("/libmpi.so", "/libmpi_abi.so.1")
 
 
 def use(folder: Path) -> None:
@@ -88,9 +90,10 @@ def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms:
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.namelist():
             _, found, inner = member.partition(".data/data/")
-            if found and inner.startswith("lib/") and not inner.endswith("/"):
-                (site / inner).parent.mkdir(parents=True, exist_ok=True)
-                (site / inner).write_bytes(archive.read(member))
+            if not found or not inner.startswith("lib/") or inner.endswith(("/", *TWICE)):
+                continue
+            (site / inner).parent.mkdir(parents=True, exist_ok=True)
+            (site / inner).write_bytes(archive.read(member))
 
 
 def _run(*command: str) -> None:
