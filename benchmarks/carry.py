@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 __all__ = ["build", "use"]
@@ -25,6 +26,8 @@ PLATFORMS = [
     *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
 ]
 LIMIT = 64 << 20
+#: The same library by other names, which no program that runs asks for.
+TWICE = ("/libmpi.so", "/libmpi_abi.so.1")
 
 
 def use(folder: Path) -> None:
@@ -39,6 +42,8 @@ def use(folder: Path) -> None:
     sys.path.append(str(site))  # behind what the machine has itself
     os.environ["PATH"] = os.pathsep.join([str(site / "bin"), os.environ.get("PATH", "")])
     os.environ["COMPCOLL_CUBINS"] = str(folder / "cubins")
+    for library in sorted(folder.rglob("libmpi.so.*"))[:1]:  # the one that its mpiexec starts ranks for
+        os.environ["MPI4PY_LIBMPI"] = str(library)
     for program in (site / "bin").glob("*"):
         program.chmod(0o755)
 
@@ -61,6 +66,7 @@ def build(folder: Path, version: str, arch: str) -> None:
         "--python-version", version, "--implementation", "cp", *platforms, "--target", str(folder / "site"),
         *PACKAGES,
     )  # fmt: skip
+    _add_libraries("mpich", folder / "site", work / "wheels", version, platforms)
     from compcoll.devices import kernels, nvrtc
 
     (folder / "cubins").mkdir(parents=True)
@@ -72,6 +78,22 @@ def build(folder: Path, version: str, arch: str) -> None:
     print(f"{folder} has {nbytes / 2**20:.1f} MiB")
     if nbytes > LIMIT:
         raise SystemExit(f"{folder} has {nbytes} bytes, more than {LIMIT}")
+
+
+def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms: list[str]) -> None:
+    """The libraries of a wheel, which pip leaves out where it is given a target."""
+    _run(
+        sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--only-binary=:all:",
+        "--python-version", version, *platforms, "--dest", str(wheels), name,
+    )  # fmt: skip
+    wheel = max(wheels.glob(f"{name}-*.whl"))
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.namelist():
+            _, found, inner = member.partition(".data/data/")
+            if not found or not inner.startswith("lib/") or inner.endswith(("/", *TWICE)):
+                continue
+            (site / inner).parent.mkdir(parents=True, exist_ok=True)
+            (site / inner).write_bytes(archive.read(member))
 
 
 def _run(*command: str) -> None:

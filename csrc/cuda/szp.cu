@@ -1,9 +1,9 @@
 #include "szp_sum.cuh"
 
-// Decoders keep 8 loads of each lane on their way, for which 64 registers are a few too little.
+// Several blocks are on their way together, for which 64 registers are too few.
 #define CC_TYPE(type, T)                                               \
   CC_KERNEL(szp_range_##type, szp_range<T>)                            \
-  CC_KERNEL(szp_encode_##type, szp_encode<T>)                          \
+  CC_KERNEL_OF(CC_CTA, 6, szp_encode_##type, szp_encode<T>)            \
   CC_KERNEL_OF(CC_CTA, 7, szp_decode_##type, szp_decode<T, false>)     \
   CC_KERNEL_OF(CC_CTA, 7, szp_decode_add_##type, szp_decode<T, true>)  \
   CC_KERNEL_OF(CC_CTA, 6, szp_sum_##type, szp_sum<T>)

@@ -64,7 +64,8 @@ template <class T, bool whole>
 CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, const Transposer& transpose,
                              uint64_t first, SzpMade<T>& made) {
   using Stored = typename T::Stored;
-  constexpr uint32_t ahead = sizeof(Stored) == 8 ? 2 : 4;  // blocks of which the loads are on their way together
+  // Blocks of which the loads are on their way together.
+  constexpr uint32_t ahead = sizeof(Stored) == 8 || !whole ? 2 : 4;
   const uint32_t lane = lane_id();
   auto src = reinterpret_cast<const Stored*>(job.src) + (whole ? first * szp_block + lane : 0);
 #pragma unroll 1
@@ -75,16 +76,17 @@ CC_HD void szp_encode_blocks(const Job& job, const SzpQuantiser<T>& quantise, co
       const uint64_t i = begin + k * szp_block;
       bits[k] = whole ? src[(group + k) * szp_block] : src[i < job.n ? i : job.n - 1];
     }
-#pragma unroll
-    for (uint32_t k = 0; k < ahead; k++) {
-      if (!whole && group + k >= made.count) break;
-      uint32_t plain;
-      const uint32_t q = quantise(bits[k], plain);
-      made.template code<whole>(
-          transpose, group + k, q, plain,
-          [&](uint32_t all) { return all < quantise.sure || quantise.within(bits[k], q); },
-          [&](uint32_t* out) { store_raw(out, lane, bits[k]); });
-    }
+    uint32_t q[ahead], plain[ahead];
+    for (uint32_t k = 0; k < ahead; k++) q[k] = quantise(bits[k], plain[k]);
+    // For the lane of each block, of whose integers it knows the "or".
+    const auto within = [&](uint32_t all) {
+      uint32_t wrong = 0;
+      if (__ballot_sync(full_warp, all >= quantise.sure))
+        for (uint32_t k = 0; k < ahead; k++) wrong |= uint32_t(!quantise.within(bits[k], q[k])) << k;
+      return all < quantise.sure || !(wrong >> (lane - group) % 32 & 1);
+    };
+    made.template code<ahead, whole>(transpose, group, q, plain, within,
+                                     [&](uint32_t* out, uint32_t k) { store_raw(out, lane, bits[k]); });
   }
 }
 

@@ -83,18 +83,38 @@ struct SzpMade {
   CC_HD SzpMade(uint32_t* words, const Job& job, uint64_t first, uint32_t count)
       : words(words), count(count), last((szp_raw_nbytes<T>(job.n, first + count - 1) + 3) / 4) {}
 
-  // Appends block k: its integers, if they can stand for the values, else what store(words) puts there. plain:
-  // the integers in zigzag; within(their "or"): whether they can. inner: it is not the last block of all.
-  template <bool inner, class Within, class Store>
-  CC_HD void code(const Transposer& transpose, uint32_t k, uint32_t q, uint32_t plain, Within within,
-                  Store store) {
-    const uint32_t lane = lane_id(), below = __shfl_up_sync(full_warp, q, 1);
-    const uint32_t z = szp_zigzag<int32_t>(q - (lane ? below : 0));
-    const uint32_t first = __shfl_sync(full_warp, z, 0), others = lane ? z : 0, all = warp_or(plain);
-    const uint32_t best = szp_shortest(first, warp_or(others), all);
-    const uint32_t unchanged = inner || k + 1 != count ? full : last;
-    const uint32_t chosen = within(all) && best < unchanged << 8 ? best & 255 : szp_raw;
-    width = lane == k ? chosen : width;
+  // Decides on blocks `group` to `group + n - 1`, each of which a lane knows the width of afterwards, and appends
+  // them. q: their integers, in zigzag `plain`; within(all, k): whether they can stand for the values of block k,
+  // where all is the "or" of these; if not, store(words, k) puts there what does. inner: none is the array's last.
+  template <uint32_t n, bool inner, class Within, class Store>
+  CC_HD void code(const Transposer& transpose, uint32_t group, const uint32_t* q, const uint32_t* plain,
+                  Within within, Store store) {
+    const uint32_t lane = lane_id();
+    uint32_t z[n], first = 0, others = 0, all = 0;
+    for (uint32_t k = 0; k < n; k++) {
+      const uint32_t below = __shfl_up_sync(full_warp, q[k], 1);
+      z[k] = szp_zigzag<int32_t>(q[k] - (lane ? below : 0));
+      const uint32_t head = __shfl_sync(full_warp, z[k], 0);
+      const uint32_t rest = warp_or(lane ? z[k] : 0), integers = warp_or(plain[k]);
+      if (lane == group + k) first = head, others = rest, all = integers;
+    }
+    const uint32_t unchanged = inner || lane + 1 != count ? full : last;
+    const uint32_t best = szp_shortest(first, others, all);
+    uint32_t chosen = best < unchanged << 8 ? best & 255 : szp_raw;
+    chosen = within(all) ? chosen : szp_raw;
+    width = lane - group < n && lane < count ? chosen : width;
+#pragma unroll
+    for (uint32_t k = 0; k < n; k++) {
+      if (!inner && group + k >= count) break;
+      append(transpose, __shfl_sync(full_warp, width, int(group + k)), z[k], plain[k],
+             inner || group + k + 1 != count ? full : last, [&](uint32_t* out) { store(out, k); });
+    }
+  }
+
+  template <class Store>
+  CC_HD void append(const Transposer& transpose, uint32_t chosen, uint32_t z, uint32_t plain, uint32_t unchanged,
+                    Store store) {
+    const uint32_t lane = lane_id();
     uint32_t* out = words + size;
     if (chosen == szp_raw) {
       store(out);
@@ -103,8 +123,8 @@ struct SzpMade {
     }
     const bool apart = chosen / szp_apart == 1;
     const uint32_t planes = chosen % szp_apart;
-    const uint32_t row = transpose(chosen >= szp_plain ? plain : apart ? others : z);
-    if (apart && lane == 0) out[0] = first;
+    const uint32_t row = transpose(chosen >= szp_plain ? plain : apart && !lane ? 0 : z);
+    if (apart && lane == 0) out[0] = z;
     if (lane < planes) out[apart + lane] = row;
     size += planes + apart;
   }

@@ -81,8 +81,9 @@ CC_HD void szp_add_block(const Job& job, const SzpTerms& terms, const SzpRead* i
   const bool within = !__ballot_sync(full_warp, overflow) && !((x.bits | y.bits) & SzpPlace::raw);
   const uint32_t size = within ? q ^ uint32_t(int32_t(q) >> 31) : 0;
   most.integer = size > most.integer ? size : most.integer;
+  const uint32_t plain = szp_zigzag<int32_t>(q);
   const auto fits = [&](uint32_t) { return within; };
-  made.template code<false>(transpose, k, q, szp_zigzag<int32_t>(q), fits, [&](uint32_t* out) {
+  made.template code<1, false>(transpose, k, &q, &plain, fits, [&](uint32_t* out, uint32_t) {
     const bool valid = (first + k) * szp_block + lane_id() < job.n;
     const auto a = szp_term<T>(in[0], x, qx, terms.step, valid);
     const auto b = szp_term<T>(in[1], y, qy, terms.step, valid);

@@ -110,6 +110,7 @@ def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
 
 def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "without_gpu", lambda: "CuPy finds none")
+    monkeypatch.setattr(gpu_check, "use", lambda folder: None)
     assert gpu_check.main([]) == 2
     assert "needs an NVIDIA GPU and CuPy" in capsys.readouterr().out
 
