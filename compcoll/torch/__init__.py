@@ -19,6 +19,7 @@
 
 from __future__ import annotations
 
+import torch as _torch
 import torch.distributed as _dist
 
 from compcoll.torch import policies as _policies
@@ -41,9 +42,19 @@ __all__ = [
 
 def _creator():
     """The shell for this version of torch."""
+    if _has_trampoline():
+        from compcoll.torch.backend import create_backend
+
+        return create_backend
     from compcoll.torch.group import create_group
 
     return create_group
+
+
+def _has_trampoline() -> bool:
+    """Whether torch calls the methods of a backend that is written in Python: from 2.14 on."""
+    major, minor = _torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 14)
 
 
 def _register() -> None:

@@ -53,7 +53,7 @@ class Work(dist.Work):
         look: Callable[[], None], ended: Callable[[Work], None],
     ):  # fmt: skip
         super().__init__()
-        self.op, self.timeout = op, timeout
+        self.what, self._limit = op, timeout
         self._steps, self._result, self._look, self._when_ended = steps, result, look, ended
         self._lock = RLock()
         self._tasks: list[Task] = []
@@ -81,12 +81,12 @@ class Work(dist.Work):
         Exception
             What went wrong.
         """
-        seconds = _seconds(timeout, self.timeout)
+        seconds = _seconds(timeout, self._limit)
         until = time.monotonic() + seconds
         while not self._done:
             left = until - time.monotonic()
             if left <= 0:
-                self._give_up(dist.DistBackendError(f"{self.op}: Timed out after {seconds:g} s"))
+                self._give_up(dist.DistBackendError(f"{self.what}: Timed out after {seconds:g} s"))
             try:
                 self._look()
                 self._move(min(left, SLICE))
@@ -119,7 +119,7 @@ class Work(dist.Work):
 
     def source_rank(self) -> int:
         if not self.sources:
-            raise RuntimeError(f"{self.op} has no source, or not yet")
+            raise RuntimeError(f"{self.what} has no source, or not yet")
         return self.sources[0]
 
     _source_rank = source_rank
@@ -202,7 +202,7 @@ class Work(dist.Work):
         with self._lock:
             try:
                 if end != _engine.DONE:
-                    raise dist.DistBackendError(f"{self.op} was left half-way")
+                    raise dist.DistBackendError(f"{self.what} was left half-way")
                 task.check()
             except BaseException as problem:
                 self._raised = self._raised or problem
