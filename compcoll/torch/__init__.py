@@ -1,20 +1,20 @@
 """The backend ``compcoll`` of torch.distributed.
 
-    start.py         ranks from MPI, and what a group begins with
-    group.py         the process group of torch up to 2.13
-    backend.py       the backend of torch from 2.14 on
-    operations.py    the methods that torch calls, of both
-    collectives.py   each collective as the engine's, or as MPI's
-    messages.py      messages between two ranks
-    hooks.py         for those who keep NCCL or gloo, over exchange.py
-    core.py          a group of ranks, and how a call of theirs begins
-    work.py          what a call returns
-    reductions.py    sums and others
-    tensors.py       tensors as contiguous arrays
-    policies.py      which policy a group has
-    options.py       what a group is made with
-    tally.py         what calls did, and report.py all of them together
-    notes.py         what a rank that fails tells the others
+start.py         ranks from MPI, and what a group begins with
+group.py         the process group of torch up to 2.13
+backend.py       the backend of torch from 2.14 on
+operations.py    the methods that torch calls, of both
+collectives.py   each collective as the engine's, or as MPI's
+messages.py      messages between two ranks
+hooks.py         for those who keep NCCL or gloo, over exchange.py
+core.py          a group of ranks, and how a call of theirs begins
+work.py          what a call returns
+reductions.py    sums and others
+tensors.py       tensors as contiguous arrays
+policies.py      which policy a group has
+options.py       what a group is made with
+tally.py         what calls did, and report.py all of them together
+notes.py         what a rank that fails tells the others
 """
 
 from __future__ import annotations

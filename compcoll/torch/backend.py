@@ -38,10 +38,10 @@ class CompcollBackend(Operations, Backend):
         return True
 
     @property
-    def supportsSplitting(self) -> bool:  # noqa: N802
+    def supportsSplitting(self) -> bool:
         return True
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         """The description that torch has given to the group since."""
         for group in dist.distributed_c10d._world.pg_names:
             if dist.distributed_c10d._world.pg_names[group] == self._group_name:

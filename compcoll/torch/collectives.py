@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -131,14 +131,18 @@ def _all_gather(
         source = Host(tensor, fresh=True)
     send = [] if in_place else [source.array]
     even = len({block.size for block in blocks}) == 1
-    call = _call("Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks), send=send, recv=blocks)
+    call = _call(
+        "Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks), send=send, recv=blocks
+    )
     call.empty = not target.array.size
 
     def plain() -> MPI.Request:
         given = MPI.IN_PLACE if in_place else _bytes(source.array)
         if even:
             return core.comm.Iallgather(given, _bytes(target.array))
-        return core.comm.Iallgatherv(given, [target.array.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE])
+        return core.comm.Iallgatherv(
+            given, [target.array.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE]
+        )
 
     return _begun(core, call, out, plain, target)
 
@@ -177,7 +181,9 @@ def scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], root
     call = _call("Scatter", target.array, target.array.nbytes, send=blocks, recv=[target.array], root=root)
 
     def plain() -> MPI.Request:
-        return core.comm.Iscatter(_bytes(source.array) if source is not None else None, _bytes(target.array), root)
+        return core.comm.Iscatter(
+            _bytes(source.array) if source is not None else None, _bytes(target.array), root
+        )
 
     return _begun(core, call, out, plain, target)
 
@@ -217,7 +223,10 @@ def all_to_all_single(
     theirs, ours = _rows(core, out, out_sizes), _rows(core, tensor, sizes)
     source, target = Host(tensor, fresh=overlap(tensor, [out])), Host(out, writes=True, reads=False)
     row, out_row = (_row(host.array.size, t) for host, t in ((source, tensor), (target, out)))
-    send, recv = _split(source.array, [n * row for n in ours]), _split(target.array, [n * out_row for n in theirs])
+    send, recv = (
+        _split(source.array, [n * row for n in ours]),
+        _split(target.array, [n * out_row for n in theirs]),
+    )
     if not sizes and not out_sizes:
         _check_sizes("all_to_all_single", tensor.numel(), out.numel())
         call = _call("Alltoall", recv[0], recv[0].nbytes, send=send, recv=recv)
@@ -238,7 +247,9 @@ def _rows(core: Core, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
     n = tensor.shape[0] if tensor.dim() else 1
     if not sizes:
         if n % core.size:
-            raise ValueError(f"all_to_all_single: {n} slices cannot be divided evenly among {core.size} ranks")
+            raise ValueError(
+                f"all_to_all_single: {n} slices cannot be divided evenly among {core.size} ranks"
+            )
         return [n // core.size] * core.size
     if len(sizes) != core.size or sum(sizes) != n or min(sizes) < 0:
         raise ValueError(f"all_to_all_single: split sizes {list(sizes)} for {n} slices and {core.size} ranks")
@@ -347,7 +358,7 @@ def _target(out: torch.Tensor, how: Reduction) -> Host:
 
 def _split(array: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
     ends = [0, *accumulate(counts)]
-    return [array[first:end] for first, end in zip(ends, ends[1:], strict=False)]
+    return [array[first:end] for first, end in pairwise(ends)]
 
 
 def _bytes(array: np.ndarray) -> list:
@@ -363,7 +374,9 @@ def _reduced(array: np.ndarray, how: Reduction) -> tuple[list, MPI.Op]:
 
 def _check_list(op: str, tensors: Sequence[torch.Tensor], size: int) -> None:
     if len(tensors) != size:
-        raise ValueError(f"{op} takes a list of {size} tensors, one for each rank, and this one has {len(tensors)}")
+        raise ValueError(
+            f"{op} takes a list of {size} tensors, one for each rank, and this one has {len(tensors)}"
+        )
 
 
 def _check_sizes(op: str, n: int, expected: int) -> None:
@@ -374,4 +387,6 @@ def _check_sizes(op: str, n: int, expected: int) -> None:
 def _check_types(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
     for other in others:
         if other.dtype != tensor.dtype:
-            raise ValueError(f"tensors of one operation are of one type, and these of {tensor.dtype}, {other.dtype}")
+            raise ValueError(
+                f"tensors of one operation are of one type, and these of {tensor.dtype}, {other.dtype}"
+            )

@@ -316,5 +316,3 @@ def _at_exit() -> None:
         sys.stderr.flush()
         time.sleep(GRACE)  # for the others to say what they have found
         MPI.COMM_WORLD.Abort(1)
-
-

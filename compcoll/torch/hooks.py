@@ -1,10 +1,10 @@
 """For those who keep NCCL or gloo: a hook of DDP with error feedback, and what FSDP2 takes in place of its own.
 
-    state = compcoll.torch.ErrorFeedback("zfp:rate=8")
-    ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
+state = compcoll.torch.ErrorFeedback("zfp:rate=8")
+ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
 
-    model.set_custom_all_gather(compcoll.torch.CompressedAllGather("lossless"))
-    model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("zfp:rate=16"))
+model.set_custom_all_gather(compcoll.torch.CompressedAllGather("lossless"))
+model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("zfp:rate=16"))
 """
 
 from collections.abc import Sequence

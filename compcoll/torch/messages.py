@@ -89,7 +89,9 @@ def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[i
     found.append(status.source)
     n, expected = status.Get_count(MPI.BYTE), len(room) if compressed else array.nbytes
     if n != expected:
-        raise ValueError(f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}")
+        raise ValueError(
+            f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}"
+        )
     if compressed:
         first, size, chunk = _ENVELOPE.unpack(room)
         if size != array.size:

@@ -34,8 +34,14 @@ class Operations:
         if one.layout != torch.strided:
             return self._sparse(one, _op(opts), opts)
         how = reduction(_op(opts), one.dtype)
-        return self._run("allreduce", lambda: collectives.all_reduce(self.core, one, how), [one], opts, timeout,
-                         said=(how.name, *_of(one)))
+        return self._run(
+            "allreduce",
+            lambda: collectives.all_reduce(self.core, one, how),
+            [one],
+            opts,
+            timeout,
+            said=(how.name, *_of(one)),
+        )
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         hows = [reduction(_op(opts), tensor.dtype) for tensor in tensors]
@@ -45,11 +51,19 @@ class Operations:
             list(tensors), opts, said=(*(h.name for h in hows[:1]), *_of(*tensors)),
         )  # fmt: skip
 
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
+    def reduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
+    ) -> Work:
         one, root = _one(tensors), _root(opts)
         how = reduction(op or _op(opts), one.dtype)
-        return self._run("reduce", lambda: collectives.reduce(self.core, one, how, root), [one], opts, timeout,
-                         said=(how.name, root, *_of(one)))
+        return self._run(
+            "reduce",
+            lambda: collectives.reduce(self.core, one, how, root),
+            [one],
+            opts,
+            timeout,
+            said=(how.name, root, *_of(one)),
+        )
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
@@ -96,10 +110,18 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         one, root = _one(tensors), _root(opts)
-        return self._run("broadcast", lambda: collectives.broadcast(self.core, one, root), [one], opts, timeout,
-                         said=(root, *_of(one)))
+        return self._run(
+            "broadcast",
+            lambda: collectives.broadcast(self.core, one, root),
+            [one],
+            opts,
+            timeout,
+            said=(root, *_of(one)),
+        )
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+    def allgather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
         outs, one = _list(outputs), _one(inputs)
         return self._run(
             "allgather", lambda: collectives.all_gather(self.core, outs, one), outs, opts, timeout, [one],
@@ -155,7 +177,12 @@ class Operations:
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
         return self._run(
-            "alltoall", lambda: collectives.all_to_all(self.core, outs, blocks, False), outs, opts, timeout, blocks
+            "alltoall",
+            lambda: collectives.all_to_all(self.core, outs, blocks, False),
+            outs,
+            opts,
+            timeout,
+            blocks,
         )
 
     def all_to_all_single(
@@ -177,10 +204,10 @@ class Operations:
 
     # -- messages
 
-    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:
         return self._noted(messages.send(self.core, _one(tensors), dstRank, tag))
 
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:
         return self._noted(messages.recv(self.core, _one(tensors), srcRank, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
@@ -202,7 +229,7 @@ class Operations:
 
     # -- the group
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         return "compcoll"
 
     _get_backend_name = getBackendName
@@ -292,5 +319,3 @@ def _op(opts: Any) -> Any:
 
 def _root(opts: Any) -> int:
     return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-
-

@@ -41,7 +41,12 @@ class Options(_BASE):  # type: ignore[misc]
         policy: Policy | Mapping[str, Any] | str | os.PathLike | None = None, timeout: timedelta | None = None,
     ):  # fmt: skip
         super().__init__("compcoll", *(() if timeout is None else (timeout,)))
-        self._settings: dict[str, Any] = {"spec": codec, "when": when, "min_nbytes": min_nbytes, "policy": policy}
+        self._settings: dict[str, Any] = {
+            "spec": codec,
+            "when": when,
+            "min_nbytes": min_nbytes,
+            "policy": policy,
+        }
         self.policy(None)
 
     def policy(self, base: Policy | None) -> Policy:

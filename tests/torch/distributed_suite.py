@@ -111,10 +111,17 @@ class Suite:
         except unittest.SkipTest as skip:
             outcome = "skipped", str(skip)
         except SystemExit as end:
-            outcome = ("skipped", f"needs {SKIPS[end.code]}") if end.code in SKIPS else ("failed", f"exit {end.code}")
+            outcome = (
+                ("skipped", f"needs {SKIPS[end.code]}")
+                if end.code in SKIPS
+                else ("failed", f"exit {end.code}")
+            )
         except BaseException as error:
             lines = traceback.format_exception(error)
-            outcome = "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+            outcome = (
+                "failed",
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200],
+            )
             if os.environ.get("VERBOSE"):
                 sys.stderr.write("".join(lines))
         if comm.allreduce(outcome[0] == "failed") and dist.is_initialized():
