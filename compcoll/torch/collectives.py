@@ -17,7 +17,8 @@ from compcoll.torch.reductions import Reduction
 from compcoll.torch.tensors import Host, element_of, overlap
 
 __all__ = [
-    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "reduce",
+    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+    "gather", "reduce",
     "reduce_scatter", "reduce_scatter_single", "scatter",
 ]  # fmt: skip
 
@@ -49,7 +50,8 @@ def reduce(core: Core, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
     how.before(host.flat)
     array = host.array
     call = _call(
-        "Reduce", array, array.nbytes, send=[] if at_root else [array], recv=[array] if at_root else [], root=root
+        "Reduce", array, array.nbytes, send=[] if at_root else [array], recv=[array] if at_root else [],
+        root=root,
     )  # fmt: skip
 
     def plain() -> MPI.Request:
@@ -366,7 +368,7 @@ def _bytes(array: np.ndarray) -> list:
 
 
 def _reduced(array: np.ndarray, how: Reduction) -> tuple[list, MPI.Op]:
-    """An array and an operation as MPI takes them; one that it does not know stays as it is: it is one rank's."""
+    """An array and an operation as MPI takes them; what it does not know is one rank's, and stays as it is."""
     if how.native is None:
         return [array.view(np.uint8), MPI.BYTE], MPI.BOR
     return [array, MPI._typedict[array.dtype.char]], how.native

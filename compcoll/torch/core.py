@@ -192,7 +192,8 @@ class Core:
         return tag
 
     def launch(
-        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *, ordered: bool = True,
+        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *,
+        ordered: bool = True,
         given: Sequence[torch.Tensor] = (), said: tuple = (),
     ) -> Work:  # fmt: skip
         """Start an operation.

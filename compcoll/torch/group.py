@@ -23,7 +23,7 @@ class CompcollGroup(Operations, dist.ProcessGroup):
         self._options, self._store = options, opts.store
         self._name, self._desc = opts.group_id, "undefined"
 
-    # Torch asks the backends of a group for its name; this one has none. What C++ calls is in its own spelling.
+    # Torch asks the backends of a group for its name; this one has none. C++ has its own spelling.
 
     def getGroupName(self) -> str:
         return self._name

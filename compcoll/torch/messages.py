@@ -1,8 +1,8 @@
 """Messages between two ranks.
 
 Small ones, and those that no policy compresses, are MPI's. Of another one a short envelope goes the same way
-under the same tag, so that MPI matches and orders it; it says under which tags of the private communicator the
-chunks come. Both ends decide alike: they know type and size.
+under the same tag, so that MPI matches and orders it; it says under which tags of the private communicator
+the chunks come. Both ends decide alike: they know type and size.
 """
 
 from __future__ import annotations

@@ -28,8 +28,8 @@ _NO_TIMEOUT = timedelta(0)
 class Work(dist.Work):
     """An operation under way.
 
-    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The GIL
-    is not held while waiting.
+    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The
+    GIL is not held while waiting.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ class Work(dist.Work):
             self._tell()
 
     def _tell(self) -> None:
-        """Complete the future; what Python is to run then may wait for other operations, so not in this thread."""
+        """Complete the future; what Python runs then may wait for operations, so not in this thread."""
         if self._future.calls_python:
             Thread(target=self._complete, name="compcoll-future", daemon=True).start()
         else:

@@ -83,7 +83,8 @@ def test_names_that_no_group_has(world):
 
 
 @pytest.mark.parametrize("policy", [{"default_pg": "no-such"}, {"default_pg": {"phase": "future"}},
-                                    {"default_pg": {"op": "all_things"}}, "no/such/file.toml"], ids=str)  # fmt: skip
+                                    {"default_pg": {"op": "all_things"}},
+                                    "no/such/file.toml"], ids=str)  # fmt: skip
 def test_what_there_is_not(world, policy):
     with pytest.raises((ValueError, OSError)):
         set_policy(policy)
