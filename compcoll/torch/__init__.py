@@ -1,24 +1,25 @@
 """The backend ``compcoll`` of torch.distributed.
 
-    start.py         ranks from MPI, and what a group begins with
-    group.py         the process group of torch up to 2.13
-    backend.py       the backend of torch from 2.14 on
-    operations.py    the methods that torch calls, of both
-    collectives.py   each collective as the engine's, or as MPI's
-    messages.py      messages between two ranks
-    hooks.py         for those who keep NCCL or gloo, over exchange.py
-    core.py          a group of ranks, and how a call of theirs begins
-    work.py          what a call returns
-    reductions.py    sums and others
-    tensors.py       tensors as contiguous arrays
-    policies.py      which policy a group has
-    options.py       what a group is made with
-    tally.py         what calls did, and report.py all of them together
-    notes.py         what a rank that fails tells the others
+start.py         ranks from MPI, and what a group begins with
+group.py         the process group of torch up to 2.13
+backend.py       the backend of torch from 2.14 on
+operations.py    the methods that torch calls, of both
+collectives.py   each collective as the engine's, or as MPI's
+messages.py      messages between two ranks
+hooks.py         for those who keep NCCL or gloo, over exchange.py
+core.py          a group of ranks, and how a call of theirs begins
+work.py          what a call returns
+reductions.py    sums and others
+tensors.py       tensors as contiguous arrays
+policies.py      which policy a group has
+options.py       what a group is made with
+tally.py         what calls did, and report.py all of them together
+notes.py         what a rank that fails tells the others
 """
 
 from __future__ import annotations
 
+import torch as _torch
 import torch.distributed as _dist
 
 from compcoll.torch import policies as _policies
@@ -41,9 +42,19 @@ __all__ = [
 
 def _creator():
     """The shell for this version of torch."""
+    if _has_trampoline():
+        from compcoll.torch.backend import create_backend
+
+        return create_backend
     from compcoll.torch.group import create_group
 
     return create_group
+
+
+def _has_trampoline() -> bool:
+    """Whether torch calls the methods of a backend that is written in Python: from 2.14 on."""
+    major, minor = _torch.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (2, 14)
 
 
 def _register() -> None:

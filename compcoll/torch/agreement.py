@@ -1,7 +1,7 @@
 """Whether all ranks have called the same operation: two numbers of each, reduced beside the operation itself.
 
-MPI matches whatever comes next, and may give one rank's sum to another's broadcast; so a mismatch would pass for
-a result. The check is the first thing that every operation begins, and ends the operation where it fails.
+MPI matches whatever comes next, and may give one rank's sum to another's broadcast; a mismatch would pass
+for a result. The check is the first thing that every operation begins, and ends the operation where it fails.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ class Agreement(_engine.Request):
         super().check()
         if self.extremes[0] != -self.extremes[1]:
             raise MismatchError(
-                "the ranks of the group have called different operations, or with different sizes, types or roots; "
-                f"this one's call {self.number}: {' '.join(map(str, self.said))}"
+                "the ranks of the group have called different operations, or with different sizes, types or "
+                f"roots; this one's call {self.number}: {' '.join(map(str, self.said))}"
             )

@@ -57,8 +57,8 @@ def monitored(core: Core, timeout: timedelta | None = None, wait_all_ranks: bool
     if missing:
         core.break_up(f"ranks {missing} did not come to a monitored_barrier")
         raise RuntimeError(
-            f"Rank 0 timed out in monitoredBarrier: {', '.join(f'rank {rank}' for rank in missing)} did not come "
-            f"within {seconds:g} s"
+            f"Rank 0 timed out in monitoredBarrier: {', '.join(f'rank {rank}' for rank in missing)} did "
+            f"not come within {seconds:g} s"
         )
     MPI.Request.Waitall(sent)
 

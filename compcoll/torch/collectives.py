@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from compcoll.torch.reductions import Reduction
 from compcoll.torch.tensors import Host, element_of, overlap
 
 __all__ = [
-    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast", "gather", "reduce",
+    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
+    "gather", "reduce",
     "reduce_scatter", "reduce_scatter_single", "scatter",
 ]  # fmt: skip
 
@@ -49,7 +50,8 @@ def reduce(core: Core, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
     how.before(host.flat)
     array = host.array
     call = _call(
-        "Reduce", array, array.nbytes, send=[] if at_root else [array], recv=[array] if at_root else [], root=root
+        "Reduce", array, array.nbytes, send=[] if at_root else [array], recv=[array] if at_root else [],
+        root=root,
     )  # fmt: skip
 
     def plain() -> MPI.Request:
@@ -131,14 +133,18 @@ def _all_gather(
         source = Host(tensor, fresh=True)
     send = [] if in_place else [source.array]
     even = len({block.size for block in blocks}) == 1
-    call = _call("Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks), send=send, recv=blocks)
+    call = _call(
+        "Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks), send=send, recv=blocks
+    )
     call.empty = not target.array.size
 
     def plain() -> MPI.Request:
         given = MPI.IN_PLACE if in_place else _bytes(source.array)
         if even:
             return core.comm.Iallgather(given, _bytes(target.array))
-        return core.comm.Iallgatherv(given, [target.array.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE])
+        return core.comm.Iallgatherv(
+            given, [target.array.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE]
+        )
 
     return _begun(core, call, out, plain, target)
 
@@ -177,7 +183,9 @@ def scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], root
     call = _call("Scatter", target.array, target.array.nbytes, send=blocks, recv=[target.array], root=root)
 
     def plain() -> MPI.Request:
-        return core.comm.Iscatter(_bytes(source.array) if source is not None else None, _bytes(target.array), root)
+        return core.comm.Iscatter(
+            _bytes(source.array) if source is not None else None, _bytes(target.array), root
+        )
 
     return _begun(core, call, out, plain, target)
 
@@ -217,7 +225,10 @@ def all_to_all_single(
     theirs, ours = _rows(core, out, out_sizes), _rows(core, tensor, sizes)
     source, target = Host(tensor, fresh=overlap(tensor, [out])), Host(out, writes=True, reads=False)
     row, out_row = (_row(host.array.size, t) for host, t in ((source, tensor), (target, out)))
-    send, recv = _split(source.array, [n * row for n in ours]), _split(target.array, [n * out_row for n in theirs])
+    send, recv = (
+        _split(source.array, [n * row for n in ours]),
+        _split(target.array, [n * out_row for n in theirs]),
+    )
     if not sizes and not out_sizes:
         _check_sizes("all_to_all_single", tensor.numel(), out.numel())
         call = _call("Alltoall", recv[0], recv[0].nbytes, send=send, recv=recv)
@@ -238,7 +249,9 @@ def _rows(core: Core, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
     n = tensor.shape[0] if tensor.dim() else 1
     if not sizes:
         if n % core.size:
-            raise ValueError(f"all_to_all_single: {n} slices cannot be divided evenly among {core.size} ranks")
+            raise ValueError(
+                f"all_to_all_single: {n} slices cannot be divided evenly among {core.size} ranks"
+            )
         return [n // core.size] * core.size
     if len(sizes) != core.size or sum(sizes) != n or min(sizes) < 0:
         raise ValueError(f"all_to_all_single: split sizes {list(sizes)} for {n} slices and {core.size} ranks")
@@ -347,7 +360,7 @@ def _target(out: torch.Tensor, how: Reduction) -> Host:
 
 def _split(array: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
     ends = [0, *accumulate(counts)]
-    return [array[first:end] for first, end in zip(ends, ends[1:], strict=False)]
+    return [array[first:end] for first, end in pairwise(ends)]
 
 
 def _bytes(array: np.ndarray) -> list:
@@ -355,7 +368,7 @@ def _bytes(array: np.ndarray) -> list:
 
 
 def _reduced(array: np.ndarray, how: Reduction) -> tuple[list, MPI.Op]:
-    """An array and an operation as MPI takes them; one that it does not know stays as it is: it is one rank's."""
+    """An array and an operation as MPI takes them; what it does not know is one rank's, and stays as it is."""
     if how.native is None:
         return [array.view(np.uint8), MPI.BYTE], MPI.BOR
     return [array, MPI._typedict[array.dtype.char]], how.native
@@ -363,7 +376,9 @@ def _reduced(array: np.ndarray, how: Reduction) -> tuple[list, MPI.Op]:
 
 def _check_list(op: str, tensors: Sequence[torch.Tensor], size: int) -> None:
     if len(tensors) != size:
-        raise ValueError(f"{op} takes a list of {size} tensors, one for each rank, and this one has {len(tensors)}")
+        raise ValueError(
+            f"{op} takes a list of {size} tensors, one for each rank, and this one has {len(tensors)}"
+        )
 
 
 def _check_sizes(op: str, n: int, expected: int) -> None:
@@ -374,4 +389,6 @@ def _check_sizes(op: str, n: int, expected: int) -> None:
 def _check_types(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> None:
     for other in others:
         if other.dtype != tensor.dtype:
-            raise ValueError(f"tensors of one operation are of one type, and these of {tensor.dtype}, {other.dtype}")
+            raise ValueError(
+                f"tensors of one operation are of one type, and these of {tensor.dtype}, {other.dtype}"
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ __all__ = ["Core", "Part"]
 
 #: Operations under way at once: tags are used again after 64 calls.
 MOST_PENDING = 48
+#: Seconds between the end of a rank that has met an error and that of the others.
+GRACE = 2.0
 _RAW = codec("raw")
 
 
@@ -189,7 +192,8 @@ class Core:
         return tag
 
     def launch(
-        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *, ordered: bool = True,
+        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *,
+        ordered: bool = True,
         given: Sequence[torch.Tensor] = (), said: tuple = (),
     ) -> Work:  # fmt: skip
         """Start an operation.
@@ -251,7 +255,7 @@ class Core:
             self._pending.remove(work)
         error = work.exception()
         if error is not None and not isinstance(error, (TypeError, NotImplementedError)):
-            self.break_up(f"{work.op}: {error}")
+            self.break_up(f"{work.what}: {error}")
 
     def break_up(self, reason: str) -> None:
         """From now on every call says why the group cannot be used any more."""
@@ -311,6 +315,5 @@ def _at_exit() -> None:
     if (_lost or any(core.broken for core in _cores)) and not MPI.Is_finalized():
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(GRACE)  # for the others to say what they have found
         MPI.COMM_WORLD.Abort(1)
-
-

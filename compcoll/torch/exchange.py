@@ -1,4 +1,4 @@
-"""Compressed collectives over any process group, NCCL's and gloo's too: frames are encoded here and sent as bytes."""
+"""Compressed collectives over any process group, NCCL's and gloo's too: frames travel as bytes."""
 
 from __future__ import annotations
 

@@ -23,18 +23,18 @@ class CompcollGroup(Operations, dist.ProcessGroup):
         self._options, self._store = options, opts.store
         self._name, self._desc = opts.group_id, "undefined"
 
-    # Torch asks the backends of a group for its name; this one has none. What C++ calls is in its own spelling.
+    # Torch asks the backends of a group for its name; this one has none. C++ has its own spelling.
 
-    def getGroupName(self) -> str:  # noqa: N802
+    def getGroupName(self) -> str:
         return self._name
 
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:
         self._name = name
 
-    def getGroupDesc(self) -> str:  # noqa: N802
+    def getGroupDesc(self) -> str:
         return self._desc
 
-    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+    def setGroupDesc(self, desc: str) -> None:
         self._desc = desc
         self.core.forget_policy()
 

@@ -1,10 +1,10 @@
-"""For those who keep NCCL or gloo: a hook of DDP with error feedback, and what FSDP2 takes in place of its own.
+"""For those who keep NCCL or gloo: a hook of DDP with error feedback, and objects for FSDP2.
 
-    state = compcoll.torch.ErrorFeedback("zfp:rate=8")
-    ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
+state = compcoll.torch.ErrorFeedback("zfp:rate=8")
+ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
 
-    model.set_custom_all_gather(compcoll.torch.CompressedAllGather("lossless"))
-    model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("zfp:rate=16"))
+model.set_custom_all_gather(compcoll.torch.CompressedAllGather("lossless"))
+model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("zfp:rate=16"))
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ def _for(codec: Codec, values: torch.Tensor) -> Codec:
 class ErrorFeedback:
     """The state of `compressed_hook`: what quantisation has left out, which is added to the next gradients.
 
-    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019); the
-    owners of the sums keep what these have lost, too, as in Tang et al., "DoubleSqueeze" (2019).
+    After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019);
+    the owners of the sums keep what these have lost, too, as in Tang et al., "DoubleSqueeze" (2019).
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Messages between two ranks.
 
 Small ones, and those that no policy compresses, are MPI's. Of another one a short envelope goes the same way
-under the same tag, so that MPI matches and orders it; it says under which tags of the private communicator the
-chunks come. Both ends decide alike: they know type and size.
+under the same tag, so that MPI matches and orders it; it says under which tags of the private communicator
+the chunks come. Both ends decide alike: they know type and size.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[i
     found.append(status.source)
     n, expected = status.Get_count(MPI.BYTE), len(room) if compressed else array.nbytes
     if n != expected:
-        raise ValueError(f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}")
+        raise ValueError(
+            f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}"
+        )
     if compressed:
         first, size, chunk = _ENVELOPE.unpack(room)
         if size != array.size:

@@ -34,22 +34,39 @@ class Operations:
         if one.layout != torch.strided:
             return self._sparse(one, _op(opts), opts)
         how = reduction(_op(opts), one.dtype)
-        return self._run("allreduce", lambda: collectives.all_reduce(self.core, one, how), [one], opts, timeout,
-                         said=(how.name, *_of(one)))
+        return self._run(
+            "allreduce",
+            lambda: collectives.all_reduce(self.core, one, how),
+            [one],
+            opts,
+            timeout,
+            said=(how.name, *_of(one)),
+        )
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> Work:
         hows = [reduction(_op(opts), tensor.dtype) for tensor in tensors]
         pairs = list(zip(tensors, hows, strict=True))
         return self._run_all(
-            "allreduce_coalesced", (lambda t=t, h=h: collectives.all_reduce(self.core, t, h) for t, h in pairs),
-            list(tensors), opts, said=(*(h.name for h in hows[:1]), *_of(*tensors)),
-        )  # fmt: skip
+            "allreduce_coalesced",
+            (lambda t=t, h=h: collectives.all_reduce(self.core, t, h) for t, h in pairs),
+            list(tensors),
+            opts,
+            said=(*(h.name for h in hows[:1]), *_of(*tensors)),
+        )
 
-    def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None) -> Work:
+    def reduce(
+        self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
+    ) -> Work:
         one, root = _one(tensors), _root(opts)
         how = reduction(op or _op(opts), one.dtype)
-        return self._run("reduce", lambda: collectives.reduce(self.core, one, how, root), [one], opts, timeout,
-                         said=(how.name, root, *_of(one)))
+        return self._run(
+            "reduce",
+            lambda: collectives.reduce(self.core, one, how, root),
+            [one],
+            opts,
+            timeout,
+            said=(how.name, root, *_of(one)),
+        )
 
     def reduce_scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
@@ -57,9 +74,14 @@ class Operations:
         out, blocks = _one(outputs), _list(inputs)
         how = reduction(_op(opts), out.dtype)
         return self._run(
-            "reduce_scatter", lambda: collectives.reduce_scatter(self.core, out, blocks, how), [out], opts, timeout,
-            blocks, (how.name, *_of(*blocks)),
-        )  # fmt: skip
+            "reduce_scatter",
+            lambda: collectives.reduce_scatter(self.core, out, blocks, how),
+            [out],
+            opts,
+            timeout,
+            blocks,
+            (how.name, *_of(*blocks)),
+        )
 
     def reduce_scatter_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
@@ -67,9 +89,13 @@ class Operations:
         how = self._summing(output, input, opts)
         return self._run(
             "reduce_scatter_single",
-            lambda: collectives.reduce_scatter_single(self.core, output, input, how), [output], opts, timeout,
-            [input], (how.name, *_of(input)),
-        )  # fmt: skip
+            lambda: collectives.reduce_scatter_single(self.core, output, input, how),
+            [output],
+            opts,
+            timeout,
+            [input],
+            (how.name, *_of(input)),
+        )
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -80,9 +106,15 @@ class Operations:
         triples = zip(outputs, inputs, hows, strict=True)
         return self._run_all(
             "reduce_scatter_single_coalesced",
-            (lambda o=o, i=i, h=h: collectives.reduce_scatter_single(self.core, o, i, h) for o, i, h in triples),
-            list(outputs), opts, given=inputs, said=(*(h.name for h in hows[:1]), *_of(*inputs)),
-        )  # fmt: skip
+            (
+                lambda o=o, i=i, h=h: collectives.reduce_scatter_single(self.core, o, i, h)
+                for o, i, h in triples
+            ),
+            list(outputs),
+            opts,
+            given=inputs,
+            said=(*(h.name for h in hows[:1]), *_of(*inputs)),
+        )
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -96,15 +128,28 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         one, root = _one(tensors), _root(opts)
-        return self._run("broadcast", lambda: collectives.broadcast(self.core, one, root), [one], opts, timeout,
-                         said=(root, *_of(one)))
+        return self._run(
+            "broadcast",
+            lambda: collectives.broadcast(self.core, one, root),
+            [one],
+            opts,
+            timeout,
+            said=(root, *_of(one)),
+        )
 
-    def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
+    def allgather(
+        self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None
+    ) -> Work:
         outs, one = _list(outputs), _one(inputs)
         return self._run(
-            "allgather", lambda: collectives.all_gather(self.core, outs, one), outs, opts, timeout, [one],
+            "allgather",
+            lambda: collectives.all_gather(self.core, outs, one),
+            outs,
+            opts,
+            timeout,
+            [one],
             _of(*outs),
-        )  # fmt: skip
+        )
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
@@ -112,17 +157,25 @@ class Operations:
         # One list for each rank, with an entry for each input.
         pairs = [([theirs[i] for theirs in outputs], given) for i, given in enumerate(inputs)]
         return self._run_all(
-            "allgather_coalesced", (lambda o=o, i=i: collectives.all_gather(self.core, o, i) for o, i in pairs),
-            [out for theirs in outputs for out in theirs], opts, given=inputs,
-        )  # fmt: skip
+            "allgather_coalesced",
+            (lambda o=o, i=i: collectives.all_gather(self.core, o, i) for o, i in pairs),
+            [out for theirs in outputs for out in theirs],
+            opts,
+            given=inputs,
+        )
 
     def all_gather_single(
         self, output: torch.Tensor, input: torch.Tensor, opts: Any = None, timeout: timedelta | None = None
     ) -> Work:
         return self._run(
-            "all_gather_single", lambda: collectives.all_gather_single(self.core, output, input), [output], opts,
-            timeout, [input], _of(output),
-        )  # fmt: skip
+            "all_gather_single",
+            lambda: collectives.all_gather_single(self.core, output, input),
+            [output],
+            opts,
+            timeout,
+            [input],
+            _of(output),
+        )
 
     _allgather_base = all_gather_single
 
@@ -132,41 +185,68 @@ class Operations:
         pairs = list(zip(outputs, inputs, strict=True))
         return self._run_all(
             "all_gather_single_coalesced",
-            (lambda o=o, i=i: collectives.all_gather_single(self.core, o, i) for o, i in pairs), list(outputs), opts,
+            (lambda o=o, i=i: collectives.all_gather_single(self.core, o, i) for o, i in pairs),
+            list(outputs),
+            opts,
             given=inputs,
-        )  # fmt: skip
+        )
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, one, root = _list(outputs), _one(inputs), _root(opts)
         return self._run(
-            "gather", lambda: collectives.gather(self.core, outs, one, root), outs, opts, timeout, [one],
+            "gather",
+            lambda: collectives.gather(self.core, outs, one, root),
+            outs,
+            opts,
+            timeout,
+            [one],
             (root, *_of(one)),
-        )  # fmt: skip
+        )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         out, blocks, root = _one(outputs), _list(inputs), _root(opts)
         return self._run(
-            "scatter", lambda: collectives.scatter(self.core, out, blocks, root), [out], opts, timeout, blocks,
+            "scatter",
+            lambda: collectives.scatter(self.core, out, blocks, root),
+            [out],
+            opts,
+            timeout,
+            blocks,
             (root, *_of(out)),
-        )  # fmt: skip
+        )
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
         return self._run(
-            "alltoall", lambda: collectives.all_to_all(self.core, outs, blocks, False), outs, opts, timeout, blocks
+            "alltoall",
+            lambda: collectives.all_to_all(self.core, outs, blocks, False),
+            outs,
+            opts,
+            timeout,
+            blocks,
         )
 
     def all_to_all_single(
-        self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (), opts: Any = None, timeout: timedelta | None = None,
-    ) -> Work:  # fmt: skip
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+        timeout: timedelta | None = None,
+    ) -> Work:
         return self._run(
             "all_to_all_single",
-            lambda: collectives.all_to_all_single(self.core, output, input, output_split_sizes, input_split_sizes),
-            [output], opts, timeout, [input],
-        )  # fmt: skip
+            lambda: collectives.all_to_all_single(
+                self.core, output, input, output_split_sizes, input_split_sizes
+            ),
+            [output],
+            opts,
+            timeout,
+            [input],
+        )
 
     alltoall_base = all_to_all_single
 
@@ -177,10 +257,10 @@ class Operations:
 
     # -- messages
 
-    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:
         return self._noted(messages.send(self.core, _one(tensors), dstRank, tag))
 
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:
         return self._noted(messages.recv(self.core, _one(tensors), srcRank, tag))
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
@@ -202,7 +282,7 @@ class Operations:
 
     # -- the group
 
-    def getBackendName(self) -> str:  # noqa: N802
+    def getBackendName(self) -> str:
         return "compcoll"
 
     _get_backend_name = getBackendName
@@ -233,15 +313,27 @@ class Operations:
     # -- helpers
 
     def _run(
-        self, op: str, begin: Callable[[], Part], result: list[torch.Tensor], opts: Any = None,
-        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (), said: tuple = (),
-    ) -> Work:  # fmt: skip
+        self,
+        op: str,
+        begin: Callable[[], Part],
+        result: list[torch.Tensor],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        given: Sequence[torch.Tensor] = (),
+        said: tuple = (),
+    ) -> Work:
         return self._run_all(op, [begin], result, opts, timeout, given, said)
 
     def _run_all(
-        self, op: str, begins: Iterable[Callable[[], Part]], result: list[torch.Tensor], opts: Any = None,
-        timeout: timedelta | None = None, given: Sequence[torch.Tensor] = (), said: tuple = (),
-    ) -> Work:  # fmt: skip
+        self,
+        op: str,
+        begins: Iterable[Callable[[], Part]],
+        result: list[torch.Tensor],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        given: Sequence[torch.Tensor] = (),
+        said: tuple = (),
+    ) -> Work:
         def steps() -> Steps:
             parts = [begin() for begin in begins]
             tasks = [task for part in parts for task in part.tasks]
@@ -292,5 +384,3 @@ def _op(opts: Any) -> Any:
 
 def _root(opts: Any) -> int:
     return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
-
-

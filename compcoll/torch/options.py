@@ -38,10 +38,16 @@ class Options(_BASE):  # type: ignore[misc]
 
     def __init__(
         self, codec: Any = None, *, when: str | None = None, min_nbytes: int | str | None = None,
-        policy: Policy | Mapping[str, Any] | str | os.PathLike | None = None, timeout: timedelta | None = None,
+        policy: Policy | Mapping[str, Any] | str | os.PathLike | None = None,
+        timeout: timedelta | None = None,
     ):  # fmt: skip
         super().__init__("compcoll", *(() if timeout is None else (timeout,)))
-        self._settings: dict[str, Any] = {"spec": codec, "when": when, "min_nbytes": min_nbytes, "policy": policy}
+        self._settings: dict[str, Any] = {
+            "spec": codec,
+            "when": when,
+            "min_nbytes": min_nbytes,
+            "policy": policy,
+        }
         self.policy(None)
 
     def policy(self, base: Policy | None) -> Policy:

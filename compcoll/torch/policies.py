@@ -21,7 +21,8 @@ __all__ = ["OPERATIONS", "PHASES", "PRESETS", "agreed", "names_of", "policy_of",
 OPERATIONS = {
     "all_reduce": ("Allreduce",), "all_gather": ("Allgather", "Allgatherv"), "broadcast": ("Bcast",),
     "reduce_scatter": ("Reduce_scatter", "Reduce_scatter_block"), "reduce": ("Reduce",),
-    "all_to_all": ("Alltoall", "Alltoallv"), "gather": ("Gather",), "scatter": ("Scatter",), "send": ("Send",),
+    "all_to_all": ("Alltoall", "Alltoallv"), "gather": ("Gather",), "scatter": ("Scatter",),
+    "send": ("Send",),
 }  # fmt: skip
 #: What travels in which operations of data-parallel training.
 PHASES = {
@@ -34,7 +35,7 @@ _DATA = (
 )  # fmt: skip
 _MODEL = ("tp", "pp", "cp", "ep", "tensor", "pipeline", "model", "context", "expert")
 _GRADIENTS = [{"phase": "gradients", "codec": "zfp:rate=8"}, {"codec": "lossless"}]
-#: Data-parallel gradients lossy, all else lossless; and a low rate for these, a high one for model parallelism.
+#: Data-parallel gradients lossy, all else lossless; and a low rate for these, a high one for models.
 PRESETS: dict[str, dict[str, Any]] = {
     "mzhybrid": {
         **dict.fromkeys(_MODEL, "lossless"), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
@@ -63,14 +64,14 @@ def set_policy(
 ) -> None:  # fmt: skip
     """Say how the groups' calls are compressed from now on.
 
-    All ranks call it alike and at the same place; once there is a process group it is collective. What a group's
-    own options say goes before it.
+    All ranks call it alike and at the same place; once there is a process group it is collective. What a
+    group's own options say goes before it.
 
     Parameters
     ----------
     policy : mapping, Policy, str, path or None
-        For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or a list of
-        these, of which the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
+        For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or a list
+        of these, of which the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
         ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
         ``"mzhybrid"``, ``"zhybrid"``; the path of a TOML file; None for the environment's.
     strict : bool
@@ -200,7 +201,7 @@ def names_of(name: str, desc: str) -> set[str]:
 
 
 def watch_meshes() -> None:
-    """Note each `DeviceMesh`: a dimension that spans all ranks takes the default group, whose name tells nothing."""
+    """Note each `DeviceMesh`: one dimension of all ranks takes the default group, whose name tells nothing."""
     made = DeviceMesh.__init__
 
     def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:

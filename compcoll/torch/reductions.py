@@ -11,13 +11,16 @@ from mpi4py import MPI
 __all__ = ["Reduction", "reduction"]
 
 _MPI = {
-    "SUM": MPI.SUM, "AVG": MPI.SUM, "PREMUL_SUM": MPI.SUM, "MIN": MPI.MIN, "MAX": MPI.MAX, "PRODUCT": MPI.PROD,
+    "SUM": MPI.SUM, "AVG": MPI.SUM, "PREMUL_SUM": MPI.SUM, "MIN": MPI.MIN, "MAX": MPI.MAX,
+    "PRODUCT": MPI.PROD,
     "BAND": MPI.BAND, "BOR": MPI.BOR, "BXOR": MPI.BXOR,
 }  # fmt: skip
 _SUMS = ("SUM", "AVG", "PREMUL_SUM")
 #: Sums of truth values are disjunctions, products conjunctions.
-_OF_BOOL = {"SUM": MPI.MAX, "MAX": MPI.MAX, "BOR": MPI.MAX, "PRODUCT": MPI.MIN, "MIN": MPI.MIN, "BAND": MPI.MIN,
-            "BXOR": MPI.BXOR}  # fmt: skip
+_OF_BOOL = {
+    **dict.fromkeys(("SUM", "MAX", "BOR"), MPI.MAX), **dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.MIN),
+    "BXOR": MPI.BXOR,
+}  # fmt: skip
 #: Types that MPI can reduce; 16-bit floats the engine adds, and others go by way of float32.
 _NATIVE = frozenset((
     torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int8, torch.int16, torch.int32,

@@ -37,7 +37,19 @@ class TrainingReport:
         return sum(line.wire_nbytes for lines in self.lines.values() for line in lines)
 
     def __str__(self) -> str:
-        head = ("group", "operation", "codec", "calls", "bytes", "largest", "sent", "ratio", "ms", "error", "why")
+        head = (
+            "group",
+            "operation",
+            "codec",
+            "calls",
+            "bytes",
+            "largest",
+            "sent",
+            "ratio",
+            "ms",
+            "error",
+            "why",
+        )
         rows = [head]
         for group, lines in self.lines.items():
             rows += [(group, *_cells(line)) for line in lines]
@@ -45,7 +57,10 @@ class TrainingReport:
         said = f"{self.ranks} ranks together" if self.ranks > 1 else "this rank"
         return "\n".join(
             [f"compcoll.torch: {said}"]
-            + [" ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
+            + [
+                " ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
+                for row in rows
+            ]
         )
 
 

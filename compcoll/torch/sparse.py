@@ -18,7 +18,9 @@ def all_reduce(core: Core, tensor: torch.Tensor, op: Any) -> Part:
 
     kind = getattr(op, "op", op)
     if tensor.layout != torch.sparse_coo or kind != dist.ReduceOp.SUM:
-        raise ValueError(f"{kind.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo")
+        raise ValueError(
+            f"{kind.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
+        )
     own = tensor.detach().coalesce()
     counts = core.comm.allgather(own._nnz())
     dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]

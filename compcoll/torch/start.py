@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import socket
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -120,6 +121,15 @@ def _some_of(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intracomm:
     some.Free()
     everyone.Free()
     return made
+
+
+def split_core(core: Core, ranks: list[int], options: Options | None) -> Core | None:
+    """The core of some of the ranks of another, None for those that are not among them; collective."""
+    mine = ranks.index(core.rank) if core.rank in ranks else MPI.UNDEFINED
+    comm = core.comm.Split(0 if mine != MPI.UNDEFINED else MPI.UNDEFINED, max(mine, 0))
+    if comm == MPI.COMM_NULL:
+        return None
+    return Core(comm, f"{core.name}:{'-'.join(map(str, ranks))}", timedelta(seconds=core.timeout), options)
 
 
 def forget(core: Core) -> None:

@@ -1,4 +1,4 @@
-"""Tensors as the engine and MPI take them: contiguous arrays of host memory, written back where they are copies."""
+"""Tensors as the engine and MPI take them: contiguous arrays of the host, written back where copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compcoll.core import dtypes
 
 __all__ = ["Host", "element_of", "overlap", "real_type"]
 
-#: The type in which frames hold a tensor's elements; those of a complex one are pairs. What is not here is bytes.
+#: The type in which frames hold a tensor's elements; complex ones are pairs. What is not here is bytes.
 _REAL = {
     torch.float16: np.dtype(np.float16), torch.bfloat16: dtypes.BFLOAT16, torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64), torch.complex64: np.dtype(np.float32),

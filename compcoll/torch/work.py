@@ -28,8 +28,8 @@ _NO_TIMEOUT = timedelta(0)
 class Work(dist.Work):
     """An operation under way.
 
-    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The GIL
-    is not held while waiting.
+    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The
+    GIL is not held while waiting.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class Work(dist.Work):
         look: Callable[[], None], ended: Callable[[Work], None],
     ):  # fmt: skip
         super().__init__()
-        self.op, self.timeout = op, timeout
+        self.what, self._limit = op, timeout
         self._steps, self._result, self._look, self._when_ended = steps, result, look, ended
         self._lock = RLock()
         self._tasks: list[Task] = []
@@ -81,12 +81,12 @@ class Work(dist.Work):
         Exception
             What went wrong.
         """
-        seconds = _seconds(timeout, self.timeout)
+        seconds = _seconds(timeout, self._limit)
         until = time.monotonic() + seconds
         while not self._done:
             left = until - time.monotonic()
             if left <= 0:
-                self._give_up(dist.DistBackendError(f"{self.op}: Timed out after {seconds:g} s"))
+                self._give_up(dist.DistBackendError(f"{self.what}: Timed out after {seconds:g} s"))
             try:
                 self._look()
                 self._move(min(left, SLICE))
@@ -119,7 +119,7 @@ class Work(dist.Work):
 
     def source_rank(self) -> int:
         if not self.sources:
-            raise RuntimeError(f"{self.op} has no source, or not yet")
+            raise RuntimeError(f"{self.what} has no source, or not yet")
         return self.sources[0]
 
     _source_rank = source_rank
@@ -133,7 +133,7 @@ class Work(dist.Work):
                     self._tell()
         return self._future
 
-    getFuture = get_future  # noqa: N815
+    getFuture = get_future
 
     # -- the engine's side
 
@@ -202,7 +202,7 @@ class Work(dist.Work):
         with self._lock:
             try:
                 if end != _engine.DONE:
-                    raise dist.DistBackendError(f"{self.op} was left half-way")
+                    raise dist.DistBackendError(f"{self.what} was left half-way")
                 task.check()
             except BaseException as problem:
                 self._raised = self._raised or problem
@@ -231,7 +231,7 @@ class Work(dist.Work):
             self._tell()
 
     def _tell(self) -> None:
-        """Complete the future; what Python is to run then may wait for other operations, so not in this thread."""
+        """Complete the future; what Python runs then may wait for operations, so not in this thread."""
         if self._future.calls_python:
             Thread(target=self._complete, name="compcoll-future", daemon=True).start()
         else:
@@ -252,10 +252,10 @@ class Together(dist.Work):
         self._works = works
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        return all([work.wait(timeout) for work in self._works])
+        return all(work.wait(timeout) for work in self._works)
 
     def is_completed(self) -> bool:
-        return all([work.is_completed() for work in self._works])
+        return all(work.is_completed() for work in self._works)
 
     def is_success(self) -> bool:
         return all(work.is_success() for work in self._works)
@@ -277,13 +277,14 @@ class Together(dist.Work):
         every = torch.futures.collect_all([work.get_future() for work in self._works])
         return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
 
-    getFuture = get_future  # noqa: N815
+    getFuture = get_future
 
 
 class _Future(torch.futures.Future):
     """A future that knows whether Python is called at its end."""
 
-    calls_python = False
+    # From 2.14 on torch hands out another object for the same future, and nobody sees what it is asked for.
+    calls_python = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
 
     def then(self, callback):  # type: ignore[no-untyped-def]
         self.calls_python = True

@@ -3,8 +3,8 @@
     mpiexec -n 2 python tests/torch/distributed_suite.py --out out/suite.json [--gate mpi] [--backend gloo]
     python tests/torch/distributed_suite.py --compare out/ours.json out/gloo.json
 
-Which tests there are depends on a name that torch looks at when its tests are imported: with ``--gate mpi`` those
-of all-to-all are among them, with ``--gate gloo`` most of the others.
+Which tests there are depends on a name that torch looks at when its tests are imported: with ``--gate mpi``
+those of all-to-all are among them, with ``--gate gloo`` most of the others.
 """
 
 import argparse
@@ -101,8 +101,8 @@ class Suite:
         comm.Barrier()
         try:
             dist.init_process_group(
-                self.args.backend, init_method=f"file://{test.file_name}", rank=comm.rank, world_size=comm.size,
-                timeout=timedelta(seconds=TIMEOUT),
+                self.args.backend, init_method=f"file://{test.file_name}", rank=comm.rank,
+                world_size=comm.size, timeout=timedelta(seconds=TIMEOUT),
             )  # fmt: skip
             test._barrier()
             set_rng_seed()
@@ -111,10 +111,17 @@ class Suite:
         except unittest.SkipTest as skip:
             outcome = "skipped", str(skip)
         except SystemExit as end:
-            outcome = ("skipped", f"needs {SKIPS[end.code]}") if end.code in SKIPS else ("failed", f"exit {end.code}")
+            outcome = (
+                ("skipped", f"needs {SKIPS[end.code]}")
+                if end.code in SKIPS
+                else ("failed", f"exit {end.code}")
+            )
         except BaseException as error:
             lines = traceback.format_exception(error)
-            outcome = "failed", f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200]
+            outcome = (
+                "failed",
+                f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200],
+            )
             if os.environ.get("VERBOSE"):
                 sys.stderr.write("".join(lines))
         if comm.allreduce(outcome[0] == "failed") and dist.is_initialized():

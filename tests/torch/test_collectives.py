@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from compcoll.torch.work import Work
+
 TYPES = [
     torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
     torch.complex64,
@@ -35,7 +37,8 @@ def run(op, *args, group, later, **more):
     work = op(*args, group=group, async_op=later, **more)
     if later:
         work.wait()
-        assert work.is_completed()
+        # From 2.14 on torch hands out a holder that asks nothing of a Work but to wait.
+        assert not isinstance(work, Work) or work.is_completed()
 
 
 class Case:

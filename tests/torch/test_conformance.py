@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 import compcoll.torch
 
@@ -53,7 +53,9 @@ def mesh_of(group, name="dp"):
     """All ranks in one dimension, over the backend of a group."""
     backend = dist.get_backend(group)
     override = {name: backend if backend == "gloo" else ("compcoll", compcoll.torch.Options(min_nbytes=0))}
-    return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=(name,), backend_override=override)
+    return init_device_mesh(
+        "cpu", (dist.get_world_size(),), mesh_dim_names=(name,), backend_override=override
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True},
@@ -223,10 +225,14 @@ def test_checkpoint(world, agree, tmp_path_factory):
 
     where = [str(tmp_path_factory.mktemp("dcp"))]
     dist.broadcast_object_list(where, 0)
-    net = fully_shard(model(1), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",)))
+    net = fully_shard(
+        model(1), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    )
     want = [p.full_tensor().clone() for p in net.parameters()]
     dcp.save(get_model_state_dict(net), checkpoint_id=where[0])
-    other = fully_shard(model(2), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",)))
+    other = fully_shard(
+        model(2), mesh=init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    )
     state = get_model_state_dict(other)
     dcp.load(state, checkpoint_id=where[0])
     set_model_state_dict(other, state)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from test_conformance import batch, close, mesh_of, model, train
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from compcoll.torch import CompressedAllGather, CompressedReduceScatter, ErrorFeedback, compressed_hook
 
@@ -66,7 +66,9 @@ def test_an_overflow_is_not_fed_back(gloo, agree):
     assert agree(all(bool(p.grad.isfinite().all()) for p in net.parameters()))
 
 
-@pytest.mark.parametrize("codecs", [("lossless", "lossless"), ("lossless", "zfp:rate=24"), ("zfp:rate=24", "int8")])
+@pytest.mark.parametrize(
+    "codecs", [("lossless", "lossless"), ("lossless", "zfp:rate=24"), ("zfp:rate=24", "int8")]
+)
 def test_fsdp2_objects(gloo, agree, codecs):
     from torch.distributed.fsdp import fully_shard
 

@@ -65,7 +65,9 @@ def test_mesh_dimensions_by_name(world):
 
 def test_backend_override(world):
     override = {"tp": ("compcoll", Options("int8"))}
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",), backend_override=override)
+    mesh = init_device_mesh(
+        "cpu", (dist.get_world_size(),), mesh_dim_names=("tp",), backend_override=override
+    )
     reduced(mesh.get_group("tp"))
     assert used(mesh.get_group("tp"), "Allreduce") == "int8"
 
@@ -81,7 +83,8 @@ def test_names_that_no_group_has(world):
 
 
 @pytest.mark.parametrize("policy", [{"default_pg": "no-such"}, {"default_pg": {"phase": "future"}},
-                                    {"default_pg": {"op": "all_things"}}, "no/such/file.toml"], ids=str)  # fmt: skip
+                                    {"default_pg": {"op": "all_things"}},
+                                    "no/such/file.toml"], ids=str)  # fmt: skip
 def test_what_there_is_not(world, policy):
     with pytest.raises((ValueError, OSError)):
         set_policy(policy)
@@ -135,11 +138,15 @@ def test_report(world):
     mine = compcoll.torch.report()
     line = next(line for name, lines in mine.lines.items() if "told" in name for line in lines)
     assert (line.op, line.codec, line.calls) == ("Allreduce", "zfp:rate=8", 3)
-    assert line.raw_nbytes > 3 * line.wire_nbytes > 0 and line.codecs and line.bound > 0
+    assert line.raw_nbytes > 3 * line.wire_nbytes > 0
+    assert line.codecs
+    assert line.bound > 0
     together = compcoll.torch.report(together=True)
     total = next(line for name, lines in together.lines.items() if "told" in name for line in lines)
-    assert total.calls == 3 * dist.get_world_size() and total.wire_nbytes >= line.wire_nbytes
-    assert "zfp:rate=8" in str(together) and f"{dist.get_world_size()} ranks together" in str(together)
+    assert total.calls == 3 * dist.get_world_size()
+    assert total.wire_nbytes >= line.wire_nbytes
+    assert "zfp:rate=8" in str(together)
+    assert f"{dist.get_world_size()} ranks together" in str(together)
 
 
 def test_started_without_mpi():
