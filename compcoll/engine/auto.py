@@ -112,7 +112,7 @@ class Advisor:
 
     def decide_ahead(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a collective of which nobody waits for the time."""
-        return self._from_profile(op, dtype, nbytes, decision, self.private.size)
+        return self._from_profile(op, dtype, nbytes, decision, self.comm.size)
 
     def decide_alone(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a message between two ranks, from the shared profile alone."""

@@ -157,4 +157,5 @@ def test_started_without_mpi():
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PMI", "MPI", "HYDI", "PMIX"))}
     env |= {"WORLD_SIZE": "2", "RANK": "0"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=90)
-    assert done.returncode and "mpiexec -n N python script.py" in done.stderr, done.stderr
+    assert done.returncode, done.stderr
+    assert "mpiexec -n N python script.py" in done.stderr, done.stderr
