@@ -17,8 +17,8 @@ from compcoll.torch.reductions import Reduction
 from compcoll.torch.tensors import Host, element_of, overlap
 
 __all__ = [
-    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "broadcast",
-    "gather", "reduce",
+    "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
+    "broadcast", "gather", "reduce",
     "reduce_scatter", "reduce_scatter_single", "scatter",
 ]  # fmt: skip
 
@@ -368,7 +368,7 @@ def _bytes(array: np.ndarray) -> list:
 
 
 def _reduced(array: np.ndarray, how: Reduction) -> tuple[list, MPI.Op]:
-    """An array and an operation as MPI takes them; what it does not know is one rank's, and stays as it is."""
+    """An array and an operation as MPI takes them; what it does not know is one rank's, and stays."""
     if how.native is None:
         return [array.view(np.uint8), MPI.BYTE], MPI.BOR
     return [array, MPI._typedict[array.dtype.char]], how.native

@@ -13,11 +13,11 @@ from compcoll.torch.start import make_core
 __all__ = ["CompcollGroup", "create_group"]
 
 
-class CompcollGroup(Operations, dist.ProcessGroup):
+class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
     """A process group whose ranks are those of MPI."""
 
     def __init__(self, opts: Any, options: Any):
-        dist.ProcessGroup.__init__(self, opts.group_rank, opts.group_size)
+        dist.ProcessGroup.__init__(self, opts.group_rank, opts.group_size)  # type: ignore[call-arg]
         self.core = make_core(opts, options)
         self.core.desc = self.getGroupDesc
         self._options, self._store = options, opts.store
@@ -45,7 +45,7 @@ class CompcollGroup(Operations, dist.ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu"), torch.device("cuda")]
 
-    def _get_backend(self, device: Any) -> CompcollGroup:
+    def _get_backend(self, device: Any) -> Any:
         return self
 
     def get_group_store(self) -> dist.Store:

@@ -28,7 +28,7 @@ __all__ = ["recv", "send"]
 _ENVELOPE = struct.Struct("<QQQ")
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Way:
     comm: MPI.Intracomm
     handle: int
@@ -93,7 +93,7 @@ def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[i
             f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}"
         )
     if compressed:
-        first, size, chunk = _ENVELOPE.unpack(room)
+        first, size, chunk = _ENVELOPE.unpack(bytes(room))
         if size != array.size:
             raise ValueError(f"{size} elements came from rank {status.source} for a tensor of {array.size}")
         way = _Way(core.group.shadow, core.group.shadow_handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class Operations:
         pairs = list(zip(tensors, hows, strict=True))
         return self._run_all(
             "allreduce_coalesced",
-            (lambda t=t, h=h: collectives.all_reduce(self.core, t, h) for t, h in pairs),
+            (partial(collectives.all_reduce, self.core, t, h) for t, h in pairs),
             list(tensors),
             opts,
             said=(*(h.name for h in hows[:1]), *_of(*tensors)),
@@ -106,10 +107,7 @@ class Operations:
         triples = zip(outputs, inputs, hows, strict=True)
         return self._run_all(
             "reduce_scatter_single_coalesced",
-            (
-                lambda o=o, i=i, h=h: collectives.reduce_scatter_single(self.core, o, i, h)
-                for o, i, h in triples
-            ),
+            (partial(collectives.reduce_scatter_single, self.core, o, i, h) for o, i, h in triples),
             list(outputs),
             opts,
             given=inputs,
@@ -158,7 +156,7 @@ class Operations:
         pairs = [([theirs[i] for theirs in outputs], given) for i, given in enumerate(inputs)]
         return self._run_all(
             "allgather_coalesced",
-            (lambda o=o, i=i: collectives.all_gather(self.core, o, i) for o, i in pairs),
+            (partial(collectives.all_gather, self.core, o, i) for o, i in pairs),
             [out for theirs in outputs for out in theirs],
             opts,
             given=inputs,
@@ -185,7 +183,7 @@ class Operations:
         pairs = list(zip(outputs, inputs, strict=True))
         return self._run_all(
             "all_gather_single_coalesced",
-            (lambda o=o, i=i: collectives.all_gather_single(self.core, o, i) for o, i in pairs),
+            (partial(collectives.all_gather_single, self.core, o, i) for o, i in pairs),
             list(outputs),
             opts,
             given=inputs,

@@ -16,7 +16,7 @@ __all__ = ["Options"]
 _BASE: Any = Backend.Options
 
 
-class Options(_BASE):  # type: ignore[misc]
+class Options(_BASE):
     """``pg_options`` of `torch.distributed.new_group`, or a backend's of `init_device_mesh`.
 
     Parameters

@@ -70,8 +70,8 @@ def set_policy(
     Parameters
     ----------
     policy : mapping, Policy, str, path or None
-        For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or a list
-        of these, of which the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
+        For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or
+        a list of these, the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
         ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
         ``"mzhybrid"``, ``"zhybrid"``; the path of a TOML file; None for the environment's.
     strict : bool
@@ -89,7 +89,9 @@ def set_policy(
     from compcoll.torch.core import cores
 
     error: Exception | None = None
-    made, names = None, ()
+    made: Policy | None = None
+    names: tuple[str, ...] = ()
+    known: set[str] = set()
     try:
         made, names = _made(policy, min_nbytes)
     except (OSError, ValueError) as problem:
@@ -97,8 +99,8 @@ def set_policy(
     groups = cores()
     if groups:
         world = max(groups, key=lambda core: core.size)
-        known = [name for core in groups for name in core.names]
-        everyone = world.comm.allgather((repr(error or made), known))
+        mine = [name for core in groups for name in core.names]
+        everyone = world.comm.allgather((repr(error or made), mine))
         _check_same([text for text, _ in everyone], world.rank)
         known = {name for _, theirs in everyone for name in theirs}
     if error is not None:
@@ -201,7 +203,7 @@ def names_of(name: str, desc: str) -> set[str]:
 
 
 def watch_meshes() -> None:
-    """Note each `DeviceMesh`: one dimension of all ranks takes the default group, whose name tells nothing."""
+    """Note each `DeviceMesh`: one of all ranks takes the default group, whose name tells nothing."""
     made = DeviceMesh.__init__
 
     def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:

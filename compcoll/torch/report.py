@@ -50,7 +50,7 @@ class TrainingReport:
             "error",
             "why",
         )
-        rows = [head]
+        rows: list[tuple[str, ...]] = [head]
         for group, lines in self.lines.items():
             rows += [(group, *_cells(line)) for line in lines]
         widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]

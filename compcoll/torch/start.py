@@ -92,6 +92,7 @@ def make_core(opts: Any, options: Any) -> Core:
         )
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
+    comm: Any
     ranks = list(opts.global_ranks_in_group)
     first = not dist.is_initialized()
     if first and size == _WORLD.Get_size():
@@ -126,7 +127,7 @@ def _some_of(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intracomm:
 def split_core(core: Core, ranks: list[int], options: Options | None) -> Core | None:
     """The core of some of the ranks of another, None for those that are not among them; collective."""
     mine = ranks.index(core.rank) if core.rank in ranks else MPI.UNDEFINED
-    comm = core.comm.Split(0 if mine != MPI.UNDEFINED else MPI.UNDEFINED, max(mine, 0))
+    comm: Any = core.comm.Split(0 if mine != MPI.UNDEFINED else MPI.UNDEFINED, max(mine, 0))
     if comm == MPI.COMM_NULL:
         return None
     return Core(comm, f"{core.name}:{'-'.join(map(str, ranks))}", timedelta(seconds=core.timeout), options)

@@ -69,7 +69,7 @@ class Tally:
         for name, chunks in outcome.codecs.items():
             line.codecs[name] = line.codecs.get(name, 0) + chunks
         known = line.bound is not None and outcome.bound is not None
-        line.bound = max(line.bound, outcome.bound) if known else None  # type: ignore[type-var]
+        line.bound = max(line.bound, outcome.bound) if known else None
 
     def _line(self, op: str, codec: str, algorithm: str, nbytes: int) -> Line:
         key = op, codec, algorithm

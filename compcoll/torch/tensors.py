@@ -13,7 +13,7 @@ from compcoll.core import dtypes
 __all__ = ["Host", "element_of", "overlap", "real_type"]
 
 #: The type in which frames hold a tensor's elements; complex ones are pairs. What is not here is bytes.
-_REAL = {
+_REAL: dict[torch.dtype, np.dtype] = {
     torch.float16: np.dtype(np.float16), torch.bfloat16: dtypes.BFLOAT16, torch.float32: np.dtype(np.float32),
     torch.float64: np.dtype(np.float64), torch.complex64: np.dtype(np.float32),
     torch.complex128: np.dtype(np.float64), torch.int8: np.dtype(np.int8), torch.int16: np.dtype(np.int16),
@@ -21,7 +21,10 @@ _REAL = {
     torch.uint16: np.dtype(np.uint16), torch.uint32: np.dtype(np.uint32), torch.uint64: np.dtype(np.uint64),
 }  # fmt: skip
 _BYTES = np.dtype(np.uint8)
-_ELEMENT = {torch.complex64: np.dtype(np.complex64), torch.complex128: np.dtype(np.complex128)}
+_ELEMENT: dict[torch.dtype, np.dtype] = {
+    torch.complex64: np.dtype(np.complex64),
+    torch.complex128: np.dtype(np.complex128),
+}
 #: Types whose arrays torch makes itself.
 _DIRECT = {dtype for dtype in _REAL if dtype not in (torch.bfloat16, torch.complex64, torch.complex128)}
 
@@ -33,7 +36,7 @@ def real_type(dtype: torch.dtype) -> np.dtype:
 
 def element_of(dtype: torch.dtype) -> np.dtype:
     """The type that rules name: a complex one for complex elements."""
-    return _ELEMENT.get(dtype) or real_type(dtype)
+    return _ELEMENT[dtype] if dtype in _ELEMENT else real_type(dtype)
 
 
 class Host:

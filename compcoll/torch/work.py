@@ -286,11 +286,11 @@ class _Future(torch.futures.Future):
     # From 2.14 on torch hands out another object for the same future, and nobody sees what it is asked for.
     calls_python = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
 
-    def then(self, callback):  # type: ignore[no-untyped-def]
+    def then(self, callback):
         self.calls_python = True
         return super().then(callback)
 
-    def add_done_callback(self, callback) -> None:  # type: ignore[no-untyped-def]
+    def add_done_callback(self, callback) -> None:
         self.calls_python = True
         super().add_done_callback(callback)
 
