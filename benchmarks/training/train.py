@@ -76,15 +76,16 @@ def run(
     found = compcoll.torch.report(together=True) if text != "gloo" else None
     if rank == 0:
         click.echo(
-            f"{way}, {text}, seed {seed}: validation loss {curve[-1][1]:.4f} after {steps} steps, {seconds:.0f} s"
+            f"{way}, {text}, seed {seed}: validation loss {curve[-1][1]:.4f} "
+            f"after {steps} steps, {seconds:.0f} s"
         )
         if found is not None:
             click.echo(str(found))
         if json_path:
             result = {
                 "way": way, "dims": dims, "policy": text, "seed": seed, "ranks": dist.get_world_size(),
-                "parameters": shape.parameters, "steps": steps, "batch": batch, "length": length, "rate": rate,
-                "files": data.files, "curve": curve, "seconds": seconds,
+                "parameters": shape.parameters, "steps": steps, "batch": batch, "length": length,
+                "rate": rate, "files": data.files, "curve": curve, "seconds": seconds,
                 "raw_nbytes": found.raw_nbytes if found else None,
                 "wire_nbytes": found.wire_nbytes if found else None,
             }  # fmt: skip

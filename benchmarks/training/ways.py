@@ -1,4 +1,4 @@
-"""Ways to train a model on several ranks, each with torch's own tools: one step, and a loss to validate with."""
+"""Ways to train a model on several ranks, each with torch's own tools."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Sharded(_Whole):
 
 
 class Experts(nn.Module):
-    """One expert on each rank; each byte goes to the one that its gate is for (Switch, Fedus et al., 2022)."""
+    """An expert on each rank; a byte goes to the one that its gate is for (Switch, Fedus et al., 2022)."""
 
     def __init__(self, width: int):
         super().__init__()

@@ -1,6 +1,7 @@
 """The backend ``compcoll`` of torch.distributed.
 
 start.py         ranks from MPI, and what a group begins with
+address.py       where they find the first of them
 group.py         the process group of torch up to 2.13
 backend.py       the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both

@@ -159,7 +159,7 @@ class Core:
         else:
             decision = Decision(None, "mpi", 0, "only sums are compressed")
         if decision.codec is None and not by_mpi and not call.empty and self.size > 1:
-            chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW)
+            chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW, self.group.facts.link)
             how = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
             decision = replace(decision, codec=_RAW, algorithm=how, chunk_nbytes=chunk)
         if decision.codec is None or call.empty or self.size == 1:

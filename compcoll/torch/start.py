@@ -12,6 +12,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from compcoll.torch import notes, policies
+from compcoll.torch.address import find_address
 from compcoll.torch.core import Core
 from compcoll.torch.options import Options
 
@@ -29,29 +30,17 @@ def set_environment() -> None:
     if _WORLD.Get_size() == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return  # `make_core` says what is wrong, where the backend is asked for
     node = MPI.Intracomm(_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
-    mine = {
+    mine: dict[str, object] = {
         "RANK": _WORLD.Get_rank(), "WORLD_SIZE": _WORLD.Get_size(), "LOCAL_RANK": node.Get_rank(),
         "LOCAL_WORLD_SIZE": node.Get_size(),
     }  # fmt: skip
+    world = MPI.Intracomm(_WORLD)
+    given = world.bcast(os.environ.get("MASTER_ADDR"))
+    mine["MASTER_ADDR"] = given or find_address(world, node)
+    mine["MASTER_PORT"] = world.bcast(_free_port() if world.Get_rank() == 0 else None)
     node.Free()
-    address = MPI.Intracomm(_WORLD).bcast((_address(), _free_port()) if _WORLD.Get_rank() == 0 else None)
-    mine["MASTER_ADDR"], mine["MASTER_PORT"] = address
     for name, value in mine.items():
         os.environ.setdefault(name, str(value))
-
-
-def _address() -> str:
-    """Where other processes find this one."""
-    if MPI.Intracomm(_WORLD).Get_size() == 1:
-        return "127.0.0.1"
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, None)
-        with socket.socket() as trial:
-            trial.bind((name, 0))
-    except OSError:
-        return "127.0.0.1"
-    return name
 
 
 def _free_port() -> int:
