@@ -50,6 +50,10 @@ class Gloo:
         self._dist.barrier()
         self._dist.destroy_process_group()
 
+    def _newest(self, name: str, old: str) -> Any:
+        """A function of torch.distributed, which has renamed some."""
+        return getattr(self._dist, name, None) or getattr(self._dist, old)
+
     def _tensor(self, array):
         """The same memory as a tensor."""
         if not isinstance(array, np.ndarray):
@@ -63,7 +67,7 @@ class Gloo:
         return self._tensors[id(array)][1]
 
     def Allgather(self, send, recv) -> None:
-        self._dist.all_gather_into_tensor(self._tensor(recv), self._tensor(send))
+        self._newest("all_gather_single", "all_gather_into_tensor")(self._tensor(recv), self._tensor(send))
 
     def Allreduce(self, send, recv) -> None:
         into = self._tensor(recv)
@@ -85,7 +89,7 @@ class Gloo:
         self._dist.scatter(self._tensor(recv), parts, root)
 
     def Reduce_scatter_block(self, send, recv) -> None:
-        self._dist.reduce_scatter_tensor(self._tensor(recv), self._tensor(send))
+        self._newest("reduce_scatter_single", "reduce_scatter_tensor")(self._tensor(recv), self._tensor(send))
 
     def Send(self, send, dest: int) -> None:
         self._dist.send(self._tensor(send), dest)
