@@ -82,7 +82,7 @@ def experiments() -> Iterator[Experiment]:
         "small", "Two hosts at 1 Gb/s, small messages",
         "400 calls in a row without a barrier between them; what a message costs besides its bytes decides.",
         [
-            lab(2, 1, op, "--codec", "zfp:rate=8,int8,lossless", "--sizes", "4K,16K,64K", "--min-nbytes",
+            lab(2, 1, op, "--codec", "zfp:rate=8,int8,lossless", "--sizes", "4K,8K,16K,64K", "--min-nbytes",
                 "1024", "--in-a-row", "400", "--iters", "5", "--max-seconds", "4")
             for op in OPS
         ],

@@ -10,11 +10,13 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Seconds of waiting after which a thread sleeps between two looks, for the given part of the time that it has
-// waited, but not for long.
-constexpr double spinning = 1e-3, part = 1.0 / 16, longest = 1e-4;
+// Seconds of waiting after which a thread sleeps between two looks: for the first part of the time that it has
+// waited up to the first limit, where messages of a busy network come one after the other; for the second part
+// up to the second one, where somebody is late.
+constexpr double spinning = 1e-3;
+constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
 // Between two questions whether to go on: they take the interpreter's lock.
-constexpr double asking = 0.02;
+constexpr double asking = 0.05;
 
 bool all_done(const std::vector<Task*>& tasks) {
   return std::all_of(tasks.begin(), tasks.end(), [](Task* task) { return task->done(); });
@@ -27,7 +29,8 @@ double Patience::pause() {
   if (!since_) since_ = time;
   double waited = time - since_;
   over_ = waited > most_;
-  return waited < spinning ? 0 : std::min(waited * part, longest);
+  if (waited < spinning) return 0;
+  return std::max(std::min(waited * part, limit_of_part), std::min(waited * late_part, limit_of_late_part));
 }
 
 End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
