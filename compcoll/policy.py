@@ -3,7 +3,7 @@
 A policy sees only what all participants of a call know, so they all decide alike. As TOML::
 
     codec = "lossless"            # what no rule says otherwise
-    min_nbytes = 65536            # smallest message that is compressed
+    min_nbytes = 16384            # smallest message that is compressed
     when = "always"               # or "pays": only where the model says that time is saved
 
     [[rule]]                      # the first rule that fits wins
@@ -39,7 +39,7 @@ from compcoll.engine.rules import Rule, check_keys, checked_size, checked_spec, 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
 
 #: Smallest message that is compressed where nothing else is said, in bytes.
-MIN_NBYTES = 64 << 10
+MIN_NBYTES = 16 << 10
 
 
 @dataclass(frozen=True)

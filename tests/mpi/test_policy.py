@@ -16,7 +16,7 @@ def test_default_is_lossless(comm, agree, monkeypatch):
     for name in ("COMPCOLL_CODEC", "COMPCOLL_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     ours = compcoll.Comm(comm)
-    assert agree(ours.policy == Policy("lossless", "always", 64 << 10))
+    assert agree(ours.policy == Policy("lossless", "always", 16 << 10))
     monkeypatch.setenv("COMPCOLL_CODEC", "zfp:rate=8")
     assert agree(compcoll.Comm(comm).policy.codec == "zfp:rate=8")
     assert agree(compcoll.Comm(comm, "lossless").policy.codec == "lossless")

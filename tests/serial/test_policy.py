@@ -21,7 +21,7 @@ def test_default_is_lossless():
 
 def test_small_messages_and_single_ranks_stay_with_mpi():
     assert decide(Policy(), nbytes=MIN_NBYTES - 1).codec is None
-    assert "min_nbytes = 65536" in decide(Policy(), nbytes=5).reason
+    assert "min_nbytes = 16384" in decide(Policy(), nbytes=5).reason
     assert decide(Policy(), nbytes=MIN_NBYTES).codec is not None
     assert decide(Policy(), size=1).codec is None
 
