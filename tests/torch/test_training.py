@@ -1,0 +1,63 @@
+"""The training examples: a model on several ranks learns as it does on one."""
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from benchmarks.training import ways
+from benchmarks.training.corpus import corpus
+from benchmarks.training.model import GPT, Shape, cross_entropy
+
+SHAPE, RATE, STEPS, BATCH = Shape(4, 32, 4, 16), 1e-2, 6, 12
+
+
+def batches():
+    return [corpus().batch(np.random.default_rng(i), BATCH, SHAPE.length) for i in range(STEPS)]
+
+
+def alone() -> list[float]:
+    """Losses on held-out bytes of a model in this process."""
+    torch.manual_seed(0)
+    model = GPT(SHAPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.1)
+    losses = []
+    for x, y in batches():
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            seen, following = corpus().held_out(12, SHAPE.length)
+            losses.append(float(cross_entropy(model(seen), following)))
+    return losses
+
+
+def together(way) -> list[float]:
+    part, parts = way.shard
+    losses = []
+    for x, y in batches():
+        way.step(x[part::parts], y[part::parts])
+        losses.append(way.loss(*corpus().held_out(12, SHAPE.length)))
+    return losses
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp", "dp", "tp", "pp"])
+def test_as_on_one_rank(world, name):
+    size = dist.get_world_size()
+    if name in ("tp", "pp") and SHAPE.heads % size:
+        pytest.skip(f"{size} ranks do not divide {SHAPE.heads} heads")
+    torch.manual_seed(0)
+    dims = [size if name == dim else 1 for dim in ("dp", "tp", "pp")]
+    way = ways.make("hybrid" if name in ("dp", "tp", "pp") else name, SHAPE, RATE, tuple(dims))
+    losses, expected = together(way), alone()
+    assert expected[-1] < expected[0]
+    assert losses == pytest.approx(expected, rel=1e-3)
+
+
+def test_experts_learn(world):
+    torch.manual_seed(0)
+    losses = together(ways.make("moe", SHAPE, RATE, (1, 1, 1)))
+    assert losses[-1] < losses[0]
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, losses)
+    assert all(theirs == pytest.approx(losses, rel=1e-5) for theirs in everyone)
