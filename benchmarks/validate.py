@@ -62,7 +62,9 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
             for measured in run_size(load(name), comms, values, nbytes, iters=iters, min_seconds=2):
-                call = Call(op, nbytes, world.size, per_node, comms[specs.split(",")[0]].workers)
+                # Of an Allreduce the model knows the part of a rank.
+                part = -(-nbytes // world.size) if op == "Allreduce" else nbytes
+                call = Call(op, part, world.size, per_node, comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
                 rows.append({
                     "op": op, "nbytes": nbytes, "codec": measured.name,

@@ -5,10 +5,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from benchmarks.training import ways
 from benchmarks.training.corpus import corpus
 from benchmarks.training.model import GPT, Shape, cross_entropy
 
+pytestmark = pytest.mark.filterwarnings("default")
 SHAPE, RATE, STEPS, BATCH = Shape(4, 32, 4, 16), 1e-2, 6, 12
 
 
@@ -32,6 +32,13 @@ def alone() -> list[float]:
     return losses
 
 
+def made(name: str, dims: tuple[int, int, int]):
+    from benchmarks.training.ways import make  # warns when it is imported
+
+    torch.manual_seed(0)
+    return make(name, SHAPE, RATE, dims)
+
+
 def together(way) -> list[float]:
     part, parts = way.shard
     losses = []
@@ -46,17 +53,15 @@ def test_as_on_one_rank(world, name):
     size = dist.get_world_size()
     if name in ("tp", "pp") and SHAPE.heads % size:
         pytest.skip(f"{size} ranks do not divide {SHAPE.heads} heads")
-    torch.manual_seed(0)
-    dims = [size if name == dim else 1 for dim in ("dp", "tp", "pp")]
-    way = ways.make("hybrid" if name in ("dp", "tp", "pp") else name, SHAPE, RATE, tuple(dims))
+    dp, tp, pp = (size if name == dim else 1 for dim in ("dp", "tp", "pp"))
+    way = made("hybrid" if name in ("dp", "tp", "pp") else name, (dp, tp, pp))
     losses, expected = together(way), alone()
     assert expected[-1] < expected[0]
     assert losses == pytest.approx(expected, rel=1e-3)
 
 
 def test_experts_learn(world):
-    torch.manual_seed(0)
-    losses = together(ways.make("moe", SHAPE, RATE, (1, 1, 1)))
+    losses = together(made("moe", (1, 1, 1)))
     assert losses[-1] < losses[0]
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, losses)
