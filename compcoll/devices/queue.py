@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from compcoll.devices.kernels import Kernel
-
-if TYPE_CHECKING:
-    from compcoll.devices.cuda import Device
 
 __all__ = ["Event", "Queue"]
 
@@ -68,11 +65,11 @@ class _Control:
 class Queue:
     """A stream for one piece of work, and the memory that it needs meanwhile.
 
-    A context manager: at its end the memory goes back, once everything is done. It implements
-    `compcoll.devices.batch.Launcher`.
+    `device` is the `compcoll.devices.cuda.Device` that makes it. A context manager: at its end the memory
+    goes back, once everything is done. It implements `compcoll.devices.batch.Launcher`.
     """
 
-    def __init__(self, device: Device, after: Sequence[Any]):
+    def __init__(self, device: Any, after: Sequence[Any]):
         self.device, self.max_grid = device, device.max_grid
         self._runtime = device._runtime
         try:

@@ -22,7 +22,7 @@ from compcoll.engine import _engine, choices
 from compcoll.engine.call import Call, Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
-from compcoll.torch import notes, policies
+from compcoll.torch import living, notes, policies
 from compcoll.torch.agreement import Agreement, is_wanted
 from compcoll.torch.options import Options
 from compcoll.torch.tally import Tally
@@ -92,7 +92,7 @@ class Core:
         self.group = Group(comm, facts_of(everyone), mine.workers if self.size > 1 else 0)
         self.group.make_shadow()
         self.comm_name = name
-        _cores.append(self)
+        living.add(self)
 
     # -- what is decided
 
@@ -270,8 +270,8 @@ class Core:
 
     def free(self) -> None:
         """Free what MPI has of the group; collective."""
-        if self in _cores:
-            _cores.remove(self)
+        if self in living.cores():
+            living.remove(self)
             if not self.broken and not MPI.Is_finalized():
                 self.flush()
                 self.tally.keep(self)
@@ -299,20 +299,14 @@ def _checked(steps: Steps, agreement: Agreement) -> Steps:
     yield from steps
 
 
-#: The groups that there are, and those that were left half-way.
-_cores: list[Core] = []
+#: Groups that were left half-way.
 _lost: list[Core] = []
-
-
-def cores() -> list[Core]:
-    """The groups that there are."""
-    return list(_cores)
 
 
 @atexit.register
 def _at_exit() -> None:
     """MPI waits at its end for what will never come: end the others as well."""
-    if (_lost or any(core.broken for core in _cores)) and not MPI.Is_finalized():
+    if (_lost or any(core.broken for core in living.cores())) and not MPI.Is_finalized():
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(GRACE)  # for the others to say what they have found

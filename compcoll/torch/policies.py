@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll.core.errors import PolicyError
 from compcoll.policy import Policy, Rule, default_policy, make_policy
+from compcoll.torch.living import cores
 
 __all__ = ["OPERATIONS", "PHASES", "PRESETS", "agreed", "names_of", "policy_of", "set_policy", "watch_meshes"]
 
@@ -86,8 +87,6 @@ def set_policy(
     compcoll.PolicyError
         On every rank, where ranks differ.
     """
-    from compcoll.torch.core import cores
-
     error: Exception | None = None
     made: Policy | None = None
     names: tuple[str, ...] = ()
@@ -215,8 +214,6 @@ def watch_meshes() -> None:
 
 
 def _note(mesh: DeviceMesh) -> None:
-    from compcoll.torch.core import cores
-
     _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(mesh)]
     named = set(mesh._dim_group_names)
     for core in cores():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compcoll.torch.core import cores
+from compcoll.torch.living import cores
 from compcoll.torch.tally import KEPT, Line
 
 __all__ = ["TrainingReport", "report"]

@@ -125,7 +125,7 @@ class Suite:
             if os.environ.get("VERBOSE"):
                 sys.stderr.write("".join(lines))
         if comm.allreduce(outcome[0] == "failed") and dist.is_initialized():
-            from compcoll.torch.core import cores
+            from compcoll.torch.living import cores
 
             for core in cores():
                 core.break_up("a test failed")
