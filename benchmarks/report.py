@@ -126,6 +126,18 @@ def experiments() -> Iterator[Experiment]:
                 for op in OPS[1:3]
             ],
         )  # fmt: skip
+    if find_spec("torch"):
+        yield Experiment(
+            "training", "A training step between two hosts at 1 Gb/s",
+            "A GPT of 20 M parameters over torch.distributed: gloo beside this backend, in turns. The model "
+            "works on few bytes a step, so that what is sent decides; each way sends what torch asks for, in "
+            "float32 or bfloat16.",
+            [
+                lab(2, 1, "training.step", "--way", way, "--dtype", dtype)
+                for way, dtype in (("fsdp", "f4"), ("fsdp", "bf16"), ("ddp", "f4"))
+            ],
+            None, tables.steps,
+        )  # fmt: skip
     yield Experiment(
         "model", "The model against the clock",
         "Times of collectives, in the mean of the middle half of the calls, and what the model says of them "

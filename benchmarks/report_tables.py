@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .osu import CONTROL
 
-__all__ = ["link", "model", "scaling", "speedups"]
+__all__ = ["link", "model", "scaling", "speedups", "steps"]
 
 
 def link(run: dict) -> str:
@@ -62,6 +62,21 @@ def model(runs: list[dict]) -> list[str]:
     new = [row for _, row in rows if not row.get("known", False)]
     close = sum(abs(row["predicted"] / row["measured"] - 1) <= 0.25 for row in new)
     return [*lines, "", f"{close} of {len(new)} predictions of what was not measured before are within 25 %."]
+
+
+def steps(runs: list[dict]) -> list[str]:
+    """Lines of a table of training steps."""
+    lines = [
+        "| training | travels as | codec | ms | of a processor | speed-up over gloo |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+    ]
+    for run in runs:
+        for row in run["rows"]:
+            lines.append(
+                f"| {run['way']} | {run['travels']} | {row['name']} | {1e3 * row['seconds']:.0f} "
+                f"| {1e3 * row['processor_seconds']:.0f} | {row['speedup']:.2f} |"
+            )
+    return lines
 
 
 def size(nbytes: float) -> str:

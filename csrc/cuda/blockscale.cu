@@ -1,7 +1,7 @@
 #include "blockscale.cuh"
 
 #define CC_TYPE(name, Q, type, T)                             \
-  CC_KERNEL(name##_encode_##type, scaled_encode<Q, T>)        \
+  CC_WIDE_KERNEL(name##_encode_##type, scaled_encode<Q, T>)   \
   CC_KERNEL(name##_decode_##type, scaled_decode<Q, T, false>) \
   CC_KERNEL(name##_decode_add_##type, scaled_decode<Q, T, true>)
 #define CC_CODEC(name, Q)    \

@@ -120,3 +120,5 @@ CC_HD bool aligned(const void* p, uint32_t to) { return reinterpret_cast<size_t>
 // With 8 blocks asked for, the compiler takes up to 64 registers; left to itself it spills in order to fit
 // 16.
 #define CC_KERNEL(name, ...) CC_KERNEL_OF(CC_CTA, 8, name, __VA_ARGS__)
+// For those that need more, on some architectures at least: up to 80.
+#define CC_WIDE_KERNEL(name, ...) CC_KERNEL_OF(CC_CTA, 6, name, __VA_ARGS__)
