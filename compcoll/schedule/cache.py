@@ -8,14 +8,14 @@ from threading import Lock
 
 from compcoll.schedule.graph import Schedule
 
-__all__ = ["Cache"]
+__all__ = ["OPS_OF_SCHEDULE", "Cache"]
 
-#: Operations of all schedules that are kept; one takes some 100 bytes.
-MOST_OPS = 1 << 20
+#: Operations of all schedules that are kept; one takes some 100 bytes, and a schedule as much as so many more.
+MOST_OPS, OPS_OF_SCHEDULE = 1 << 18, 32
 
 
 class Cache:
-    """The last schedules that were used, up to ``most_ops`` operations in all."""
+    """The last schedules that were used, up to the memory of ``most_ops`` operations."""
 
     def __init__(self, most_ops: int = MOST_OPS):
         self.most_ops = most_ops
@@ -37,8 +37,8 @@ class Cache:
         with self._lock:
             if key not in self._kept:
                 self._kept[key] = made
-                self.n_ops += len(made)
+                self.n_ops += len(made) + OPS_OF_SCHEDULE
             while self.n_ops > self.most_ops and len(self._kept) > 1:
                 _, oldest = self._kept.popitem(last=False)
-                self.n_ops -= len(oldest)
+                self.n_ops -= len(oldest) + OPS_OF_SCHEDULE
         return made
