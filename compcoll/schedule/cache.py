@@ -10,7 +10,7 @@ from compcoll.schedule.graph import Schedule
 
 __all__ = ["OPS_OF_SCHEDULE", "Cache"]
 
-#: Operations of all schedules that are kept; one takes some 100 bytes, and a schedule as much as so many more.
+#: Operations of all schedules that are kept; one takes 100 bytes, and a schedule as much as so many more.
 MOST_OPS, OPS_OF_SCHEDULE = 1 << 18, 32
 
 
