@@ -100,7 +100,8 @@ def run(list ranks, profile, int size, bint flip, bint records, interval):
         with nogil:
             seconds = world.run()
         intervals = np.empty(world.intervals.size(), interval)
-        memcpy(<void*><uintptr_t>intervals.ctypes.data, world.intervals.data(), intervals.nbytes)
+        if intervals.size:
+            memcpy(<void*><uintptr_t>intervals.ctypes.data, world.intervals.data(), intervals.nbytes)
         return seconds, world.messages, world.wire_nbytes, list(world.stuck()), world.lost(), intervals
     finally:
         del world

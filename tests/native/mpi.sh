@@ -22,5 +22,6 @@ export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=print_stacktrac
 [ $# -gt 0 ] || set -- 2 3
 for ranks; do
   echo "== tests/mpi on $ranks ranks, sanitized"
-  mpiexec -n "$ranks" "$python" -m pytest tests/mpi -p no:cacheprovider
+  # Not captured: what a sanitizer says comes last.
+  mpiexec -n "$ranks" "$python" -m pytest tests/mpi -p no:cacheprovider --capture no
 done
