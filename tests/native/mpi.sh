@@ -16,9 +16,10 @@ flags="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-fr
 echo "== compiling with $flags"
 COMPCOLL_ENGINE_FLAGS=$flags "$python" setup.py -q build_ext --inplace
 
-# The interpreter is not built with them: its own leaks are no news, and the library has to come first.
+# The interpreter is not built with them: its own leaks are no news, and the library has to come first. A test
+# has a process end by SIGSEGV.
 export LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libstdc++.so)"
-export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1 UBSAN_OPTIONS=print_stacktrace=1
+export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:handle_segv=0 UBSAN_OPTIONS=print_stacktrace=1
 [ $# -gt 0 ] || set -- 2 3
 for ranks; do
   echo "== tests/mpi on $ranks ranks, sanitized"
