@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 from datetime import date
+from itertools import product
 from pathlib import Path
 
 import click
@@ -34,20 +35,19 @@ STUDIES = {
 @click.command(context_settings={"show_default": True})
 @click.option("--only", multiple=True, type=click.Choice(list(STUDIES)), help="This study alone; repeatable.")
 @click.option("--seeds", default=5, type=click.IntRange(1))
-@click.option("--steps", default=300, type=click.IntRange(1))
+@click.option("--steps", default=250, type=click.IntRange(1))
 @click.option("--render", is_flag=True, help="Write table and figure from the results that are there.")
 def main(only: tuple[str, ...], seeds: int, steps: int, render: bool) -> None:
     """Train with several codecs and seeds, and compare the validation losses."""
     path = RESULTS / "training.json"
     runs = json.loads(path.read_text())["runs"] if path.exists() else []
-    for name in only or (() if render else STUDIES):
+    for seed, name in product(range(seeds), only or (() if render else STUDIES)):
         way, ranks, dims, policies = STUDIES[name]
-        for seed in range(seeds):
-            for policy in policies:
-                if any(_is(run, name, policy, seed, steps) for run in runs):
-                    continue
-                runs.append({"study": name, **_train(way, ranks, dims, policy, seed, steps)})
-                path.write_text(as_json({"date": date.today().isoformat(), "runs": runs}))
+        for policy in policies:
+            if any(_is(run, name, policy, seed, steps) for run in runs):
+                continue
+            runs.append({"study": name, **_train(way, ranks, dims, policy, seed, steps)})
+            path.write_text(as_json({"date": date.today().isoformat(), "runs": runs}))
     click.echo("\n".join(table(runs)))
     draw(runs, RESULTS / "training.png")
 

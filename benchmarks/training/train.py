@@ -36,11 +36,11 @@ def policy(text: str) -> Any:
 @click.option("--dims", default="2,2,1", help="Of the hybrid: data, tensor and pipeline parallel.")
 @click.option("--policy", "text", default="lossless", help="gloo, a codec, a preset, or a mapping as JSON.")
 @click.option("--min-nbytes", default=1024, help="Smallest message that is compressed.")
-@click.option("--layers", default=4, type=click.IntRange(1))
+@click.option("--layers", default=5, type=click.IntRange(1))
 @click.option("--width", default=128, type=click.IntRange(16))
 @click.option("--length", default=128, type=click.IntRange(8), help="Bytes of context.")
-@click.option("--batch", default=32, type=click.IntRange(1), help="Pieces a step, of all ranks together.")
-@click.option("--steps", default=300, type=click.IntRange(1))
+@click.option("--batch", default=8, type=click.IntRange(1), help="Pieces a step, of all ranks together.")
+@click.option("--steps", default=250, type=click.IntRange(1))
 @click.option(
     "--every", default=25, type=click.IntRange(1), help="Steps between two looks at the validation loss."
 )
