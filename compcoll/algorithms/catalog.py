@@ -79,7 +79,8 @@ async def _send(rt, send: list, recv: list, algorithm: str, root: int) -> None:
 
 #: The algorithms of each operation, the first one the default.
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Bcast": ("chain", "tree"),
+    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Alltoallw": ("pairwise",),
+    "Bcast": ("chain", "tree"),
     "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
     "Reduce_scatter": tuple(_SUM), "Reduce_scatter_block": tuple(_SUM), "Allreduce": tuple(_SUM),
     "Reduce": tuple(_SUM),
@@ -87,10 +88,11 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
 }  # fmt: skip
 _PROGRAMS: dict[str, Callable[..., Coroutine]] = {
-    "Alltoall": _alltoall, "Alltoallv": _alltoall, "Bcast": _bcast, "Allgather": _allgather,
-    "Allgatherv": _allgather, "Reduce_scatter": _reduce_scatter, "Reduce_scatter_block": _reduce_scatter,
-    "Allreduce": _allreduce, "Reduce": _reduce, "Gather": _gather, "Gatherv": _gather, "Scatter": _scatter,
-    "Scatterv": _scatter, "Send": _send, "Recv": _send, "Sendrecv": _send,
+    "Alltoall": _alltoall, "Alltoallv": _alltoall, "Alltoallw": _alltoall, "Bcast": _bcast,
+    "Allgather": _allgather, "Allgatherv": _allgather,
+    "Reduce_scatter": _reduce_scatter, "Reduce_scatter_block": _reduce_scatter, "Allreduce": _allreduce,
+    "Reduce": _reduce, "Gather": _gather, "Gatherv": _gather, "Scatter": _scatter, "Scatterv": _scatter,
+    "Send": _send, "Recv": _send, "Sendrecv": _send,
 }  # fmt: skip
 
 

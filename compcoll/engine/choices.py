@@ -59,6 +59,6 @@ def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus:
     elif op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
         most = MESSAGE_NBYTES if codec.lossless else 2 * MESSAGE_NBYTES
         high = min(max(PAIRS_NBYTES // size, high), most)
-    if op in ("Alltoallv", "Gatherv", "Scatterv"):  # one size for all pairs, so that they run together
+    if op in ("Alltoallv", "Alltoallw", "Gatherv", "Scatterv"):  # one for all pairs, which run together
         return high
     return min(max(nbytes // 8, low), high)

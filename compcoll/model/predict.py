@@ -168,7 +168,7 @@ def _counts(op: str, size: int, n: int, rank: int) -> tuple[list[int], list[int]
     """Elements of the blocks that a rank sends, and of those that it receives; the root is 0."""
     every, one, none = [n] * size, [n], list[int]()
     match op:
-        case "Alltoall" | "Alltoallv":
+        case "Alltoall" | "Alltoallv" | "Alltoallw":
             return every, every
         case "Allgather" | "Allgatherv":
             return one, every

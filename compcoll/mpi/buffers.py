@@ -41,13 +41,13 @@ class Message:
     """
 
     __slots__ = (
-        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_origin", "_plain", "_spans", "_unpack",
-        "counts", "dtype", "element",
+        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_origin", "_plain", "_spans", "_unit",
+        "_unpack", "counts", "dtype", "element",
     )  # fmt: skip
 
     def __init__(
         self, buffer, datatype, element: np.dtype, per_entry: int, entries: list[int], displs: list[int],
-        origin: DeviceArray | None = None,
+        origin: DeviceArray | None = None, unit: int | None = None,
     ):  # fmt: skip
         self.element, self.dtype = element, dtypes.real_dtype(element)
         dtype = self.dtype
@@ -55,6 +55,7 @@ class Message:
         self._buffer, self._datatype, self._origin = buffer, datatype, origin
         self._entries, self._displs = entries, displs
         self._extent = datatype.Get_extent()[1]
+        self._unit = self._extent if unit is None else unit  # bytes of a displacement of 1
         self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
         self._unpack: list[tuple[int, np.ndarray]] = []
         self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
@@ -103,7 +104,7 @@ class Message:
         """Block i, to be read."""
         if self._plain:
             return self._bytes(i).view(self.dtype)
-        first = self._displs[i] * self._extent - self._spans[i][0]
+        first = self._displs[i] * self._unit - self._spans[i][0]
         return pack(self._datatype, self._entries[i], first, self._bytes(i)).view(self.dtype)
 
     def target(self, i: int) -> np.ndarray:
@@ -126,7 +127,7 @@ class Message:
     def finish(self) -> None:
         """Write the blocks of derived datatypes through."""
         for i, block in self._unpack:
-            first = self._displs[i] * self._extent - self._spans[i][0]
+            first = self._displs[i] * self._unit - self._spans[i][0]
             unpack(block.view(np.uint8), self._datatype, self._entries[i], first, self._bytes(i))
         if self._origin is not None and self._unpack:
             with self._origin.device.queue() as queue:
@@ -147,7 +148,7 @@ class Message:
         """The first block, as an argument in mpi4py's form."""
         memory = self._buffer
         if memory is not MPI.BOTTOM:
-            memory = memory[self._displs[0] * self._extent :]
+            memory = memory[self._displs[0] * self._unit :]
         return [memory, self._entries[0], self._datatype]
 
     def copied(self) -> np.ndarray:
@@ -169,8 +170,8 @@ class Message:
         if n == 0:
             return 0, 0
         lower, extent = self._datatype.Get_true_extent()
-        first = displ * self._extent + min((n - 1) * self._extent, 0) + lower
-        end = displ * self._extent + max((n - 1) * self._extent, 0) + lower + extent
+        first = displ * self._unit + min((n - 1) * self._extent, 0) + lower
+        end = displ * self._unit + max((n - 1) * self._extent, 0) + lower + extent
         if self._buffer is not MPI.BOTTOM and (first < 0 or end > self._buffer.size):
             raise ValueError(
                 f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "

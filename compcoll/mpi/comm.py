@@ -15,7 +15,7 @@ from compcoll.mpi.context import Context
 from compcoll.mpi.nonblocking import NonblockingCalls
 from compcoll.mpi.pointtopoint import PointToPoint
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
-from compcoll.mpi.vectors import VectorCalls
+from compcoll.mpi.typed import TypedCalls
 from compcoll.policy import make_policy
 
 __all__ = ["Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
@@ -28,7 +28,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(VectorCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper):
+class _Accelerated(TypedCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
@@ -227,7 +227,7 @@ class _Accelerated(VectorCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper
 class Comm(_Accelerated, MPI.Intracomm):
     """A drop-in for an mpi4py intracommunicator that compresses what goes over the wire.
 
-    Making one is collective. Alltoall(v), Bcast, Allgather(v), Gather(v), Scatter(v), Reduce,
+    Making one is collective. Alltoall(v, w), Bcast, Allgather(v), Gather(v), Scatter(v), Reduce,
     Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv of floating-point and
     integer types are accelerated where a message has at least ``min_nbytes``; everything else goes to
     MPI unchanged. Integers are only ever coded losslessly.

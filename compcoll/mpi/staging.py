@@ -134,7 +134,7 @@ NEIGHBOUR = _forms(tuple(name for name in _WRITES if "Neighbor" in name), MPI.To
 
 
 #: What `Comm` has methods of its own for, and gives to MPI only after a look at its arguments.
-_OWN = {name for name in _WRITES if "Neighbor" not in name} - {"Alltoallw", "Scan", "Exscan"} | {"Send"}
+_OWN = {name for name in _WRITES if "Neighbor" not in name} - {"Scan", "Exscan"} | {"Send"}
 
 
 @guard(*(n for n in _forms((*_SENDS, *_WRITES), MPI.Intracomm) if n not in _OWN))
