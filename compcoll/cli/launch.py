@@ -11,13 +11,13 @@ from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 import compcoll
 
-__all__ = ["benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch"]
+__all__ = ["become_ranks", "benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch"]
 
 #: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
 _MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
@@ -36,17 +36,29 @@ def find_mpiexec() -> str | None:
 
 def relaunch(ranks: int, arguments: list[str]) -> int:
     """Run ``compcoll`` with these arguments on new ranks on this machine; its exit status."""
+    # Through mpi4py.run, so that an error on one rank ends all of them.
+    command, environment = _launch(ranks, ["-m", "mpi4py", "-m", "compcoll", *arguments])
+    return subprocess.run(command, env=environment).returncode
+
+
+def become_ranks(ranks: int, arguments: list[str]) -> NoReturn:
+    """Go on as mpiexec, which has signals and the exit status for itself, with ranks on this machine."""
+    command, environment = _launch(ranks, ["-m", "compcoll", *arguments])
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)
+
+
+def _launch(ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
+    """A command that runs Python on new ranks on this machine, and its environment."""
     mpiexec = find_mpiexec()
     if mpiexec is None:
         raise click.ClickException("mpiexec is not found; pip install 'compcoll[mpich]' brings one")
-    # Through mpi4py.run, so that an error on one rank ends all of them.
-    program = [sys.executable, "-m", "mpi4py", "-m", "compcoll", *arguments]
     # Open MPI refuses more ranks than cores unless told otherwise: releases up to 4, and from 5.
     consent = {
         "OMPI_MCA_rmaps_base_oversubscribe": "true",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
-    return subprocess.run([mpiexec, "-n", str(ranks), *program], env={**os.environ, **consent}).returncode
+    return [mpiexec, "-n", str(ranks), sys.executable, *program], {**os.environ, **consent}
 
 
 def on_all(comm: Any, function: Callable[[], Any]) -> Any:

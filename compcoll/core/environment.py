@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeVar
 
-__all__ = ["device_buffers", "read", "threads", "timeout"]
+__all__ = ["device_buffers", "read", "summary", "threads", "timeout"]
 
 T = TypeVar("T")
 #: Most threads that a rank may be given.
@@ -47,6 +47,11 @@ def timeout() -> float:
 def device_buffers() -> bool:
     """``COMPCOLL_DEVICE_BUFFERS``."""
     return bool(read("COMPCOLL_DEVICE_BUFFERS", _flag))
+
+
+def summary() -> bool:
+    """``COMPCOLL_SUMMARY``; a program whose world is wrapped by itself says at its end what it did."""
+    return read("COMPCOLL_SUMMARY", _flag) is not False
 
 
 def _threads(text: str) -> int:

@@ -367,6 +367,10 @@ class Wrapper(_Mixin):
             self._gate.last = (op, decision, task.outcome)
         self._check_strict(op, decision, task.outcome.fallbacks)
 
+    def _completed(self, request: MPI.Request, last: tuple) -> None:
+        """The nonblocking call of a request has ended."""
+        self._gate.last = last
+
     def _check_strict(self, op: str, decision: Decision | None, fallbacks: int) -> None:
         if self._strict and fallbacks:
             spec = decision.codec.spec if decision is not None and decision.codec is not None else "the codec"

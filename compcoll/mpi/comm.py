@@ -18,7 +18,7 @@ from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
 from compcoll.mpi.typed import TypedCalls
 from compcoll.policy import make_policy
 
-__all__ = ["Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
+__all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
 
 
 class _DefaultCodec(str):
@@ -291,10 +291,11 @@ class Distgraphcomm(_Accelerated, MPI.Distgraphcomm):
     """`Comm` with a distributed graph topology."""
 
 
-#: The sibling of each of mpi4py's classes, special ones first.
+#: The sibling of each of mpi4py's classes, special ones first; all of them.
 _SIBLINGS = {
     MPI.Cartcomm: Cartcomm, MPI.Graphcomm: Graphcomm, MPI.Distgraphcomm: Distgraphcomm, MPI.Intracomm: Comm,
 }  # fmt: skip
+CLASSES = tuple(_SIBLINGS.values())
 
 
 class Intercomm(MPI.Intercomm):

@@ -117,7 +117,7 @@ class Pending:
         """The request was waited for, or found to be complete."""
         comm, task = self.comm, self.task
         _engine.settled(task)
-        comm._gate.last = (self.call.op, self.decision, task.outcome)
+        comm._completed(self.request, (self.call.op, self.decision, task.outcome))
         if task.end != _engine.DONE:
             comm._break(f"{self.call.op} was left half-way")
         else:

@@ -1,0 +1,68 @@
+"""A user's program, run in this process as ``python`` runs it."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import runpy
+import signal
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import NoReturn
+from zipfile import is_zipfile
+
+from compcoll.tracing.ending import fail
+
+__all__ = ["run_as_main"]
+
+
+def run_as_main(program: str, arguments: tuple[str, ...], as_module: bool) -> NoReturn:
+    """Run a script, a folder or archive with a ``__main__``, or a module, and leave with its exit status.
+
+    What it finds in ``sys.argv``, ``sys.path[0]`` and ``__main__`` is what plain Python would have there.
+    Where it ends by an exception, or with another status than 0, MPI ends all ranks.
+    """
+    sys.argv[:] = [program, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(program))
+    try:
+        if as_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        elif Path(program).is_file() and not is_zipfile(program):
+            _run_script(program)
+        else:
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as problem:
+        fail(problem)
+        raise
+    except BaseException as problem:
+        # Here, since the command would make another kind of message of some exceptions.
+        problem = problem.with_traceback(_of_program(problem.__traceback__))
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+        fail(problem)
+        raise SystemExit(128 + signal.SIGINT if isinstance(problem, KeyboardInterrupt) else 1) from None
+    raise SystemExit(0)
+
+
+def _run_script(program: str) -> None:
+    """Run a file of source code as the module ``__main__``, which stays: what it defines can be pickled."""
+    path = os.path.abspath(program)
+    main = ModuleType("__main__")
+    main.__dict__.update(
+        __file__=path, __builtins__=builtins, __loader__=SourceFileLoader("__main__", path), __cached__=None
+    )
+    sys.modules["__main__"] = main
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main.__dict__)
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without what is at its beginning of this file and of `runpy`."""
+    ours = (__file__, runpy.__file__, "<frozen runpy>")
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in ours:
+        traceback = traceback.tb_next
+    return traceback

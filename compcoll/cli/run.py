@@ -1,0 +1,66 @@
+"""``compcoll run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from compcoll.cli.launch import become_ranks, is_launched, on_all
+from compcoll.policy import make_policy
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("-n", "--ranks", type=click.IntRange(1), help="Start so many ranks with mpiexec.")
+@click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module, as for python -m.")
+@click.option("--codec", metavar="SPEC", help="Codec, such as zfp:rate=8. [default: lossless]")
+@click.option(
+    "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file of a policy."
+)
+@click.option(
+    "--when", type=click.Choice(["always", "pays"]), help="Compress always, or where it saves time."
+)
+@click.option("--min-nbytes", type=click.IntRange(0), help="Smallest message that is compressed, in bytes.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
+@click.argument("program")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(
+    ranks: int | None, as_module: bool, quiet: bool, program: str,
+    arguments: tuple[str, ...], **settings: Any,
+) -> None:  # fmt: skip
+    """Run a Python program as it is, with MPI's communicators accelerated.
+
+    COMM_WORLD and COMM_SELF, and whatever the program makes of them, are compcoll's before it is imported.
+    -n starts ranks on this machine; without it the program runs on the ranks that mpiexec, srun or flux have
+    started. An exception that nobody catches ends all ranks. At the end rank 0 says what all calls together
+    did, on the standard error output.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    try:
+        make_policy(None, given.get("codec"), *(given.get(key) for key in ("when", "min_nbytes", "policy")))
+    except (OSError, TypeError, ValueError) as error:
+        raise click.UsageError(str(error)) from None
+    if not as_module and not Path(program).exists():
+        raise click.UsageError(f"{program} does not exist; -m runs a module")
+    if ranks is not None and not is_launched():
+        options = [
+            word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))
+        ]
+        flags = ["-m"] * as_module + ["-q"] * quiet
+        become_ranks(ranks, ["run", *options, *flags, program, *arguments])
+    from mpi4py import MPI
+
+    from compcoll.cli.program import run_as_main
+    from compcoll.mpi.world import wrap_world
+
+    world = MPI.COMM_WORLD
+    if ranks not in (None, world.size):
+        message = f"-n {ranks}, where a launcher has started {world.size} ranks already"
+        on_all(world, lambda: _refuse(message) if world.rank == 0 else None)
+    wrap_world(False if quiet else None, **given)
+    run_as_main(program, arguments, as_module)
+
+
+def _refuse(message: str) -> None:
+    raise click.UsageError(message)

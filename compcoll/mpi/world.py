@@ -1,0 +1,40 @@
+"""Wrapped communicators in the places of those that MPI has from the beginning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.core import environment
+from compcoll.mpi.comm import CLASSES, PREDEFINED, Comm
+from compcoll.tracing import ending, watch
+from compcoll.tracing.tally import Tally
+
+__all__ = ["wrap_world"]
+
+
+def wrap_world(summary: bool | None = None, **settings: Any) -> None:
+    """Put a `Comm` into the places of `MPI.COMM_WORLD` and `MPI.COMM_SELF`; collective over all ranks.
+
+    Whoever imports them afterwards has them, and whatever is made of them has their policy. Where that has
+    been done before, nothing happens.
+
+    Parameters
+    ----------
+    summary : bool, optional
+        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
+        default what ``COMPCOLL_SUMMARY`` says, else yes.
+    **settings
+        As for `compcoll.Comm`.
+    """
+    world = MPI.COMM_WORLD
+    if isinstance(world, Comm):
+        return
+    for name, comm in PREDEFINED.items():
+        setattr(MPI, name, Comm(comm, **settings))
+    if environment.summary() if summary is None else summary:
+        tally = Tally()
+        watch.watch(CLASSES)
+        watch.listen(tally)
+        ending.at_end(world, tally)
