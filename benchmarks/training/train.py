@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from math import cos, pi
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 from rich.console import Console
 from rich.progress import Progress
+from torch.optim.lr_scheduler import LambdaLR
 
 import compcoll.torch
 
@@ -31,6 +33,12 @@ def policy(text: str) -> Any:
     return json.loads(text) if text.startswith("{") else {"*": text}
 
 
+def _share(i: int, rise: int, steps: int) -> float:
+    """How much of its rate the optimizer has at step ``i``."""
+    risen = min(1.0, (i + 1) / max(rise, 1))
+    return risen * (0.55 + 0.45 * cos(pi * i / steps))
+
+
 @click.command(context_settings={"show_default": True})
 @click.option("--way", default="fsdp", type=click.Choice(list(WAYS)), help="How the ranks share the work.")
 @click.option("--dims", default="2,2,1", help="Of the hybrid: data, tensor and pipeline parallel.")
@@ -38,17 +46,22 @@ def policy(text: str) -> Any:
 @click.option("--min-nbytes", default=1024, help="Smallest message that is compressed.")
 @click.option("--layers", default=5, type=click.IntRange(1))
 @click.option("--width", default=128, type=click.IntRange(16))
-@click.option("--length", default=128, type=click.IntRange(8), help="Bytes of context.")
-@click.option("--batch", default=8, type=click.IntRange(1), help="Pieces a step, of all ranks together.")
+@click.option("--length", default=64, type=click.IntRange(8), help="Bytes of context.")
+@click.option("--batch", default=16, type=click.IntRange(1), help="Pieces a step, of all ranks together.")
 @click.option("--steps", default=250, type=click.IntRange(1))
 @click.option(
     "--every", default=25, type=click.IntRange(1), help="Steps between two looks at the validation loss."
 )
-@click.option("--rate", default=2e-3, help="Of the optimizer, falling to a tenth along a cosine.")
+@click.option(
+    "--rate", default=3e-3, help="Of the optimizer, falling to a tenth along a cosine after its rise."
+)
+@click.option(
+    "--rise", default=40, type=click.IntRange(0), help="Steps until the optimizer has its full rate."
+)
 @click.option("--seed", default=0)
 @click.option("--json", "json_path", type=click.Path(), help="Write the result to a file.")
 def run(
-    way, dims, text, min_nbytes, layers, width, length, batch, steps, every, rate, seed, json_path
+    way, dims, text, min_nbytes, layers, width, length, batch, steps, every, rate, rise, seed, json_path
 ) -> None:  # fmt: skip
     """Train a GPT over the bytes of the standard library's sources."""
     torch.set_num_threads(1)
@@ -58,7 +71,7 @@ def run(
     torch.manual_seed(seed)
     data, shape = corpus(), Shape(layers, width, 4, length)
     one = make(way, shape, rate, tuple(map(int, dims.split(","))))  # type: ignore[arg-type]
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(one.optimizer, steps, rate / 10)  # type: ignore[attr-defined]
+    schedule = LambdaLR(one.optimizer, lambda i: _share(i, rise, steps))  # type: ignore[attr-defined]
     part, parts = one.shard
     held_out = data.held_out(64, length)
     curve, begun = [], perf_counter()
@@ -85,7 +98,7 @@ def run(
             result = {
                 "way": way, "dims": dims, "policy": text, "seed": seed, "ranks": dist.get_world_size(),
                 "parameters": shape.parameters, "steps": steps, "batch": batch, "length": length,
-                "rate": rate, "files": data.files, "curve": curve, "seconds": seconds,
+                "rate": rate, "rise": rise, "files": data.files, "curve": curve, "seconds": seconds,
                 "raw_nbytes": found.raw_nbytes if found else None,
                 "wire_nbytes": found.wire_nbytes if found else None,
             }  # fmt: skip
