@@ -73,14 +73,21 @@ codecs = Extension(
     language="c++",
 )
 
-shortcut = Extension(
-    "compcoll.mpi._shortcut",
-    sources=["compcoll/mpi/_shortcut.pyx"],
-    include_dirs=[np.get_include()],
-    define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-    extra_compile_args=["-O2", "-Wall"],
-    depends=["setup.py"],
-)
+
+def method_part(name):
+    """An extension of what is in the way of each call."""
+    return Extension(
+        name,
+        sources=[f"{name.replace('.', '/')}.pyx"],
+        include_dirs=[np.get_include()],
+        define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
+        extra_compile_args=["-O2", "-Wall"],
+        depends=["setup.py"],
+    )
+
+
+shortcut = method_part("compcoll.mpi._shortcut")
+watch = method_part("compcoll.tracing._watch")
 
 VIRTUAL = "csrc/engine/virtual.cpp"
 # For sanitizers.
@@ -111,4 +118,4 @@ def engine_part(name, sources):
 engine = engine_part("compcoll.engine._engine", ENGINE)
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
-setup(ext_modules=cythonize([codecs, engine, schedule, shortcut]), cmdclass={"build_ext": BuildLevels})
+setup(ext_modules=cythonize([codecs, engine, schedule, shortcut, watch]), cmdclass={"build_ext": BuildLevels})

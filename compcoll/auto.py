@@ -7,7 +7,7 @@ program did.
 """
 
 from compcoll.mpi.world import wrap_world
-from compcoll.tracing.ending import fail_on_error
+from compcoll.tracing.recording import fail_on_error
 
 __all__: list[str] = []
 

@@ -14,18 +14,17 @@ from types import ModuleType, TracebackType
 from typing import NoReturn
 from zipfile import is_zipfile
 
-from compcoll.tracing.ending import fail
+from compcoll.tracing.recording import fail
 
 __all__ = ["run_as_main"]
 
 
-def run_as_main(program: str, arguments: tuple[str, ...], as_module: bool) -> NoReturn:
+def run_as_main(program: str, as_module: bool) -> NoReturn:
     """Run a script, a folder or archive with a ``__main__``, or a module, and leave with its exit status.
 
-    What it finds in ``sys.argv``, ``sys.path[0]`` and ``__main__`` is what plain Python would have there.
-    Where it ends by an exception, or with another status than 0, MPI ends all ranks.
+    What it finds in ``sys.path[0]`` and ``__main__`` is what plain Python would have there; ``sys.argv`` is
+    the caller's to set. Where it ends by an exception, or with another status than 0, MPI ends all ranks.
     """
-    sys.argv[:] = [program, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if as_module else os.path.dirname(os.path.realpath(program))
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,14 @@ from compcoll.policy import make_policy
     "--when", type=click.Choice(["always", "pays"]), help="Compress always, or where it saves time."
 )
 @click.option("--min-nbytes", type=click.IntRange(0), help="Smallest message that is compressed, in bytes.")
+@click.option(
+    "--trace", type=click.Path(file_okay=False, path_type=Path), help="Folder for a line of each call."
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    ranks: int | None, as_module: bool, quiet: bool, program: str,
+    ranks: int | None, as_module: bool, trace: Path | None, quiet: bool, program: str,
     arguments: tuple[str, ...], **settings: Any,
 ) -> None:  # fmt: skip
     """Run a Python program as it is, with MPI's communicators accelerated.
@@ -43,6 +48,8 @@ def command(
         raise click.UsageError(str(error)) from None
     if not as_module and not Path(program).exists():
         raise click.UsageError(f"{program} does not exist; -m runs a module")
+    if trace is not None:
+        os.environ["COMPCOLL_TRACE"] = str(trace.resolve())
     if ranks is not None and not is_launched():
         options = [
             word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))
@@ -58,8 +65,9 @@ def command(
     if ranks not in (None, world.size):
         message = f"-n {ranks}, where a launcher has started {world.size} ranks already"
         on_all(world, lambda: _refuse(message) if world.rank == 0 else None)
+    sys.argv[:] = [program, *arguments]
     wrap_world(False if quiet else None, **given)
-    run_as_main(program, arguments, as_module)
+    run_as_main(program, as_module)
 
 
 def _refuse(message: str) -> None:

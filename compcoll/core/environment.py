@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from math import inf
+from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["device_buffers", "read", "summary", "threads", "timeout"]
+__all__ = ["device_buffers", "read", "summary", "threads", "timeout", "trace"]
 
 T = TypeVar("T")
 #: Most threads that a rank may be given.
@@ -52,6 +53,17 @@ def device_buffers() -> bool:
 def summary() -> bool:
     """``COMPCOLL_SUMMARY``; a program whose world is wrapped by itself says at its end what it did."""
     return read("COMPCOLL_SUMMARY", _flag) is not False
+
+
+def trace() -> Path | None:
+    """``COMPCOLL_TRACE``, the folder that a trace of the program is written to; it is made."""
+    return read("COMPCOLL_TRACE", _folder)
+
+
+def _folder(text: str) -> Path:
+    path = Path(text)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _threads(text: str) -> int:

@@ -30,7 +30,7 @@ from compcoll.mpi.staging import Staged
 from compcoll.policy import Policy
 from compcoll.report import Report
 
-__all__ = ["Wrapper"]
+__all__ = ["Wrapper", "describe"]
 
 #: More bytes than any message has.
 NEVER = 1 << 62
@@ -55,6 +55,10 @@ class Wrapper(_Mixin):
     _gate: Gate
     _record: Callable[[bool, float], None] | None = None
     calls_accelerated = 0
+    #: Whether the program's calls are counted (1) or written down (2), and what is to do where that is so on
+    #: all ranks of a communicator; see `compcoll.tracing`.
+    _watched = 0
+    _meet: Callable[[int], None] | None = None
 
     def __new__(cls, comm=None, *args, **kwargs):
         self = super().__new__(cls, comm)
@@ -80,7 +84,7 @@ class Wrapper(_Mixin):
         if not isinstance(last, Report):
             if isinstance(last, str):
                 last = (last, self._why_small())
-            last = self._gate.last = _report(*last)
+            last = self._gate.last = describe(*last)
         return last
 
     @property
@@ -105,14 +109,14 @@ class Wrapper(_Mixin):
             error, text = problem, f"{type(problem).__name__}: {problem}"
         context = Context.find(self)
         mine = survey(self, threads) if context is None else None
-        everyone = MPI.Intracomm(self).allgather((text, mine))
+        everyone = MPI.Intracomm(self).allgather((text, mine, self._watched))
         if error is not None:
             raise error
-        for rank, (theirs, _) in enumerate(everyone):
+        for rank, (theirs, *_) in enumerate(everyone):
             if theirs != text:
                 raise PolicyError(f"rank {rank} has {theirs}, and rank {self.Get_rank()} has {text}")
         if mine is not None:
-            facts = facts_of([one for _, one in everyone])
+            facts = facts_of([one for _, one, _ in everyone])
             context = Context.make(self, facts, mine.workers, parent)
         assert context is not None
         if asked and not self._device_buffers:
@@ -120,6 +124,9 @@ class Wrapper(_Mixin):
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
         if policy.asks_model:
             context.prepare_advisor(parent)
+        watched = min(level for *_, level in everyone)
+        if watched and self._meet is not None:
+            self._meet(watched)
 
     @property
     def settings(self) -> tuple[Policy, bool, bool, bool]:
@@ -383,7 +390,7 @@ _READ_ONLY_ROOT = (
 )
 
 
-def _report(op: str, decision: Decision | str | None, outcome: Any = None) -> Report:
+def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> Report:
     """What a call did; without an outcome the second argument is why it went to MPI."""
     if outcome is None:
         return Report(op, False, str(decision))

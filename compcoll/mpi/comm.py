@@ -8,9 +8,10 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.core import environment
 from compcoll.mpi import calls
 from compcoll.mpi._shortcut import Gate, shortcut
-from compcoll.mpi.base import Wrapper
+from compcoll.mpi.base import Wrapper, describe
 from compcoll.mpi.context import Context
 from compcoll.mpi.nonblocking import NonblockingCalls
 from compcoll.mpi.pointtopoint import PointToPoint
@@ -358,3 +359,9 @@ def _rewrapped(name: str, settings: tuple) -> Comm:
     new = Comm.__new__(Comm, comm)
     new._attach(context, settings)
     return new
+
+
+if environment.trace() is not None:  # a program that wraps its communicators itself is traced as well
+    from compcoll.tracing import recording
+
+    recording.start(CLASSES, describe)

@@ -7,9 +7,9 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.mpi.base import describe
 from compcoll.mpi.comm import CLASSES, PREDEFINED, Comm
-from compcoll.tracing import ending, watch
-from compcoll.tracing.tally import Tally
+from compcoll.tracing import recording
 
 __all__ = ["wrap_world"]
 
@@ -28,13 +28,8 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
     **settings
         As for `compcoll.Comm`.
     """
-    world = MPI.COMM_WORLD
-    if isinstance(world, Comm):
+    if isinstance(MPI.COMM_WORLD, Comm):
         return
+    recording.start(CLASSES, describe, environment.summary() if summary is None else summary)
     for name, comm in PREDEFINED.items():
         setattr(MPI, name, Comm(comm, **settings))
-    if environment.summary() if summary is None else summary:
-        tally = Tally()
-        watch.watch(CLASSES)
-        watch.listen(tally)
-        ending.at_end(world, tally)

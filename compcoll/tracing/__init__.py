@@ -1,9 +1,19 @@
 """What a whole program did: its calls counted, and written down one by one where that is asked for.
 
-=============  ==============================================================================
-``names``      which methods are calls, and what they send
-``watch``      the methods of communicators, replaced by ones that say when a call has ended
-``tally``      calls, bytes and seconds, added up
-``ending``     the end of the program: all ranks' tallies in one line
-=============  ==============================================================================
+================  ==============================================================================
+``names``         which methods are calls, and what their arguments say
+``_watch``        a method that notes when it was called and had returned; records, and who takes them
+``watch``         puts those in the places of a communicator's methods
+``requests``      requests that note when they were complete
+``tally``         calls, bytes and seconds, added up
+``trace``         the file that a rank writes; ``lines`` makes its lines
+``clock``         how far the clocks of ranks are off
+``ending``        what ranks say to each other at the beginning and the end
+``recording``     all of that together, for one process
+``reader``        a folder of such files, read back
+``tables``        calls by operation and size, communicator, place and reason; ``cells``: as words
+``predicted``     what plain MPI would have taken
+``page``          the report as a page, drawn by ``svg``
+``perfetto``      the file that Perfetto opens
+================  ==============================================================================
 """

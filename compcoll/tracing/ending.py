@@ -1,12 +1,10 @@
-"""The end of a program: what all its ranks did, in one line of rank 0.
+"""The beginning and the end of a program, where its ranks talk about what they record.
 
-Nobody waits for a rank that does not come: one that ends by an error takes no part, and the first rank waits
-for the others only for so long after its own end.
+Nobody waits for ever for a rank that does not come to its end: one that fails takes no part.
 """
 
 from __future__ import annotations
 
-import atexit
 import sys
 from os import sched_yield
 from time import perf_counter
@@ -15,81 +13,66 @@ import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
-from compcoll.tracing.tally import Tally
+from compcoll.tracing.clock import Reading, answer, compare, follow
 
-__all__ = ["PATIENCE", "at_end", "fail", "fail_on_error", "line"]
+__all__ = ["PATIENCE", "compare_all", "end_all", "gather", "has_failed", "line"]
 
-#: Seconds that rank 0 waits for the others after its own end.
+#: Seconds that a rank waits for others after its own end.
 PATIENCE = 10.0
 _TAG = 0
 
-_ending: _Ending | None = None
+
+def compare_all(comm: MPI.Intracomm) -> Reading:
+    """How far this rank's clock is off; collective."""
+    if comm.rank:
+        return answer(comm)
+    for peer in range(1, comm.size):
+        compare(comm, peer)
+    return _own()
 
 
-class _Ending:
-    """What is left to do when the program ends, or finalises MPI."""
+def gather(comm: MPI.Intracomm, values: list[float], clocks: bool) -> tuple[np.ndarray, int, Reading | None]:
+    """At the end: on rank 0 the sum of what the ranks give, and how many came in time.
 
-    def __init__(self, world: MPI.Intracomm, tally: Tally):
-        self.comm, self.tally = MPI.Intracomm(world).Dup(), tally
-        # MPI_Finalize takes the attributes of this communicator away before anything else.
-        keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, value: self.run())
-        MPI.Intracomm(MPI.COMM_SELF).Set_attr(keyval, self)
-        self.done = False
-        atexit.register(self.run)
-
-    def run(self) -> None:
-        """Say what the program did; once, and not where it has failed."""
-        if self.done or MPI.Is_finalized() or _failed():
-            return
-        self.done = True
-        mine = np.array(self.tally.values, np.float64)
-        if self.comm.rank:
-            self._sent = mine, self.comm.Isend(mine, 0, _TAG)
-            return
-        total, ranks = self._gathered(mine)
-        print(line(total, ranks, self.comm.size), file=sys.stderr, flush=True)
-
-    def _gathered(self, total: np.ndarray) -> tuple[np.ndarray, int]:
-        """The sum over all ranks that have come to their end in time, and how many these are."""
-        until, ranks, theirs = perf_counter() + PATIENCE, 1, np.empty_like(total)
-        while ranks < self.comm.size and perf_counter() < until:
-            if not self.comm.Iprobe(tag=_TAG):
-                sched_yield()
-                continue
-            self.comm.Recv(theirs, tag=_TAG)
-            total += theirs
-            ranks += 1
-        return total, ranks
-
-
-def at_end(world: MPI.Intracomm, tally: Tally) -> None:
-    """Let rank 0 say at the end of the program what all ranks did; collective."""
-    global _ending
-    _ending = _Ending(world, tally)
-
-
-def fail(problem: BaseException) -> None:
-    """The program ends on this rank by an exception, and MPI is to end all of them; an exit of 0 is none.
-
-    As ``python -m mpi4py`` has it: MPI aborts after what Python does at its end.
+    Parameters
+    ----------
+    values : list of float
+    clocks : bool
+        Whether to compare clocks again; the third of the results is how far this one is off.
     """
-    if isinstance(problem, SystemExit) and problem.code in (None, 0):
-        return
-    if _ending is not None:
-        _ending.done = True
-    set_abort_status(problem if isinstance(problem, (SystemExit, KeyboardInterrupt)) else 1)
+    until, mine = perf_counter() + PATIENCE, np.array(values, np.float64)
+    if comm.rank == 0:
+        return *_gathered(comm, mine, clocks, until), _own() if clocks else None
+    reading = None
+    try:
+        follow(comm.Isend(mine, 0, _TAG), until)
+        reading = answer(comm, until) if clocks else None
+    except TimeoutError:
+        pass
+    return mine, 1, reading
 
 
-def fail_on_error() -> None:
-    """`fail` for each uncaught exception, but in a dialogue."""
-    say = sys.excepthook
+def _gathered(
+    comm: MPI.Intracomm, total: np.ndarray, clocks: bool, until: float
+) -> tuple[np.ndarray, int]:  # fmt: skip
+    ranks, theirs, status = 1, np.empty_like(total), MPI.Status()
+    while ranks < comm.size and perf_counter() < until:
+        if not comm.Iprobe(tag=_TAG, status=status):
+            sched_yield()
+            continue
+        comm.Recv(theirs, status.source, _TAG)
+        total += theirs
+        ranks += 1
+        if clocks:
+            try:
+                compare(comm, status.source, until)
+            except TimeoutError:
+                break
+    return total, ranks
 
-    def hook(kind, problem, traceback) -> None:
-        say(kind, problem, traceback)
-        if not (hasattr(sys, "ps1") or sys.flags.interactive):
-            fail(problem)
 
-    sys.excepthook = hook
+def _own() -> Reading:
+    return Reading(perf_counter(), 0.0, 0.0)
 
 
 def line(total: np.ndarray, ranks: int, size: int) -> str:
@@ -98,7 +81,7 @@ def line(total: np.ndarray, ranks: int, size: int) -> str:
     Parameters
     ----------
     total : array of float64
-        The sum of `Tally.values` over ``ranks`` of ``size`` ranks.
+        The sum of `compcoll.tracing.tally.Tally.values` over ``ranks`` of ``size`` ranks.
     """
     calls, accelerated, nbytes, wire, seconds = total.tolist()
     ratio = nbytes / wire if wire else 1.0
@@ -109,6 +92,11 @@ def line(total: np.ndarray, ranks: int, size: int) -> str:
     )
 
 
-def _failed() -> bool:
-    """Whether an exception has ended the program; in a dialogue they only end a line."""
-    return hasattr(sys, "last_value") and not hasattr(sys, "ps1")
+def end_all(problem: BaseException) -> None:
+    """Have MPI end all ranks when Python has ended, as ``python -m mpi4py`` does."""
+    set_abort_status(problem if isinstance(problem, (SystemExit, KeyboardInterrupt)) else 1)
+
+
+def has_failed() -> bool:
+    """Whether an uncaught exception has ended the program; in a dialogue one ends a line."""
+    return hasattr(sys, "last_value") and not (hasattr(sys, "ps1") or sys.flags.interactive)

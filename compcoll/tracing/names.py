@@ -1,13 +1,18 @@
-"""Which methods of a communicator are calls, and how many bytes their arguments say they send."""
+"""Which methods of a communicator are calls, and what their arguments say."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
-import numpy as np
+import mpi4py
 from mpi4py import MPI
 
-__all__ = ["CALLS", "buffer_nbytes", "sent_nbytes"]
+import compcoll
+
+__all__ = ["CALLS", "FROM_ROOT", "RECEIVES", "TWO_BUFFERS", "described_nbytes", "is_ours"]
 
 _BLOCKING = (
     "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall",
@@ -23,48 +28,33 @@ _OBJECTS = (
 #: Methods that are calls, as far as a communicator's class has them.
 CALLS = (*_BLOCKING, *(f"I{name.lower()}" for name in _BLOCKING), *_OBJECTS, "Probe", "Mprobe")
 
-_RECEIVES = {"Recv", "Irecv", "recv", "irecv", "Probe", "Mprobe"}
-_FROM_ROOT = {"Bcast", "Ibcast", "bcast", "Scatter", "Scatterv", "Iscatter", "Iscatterv", "scatter"}
-_SECOND = {"Scatter", "Scatterv", "Iscatter", "Iscatterv"}
+#: Those whose first buffer is one that they receive into, or that have none.
+RECEIVES = {"Recv", "Irecv", "recv", "irecv", "Probe", "Mprobe"}
+#: Those in which the root alone sends; and of these, those of whose two buffers the first is the root's.
+FROM_ROOT = {"Bcast", "Ibcast", "bcast", "scatter"}
+TWO_BUFFERS = {"Scatter", "Scatterv", "Iscatter", "Iscatterv"}
+
+_PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
 
 
-def buffer_nbytes(name: str, args: tuple, kwargs: dict[str, Any]) -> int:
-    """Bytes of the buffer that a call is about; 0 where its arguments do not tell."""
-    values = (*args, *kwargs.values())
-    for value in values[:2] if name in _SECOND or (values and values[0] is MPI.IN_PLACE) else values[:1]:
-        nbytes = _nbytes(value)
-        if nbytes:
-            return nbytes
-    return 0
+def is_ours(code: CodeType) -> bool:
+    """Whether code is compcoll's or mpi4py's, and not of the program that uses them."""
+    return code.co_filename.startswith(_PACKAGES)
 
 
-def sent_nbytes(name: str, nbytes: int, rank: int, args: tuple, kwargs: dict[str, Any]) -> int:
-    """Of a call that MPI served, the bytes that this rank handed over to be sent."""
-    if name in _RECEIVES:
-        return 0
-    if name in _FROM_ROOT:
-        roots = [value for value in args[1:] if type(value) is int]
-        root = kwargs.get("root", roots[-1] if roots else 0)
-        return nbytes if root == rank else 0
-    return nbytes
+def described_nbytes(value: Any) -> int:
+    """Bytes of a buffer argument that is no plain array; 0 where it does not tell.
 
-
-def _nbytes(value: Any) -> int:
-    if type(value) is np.ndarray:
-        return value.nbytes
+    Of ``[buffer, ..., type]`` those of the whole buffer, where there is more than one count.
+    """
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
     if isinstance(value, (list, tuple)):
-        return _described(value) if value else 0
-    if value is None or value is MPI.IN_PLACE or value is MPI.BOTTOM:
+        if len(value) == 3 and isinstance(value[1], int) and isinstance(value[2], MPI.Datatype):
+            return value[1] * value[2].Get_size()
+        return described_nbytes(value[0]) if value and not isinstance(value[0], (list, tuple)) else 0
+    try:
+        nbytes = value.nbytes
+    except Exception:  # of an object of the program
         return 0
-    nbytes = getattr(value, "nbytes", None)
-    if nbytes is None and isinstance(value, (bytes, bytearray, memoryview)):
-        nbytes = len(value)
     return nbytes if isinstance(nbytes, int) else 0
-
-
-def _described(spec: Any) -> int:
-    """Bytes of ``[buffer, ..., type]``; of the whole buffer where counts are not a single one."""
-    datatype = spec[-1]
-    if len(spec) == 3 and isinstance(datatype, MPI.Datatype) and isinstance(spec[1], int):
-        return spec[1] * datatype.Get_size()
-    return 0 if isinstance(spec[0], (list, tuple)) else _nbytes(spec[0])

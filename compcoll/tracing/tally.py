@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from collections.abc import Iterable
 from typing import Any
 
-from compcoll.tracing.names import buffer_nbytes, sent_nbytes
-from compcoll.tracing.watch import Ended
-
-__all__ = ["Tally"]
+__all__ = ["Tally", "outcomes"]
 
 
 class Tally:
@@ -19,7 +16,7 @@ class Tally:
     calls, accelerated : int
     nbytes, wire_nbytes : int
         What this rank would have sent uncompressed, and what it sent; of calls that MPI served, both are
-        what it was handed to send.
+        the bytes of the buffer that this rank gave it to send.
     seconds : float
         Time within calls.
     """
@@ -27,33 +24,32 @@ class Tally:
     def __init__(self) -> None:
         self.calls = self.accelerated = self.nbytes = self.wire_nbytes = 0
         self.seconds = 0.0
-        self._lock = Lock()
 
     @property
     def values(self) -> list[float]:
         """All of them."""
         return [self.calls, self.accelerated, self.nbytes, self.wire_nbytes, self.seconds]
 
-    def ended(self, call: Ended) -> None:
-        """A method has returned or raised."""
-        outcomes = call.outcomes
-        raw = wire = 0
-        if outcomes:
-            for outcome in outcomes:
-                raw += outcome.raw_nbytes
-                wire += outcome.wire_nbytes
-        elif not call.accelerated:
-            nbytes = buffer_nbytes(call.name, call.args, call.kwargs)
-            raw = wire = sent_nbytes(call.name, nbytes, call.comm._rank, call.args, call.kwargs)
-        with self._lock:
+    def add(self, records: Iterable[Any]) -> None:
+        """Count calls; see `compcoll.tracing._watch.Record`."""
+        for record in records:
             self.calls += 1
-            self.accelerated += call.accelerated
-            self.nbytes += raw
-            self.wire_nbytes += wire
-            self.seconds += call.end - call.start
+            self.seconds += record.seconds
+            if record.accelerated:
+                self.accelerated += 1
+                for outcome in outcomes(record):
+                    self.add_outcome(outcome)
+            elif record.sends:
+                self.nbytes += record.nbytes
+                self.wire_nbytes += record.nbytes
 
-    def completed(self, request: Any, last: tuple) -> None:
-        """A nonblocking call that was counted when it began has ended."""
-        with self._lock:
-            self.nbytes += last[2].raw_nbytes
-            self.wire_nbytes += last[2].wire_nbytes
+    def add_outcome(self, outcome: Any) -> None:
+        """Count what a call did whose record did not tell."""
+        self.nbytes += outcome.raw_nbytes
+        self.wire_nbytes += outcome.wire_nbytes
+
+
+def outcomes(record: Any) -> list:
+    """What the accelerated parts of a call did; none of a nonblocking one that has not ended."""
+    parts = (record.last,) if record.parts is None else record.parts
+    return [part[2] for part in parts if type(part) is tuple and len(part) == 3]

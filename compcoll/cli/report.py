@@ -1,0 +1,70 @@
+"""``compcoll report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--network", help="Predict for a fabric by name; `compcoll explain` has a list of them.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for files. [default: DIR]"
+)
+def command(folder: Path, network: str | None, out: Path | None) -> None:
+    """Say what a traced program did: tables here, report.html with plots, and perfetto.json for a time line.
+
+    DIR is what `compcoll run --trace` or COMPCOLL_TRACE named. What plain MPI would have taken is predicted
+    by the model, from the profile that `compcoll tune` left. Files that are damaged or missing are named, and
+    the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
+    """
+    from compcoll.model.profile import FABRICS, MachineProfile, load
+    from compcoll.tracing import page, perfetto
+    from compcoll.tracing.cells import tables_of
+    from compcoll.tracing.predicted import Predictor
+    from compcoll.tracing.reader import read
+
+    if network and network not in FABRICS:
+        raise click.BadParameter(f"{network!r} is not one of {', '.join(FABRICS)}", param_hint="--network")
+    try:
+        program = read(folder)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from None
+    for note in program.notes:
+        click.echo(f"# {note}")
+    if not any(rank.calls for rank in program.ranks):
+        raise click.ClickException(f"{folder} has a trace in which no call is")
+    machine = load(lambda problem: click.echo(f"# {problem}"))
+    if machine is None:
+        click.echo("# no profile of this machine (compcoll tune makes one): predicted from careful figures")
+        machine = MachineProfile("of no machine", FABRICS["10gbe"], FABRICS["pcie4"])
+    if network:
+        machine = machine.with_network(FABRICS[network], network)
+    predictor = Predictor(program, machine)
+    shown = tables_of(program, predictor)
+    _show(shown)
+    into = out or folder
+    into.mkdir(parents=True, exist_ok=True)
+    page.write(program, shown, predictor, machine.name, into / "report.html")
+    perfetto.write(program, into / "perfetto.json")
+    click.echo(f"The page is {(into / 'report.html').resolve()}")
+    click.echo(f"The time line is {(into / 'perfetto.json').resolve()}, for https://ui.perfetto.dev")
+
+
+def _show(shown: list) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)
+    for one in shown:
+        table = Table(title=one.title, title_justify="left")
+        for i, heading in enumerate(one.headings):
+            left = i < one.left
+            table.add_column(heading, justify="left" if left else "right", overflow="fold", no_wrap=not left)
+        for row in one.rows:
+            table.add_row(*row)
+        console.print(table)

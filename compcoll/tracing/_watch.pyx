@@ -1,0 +1,324 @@
+# cython: language_level=3
+"""The methods of communicators, replaced by ones that note when a call began and ended.
+
+Nothing is in the way of a program that is not watched. In one that is, each call of a method of
+`compcoll.tracing.names.CALLS` becomes a `Record`; what such a method calls by itself is part of it. A small
+call takes a few microseconds, so a record has to take a few hundred nanoseconds: what can be said later is.
+"""
+
+from functools import update_wrapper
+
+import numpy as np
+from mpi4py import MPI
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+
+from compcoll.tracing.names import described_nbytes, is_ours
+
+cdef extern from "Python.h":
+    ctypedef object (*vectorcallfunc)(object, PyObject* const*, size_t, PyObject*)
+    ctypedef object (*ternaryfunc)(object, object, object)
+    ctypedef struct PyTypeObject:
+        unsigned long tp_flags
+        ternaryfunc tp_call
+        Py_ssize_t tp_vectorcall_offset
+    unsigned long Py_TPFLAGS_HAVE_VECTORCALL, Py_TPFLAGS_METHOD_DESCRIPTOR
+    object PyVectorcall_Call(object, object, object)
+    Py_ssize_t PyVectorcall_NARGS(size_t) nogil
+    object PyObject_Vectorcall(object, PyObject* const*, size_t, PyObject* kwnames)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject*) nogil
+    object PyMethod_New(object, object)
+
+cdef extern from "frameobject.h":
+    ctypedef struct PyFrameObject:
+        pass
+    ctypedef struct PyCodeObject:
+        pass
+    PyFrameObject* PyEval_GetFrame()
+    PyFrameObject* PyFrame_GetBack(PyFrameObject*)
+    PyCodeObject* PyFrame_GetCode(PyFrameObject*)
+    int PyFrame_GetLasti(PyFrameObject*)
+    void Py_XINCREF(PyFrameObject*)
+    void Py_DECREF(PyCodeObject*)
+    void Py_XDECREF(PyFrameObject*)
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        long tv_sec, tv_nsec
+    int CLOCK_MONOTONIC
+    int clock_gettime(int, timespec*)
+
+cdef extern from "<stdio.h>" nogil:
+    int snprintf(char*, size_t, const char*, ...)
+
+cdef extern from *:
+    """
+    /* The record of the call that is under way on this thread; borrowed. */
+    static __thread PyObject* current = 0;
+    """
+    PyObject* current
+
+cnp.import_array()
+
+cdef type ndarray = np.ndarray
+cdef type Request = MPI.Request
+cdef object IN_PLACE = MPI.IN_PLACE
+
+
+cdef inline double now() noexcept nogil:
+    """`time.perf_counter`."""
+    cdef timespec t
+    clock_gettime(CLOCK_MONOTONIC, &t)
+    return t.tv_sec + 1e-9 * t.tv_nsec
+
+
+cdef class Record:
+    """A call.
+
+    Attributes
+    ----------
+    name : str
+        Of the method.
+    comm : Wrapper
+    nbytes : int
+        Of the buffer that it is about; 0 where its arguments do not tell.
+    sends : bool
+        Whether that buffer is one that this rank sends from.
+    start, end : float
+        `time.perf_counter`, when the method was called, and when it had returned or its request was done.
+    returned : float
+        When the method had returned.
+    accelerated : bool
+    last
+        What the communicator keeps of it, as `compcoll.mpi._shortcut.Gate.last`; None of what is MPI's alone.
+    parts : list or None
+        The same of all its parts, where these are known one by one.
+    problem : str or None
+        Type of the exception that it raised.
+    code, instruction
+        Where the program called it: a code object and the offset in it.
+    late : bool
+        Whether `end` is when the request was seen to be complete, which was not waited for by itself.
+    """
+
+    cdef public str name
+    cdef public object comm, last, code
+    cdef public Py_ssize_t nbytes
+    cdef public bint sends, accelerated, late
+    cdef public double start, end, returned
+    cdef public list parts
+    cdef public str problem
+    cdef public int instruction
+
+    cpdef bint is_like(self, Record other):
+        """Whether all but the times of a call, and of one that was accelerated what it did, is the same."""
+        return (
+            self.instruction == other.instruction and self.code is other.code and self.name is other.name
+            and self.comm is other.comm and self.nbytes == other.nbytes and self.sends == other.sends
+            and self.accelerated == other.accelerated
+            and (self.accelerated or self.last is other.last or self.last == other.last)
+        )
+
+    @property
+    def place(self):
+        """A number that calls from the same place have in common."""
+        return <size_t><PyObject*>self.code + <size_t>self.instruction
+
+    @property
+    def times(self):
+        """When it began and how long it took, as JSON has it."""
+        cdef char text[96]
+        snprintf(text, sizeof(text), b',"start":%.9f,"total":%.9f}\n', self.start, self.end - self.start)
+        return text.decode("ascii")
+
+    @property
+    def seconds(self):
+        """How long its method took."""
+        return self.returned - self.start
+
+
+cdef class Recorder:
+    """Who takes records.
+
+    Parameters
+    ----------
+    take : callable
+        ``take(records)`` is called with a list of them, now and then.
+    began : callable or None
+        ``began(record, request)`` gives what a method that returned a request is to return; the record is not
+        taken then, before it is given to `add`.
+    most : int
+        Records that are kept before they are taken.
+    """
+
+    cdef object taken, began
+    cdef Py_ssize_t most
+    cdef list records
+
+    def __init__(self, take, began, Py_ssize_t most):
+        self.taken, self.began, self.most = take, began, most
+        self.records = []
+
+    cpdef add(self, Record record):
+        """Keep a record."""
+        self.records.append(record)
+        if len(self.records) >= self.most:
+            self.flush()
+
+    def flush(self):
+        """Have all records taken that are kept."""
+        records, self.records = self.records, []
+        if records:
+            self.taken(records)
+
+
+cdef Recorder active = None
+
+
+def record_with(Recorder recorder):
+    """Note calls from now on; None ends that."""
+    global active
+    active = recorder
+
+
+def part(last):
+    """A part of the call that is under way on this thread is done."""
+    cdef Record record
+    if current is not NULL:
+        record = <Record>current
+        if record.parts is None:
+            record.parts = []
+        record.parts.append(last)
+
+
+cdef class Watched:
+    """A method that is noted.
+
+    Parameters
+    ----------
+    name : str
+    plain : callable
+        What it stands for.
+    receives, from_root, second : bool
+        Whether its buffer is one that it receives into; whether only the root sends; whether the root sends
+        from the first buffer, and the others are about the second.
+    """
+
+    cdef vectorcallfunc vectorcall
+    cdef object plain
+    cdef str name
+    cdef bint receives, from_root, second
+    cdef dict __dict__
+
+    def __init__(self, str name, plain, bint receives, bint from_root, bint second):
+        self.vectorcall = call
+        self.name, self.plain = name, plain
+        self.receives, self.from_root, self.second = receives, from_root, second
+        update_wrapper(self, plain)
+
+    def __get__(self, comm, owner):
+        return self if comm is None else PyMethod_New(self, comm)
+
+    cdef describe(self, Record record, PyObject* const* args, Py_ssize_t n):
+        """Note what the arguments say; ``args`` are n values behind the communicator."""
+        cdef Py_ssize_t i
+        cdef object root = 0
+        record.sends = not self.receives
+        if n:
+            record.nbytes = nbytes_of(<object>args[0])
+            if n > 1 and not record.nbytes and (self.second or <object>args[0] is IN_PLACE):
+                record.nbytes = nbytes_of(<object>args[1])
+        if self.from_root:
+            for i in range(1, n):
+                if type(<object>args[i]) is int:
+                    root = <object>args[i]
+            record.sends = root == record.comm._rank
+
+
+cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
+    cdef Watched self = <Watched>method
+    cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
+    cdef Record record
+    cdef Recorder recorder = active
+    if current is not NULL or recorder is None or n == 0:
+        return PyObject_Vectorcall(self.plain, args, flagged, names)
+    record = Record.__new__(Record)
+    record.name, record.comm = self.name, <object>args[0]
+    gate = record.comm._gate
+    before, count, gate.last = gate.last, record.comm.calls_accelerated, None
+    current_is(record)
+    record.start = now()
+    try:
+        result = PyObject_Vectorcall(self.plain, args, flagged, names)
+    except BaseException as problem:
+        record.problem = type(problem).__name__
+        raise
+    finally:
+        record.end = record.returned = now()
+        current_is(None)
+        gate = record.comm._gate
+        record.last = gate.last
+        if record.last is None:
+            gate.last = before
+        record.accelerated = record.comm.calls_accelerated != count
+        self.describe(record, args + 1, n + named - 1)
+        find_site(record)
+        if record.problem is not None:
+            recorder.add(record)
+    if recorder.began is not None and isinstance(result, Request):
+        return recorder.began(record, result)
+    recorder.add(record)
+    return result
+
+
+cdef inline void current_is(Record record):
+    global current
+    current = NULL if record is None else <PyObject*>record
+
+
+cdef inline Py_ssize_t nbytes_of(object value) except -1:
+    if type(value) is ndarray:
+        return cnp.PyArray_NBYTES(<cnp.ndarray>value)
+    return 0 if value is None or value is IN_PLACE else described_nbytes(value)
+
+
+# -- where the program called
+
+
+#: Of each code object, by its address, itself and whether it is compcoll's or mpi4py's.
+cdef dict known_code = {}
+
+
+cdef find_site(Record record):
+    """Note the innermost frame that is neither compcoll's nor mpi4py's."""
+    cdef PyFrameObject* frame = PyEval_GetFrame()
+    cdef PyFrameObject* outer
+    cdef PyCodeObject* address
+    Py_XINCREF(frame)
+    while frame is not NULL:
+        address = PyFrame_GetCode(frame)
+        code = <object><PyObject*>address
+        Py_DECREF(address)  # one reference is in `code`
+        known = known_code.get(<size_t>address)
+        if known is None:
+            known = known_code[<size_t>address] = code, is_ours(code)
+        if not (<tuple>known)[1]:
+            record.code, record.instruction = code, PyFrame_GetLasti(frame)
+            break
+        outer = PyFrame_GetBack(frame)
+        Py_XDECREF(frame)
+        frame = outer
+    Py_XDECREF(frame)
+
+
+cdef void serve_vectorcalls():
+    """Make `Watched` a method descriptor that is called without packing its arguments (PEP 590)."""
+    cdef Watched any = Watched.__new__(Watched)
+    cdef PyTypeObject* its = <PyTypeObject*>Watched
+    its.tp_vectorcall_offset = <char*>&any.vectorcall - <char*><PyObject*>any
+    its.tp_call = PyVectorcall_Call
+    its.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
+
+
+serve_vectorcalls()

@@ -1,0 +1,151 @@
+"""Records as lines of JSON, one a call.
+
+=================  ============================================================================
+``op``             the method
+``comm``, ``size`` name of the communicator, else its class; its ranks
+``nbytes``         of the buffer that the call is about; 0 where its arguments do not tell
+``bytes``          what this rank would have sent uncompressed
+``wire_bytes``     what it sent, headers included
+``accelerated``    false where the call went to MPI unchanged
+``reason``         why it ran as it did
+``codec``          that of the policy, null where the call was not accelerated
+``algorithm``      of the collective
+``codecs``         chunks that this rank encoded, by the codec really used
+``fallbacks``      chunks that went lossless because their lossy codec could not carry them
+``error_bound``    largest absolute error of this rank's result, null where it is not known
+``encode`` ...     seconds: ``encode`` and ``decode`` over all threads, ``wait``, and in all
+``returned``       of a nonblocking call the seconds until its method had returned
+``late``           true where ``total`` ends when the request was found to be complete by chance
+``start``          seconds, of this rank's clock
+``file``, ``line`` where the program called
+``problem``        the type of the exception that was raised, if one was
+=================  ============================================================================
+
+A line takes about a microsecond: what calls of a kind have in common is put into words once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from json import dumps
+from math import inf
+from typing import Any
+
+from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.engine import rounding
+from compcoll.report import Report
+
+__all__ = ["Lines"]
+
+#: Kinds of calls that are remembered.
+_MOST = 4096
+_MPI = "MPI serves it unchanged"
+_NOT_ENDED = ',"accelerated":true,"reason":"it has not ended","bytes":0,"wire_bytes":0'
+
+
+class Lines:
+    """Makes lines of records, and remembers what they have in common.
+
+    Parameters
+    ----------
+    describe : callable
+        ``describe(op, decision, outcome)`` gives the report of what a communicator keeps of a call.
+    """
+
+    def __init__(self, describe: Callable[..., Report]) -> None:
+        self._describe = describe
+        # By the place that called: the last call from there, its communicator's name, its decision, the text.
+        self._known: dict[int, tuple[Any, str, Any, str]] = {}
+
+    def of(self, record: Any) -> str:
+        """The line of a call; see `compcoll.tracing._watch.Record`."""
+        done: list | None = None
+        if record.accelerated:
+            done = [part for part in record.parts or (record.last,) if type(part) is tuple and len(part) == 3]
+        decision = done[-1][1] if done else None
+        known = self._known.get(record.place)
+        if (
+            known is not None
+            and known[0].is_like(record)
+            and known[1] is record.comm._name
+            and known[2] is decision
+        ):
+            text = known[3]
+        else:
+            text = self._keep(record, done, decision)
+        if done:
+            text += _done(done)
+        if record.returned != record.end:
+            text += f',"returned":{record.seconds:.9f}'
+        if record.late:
+            text += ',"late":true'
+        if record.problem is not None:
+            text += f',"problem":"{record.problem}"'
+        return text + record.times
+
+    def _keep(self, record: Any, done: list | None, decision: Any) -> str:
+        """What calls like this one have in common, which is kept."""
+        said = _unchanged(record) if done is None else self._decided(done) if done else _NOT_ENDED
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        known = record, record.comm._name, decision, _head(record) + said
+        self._known[record.place] = known
+        return known[3]
+
+    def _decided(self, parts: list) -> str:
+        report = self._describe(*parts[-1])
+        return (
+            f',"accelerated":true,"reason":{dumps(report.reason)},"codec":{dumps(report.codec)},'
+            f'"algorithm":{dumps(report.algorithm)}'
+        )
+
+
+def _head(record: Any) -> str:
+    comm, file, line = record.comm, None, None
+    if record.code is not None:
+        file, line = record.code.co_filename, _line_of(record.code, record.instruction)
+    return (
+        f'{{"op":"{record.name}","comm":{dumps(comm._name or type(comm).__name__)},"size":{comm._size},'
+        f'"file":{dumps(file)},"line":{dumps(line)},"nbytes":{record.nbytes}'
+    )
+
+
+def _line_of(code: Any, instruction: int) -> int | None:
+    """The line of source of a code object's instruction."""
+    return next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+
+
+def _unchanged(record: Any) -> str:
+    last, sent = record.last, record.nbytes * record.sends
+    reason = _MPI if last is None else last[1] if type(last) is tuple else record.comm._why_small()
+    return (
+        f',"accelerated":false,"reason":{dumps(str(reason))},"codec":null,"algorithm":null,"codecs":{{}},'
+        f'"bytes":{sent},"wire_bytes":{sent},"fallbacks":0,"error_bound":0,"encode":0,"decode":0,"wait":0'
+    )
+
+
+def _done(parts: list) -> str:
+    """What the parts of an accelerated call did together."""
+    raw = wire = fallbacks = 0
+    encode = decode = wait = 0.0
+    bound: float | None = 0.0
+    codecs: dict[str, int] = {}
+    for _, decision, outcome in parts:
+        raw += outcome.raw_nbytes
+        wire += outcome.wire_nbytes
+        fallbacks += outcome.fallbacks
+        stages = outcome.stages
+        encode, decode, wait = encode + stages["encode"], decode + stages["decode"], wait + stages["wait"]
+        if outcome.bound is None or bound is None:
+            bound = None
+        else:
+            sums = getattr(decision, "algorithm", None) in ALGORITHMS["Allreduce"]
+            bound = max(bound, rounding.safe(outcome.bound) if sums else outcome.bound)
+        for name, n in outcome.codecs.items():
+            codecs[name] = codecs.get(name, 0) + n
+    error = "null" if bound is None or bound == inf else repr(bound)
+    used = ",".join([f'"{name}":{n}' for name, n in codecs.items()])
+    return (
+        f',"codecs":{{{used}}},"bytes":{raw},"wire_bytes":{wire},"fallbacks":{fallbacks},'
+        f'"error_bound":{error},"encode":{encode:.9f},"decode":{decode:.9f},"wait":{wait:.9f}'
+    )

@@ -1,0 +1,65 @@
+"""How long plain MPI would have taken for the calls of a traced program: a prediction, by the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil
+
+from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.model.plain import plain_seconds
+from compcoll.model.predict import Call
+from compcoll.model.profile import MachineProfile
+from compcoll.tracing.reader import Program
+from compcoll.tracing.tables import Row
+
+__all__ = ["Predictor"]
+
+#: Operations whose first buffer has a part for each rank.
+_PARTED = ("Alltoall", "Alltoallv", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block")
+
+
+class Predictor:
+    """Predicts with the profile of a machine.
+
+    Parameters
+    ----------
+    program : Program
+        Whose ranks' hosts are looked at.
+    machine : MachineProfile
+    """
+
+    def __init__(self, program: Program, machine: MachineProfile):
+        hosts = Counter(rank.head.get("host") for rank in program.ranks)
+        self._machine, self._size = machine, program.size
+        self._per_node = max(hosts.values(), default=1)
+
+    def seconds(self, op: str, row: Row) -> float | None:
+        """Mean seconds that a call of a row would have taken; None for what the model does not know.
+
+        Sizes are taken together: for each size of communicators one call of the mean size stands for all.
+        """
+        name = "Alltoallv" if blocking(op) == "Alltoallw" else blocking(op)
+        if name not in ALGORITHMS:
+            return None
+        together: dict[int, list[int]] = {}
+        for (nbytes, size), calls in row.sizes.items():
+            sums = together.setdefault(size, [0, 0])
+            sums[0] += calls
+            sums[1] += calls * nbytes
+        seconds = 0.0
+        for size, (calls, nbytes) in together.items():
+            if size > 1 and nbytes:
+                seconds += calls * self._of_call(name, round(nbytes / calls), size)
+        return seconds / row.calls
+
+    def _of_call(self, name: str, nbytes: int, size: int) -> float:
+        message = ceil(nbytes / size) if name in _PARTED else nbytes
+        # Of a part of the world nobody knows on which nodes it is: evenly spread, if there are several.
+        one_node = self._per_node >= self._size
+        per_node = size if one_node else max(round(size * self._per_node / self._size), 1)
+        return plain_seconds(Call(name, max(message, 1), size, per_node), self._machine, ALGORITHMS[name])
+
+
+def blocking(op: str) -> str:
+    """The method of which this is the nonblocking form, or itself."""
+    return op[1:].capitalize() if op.startswith("I") and op[1:].capitalize() in ALGORITHMS else op

@@ -1,0 +1,191 @@
+"""The recording of this process: its tally, and the trace that is written where one is asked for."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+from collections.abc import Callable, Iterable
+from threading import Event, RLock, Thread
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.core import environment
+from compcoll.report import Report
+from compcoll.tracing import ending
+from compcoll.tracing._watch import Recorder, record_with
+from compcoll.tracing.requests import Traced
+from compcoll.tracing.tally import Tally
+from compcoll.tracing.trace import Trace
+from compcoll.tracing.watch import watch
+
+__all__ = ["Recording", "fail", "fail_on_error", "start"]
+
+#: Records that are kept before they are counted and written, and the seconds after which they are anyway.
+_MOST, _SECONDS = 256, 1.0
+_WORLD, _SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+
+_recording: Recording | None = None
+
+
+def start(classes: Iterable[type], describe: Callable[..., Report], summary: bool = False) -> None:
+    """Record the calls of this process, where ``COMPCOLL_TRACE`` or a summary demand that; local.
+
+    Parameters
+    ----------
+    classes : iterable of type
+        Those of compcoll's communicators.
+    describe : callable
+        As `compcoll.tracing.lines.Lines` has it.
+    summary : bool
+        Whether rank 0 says at the end what all ranks did.
+    """
+    global _recording
+    if _recording is None:
+        folder = environment.trace()
+        if folder is None and not summary:
+            return
+        trace = Trace(folder, _WORLD.rank, _WORLD.size, describe) if folder is not None else None
+        _recording = Recording(tuple(classes), trace)
+    _recording.summary |= summary
+
+
+def fail(problem: BaseException) -> None:
+    """The program ends on this rank by an exception, and MPI is to end all of them; an exit of 0 is none."""
+    if isinstance(problem, SystemExit) and problem.code in (None, 0):
+        return
+    ending.end_all(problem)
+    if _recording is not None:
+        _recording.finish(failed=True)
+
+
+def fail_on_error() -> None:
+    """`fail` for each uncaught exception, but in a dialogue."""
+    say = sys.excepthook
+
+    def hook(kind, problem, traceback) -> None:
+        say(kind, problem, traceback)
+        if not (hasattr(sys, "ps1") or sys.flags.interactive):
+            fail(problem)
+
+    sys.excepthook = hook
+
+
+class Recording:
+    """Counts calls, and writes them down.
+
+    Attributes
+    ----------
+    tally : Tally
+    trace : Trace or None
+    summary : bool
+        Whether rank 0 says at the end what all ranks did.
+    """
+
+    def __init__(self, classes: tuple[Any, ...], trace: Trace | None):
+        self.tally, self.trace, self.summary = Tally(), trace, False
+        self._comm: MPI.Intracomm | None = None
+        self._run, self._level, self._done = "", 0, False
+        self._open: dict[int, tuple[Traced, MPI.Request]] = {}
+        self._lock, self._stop = RLock(), Event()
+        self.recorder = Recorder(self._take, None if trace is None else self._began, _MOST)
+        watch(classes, self._completed)
+
+        def meet(comm, level: int) -> None:
+            self._meet(comm, level)
+
+        for cls in classes:
+            cls._watched, cls._meet = 1 if trace is None else 2, meet
+        record_with(self.recorder)
+        if trace is not None:
+            setattr(MPI, "Request", Traced)  # noqa: B010, which type checkers take for a constant
+            Thread(target=self._flush_now_and_then, daemon=True).start()
+        atexit.register(self.finish)
+
+    # -- calls
+
+    def _take(self, records: list) -> None:
+        with self._lock:
+            if not self._done:
+                self.tally.add(records)
+                if self.trace is not None:
+                    self.trace.add(records)
+
+    def _began(self, record: Any, request: MPI.Request) -> MPI.Request:
+        traced = Traced(request)
+        if not traced:
+            self.recorder.add(record)
+            return request
+        traced.record, traced.close = record, self._close
+        self._open[id(request)] = traced, request
+        traced.key = id(request)
+        return traced
+
+    def _completed(self, request: MPI.Request, last: tuple) -> None:
+        traced, _ = self._open.get(id(request), (None, None))
+        if traced is None:
+            with self._lock:
+                self.tally.add_outcome(last[2])
+            return
+        traced.record.last, traced.record.accelerated = last, True
+        self._close(traced)
+
+    def _close(self, traced: Traced) -> None:
+        """The request of a call is complete."""
+        if self._open.pop(traced.key, None) is not None:
+            traced.record.end = time.perf_counter()
+            self.recorder.add(traced.record)
+            traced.record = None
+
+    def _flush_now_and_then(self) -> None:
+        while not self._stop.wait(_SECONDS):
+            self._sweep()
+            self.recorder.flush()
+
+    def _sweep(self) -> None:
+        """Close what was completed in another way than by methods of requests."""
+        for traced, _ in list(self._open.values()):
+            if traced.record is not None and not traced:
+                traced.record.late = True
+                self._close(traced)
+
+    # -- the beginning and the end
+
+    def _meet(self, comm: Any, level: int) -> None:
+        """All ranks of a communicator record: where these are all there are, they compare clocks."""
+        if self._comm is not None or comm.Get_size() != _WORLD.size:
+            return
+        self._comm, self._level = MPI.Intracomm(_WORLD).Dup(), level
+        self._run = self._comm.bcast(f"{time.time_ns():x}")
+        if self.trace is not None and level == 2:
+            self.trace.note_clock(self._run, ending.compare_all(self._comm))
+        # MPI_Finalize takes the attributes of this communicator away before it does anything else.
+        keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, value: self.finish())
+        MPI.Intracomm(_SELF).Set_attr(keyval, self)
+
+    def finish(self, failed: bool = False) -> None:
+        """The program ends: once, and without others where it has failed."""
+        if self._done:
+            return
+        failed |= ending.has_failed()
+        self._stop.set()
+        self._sweep()
+        for traced, _ in list(self._open.values()):
+            traced.record.problem = "unfinished"
+            self._close(traced)
+        self.recorder.flush()
+        self._done = True
+        record_with(None)
+        if self._comm is not None and not failed and not MPI.Is_finalized():
+            self._part(self._comm)
+        if self.trace is not None:
+            self.trace.close(failed)
+
+    def _part(self, comm: MPI.Intracomm) -> None:
+        """Say what all ranks did, and compare clocks again."""
+        total, ranks, reading = ending.gather(comm, self.tally.values, self._level == 2)
+        if reading is not None and self.trace is not None:
+            self.trace.note_clock(self._run, reading)
+        if self.summary and comm.rank == 0:
+            print(ending.line(total, ranks, comm.size), file=sys.stderr, flush=True)

@@ -1,0 +1,70 @@
+"""Requests of a traced program, which note when they were complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mpi4py import MPI
+
+__all__ = ["Traced"]
+
+_Plain = MPI.Request
+
+
+class _Kind(type):
+    """All requests are instances of the class that stands in the place of mpi4py's."""
+
+    def __instancecheck__(cls, one: Any) -> bool:
+        return isinstance(one, _Plain)
+
+    def __subclasscheck__(cls, one: type) -> bool:
+        return issubclass(one, _Plain)
+
+
+class Traced(_Plain, metaclass=_Kind):
+    """A request whose record is closed when it is found to be complete."""
+
+    record: Any = None
+    key = 0
+    close: Callable[[Traced], None]
+
+    def seen(self, done: Any = True) -> None:
+        """Close the record if there is one and the request is no more."""
+        if done and self.record is not None and not self:
+            self.close(self)
+
+
+def _one(name: str) -> Callable:
+    plain = getattr(_Plain, name)
+
+    def method(self, *args, **kwargs):
+        try:
+            return plain(self, *args, **kwargs)
+        finally:
+            self.seen()
+
+    method.__name__, method.__doc__ = name, plain.__doc__
+    return method
+
+
+def _several(name: str) -> classmethod:
+    plain = getattr(_Plain, name)
+
+    def method(cls, requests, *args, **kwargs):
+        try:
+            return plain(requests, *args, **kwargs)
+        finally:
+            for request in requests:
+                if type(request) is Traced:
+                    request.seen()
+
+    method.__name__, method.__doc__ = name, plain.__doc__
+    return classmethod(method)
+
+
+for _name in ("Wait", "Test", "wait", "test", "Free", "free"):
+    setattr(Traced, _name, _one(_name))
+for _name in ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome"):
+    setattr(Traced, _name, _several(_name))
+    setattr(Traced, _name.lower(), _several(_name.lower()))

@@ -1,0 +1,309 @@
+"""Traces of programs, and what is made of them."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import compcoll
+from compcoll.cli import main
+from compcoll.cli.launch import find_mpiexec
+from compcoll.tracing import perfetto, tables
+from compcoll.tracing.reader import read
+
+#: Calls of several kinds, and what the communicators have counted of them.
+PROGRAM = """
+import sys
+import numpy as np
+from mpi4py import MPI
+
+world = MPI.COMM_WORLD
+line = world.Create_cart([world.size])
+line.Set_name("line")
+x = np.arange(1 << 16, dtype="f8") + world.rank
+y = np.empty_like(x)
+few = np.zeros(4)
+
+world.Barrier()
+line.Alltoall(x, y)  # place
+for _ in range(300):
+    world.Bcast(few, root=1)
+line.Allreduce(x, y)
+line.Allreduce(x, y, MPI.MAX)
+request = line.Iallreduce(x, y)
+request.Wait()
+line.Alltoallv([x, [1 << 15, 1 << 15]], [y, [1 << 15, 1 << 15]])
+requests = [world.Isend(few, 1 - world.rank), world.Irecv(few.copy(), 1 - world.rank)]
+MPI.Request.Waitall(requests)
+if world.rank == 0:
+    world.Send(x, 1)
+else:
+    world.Recv(y, 0)
+assert world.bcast({"a": world.rank}) == {"a": 0}
+sys.stdout.write(f"{world.calls_accelerated + line.calls_accelerated}\\n")
+"""
+CALLS = 1 + 1 + 300 + 2 + 1 + 1 + 2 + 1 + 1
+SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
+
+
+def traced(text, folder, *command, check=True):
+    """What a program says that runs on two ranks and is traced."""
+    path, trace = folder / "program.py", str(folder / "trace")
+    path.write_text(text)
+    command = command or (sys.executable, "-m", "compcoll", "run", "-n", "2", "--trace", trace)
+    ours = ("PMI_", "PMIX_", "OMPI_", "COMPCOLL_")
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
+    root = str(Path(compcoll.__file__).parents[1])
+    result = subprocess.run(
+        [str(word) for word in (*command, path)], capture_output=True, text=True, timeout=120,
+        env={**outside, "PYTHONPATH": root, "COMPCOLL_TRACE": trace},
+    )  # fmt: skip
+    assert not check or result.returncode == 0, result.stderr
+    return result
+
+
+def lines_of(folder):
+    """The lines of each rank, parsed."""
+    files = sorted(folder.glob("rank*.jsonl"))
+    return [[json.loads(text) for text in path.read_text().splitlines()] for path in files]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """The folder of a trace, and what the program said."""
+    folder = tmp_path_factory.mktemp("traced")
+    return folder / "trace", traced(PROGRAM, folder)
+
+
+def test_lines_add_up_to_what_was_counted(ran):
+    folder, said = ran
+    calls, accelerated, nbytes, wire = map(int, SUMMARY.search(said.stderr).groups())
+    ranks = lines_of(folder)
+    assert [rank[0]["rank"] for rank in ranks] == [0, 1]
+    assert [rank[-1]["end"] for rank in ranks] == [CALLS, CALLS]
+    lines = [line for rank in ranks for line in rank if "op" in line]
+    assert len(lines) == calls == 2 * CALLS
+    assert sum(line["accelerated"] for line in lines) == accelerated
+    assert accelerated == sum(map(int, said.stdout.split()))
+    assert sum(line["bytes"] for line in lines) == nbytes
+    assert sum(line["wire_bytes"] for line in lines) == wire
+
+
+def test_a_line_says_what_a_call_did(ran):
+    folder, _ = ran
+    place = 1 + PROGRAM.splitlines().index("line.Alltoall(x, y)  # place")
+    for rank in lines_of(folder):
+        by_op = {line["op"]: line for line in rank if "op" in line}
+        alltoall = by_op["Alltoall"]
+        assert (alltoall["comm"], alltoall["size"], alltoall["nbytes"]) == ("line", 2, 1 << 19)
+        assert (alltoall["bytes"], alltoall["codec"], alltoall["error_bound"]) == (1 << 18, "lossless", 0)
+        assert 0 < alltoall["wire_bytes"] < 1 << 18
+        assert sum(alltoall["codecs"].values()) > 0
+        assert (Path(alltoall["file"]).name, alltoall["line"]) == ("program.py", place)
+        assert alltoall["encode"] > 0
+        assert alltoall["decode"] > 0
+        assert by_op["Bcast"]["bytes"] == 32 * (rank[0]["rank"] == 1)
+        assert "min_nbytes" in by_op["Bcast"]["reason"]
+        assert by_op["Barrier"]["reason"] == "MPI serves it unchanged"
+        for op in ("Iallreduce", "Isend", "Irecv"):
+            assert 0 < by_op[op]["returned"] <= by_op[op]["total"]
+            assert "late" not in by_op[op]
+        assert by_op["Iallreduce"]["accelerated"]
+        assert by_op["Iallreduce"]["bytes"] > by_op["Iallreduce"]["wire_bytes"] > 0
+
+
+def test_a_message_is_sent_before_it_arrives(ran):
+    program = read(ran[0])
+    assert program.notes == []
+    send = next(call for rank, call in program.calls() if call.op == "Send")
+    recv = next(call for rank, call in program.calls() if call.op == "Recv")
+    assert send.start < recv.start + recv.total
+    assert send.accelerated
+    assert recv.accelerated
+
+
+def test_tables_are_the_sums_of_the_lines(ran):
+    program = read(ran[0])
+    lines = [line for rank in lines_of(ran[0]) for line in rank if "op" in line]
+    for (op, least), row in tables.by_operation(program).items():
+        mine = [x for x in lines if x["op"] == op and least <= x["nbytes"] < max(4 * least, 1024)]
+        assert row.calls == len(mine)
+        assert (row.raw, row.wire) == (sum(x["bytes"] for x in mine), sum(x["wire_bytes"] for x in mine))
+        assert row.least == min(x["total"] for x in mine)
+        assert row.largest == max(x["total"] for x in mine)
+        assert row.mean == pytest.approx(sum(x["total"] for x in mine) / len(mine))
+    for grouped in (tables.by_operation, tables.by_communicator, tables.by_place):
+        assert sum(row.calls for row in grouped(program).values()) == len(lines)
+    unchanged = sum(not x["accelerated"] for x in lines)
+    assert sum(row.calls for row in tables.by_reason(program).values()) == unchanged
+
+
+def check_events(file):
+    """The trace-event format: what each event must have, and that nothing on a thread overlaps."""
+    assert set(file) == {"displayTimeUnit", "traceEvents"}
+    spans, named = defaultdict(list), set()
+    for event in file["traceEvents"]:
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert isinstance(event["args"], dict)
+        if event["ph"] == "M":
+            assert re.fullmatch("(process|thread)_(name|sort_index)", event["name"])
+            named.add((event["pid"], event["tid"]))
+        else:
+            assert event["ph"] == "X"
+            assert event["name"]
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
+            span = round(1e3 * event["ts"]), round(1e3 * event["dur"])
+            spans[event["pid"], event["tid"]].append(span)
+    assert set(spans) <= named
+    for some in spans.values():
+        for (start, length), (after, _) in zip(sorted(some), sorted(some)[1:], strict=False):
+            assert start + length <= after
+    return spans
+
+
+def test_perfetto_file(ran, tmp_path):
+    perfetto.write(read(ran[0]), tmp_path / "perfetto.json")
+    file = json.loads((tmp_path / "perfetto.json").read_text())
+    check_events(file)
+    events = [event for event in file["traceEvents"] if event["ph"] == "X"]
+    calls = [event for event in events if event["tid"] < 2000]
+    assert len(calls) == 2 * CALLS
+    for stage in (event for event in events if event["tid"] >= 2000):
+        assert any(
+            call["pid"] == stage["pid"]
+            and call["name"] == stage["args"]["of"]
+            and call["ts"] <= stage["ts"] + 1e-3
+            and stage["ts"] + stage["dur"] <= call["ts"] + call["dur"] + 1e-3
+            for call in calls
+        )
+
+
+def test_report_command(ran, tmp_path):
+    result = CliRunner().invoke(main, ["report", str(ran[0]), "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "Alltoallv" in result.output
+    assert "predicted" in result.output
+    page = (tmp_path / "report.html").read_text()
+    assert "http" not in page, "the page needs no network"
+    assert page.count("<svg") == page.count("</svg>") == 4
+    assert json.loads((tmp_path / "perfetto.json").read_text())
+
+
+def test_a_program_that_wraps_its_communicators(tmp_path):
+    wrapped = "import compcoll\nworld = compcoll.Comm(MPI.COMM_WORLD, 'mpc')"
+    text = PROGRAM.replace("world = MPI.COMM_WORLD", wrapped)
+    traced(text, tmp_path, find_mpiexec(), "-n", "2", sys.executable)
+    program = read(tmp_path / "trace")
+    assert program.notes == []
+    assert [len(rank.calls) for rank in program.ranks] == [CALLS, CALLS]
+    assert {call.codec for _, call in program.calls()} == {"mpc", None}
+
+
+def test_what_a_killed_program_leaves(tmp_path):
+    kill = "import os, time\ntime.sleep(2.5)\nif world.rank == 1: os.kill(os.getpid(), 9)\nworld.Barrier()"
+    assert traced(PROGRAM + kill, tmp_path, check=False).returncode != 0
+    program = read(tmp_path / "trace")
+    assert [len(rank.calls) for rank in program.ranks] == [CALLS, CALLS]
+    assert sum("no last line" in note for note in program.notes) == 2
+
+
+def test_what_a_failed_program_leaves(tmp_path):
+    fail = "last = world.Irecv(few, 0, tag=5)\nif world.rank == 1: world.Send(few, 7)\nworld.Barrier()"
+    assert traced(PROGRAM + fail, tmp_path, check=False).returncode != 0
+    program = read(tmp_path / "trace")
+    assert "rank 1 ended by an error" in program.notes
+    assert [call.problem for call in program.ranks[1].calls[CALLS:]] == ["unfinished", "Exception"]
+
+
+# -- traces that are made up
+
+
+def write_rank(
+    folder, rank, size=2, *, calls=(), clocks=((0.0, 0.0), (10.0, 0.0)), run="a", date=1.0, end=True
+):
+    """The file of a rank whose calls are (start, seconds); its path."""
+    head = {"trace": 1, "rank": rank, "size": size, "host": "h", "program": ["p"], "date": date, "at": 0.0}
+    lines = [head, *({"clock": at, "offset": off, "ping": 1e-6, "run": run} for at, off in clocks)]
+    lines += [
+        {
+            "op": "Alltoall", "comm": "c", "size": size, "nbytes": 4096, "bytes": 100, "wire_bytes": 50,
+            "accelerated": True, "reason": "", "codec": "mpc", "start": start, "total": seconds,
+            "encode": 0.25 * seconds, "decode": 9 * seconds, "wait": 0.5 * seconds, "file": "p.py", "line": 3,
+        }
+        for start, seconds in calls
+    ]  # fmt: skip
+    lines += [{"end": len(calls), "failed": False, "at": 9.0}] if end else []
+    path = folder / f"rank{rank:05d}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_clocks_that_drift_are_interpolated(tmp_path):
+    # Rank 1's clock is 100 s ahead and gains one second in ten.
+    write_rank(tmp_path, 0, calls=[(2.0, 1.0), (8.0, 1.0)])
+    write_rank(tmp_path, 1, calls=[(102.2, 1.0), (108.8, 1.0)], clocks=((100.0, 100.0), (111.0, 101.0)))
+    program = read(tmp_path)
+    assert program.notes == []
+    for rank in program.ranks:
+        assert [call.start for call in rank.calls] == pytest.approx([0.0, 6.0])
+
+
+def test_damage_is_named_and_the_rest_is_read(tmp_path):
+    path = write_rank(tmp_path, 0, 4, calls=[(1.0, 0.5), (2.0, 0.5), (3.0, 0.5)])
+    write_rank(tmp_path, 1, 4, calls=[(1.0, 0.5)], clocks=((0.0, 0.0),), end=False)
+    write_rank(tmp_path, 2, 4, calls=[(1.0, 0.5)], run="b", date=0.5)
+    (tmp_path / "rank00003.jsonl").write_text("")
+    lines = path.read_text().splitlines()
+    lines[4], lines[5] = lines[4][:40], '{"op": "Alltoall", "total": -1e999}'
+    path.write_text("\n".join(lines) + "\n")
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    for said in (
+        "rank00003.jsonl is empty",
+        "rank 2: its file is of another run, and left out",
+        "no file of ranks 2, 3 of 4",
+        "rank 0: 2 lines are damaged, and left out",
+        "rank 0: 1 of its 3 calls are there",
+        "rank 1: no last line",
+        "rank 1: its clock was compared at the beginning only",
+    ):
+        assert said in result.output
+    program = read(tmp_path)
+    assert [(rank.rank, len(rank.calls)) for rank in program.ranks] == [(0, 1), (1, 1)]
+    assert all(note in (tmp_path / "report.html").read_text() for note in program.notes)
+
+
+def test_a_truncated_file_gives_what_is_there(tmp_path):
+    path = write_rank(tmp_path, 0, 1, calls=[(float(i), 0.5) for i in range(20)])
+    text = path.read_text()
+    for cut in range(0, len(text) - 30, 211):
+        path.write_text(text[:cut])
+        result = CliRunner().invoke(main, ["report", str(tmp_path)])
+        whole = sum('"op"' in line for line in text[:cut].split("\n")[:-1])
+        if whole:
+            assert result.exit_code == 0, result.output
+            assert "no last line" in result.output
+            assert len(read(tmp_path).ranks[0].calls) >= whole
+        else:
+            assert result.exit_code == 1
+            assert "has" in result.output
+
+
+def test_an_empty_folder_is_said_to_be_so(tmp_path):
+    result = CliRunner().invoke(main, ["report", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "has no trace" in result.output
+
+
+def test_calls_that_overlap_get_tracks_of_their_own(tmp_path):
+    write_rank(tmp_path, 0, 1, calls=[(0.0, 4.0), (1.0, 1.0), (1.5, 2.0), (4.0, 1.0)])
+    spans = check_events({"displayTimeUnit": "ms", "traceEvents": list(perfetto.events(read(tmp_path)))})
+    assert sorted(len(spans[0, tid]) for tid in (0, 1, 2)) == [1, 1, 2]
