@@ -5,6 +5,7 @@ A policy sees only what all participants of a call know, so they all decide alik
     codec = "lossless"            # what no rule says otherwise
     min_nbytes = 16384            # smallest message that is compressed
     when = "always"               # or "pays": only where the model says that time is saved
+    shape = "array"               # zfp codes 2-D and 3-D arrays as such; or "flat": values in a row
 
     [[rule]]                      # the first rule that fits wins
     op = ["Alltoall", "Allgather"]
@@ -15,6 +16,7 @@ A policy sees only what all participants of a call know, so they all decide alik
     codec = "zfp:rate=8"
     algorithm = "ring"
     chunk_nbytes = 1048576
+    shape = [64, 64]              # the last dimensions of all blocks, those of sums too
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.algorithms.catalog import ALGORITHMS
+from compcoll.algorithms.catalog import ALGORITHMS, REDUCTIONS
 from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
 from compcoll.engine import choices
-from compcoll.engine.decision import Decision
-from compcoll.engine.rules import Rule, check_keys, checked_size, checked_spec, one_of
+from compcoll.engine.decision import ARRAY, FLAT, Decision
+from compcoll.engine.rules import Rule, check_keys, checked_shape, checked_size, checked_spec, one_of
 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
 
@@ -55,17 +57,21 @@ class Policy:
         Smallest message that is compressed, in bytes.
     rules : tuple of Rule
         The first that fits a call decides.
+    shape : str or tuple of int
+        How blocks are cut where a codec has a use for it; see `Rule`.
     """
 
     codec: str = "lossless"
     when: str = "always"
     min_nbytes: int = MIN_NBYTES
     rules: tuple[Rule, ...] = ()
+    shape: str | tuple[int, ...] = ARRAY
 
     def __post_init__(self):
         one_of("when", self.when, ("always", "pays"))
         object.__setattr__(self, "codec", checked_spec("codec", self.codec))
         object.__setattr__(self, "min_nbytes", checked_size("min_nbytes", self.min_nbytes))
+        object.__setattr__(self, "shape", checked_shape("shape", self.shape))
         object.__setattr__(self, "rules", tuple(self.rules))
         for i, rule in enumerate(self.rules, 1):
             if not isinstance(rule, Rule):
@@ -85,7 +91,7 @@ class Policy:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Policy:
         """A policy from a parsed TOML document; ValueError for what it does not know."""
-        check_keys("policy", values, ["codec", "when", "min_nbytes", "rule"])
+        check_keys("policy", values, ["codec", "when", "min_nbytes", "shape", "rule"])
         tables, rules = values.get("rule", ()), []
         if not isinstance(tables, (list, tuple)):
             raise ValueError(f"rule = {tables!r} is not a list of rules, each with its [[rule]]")
@@ -140,7 +146,10 @@ def _decide(
     chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
     sharing = ranks_per_node if link == "network" else 1
     algorithm = fixed or choices.algorithm(op, dtype, nbytes, size, chosen, chunk_nbytes, sharing)
-    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed)
+    shape = rule.shape or policy.shape
+    if not chosen.has_shape or (op in REDUCTIONS and shape == ARRAY):
+        shape = FLAT
+    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape)
 
 
 def _unchanged(op: str, reason: str) -> Decision:

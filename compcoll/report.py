@@ -29,6 +29,8 @@ class Report:
         Frames sent.
     codecs : dict of str to int
         Chunks that this rank encoded, by the codec that was really used.
+    dimensions : dict of int to int
+        The same chunks, by the number of dimensions in which they were coded.
     fallbacks : int
         Chunks that went lossless because their lossy codec could not carry them.
     error_bound : float or None
@@ -50,6 +52,7 @@ class Report:
     fallbacks: int = 0
     error_bound: float | None = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
+    dimensions: dict[int, int] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
@@ -60,6 +63,8 @@ class Report:
         if not self.accelerated:
             return f"{self.op}: to MPI unchanged ({self.reason})"
         used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded"
+        shaped = [f"{n} in {ndim}-D" for ndim, n in self.dimensions.items() if ndim > 1]
+        used += f" ({', '.join(shaped)})" if shaped else ""
         bound = "unknown" if self.error_bound is None else f"{self.error_bound:.3g}"
         times = ", ".join(f"{stage} {1e3 * t:.2f} ms" for stage, t in self.seconds.items())
         return (

@@ -18,7 +18,7 @@ from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduc
 from compcoll.algorithms.rooted import gather, scatter
 from compcoll.algorithms.stream import recv_block, send_block
 
-__all__ = ["ALGORITHMS", "CUT_UNIT", "cut", "program"]
+__all__ = ["ALGORITHMS", "CUT_UNIT", "REDUCTIONS", "cut", "program"]
 
 #: Elements of a codec's largest block.
 CUT_UNIT = 64
@@ -51,12 +51,13 @@ async def _scatter(rt, send: list, recv: list, algorithm: str, root: int) -> Non
 async def _allreduce(rt, send: list, recv: list, algorithm: str, root: int) -> None:
     target = recv[0]
     source = send[0] if send else target
-    await allreduce(rt, cut(source, rt.size), cut(target, rt.size), _SUM[algorithm])
+    sources, targets = (cut(block, rt.size, block.unit) for block in (source, target))
+    await allreduce(rt, sources, targets, _SUM[algorithm])
 
 
 async def _reduce(rt, send: list, recv: list, algorithm: str, root: int) -> None:
-    source, target = (send or recv)[0], cut(recv[0], rt.size) if recv else None
-    await reduce(rt, cut(source, rt.size), target, root, _SUM[algorithm])
+    source, target = (send or recv)[0], cut(recv[0], rt.size, recv[0].unit) if recv else None
+    await reduce(rt, cut(source, rt.size, source.unit), target, root, _SUM[algorithm])
 
 
 async def _reduce_scatter(rt, send: list, recv: list, algorithm: str, root: int) -> None:
@@ -87,6 +88,7 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "Gather": ("linear",), "Gatherv": ("linear",), "Scatter": ("linear",), "Scatterv": ("linear",),
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
 }  # fmt: skip
+REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block")
 _PROGRAMS: dict[str, Callable[..., Coroutine]] = {
     "Alltoall": _alltoall, "Alltoallv": _alltoall, "Alltoallw": _alltoall, "Bcast": _bcast,
     "Allgather": _allgather, "Allgatherv": _allgather,
@@ -103,8 +105,12 @@ def program(op: str, algorithm: str, root: int = 0) -> Callable[[Any, list, list
     return partial(_PROGRAMS[op], algorithm=algorithm, root=root)
 
 
-def cut(block, size: int) -> list:
-    """A block in as many parts as there are ranks, multiples of a codec's block but for the tail."""
+def cut(block, size: int, unit: int = 0) -> list:
+    """A block in as many parts as there are ranks, multiples of so many elements but for the tail.
+
+    By default those of a codec's block.
+    """
+    unit = unit or CUT_UNIT
     step = -(-len(block) // size)
-    step = -(-step // CUT_UNIT) * CUT_UNIT
+    step = -(-step // unit) * unit
     return [block[i * step : (i + 1) * step] for i in range(size)]

@@ -11,16 +11,29 @@ from collections import deque
 
 async def send_block(rt, block, dest: int) -> None:
     """Encode and send a block."""
+    await send_chunks(rt, rt.chunks(block), dest)
+
+
+async def send_chunks(rt, chunks: list, dest: int) -> None:
+    """Encode and send the chunks of a block; empty ones, which nobody may wait for, come first."""
 
     async def one(tag: int, chunk) -> None:
         await rt.send(await rt.encode(chunk), dest, tag)
 
-    await rt.all((one(tag, chunk) for tag, chunk in enumerate(rt.chunks(block))), rt.window)
+    numbered = list(enumerate(chunks))
+    for tag, chunk in numbered:
+        if not len(chunk):
+            rt.start(one(tag, chunk))
+    await rt.all((one(tag, chunk) for tag, chunk in numbered if len(chunk)), rt.window)
 
 
 async def recv_block(rt, block, source: int) -> None:
     """Receive a block and decode it in place."""
-    chunks = rt.chunks(block)
+    await recv_chunks(rt, rt.chunks(block), source)
+
+
+async def recv_chunks(rt, chunks: list, source: int) -> None:
+    """Receive the chunks of a block and decode them in place."""
     arriving: deque = deque()
     decoding: deque = deque()
     for tag, chunk in enumerate(chunks[: rt.window]):
@@ -33,10 +46,10 @@ async def recv_block(rt, block, source: int) -> None:
             arriving.append(rt.recv(source, chunks[tag], tag))
 
 
-async def drop_block(rt, block, source: int) -> None:
+async def drop_chunks(rt, chunks: list, source: int) -> None:
     """Receive what a sender sends of a block, which nobody wants."""
 
     async def one(tag: int, chunk) -> None:
         await rt.recv(source, chunk, tag)
 
-    await rt.all((one(tag, chunk) for tag, chunk in enumerate(rt.chunks(block))), rt.window)
+    await rt.all((one(tag, chunk) for tag, chunk in enumerate(chunks)), rt.window)

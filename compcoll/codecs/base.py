@@ -39,6 +39,8 @@ class Codec:
     _index: ClassVar[int]
     #: dtypes that the kernels take; the others go lossless (lossy codecs) or are refused.
     dtypes: ClassVar[frozenset[np.dtype]] = frozenset(dtypes.CODES)
+    #: Whether it does better on arrays in their own shape (`shaped`).
+    has_shape: ClassVar[bool] = False
     #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
     chooses: ClassVar[bool] = False
 
@@ -78,6 +80,18 @@ class Codec:
         if n < 0:
             raise ValueError(f"n = {n} is negative")
         return HEADER_NBYTES + n * dtype.itemsize
+
+    def shaped(self, dtype: np.dtype, shape: tuple[int, ...], largest_plane: int) -> tuple[int, ...]:
+        """The shape of 2 or 3 dimensions in which it codes an array of any; empty: its values in a row.
+
+        Parameters
+        ----------
+        dtype : numpy.dtype
+        shape : tuple of int
+        largest_plane : int
+            The most values behind one index of the first dimension.
+        """
+        return ()
 
     @property
     def can_add(self) -> bool:

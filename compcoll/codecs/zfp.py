@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from compcoll.codecs.base import Codec
+from compcoll.codecs.shapes import PADDING, fitted
 from compcoll.core import dtypes
 
 __all__ = ["ZFP"]
@@ -44,6 +45,7 @@ class ZFP(Codec):
 
     name = "zfp"
     lossless = False
+    has_shape = True
     dtypes: ClassVar[frozenset[np.dtype]] = dtypes.FLOATS
 
     def __init__(self, rate: float = 16):
@@ -56,6 +58,10 @@ class ZFP(Codec):
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         return (self.block_bits(dtype, len(shape)), 0)
+
+    def shaped(self, dtype: np.dtype, shape: tuple[int, ...], largest_plane: int) -> tuple[int, ...]:
+        room = 8 * dtypes.real_dtype(dtype).itemsize / self.rate - 1  # more is larger than the array
+        return fitted(shape, largest_plane, min(PADDING, room))
 
     def block_bits(self, dtype, ndim: int) -> int:
         """Bits of one block of 4^ndim values; ValueError where the dtype has fewer than `rate` bits."""

@@ -47,11 +47,12 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t available
     cdef cppclass Callbacks:
         void* context
-        int64_t (*encode)(void*, uint32_t, const void*, uint64_t, double, void*) noexcept nogil
+        int64_t (*encode)(void*, uint32_t, const void*, uint32_t, const uint64_t*, double,
+                          void*) noexcept nogil
         int64_t (*decode)(void*, const void*, uint64_t, uint32_t, uint64_t, void*, int32_t) noexcept nogil
     cdef cppclass CAttempt "compcoll::engine::Attempt":
         int32_t codec
-        uint64_t params[2]
+        uint64_t params[3][2]
     cdef cppclass CCoding "compcoll::engine::Coding":
         uint32_t dtype
         cbool lossless
@@ -62,6 +63,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t raw_nbytes, wire_nbytes, messages, fallbacks
         double bound, encode_seconds, decode_seconds, wait_seconds
         vector[pair[uint64_t, uint64_t]] used
+        uint64_t dimensions[4]
     cdef cppclass CTags "compcoll::engine::Tags":
         int first, n
     cdef cppclass CTap "compcoll::engine::Tap":
@@ -287,10 +289,11 @@ cdef class Coding:
         Its code.
     lossless : bool
         Whether a lossless codec was asked for.
-    attempts : sequence of (int, (int, int))
-        Places in the table of codecs, -1 for the choice of ``lossless``, -2 for ``encode``, and parameters.
+    attempts : sequence of (int, three of (int, int))
+        Places in the table of codecs, -1 for the choice of ``lossless``, -2 for ``encode``, and parameters
+        for blocks of 1, 2 and 3 dimensions.
     encode, decode : callable
-        ``encode(dtype, src, carried, out)`` and ``decode(frame, dtype, dst, adding)``, with memory as
+        ``encode(dtype, shape, src, carried, out)`` and ``decode(frame, dtype, dst, adding)``, with memory as
         uint8 arrays, for what is not in the table; the first one returns the bytes of the frame.
     """
 
@@ -300,10 +303,13 @@ cdef class Coding:
 
     def __init__(self, int dtype, bint lossless, attempts, encode, decode):
         cdef CAttempt attempt
+        cdef int ndim
         use_level(self.own, _cpu.active_address())
         self.own.dtype, self.own.lossless = dtype, lossless
         for place, params in attempts:
-            attempt.codec, attempt.params[0], attempt.params[1] = place, params[0], params[1]
+            attempt.codec = place
+            for ndim in range(3):
+                attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
             self.own.attempts.push_back(attempt)
         self.encode, self.decode = encode, decode
         self.own.callbacks.context = <void*>self
@@ -316,11 +322,13 @@ def memory_at(uintptr_t address, size_t nbytes):
     return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
 
 
-cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint64_t n, double carried,
-                         void* out) noexcept with gil:
+cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint32_t ndim,
+                         const uint64_t* shape, double carried, void* out) noexcept with gil:
     cdef Coding coding = <Coding>context
+    cdef uint32_t i
     try:
-        return coding.encode(dtype, n, <uintptr_t>src, carried, <uintptr_t>out)
+        dims = tuple([shape[i] for i in range(ndim)])
+        return coding.encode(dtype, dims, <uintptr_t>src, carried, <uintptr_t>out)
     except BaseException as problem:
         coding.failed = problem
         return -1
@@ -373,6 +381,12 @@ cdef class Outcome:
             name = int(self.stats.used[i].first).to_bytes(8, "little").rstrip(b"\0").decode("ascii")
             used[name] = self.stats.used[i].second
         return used
+
+    @property
+    def dimensions(self):
+        """Frames encoded, by the number of dimensions of their blocks."""
+        cdef int ndim
+        return {ndim: self.stats.dimensions[ndim] for ndim in range(4) if self.stats.dimensions[ndim]}
 
     @property
     def stages(self):

@@ -12,15 +12,16 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.algorithms.catalog import program
-from compcoll.algorithms.stream import drop_block, recv_block, send_block
+from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
 from compcoll.codecs import Codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, choices
 from compcoll.engine.coding import coding
-from compcoll.engine.decision import Decision
+from compcoll.engine.decision import FLAT, Decision
 from compcoll.engine.device.run import DeviceRun, Patience
 from compcoll.engine.group import Group
+from compcoll.engine.shaping import inner_shapes
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import chunk_step, trace
@@ -62,6 +63,9 @@ class Call:
         What this rank contributes to a reduction.
     problem : Exception or None
         What keeps this rank from taking part; the others learn of it in place of its values.
+    shapes : dict
+        Of blocks that this rank sends, of any number of dimensions, by their number in ``send`` and ``recv``
+        together. Where it takes over the values of what it sends, that block has the same shape.
     """
 
     op: str
@@ -74,6 +78,7 @@ class Call:
     sample: Any = None
     summands: list[Any] = field(default_factory=list)
     problem: Exception | None = None
+    shapes: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
 
     @property
     def on_device(self) -> bool:
@@ -87,13 +92,15 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
     widens = accumulator_dtype(call.dtype) != call.dtype
     window = choices.window(decision.chunk_nbytes, group.facts.gpus)
+    shapes = inner_shapes(call, decision, chunk)
+    shaped = decision.shape != FLAT
     key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
-           sends, recvs)  # fmt: skip
+           sends, recvs, shapes, shaped)  # fmt: skip
     return _SCHEDULES.get(
         key,
         lambda: trace(
             program(call.op, decision.algorithm, call.root), group.rank, group.size, sends, recvs, chunk,
-            window=window, widens=widens, owner_exact=owner_exact,
+            shapes, window=window, widens=widens, owner_exact=owner_exact, shaped=shaped,
         ),
     )  # fmt: skip
 
@@ -130,7 +137,7 @@ def begin(
 
 def begin_message(
     way: Way, codec: Codec, block: Any, peer: int, chunk: int, first_tag: int, *, sends: bool,
-    drops: bool = False,
+    drops: bool = False, inner: tuple[int, ...] = (), count: int = 0,
 ) -> Task:  # fmt: skip
     """Start one side of a message between two ranks, who both know its size.
 
@@ -149,11 +156,23 @@ def begin_message(
     sends : bool
     drops : bool
         Whether what is received is of no use.
+    inner : tuple of int
+        The last dimensions of a block that has a shape: its first chunk, of ``count``, goes another way.
+    count : int
     """
     n = len(block)
     schedule = _SCHEDULES.get(
-        ("message", n, peer, chunk, sends, drops),
-        lambda: trace(_one_side(peer, sends, drops), 0, peer + 1, [n] * sends, [n] * (not sends), chunk),
+        ("message", n, peer, chunk, sends, drops, inner, count),
+        lambda: trace(
+            _one_side(peer, sends, drops, count),
+            0,
+            peer + 1,
+            [n] * sends,
+            [n] * (not sends),
+            chunk,
+            [inner],
+            shaped=drops,
+        ),
     )
     tags = first_tag, max(schedule.n_tags, 1)
     if isinstance(block, DeviceArray):
@@ -166,14 +185,16 @@ def n_chunks(n: int, chunk: int) -> int:
     return -(-n // chunk_step(n, chunk))
 
 
-def _one_side(peer: int, sends: bool, drops: bool) -> Callable[[Any, list, list], Coroutine]:
+def _one_side(peer: int, sends: bool, drops: bool, count: int) -> Callable[[Any, list, list], Coroutine]:
     async def side(rt: Any, send: list, recv: list) -> None:
+        (block,) = send or recv
+        chunks = rt.pieces(block, count)[1:] if count else rt.chunks(block)
         if sends:
-            await send_block(rt, send[0], peer)
+            await send_chunks(rt, chunks, peer)
         elif drops:
-            await drop_block(rt, recv[0], peer)
+            await drop_chunks(rt, chunks, peer)
         else:
-            await recv_block(rt, recv[0], peer)
+            await recv_chunks(rt, chunks, peer)
 
     return side
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -23,21 +24,23 @@ def coding(codec: Codec, dtype: np.dtype) -> Coding:
     """What the engine does with blocks of a real type."""
     attempts = [_attempt(one, dtype) for one in codec.attempts(dtype)]
 
-    def encode(code: int, n: int, src: int, carried: float, out: int) -> int:
-        block = _array(code, n, src)
+    def encode(code: int, shape: tuple[int, ...], src: int, carried: float, out: int) -> int:
+        block = _array(code, prod(shape), src).reshape(shape)
         room = memory_at(out, HEADER_NBYTES + block.nbytes + SLACK)
         return codec.encode_into(block, room, carried).nbytes
 
     return Coding(dtypes.code_of(dtype), codec.lossless, attempts, encode, _decode)
 
 
-def _attempt(codec: Codec, dtype: np.dtype) -> tuple[int, tuple[int, int]]:
+def _attempt(codec: Codec, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
+    """Its place, and its parameters for blocks of 1, 2 and 3 dimensions."""
     cls = type(codec)
+    none = [(0, 0)] * 3
     if codec.chooses and cls.chosen is not Codec.chosen and cls.encode_payload is Codec.encode_payload:
-        return _CHOOSE, (0, 0)
+        return _CHOOSE, none
     if codec._index < 0 or cls.encode_payload is not Codec.encode_payload:
-        return _CALLBACK, (0, 0)
-    return codec._index, codec.params(dtype, (1,))
+        return _CALLBACK, none
+    return codec._index, [codec.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
 
 
 def _decode(frame: np.ndarray, code: int, n: int, dst: int, adding: bool) -> None:

@@ -12,8 +12,9 @@ from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec, codec
 from compcoll.core import dtypes
 from compcoll.core.sizes import nbytes_of
+from compcoll.engine.decision import ARRAY, FLAT
 
-__all__ = ["Rule", "check_keys", "checked_size", "checked_spec", "one_of"]
+__all__ = ["Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
 #: Smallest and largest chunk that a rule may ask for, in bytes.
@@ -35,6 +36,10 @@ class Rule:
     comm, link : str or None
         The communicator's name; ``"node"`` where all its ranks share one, else ``"network"``.
     codec, algorithm, chunk_nbytes, when : what is chosen.
+    shape : str, sequence of int or None
+        How blocks are cut for codecs that have a use for it: in the shape of the array that they are sent
+        from (``"array"``), as values in a row (``"flat"``), or by their last one or two dimensions. Sums are
+        cut as values in a row unless dimensions are given.
 
     Raises
     ------
@@ -52,6 +57,7 @@ class Rule:
     algorithm: str | None = None
     chunk_nbytes: int | None = None
     when: str | None = None
+    shape: str | tuple[int, ...] | None = None
 
     def __post_init__(self):
         self._set("op", _names, self.op)
@@ -61,6 +67,8 @@ class Rule:
                 self._set(key, checked_size, getattr(self, key))
         if self.codec is not None:
             self._set("codec", checked_spec, self.codec)
+        if self.shape is not None:
+            self._set("shape", checked_shape, self.shape)
         for key, allowed in (
             ("link", ("node", "network")), ("when", ("always", "pays")), ("algorithm", _EVERY_ALGORITHM),
         ):  # fmt: skip
@@ -152,6 +160,19 @@ def checked_spec(key: str, value: Any) -> str:
         except ValueError as error:
             raise ValueError(f"{key} {value!r}: {error}") from None
     return value
+
+
+def checked_shape(key: str, value: Any) -> str | tuple[int, ...]:
+    """`ARRAY`, `FLAT`, or one or two positive dimensions."""
+    if isinstance(value, str):
+        one_of(key, value, (ARRAY, FLAT))
+        return value
+    dims = tuple(value) if isinstance(value, (list, tuple)) else ()
+    if not 1 <= len(dims) <= 2 or not all(type(n) is int and n > 0 for n in dims):
+        raise ValueError(
+            f"{key} = {value!r} is not 'array', 'flat', or the last one or two dimensions of blocks"
+        )
+    return dims
 
 
 def _names(key: str, names: Any) -> tuple:

@@ -241,12 +241,17 @@ cdef tuple key(str op, PyObject* const* specs, Py_ssize_t n, Py_ssize_t root):
     if not (type(first) is ndarray or no_buffer(first)) or not (type(second) is ndarray or no_buffer(second)):
         return None
     if n == 1:
-        return op, dtype_of(first), nbytes_of(first), root
-    return op, dtype_of(first), nbytes_of(first), dtype_of(second), nbytes_of(second), root
+        return op, dtype_of(first), nbytes_of(first), shape_of(first), root
+    return (op, dtype_of(first), nbytes_of(first), shape_of(first), dtype_of(second), nbytes_of(second),
+            shape_of(second), root)
 
 
 cdef inline object dtype_of(object spec):
     return (<cnp.ndarray>spec).dtype if type(spec) is ndarray else None
+
+
+cdef inline object shape_of(object spec):
+    return spec.shape if type(spec) is ndarray and cnp.PyArray_NDIM(<cnp.ndarray>spec) > 1 else None
 
 
 cdef inline Py_ssize_t nbytes_of(object spec):

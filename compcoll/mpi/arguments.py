@@ -16,7 +16,8 @@ from compcoll.devices.wrapping import on_device
 from compcoll.mpi.datatypes import mpi_type
 
 __all__ = [
-    "LeftToMPI", "datatype_of", "is_type", "memory_of", "simple_layout", "unpack_form", "vector_layout",
+    "LeftToMPI", "datatype_of", "is_type", "memory_of", "shape_of", "simple_layout", "unpack_form",
+    "vector_layout",
 ]  # fmt: skip
 
 
@@ -64,6 +65,21 @@ def memory_of(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, M
     if not (view.flags.c_contiguous or view.flags.f_contiguous):
         raise LeftToMPI
     return view.ravel(order="K").view(np.uint8), mpi_type(view.dtype) or _coded(buffer)
+
+
+def shape_of(buffer, itemsize: int) -> tuple[int, ...]:
+    """The dimensions of an array of the host in elements of so many bytes, in the order of memory.
+
+    Empty where it has fewer than two, and for what is no array, or of smaller elements.
+    """
+    if not (isinstance(buffer, np.ndarray) or arrays.is_torch(buffer)):
+        return ()
+    view = arrays.host_view(buffer)
+    parts, rest = divmod(view.itemsize, itemsize)
+    if view.ndim < 2 or not parts or rest:
+        return ()
+    shape = view.shape if view.flags.c_contiguous else view.shape[::-1]
+    return (*shape[:-1], shape[-1] * parts)
 
 
 def _coded(buffer) -> MPI.Datatype | None:

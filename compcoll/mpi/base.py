@@ -402,5 +402,5 @@ def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> R
         bound = rounding.safe(bound)
     return Report(
         op, True, reason, spec, algorithm, outcome.raw_nbytes, outcome.wire_nbytes, outcome.messages,
-        dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages),
+        dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages), dict(outcome.dimensions),
     )  # fmt: skip

@@ -7,6 +7,7 @@ basic type. What cannot be such a message is left to mpi4py, with its own semant
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from compcoll.mpi.arguments import (
     datatype_of,
     is_type,
     memory_of,
+    shape_of,
     simple_layout,
     unpack_form,
     vector_layout,
@@ -38,11 +40,13 @@ class Message:
         The basic type, in `dtype` the real one for complex types.
     counts : list of int
         Elements of ``dtype`` in each block.
+    dims : tuple of int
+        Of the array that it lies in, in elements of ``dtype``, where that has two or more.
     """
 
     __slots__ = (
         "_buffer", "_datatype", "_displs", "_entries", "_extent", "_origin", "_plain", "_spans", "_unit",
-        "_unpack", "counts", "dtype", "element",
+        "_unpack", "counts", "dims", "dtype", "element",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +61,7 @@ class Message:
         self._extent = datatype.Get_extent()[1]
         self._unit = self._extent if unit is None else unit  # bytes of a displacement of 1
         self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
+        self.dims: tuple[int, ...] = ()
         self._unpack: list[tuple[int, np.ndarray]] = []
         self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
 
@@ -99,6 +104,18 @@ class Message:
     def summable(self) -> bool:
         """Whether MPI adds elements of this datatype."""
         return self._plain and self._datatype not in (MPI.BYTE, MPI.CHAR)
+
+    def shape(self, i: int) -> tuple[int, ...] | None:
+        """The shape of block i where it is a number of whole slices of an array; None where it is not."""
+        n, begin = self.counts[i], self._spans[i][0] // self.dtype.itemsize
+        if not self._plain or not n:
+            return None
+        for k in range(1, len(self.dims)):
+            inner = self.dims[k:]
+            slice_ = prod(inner)
+            if slice_ and n % slice_ == 0 and begin % slice_ == 0:
+                return n // slice_, *inner
+        return None
 
     def source(self, i: int) -> np.ndarray:
         """Block i, to be read."""
@@ -271,6 +288,9 @@ def parse(
         return None
     element, per_entry = basic
     message = Message(buffer, datatype, element, per_entry, entries, displs)
+    if message.device is None:
+        first = spec[0] if isinstance(spec, (list, tuple)) else spec
+        message.dims = shape_of(first, message.dtype.itemsize)
     if message.device is None or message.is_plain:
         return message
     # MPI packs and unpacks host memory alone.

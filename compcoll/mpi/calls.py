@@ -65,7 +65,7 @@ def bcast(rank: int, size: int, buf, root: int) -> Parsed | None:
     sample = block if sends else None  # what others have there is about to be overwritten
     return _parsed(
         "Bcast", message, message.nbytes, message, recv=[block], root=root, sample=sample,
-        read_only_root=sends and message.is_read_only,
+        read_only_root=sends and message.is_read_only, shapes={0: message.shape(0)} if sends else {},
     )  # fmt: skip
 
 
@@ -85,9 +85,11 @@ def _allgather(op: str, rank: int, sendbuf, recv: Message | None) -> Parsed | No
     apart(send, 0, recv, rank)
     blocks = recv.targets()
     mine = [] if send is recv else [send.source(0)]
+    shape = send.shape(0 if mine else rank)
     return _parsed(
-        op, recv, recv.nbytes, recv, send=mine, recv=blocks, sample=mine[0] if mine else blocks[rank]
-    )
+        op, recv, recv.nbytes, recv, send=mine, recv=blocks, sample=mine[0] if mine else blocks[rank],
+        shapes={0: shape, 1 + rank: shape} if mine else {rank: shape},
+    )  # fmt: skip
 
 
 def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Parsed | None:
@@ -98,7 +100,11 @@ def alltoall(rank: int, size: int, sendbuf, recvbuf) -> Parsed | None:
     _same("send", send.counts[0], "receive", recv.counts[0])
     apart(send, 0, recv, 0)
     blocks = [b.copy() for b in recv.sources()] if send is recv else send.sources()
-    return _parsed("Alltoall", recv, recv.nbytes, recv, send=blocks, recv=recv.targets(), sample=blocks[0])
+    shapes = _shapes(send)
+    return _parsed(
+        "Alltoall", recv, recv.nbytes, recv, send=blocks, recv=recv.targets(), sample=blocks[0],
+        shapes={**shapes, size + rank: shapes[rank]},
+    )  # fmt: skip
 
 
 def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Parsed | None:
@@ -113,8 +119,9 @@ def gather(rank: int, size: int, sendbuf, recvbuf, root: int) -> Parsed | None:
     blocks = recv.targets() if recv is not None else []
     mine = [] if send is recv else [send.source(0)]
     return _parsed(
-        "Gather", send, send.nbytes, recv, send=mine, recv=blocks, root=root, sample=mine[0] if mine else None
-    )
+        "Gather", send, send.nbytes, recv, send=mine, recv=blocks, root=root,
+        sample=mine[0] if mine else None, shapes={0: send.shape(0)} if recv is None else {},
+    )  # fmt: skip
 
 
 def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Parsed | None:
@@ -137,6 +144,7 @@ def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Parsed | None:
         recv=mine,
         root=root,
         sample=blocks[0] if blocks else None,
+        shapes=_shapes(send) if send is not None else {},
     )
 
 
@@ -219,6 +227,11 @@ def _reduce_scatter(
         sample=blocks[0],
         summands=blocks,
     )
+
+
+def _shapes(send: Message) -> dict[int, tuple[int, ...] | None]:
+    """The shapes of all blocks."""
+    return {i: send.shape(i) for i in range(len(send.counts))}
 
 
 def _split(send: Message, counts) -> list[np.ndarray]:

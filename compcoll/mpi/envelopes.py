@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,12 @@ class Taken:
         """The elements' type; None where the frame cannot say."""
         fits = self.info is not None and self.info.dtype.itemsize == self.itemsize
         return self.info.dtype if fits else None  # type: ignore[union-attr]
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The last dimensions of the whole message's shape; empty where it has none that can be."""
+        inner = self.info.shape[1:] if self.dtype is not None and self.info is not None else ()
+        return inner if inner and 0 < prod(inner) <= self.n else ()
 
     @property
     def problem(self) -> Exception | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from math import prod
 from os import sched_yield
 from threading import Lock, Thread
 from time import perf_counter
@@ -19,11 +20,13 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import begin_message, n_chunks, wait
 from compcoll.engine.decision import Decision
+from compcoll.engine.shaping import inner_of_message
 from compcoll.frame import inspect
 from compcoll.mpi import lost
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.channel import Channel
 from compcoll.mpi.envelopes import LARGEST_CHUNK, ROOM, Taken, cut, may_be_envelope, seal
+from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["Delivery", "Inbox", "Outgoing", "Tally"]
@@ -38,6 +41,7 @@ class Tally:
         self.raw_nbytes = self.wire_nbytes = self.messages = self.fallbacks = 0
         self.bound: float | None = 0.0
         self.codecs: dict[str, int] = {}
+        self.dimensions: dict[int, int] = {}
         self.stages = {"encode": 0.0, "decode": 0.0, "wait": 0.0, "total": 0.0}
         self._start = perf_counter()
 
@@ -47,6 +51,8 @@ class Tally:
             setattr(self, key, getattr(self, key) + getattr(outcome, key))
         for name, n in outcome.codecs.items():
             self.codecs[name] = self.codecs.get(name, 0) + n
+        for ndim, n in outcome.dimensions.items():
+            self.dimensions[ndim] = self.dimensions.get(ndim, 0) + n
         self.note_bound(outcome.bound)
         for stage, seconds in outcome.stages.items():
             self.stages[stage] += seconds
@@ -79,12 +85,15 @@ class Outgoing:
         first, rest = cut(block, step)
         self.channel, self.dest, self.tag, self.tally = channel, dest, tag, tally
         self.chunks = n_chunks(len(rest), step) if len(rest) else 0
+        inner = self._inner(decision, message, block, step)
+        if inner:
+            first, rest = block[: planes.ends(len(block), 1 + self.chunks, prod(inner))[1]], block
         self.stream = channel.reserve(self.chunks)
         start = perf_counter()
         self.error: Exception | None = None
         frame = np.empty(0, np.uint8)  # the receiver learns that there is something wrong here
         try:
-            frame = np.asarray(spec.encode(first)).reshape(-1)
+            frame = np.asarray(spec.encode(first.reshape(-1, *inner) if inner else first)).reshape(-1)
         except Exception as error:
             self.error = error
         tally.stages["encode"] += perf_counter() - start
@@ -93,10 +102,22 @@ class Outgoing:
         self.tasks: list[Any] = [_engine.Request(channel.user.Isend([envelope, MPI.BYTE], dest, tag))]
         if self.chunks:
             there = channel.rank_of(dest)
-            others = begin_message(channel, spec, rest, there, step, self.stream, sends=True)
+            count = 1 + self.chunks if inner else 0
+            others = begin_message(
+                channel, spec, rest, there, step, self.stream, sends=True, inner=inner, count=count
+            )
             if self.error is not None:
                 others.fail(self.error)
             self.tasks.append(others)
+
+    def _inner(self, decision: Decision, message: Message, block: Any, step: int) -> tuple[int, ...]:
+        """The last dimensions of the block's shape, if it is coded in one (`compcoll.schedule.planes`)."""
+        if isinstance(block, DeviceArray):
+            return ()
+        most_first = LARGEST_CHUNK // block.itemsize
+        return inner_of_message(
+            decision, block.dtype, message.shape(0), len(block), step, 1 + self.chunks, most_first
+        )
 
     def _note(self, first: Any, frame: np.ndarray, envelope: np.ndarray) -> None:
         tally = self.tally
@@ -106,6 +127,8 @@ class Outgoing:
         if frame.size:
             info = inspect(frame)
             tally.codecs[info.codec] = tally.codecs.get(info.codec, 0) + 1
+            ndim = len(info.shape)
+            tally.dimensions[ndim] = tally.dimensions.get(ndim, 0) + 1
             tally.fallbacks += info.fallback
 
     def wait(self) -> None:
@@ -167,13 +190,30 @@ class Delivery:
     def _unpack(self, memory: Any) -> None:
         taken, source = self.taken, self.channel.rank_of(self.taken.source)
         dtype = taken.dtype or np.dtype(f"u{taken.itemsize}")
-        first, rest = cut(memory[: taken.nbytes].view(dtype), taken.step)
+        block = memory[: taken.nbytes].view(dtype)
+        first, rest = cut(block, taken.step)
         on_device = isinstance(first, DeviceArray)
-        if len(rest) or on_device:
-            drops = taken.dtype is None
+        chunks = n_chunks(len(rest), taken.step) if len(rest) else 0
+        drops, count, inner = taken.dtype is None, 0, taken.inner
+        if inner:
+            end = planes.ends(len(block), 1 + chunks, prod(inner))[1]
+            if taken.info is not None and taken.info.size == end:
+                first, rest, count = block[:end], block, 1 + chunks
+            else:
+                drops, inner = True, ()
+        if chunks or on_device:
             self.tasks.append(
                 begin_message(
-                    self.channel, _RAW, rest, source, taken.step, taken.stream, sends=False, drops=drops
+                    self.channel,
+                    _RAW,
+                    rest if chunks else rest[:0],
+                    source,
+                    taken.step,
+                    taken.stream,
+                    sends=False,
+                    drops=drops,
+                    inner=inner,
+                    count=count if chunks else 0,
                 )
             )
         if on_device:

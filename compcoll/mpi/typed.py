@@ -117,7 +117,8 @@ class TypedCalls(VectorCalls):
                 nothing = np.empty(0, like.dtype)
                 some = [blocks[p] if p in out else nothing for p in ranks]
                 others = [targets[p] if p in into else nothing for p in ranks]
-                self._among_some("Alltoallw", decision, like, some, others)
+                shapes = {p: outgoing[p][0].shape(0) for p in out}
+                self._among_some("Alltoallw", decision, like, some, others, shapes)
             for message, _ in incoming.values():
                 message.finish()
 

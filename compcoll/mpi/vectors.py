@@ -49,7 +49,8 @@ class VectorCalls(Wrapper):
                 sends = [blocks[p] if p in out | own else _nothing(send or recv) for p in ranks]
                 recvs = [targets[p] if p in into | own else _nothing(send or recv) for p in ranks]
                 own = set()
-                self._among_some("Alltoallv", decision, send or recv, sends, recvs)
+                shapes = {p: send.shape(p) for p in out}
+                self._among_some("Alltoallv", decision, send or recv, sends, recvs, shapes)
             if incoming:
                 recv.finish()
 
@@ -66,11 +67,12 @@ class VectorCalls(Wrapper):
                 self._to_mpi(super().Gatherv, sendbuf, rest, root)
                 for decision, _, into in self._grouped({}, large):
                     blocks = [targets[p] if p in into else _nothing(message) for p in range(self._size)]
-                    self._among_some("Gatherv", decision, message, [], blocks, root)
+                    self._among_some("Gatherv", decision, message, [], blocks, {}, root)
                 message.finish()
             else:
                 super().Gatherv(message.masked_one(), None, root)
-                self._among_some("Gatherv", large[0], message, [message.source(0)], [], root)
+                shapes = {0: message.shape(0)}
+                self._among_some("Gatherv", large[0], message, [message.source(0)], [], shapes, root)
 
     @shortcut(2, pairs=True)
     def Scatterv(self, sendbuf, recvbuf, root: int = 0) -> None:
@@ -85,10 +87,11 @@ class VectorCalls(Wrapper):
                 self._to_mpi(super().Scatterv, rest, recvbuf, root)
                 for decision, out, _ in self._grouped(large, {}):
                     blocks = [message.source(p) if p in out else _nothing(message) for p in range(self._size)]
-                    self._among_some("Scatterv", decision, message, blocks, [], root)
+                    shapes = {p: message.shape(p) for p in out}
+                    self._among_some("Scatterv", decision, message, blocks, [], shapes, root)
             else:
                 super().Scatterv(None, message.masked_one(), root)
-                self._among_some("Scatterv", large[0], message, [], [target], root)
+                self._among_some("Scatterv", large[0], message, [], [target], {}, root)
                 message.finish()
 
     def _both(self, op: str, sendbuf, recvbuf) -> tuple[Any, Any]:
@@ -178,10 +181,13 @@ class VectorCalls(Wrapper):
         return {0: decision} if decision.codec is not None else {}
 
     def _among_some(
-        self, op: str, decision: Decision, like: Message, send: list, recv: list, root: int = 0
-    ) -> None:
+        self, op: str, decision: Decision, like: Message, send: list, recv: list,
+        shapes: dict[int, tuple[int, ...] | None], root: int = 0,
+    ) -> None:  # fmt: skip
         """Carry out a call that other ranks do not; its tags never change, and messages arrive in order."""
-        call = Call(op, like.dtype, max(b.nbytes for b in (*send, *recv)), False, send, recv, root)
+        call = Call(
+            op, like.dtype, max(b.nbytes for b in (*send, *recv)), False, send, recv, root, shapes=shapes
+        )
         self._carry_out(op, decision, call, self._context.pairwise_tags)
 
     @staticmethod

@@ -45,8 +45,18 @@ OP = np.dtype(
         ("peer", "i4"), ("tag", "i4"), ("waits", "i4"), ("first", "i4"), ("idle", "i4"),
     ]
 )  # fmt: skip
-#: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed.
-BLOCK = np.dtype([("buffer", "i4"), ("wide", "i4"), ("start", "i8"), ("n", "i8")])
+#: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed. A block of
+#: two or three dimensions has the shape ``(n / plane, plane / row, row)``; in two ``plane`` is ``row``, in
+#: one both are 0. Of a chunk whose frame may come in another shape: the block ``of`` which it is chunk
+#: ``number`` of ``count``, and ``most`` elements that may come; else ``NONE``, and its own n
+#: (compcoll/schedule/planes.py).
+BLOCK = np.dtype(
+    [
+        ("buffer", "i4"), ("wide", "i4"), ("start", "i8"), ("n", "i8"), ("most", "i8"), ("plane", "i8"),
+        ("row", "i8"), ("of", "i4"), ("number", "i4"), ("count", "i4"),
+    ],
+    align=True,
+)  # fmt: skip
 #: A buffer that exists while the schedule runs.
 SCRATCH = np.dtype([("n", "i8"), ("wide", "i4")], align=True)
 
@@ -128,4 +138,11 @@ class Schedule:
         end = block["start"] + block["n"]
         own = block["buffer"] - self.n_buffers
         name = f"buffer {block['buffer']}" if own < 0 else f"scratch {own}"
-        return f"{name}[{block['start']}:{end}]"
+        return f"{name}[{block['start']}:{end}]{self._shape(block)}"
+
+    @staticmethod
+    def _shape(block: np.void) -> str:
+        if not block["row"]:
+            return ""
+        shape = block["n"] // block["plane"], block["plane"] // block["row"], block["row"]
+        return " as " + "x".join(map(str, shape if shape[1] > 1 else shape[::2]))

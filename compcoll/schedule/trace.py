@@ -10,10 +10,14 @@ import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from compcoll.schedule import planes
+from compcoll.schedule.block import Block
 from compcoll.schedule.graph import BLOCK, NONE, OP, SCRATCH, Kind, Schedule
 
 __all__ = ["WINDOW", "Block", "DeadlockError", "Tracer", "chunk_step", "trace"]
@@ -25,28 +29,6 @@ WINDOW = 4
 
 class DeadlockError(RuntimeError):
     """An algorithm waits for something that nobody does."""
-
-
-class Block:
-    """Elements of a buffer, the caller's or scratch memory: something with a length that can be sliced.
-
-    There is one of each, so they are compared by identity.
-    """
-
-    __slots__ = ("buffer", "n", "number", "start", "tracer", "wide")
-
-    def __init__(self, tracer: Tracer, buffer: int, start: int, n: int, wide: bool):
-        self.tracer, self.buffer, self.start, self.n, self.wide = tracer, buffer, start, n, wide
-        self.number = NONE  # in the schedule, once it is used
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, part: slice) -> Block:
-        begin, end, step = part.indices(self.n)
-        if step != 1:
-            raise ValueError(f"a step of {step} leaves no contiguous block")
-        return self.tracer.block(self.buffer, self.start + begin, max(end - begin, 0), self.wide)
 
 
 class Awaited:
@@ -95,14 +77,14 @@ class Tracer:
 
     def __init__(
         self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
-        widens: bool = False, owner_exact: bool = False,
+        widens: bool = False, owner_exact: bool = False, shaped: bool = False,
     ):  # fmt: skip
         self.rank, self.size, self.window = rank, size, window
         self._n_buffers, self._chunk = n_buffers, chunk
-        self._widens, self._owner_exact = widens, owner_exact
+        self._widens, self._owner_exact, self._shaped = widens, owner_exact, shaped
         self._ops: list[tuple[int, ...]] = []
         self._waits_for: list[frozenset[int]] = []
-        self._blocks: dict[tuple[int, int, int, bool], Block] = {}
+        self._blocks: dict[tuple[Any, ...], Block] = {}
         self._used: list[Block] = []
         self._scratch: list[tuple[int, bool]] = []
         self._n_frames = self._n_tags = 0
@@ -152,7 +134,7 @@ class Tracer:
 
     def accumulator(self, like: Block, into: Block | None = None) -> Block:
         """Memory in which sums are formed, float32 for 16-bit floats; ``into`` if that fits."""
-        return self._more(len(like), self._widens) if into is None or self._widens else into
+        return self._more(like, self._widens) if into is None or self._widens else into
 
     async def round(self, total: Block, into: Block) -> None:
         """Overwrite a block with an accumulator's values, rounded once; they are a result."""
@@ -162,7 +144,7 @@ class Tracer:
         """An accumulator's values, in a block's type."""
         if not total.wide:
             return total
-        into = self._more(len(total), False)
+        into = self._more(total, False)
         await self.copy(total, into)
         return into
 
@@ -180,22 +162,45 @@ class Tracer:
 
     # -- around them
 
-    def block(self, buffer: int, start: int, n: int, wide: bool = False) -> Block:
+    def block(
+        self, buffer: int, start: int, n: int, wide: bool = False, inner: tuple[int, ...] = (),
+        within: tuple[Any, ...] = (),
+    ) -> Block:  # fmt: skip
         """The elements of a buffer from ``start`` on."""
-        key = buffer, start, n, wide
+        key = buffer, start, n, wide, inner, within
         found = self._blocks.get(key)
         if found is None:
-            found = self._blocks[key] = Block(self, buffer, start, n, wide)
+            found = self._blocks[key] = Block(self, *key)
         return found
 
     def scratch(self, like: Block) -> Block:
         """Memory for as many elements."""
-        return self._more(len(like), False)
+        return self._more(like, False)
 
     def chunks(self, block: Block) -> list[Block]:
-        """A block cut into its chunks; all ranks cut blocks of equal length alike."""
-        step = chunk_step(len(block), self._chunk)
-        return [block[i : i + step] for i in range(0, len(block), step)]
+        """A block cut into its chunks: on all ranks as many of blocks of equal length.
+
+        They have equal lengths where the block has no shape, else they are groups of planes.
+        """
+        n = len(block)
+        step = chunk_step(n, self._chunk)
+        return self.pieces(block, -(-n // step)) if block.inner and n else self._equal(block, step)
+
+    def pieces(self, block: Block, count: int) -> list[Block]:
+        """A block that has a shape, cut into so many chunks."""
+        return [block[a:b] for a, b in pairwise(planes.ends(len(block), count, prod(block.inner)))]
+
+    def _equal(self, block: Block, step: int) -> list[Block]:
+        begins = range(0, len(block), step)
+        if not self._shaped:
+            return [block[i : i + step] for i in begins]
+        return [
+            self.block(
+                block.buffer, block.start + i, min(step, len(block) - i), block.wide,
+                within=(block, number, len(begins), planes.most(len(block), step)),
+            )
+            for number, i in enumerate(begins)
+        ]  # fmt: skip
 
     def start(self, coroutine: Coroutine) -> Task:
         """Run a coroutine beside the others; the call ends only when it has."""
@@ -239,7 +244,7 @@ class Tracer:
         earlier = np.fromiter((k for some in self._waits_for for k in some), np.int32)
         later = np.repeat(np.arange(n, dtype=np.int32), ops["waits"])
         ops["first"] = np.cumsum(np.bincount(earlier, minlength=n)) - np.bincount(earlier, minlength=n)
-        blocks = np.array([(b.buffer, b.wide, b.start, b.n) for b in self._used], BLOCK)
+        blocks = np.array([b.noted() for b in self._used], BLOCK)
         scratch = np.array(self._scratch, SCRATCH)
         order = np.argsort(earlier, kind="stable")
         return Schedule(
@@ -292,6 +297,8 @@ class Tracer:
         if block is None:
             return NONE
         if block.number < 0:
+            if block.within:
+                self._number(block.within[0])
             block.number = len(self._used)
             self._used.append(block)
         return block.number
@@ -300,9 +307,9 @@ class Tracer:
         self._n_frames += 1
         return self._n_frames - 1
 
-    def _more(self, n: int, wide: bool) -> Block:
-        self._scratch.append((n, wide))
-        return self.block(self._n_buffers + len(self._scratch) - 1, 0, n, wide)
+    def _more(self, like: Block, wide: bool) -> Block:
+        self._scratch.append((len(like), wide))
+        return self.block(self._n_buffers + len(self._scratch) - 1, 0, len(like), wide, like.inner)
 
 
 def chunk_step(n: int, most: int) -> int:
@@ -313,7 +320,8 @@ def chunk_step(n: int, most: int) -> int:
 
 def trace(
     algorithm: Callable[[Tracer, list[Block], list[Block]], Coroutine], rank: int, size: int,
-    sends: Sequence[int], recvs: Sequence[int], chunk: int, **options: Any,
+    sends: Sequence[int], recvs: Sequence[int], chunk: int, shapes: Sequence[tuple[int, ...]] = (),
+    **options: Any,
 ) -> Schedule:  # fmt: skip
     """The schedule of an algorithm on one rank.
 
@@ -326,15 +334,21 @@ def trace(
         Elements of the caller's blocks, whose buffers are numbered in this order.
     chunk : int
         Elements of a chunk, rounded up to a multiple of 1024.
+    shapes : sequence of tuple of int
+        For each buffer the last one or two dimensions of its shape, empty where it has none; or nothing.
     window : int
         Chunks of a message that are on their way at once.
+    shaped : bool
+        Whether frames may come in the shapes of their senders' blocks.
     widens : bool
         Whether sums are formed in another type.
     owner_exact : bool
         Whether the owner of a block keeps its exact values while others have decoded ones.
     """
     rt = Tracer(rank, size, len(sends) + len(recvs), chunk, **options)
-    blocks = [rt.block(i, 0, n) for i, n in enumerate((*sends, *recvs))]
+    sizes = (*sends, *recvs)
+    shapes = shapes or [()] * len(sizes)
+    blocks = [rt.block(i, 0, n, inner=inner) for i, (n, inner) in enumerate(zip(sizes, shapes, strict=True))]
     with _no_collection():
         rt.run(algorithm(rt, blocks[: len(sends)], blocks[len(sends) :]))
         return rt.schedule()

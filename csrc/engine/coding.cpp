@@ -24,6 +24,16 @@ Args args_of(const Header& h, uint32_t acc_dtype) {
   return {h.dtype, ndim, {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype, 0};
 }
 
+Args args_of(const Span& block, const uint64_t* params, uint64_t capacity) {
+  return {block.dtype,
+          block.ndim(),
+          {block.dim(0), block.dim(1), block.dim(2)},
+          {params[0], params[1]},
+          capacity,
+          0,
+          0};
+}
+
 Error error_of(Problem problem, const Frame& frame, int64_t status = 0) {
   Error error;
   error.problem = problem;
@@ -46,13 +56,14 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame) {
   frame->room = HEADER_NBYTES + block.nbytes() + SLACK;
   frame->memory = pool_.get(frame->room);
   Header& h = frame->header;
-  h = {0, block.dtype, 1, {block.n, 1, 1}, {0, 0}, 0, 0, 0, true, false};
+  h = {0, block.dtype, block.ndim(), {block.dim(0), block.dim(1), block.dim(2)}, {0, 0}, 0, 0,
+       0, true,        false};
   if (into.dtype != block.dtype || into.n != block.n) into.data = nullptr;
   int64_t nbytes = UNSUPPORTED;
   for (const Attempt& one : coding_.attempts) {
     if (one.codec == Attempt::CALLBACK) {
-      int64_t whole = coding_.callbacks.encode(coding_.callbacks.context, block.dtype, block.data, block.n,
-                                               carried, frame->memory);
+      int64_t whole = coding_.callbacks.encode(coding_.callbacks.context, block.dtype, block.data, h.ndim,
+                                               h.shape, carried, frame->memory);
       if (whole < 0) return error_of(Problem::CALLBACK, *frame);
       return received(whole, frame);
     }
@@ -74,9 +85,12 @@ int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, 
   enum Choice : uint64_t { RAW, MPC, FLOAT };  // csrc/cpu/lossless.cpp
   static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
   static const uint64_t lossless = packed_name("lossless");
-  Args args = {block.dtype, 1, {block.n, 1, 1}, {one.params[0], one.params[1]}, 0, 0, 0};
+  Args args = args_of(block, one.params[block.ndim() - 1], 0);
   const Codec* codec;
-  if (one.codec == Attempt::CHOOSE) {
+  if (!block.n) {
+    codec = find(names[RAW]);
+    args.params[0] = args.params[1] = 0;
+  } else if (one.codec == Attempt::CHOOSE) {
     find(lossless)->encode(&args, block.data, out);
     uint64_t choice = args.params[0];
     codec = find(names[choice]);
@@ -99,7 +113,8 @@ int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, 
   bool larger = nbytes >= 0 && uint64_t(nbytes) > block.nbytes();
   if (one.codec == Attempt::CHOOSE && (nbytes < 0 || larger)) {
     codec = find(names[RAW]);
-    args = {block.dtype, 1, {block.n, 1, 1}, {0, 0}, block.nbytes(), 0, 0};
+    const uint64_t none[2] = {0, 0};
+    args = args_of(block, none, block.nbytes());
     nbytes = codec->encode(&args, block.data, out);
     *settled = false;
   }
@@ -228,7 +243,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
     sum->memory = nullptr;
   }
   // What its codec cannot add is added and encoded again.
-  Span total = {nullptr, like.n, wide(like.dtype)};
+  Span total = {nullptr, like.n, wide(like.dtype), like.plane, like.row};
   Room room(pool_, total.nbytes());
   total.data = room.data;
   double carried = a.bound;

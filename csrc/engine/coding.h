@@ -52,8 +52,8 @@ struct Error {
 struct Callbacks {
   void* context = nullptr;
   // Bytes of the frame in `out`, which has room for HEADER_NBYTES + nbytes + SLACK.
-  int64_t (*encode)(void* context, uint32_t dtype, const void* src, uint64_t n, double carried,
-                    void* out) = nullptr;
+  int64_t (*encode)(void* context, uint32_t dtype, const void* src, uint32_t ndim, const uint64_t* shape,
+                    double carried, void* out) = nullptr;
   // 0; `dtype` is that of `dst`. Adds to it where `adding`.
   int64_t (*decode)(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n, void* dst,
                     int32_t adding) = nullptr;
@@ -63,7 +63,7 @@ struct Callbacks {
 struct Attempt {
   static constexpr int32_t CHOOSE = -1, CALLBACK = -2;
   int32_t codec;  // its place in the table, or one of the above: `lossless` chooses others by the data
-  uint64_t params[2];
+  uint64_t params[3][2];  // for blocks of 1, 2 and 3 dimensions
 };
 
 struct Coding {
@@ -76,13 +76,20 @@ struct Coding {
   uint32_t wide_dtype() const { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
 };
 
-// A block's memory.
+// A block's memory, and its shape as in BlockRef.
 struct Span {
   uint8_t* data;
   uint64_t n;
   uint32_t dtype;
+  uint64_t plane = 0, row = 0;
 
   uint64_t nbytes() const { return n * itemsize(dtype); }
+  uint32_t ndim() const { return !row ? 1 : plane == row ? 2 : 3; }
+  // Dimension i of `ndim`, 1 of others.
+  uint64_t dim(uint32_t i) const {
+    if (i == 0) return row ? n / plane : n;
+    return !row || i > 2 || (i == 2 && plane == row) ? 1 : i == 1 && plane != row ? plane / row : row;
+  }
 };
 
 class Coder {

@@ -144,7 +144,7 @@ bool Run::begin_recv(int32_t op) {
   uint64_t each = itemsize(coding_.dtype);
   Error error;
   try {
-    frame.room = HEADER_NBYTES + like.n * (each > 4 ? each : 4);
+    frame.room = HEADER_NBYTES + like.most * (each > 4 ? each : 4);
     frame.memory = pool_.get(frame.room);
     error.status = wire_->recv(op, frame.memory, frame.room, recv.peer, tags_.first + recv.tag % tags_.n);
     error.problem = error.status ? Problem::MPI : Problem::NONE;
@@ -205,7 +205,7 @@ Error Run::perform(const Op& op) {
       if (error) frames_[op.sum].nbytes = 0;
       return error;
     case DECODE:
-      error = coder_.decode(frames_[op.frame], span(op.block));
+      error = coder_.decode(frames_[op.frame], place(op.block, frames_[op.frame]));
       errors_[op.block] = frames_[op.frame].bound();
       return error;
     case DECODE_ADD: return coder_.decode_add(frames_[op.frame], span(op.block), &errors_[op.block]);
@@ -238,8 +238,7 @@ Error Run::settle(const Op& op) {
   return coder_.decode(frame, span(op.into));
 }
 
-Span Run::span(int32_t index) {
-  const BlockRef& block = schedule_->blocks[index];
+Span Run::span(const BlockRef& block) {
   uint32_t dtype = block.wide ? coding_.wide_dtype() : coding_.dtype;
   uint8_t* base;
   if (block.buffer < schedule_->n_buffers) {
@@ -250,7 +249,23 @@ Span Run::span(int32_t index) {
     if (!scratch_[k]) scratch_[k] = pool_.get(schedule_->scratch[k].n * 16);
     base = scratch_[k];
   }
-  return {base + block.start * itemsize(dtype), uint64_t(block.n), dtype};
+  return {base + block.start * itemsize(dtype), uint64_t(block.n), dtype, uint64_t(block.plane),
+          uint64_t(block.row)};
+}
+
+// Where a frame's values belong: those of a sender whose block has a shape lie elsewhere in the block that the
+// chunk is of. What does not fit there is as long as no frame of that shape can be.
+Span Run::place(int32_t index, const Frame& frame) {
+  const BlockRef& chunk = schedule_->blocks[index];
+  const Header& h = frame.header;
+  if (chunk.of == NONE || frame.poisoned() || h.ndim < 2) return span(index);
+  BlockRef part = schedule_->blocks[chunk.of];
+  const uint64_t plane = h.shape[1] * h.shape[2];
+  if (!plane || plane > uint64_t(part.n)) return span(index);
+  auto [begin, end] = plane_ends(part.n, chunk.number, chunk.count, plane);
+  part.start += begin;
+  part.n = end - begin;
+  return span(part);
 }
 
 // -- what is done
@@ -275,7 +290,8 @@ void Run::note(const Op& op, const Outcome& outcome) {
   bool encodes = op.kind == ENCODE || op.kind == ADD;
   (encodes ? stats_.encode_seconds : stats_.decode_seconds) += outcome.seconds;
   const Frame* made = op.kind == ENCODE ? &frames_[op.frame] : nullptr;
-  if (made && !made->poisoned()) {
+  if (made && !made->poisoned() && made->header.size()) {
+    stats_.dimensions[made->header.ndim]++;
     stats_.fallbacks += made->header.fallback;
     size_t i = 0;
     while (i < stats_.used.size() && stats_.used[i].first != made->header.codec) i++;

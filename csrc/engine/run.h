@@ -25,6 +25,7 @@ struct Stats {
   double bound = 0;  // largest absolute error of a result; NaN where it is not known
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
   std::vector<std::pair<uint64_t, uint64_t>> used;  // frames encoded, by the name of the codec in them
+  uint64_t dimensions[4] = {};                      // and by the number of dimensions of their blocks
 };
 
 // Tags of a call: `n` of them from `first` on, used again in turn.
@@ -86,7 +87,9 @@ class Run : public Task {
   void make_ready(int32_t op);
   void release(const Op& op);
   void drop(Frame& frame);
-  Span span(int32_t block);
+  Span span(const BlockRef& block);
+  Span span(int32_t block) { return span(schedule_->blocks[block]); }
+  Span place(int32_t block, const Frame& frame);
   void note_bound(int32_t block);
 
   const std::shared_ptr<const Schedule> schedule_;

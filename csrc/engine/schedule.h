@@ -2,6 +2,7 @@
 // makes it, says what the operations do.
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace compcoll {
@@ -20,8 +21,24 @@ struct Op {
 
 struct BlockRef {
   int32_t buffer, wide;
-  int64_t start, n;  // elements
+  int64_t start, n;    // elements
+  int64_t most;        // of the largest frame that may come for it
+  int64_t plane, row;  // of the shape (n / plane, plane / row, row); in two dimensions equal, in one 0
+  // Of a chunk whose frame may come in another shape: its number among so many of another block.
+  int32_t of, number, count;
 };
+
+// Where chunk `number` of `count` begins and ends, of a block of n elements that was sent in planes of so many:
+// compcoll/schedule/planes.py.
+inline std::pair<uint64_t, uint64_t> plane_ends(uint64_t n, uint64_t number, uint64_t count, uint64_t plane) {
+  using Wide = unsigned __int128;
+  const Wide group = Wide(4) * plane, groups = n < group ? 1 : n / group;
+  auto end = [&](uint64_t i) {
+    Wide begun = (i * groups + count - 1) / count;
+    return begun == groups ? n : uint64_t(begun * group);
+  };
+  return {end(number), end(number + 1)};
+}
 
 struct Scratch {
   int64_t n;

@@ -40,7 +40,7 @@ engine::Coding coding_of(const Case& one) {
   while (active->codecs[codec] && active->codecs[codec]->name != one.codec) codec++;
   coding.lossless = one.codec == "raw";
   uint64_t params = one.codec == "int8" ? 64 : 0;
-  coding.attempts = {{codec, {params, 0}}, {0, {0, 0}}};
+  coding.attempts = {{codec, {{params, 0}}}, {0, {}}};
   if (coding.lossless) coding.attempts.pop_back();
   return coding;
 }

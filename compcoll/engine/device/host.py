@@ -53,6 +53,8 @@ class HostWork:
         Largest absolute error of any value that was decoded, NaN where it is not known.
     used : Counter
         Frames encoded, by the codec that they name.
+    dimensions : Counter
+        And by the number of dimensions of their blocks.
     fallbacks : int
         Frames that went lossless because their lossy codec could not carry them.
     """
@@ -61,6 +63,7 @@ class HostWork:
         self.codec, self.pool, self.checksum = codec, pool, checksum
         self.bound = 0.0
         self.used: Counter[str] = Counter()
+        self.dimensions: Counter[int] = Counter()
         self.fallbacks = 0
 
     def encode(self, block: np.ndarray, carried: float, into: np.ndarray | None = None) -> Frame:
@@ -74,6 +77,7 @@ class HostWork:
         """Note which codec an encoded frame really names."""
         if frame.info:
             self.used[frame.info.codec] += 1
+            self.dimensions[len(frame.info.shape)] += 1
             self.fallbacks += frame.info.fallback
 
     def received(self, data: np.ndarray) -> Frame:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections import Counter
-from math import isnan
+from math import isnan, prod
 from time import perf_counter, sleep
 from typing import Any
 
@@ -26,7 +26,8 @@ from compcoll.engine.device.pool import Pool
 from compcoll.engine.device.requests import Request
 from compcoll.engine.device.work import CudaWork
 from compcoll.frame import HEADER_NBYTES
-from compcoll.schedule.graph import Kind, Schedule
+from compcoll.schedule import planes
+from compcoll.schedule.graph import NONE, Kind, Schedule
 
 __all__ = ["DeviceRun", "Patience"]
 
@@ -153,6 +154,11 @@ class DeviceRun:
         """Frames encoded, by the codec that they name."""
         return self.work.used
 
+    @property
+    def dimensions(self) -> Counter[int]:
+        """Frames encoded, by the number of dimensions of their blocks."""
+        return self.work.dimensions
+
     # -- moving on
 
     @property
@@ -267,7 +273,7 @@ class DeviceRun:
             else:
                 self._work("encode", op, work.add, self._frames[frame], self._frames[other], block)
         elif kind == Kind.DECODE:
-            self._work("decode", op, work.decode, self._frames[frame], block)
+            self._work("decode", op, work.decode, self._frames[frame], self._place(op, block))
         elif kind == Kind.DECODE_ADD:
             self._work("decode", op, work.decode_add, self._frames[frame], block)
         else:
@@ -357,7 +363,7 @@ class DeviceRun:
             self._expect(self.comm.Isend([made.data, MPI.BYTE], peer, tag), op, None)
             return
         like = self._block(block)
-        room = HEADER_NBYTES + like.size * max(like.itemsize, 4)
+        room = HEADER_NBYTES + int(self.schedule.blocks[block]["most"]) * max(like.itemsize, 4)
         on_device = self.work.direct and isinstance(like, DeviceArray)
         data = like.device.scratch(room) if on_device else self._room(room)
         self._expect(self.comm.Irecv([data, MPI.BYTE], peer, tag), op, data)
@@ -382,11 +388,23 @@ class DeviceRun:
     def _block(self, index: int) -> Any:
         found = self._blocks.get(index)
         if found is None:
-            buffer, wide, start, n = self.schedule.blocks[index].tolist()
+            buffer, wide, start, n, *_ = self.schedule.blocks[index].tolist()
             if self._buffers[buffer] is None:
                 self._buffers[buffer] = self._scratch(buffer - self.schedule.n_buffers, bool(wide))
             found = self._blocks[index] = self._buffers[buffer][start : start + n]
         return found
+
+    def _place(self, op: int, block: Any) -> Any:
+        """Where a frame's values belong, whose sender may have moved the ends of its chunks (`planes`)."""
+        frame, chunk = self._frames[self._ops[op][3]], self.schedule.blocks[self._ops[op][1]]
+        info = frame.info if frame is not None else None
+        if chunk["of"] == NONE or info is None or len(info.shape) < 2:
+            return block
+        whole, plane = self._block(int(chunk["of"])), prod(info.shape[1:])
+        if not 0 < plane <= whole.size:
+            return block
+        ends = planes.ends(whole.size, int(chunk["count"]), plane)
+        return whole[ends[chunk["number"]] : ends[chunk["number"] + 1]]
 
     def _scratch(self, index: int, wide: bool) -> DeviceArray:
         dtype = accumulator_dtype(self._dtype) if wide else self._dtype

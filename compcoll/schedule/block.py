@@ -1,0 +1,59 @@
+"""Blocks as the tracing runtime hands them to algorithms."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from compcoll.schedule import planes
+from compcoll.schedule.graph import NONE
+
+__all__ = ["Block"]
+
+
+class Block:
+    """Elements of a buffer, the caller's or scratch memory: something with a length that can be sliced.
+
+    There is one of each, so they are compared by identity.
+
+    Attributes
+    ----------
+    inner : tuple of int
+        The last dimensions of its shape, one or two, where it has one; its slices have the same ones.
+    within : tuple
+        ``(block, i, count, most)``: of chunk i of so many of a block, whose frames may come in the shape of
+        their sender's block and then have ``most`` elements. Empty for what frames fit exactly.
+    """
+
+    __slots__ = ("buffer", "inner", "n", "number", "start", "tracer", "wide", "within")
+
+    def __init__(
+        self, tracer: Any, buffer: int, start: int, n: int, wide: bool, inner: tuple[int, ...] = (),
+        within: tuple[Any, ...] = (),
+    ):  # fmt: skip
+        self.tracer, self.buffer, self.start, self.n, self.wide = tracer, buffer, start, n, wide
+        self.inner, self.within = inner, within
+        self.number = NONE  # in the schedule, once it is used
+
+    @property
+    def unit(self) -> int:
+        """Elements of a group of planes, of which its chunks are multiples; 0 where it has no shape."""
+        return planes.GROUP * prod(self.inner) if self.inner else 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, part: slice) -> Block:
+        begin, end, step = part.indices(self.n)
+        if step != 1:
+            raise ValueError(f"a step of {step} leaves no contiguous block")
+        n, plane = max(end - begin, 0), prod(self.inner)
+        inner = () if begin % plane or n % plane else self.inner
+        return self.tracer.block(self.buffer, self.start + begin, n, self.wide, inner)
+
+    def noted(self) -> tuple[int, ...]:
+        """What a schedule says of it: `compcoll.schedule.graph.BLOCK`."""
+        whole, i, count, most = self.within or (None, 0, 1, self.n)
+        plane, row = (prod(self.inner), self.inner[-1]) if self.inner else (0, 0)
+        of = NONE if whole is None else whole.number
+        return self.buffer, self.wide, self.start, self.n, most, plane, row, of, i, count
