@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 import pytest
 from common import bits, close_sum
+from executor import Device
 from mpi4py import MPI
 
 import compcoll
@@ -238,3 +239,34 @@ def test_given_dimensions_serve_what_has_no_shape(comm, agree):
     odd = np.ones(prod((45, 12, 36)) + 1, "f4")
     ours.Bcast(odd, 0)
     assert agree(comm.rank != 0 or set(ours.report.dimensions) == {1})
+
+
+def test_ranks_with_devices_take_part(comm, ours, agree, library):
+    """They decode what comes in a shape; what they send themselves are values in a row."""
+    device = Device(library, comm.rank)
+    has_one = comm.rank % 2 == 1
+    shape = SHAPES[0]
+    a = field(shape, seed=comm.rank)
+    for root in range(comm.size):
+        expected = field(shape, seed=root)
+        got = a.reshape(-1).copy() if comm.rank == root else receives(a)
+        got = device.array(got) if has_one else got.reshape(shape)
+        ours.Bcast(got, root)
+        assert agree(bits(np.asarray(got)) == decoded(expected.reshape(-1) if root % 2 else expected))
+    every = receives(a, comm.size)
+    every = device.array(every) if has_one else every
+    ours.Allgather(device.array(a.reshape(-1)) if has_one else a, every)
+    fields = [field(shape, seed=r) for r in range(comm.size)]
+    want = [decoded(x.reshape(-1) if r % 2 else x) for r, x in enumerate(fields)]
+    assert agree(bits(np.asarray(every)) == b"".join(want))
+    sums = ours.using(f"zfp:rate={RATE}", policy={"shape": [12, 36]})
+    total = np.zeros(a.size, "f4")
+    total = device.array(total) if has_one else total
+    sums.Allreduce(device.array(a.reshape(-1)) if has_one else a, total)
+    assert agree(close_sum(np.asarray(total), [x.reshape(-1) for x in fields], sums.report.error_bound))
+    assert agree(len({bits(x) for x in comm.allgather(np.asarray(total))}) == 1)
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    got = device.array(receives(a)) if has_one else receives(a)
+    ours.Sendrecv(device.array(a.reshape(-1)) if has_one else a, right, 0, got, left, 0)
+    assert agree(bits(np.asarray(got)) == decoded(fields[left].reshape(-1) if left % 2 else fields[left]))
+    assert device.sound()
