@@ -71,6 +71,18 @@ def test_pays_is_left_to_the_model():
     assert not decide(rule).ask
 
 
+def test_shape_where_a_codec_has_a_use_for_it():
+    assert decide(Policy("zfp:rate=8")).shape == "array"
+    assert decide(Policy("zfp:rate=8", shape="flat")).shape == "flat"
+    assert decide(Policy("zfp:rate=8"), op="Allreduce").shape == "flat"
+    assert decide(Policy("zfp:rate=8", shape=[16, 64]), op="Allreduce").shape == (16, 64)
+    assert decide(Policy("lossless", shape=[16, 64])).shape == "flat"
+    rules = (Rule(op="Bcast", shape="flat"), Rule(op="Alltoall", shape=[64]))
+    assert decide(Policy("zfp:rate=8", rules=rules), op="Bcast").shape == "flat"
+    assert decide(Policy("zfp:rate=8", rules=rules), op="Alltoall").shape == (64,)
+    assert decide(Policy("zfp:rate=8", rules=rules), op="Gather").shape == "array"
+
+
 def test_toml_and_environment(tmp_path, monkeypatch):
     path = tmp_path / "policy.toml"
     path.write_text(
@@ -106,6 +118,10 @@ def test_changes_come_on_top():
         (lambda: Policy(min_nbytes=-1), "min_nbytes = -1"),
         (lambda: Rule(op=("Alltoal",)), "op 'Alltoal' is not one of Alltoall"),
         (lambda: Rule(dtype=("float33",)), "dtype 'float33'"),
+        (lambda: Policy(shape="cube"), "shape 'cube' is not one of array, flat"),
+        (lambda: Policy(shape=[4, 4, 4]), r"shape = \[4, 4, 4\] is not 'array', 'flat'"),
+        (lambda: Rule(shape=[64, 0]), r"shape = \[64, 0\]"),
+        (lambda: Rule(shape=64), "shape = 64"),
         (lambda: Rule(link="rack"), "link 'rack' is not one of node, network"),
         (lambda: Rule(algorithm="magic"), "algorithm 'magic'"),
         (lambda: Rule(chunk_nbytes=17), "chunk_nbytes = 17 is below 4096"),
