@@ -9,6 +9,8 @@ OPENMPI_EXEC ?= mpiexec.openmpi
 OPENMPI_LIB ?= libmpi.so.40
 TORCH_RANKS ?= 2 3
 CUPY ?= cuda13
+WHEEL_PYTHONS ?= $(PYTHON)
+PROGRAMS := $(VENV)/programs
 CARRY_PYTHON ?= 3.12
 CARRY_ARCH ?= sm_90
 FIGURE ?= out/taylor_green.png
@@ -20,7 +22,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch test-programs test-arm64 wheel sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -56,6 +58,15 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	  echo "== tests/torch on $$n ranks"; \
 	  mpiexec -n $$n python -m pytest tests/torch || exit 1; \
 	done
+
+test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where OMB_PY is, OSU's benchmarks as they are
+	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
+
+test-arm64: $(VENV)/.cross  ## Run the codecs on arm64, cross-compiled, by qemu, and compare their bytes with this machine's
+	@PYTHON=$(abspath $(BIN)/python) tests/arm64/run.sh
+
+wheel:  ## Build a wheel for each of WHEEL_PYTHONS into dist/, have auditwheel look at it, and try it out
+	@tests/wheels.sh $(WHEEL_PYTHONS)
 
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
@@ -118,7 +129,19 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.cross $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
+	@touch $@
+
+# Other people's programs have a place of their own, since what they need would change what is tested elsewhere. Heat
+# asks for a torch of long ago with all of CUDA; the one that the backend is tested with will do.
+$(VENV)/.programs: $(VENV)/.package
+	@echo "== installing programs that use MPI"
+	@$(PYTHON) -m venv $(PROGRAMS)
+	@$(PROGRAMS)/bin/python -m pip --disable-pip-version-check install -q -e '.[mpich,test]'
+	@for packages in mpi4py-fft 'shenfun numba pyyaml' pylops-mpi 'torch==2.13.0' '--no-deps heat'; do \
+	  $(PROGRAMS)/bin/python -m pip --disable-pip-version-check install -q $$packages || \
+	    echo "== $$packages cannot be installed here"; \
+	done
 	@touch $@

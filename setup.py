@@ -1,10 +1,10 @@
 """The extensions. Codecs are compiled once per instruction-set level, and chosen at run time."""
 
 import os
-import platform
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
+from sysconfig import get_platform
 
 import numpy as np
 from Cython.Build import cythonize
@@ -12,7 +12,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.modified import newer_group
 
-X86 = platform.machine().lower() in {"x86_64", "amd64"}
+# The machine that is built for, which need not be this one.
+X86 = get_platform().endswith(("x86_64", "amd64"))
 # No contraction and no reassociation: the GPU's kernels must give the same bytes.
 CFLAGS = [
     "-std=c++17",

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The codecs on arm64, without such a machine: compiled by a cross compiler, run by qemu on a Python of Debian's and
+# the wheels that others publish for it. What every codec makes of some ten thousand arrays is compared with this
+# machine, byte for byte; then the codecs' tests run, among them those against the streams of other libraries.
+#
+#   run.sh [TEST FILE]...
+#
+# PYTHON has to have Cython, NumPy, setuptools and compcoll. Nothing is installed: all is kept in BUILD.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+python=${PYTHON:-python3}
+build=$(mkdir -p "${BUILD:-build/arm64}" && cd "${BUILD:-build/arm64}" && pwd)
+root=$build/root
+tests=("$@")
+[ $# -gt 0 ] || tests=(tests/serial/test_{zfp,frame,mpc,float,lossless,int8,szp}.py)
+
+missing() {
+  echo "test-arm64 needs $1, which is not here; Debian has it in $2" >&2
+  exit 1
+}
+command -v apt-get >/dev/null || missing apt-get apt
+command -v aarch64-linux-gnu-g++ >/dev/null || missing aarch64-linux-gnu-g++ g++-aarch64-linux-gnu
+qemu=$(command -v qemu-aarch64-static qemu-aarch64 | head -n 1) || missing qemu-aarch64 qemu-user-static
+
+if [ ! -e "$root/usr/bin/python3" ]; then
+  echo "== a Python for arm64"
+  mkdir -p "$build"/apt/{state,cache}/{lists,archives}/partial
+  : >"$build/apt/status"
+  # As if on a machine of that kind where nothing is installed, so that the packages needed by those asked for come too.
+  apt=(apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$build/apt/state"
+    -o Dir::State::status="$build/apt/status" -o Dir::Cache="$build/apt/cache" -o APT::Sandbox::User=root)
+  "${apt[@]}" update
+  "${apt[@]}" install -y --no-install-recommends --download-only python3-dev libstdc++6
+  mkdir -p "$root"
+  for package in "$build"/apt/cache/archives/*.deb; do dpkg-deb -x "$package" "$root"; done
+fi
+version=$(cd "$root/usr/bin" && readlink python3)
+arm=("$qemu" -L "$root" "$root/usr/bin/$version")
+
+if [ ! -e "$build/wheels.done" ]; then
+  echo "== wheels for arm64"
+  platforms=(manylinux_2_{28,27,17}_aarch64 manylinux2014_aarch64 any)
+  "$python" -m pip --disable-pip-version-check download -q --only-binary=:all: --dest "$build/wheels" \
+    "${platforms[@]/#/--platform=}" --python-version "${version#python}" \
+    numpy ml_dtypes zfpy hypothesis pytest pytest-timeout
+  for wheel in "$build"/wheels/*.whl; do "$python" -m zipfile -e "$wheel" "$build/site"; done
+  touch "$build/wheels.done"
+fi
+
+echo "== compiling for arm64"
+# What a build asks of the Python that it is for, and nothing else of that Python's library.
+mkdir -p "$build/sysconfig"
+cp "$root/usr/lib/$version/_sysconfigdata__aarch64-linux-gnu.py" "$build/sysconfig"
+headers="-I$root/usr/include/$version -idirafter $root/usr/include"
+env PYTHONPATH="$build/sysconfig" _PYTHON_SYSCONFIGDATA_NAME=_sysconfigdata__aarch64-linux-gnu \
+  _PYTHON_HOST_PLATFORM=linux-aarch64 CC=aarch64-linux-gnu-gcc CXX=aarch64-linux-gnu-g++ CFLAGS="$headers" \
+  CXXFLAGS="$headers" LDSHARED="aarch64-linux-gnu-gcc -shared" LDCXXSHARED="aarch64-linux-gnu-g++ -shared" \
+  "$python" setup.py -q build --build-base "$build/base" --build-lib "$build/lib"
+built=$(find "$build/lib" -name "_cpu*aarch64*.so" | wc -l)
+[ "$built" -eq 1 ] || { echo "$built codecs were built for arm64, and not 1" >&2; exit 1; }
+
+echo "== frames of arm64 and of this machine"
+"$python" tests/arm64/frames.py >"$build/frames.here"
+PYTHONPATH=$build/lib:$build/site "${arm[@]}" -P tests/arm64/frames.py >"$build/frames.arm64"
+diff "$build/frames.here" "$build/frames.arm64" >"$build/frames.diff" || { head -n 20 "$build/frames.diff"; exit 1; }
+echo "$(wc -l <"$build/frames.arm64") lines are the same"
+
+# A process for each file, as many at once as there are cores.
+on_arm64() {
+  PYTHONPATH=$build/lib:$build/site "${arm[@]}" -P -m pytest -p no:cacheprovider "$1" >"$build/$(basename "$1").log" 2>&1
+  local status=$?
+  [ "$status" -eq 0 ] || cat "$build/$(basename "$1").log"
+  echo "== $1 on arm64: $(tail -n 1 "$build/$(basename "$1").log")"
+  return "$status"
+}
+export -f on_arm64
+printf '%s\n' "${tests[@]}" | build=$build arm="${arm[*]}" xargs -P "$(nproc)" -I{} bash -c 'arm=($arm); on_arm64 {}'

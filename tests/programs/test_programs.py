@@ -1,0 +1,103 @@
+"""Programs that nobody here wrote, or made of libraries that nobody here wrote: as they are, under `compcoll run`.
+
+Each runs on plain MPI and again as ``compcoll run`` has it, lossless as it is unless told otherwise. Both have
+to leave the same arrays on every rank, bit for bit, but for what depends on the order of sums over ranks.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+from results import SUMS
+
+from compcoll.cli.launch import find_mpiexec
+
+HERE = Path(__file__).parent
+#: What needs which packages, and how far sums may differ.
+PROGRAMS = {
+    "transforms": (("mpi4py_fft",), 0),
+    "spectral": (("shenfun", "mpi4py_fft", "numba", "yaml"), 0),
+    "arrays": (("heat", "torch"), 1e-3),
+    "operators": (("pylops_mpi",), 1e-6),
+}
+SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
+#: OSU's benchmarks in Python with what else they are asked for; a barrier has nothing to compress, and bytes
+#: that go from one rank to another are left alone.
+OSU = {
+    "allgather": True, "allgatherv": True, "allreduce": True, "alltoall": True, "alltoallv": True, "barrier": False,
+    "bcast": True, "bibw": False, "bw": False, "gather": True, "gatherv": True, "latency": False,
+    "multi_lat": False, "reduce": True, "reduce_scatter": True, "scatter": True, "scatterv": True,
+}  # fmt: skip
+
+
+def run(*command, **environment) -> subprocess.CompletedProcess:
+    """What a command says; outside of the ranks of these tests, if there are any."""
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))}
+    quiet = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=250,
+        env={**outside, **quiet, **environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def plain(ranks: int, *program, **environment) -> str:
+    """What a program says on plain MPI."""
+    return run(find_mpiexec(), "-n", ranks, sys.executable, *program, **environment).stdout
+
+
+def accelerated(ranks: int, *program, **environment) -> tuple[str, int]:
+    """What it says under ``compcoll run``, and how many of its calls were accelerated."""
+    done = run(sys.executable, "-m", "compcoll", "run", "-n", ranks, *program, **environment)
+    (found,) = SUMMARY.findall(done.stderr)
+    return done.stdout, int(found[1])
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """For the results of plain MPI and of ours."""
+    for name in ("plain", "ours"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "plain", tmp_path / "ours"
+
+
+@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_those_of_plain_mpi(name, ranks, folders):
+    packages, tolerance = PROGRAMS[name]
+    if missing := [package for package in packages if find_spec(package) is None]:
+        pytest.skip(f"{' and '.join(missing)} cannot be imported")
+    before, after = folders
+    plain(ranks, HERE / f"{name}.py", PROGRAM_RESULTS=str(before))
+    _, calls = accelerated(ranks, HERE / f"{name}.py", PROGRAM_RESULTS=str(after))
+    assert calls > 0
+    for rank in range(ranks):
+        expected, found = (np.load(folder / f"{rank}.npz") for folder in folders)
+        assert list(found) == list(expected) != []
+        for key in expected:
+            assert (found[key].dtype, found[key].shape) == (expected[key].dtype, expected[key].shape), key
+            if key.startswith(SUMS):
+                np.testing.assert_allclose(found[key], expected[key], tolerance, tolerance, err_msg=key)
+            else:
+                assert found[key].tobytes() == expected[key].tobytes(), (key, rank)
+
+
+@pytest.mark.parametrize("benchmark", OSU)
+def test_benchmarks_of_osu(benchmark):
+    folder = os.environ.get("OMB_PY")
+    if not folder:
+        pytest.skip("OMB_PY does not name the folder `python` of OSU's benchmarks, which is on no registry")
+    ranks = 2 if benchmark in ("bw", "bibw", "latency") else 4 if benchmark == "multi_lat" else 3
+    options = ["--buffer", "numpy", "--min", "16384", "--max", "262144", "--iterations", "20", "--skip", "2"]
+    words = [Path(folder) / "run.py", "--benchmark", benchmark, *options]
+    expected = plain(ranks, *words)
+    found, calls = accelerated(ranks, *words)
+    sizes = [re.findall(r"^\d+(?= )", text, re.MULTILINE) for text in (expected, found)]
+    assert sizes[0] == sizes[1] != []
+    assert calls > 0 or not OSU[benchmark]
