@@ -1,7 +1,7 @@
 """Allgather: every rank receives every rank's message."""
 
 from .main import main
-from .osu import Case
+from .operations import Case
 
 
 def allgather(comm, values, n):

@@ -1,7 +1,7 @@
 """Allreduce: all ranks receive the sum of all messages."""
 
 from .main import main
-from .osu import Case, rounding
+from .operations import Case, rounding
 
 
 def allreduce(comm, values, n):

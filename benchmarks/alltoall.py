@@ -1,7 +1,7 @@
 """Alltoall: every rank sends a message to each rank."""
 
 from .main import main
-from .osu import Case
+from .operations import Case
 
 
 def alltoall(comm, values, n):

@@ -114,11 +114,18 @@ class Staged:
     def __getattr__(self, name: str):
         return getattr(self._comm, name)
 
+    def _host(self, buffer):
+        """The same on the host, of an array or of one with counts."""
+        if isinstance(buffer, tuple):
+            return self._arrays.get(buffer[0]), buffer[1]
+        return None if buffer is None else self._arrays.get(buffer)
+
     def _both(self, method: Callable, send, recv, *args) -> None:
-        out = None if send is None else self._arrays.get(send)
-        into = None if recv is None else self._arrays.get(recv)
-        method(out, into, *args)
-        if recv is not None:
+        into = self._host(recv)
+        method(self._host(send), into, *args)
+        if isinstance(recv, tuple):
+            self._arrays.write(recv[0], into[0])
+        elif recv is not None:
             self._arrays.write(recv, into)
 
     def Allgather(self, send, recv) -> None:
@@ -130,8 +137,14 @@ class Staged:
         else:
             self._both(self._comm.Allreduce, send, recv, op)
 
+    def Allgatherv(self, send, recv) -> None:
+        self._both(self._comm.Allgatherv, send, recv)
+
     def Alltoall(self, send, recv) -> None:
         self._both(self._comm.Alltoall, send, recv)
+
+    def Alltoallv(self, send, recv) -> None:
+        self._both(self._comm.Alltoallv, send, recv)
 
     def Bcast(self, buffer, root: int = 0) -> None:
         values = self._arrays.get(buffer)
@@ -142,8 +155,17 @@ class Staged:
     def Gather(self, send, recv, root: int = 0) -> None:
         self._both(self._comm.Gather, send, recv, root)
 
+    def Gatherv(self, send, recv, root: int = 0) -> None:
+        self._both(self._comm.Gatherv, send, recv, root)
+
+    def Reduce(self, send, recv, root: int = 0) -> None:
+        self._both(self._comm.Reduce, send, recv, MPI.SUM, root)
+
     def Scatter(self, send, recv, root: int = 0) -> None:
         self._both(self._comm.Scatter, send, recv, root)
+
+    def Scatterv(self, send, recv, root: int = 0) -> None:
+        self._both(self._comm.Scatterv, send, recv, root)
 
     def Reduce_scatter_block(self, send, recv) -> None:
         self._both(self._comm.Reduce_scatter_block, send, recv)

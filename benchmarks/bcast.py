@@ -1,7 +1,7 @@
 """Bcast: all ranks receive rank 0's message."""
 
 from .main import main
-from .osu import Case
+from .operations import Case
 
 
 def bcast(comm, values, n):

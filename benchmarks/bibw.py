@@ -6,7 +6,7 @@ Plain MPI has them all on their way at once, its fastest way; compressed ones ar
 from mpi4py import MPI
 
 from .main import main
-from .osu import WINDOW, Case, in_window, peer_of
+from .operations import WINDOW, Case, in_window, peer_of
 
 
 def bibw(comm, values, n):

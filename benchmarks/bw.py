@@ -7,7 +7,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .main import main
-from .osu import WINDOW, Case, in_window, peer_of
+from .operations import WINDOW, Case, in_window, peer_of
 
 
 def bw(comm, values, n):

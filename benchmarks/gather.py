@@ -1,7 +1,7 @@
 """Gather: rank 0 receives a message from every rank."""
 
 from .main import main
-from .osu import Case
+from .operations import Case
 
 
 def gather(comm, values, n):

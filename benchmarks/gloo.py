@@ -74,6 +74,26 @@ class Gloo:
         into.copy_(self._tensor(send))
         self._dist.all_reduce(into)
 
+    def Allgatherv(self, send, recv) -> None:
+        self.Allgather(send, _whole(recv))
+
+    def Alltoallv(self, send, recv) -> None:
+        self.Alltoall(_whole(send), _whole(recv))
+
+    def Gatherv(self, send, recv, root: int = 0) -> None:
+        self.Gather(send, _whole(recv), root)
+
+    def Scatterv(self, send, recv, root: int = 0) -> None:
+        self.Scatter(_whole(send), recv, root)
+
+    def Barrier(self) -> None:
+        self._dist.barrier()
+
+    def Reduce(self, send, recv, root: int = 0) -> None:
+        # Gloo forms the sum in what it is given, on every rank.
+        total = self._tensor(send).clone() if recv is None else self._tensor(recv).copy_(self._tensor(send))
+        self._dist.reduce(total, root)
+
     def Alltoall(self, send, recv) -> None:
         self._dist.all_to_all_single(self._tensor(recv), self._tensor(send))
 
@@ -102,6 +122,11 @@ class Gloo:
         leaving = self._dist.isend(self._tensor(send), dest)
         arriving.wait()
         leaving.wait()
+
+
+def _whole(buffer):
+    """The array of one with counts, which are equal in all benchmarks."""
+    return buffer[0] if isinstance(buffer, tuple) else buffer
 
 
 def _address() -> str:

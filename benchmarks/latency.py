@@ -1,7 +1,7 @@
 """Ping-pong of ranks 0 and 1; the time is that of one message."""
 
 from .main import main
-from .osu import Case, peer_of
+from .operations import Case, peer_of
 
 
 def latency(comm, values, n):

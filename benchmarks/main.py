@@ -16,17 +16,22 @@ from .data import Source, codec_list, element_type, size_list, source
 from .gloo import Gloo
 from .osu import CONTROL, Operation, run_size
 from .output import as_json, describe, heading, line, plot
+from .pickled import PICKLED, Pickled
 
-__all__ = ["main"]
+__all__ = ["communicators", "ended", "main"]
 
 
 def main(operation: Operation, argv: list[str] | None = None) -> None:
     """Run a benchmark from the command line and exit: 0, 1 if a result was wrong, 2 for wrong options."""
+    sys.exit(ended(_command, argv, f"python -m benchmarks.{operation.__name__}", operation))
+
+
+def ended(command: click.Command, argv: list[str] | None, name: str, obj: object = None) -> int:
+    """The exit status of a command that all ranks run, which returns whether its results were right."""
     world = MPI.COMM_WORLD
     status = 0
     try:
-        name = f"python -m benchmarks.{operation.__name__}"
-        sound = _command.main(argv, name, standalone_mode=False, obj=operation)
+        sound = command.main(argv, name, standalone_mode=False, obj=obj)
         # --help returns 0.
         status = 1 if sound is False else 0
     except click.ClickException as error:
@@ -38,7 +43,7 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
         traceback.print_exc()
         sys.stderr.flush()
         world.Abort(1)
-    sys.exit(status)
+    return status
 
 
 @click.command(context_settings={"show_default": True})
@@ -53,6 +58,7 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.option("--dtype", default="f4", help="NumPy type of the values, or bf16.")
 @click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
 @click.option("--gloo", is_flag=True, help="Time torch.distributed's gloo as well.")
+@click.option("--pickle", is_flag=True, help="Send arrays as objects, by the lower-case calls.")
 @click.option("--control", is_flag=True, help="Time plain MPI twice: what a speed-up of nothing looks like.")
 @click.option("--min-nbytes", type=int, help="Smallest message to compress. [default: the library's]")
 @click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")
@@ -60,7 +66,7 @@ def main(operation: Operation, argv: list[str] | None = None) -> None:
 @click.pass_obj
 def _command(
     operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, in_a_row, data, dtype, arrays, gloo,
-    control, min_nbytes, json_path, plot_path,
+    pickle, control, min_nbytes, json_path, plot_path,
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
@@ -68,7 +74,9 @@ def _command(
         values_type = element_type(dtype)
         nbytes = size_list(sizes)
         values = source(data, values_type, world.rank, arrays)
-        comms = _communicators(codec_list(codecs), min_nbytes, values, gloo, control)
+        comms = communicators(codec_list(codecs), min_nbytes, values, gloo, control)
+        if pickle:
+            comms = _pickled(operation.__name__, comms, values)
     except (ImportError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
     about = describe(world, operation.__name__, data, values_type, arrays)
@@ -95,7 +103,7 @@ def _command(
     return all(row.sound for row in rows)
 
 
-def _communicators(
+def communicators(
     specs: list[str], min_nbytes: int | None, values: Source, gloo: bool, control: bool
 ) -> dict[str, Any]:
     """Plain MPI, if asked for the same again and gloo, then a communicator for each codec, as given."""
@@ -121,6 +129,15 @@ def _communicators(
         for spec in specs:
             comms[spec] = Comm(MPI.COMM_WORLD, codec=spec, **options)
     return comms
+
+
+def _pickled(op: str, comms: dict[str, Any], values: Source) -> dict[str, Any]:
+    """The same communicators with objects for arrays."""
+    if op not in PICKLED:
+        raise ValueError(f"there are no objects in {op}; --pickle is for {', '.join(PICKLED)}")
+    if values.arrays.name != "numpy" or "gloo" in comms:
+        raise ValueError("--pickle goes with arrays of numpy, and without --gloo")
+    return {name: Pickled(comm) for name, comm in comms.items()}
 
 
 def _shows_progress() -> bool:

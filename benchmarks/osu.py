@@ -12,10 +12,8 @@ second of the median call.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
+from dataclasses import asdict, dataclass, replace
 from time import process_time
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -23,6 +21,7 @@ from mpi4py import MPI
 from compcoll.engine.measure import midmean
 
 from .data import Source
+from .operations import OPERATIONS, WINDOW, Case, Operation, in_window, load, peer_of, rounding
 
 __all__ = [
     "CONTROL",
@@ -37,49 +36,11 @@ __all__ = [
     "run_size",
 ]
 
-OPERATIONS = (
-    "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter",
-    "scatter",
-)  # fmt: skip
 #: The name of a second plain MPI.
 CONTROL = "mpi again"
 MIN_ITERS = 3
 #: Parts of a loop whose speed-ups tell how certain that of all its calls is.
 BATCHES = 10
-#: Messages on their way at once in the bandwidth tests; OSU has 64, which is much memory for large ones.
-WINDOW = 16
-
-
-@dataclass
-class Case:
-    """One operation at one message size, ready to be called.
-
-    Attributes
-    ----------
-    call : callable
-        Does the operation on the communicator that it is given.
-    result : array
-        What this rank received, of the source's library; empty where it receives nothing.
-    moved : float
-        Bytes that the busiest rank has to send or receive.
-    reset : callable
-        Restores the input where a call overwrites it; not timed.
-    repeats : int
-        Messages in a row in one call; the time of a row is that of one.
-    rounding : float
-        Error that the additions of a reduction can make.
-    """
-
-    call: Callable[[MPI.Comm], object]
-    result: Any
-    moved: float
-    reset: Callable[[], object] = field(default=lambda: None)
-    repeats: int = 1
-    rounding: float = 0.0
-
-
-#: Prepares the buffers on one rank: communicator, source of values, number of values per message.
-Operation = Callable[[MPI.Comm, Source, int], Case]
 
 
 @dataclass(frozen=True)
@@ -135,33 +96,6 @@ class Row:
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
-
-
-def load(name: str) -> Operation:
-    """The operation of that name, from the module of that name."""
-    if name not in OPERATIONS:
-        raise ValueError(f"unknown operation {name!r}; known are {', '.join(OPERATIONS)}")
-    return getattr(import_module(f".{name}", __package__), name)
-
-
-def rounding(comm: MPI.Comm, send: np.ndarray) -> float:
-    """Largest error that additions over all ranks can make; 0 for integers."""
-    if send.dtype.kind != "f":
-        return 0.0
-    largest = comm.allreduce(float(np.abs(send).max()), MPI.MAX)
-    return comm.size**2 * largest * float(np.finfo(send.dtype).eps)
-
-
-def peer_of(comm: MPI.Comm) -> int | None:
-    """The partner of a rank in a benchmark of two ranks, None for those that watch."""
-    if comm.size < 2:
-        raise ValueError("messages from rank 0 to rank 1 need 2 ranks, and there is 1: mpiexec -n 2")
-    return 1 - comm.rank if comm.rank < 2 else None
-
-
-def in_window(comm, plain: MPI.Comm) -> bool:
-    """Whether messages may all be on their way at once: plain MPI's, of arrays that it can send itself."""
-    return comm is plain and isinstance(comm, MPI.Comm)
 
 
 def run_size(
@@ -266,6 +200,7 @@ def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Sour
         case.reset()
         before = getattr(comm, "report", None)
         case.call(comm)
+        getattr(comm, "settle", lambda: None)()
         report = getattr(comm, "report", None)
         result = values.host(case.result)
         expected = result.copy() if expected is None else expected

@@ -1,7 +1,7 @@
 """Reduce_scatter_block: every rank receives its part of the sum. Sizes are those of one part."""
 
 from .main import main
-from .osu import Case, rounding
+from .operations import Case, rounding
 
 
 def reduce_scatter(comm, values, n):

@@ -1,7 +1,7 @@
 """Scatter: rank 0 sends a message to every rank."""
 
 from .main import main
-from .osu import Case
+from .operations import Case
 
 
 def scatter(comm, values, n):

@@ -6,10 +6,14 @@ import click
 
 from compcoll.cli.launch import benchmark, is_launched, relaunch
 
-OPERATIONS = (
-    "allgather", "allreduce", "alltoall", "bcast", "bibw", "bw", "gather", "latency", "reduce_scatter",
-    "scatter",
+COLLECTIVES = (
+    "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "gather", "gatherv",
+    "reduce", "reduce_scatter", "scatter", "scatterv",
 )  # fmt: skip
+MESSAGES = ("bibw", "bw", "latency", "mbw_mr", "multi_lat")
+#: Those that begin and are waited for later, beside computing.
+NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
+OPERATIONS = (*COLLECTIVES, *MESSAGES, *NONBLOCKING)
 
 
 @click.command(
@@ -23,12 +27,15 @@ OPERATIONS = (
 def command(ctx: click.Context, ranks: int, op: str, options: tuple[str, ...]) -> None:
     """Time an operation on compressed messages beside plain MPI, as the OSU benchmarks do.
 
-    OP is one of allgather, allreduce, alltoall, bcast, bibw, bw, gather, latency, reduce_scatter and
-    scatter. Among its OPTIONS are --codec, --sizes, --iters, --data FILE, --dtype, --json and --plot.
-    Outside of mpiexec the command starts its ranks itself.
+    OP is a collective, such as alltoall or reduce_scatter; bw, bibw, latency, or mbw_mr and multi_lat of
+    several pairs of ranks; or a nonblocking collective such as ialltoall, of which is told how much of its
+    time a computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters, --data FILE, --dtype,
+    --pickle and --json. Outside of mpiexec the command starts its ranks itself.
     """
     if options and options[0] == "--":
         options = options[1:]
     if not is_launched() and "--help" not in options:
         ctx.exit(relaunch(ranks, ["bench", op, *options]))
+    if op in NONBLOCKING:
+        benchmark("overlap").main(op, list(options))
     benchmark("main").main(getattr(benchmark(op), op), list(options))

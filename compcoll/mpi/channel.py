@@ -88,7 +88,8 @@ class Channel:
 
     def rank_of(self, user_rank: int) -> int:
         """The rank in the private communicator of one in the user's; `MPI.ANY_SOURCE` stays."""
-        return self._ranks[user_rank] if 0 <= user_rank < len(self._ranks) else user_rank
+        rank = int(user_rank)  # mpi4py takes a float, such as half of a number of ranks
+        return self._ranks[rank] if 0 <= rank < len(self._ranks) else rank
 
     def user_rank_of(self, rank: int) -> int | None:
         """The reverse; None for a rank of the family that this communicator does not have."""

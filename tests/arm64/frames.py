@@ -1,4 +1,4 @@
-"""What every codec makes of fixed and random arrays, one line each, for machines to be compared: ``frames.py``.
+"""What every codec makes of fixed and random arrays, one line each, for machines to be compared.
 
 A line has the codec, the type, the shape and the kind of an array, then hashes of its frame, of what that is
 decoded to, of a sum to which it is added, and of the sum of two frames where a codec has one.
@@ -18,9 +18,9 @@ from compcoll.core import _cpu, dtypes
 
 SPECS = (
     "raw", "lossless", "mpc", "mpc:dim=3", "mpc:dim=32", "float", "zfp:rate=2.5", "zfp:rate=4", "zfp:rate=8",
-    "zfp:rate=11.3", "zfp:rate=16", "zfp:rate=32", "zfp:rate=48", "szp:abs=1e-3", "szp:abs=64", "szp:rel=1e-4",
-    "int8", "int8:block=256", "int8:rounding=stochastic,seed=7", "int4", "int4:block=32", "fp8",
-    "fp8:block=128,rounding=stochastic,seed=3",
+    "zfp:rate=11.3", "zfp:rate=16", "zfp:rate=32", "zfp:rate=48", "szp:abs=1e-3", "szp:abs=64",
+    "szp:rel=1e-4", "int8", "int8:block=256", "int8:rounding=stochastic,seed=7", "int4", "int4:block=32",
+    "fp8", "fp8:block=128,rounding=stochastic,seed=3",
 )  # fmt: skip
 SHAPES = ((1,), (63,), (64,), (1021,), (9000,), (1, 1), (5, 67), (40, 33), (3, 4, 5), (13, 17, 19))
 

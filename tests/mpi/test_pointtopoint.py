@@ -251,3 +251,16 @@ def test_probed_records(comm, ours, agree):
         got[:] = 100
     packed.Free()
     odd.Free()
+
+
+@pytest.mark.parametrize("kind", [float, np.float64, np.int64])
+def test_ranks_of_any_number(ours, kind):
+    """As mpi4py has it; OSU's benchmarks give half of a number of ranks."""
+    before, after = ring(ours)
+    a = np.empty(LARGE, "f4")
+    ours.Sendrecv(payload(ours, ours.rank), kind(after), 3, a, kind(before), 3)
+    assert bits(a) == bits(payload(ours, before))
+    request = ours.Irecv(a, kind(before), 4)
+    ours.Send(payload(ours, ours.rank, k=1), kind(after), 4)
+    request.Wait()
+    assert bits(a) == bits(payload(ours, before, k=1))

@@ -4,8 +4,18 @@ import numpy as np
 import sympy
 from results import Results
 from shenfun import (
-    Array, Function, FunctionSpace, TensorProductSpace, TestFunction, TrialFunction, comm, div, grad, inner, la,
-)  # fmt: skip
+    Array,
+    Function,
+    FunctionSpace,
+    TensorProductSpace,
+    TestFunction,
+    TrialFunction,
+    comm,
+    div,
+    grad,
+    inner,
+    la,
+)
 from shenfun.config import config
 
 N = 40
@@ -19,10 +29,8 @@ def poisson(results: Results, family: str) -> None:
     x, y, z = sympy.symbols("x,y,z", real=True)
     solution = (sympy.sin(4 * y) * sympy.cos(3 * z)) * (1 - x**2)
     force = sum(solution.diff(axis, 2) for axis in (x, y, z))
-    bases = (
-        FunctionSpace(N, family, bc=(0, 0)), FunctionSpace(N, "F", dtype="D"), FunctionSpace(N, "F", dtype="d"),
-    )  # fmt: skip
-    space = TensorProductSpace(comm, bases, axes=(0, 1, 2))
+    walls = FunctionSpace(N, family, bc=(0, 0))
+    space = TensorProductSpace(comm, (walls, *(FunctionSpace(N, "F", dtype=kind) for kind in "Dd")))
     u, v = TrialFunction(space), TestFunction(space)
     f_hat = inner(v, Array(space, buffer=force), output_array=Function(space))
     u_hat = la.SolverGeneric1ND(inner(v, div(grad(u))))(f_hat, Function(space))
