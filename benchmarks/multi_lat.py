@@ -1,4 +1,4 @@
-"""Ping-pong of pairs, each a rank of the first half and one of the second; the time is that of one message."""
+"""Ping-pong of pairs of ranks, one of each half; the time is that of one message."""
 
 from .main import main
 from .operations import Case, partner_of
