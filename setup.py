@@ -117,6 +117,8 @@ def engine_part(name, sources):
 
 
 engine = engine_part("compcoll.engine._engine", ENGINE)
+layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
-setup(ext_modules=cythonize([codecs, engine, schedule, shortcut, watch]), cmdclass={"build_ext": BuildLevels})
+EXTENSIONS = [codecs, engine, layout, schedule, shortcut, watch]
+setup(ext_modules=cythonize(EXTENSIONS), cmdclass={"build_ext": BuildLevels})

@@ -24,6 +24,7 @@ from libcpp.pair cimport pair
 from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
+from compcoll.engine._layout cimport CLayout, LaidOut
 from compcoll.schedule._schedule cimport Compiled, CSchedule
 
 cnp.import_array()
@@ -79,6 +80,9 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t messages_under_way()
     CTap the_tap "compcoll::engine::Run::tap"
 
+    cdef cppclass CPlace "compcoll::engine::Place":
+        CPlace(uint8_t*)
+        CPlace(uint8_t*, shared_ptr[CLayout], uint64_t)
     cdef cppclass Wire:
         pass
     cdef cppclass CLibrary "compcoll::engine::Library":
@@ -113,7 +117,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         CEngine(cbool, double) except +
         void set_workers(int) except +
         shared_ptr[CRun] begin(
-            shared_ptr[CSchedule], const CCoding&, vector[uint8_t*], unique_ptr[Wire], CTags
+            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)
@@ -486,7 +490,7 @@ cdef class Running(Task):
         Handle of a communicator that carries nothing else, in which errors are returned.
     first, n : int
         The tags of the call.
-    buffers : list of numpy.ndarray
+    buffers : list of numpy.ndarray or LaidOut
         The caller's, in the order of the schedule.
     """
 
@@ -497,22 +501,27 @@ cdef class Running(Task):
     cdef object keep, failed
 
     def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers):
-        cdef vector[uint8_t*] bases
-        bases.reserve(len(buffers))
+        cdef vector[CPlace] places
+        cdef LaidOut block
+        places.reserve(len(buffers))
         for buffer in buffers:
-            bases.push_back(<uint8_t*>cnp.PyArray_DATA(buffer))
+            if isinstance(buffer, LaidOut):
+                block = <LaidOut>buffer
+                places.push_back(CPlace(<uint8_t*>block.origin, block.layout.own, block.first))
+            else:
+                places.push_back(CPlace(<uint8_t*>cnp.PyArray_DATA(buffer)))
         self.keep = buffers
-        self.begin(compiled, coding, comm, first, n, bases)
+        self.begin(compiled, coding, comm, first, n, places)
 
     cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n,
-               vector[uint8_t*] bases):
+               vector[CPlace] places):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         tags.first, tags.n = first, n
         self.compiled, self.coding = compiled, coding
         self.outcome = Outcome()
         self.outcome.seconds = now()
-        run = engine.begin(compiled.own, coding.own, bases, move(make_wire(library, comm)), tags)
+        run = engine.begin(compiled.own, coding.own, places, move(make_wire(library, comm)), tags)
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
 
@@ -578,20 +587,20 @@ cdef class Plan:
     def begin(self, send, recv):
         """Start a call; None where its arrays are not fit for it."""
         cdef uint8_t* data[2]
-        cdef vector[uint8_t*] bases
+        cdef vector[CPlace] places
         cdef size_t i
         cdef Running running
         if not usable(send, False) or not usable(recv, True) or overlap(send, recv):
             return None
         data[0] = <uint8_t*>cnp.PyArray_DATA(send) if type(send) is np_ndarray else NULL
         data[1] = <uint8_t*>cnp.PyArray_DATA(recv) if type(recv) is np_ndarray else NULL
-        bases.reserve(self.which.size())
+        places.reserve(self.which.size())
         for i in range(self.which.size()):
-            bases.push_back(data[self.which[i]] + self.offsets[i])
+            places.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv
         first, n = self.group.next_tags()
-        running.begin(self.compiled, self.coding, self.group.shadow_handle, first, n, bases)
+        running.begin(self.compiled, self.coding, self.group.shadow_handle, first, n, places)
         return running
 
 

@@ -21,6 +21,7 @@ from compcoll.engine.coding import coding
 from compcoll.engine.decision import FLAT, Decision
 from compcoll.engine.device.run import DeviceRun, Patience
 from compcoll.engine.group import Group
+from compcoll.engine.layout import LaidOut
 from compcoll.engine.shaping import inner_shapes
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Schedule
@@ -55,7 +56,8 @@ class Call:
     empty : bool
         Whether there is nothing to send at all, which all ranks know as well.
     send, recv : list of array
-        Contiguous blocks of the host or of a device, as `compcoll.algorithms.catalog` wants them.
+        Contiguous blocks of the host or of a device, or a `LaidOut` for one that is not, as
+        `compcoll.algorithms.catalog` wants them.
     root : int
     sample : array or None
         A block that this rank sends, for the model to look at.
@@ -79,11 +81,25 @@ class Call:
     summands: list[Any] = field(default_factory=list)
     problem: Exception | None = None
     shapes: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
+    _copies: list[tuple[LaidOut, np.ndarray]] = field(default_factory=list)
 
     @property
     def on_device(self) -> bool:
         """Whether any of its memory is on a GPU."""
         return any(isinstance(block, DeviceArray) for block in (*self.send, *self.recv))
+
+    def pack(self) -> None:
+        """Take copies side by side of what is not, until `finish`."""
+        self.send = [block.copy() if isinstance(block, LaidOut) else block for block in self.send]
+        for i, block in enumerate(self.recv):
+            if isinstance(block, LaidOut):
+                self.recv[i] = block.copy()
+                self._copies.append((block, self.recv[i]))
+
+    def finish(self) -> None:
+        """Put values where they belong, when all is done."""
+        for block, values in self._copies:
+            block.put(values)
 
 
 def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool) -> Schedule:
@@ -120,6 +136,8 @@ def begin(
     """
     assert decision.codec is not None
     schedule = schedule_of(group, call, decision, owner_exact)
+    if call.on_device:
+        call.pack()
     buffers = [*call.send, *call.recv]
     first, n = tags or group.next_tags()
     if call.on_device:
@@ -257,9 +275,9 @@ def planned(
     )
 
 
-def _offset(block: np.ndarray, array: np.ndarray | None) -> int | None:
+def _offset(block: np.ndarray | LaidOut, array: np.ndarray | None) -> int | None:
     """Where a block begins in an array, in bytes; None where it does not lie there."""
-    if array is None or not array.flags.c_contiguous:
+    if array is None or isinstance(block, LaidOut) or not array.flags.c_contiguous:
         return None
     offset = block.ctypes.data - array.ctypes.data
     return offset if 0 <= offset <= array.nbytes - block.nbytes else None

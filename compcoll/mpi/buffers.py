@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -16,6 +16,7 @@ from mpi4py import MPI
 from compcoll.core import dtypes
 from compcoll.devices import arrays
 from compcoll.devices.memory import DeviceArray
+from compcoll.engine.layout import RUN, LaidOut
 from compcoll.mpi.arguments import (
     LeftToMPI,
     datatype_of,
@@ -26,13 +27,17 @@ from compcoll.mpi.arguments import (
     unpack_form,
     vector_layout,
 )
-from compcoll.mpi.datatypes import LACKS_FLOAT16, basic_type, moved_as, pack, unpack
+from compcoll.mpi.datatypes import LACKS_FLOAT16, moved_as
+from compcoll.mpi.layouts import Entry, entry_of
 
-__all__ = ["Message", "apart", "in_place", "known_to_mpi", "on_gpu", "parse", "unknown_type"]
+#: A block: an array of the host or a device, or what stands for one.
+Block: TypeAlias = Any
+
+__all__ = ["Block", "Message", "apart", "in_place", "known_to_mpi", "on_gpu", "parse", "unknown_type"]
 
 
 class Message:
-    """A parsed buffer argument: ``blocks`` contiguous arrays of one real type.
+    """A parsed buffer argument: ``blocks`` of elements of one real type.
 
     Attributes
     ----------
@@ -45,30 +50,24 @@ class Message:
     """
 
     __slots__ = (
-        "_buffer", "_datatype", "_displs", "_entries", "_extent", "_origin", "_plain", "_spans", "_unit",
-        "_unpack", "counts", "dims", "dtype", "element",
+        "_buffer", "_datatype", "_displs", "_entries", "_entry", "_origin", "_spans", "_unit", "counts",
+        "dims", "dtype", "element", "is_plain",
     )  # fmt: skip
 
     def __init__(
-        self, buffer, datatype, element: np.dtype, per_entry: int, entries: list[int], displs: list[int],
+        self, buffer, datatype: MPI.Datatype, entry: Entry, entries: list[int], displs: list[int],
         origin: DeviceArray | None = None, unit: int | None = None,
     ):  # fmt: skip
-        self.element, self.dtype = element, dtypes.real_dtype(element)
-        dtype = self.dtype
-        self.counts = [n * per_entry for n in entries]
-        self._buffer, self._datatype, self._origin = buffer, datatype, origin
+        assert entry.element is not None
+        self.element, self.dtype = entry.element, dtypes.real_dtype(entry.element)
+        self.counts = [n * entry.n for n in entries]
+        self._buffer, self._datatype, self._entry, self._origin = buffer, datatype, entry, origin
         self._entries, self._displs = entries, displs
-        self._extent = datatype.Get_extent()[1]
-        self._unit = self._extent if unit is None else unit  # bytes of a displacement of 1
-        self._plain = self._extent == per_entry * dtype.itemsize and datatype.is_predefined
+        self._unit = entry.extent if unit is None else unit  # bytes of a displacement of 1
         self.dims: tuple[int, ...] = ()
-        self._unpack: list[tuple[int, np.ndarray]] = []
+        #: Whether blocks are arrays as they lie there, of a predefined datatype.
+        self.is_plain = entry.is_basic
         self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether blocks are arrays as they lie there."""
-        return self._plain
 
     @property
     def device(self):
@@ -103,13 +102,17 @@ class Message:
     @property
     def summable(self) -> bool:
         """Whether MPI adds elements of this datatype."""
-        return self._plain and self._datatype not in (MPI.BYTE, MPI.CHAR)
+        return self.is_plain and self._datatype not in (MPI.BYTE, MPI.CHAR, MPI.TWOINT)
 
     def shape(self, i: int) -> tuple[int, ...] | None:
-        """The shape of block i where it is a number of whole slices of an array; None where it is not."""
+        """The shape of block i, by its datatype or as whole slices of an array; None where it has none."""
         n, begin = self.counts[i], self._spans[i][0] // self.dtype.itemsize
-        if not self._plain or not n:
+        if not n:
             return None
+        if not self.is_plain:
+            own = self._entry.shape_of(self._entries[i]) or ()
+            parts = self.element.itemsize // self.dtype.itemsize
+            return (*own[:-1], own[-1] * parts) if len(own) > 1 else None
         for k in range(1, len(self.dims)):
             inner = self.dims[k:]
             slice_ = prod(inner)
@@ -117,36 +120,35 @@ class Message:
                 return n // slice_, *inner
         return None
 
-    def source(self, i: int) -> np.ndarray:
+    def source(self, i: int) -> Block:
         """Block i, to be read."""
-        if self._plain:
-            return self._bytes(i).view(self.dtype)
-        first = self._displs[i] * self._unit - self._spans[i][0]
-        return pack(self._datatype, self._entries[i], first, self._bytes(i)).view(self.dtype)
+        offset, layout = self._entry.piece_of(self._entries[i])
+        nbytes, origin = layout.nbytes, self._displs[i] * self._unit + offset
+        if not nbytes:
+            return np.empty(0, self.dtype)
+        if layout.kind == RUN:
+            return self._bytes(origin, nbytes).view(self.dtype)
+        if self._buffer is not MPI.BOTTOM:
+            origin += self._buffer.ctypes.data
+        return LaidOut(layout, origin, self.dtype, self._buffer)
 
-    def target(self, i: int) -> np.ndarray:
-        """Block i, to be written; `finish` puts it where it belongs."""
+    def target(self, i: int) -> Block:
+        """Block i, to be written."""
         if self.is_read_only:
             raise BufferError("the values of others would be written to a read-only buffer")
-        block = self.source(i)
-        if not self._plain:
-            self._unpack.append((i, block))
-        return block
+        return self.source(i)
 
-    def sources(self) -> list[np.ndarray]:
+    def sources(self) -> list[Block]:
         """All blocks, to be read."""
         return [self.source(i) for i in range(len(self.counts))]
 
-    def targets(self) -> list[np.ndarray]:
+    def targets(self) -> list[Block]:
         """All blocks, to be written."""
         return [self.target(i) for i in range(len(self.counts))]
 
     def finish(self) -> None:
-        """Write the blocks of derived datatypes through."""
-        for i, block in self._unpack:
-            first = self._displs[i] * self._unit - self._spans[i][0]
-            unpack(block.view(np.uint8), self._datatype, self._entries[i], first, self._bytes(i))
-        if self._origin is not None and self._unpack:
+        """All blocks are written: where MPI knows the host's memory alone, give the device what is there."""
+        if self._origin is not None:
             with self._origin.device.queue() as queue:
                 queue.to_device(self._origin.address, self._buffer)
 
@@ -172,13 +174,12 @@ class Message:
         """A copy of the first block."""
         return self.source(0).copy()
 
-    def _bytes(self, i: int):
-        """The memory from the first to the last byte of block i."""
-        first, end = self._spans[i]
+    def _bytes(self, first: int, nbytes: int):
+        """Memory of the buffer."""
         if self._buffer is MPI.BOTTOM:
-            memory: Any = MPI.buffer.fromaddress(first, end - first)
+            memory: Any = MPI.buffer.fromaddress(first, nbytes)
             return np.frombuffer(memory, np.uint8)
-        return self._buffer[first:end]
+        return self._buffer[first : first + nbytes]
 
     def _span(self, n: int, displ: int) -> tuple[int, int]:
         """Where the bytes of ``n`` entries begin and end; ValueError where the memory ends before."""
@@ -186,9 +187,9 @@ class Message:
             raise ValueError(f"count {n} is negative")
         if n == 0:
             return 0, 0
-        lower, extent = self._datatype.Get_true_extent()
-        first = displ * self._unit + min((n - 1) * self._extent, 0) + lower
-        end = displ * self._unit + max((n - 1) * self._extent, 0) + lower + extent
+        entry = self._entry
+        first = displ * self._unit + min((n - 1) * entry.extent, 0) + entry.lower
+        end = displ * self._unit + max((n - 1) * entry.extent, 0) + entry.lower + entry.length
         if self._buffer is not MPI.BOTTOM and (first < 0 or end > self._buffer.size):
             raise ValueError(
                 f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
@@ -267,34 +268,32 @@ def parse(
         datatype = own if datatype is None else datatype_of(datatype)
         if datatype is None:
             raise LeftToMPI
-        basic: Any = basic_type(datatype)
+        entry = entry_of(datatype)
         if unknown is not None:  # whatever MPI takes it for
-            basic = unknown, 1
-        extent = datatype.Get_extent()[1]
+            entry = entry.of(unknown)
+        extent = entry.extent
         layout: Callable[..., tuple[list[int], list[int]]] = vector_layout if vector else simple_layout
         nbytes = 0 if buffer is MPI.BOTTOM else buffer.size
         entries, displs = layout(count, displ, blocks, nbytes, extent)
         if absolute and not any(entries):
             buffer = np.empty(0, np.uint8)
         if clipped and buffer is not MPI.BOTTOM and extent > 0:
-            lower, length = datatype.Get_true_extent()
-            room = nbytes - displs[0] * extent - lower
-            entries = [min(entries[0], max(0, (room - length) // extent + 1))]
+            room = nbytes - displs[0] * extent - entry.lower
+            entries = [min(entries[0], max(0, (room - entry.length) // extent + 1))]
     except _NOT_OURS:
         if judged:
             raise LeftToMPI from None
         return None
-    if basic is None:
+    if entry.element is None:
         return None
-    element, per_entry = basic
-    message = Message(buffer, datatype, element, per_entry, entries, displs)
+    message = Message(buffer, datatype, entry, entries, displs)
     if message.device is None:
         first = spec[0] if isinstance(spec, (list, tuple)) else spec
         message.dims = shape_of(first, message.dtype.itemsize)
     if message.device is None or message.is_plain:
         return message
-    # MPI packs and unpacks host memory alone.
-    return Message(np.asarray(buffer), datatype, element, per_entry, entries, displs, buffer)
+    # What does not lie side by side is packed and unpacked in host memory.
+    return Message(np.asarray(buffer), datatype, entry, entries, displs, buffer)
 
 
 #: mpi4py raises the like, or says what it does with the argument.

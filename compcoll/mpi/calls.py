@@ -15,7 +15,7 @@ import numpy as np
 
 from compcoll.engine.call import Call
 from compcoll.engine.group import Group
-from compcoll.mpi.buffers import Message, apart, in_place
+from compcoll.mpi.buffers import Block, Message, apart, in_place
 from compcoll.mpi.buffers import parse as parse_host
 
 __all__ = ["Parsed"]
@@ -43,6 +43,7 @@ class Parsed(Call):
 
     def finish(self) -> None:
         """Write through what could not be written in place."""
+        super().finish()
         for message in self.messages:
             message.finish()
 
@@ -59,9 +60,7 @@ def bcast(rank: int, size: int, buf, root: int) -> Parsed | None:
     if message is None or not 0 <= root < size:
         return None
     sends = rank == root
-    # What stays as it is may be read-only; a derived type's values are written back where others are decoded.
-    keeps = sends and (message.is_plain or message.is_read_only)
-    block = message.source(0) if keeps else message.target(0)
+    block = message.source(0) if sends else message.target(0)  # what stays as it is may be read-only
     sample = block if sends else None  # what others have there is about to be overwritten
     return _parsed(
         "Bcast", message, message.nbytes, message, recv=[block], root=root, sample=sample,
@@ -151,7 +150,7 @@ def scatter(rank: int, size: int, sendbuf, recvbuf, root: int) -> Parsed | None:
 def allreduce(rank: int, size: int, sendbuf, recvbuf) -> Parsed | None:
     recv = parse(recvbuf)
     send = recv if in_place(sendbuf) else parse(sendbuf)
-    if recv is None or send is None or send.dtype != recv.dtype or not send.summable:
+    if recv is None or send is None or send.dtype != recv.dtype or not (send.summable and recv.summable):
         return None
     _same("send", send.counts[0], "receive", recv.counts[0])
     apart(send, 0, recv, 0)
@@ -168,7 +167,7 @@ def reduce(rank: int, size: int, sendbuf, recvbuf, root: int) -> Parsed | None:
     send = recv if in_place(sendbuf) else parse(sendbuf)
     if send is None or not send.summable or not 0 <= root < size:
         return None
-    if rank == root and (recv is None or recv.dtype != send.dtype):
+    if rank == root and (recv is None or recv.dtype != send.dtype or not recv.summable):
         return None
     if recv is not None:
         _same("send", send.counts[0], "receive", recv.counts[0])
@@ -191,7 +190,7 @@ def reduce_scatter_block(rank: int, size: int, sendbuf, recvbuf) -> Parsed | Non
 
 def reduce_scatter(rank: int, size: int, sendbuf, recvbuf, counts, group: Group, least: int) -> Parsed | None:
     send, recv = parse(recvbuf if in_place(sendbuf) else sendbuf), parse(recvbuf)
-    if send is None or recv is None or not send.summable:
+    if send is None or recv is None or not (send.summable and recv.summable):
         return None
     if not send.nbytes or send.nbytes < least:  # before counts are exchanged, by some and not by others
         return _parsed("Reduce_scatter", send, send.nbytes, empty=True)
@@ -207,10 +206,10 @@ def reduce_scatter(rank: int, size: int, sendbuf, recvbuf, counts, group: Group,
 
 
 def _reduce_scatter(
-    op: str, rank: int, send: Message, blocks: list[np.ndarray], sendbuf, recvbuf
+    op: str, rank: int, send: Message, blocks: list[Block], sendbuf, recvbuf
 ) -> Parsed | None:
     recv = parse(recvbuf)
-    if recv is None or blocks[0].dtype != recv.dtype:
+    if recv is None or blocks[0].dtype != recv.dtype or not recv.summable:
         return None
     if not in_place(sendbuf):
         apart(send, 0, recv, 0)
@@ -234,7 +233,7 @@ def _shapes(send: Message) -> dict[int, tuple[int, ...] | None]:
     return {i: send.shape(i) for i in range(len(send.counts))}
 
 
-def _split(send: Message, counts) -> list[np.ndarray]:
+def _split(send: Message, counts) -> list[Block]:
     """The blocks of Reduce_scatter, whose counts are those of the receive buffers in order of rank."""
     whole = send.source(0)
     per_entry = send.counts[0] // max(send.entries, 1)

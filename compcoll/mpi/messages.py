@@ -20,6 +20,7 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import begin_message, n_chunks, wait
 from compcoll.engine.decision import Decision
+from compcoll.engine.layout import LaidOut
 from compcoll.engine.shaping import inner_of_message
 from compcoll.frame import inspect
 from compcoll.mpi import lost
@@ -93,7 +94,7 @@ class Outgoing:
         self.error: Exception | None = None
         frame = np.empty(0, np.uint8)  # the receiver learns that there is something wrong here
         try:
-            frame = np.asarray(spec.encode(first.reshape(-1, *inner) if inner else first)).reshape(-1)
+            frame = np.asarray(spec.encode(_dense(first, inner))).reshape(-1)
         except Exception as error:
             self.error = error
         tally.stages["encode"] += perf_counter() - start
@@ -146,6 +147,12 @@ class Outgoing:
             raise self.error
 
 
+def _dense(block: Any, inner: tuple[int, ...]) -> Any:
+    """A block side by side, in the shape whose last dimensions are these."""
+    values = block.copy() if isinstance(block, LaidOut) else block
+    return values.reshape(-1, *inner) if inner else values
+
+
 class Delivery:
     """A message that MPI has handed over, on its way into a buffer.
 
@@ -184,6 +191,8 @@ class Delivery:
             with memory.device.queue() as queue:
                 queue.to_device(memory.address, taken.data)
                 queue.wait()
+        elif isinstance(memory, LaidOut):
+            memory.put(taken.data)
         else:
             memory[: taken.nbytes] = taken.data
 
@@ -224,6 +233,8 @@ class Delivery:
         try:
             if on_device:
                 self.tasks[0].also_decode(taken.frame, first)
+            elif isinstance(first, LaidOut):
+                first.put(decode(taken.frame, np.empty(first.size, first.dtype)))
             else:
                 decode(taken.frame, first)
         except (FrameError, TypeError, ValueError) as error:
@@ -384,6 +395,7 @@ def _receive_plain(
     """Receive an uncompressed message, that of a GPU through the host."""
     if message.device is None:
         wait(_engine.Request(matched.Irecv(message.whole()), status), others=others)
+        message.finish()
         return
     into: Any = message.target(0).view(np.uint8)
     scratch = np.empty(into.size, np.uint8)

@@ -14,7 +14,7 @@ from compcoll.engine import interrupts
 from compcoll.engine.decision import Decision
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.buffers import Message, in_place, on_gpu
-from compcoll.mpi.datatypes import basic_type
+from compcoll.mpi.layouts import entry_of
 from compcoll.mpi.staging import Staged
 from compcoll.mpi.vectors import VectorCalls
 
@@ -46,18 +46,19 @@ class Typed:
             self._types: list[MPI.Datatype] = list(types)
             if not len(self._counts) == len(self._displs) == len(self._types) == blocks:
                 raise LeftToMPI
-            pairs = zip(self._counts, self._types, strict=True)
-            self.nbytes = [n * datatype.Get_size() if n > 0 else 0 for n, datatype in pairs]
+            pairs = list(zip(self._counts, self._types, strict=True))
+            self._entries = [entry_of(datatype) if n > 0 else None for n, datatype in pairs]
+            each = zip(self._counts, self._entries, strict=True)
+            self.nbytes = [n * entry.piece[1].nbytes if entry is not None else 0 for n, entry in each]
         except (AttributeError, BufferError, TypeError, ValueError, MPI.Exception):
             raise LeftToMPI from None
 
     def message(self, i: int) -> Message | None:
         """Block i, which is not empty and not a GPU's; None where no basic type is that of all its values."""
-        basic = basic_type(self._types[i])
-        if basic is None:
+        datatype, entry = self._types[i], self._entries[i]
+        if entry is None or entry.element is None:
             return None
-        where = [self._counts[i]], [self._displs[i]]
-        return Message(self._memory, self._types[i], *basic, *where, unit=1)
+        return Message(self._memory, datatype, entry, [self._counts[i]], [self._displs[i]], unit=1)
 
     def masked(self, keep: list[bool]) -> list:
         """The argument in mpi4py's form, with the counts of the other blocks set to 0."""
@@ -119,8 +120,6 @@ class TypedCalls(VectorCalls):
                 others = [targets[p] if p in into else nothing for p in ranks]
                 shapes = {p: outgoing[p][0].shape(0) for p in out}
                 self._among_some("Alltoallw", decision, like, some, others, shapes)
-            for message, _ in incoming.values():
-                message.finish()
 
     def _typed(self, op: str, sendbuf, recvbuf) -> tuple[Typed | None, Typed | None]:
         """What is sent and what is received; (None, None) where no message of this rank is large."""

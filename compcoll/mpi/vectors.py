@@ -189,6 +189,7 @@ class VectorCalls(Wrapper):
             op, like.dtype, max(b.nbytes for b in (*send, *recv)), False, send, recv, root, shapes=shapes
         )
         self._carry_out(op, decision, call, self._context.pairwise_tags)
+        call.finish()
 
     @staticmethod
     def _grouped(outgoing: dict[int, Decision], incoming: dict[int, Decision]):

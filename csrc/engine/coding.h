@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "frame.h"
+#include "layout.h"
 #include "pool.h"
 
 namespace compcoll {
@@ -76,12 +77,15 @@ struct Coding {
   uint32_t wide_dtype() const { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
 };
 
-// A block's memory, and its shape as in BlockRef.
+// A block's memory, and its shape as in BlockRef. With a layout `data` is its origin, and `first` the packed bytes
+// before the block: only csrc/engine/dense.h takes such a one.
 struct Span {
   uint8_t* data;
   uint64_t n;
   uint32_t dtype;
   uint64_t plane = 0, row = 0;
+  const Layout* layout = nullptr;
+  uint64_t first = 0;
 
   uint64_t nbytes() const { return n * itemsize(dtype); }
   uint32_t ndim() const { return !row ? 1 : plane == row ? 2 : 3; }

@@ -23,8 +23,8 @@ void Engine::set_workers(int n) {
 }
 
 std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
-                                   std::vector<uint8_t*> bases, std::unique_ptr<Wire> wire, Tags tags) {
-  auto run = std::make_shared<Run>(std::move(schedule), coding, std::move(bases), std::move(wire), tags,
+                                   std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags) {
+  auto run = std::make_shared<Run>(std::move(schedule), coding, std::move(buffers), std::move(wire), tags,
                                    pool_, workers_.get());
   if (workers_) workers_->add(run);
   return run;

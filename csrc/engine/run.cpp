@@ -4,6 +4,7 @@
 #include <new>
 
 #include "clock.h"
+#include "dense.h"
 #include "workers.h"
 
 namespace compcoll {
@@ -26,11 +27,11 @@ bool is_lossless(uint64_t codec) {
 
 Tap Run::tap;
 
-Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<uint8_t*> bases,
+Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
          std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers)
     : schedule_(std::move(schedule)),
       coding_(std::move(coding)),
-      bases_(std::move(bases)),
+      buffers_(std::move(buffers)),
       wire_(std::move(wire)),
       tags_(tags),
       pool_(pool),
@@ -205,13 +206,10 @@ Error Run::perform(const Op& op) {
       if (error) frames_[op.sum].nbytes = 0;
       return error;
     case DECODE:
-      error = coder_.decode(frames_[op.frame], place(op.block, frames_[op.frame]));
-      errors_[op.block] = frames_[op.frame].bound();
-      return error;
-    case DECODE_ADD: return coder_.decode_add(frames_[op.frame], span(op.block), &errors_[op.block]);
+    case DECODE_ADD: return decode(op);
     case SETTLE: return settle(op);
     default:  // COPY, ROUND
-      errors_[op.into] = errors_[op.block] + coder_.copy(span(op.block), span(op.into));
+      errors_[op.into] = errors_[op.block] + copy(span(op.block), span(op.into));
       return error;
   }
 }
@@ -219,10 +217,28 @@ Error Run::perform(const Op& op) {
 Error Run::encode(const Op& op) {
   if (failed_) return {};
   Frame& frame = frames_[op.frame];
-  Span into = op.into == NONE ? Span{nullptr, 0, 0} : span(op.into);
-  Error error = coder_.encode(span(op.block), errors_[op.block], into, &frame);
-  if (error) frame.nbytes = 0;
-  else if (frame.settled) errors_[op.into] = frame.bound();
+  const Dense block(pool_, span(op.block), true);
+  const bool itself = op.into == op.block;
+  const Dense other(pool_, op.into == NONE || itself ? Span{nullptr, 0, 0} : span(op.into), false);
+  const Dense& into = itself ? block : other;
+  Error error = coder_.encode(block.span(), errors_[op.block], into.span(), &frame);
+  if (error) {
+    frame.nbytes = 0;
+  } else if (frame.settled) {
+    into.store();
+    errors_[op.into] = frame.bound();
+  }
+  return error;
+}
+
+Error Run::decode(const Op& op) {
+  const Frame& frame = frames_[op.frame];
+  const bool adds = op.kind == DECODE_ADD;
+  const Dense block(pool_, adds ? span(op.block) : place(op.block, frame), adds);
+  Error error =
+      adds ? coder_.decode_add(frame, block.span(), &errors_[op.block]) : coder_.decode(frame, block.span());
+  if (!adds) errors_[op.block] = frame.bound();
+  if (!error) block.store();
   return error;
 }
 
@@ -230,27 +246,46 @@ Error Run::settle(const Op& op) {
   const Frame& frame = frames_[op.frame];
   if (frame.settled || frame.poisoned()) return {};
   if (coding_.lossless || is_lossless(frame.header.codec)) {
-    coder_.copy(span(op.block), span(op.into));
+    copy(span(op.block), span(op.into));
     errors_[op.into] = errors_[op.block];
     return {};
   }
   errors_[op.into] = frame.bound();
-  return coder_.decode(frame, span(op.into));
+  const Dense into(pool_, span(op.into), false);
+  Error error = coder_.decode(frame, into.span());
+  if (!error) into.store();
+  return error;
+}
+
+double Run::copy(const Span& block, const Span& into) {
+  if (block.data == into.data && block.layout == into.layout && block.first == into.first) return 0;
+  const uint64_t nbytes = block.nbytes();
+  if (into.layout && !block.layout && block.dtype == into.dtype) {
+    scatter(*into.layout, into.data, into.first, into.first + nbytes, block.data);
+    return 0;
+  }
+  if (block.layout && !into.layout && block.dtype == into.dtype) {
+    gather(*block.layout, block.data, block.first, block.first + nbytes, into.data);
+    return 0;
+  }
+  const Dense from(pool_, block, true), to(pool_, into, false);
+  const double error = coder_.copy(from.span(), to.span());
+  to.store();
+  return error;
 }
 
 Span Run::span(const BlockRef& block) {
   uint32_t dtype = block.wide ? coding_.wide_dtype() : coding_.dtype;
-  uint8_t* base;
+  const uint64_t n = block.n, start = block.start * itemsize(dtype), plane = block.plane, row = block.row;
   if (block.buffer < schedule_->n_buffers) {
-    base = bases_[block.buffer];
-  } else {
-    std::lock_guard<std::mutex> lock(mutex_);
-    int32_t k = block.buffer - schedule_->n_buffers;
-    if (!scratch_[k]) scratch_[k] = pool_.get(schedule_->scratch[k].n * 16);
-    base = scratch_[k];
+    const Place& place = buffers_[block.buffer];
+    if (place.layout) return {place.data, n, dtype, plane, row, place.layout.get(), place.first + start};
+    return {place.data + start, n, dtype, plane, row};
   }
-  return {base + block.start * itemsize(dtype), uint64_t(block.n), dtype, uint64_t(block.plane),
-          uint64_t(block.row)};
+  std::lock_guard<std::mutex> lock(mutex_);
+  int32_t k = block.buffer - schedule_->n_buffers;
+  if (!scratch_[k]) scratch_[k] = pool_.get(schedule_->scratch[k].n * 16);
+  return {scratch_[k] + start, n, dtype, plane, row};
 }
 
 // Where a frame's values belong: those of a sender whose block has a shape lie elsewhere in the block that the

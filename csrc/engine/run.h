@@ -39,8 +39,8 @@ struct Tap {
 
 class Run : public Task {
  public:
-  // `bases` are the caller's buffers, which outlive the run. Without `workers` all work is done by `step`.
-  Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<uint8_t*> bases,
+  // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`.
+  Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
       std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers);
   ~Run() override;
   Run(const Run&) = delete;
@@ -82,6 +82,8 @@ class Run : public Task {
   Error perform(const Op& op);
   Error settle(const Op& op);
   Error encode(const Op& op);
+  Error decode(const Op& op);
+  double copy(const Span& block, const Span& into);
   void finish(int32_t op, const Outcome& outcome);
   void note(const Op& op, const Outcome& outcome);
   void make_ready(int32_t op);
@@ -94,7 +96,7 @@ class Run : public Task {
 
   const std::shared_ptr<const Schedule> schedule_;
   const Coding coding_;
-  const std::vector<uint8_t*> bases_;
+  const std::vector<Place> buffers_;
   const std::unique_ptr<Wire> wire_;
   const Tags tags_;
   Pool& pool_;

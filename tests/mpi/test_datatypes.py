@@ -1,4 +1,4 @@
-"""Derived datatypes, and Alltoallw, which gives each pair of ranks one of its own, as plain MPI has them."""
+"""Derived datatypes in all calls, as plain MPI has them."""
 
 import numpy as np
 import pytest
@@ -15,147 +15,190 @@ def ours(comm):
     return compcoll.Comm(comm, min_nbytes=0)
 
 
-def shares(n, size):
-    """(n, first) of each rank's part of an axis."""
-    bounds = [n * r // size for r in range(size + 1)]
-    return [(bounds[r + 1] - bounds[r], bounds[r]) for r in range(size)]
+def square(base, order=MPI.ORDER_C):
+    return base.Create_subarray([60, 70], [50, 60], [3, 7], order)
 
 
-def slabs(shape, axis, parts, base):
-    """A committed subarray type of an array of this shape for each part of one of its axes."""
-    types = []
-    for n, first in parts:
-        sub, starts = list(shape), [0] * len(shape)
-        sub[axis], starts[axis] = n, first
-        types.append(base.Create_subarray(list(shape), sub, starts).Commit())
-    return types
+#: Each has 3000 elements of the basic type, within 20000.
+TYPES = {
+    "contiguous": lambda base: base.Create_contiguous(3000),
+    "vector": lambda base: base.Create_vector(1000, 3, 5),
+    "hvector": lambda base: base.Create_hvector(3000, 1, base.Get_size() + 3),
+    "indexed": lambda base: base.Create_indexed([1000, 500, 1500], [4000, 1, 2000]),
+    "hindexed": lambda base: base.Create_hindexed([2999, 1], [5 * base.Get_size() + 1, 3]),
+    "indexed_block": lambda base: base.Create_indexed_block(10, (np.arange(300) * 7 % 300 * 13).tolist()),
+    "hindexed_block": lambda base: base.Create_hindexed_block(1500, [40001, 1]),
+    "subarray": square,
+    "Fortran subarray": lambda base: square(base, MPI.ORDER_FORTRAN),
+    "darray": lambda base: base.Create_darray(
+        4, 3, [100, 120], [MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_CYCLIC], [MPI.DISTRIBUTE_DFLT_DARG, 3], [2, 2]
+    ),
+    "resized": lambda base: base.Create_resized(-4, 2 * base.Get_size()).Create_contiguous(3000),
+    "struct": lambda base: MPI.Datatype.Create_struct(
+        [1, 2, 0], [40000, 7, 0], [square(base).Create_resized(0, 8), base.Create_vector(0, 1, 2), MPI.SHORT]
+    ),
+    "dup": lambda base: square(base).Dup(),
+    "nested": lambda base: (
+        base.Create_vector(5, 2, 3).Create_hvector(30, 1, 200).Create_indexed([3, 7], [8, 0])
+    ),
+    "downwards": lambda base: base.Create_vector(3000, 1, -2).Create_hindexed([1], [5999 * base.Get_size()]),
+}  # fmt: skip
 
 
-def transposition(comm, shape, before, after, dtype="c16"):
-    """The transposition of a distributed array as mpi4py-fft does it: what it needs and what comes out."""
-    base = MPI.Datatype.fromcode(np.dtype(dtype).char)
-    whole = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
-    parts = [shares(n, comm.size) for n in shape]
-    cut = [slice(None)] * len(shape)
-    cut[before] = slice(parts[before][comm.rank][1], sum(parts[before][comm.rank]))
-    mine = np.ascontiguousarray(whole[tuple(cut)])
-    cut = [slice(None)] * len(shape)
-    cut[after] = slice(parts[after][comm.rank][1], sum(parts[after][comm.rank]))
-    want = np.ascontiguousarray(whole[tuple(cut)])
-    sends = slabs(mine.shape, after, parts[after], base)
-    recvs = slabs(want.shape, before, parts[before], base)
-    return mine, want, sends, recvs
+def alltoallw(c, a, b, one, other):
+    c.Alltoallw(
+        [a, [1] * c.size, [ROOM * p for p in range(c.size)], [one] * c.size],
+        [b, [1] * c.size, [ROOM * p for p in range(c.size)], [other] * c.size],
+    )
 
 
-def free(*types):
-    for datatype in types:
-        datatype.Free()
+def exchange(c, a, b, one, other):
+    c.Sendrecv([a, 1, one], (c.rank + 1) % c.size, 3, [b, 1, other], (c.rank - 1) % c.size, 3)
 
 
-@pytest.mark.parametrize("dtype", ["c16", "f8", "f4"])
-@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0), (2, 0), (1, 2)])
-def test_transposition(comm, ours, agree, before, after, dtype):
-    mine, want, sends, recvs = transposition(comm, (17, 12, 9), before, after, dtype)
-    counts = [1] * comm.size, [0] * comm.size
-    for one, other in (
-        ([mine, counts, sends], recvs),
-        ([mine, sends], recvs),
-        ((mine, *counts, sends), tuple(recvs)),
-    ):
-        got = np.zeros_like(want)
-        ours.Alltoallw(one, [got, counts, other])
-        assert agree(bits(got) == bits(want))
-        assert ours.report.accelerated == (comm.size > 1)
-    free(*sends, *recvs)
+def message(c, a, b, one, other):
+    if c.rank == c.size - 1 > 0:
+        c.Send([a, 1, one], 0)
+    elif c.rank == 0 and c.size > 1:
+        c.Recv([b, 1, other], c.size - 1)
 
 
-def test_transposition_of_what_is_in_place(comm, ours, agree):
-    vector = MPI.DOUBLE.Create_vector(N, 1, 2).Commit()
-    got, want = (data(2 * N * comm.size, "f8", comm.rank) for _ in range(2))
-    for used, buf in ((ours, got), (comm, want)):
-        where = [1] * comm.size, [p * 16 * N for p in range(comm.size)]
-        used.Alltoallw(MPI.IN_PLACE, [buf, where, [vector] * comm.size])
-    assert agree(bits(got) == bits(want))
-    vector.Free()
+#: Bytes from one block to the next, a multiple of all extents that are needed.
+ROOM = 200000
 
 
-def test_each_pair_has_its_type(comm, ours, agree):
-    """Basic types that differ from pair to pair, a mixed one, other layouts at the other end, empty ones."""
-    size, rank = comm.size, comm.rank
-    mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Create_resized(0, 16)
-    bases = [MPI.DOUBLE, MPI.FLOAT, mixed, MPI.INT]
-    counts = [0 if (rank + p) % 7 == 5 else N for p in range(size)]
-    displs = [20 * N * p for p in range(size)]
-    sends, recvs = [], []
-    for p in range(size):
-        base = bases[(rank + p) % 4]
-        stride = base.Get_extent()[1] + 4 * (rank + 1) * (base != mixed)
-        sends.append(base.Create_resized(0, stride).Commit())
-        recvs.append(base.Dup().Commit())
-    mine = data(5 * N * size + 5 * N, "f4", rank)
-    got, want = (data(5 * N * size, "f4", rank + 9) for _ in range(2))
-    for used, buf in ((ours, got), (comm, want)):
-        used.Alltoallw([mine, (counts, displs), sends], [buf, (counts, displs), recvs])
-    assert agree(bits(got) == bits(want))
-    assert (ours.calls_accelerated > 0) == (size > 1)
-    free(*sends, *recvs, mixed)
+def spread(datatype):
+    """A datatype for each of many blocks, one after another."""
+    _SPREAD.append(datatype.Create_resized(0, ROOM).Commit())
+    return _SPREAD[-1]
 
 
-def test_types_without_one_basic_type_are_declined(comm):
-    strict = compcoll.Comm(comm, min_nbytes=0, strict=True)
-    mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Commit()
-    got = np.zeros((comm.size, 16), np.uint8)
-    spec = [got, [1] * comm.size, [16 * p for p in range(comm.size)], [mixed] * comm.size]
-    if comm.size > 1:
-        with pytest.raises(compcoll.FallbackError, match="type"):
-            strict.Alltoallw(spec, [got.copy(), *spec[1:]])
-    mixed.Free()
+_SPREAD: list[MPI.Datatype] = []
 
 
-def test_lossy_within_its_bound(comm, agree):
-    ours = compcoll.Comm(comm, codec="szp:abs=1e-3", min_nbytes=0)
-    mine, _, sends, recvs = transposition(comm, (16, 24, 20), 0, 1, "f8")
-    mine = np.sin(mine)
-    got, want = np.full((2, *recvs_shape(comm, (16, 24, 20), 1)), 7.0)
-    ours.Alltoallw([mine, sends], [got, recvs])
-    comm.Alltoallw([mine, sends], [want, recvs])
-    assert agree(np.abs(got - want).max() <= 1e-3)
-    assert agree(comm.size == 1 or (ours.report.error_bound is not None and bits(got) != bits(want)))
-    free(*sends, *recvs)
+@pytest.fixture(autouse=True)
+def freed():
+    yield
+    while _SPREAD:
+        _SPREAD.pop().Free()
 
 
-def recvs_shape(comm, shape, axis):
-    shape = list(shape)
-    shape[axis] = shares(shape[axis], comm.size)[comm.rank][0]
-    return shape
+def v(c, buffer, datatype):
+    return [buffer, [1] * c.size, list(range(c.size)), datatype]
 
 
-WRONG = {
-    "buffer": (lambda c, a, t: c.Alltoallw([5, t], [a, t]), TypeError),
-    "types": (lambda c, a, t: c.Alltoallw([a, t + t], [a.copy(), t]), ValueError),
-    "counts": (lambda c, a, t: c.Alltoallw([a, ([1], [0] * 99), t], [a.copy(), t]), ValueError),
-    "no type": (lambda c, a, t: c.Alltoallw([a, [None] * c.size], [a.copy(), t]), TypeError),
-    "read-only": (lambda c, a, t: c.Alltoallw([a, t], [bytes(a), t]), BufferError),
-    "bottom": (lambda c, a, t: c.Alltoallw([None, t], [a, t]), ValueError),
+def rooted(c, spec, root=0):
+    return spec if c.rank == root else None
+
+
+#: (communicator, what is sent, what is received, datatypes of both)
+CALLS = {
+    "Bcast": lambda c, a, b, one, other: c.Bcast([a, 1, one] if c.rank == 0 else [b, 1, other]),
+    "Allgather": lambda c, a, b, one, other: c.Allgather([a, 1, one], [b, 1, spread(other)]),
+    "Allgatherv": lambda c, a, b, one, other: c.Allgatherv([a, 1, one], v(c, b, spread(other))),
+    "Alltoall": lambda c, a, b, one, other: c.Alltoall([a, 1, spread(one)], [b, 1, spread(other)]),
+    "Alltoallv": lambda c, a, b, one, other: c.Alltoallv(v(c, a, spread(one)), v(c, b, spread(other))),
+    "Alltoallw": alltoallw,
+    "Gather": lambda c, a, b, one, other: c.Gather([a, 1, one], rooted(c, [b, 1, spread(other)])),
+    "Gatherv": lambda c, a, b, one, other: c.Gatherv([a, 1, one], rooted(c, v(c, b, spread(other)))),
+    "Scatter": lambda c, a, b, one, other: c.Scatter(rooted(c, [a, 1, spread(one)]), [b, 1, other]),
+    "Scatterv": lambda c, a, b, one, other: c.Scatterv(rooted(c, v(c, a, spread(one))), [b, 1, other]),
+    "Sendrecv": exchange,
+    "Send": message,
 }
 
 
-@pytest.mark.parametrize(("call", "kind"), WRONG.values(), ids=WRONG)
-def test_wrong_arguments(comm, ours, call, kind):
-    vector = MPI.FLOAT.Create_vector(N, 1, 1).Commit()
-    for used in (ours, comm):
-        with pytest.raises(kind):
-            call(used, data(N, "f4", comm.rank), [vector] * comm.size)
-    comm.Barrier()
-    vector.Free()
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("make", TYPES.values(), ids=TYPES)
+def test_every_call(comm, ours, agree, make, name):
+    """One layout where it is sent and another one where it is received; the gaps stay as they were."""
+    kinds = list(TYPES.values())
+    base, partner = MPI.FLOAT, kinds[(kinds.index(make) + comm.rank) % len(kinds)]
+    one, other = make(base).Commit(), partner(base).Commit()
+    assert one.Get_size() == other.Get_size() == 12000
+    mine = data(ROOM * comm.size // 4, "f4", comm.rank)
+    got, want = (data(ROOM * comm.size // 4, "f4", comm.rank + 5) for _ in range(2))
+    CALLS[name](comm, mine, want, one, other)
+    CALLS[name](ours, mine, got, one, other)
+    one.Free()
+    other.Free()
+    assert agree(bits(got) == bits(want))
+    assert agree(ours.report.accelerated == (comm.size > 1) or name == "Send")
 
 
-def test_beyond_the_memory(comm, ours):
+@pytest.mark.parametrize(
+    "name", ["Bcast", "Allgather", "Alltoall", "Alltoallw", "Gatherv", "Scatter", "Sendrecv"]
+)
+@pytest.mark.parametrize("spec", ["szp:abs=1e-3", "zfp:rate=16"])
+def test_lossy_values_alone_change(comm, agree, name, spec):
+    ours = compcoll.Comm(comm, spec, min_nbytes=0)
+    one, other = TYPES["subarray"](MPI.DOUBLE).Commit(), TYPES["indexed"](MPI.DOUBLE).Commit()
+    if name == "Bcast":
+        other.Free()
+        other = one.Dup()
+    mine = np.sin(np.arange(ROOM * comm.size // 8) / 40 + comm.rank)
+    got, want = np.full((2, mine.size), 7.0)
+    if name == "Bcast" and comm.rank == 0:
+        mine, got = mine.copy(), mine
+    CALLS[name](comm, mine, want, one, other)
+    CALLS[name](ours, got if name == "Bcast" and comm.rank == 0 else mine, got, one, other)
+    if name == "Bcast" and comm.rank == 0:
+        want = mine
+    bound = ours.report.error_bound
+    assert agree(np.abs(got - want).max() <= (bound if bound is not None else 1e-2))
+    assert agree((got == 7.0).sum() == (want == 7.0).sum())
+    if name == "Bcast":
+        assert len({bytes(x) for x in comm.allgather(packed(got, one))}) == 1
+    one.Free()
+    other.Free()
+
+
+def packed(array, datatype):
+    values = np.zeros(datatype.Get_size(), np.uint8)
+    datatype.Pack(array[: datatype.Get_extent()[1] // array.itemsize], values, 0, MPI.COMM_SELF)
+    return values
+
+
+def test_what_cannot_be_written_to(comm, ours, agree):
     vector = MPI.FLOAT.Create_vector(N, 1, 2).Commit()
+    got = data(2 * N, "f4", comm.rank)
+    got.flags.writeable = comm.rank != 0
+    ours.Bcast([got, 1, vector], 0)
+    assert agree(bits(got[:-1:2]) == bits(data(2 * N, "f4", 0)[:-1:2]))
     if comm.size > 1:
-        with pytest.raises(ValueError, match=f"{8 * N - 4}, and the buffer has {4 * N}"):
-            ours.Alltoallw(
-                [np.zeros(N, "f4"), [vector] * comm.size], [np.zeros(2 * N, "f4"), [vector] * comm.size]
-            )
+        lossy = ours.using("szp:abs=1e-3")
+        with pytest.raises((BufferError, compcoll.FrameError, RuntimeError)):
+            lossy.Bcast([got, 1, vector], 0)
+    vector.Free()
+
+
+def test_a_type_that_is_freed_at_once(comm, ours, agree):
+    """Before the call has ended, and again with others of the same handle."""
+    for n in (2 * N, N):
+        vector = MPI.FLOAT.Create_vector(n, 1, 3).Commit()
+        got = data(6 * N, "f4", comm.rank)
+        request = ours.Ibcast([got, 1, vector], 0)
+        vector.Free()
+        request.Wait()
+        want = data(6 * N, "f4", comm.rank)
+        want[: 3 * n : 3] = data(6 * N, "f4", 0)[: 3 * n : 3]
+        assert agree(bits(got) == bits(want))
+
+
+def test_a_type_that_was_not_committed(comm, ours):
+    vector = MPI.FLOAT.Create_vector(N, 1, 2)
+    for used in (comm, ours):
+        with pytest.raises(MPI.Exception):
+            used.Bcast([np.zeros(2 * N, "f4"), 1, vector])
     comm.Barrier()
     vector.Free()
+
+
+def test_types_of_which_some_part_is_empty(comm, ours, agree):
+    """What has no values does not count: else one end of a message would compress it and the other not."""
+    odd = MPI.Datatype.Create_struct([N, 0], [0, 8], [MPI.FLOAT, MPI.INT]).Commit()
+    got = data(N, "f4", comm.rank)
+    ours.Bcast([got, 1, odd] if comm.rank % 2 else got, 0)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+    assert ours.report.accelerated == (comm.size > 1)
+    odd.Free()

@@ -52,11 +52,11 @@ struct Part {
   std::shared_ptr<engine::Run> run;
 
   Part(engine::Engine& engine, Network& network, const Case& c, int rank, int comm) : one(c) {
-    std::vector<uint8_t*> bases;
+    std::vector<engine::Place> buffers;
     for (const Buffer& buffer : c.ranks[rank].buffers) memory.push_back(buffer.before);
-    for (auto& bytes : memory) bases.push_back(reinterpret_cast<uint8_t*>(bytes.data()));
+    for (auto& bytes : memory) buffers.emplace_back(reinterpret_cast<uint8_t*>(bytes.data()));
     auto wire = std::make_unique<Wire>(network, comm, rank);
-    run = engine.begin(c.ranks[rank].schedule, coding_of(c), bases, std::move(wire), {7, 1 << 20});
+    run = engine.begin(c.ranks[rank].schedule, coding_of(c), buffers, std::move(wire), {7, 1 << 20});
   }
 
   bool right(int rank) const {

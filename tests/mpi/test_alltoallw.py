@@ -1,0 +1,161 @@
+"""Alltoallw, which gives each pair of ranks a datatype of its own, as plain MPI has it."""
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+
+N = 3001
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, min_nbytes=0)
+
+
+def shares(n, size):
+    """(n, first) of each rank's part of an axis."""
+    bounds = [n * r // size for r in range(size + 1)]
+    return [(bounds[r + 1] - bounds[r], bounds[r]) for r in range(size)]
+
+
+def slabs(shape, axis, parts, base):
+    """A committed subarray type of an array of this shape for each part of one of its axes."""
+    types = []
+    for n, first in parts:
+        sub, starts = list(shape), [0] * len(shape)
+        sub[axis], starts[axis] = n, first
+        types.append(base.Create_subarray(list(shape), sub, starts).Commit())
+    return types
+
+
+def transposition(comm, shape, before, after, dtype="c16"):
+    """The transposition of a distributed array as mpi4py-fft does it: what it needs and what comes out."""
+    base = MPI.Datatype.fromcode(np.dtype(dtype).char)
+    whole = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+    parts = [shares(n, comm.size) for n in shape]
+    cut = [slice(None)] * len(shape)
+    cut[before] = slice(parts[before][comm.rank][1], sum(parts[before][comm.rank]))
+    mine = np.ascontiguousarray(whole[tuple(cut)])
+    cut = [slice(None)] * len(shape)
+    cut[after] = slice(parts[after][comm.rank][1], sum(parts[after][comm.rank]))
+    want = np.ascontiguousarray(whole[tuple(cut)])
+    sends = slabs(mine.shape, after, parts[after], base)
+    recvs = slabs(want.shape, before, parts[before], base)
+    return mine, want, sends, recvs
+
+
+def free(*types):
+    for datatype in types:
+        datatype.Free()
+
+
+@pytest.mark.parametrize("dtype", ["c16", "f8", "f4"])
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0), (2, 0), (1, 2)])
+def test_transposition(comm, ours, agree, before, after, dtype):
+    mine, want, sends, recvs = transposition(comm, (17, 12, 9), before, after, dtype)
+    counts = [1] * comm.size, [0] * comm.size
+    for one, other in (
+        ([mine, counts, sends], recvs),
+        ([mine, sends], recvs),
+        ((mine, *counts, sends), tuple(recvs)),
+    ):
+        got = np.zeros_like(want)
+        ours.Alltoallw(one, [got, counts, other])
+        assert agree(bits(got) == bits(want))
+        assert ours.report.accelerated == (comm.size > 1)
+    free(*sends, *recvs)
+
+
+def test_transposition_of_what_is_in_place(comm, ours, agree):
+    vector = MPI.DOUBLE.Create_vector(N, 1, 2).Commit()
+    got, want = (data(2 * N * comm.size, "f8", comm.rank) for _ in range(2))
+    for used, buf in ((ours, got), (comm, want)):
+        where = [1] * comm.size, [p * 16 * N for p in range(comm.size)]
+        used.Alltoallw(MPI.IN_PLACE, [buf, where, [vector] * comm.size])
+    assert agree(bits(got) == bits(want))
+    vector.Free()
+
+
+def test_each_pair_has_its_type(comm, ours, agree):
+    """Basic types that differ from pair to pair, a mixed one, other layouts at the other end, empty ones."""
+    size, rank = comm.size, comm.rank
+    mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Create_resized(0, 16)
+    bases = [MPI.DOUBLE, MPI.FLOAT, mixed, MPI.INT]
+    counts = [0 if (rank + p) % 7 == 5 else N for p in range(size)]
+    displs = [20 * N * p for p in range(size)]
+    sends, recvs = [], []
+    for p in range(size):
+        base = bases[(rank + p) % 4]
+        stride = base.Get_extent()[1] + 4 * (rank + 1) * (base != mixed)
+        sends.append(base.Create_resized(0, stride).Commit())
+        recvs.append(base.Dup().Commit())
+    mine = data(5 * N * size + 5 * N, "f4", rank)
+    got, want = (data(5 * N * size, "f4", rank + 9) for _ in range(2))
+    for used, buf in ((ours, got), (comm, want)):
+        used.Alltoallw([mine, (counts, displs), sends], [buf, (counts, displs), recvs])
+    assert agree(bits(got) == bits(want))
+    assert (ours.calls_accelerated > 0) == (size > 1)
+    free(*sends, *recvs, mixed)
+
+
+def test_types_without_one_basic_type_are_declined(comm):
+    strict = compcoll.Comm(comm, min_nbytes=0, strict=True)
+    mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Commit()
+    got = np.zeros((comm.size, 16), np.uint8)
+    spec = [got, [1] * comm.size, [16 * p for p in range(comm.size)], [mixed] * comm.size]
+    if comm.size > 1:
+        with pytest.raises(compcoll.FallbackError, match="type"):
+            strict.Alltoallw(spec, [got.copy(), *spec[1:]])
+    mixed.Free()
+
+
+def test_lossy_within_its_bound(comm, agree):
+    ours = compcoll.Comm(comm, codec="szp:abs=1e-3", min_nbytes=0)
+    mine, _, sends, recvs = transposition(comm, (16, 24, 20), 0, 1, "f8")
+    mine = np.sin(mine)
+    got, want = np.full((2, *recvs_shape(comm, (16, 24, 20), 1)), 7.0)
+    ours.Alltoallw([mine, sends], [got, recvs])
+    comm.Alltoallw([mine, sends], [want, recvs])
+    assert agree(np.abs(got - want).max() <= 1e-3)
+    assert agree(comm.size == 1 or (ours.report.error_bound is not None and bits(got) != bits(want)))
+    free(*sends, *recvs)
+
+
+def recvs_shape(comm, shape, axis):
+    shape = list(shape)
+    shape[axis] = shares(shape[axis], comm.size)[comm.rank][0]
+    return shape
+
+
+WRONG = {
+    "buffer": (lambda c, a, t: c.Alltoallw([5, t], [a, t]), TypeError),
+    "types": (lambda c, a, t: c.Alltoallw([a, t + t], [a.copy(), t]), ValueError),
+    "counts": (lambda c, a, t: c.Alltoallw([a, ([1], [0] * 99), t], [a.copy(), t]), ValueError),
+    "no type": (lambda c, a, t: c.Alltoallw([a, [None] * c.size], [a.copy(), t]), TypeError),
+    "read-only": (lambda c, a, t: c.Alltoallw([a, t], [bytes(a), t]), BufferError),
+    "bottom": (lambda c, a, t: c.Alltoallw([None, t], [a, t]), ValueError),
+}
+
+
+@pytest.mark.parametrize(("call", "kind"), WRONG.values(), ids=WRONG)
+def test_wrong_arguments(comm, ours, call, kind):
+    vector = MPI.FLOAT.Create_vector(N, 1, 1).Commit()
+    for used in (ours, comm):
+        with pytest.raises(kind):
+            call(used, data(N, "f4", comm.rank), [vector] * comm.size)
+    comm.Barrier()
+    vector.Free()
+
+
+def test_beyond_the_memory(comm, ours):
+    vector = MPI.FLOAT.Create_vector(N, 1, 2).Commit()
+    if comm.size > 1:
+        with pytest.raises(ValueError, match=f"{8 * N - 4}, and the buffer has {4 * N}"):
+            ours.Alltoallw(
+                [np.zeros(N, "f4"), [vector] * comm.size], [np.zeros(2 * N, "f4"), [vector] * comm.size]
+            )
+    comm.Barrier()
+    vector.Free()
