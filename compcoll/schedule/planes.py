@@ -23,13 +23,14 @@ __all__ = ["GROUP", "ends", "largest_plane", "most"]
 
 #: Planes that stay together: the edge of a codec's block.
 GROUP = 4
-#: Elements of a message that may come in one chunk, whatever its chunks are otherwise.
-_WHOLE = 1 << 18
+#: Elements of a message that may come in one chunk, whatever its chunks are otherwise; and in the chunks of a
+#: large one, a sixteenth of it at most.
+_WHOLE, _LARGE = 1 << 18, 1 << 21
 
 
 def most(n: int, step: int) -> int:
     """Elements of the largest chunk that may come of ``n``, whose chunks are of ``step`` without a shape."""
-    return min(n, max(4 * step, _WHOLE))
+    return min(n, max(4 * step, _WHOLE, min(n // 16, _LARGE)))
 
 
 def largest_plane(n: int, step: int) -> int:

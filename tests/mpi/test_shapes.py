@@ -175,6 +175,19 @@ def test_every_rank_has_its_own_shape(comm, ours, agree):
         assert agree(bits(got) == b"".join(want))
 
 
+def test_nonblocking(comm, ours, agree):
+    shape = SHAPES[0]
+    a = np.stack([field(shape, seed=comm.rank)] * comm.size)
+    every, got = receives(a), a[0].copy() if comm.rank == 0 else receives(a[0])
+    requests = [ours.Ialltoall(a, every), ours.Ibcast(got, 0)]
+    MPI.Request.Waitall(requests)
+    want = [
+        bits(a[0]) if p == comm.rank else decoded(field(shape, seed=p)) for p in range(comm.size)
+    ]  # fmt: skip
+    assert agree(bits(every) == b"".join(want))
+    assert agree(bits(got) == decoded(field(shape, seed=0)))
+
+
 def test_values_that_do_not_fit(comm, ours, agree):
     a = field((45, 12, 36))
     a[20, 5, 5] = np.inf
