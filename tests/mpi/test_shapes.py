@@ -175,6 +175,26 @@ def test_every_rank_has_its_own_shape(comm, ours, agree):
         assert agree(bits(got) == b"".join(want))
 
 
+def test_derived_types_have_the_shape_of_their_part(comm, ours, agree):
+    """What is sent from a part of an array is received side by side, and the other way round."""
+    sizes, part, start = (30, 30, 50), (24, 20, 36), (2, 4, 8)
+    datatype = MPI.FLOAT.Create_subarray(sizes, part, start).Commit()
+    inside = tuple(slice(a, a + n) for a, n in zip(start, part, strict=True))
+    for root in range(comm.size):
+        a = field(sizes, seed=root)
+        got = a.copy() if comm.rank == root else np.zeros(prod(part), "f4")
+        ours.Bcast([got, 1, datatype] if comm.rank == root else got, root)
+        values = got[inside] if comm.rank == root else got
+        assert agree(bits(values) == decoded(np.ascontiguousarray(a[inside])))
+        assert agree(comm.rank != root or set(ours.report.dimensions) == {3})
+        whole = np.zeros(sizes, "f4")
+        mine = np.ascontiguousarray(a[inside])
+        ours.Bcast(mine if comm.rank == root else [whole, 1, datatype], root)
+        assert agree(bits(mine if comm.rank == root else whole[inside]) == decoded(a[inside].copy()))
+        assert agree(comm.rank == root or np.count_nonzero(whole) <= prod(part))
+    datatype.Free()
+
+
 def test_nonblocking(comm, ours, agree):
     shape = SHAPES[0]
     a = np.stack([field(shape, seed=comm.rank)] * comm.size)
