@@ -37,17 +37,20 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
     if not any(rank.calls for rank in program.ranks):
         raise click.ClickException(f"{folder} has a trace in which no call is")
     machine = load(lambda problem: click.echo(f"# {problem}"))
+    source = f"the profile {machine.name}" if machine is not None else ""
     if machine is None:
         click.echo("# no profile of this machine (compcoll tune makes one): predicted from careful figures")
-        machine = MachineProfile("of no machine", FABRICS["10gbe"], FABRICS["pcie4"])
+        machine = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
+        source = "careful figures of no machine"
     if network:
         machine = machine.with_network(FABRICS[network], network)
+        source += f" with the network {network}"
     predictor = Predictor(program, machine)
     shown = tables_of(program, predictor)
     _show(shown)
     into = out or folder
     into.mkdir(parents=True, exist_ok=True)
-    page.write(program, shown, predictor, machine.name, into / "report.html")
+    page.write(program, shown, predictor, source, into / "report.html")
     perfetto.write(program, into / "perfetto.json")
     click.echo(f"The page is {(into / 'report.html').resolve()}")
     click.echo(f"The time line is {(into / 'perfetto.json').resolve()}, for https://ui.perfetto.dev")

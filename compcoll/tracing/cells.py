@@ -61,6 +61,8 @@ def _numbers(row: Row) -> tuple[str, ...]:
 
 
 def _error(row: Row) -> str:
+    if not row.accelerated:
+        return "-"
     if row.bound is None:
         return "unknown"
     return "exact" if row.bound == 0 else f"{row.bound:.2g}"

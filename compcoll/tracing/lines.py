@@ -11,6 +11,7 @@
 ``codec``          that of the policy, null where the call was not accelerated
 ``algorithm``      of the collective
 ``codecs``         chunks that this rank encoded, by the codec really used
+``dimensions``     the same, by the number of dimensions in which they were coded
 ``fallbacks``      chunks that went lossless because their lossy codec could not carry them
 ``error_bound``    largest absolute error of this rank's result, null where it is not known
 ``encode`` ...     seconds: ``encode`` and ``decode`` over all threads, ``wait``, and in all
@@ -119,8 +120,9 @@ def _unchanged(record: Any) -> str:
     last, sent = record.last, record.nbytes * record.sends
     reason = _MPI if last is None else last[1] if type(last) is tuple else record.comm._why_small()
     return (
-        f',"accelerated":false,"reason":{dumps(str(reason))},"codec":null,"algorithm":null,"codecs":{{}},'
-        f'"bytes":{sent},"wire_bytes":{sent},"fallbacks":0,"error_bound":0,"encode":0,"decode":0,"wait":0'
+        f',"accelerated":false,"reason":{dumps(str(reason))},"codec":null,"algorithm":null,'
+        f'"codecs":{{}},"dimensions":{{}},"bytes":{sent},"wire_bytes":{sent},"fallbacks":0,"error_bound":0,'
+        '"encode":0,"decode":0,"wait":0'
     )
 
 
@@ -130,6 +132,7 @@ def _done(parts: list) -> str:
     encode = decode = wait = 0.0
     bound: float | None = 0.0
     codecs: dict[str, int] = {}
+    dimensions: dict[int, int] = {}
     for _, decision, outcome in parts:
         raw += outcome.raw_nbytes
         wire += outcome.wire_nbytes
@@ -143,9 +146,12 @@ def _done(parts: list) -> str:
             bound = max(bound, rounding.safe(outcome.bound) if sums else outcome.bound)
         for name, n in outcome.codecs.items():
             codecs[name] = codecs.get(name, 0) + n
+        for ndim, n in outcome.dimensions.items():
+            dimensions[ndim] = dimensions.get(ndim, 0) + n
     error = "null" if bound is None or bound == inf else repr(bound)
     used = ",".join([f'"{name}":{n}' for name, n in codecs.items()])
+    shaped = ",".join([f'"{ndim}":{n}' for ndim, n in dimensions.items()])
     return (
-        f',"codecs":{{{used}}},"bytes":{raw},"wire_bytes":{wire},"fallbacks":{fallbacks},'
-        f'"error_bound":{error},"encode":{encode:.9f},"decode":{decode:.9f},"wait":{wait:.9f}'
+        f',"codecs":{{{used}}},"dimensions":{{{shaped}}},"bytes":{raw},"wire_bytes":{wire},'
+        f'"fallbacks":{fallbacks},"error_bound":{error},"encode":{encode:.9f},"decode":{decode:.9f},"wait":{wait:.9f}'
     )

@@ -42,7 +42,7 @@ def write(
     Parameters
     ----------
     machine : str
-        Whose profile the predictions are from.
+        What the predictions are from.
     """
     parts = [
         f"<h1>What the calls did</h1><p class=sub>{escape(program.title)}, {program.size} ranks</p>",
@@ -66,13 +66,13 @@ def _notes(program: Program) -> str:
 
 
 def _figures(program: Program) -> str:
-    all_calls = tables.total(program)
+    all_calls, inside = tables.total(program), sum(call.inside for _, call in program.calls())
     shown = [
         ("calls", str(all_calls.calls)), ("accelerated", str(all_calls.accelerated)),
         ("bytes without compression", nbytes(all_calls.raw)), ("bytes sent", nbytes(all_calls.wire)),
         ("ratio", f"{all_calls.ratio:.2f}"),
-        ("in calls, mean of ranks", seconds(all_calls.seconds / max(len(program.ranks), 1))),
-        ("from the first call to the end of the last", seconds(_length(program))),
+        ("from first to last", seconds(_length(program))),
+        ("of it in calls, mean of ranks", seconds(inside / len(program.ranks))),
     ]  # fmt: skip
     return "<div class=figures>" + "".join(f"<div><b>{v}</b>{k}</div>" for k, v in shown) + "</div>"
 
@@ -102,7 +102,7 @@ def _timeline(program: Program) -> str:
     for rank in shown:
         bins: list[dict[str, float]] = [{} for _ in range(_BINS)]
         for call in rank.calls:
-            if call.waits:
+            if call.goes_on:
                 continue
             for i in range(
                 int(call.start / width), min(int((call.start + call.total) / width), _BINS - 1) + 1
@@ -131,8 +131,10 @@ def _stages(program: Program) -> str:
     rows = [(op, list(parts.items())) for op, parts in order]
     words = [seconds(sum(parts.values())) for _, parts in order]
     return (
-        "<h2>Time by operation</h2><p>Summed over ranks. Encoding and decoding on several threads are cut to "
-        "what the call took.</p>" + _key("encode", "decode", "wait", "other", "MPI") + svg.bars(rows, words)
+        "<h2>Time by operation</h2><p>Summed over ranks, of nonblocking calls until they were complete. "
+        "Encoding and decoding on several threads are cut to what the call took.</p>"
+        + _key("encode", "decode", "wait", "other", "MPI")
+        + svg.bars(rows, words)
     )
 
 
@@ -171,7 +173,7 @@ def _points(program: Program, predictor: Predictor, machine: str) -> str:
         return ""
     return (
         "<h2>Time by size</h2><p>Each point is a call. What plain MPI would have taken for the accelerated "
-        f"ones is predicted by the model, from the profile {escape(machine)}, and was not measured.</p>"
+        f"ones is predicted by the model, from {escape(machine)}, and was not measured.</p>"
         + _key("accelerated", "MPI", "plain") + drawing
     )  # fmt: skip
 

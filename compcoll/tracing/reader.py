@@ -22,8 +22,8 @@ class Call:
     ----------
     start : float
         Seconds on the clock that all ranks have in common, from the first call of any of them.
-    waits : bool
-        Whether ``total`` is longer than the method took: a nonblocking call.
+    inside : float
+        Seconds that the method took; those of a nonblocking call are fewer than its ``total``.
     """
 
     op: str
@@ -42,9 +42,14 @@ class Call:
     wait: float
     total: float
     start: float
-    waits: bool
+    inside: float
     place: str
     problem: str | None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it was under way after its method had returned."""
+        return self.inside != self.total
 
 
 @dataclass
@@ -203,7 +208,7 @@ def _call(line: dict[str, Any]) -> Call:
         int(line["bytes"]), int(line["wire_bytes"]), bool(line["accelerated"]), intern(str(line["reason"])),
         intern(str(codec)) if codec is not None else None, int(line.get("fallbacks", 0)),
         None if bound is None else _number(bound), encode, decode, wait, max(_number(line["total"]), 0.0),
-        _number(line["start"]), "returned" in line,
+        _number(line["start"]), max(_number(line.get("returned", line["total"])), 0.0),
         intern(f"{file}:{line.get('line')}" if file else "unknown"),
         str(problem) if problem is not None else None,
     )  # fmt: skip

@@ -20,7 +20,7 @@ from compcoll.tracing.tally import Tally
 from compcoll.tracing.trace import Trace
 from compcoll.tracing.watch import watch
 
-__all__ = ["Recording", "fail", "fail_on_error", "start"]
+__all__ = ["Recording", "fail", "fail_on_error", "record_with", "start"]
 
 #: Records that are kept before they are counted and written, and the seconds after which they are anyway.
 _MOST, _SECONDS = 256, 1.0
