@@ -24,13 +24,14 @@ def measure(task: str, comms: dict[str, Any], data: Digits, iters: int) -> list[
     Returns
     -------
     list of dict
-        A row for each: the median of the slowest rank's seconds, plain MPI's over these, and how right the
-        outcome is.
+        A row for each: the median of the slowest rank's seconds, plain MPI's over these, how right the outcome
+        is, and whether anything was large enough to be compressed.
     """
     world = next(iter(comms.values()))
     order = np.random.default_rng(len(comms))  # the same on all ranks
     seconds: dict[str, list[float]] = {name: [] for name in comms}
     accuracy = {name: TASKS[task](comm, data) for name, comm in comms.items()}
+    before = {name: getattr(comm, "calls_accelerated", 0) for name, comm in comms.items()}
     for _ in range(iters):
         for name in order.permutation(list(comms)):
             world.Barrier()
@@ -41,9 +42,14 @@ def measure(task: str, comms: dict[str, Any], data: Digits, iters: int) -> list[
     plain = next(iter(medians.values()))
     return [
         {"task": task, "name": name, "seconds": medians[name], "speedup": plain / medians[name],
-         "accuracy": accuracy[name], "iters": iters}
-        for name in comms
+         "accuracy": accuracy[name], "iters": iters,
+         "accelerated": world.allreduce(getattr(comm, "calls_accelerated", 0) > before[name], MPI.LOR)}
+        for name, comm in comms.items()
     ]  # fmt: skip
+
+
+def _mark(row: dict) -> str:
+    return "" if row["accelerated"] or row["name"] == "mpi" else "  unchanged: all is too small"
 
 
 @click.command(context_settings={"show_default": True})
@@ -75,7 +81,7 @@ def _command(tasks, codecs, copies, iters, json_path) -> bool:
         if world.rank == 0:
             print("\n".join(
                 f"{row['task']:<12} {row['name']:<20} {1e3 * row['seconds']:10.1f} {row['speedup']:8.2f} "
-                f"{row['accuracy']:10.6f}" for row in new
+                f"{row['accuracy']:10.6f}{_mark(row)}" for row in new
             ), flush=True)  # fmt: skip
     if json_path and world.rank == 0:
         about = {"operation": "learning", "ranks": world.size, "copies": copies, **environment()}
