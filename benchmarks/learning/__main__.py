@@ -24,8 +24,8 @@ def measure(task: str, comms: dict[str, Any], data: Digits, iters: int) -> list[
     Returns
     -------
     list of dict
-        A row for each: the median of the slowest rank's seconds, plain MPI's over these, how right the outcome
-        is, and whether anything was large enough to be compressed.
+        A row for each: the median of the slowest rank's seconds, plain MPI's over these, how right the
+        outcome is, and whether anything was large enough to be compressed.
     """
     world = next(iter(comms.values()))
     order = np.random.default_rng(len(comms))  # the same on all ranks
