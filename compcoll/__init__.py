@@ -11,7 +11,7 @@ if _PathFinder.find_spec("_cpu", [f"{folder}/core" for folder in __path__]) is N
     )
 
 from compcoll.codecs import Codec, codec, codecs, decode
-from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, PolicyError
+from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, MismatchError, PolicyError
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
 from compcoll.report import Report
@@ -20,8 +20,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Cartcomm", "Codec", "Comm", "DeviceBufferError", "Distgraphcomm", "FallbackError", "FrameError",
-    "FrameInfo", "Graphcomm", "Policy", "PolicyError", "Report", "Rule", "codec", "codecs", "decode",
-    "inspect",
+    "FrameInfo", "Graphcomm", "MismatchError", "Policy", "PolicyError", "Report", "Rule", "codec", "codecs",
+    "decode", "inspect",
 ]  # fmt: skip
 
 _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}

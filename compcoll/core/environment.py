@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["device_buffers", "read", "summary", "threads", "timeout", "trace"]
+__all__ = ["checks", "device_buffers", "read", "summary", "threads", "timeout", "trace"]
 
 T = TypeVar("T")
 #: Most threads that a rank may be given.
@@ -64,6 +64,12 @@ def _folder(text: str) -> Path:
     path = Path(text)
     path.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def checks(default: bool) -> bool:
+    """``COMPCOLL_CHECK``: whether ranks compare their calls; ``default`` where it is not set."""
+    wanted = read("COMPCOLL_CHECK", _flag)
+    return default if wanted is None else wanted
 
 
 def _threads(text: str) -> int:

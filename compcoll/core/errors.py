@@ -9,6 +9,10 @@ class PolicyError(ValueError):
     """Ranks disagree about how their calls are compressed; raised on every one of them."""
 
 
+class MismatchError(RuntimeError):
+    """Ranks have made calls that do not go together; raised on every rank that can know."""
+
+
 class DeviceBufferError(RuntimeError):
     """MPI does not take device memory, and ``device_buffers=True`` asked for it; raised on every rank."""
 

@@ -21,7 +21,7 @@ from compcoll.engine import _engine, interrupts, rounding
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import facts_of, survey
-from compcoll.mpi import buffers
+from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.calls import Parsed
 from compcoll.mpi.context import Context
@@ -59,6 +59,11 @@ class Wrapper(_Mixin):
     #: all ranks of a communicator; see `compcoll.tracing`.
     _watched = 0
     _meet: Callable[[int], None] | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if check.ON and issubclass(cls, MPI.Comm):
+            check.install(cls)
 
     def __new__(cls, comm=None, *args, **kwargs):
         self = super().__new__(cls, comm)
@@ -105,6 +110,7 @@ class Wrapper(_Mixin):
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
             text = repr((policy, bool(strict), bool(owner_exact), asked, named))
+            text += ", COMPCOLL_CHECK=1" * check.ON
         except Exception as problem:
             error, text = problem, f"{type(problem).__name__}: {problem}"
         context = Context.find(self)
@@ -121,6 +127,7 @@ class Wrapper(_Mixin):
         assert context is not None
         if asked and not self._device_buffers:
             handover.check(context.shadow)
+        check.prepare(context)
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
         if policy.asks_model:
             context.prepare_advisor(parent)

@@ -31,6 +31,8 @@ class Context(Group):
         Smallest message, in bytes, that any wrapper of the communicator compresses.
     wrappers : list of weakref.ref
         All that wrap the communicator.
+    checker : Checker or None
+        What compares calls, where ``COMPCOLL_CHECK`` says so.
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None):
@@ -38,6 +40,7 @@ class Context(Group):
         self.workers = workers
         self.least = 1 << 62
         self.wrappers: list[Any] = []
+        self.checker: Any = None
         self.channel: Channel | None = None
         if facts.multithreaded:
             self.channel = Channel(self.comm, parent.channel if parent is not None else None)
@@ -65,6 +68,8 @@ class Context(Group):
         """Free the private communicators; collective."""
         if self.channel is not None:
             self.channel.leave()
+        if self.checker is not None:
+            self.checker.free()
         super().free()
 
 

@@ -23,7 +23,7 @@ from compcoll.engine.decision import Decision
 from compcoll.engine.layout import LaidOut
 from compcoll.engine.shaping import inner_of_message
 from compcoll.frame import inspect
-from compcoll.mpi import lost
+from compcoll.mpi import check, lost
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.channel import Channel
 from compcoll.mpi.envelopes import LARGEST_CHUNK, ROOM, Taken, cut, may_be_envelope, seal
@@ -171,7 +171,7 @@ class Delivery:
         self.channel, self.taken, self.message, self.tally = channel, taken, message, tally
         self.marks = marks or {}
         self.compressed = taken.is_envelope
-        self.error: Exception | None = taken.problem
+        self.error: Exception | None = taken.problem or check.wrong_type(taken, message)
         self.tasks: list[Any] = []
         memory = message.target(0).view(np.uint8)
         if taken.nbytes > memory.size:  # the other chunks have to be taken all the same
@@ -377,6 +377,7 @@ class Inbox:
             taken = self.next(source, tag, arrived, opens, others)
         if not isinstance(taken, Taken):
             _receive_plain(taken, message, status, others)
+            check.check_whole(arrived, message)
             return False
         delivery = Delivery(self.channel, taken, message, status, tally)
         delivery.wait(others)

@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.decision import Decision
+from compcoll.mpi import check
 from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
 from compcoll.mpi.messages import Delivery, Outgoing, Tally
@@ -225,6 +226,8 @@ class PointToPoint(Probes):
         found = inbox.next(source, tag, status)
         if isinstance(found, MPI.Message):
             self._to_mpi(found.Recv, buf, status)
+            if check.ON:
+                check.check_whole(status, parse(buf, device=True, clipped=True))
             return
         message = parse(buf, device=True, clipped=True)
         if message is None:

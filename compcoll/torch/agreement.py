@@ -6,7 +6,6 @@ for a result. The check is the first thing that every operation begins, and ends
 
 from __future__ import annotations
 
-import os
 from typing import Any
 from zlib import crc32
 
@@ -14,18 +13,19 @@ import numpy as np
 import torch.distributed as dist
 from mpi4py import MPI
 
+from compcoll.core import environment, errors
 from compcoll.engine import _engine
 
 __all__ = ["Agreement", "MismatchError", "is_wanted"]
 
 
-class MismatchError(dist.DistBackendError):
+class MismatchError(dist.DistBackendError, errors.MismatchError):
     """Ranks of a group have called different operations."""
 
 
 def is_wanted() -> bool:
     """``COMPCOLL_CHECK=0`` turns it off."""
-    return os.environ.get("COMPCOLL_CHECK", "1") != "0"
+    return environment.checks(default=True)
 
 
 class Agreement(_engine.Request):

@@ -1,0 +1,214 @@
+"""Calls compared between ranks: what is right goes through, what is wrong is an error on every rank."""
+
+import numpy as np
+import pytest
+from common import bits, data, vspec
+from mpi4py import MPI
+
+import compcoll
+from compcoll.mpi import check, exchange
+
+N = 3000
+WORLD = MPI.COMM_WORLD
+LAST = WORLD.size - 1
+needs_two = pytest.mark.skipif(WORLD.size < 2, reason="one rank agrees with itself")
+
+
+class Checked(compcoll.Comm):
+    """A communicator as ``COMPCOLL_CHECK=1`` makes it."""
+
+
+if not check.ON:
+    check.install(Checked)
+
+
+@pytest.fixture(autouse=True)
+def checking(monkeypatch):
+    monkeypatch.setattr(check, "ON", True)
+
+
+@pytest.fixture
+def ours(comm):
+    return Checked(comm, min_nbytes=0)
+
+
+def message(call) -> str:
+    """The text of the error that a call raises."""
+    with pytest.raises(compcoll.MismatchError) as error:
+        call()
+    return str(error.value)
+
+
+def counts(short: bool) -> list[int]:
+    return [N - (short and rank == LAST) for rank in range(WORLD.size)]
+
+
+#: What the last rank does, what the others do, and what is said of the former.
+WRONG = {
+    "operation": (lambda c, a, b: c.Allgather(a, b), lambda c, a, b: c.Bcast(a), "Allgather of 3000 float32"),
+    "count": (lambda c, a, b: c.Bcast(a[1:]), lambda c, a, b: c.Bcast(a), "Bcast of 2999 float32"),
+    "type": (lambda c, a, b: c.Bcast(a.view("i4")), lambda c, a, b: c.Bcast(a), "Bcast of 3000 int32"),
+    "root": (lambda c, a, b: c.Bcast(a, 1), lambda c, a, b: c.Bcast(a), "Bcast of 3000 float32 from root 1"),
+    "reduction": (
+        lambda c, a, b: c.Allreduce(a, a.copy(), MPI.MAX), lambda c, a, b: c.Allreduce(a, a.copy()),
+        "Allreduce of 3000 float32 with MAX",
+    ),
+    "unchanged by us": (
+        lambda c, a, b: c.Exscan(a, a.copy()), lambda c, a, b: c.Barrier(), "Exscan of 3000 float32 with SUM",
+    ),
+    "nonblocking": (
+        lambda c, a, b: c.Ibcast(a), lambda c, a, b: c.Bcast(a), "Ibcast of 3000 float32 from root 0",
+    ),
+    "objects": (lambda c, a, b: c.bcast(1, LAST), lambda c, a, b: c.bcast(1), f"bcast with root {LAST}"),
+    "communicators": (lambda c, a, b: c.Dup(), lambda c, a, b: c.Split(), "Dup"),
+}  # fmt: skip
+
+
+@needs_two
+@pytest.mark.parametrize("case", WRONG)
+def test_the_odd_one_is_named_on_all_ranks(ours, agree, case):
+    odd, usual, said = WRONG[case]
+    a, b = data(N, "f4", ours.rank), np.empty(ours.size * N, "f4")
+    if case == "nonblocking":  # whose error comes with its end
+        comm = Checked(ours.Dup(), min_nbytes=0)
+        if ours.rank == LAST:
+            request = odd(comm, a, b)
+            with pytest.raises(MPI.Exception):
+                request.Wait()
+        else:
+            assert f"rank {LAST} called {said}" in message(lambda: usual(comm, a, b))
+        return
+    text = message(lambda: (odd if ours.rank == LAST else usual)(ours, a, b))
+    assert agree(f"rank {LAST} called {said}" in text)
+    assert agree(("the others" if ours.size > 2 else "rank 0") + " called" in text)
+    ours.Bcast(a)  # nothing of the call had begun
+    assert agree(bits(a) == bits(data(N, "f4", 0)))
+
+
+@needs_two
+def test_policies_are_compared(ours, agree):
+    other, a = ours.using("raw"), data(N, "f4", ours.rank)
+    text = message(lambda: (other if ours.rank == LAST else ours).Bcast(a))
+    assert agree(f"rank {LAST} called Bcast with (Policy(codec='raw'" in text)
+
+
+PAIRS = {
+    "Gatherv": (lambda c, a, b, n: c.Gatherv(a, vspec(b, n)), f"rank {LAST} sends rank 0 3000 float32"),
+    "Scatterv": (lambda c, a, b, n: c.Scatterv(vspec(b, n), a), f"rank 0 sends rank {LAST} 2999 float32"),
+    "Alltoallv": (
+        lambda c, a, b, n: c.Alltoallv(vspec(b, counts(False)), vspec(b.copy(), n)),
+        f"rank {LAST} sends rank 0 3000 float32, which expects 2999",
+    ),
+}  # fmt: skip
+
+
+@needs_two
+@pytest.mark.parametrize("op", PAIRS)
+def test_pairs_of_ranks_have_to_agree(ours, agree, op):
+    call, said = PAIRS[op]
+    a, b = data(N, "f4", ours.rank), np.zeros(ours.size * N, "f4")
+    assert agree(said in message(lambda: call(ours, a, b, counts(ours.rank == 0))))
+    call(ours, a, b, counts(False))
+
+
+@needs_two
+def test_arguments_that_one_rank_gets_wrong(ours, agree):
+    a = data(2 * N, "f4", ours.rank)
+    text = message(lambda: ours.Bcast(a[::2] if ours.rank == LAST else a))
+    assert agree(f"rank {LAST} called Bcast wrongly" in text)
+    with pytest.raises(BufferError):  # mpi4py's own, where all do
+        ours.Bcast(a[::2])
+
+
+def test_what_is_right_goes_through(ours, agree):
+    a, rank, size = data(N, "f4", ours.rank), ours.rank, ours.size
+    b, parts = np.empty(size * N, "f4"), [data(N, "f4", r) for r in range(size)]
+    ours.Allgather(a, recvbuf=b)
+    assert agree(bits(b) == bits(np.concatenate(parts)))
+    ours.Gatherv(a, vspec(b, counts(False)) if rank == 0 else None)
+    ours.Scatter(b if rank == 0 else None, a if rank else MPI.IN_PLACE)
+    assert agree(bits(a) == bits(parts[rank]))
+    ours.Reduce(MPI.IN_PLACE if rank == 0 else a, b[:N] if rank == 0 else None)
+    ours.Alltoall(MPI.IN_PLACE, b)
+    ours.Reduce_scatter(b, a, counts(False))
+    ours.Bcast([a, MPI.FLOAT] if rank else [a, N, MPI.FLOAT.Create_contiguous(1).Commit()])
+    sent = np.zeros((0 if rank else 1) * size, "f8" if rank else "i4")  # nothing has no type
+    ours.Gatherv(sent, [np.empty(size, "i4"), [size] + [0] * (size - 1)] if rank == 0 else None)
+    requests = [ours.Iallgather(a, np.empty(size * N, "f4")) for _ in range(5)]
+    MPI.Request.Waitall(requests)
+    assert agree(ours.allreduce(rank) == size * (size - 1) // 2)
+    assert agree(ours.reduce(1, lambda a, b: a + b) == (size if rank == 0 else None))
+    duplicate = ours.Dup()
+    duplicate.Barrier()
+    duplicate.Free()
+    half = ours.Split(rank % 2)
+    half.Barrier()
+    half.Free()
+
+
+@needs_two
+def test_replicas_that_differ(ours, agree, monkeypatch):
+    lossy, a = ours.using("zfp:rate=8"), data(N, "f4", 0)
+    lossy.Bcast(a)
+    carry_out = lossy._carry_out
+
+    def damaging(*args, **kwargs):
+        carry_out(*args, **kwargs)
+        a[7] += ours.rank == LAST
+
+    monkeypatch.setattr(lossy, "_carry_out", damaging)
+    text = message(lambda: lossy.Bcast(a[:-1]))
+    assert agree(f"after Bcast rank {LAST} got values with checksum" in text)
+    exact = ours.using("zfp:rate=8", owner_exact=True)
+    exact.Bcast(a)  # of which the owner has others
+
+
+@needs_two
+def test_a_rank_that_raises_within_the_call(ours, agree, monkeypatch):
+    def failing(*args, **kwargs):
+        raise ValueError("no such thing")
+
+    a = data(N, "f4", ours.rank)
+    if ours.rank == LAST:
+        monkeypatch.setattr(ours, "_run", failing)
+    else:
+        monkeypatch.setattr(ours, "_run", lambda *args: True)
+    if ours.rank == LAST:
+        with pytest.raises(ValueError, match="no such thing"):
+            ours.Bcast(a)
+    else:
+        said = message(lambda: ours.Bcast(a))
+        assert f"after Bcast rank {LAST} raised ValueError: no such thing" in said
+
+
+@needs_two
+def test_a_rank_that_does_not_come(comm, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.5")
+    ours = Checked(comm.Dup(), min_nbytes=0)
+    if ours.rank != LAST:
+        text = message(ours.Barrier)
+        assert f"rank {LAST} has not come within 0.5 s" in text or f"rank {LAST} gave up" in text
+        with pytest.raises(RuntimeError, match="cannot be used any more"):
+            ours.Barrier()
+    comm.Barrier()
+    if ours.rank == LAST:  # it learns that the others are gone
+        assert "gave up in Barrier" in message(ours.Barrier)
+
+
+@needs_two
+@pytest.mark.parametrize("n", [10, 20000])
+def test_messages_of_another_type(ours, comm, n):
+    if ours.rank == 0:
+        ours.Send(np.zeros(2 * n + 1, "f4"), 1)
+        ours.Send(np.zeros(n, "f4"), 1)
+        ours.Send(np.zeros(n, "f4"), 1)
+    elif ours.rank == 1:
+        assert "rank 0 has sent" in message(lambda: ours.Recv(np.empty(3 * n, "f8"), 0))
+        ours.Recv(np.empty(n, "f4"), 0)
+        ours.Recv(np.empty(4 * n, "u1"), 0)  # bytes take all
+    comm.Barrier()
+
+
+def test_patience_has_an_end(ours, monkeypatch):
+    monkeypatch.delenv("COMPCOLL_TIMEOUT", raising=False)
+    assert exchange.Checker(ours._context).seconds == exchange.PATIENCE

@@ -1,0 +1,63 @@
+"""Programs under ``COMPCOLL_CHECK=1`` in which ranks do different things: all end, and say why."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from compcoll.cli import launch
+
+PROGRAM = """
+import numpy as np, compcoll
+from mpi4py import MPI
+comm = compcoll.Comm(MPI.COMM_WORLD)
+odd, a = comm.rank == 1, np.zeros(100000, "f4")
+comm.Bcast(a)
+comm.Barrier()
+"""
+#: What is done after that, and what has to be said of it.
+CASES = {
+    "ends": ("if not odd: comm.Bcast(a)", "rank 1 has ended, and rank"),
+    "fails": ("if odd: 1 / 0\ncomm.Barrier()", "rank 1 has ended, and rank"),
+    "is elsewhere": (
+        "other = comm.Dup()\nother.Barrier()\n(other if odd else comm).Barrier()",
+        "rank 1 has not come within 3 s, and ranks 0, 2 called Barrier",
+    ),
+    "another call": (
+        "comm.Barrier() if odd else comm.Allreduce(MPI.IN_PLACE, a)",
+        "rank 1 called Barrier, the others called Allreduce of 100000 float32 with SUM",
+    ),
+    "nonblocking": (
+        "(comm.Ibarrier() if odd else comm.Ibcast(a)).Wait()",
+        "rank 1 called Ibarrier, the others called Ibcast of 100000 float32 from root 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rank_ends_with_an_error(case):
+    rest, said = CASES[case]
+    # A launcher ends all ranks where one has failed, before the others can say what they know.
+    program = PROGRAM + f"try:\n    exec({rest!r})\nexcept BaseException as error:\n    print(repr(error))\n"
+    environment = {**os.environ, "COMPCOLL_CHECK": "1", "COMPCOLL_TIMEOUT": "3"}
+    command = [launch.find_mpiexec(), "-n", "3", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    wrong = [line for line in done.stdout.splitlines() if "Error" in line or "Exception" in line]
+    assert len(wrong) == (2 if case == "ends" else 3)
+    assert said in done.stdout + done.stderr
+
+
+def test_all_ranks_check_or_none():
+    program = "import os; os.environ['COMPCOLL_CHECK'] = os.environ['PMI_RANK']" + PROGRAM
+    command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode
+    assert "PolicyError" in done.stderr
+
+
+def test_a_variable_that_says_neither():
+    command = [sys.executable, "-c", "import compcoll; compcoll.Comm"]
+    environment = {**os.environ, "COMPCOLL_CHECK": "yes"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert "COMPCOLL_CHECK = 'yes': neither 0 nor 1" in done.stderr
