@@ -26,6 +26,7 @@ from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.calls import Parsed
 from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
+from compcoll.mpi.packing import Buffer
 from compcoll.mpi.staging import Staged
 from compcoll.policy import Policy
 from compcoll.report import Report
@@ -353,7 +354,7 @@ class Wrapper(_Mixin):
             facts.gpus,
         )
 
-    def _decide_alone(self, op: str, message: buffers.Message, nbytes: int) -> Decision:
+    def _decide_alone(self, op: str, message: buffers.Message | Buffer, nbytes: int) -> Decision:
         """The decision on a message of so many bytes that only its two ends know of."""
         context, dtype = self._context, message.dtype
         decision = self._policy.decide(

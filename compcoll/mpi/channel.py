@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from threading import Lock
+from uuid import uuid4
 
 from mpi4py import MPI
 
@@ -16,17 +17,19 @@ from compcoll.engine import _engine
 from compcoll.engine.group import largest_tag
 from compcoll.mpi.lost import Lost
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "find"]
 
 # A program may put another communicator into its place.
 _SELF = MPI.COMM_SELF
 
 
 class _Home:
-    """The communicator of a family, freed with the last of its members."""
+    """The communicator of a family, freed with the last of its members; made by all its ranks together."""
 
     def __init__(self, comm: MPI.Intracomm):
         self.comm, self.handle = comm, _engine.handle(comm)
+        self.key: str = comm.bcast(uuid4().hex)
+        _HOMES[self.key] = self
         self.members: list[Channel] = []
         self.lost = Lost(comm, largest_tag(), self._waits)
         self._lock, self._used = Lock(), 0
@@ -42,6 +45,15 @@ class _Home:
         """Whether a message of a rank waits to be received on any of the users' communicators."""
         places = ((member.user, member.user_rank_of(rank)) for member in self.members)
         return any(user.Iprobe(source, tag) for user, source in places if source is not None)
+
+
+#: All families of this process, by keys that all their ranks know.
+_HOMES: dict[str, _Home] = {}
+
+
+def find(key: str) -> _Home | None:
+    """The communicator of a family, and its handle; None where this process does not belong to it."""
+    return _HOMES.get(key)
 
 
 @cache
@@ -65,6 +77,8 @@ class Channel:
     comm : MPI.Intracomm
     handle : int
         That of `comm`.
+    key : str
+        What all ranks of the family know it by.
     lost : Lost
     control : int
         A tag that no chunk has.
@@ -76,7 +90,7 @@ class Channel:
         else:
             self._home = parent._home if parent is not None else _Home(user.Dup())
         self.user, self.comm, self.lost = user, self._home.comm, self._home.lost
-        self.handle, self.reserve = self._home.handle, self._home.reserve
+        self.handle, self.reserve, self.key = self._home.handle, self._home.reserve, self._home.key
         self.control = largest_tag()
         mine, theirs = user.Get_group(), self.comm.Get_group()
         self._ranks = MPI.Group.Translate_ranks(mine, list(range(mine.size)), theirs)
@@ -101,4 +115,5 @@ class Channel:
             self._home.members.remove(self)
         if not self._home.members and self._home is not _alone():
             self.lost.close()
+            del _HOMES[self._home.key]
             self._home.comm.Free()

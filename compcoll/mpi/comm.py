@@ -14,6 +14,7 @@ from compcoll.mpi._shortcut import Gate, shortcut
 from compcoll.mpi.base import Wrapper, describe
 from compcoll.mpi.context import Context
 from compcoll.mpi.nonblocking import NonblockingCalls
+from compcoll.mpi.objects import ObjectCalls
 from compcoll.mpi.pointtopoint import PointToPoint
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
 from compcoll.mpi.typed import TypedCalls
@@ -29,7 +30,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(TypedCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper):
+class _Accelerated(TypedCalls, ObjectCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(

@@ -1,0 +1,263 @@
+"""The lower-case calls: large buffers of pickled objects travel compressed, always without loss.
+
+mpi4py's own call moves the pickle, and with it goes what ranks have to know of buffers that follow. Only the
+rank that pickles an object knows whether there are any; all other objects go mpi4py's way alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import mpi4py
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.codecs import codec
+from compcoll.engine import interrupts
+from compcoll.engine.call import begin
+from compcoll.engine.decision import Decision
+from compcoll.engine.group import largest_tag
+from compcoll.mpi.base import Wrapper
+from compcoll.mpi.calls import Parsed
+from compcoll.mpi.packing import Arriving, Buffer, Packed, is_plain, pack
+from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Posted, Together
+
+__all__ = ["ObjectCalls"]
+
+ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
+_RAW, _LOSSLESS = codec("raw"), codec("lossless")
+
+
+class _Large:
+    """Stands for an object with large buffers; there is one."""
+
+    def __reduce__(self) -> str:
+        return "LARGE"
+
+
+LARGE = _Large()
+
+
+class ObjectCalls(Wrapper):
+    """The methods of an accelerated communicator that take any object."""
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        return self._broadcast("bcast", obj, root)
+
+    def _broadcast(self, op: str, obj: Any, root: int) -> Any:
+        packed = self._packed(obj) if self._rank == root else None
+        got = super().bcast(obj if packed is None else packed, root)
+        if type(got) is not Arriving:
+            return got
+        if packed is not None:
+            got.copy(packed)
+        blocks = [buffer.array for buffer in got.buffers]
+        sends = self._rank == root
+        self._spread(op, [
+            Parsed("Bcast", b.dtype, b.nbytes, False, recv=[b], root=root, sample=b if sends else None)
+            for b in blocks
+        ])  # fmt: skip
+        return got.unpacked()
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        packed = self._packed(sendobj)
+        got = super().allgather(sendobj if packed is None else packed)
+        arriving = {rank: one for rank, one in enumerate(got) if type(one) is Arriving}
+        if not arriving:
+            return got
+        mine = packed.buffers if packed is not None else []
+        rounds = max(len(one.buffers) for one in arriving.values())
+        self._spread("allgather", [self._round(i, mine, arriving) for i in range(rounds)])
+        return [arriving[rank].unpacked() if rank in arriving else one for rank, one in enumerate(got)]
+
+    def _round(self, i: int, mine: list[Buffer], arriving: dict[int, Arriving]) -> Parsed:
+        """What all ranks do with the buffer of each that is its ``i``-th."""
+        blocks = {rank: one.buffers[i].array for rank, one in arriving.items() if i < len(one.buffers)}
+        types = {block.dtype for block in blocks.values()}
+        dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)
+        nothing = np.empty(0, dtype)
+        own = mine[i].array.view(dtype) if i < len(mine) else nothing
+        recv = [blocks[rank].view(dtype) if rank in blocks else nothing for rank in range(self._size)]
+        return Parsed(
+            "Allgatherv", dtype, max(b.nbytes for b in recv), False, send=[own], recv=recv, sample=own
+        )
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        parcel = self._parcel(sendobj, root, "Gatherv")
+        got = super().gather(sendobj if parcel is None else parcel, root)
+        return self._exchanged("gather", [parcel], got)
+
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        parcels = self._parcels(sendobj, "Scatterv") if self._rank == root else None
+        got = super().scatter(sendobj if parcels is None else parcels, root)
+        return self._exchanged("scatter", parcels or [], [got])[0]
+
+    def alltoall(self, sendobj: Any) -> list[Any]:
+        parcels = self._parcels(sendobj, "Alltoallv")
+        got = super().alltoall(sendobj if parcels is None else parcels)
+        return self._exchanged("alltoall", parcels or [], got)
+
+    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        """As mpi4py's, with its order of operations."""
+        if not self._has_channel() or not mpi4py.rc.fast_reduce:
+            return super().allreduce(sendobj, op)
+        packed = self._packed(sendobj)
+        found: Any = sendobj if packed is None else packed
+        if packed is not None and packed.buffers:
+            found = LARGE
+
+        def combined(a: Any, b: Any) -> Any:
+            return LARGE if a is LARGE or b is LARGE else op(a, b)
+
+        got = super().allreduce(found, combined)
+        return got if got is not LARGE else self._broadcast("allreduce", self._folded(sendobj, packed, op), 0)
+
+    # -- messages: recv, irecv and the like are mpi4py's, and unpickle what completes itself
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        packed = self._parcel(obj, dest, "Send", at_once=True)
+        if packed is None:
+            super().send(obj, dest, tag)
+        elif not isinstance(packed, Parcel):
+            MPI.Comm.Send(self, [packed.data, MPI.BYTE], dest, tag)
+        else:
+            super().send(packed, dest, tag)
+            self._exchanged("send", [packed], None)
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+        packed = self._parcel(obj, dest, "Send", at_once=True, keeps=True)
+        return super().isend(obj, dest, tag) if packed is None else self._post(packed, dest, tag)
+
+    def sendrecv(
+        self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG, status: MPI.Status | None = None,
+    ) -> Any:  # fmt: skip
+        packed = self._parcel(sendobj, dest, "Send", at_once=True)
+        if packed is None:
+            return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
+        request = self._post(packed, dest, sendtag)
+        try:
+            return self.recv(recvbuf, source, recvtag, status)
+        finally:
+            request.Wait()
+
+    # -- helpers
+
+    def _takes_objects(self) -> bool:
+        """Whether objects of this communicator are looked at."""
+        if self._context is None or self._size == 1:
+            return False
+        self._check_usable()
+        return True
+
+    def _has_channel(self) -> bool:
+        """Whether large buffers of an object can go from one rank to another."""
+        return self._takes_objects() and self._context.channel is not None
+
+    def _packed(self, obj: Any) -> Packed | None:
+        """A pickled object with its large buffers apart; None where it is mpi4py's to pickle."""
+        if is_plain(obj, self._min_nbytes) or not self._takes_objects():
+            return None
+        return pack(obj, self._min_nbytes)
+
+    def _parcel(
+        self, obj: Any, dest: int, op: str, at_once: bool = False, keeps: bool = False
+    ) -> Packed | Parcel | None:
+        """A pickled object for one rank; ``keeps``: the caller may change the object at once."""
+        if is_plain(obj, self._min_nbytes) or dest in (self._rank, MPI.PROC_NULL) or not self._has_channel():
+            return None
+        packed = self._packed(obj)
+        if packed is None or not packed.buffers:
+            return packed
+        return self._addressed(packed.copied() if keeps else packed, dest, op, at_once)
+
+    def _addressed(self, packed: Packed, dest: int, op: str, at_once: bool) -> Parcel:
+        decisions = [self._exact(self._decide_alone(op, b, b.array.nbytes)) for b in packed.buffers]
+        return Parcel(self._context.channel, dest, packed, decisions, at_once)
+
+    def _parcels(self, objects: Any, op: str) -> list[Any] | None:
+        """An object for each rank, pickled where that is not mpi4py's to do; None where all is."""
+        if objects is None or not self._has_channel():
+            return None
+        objects = list(objects)
+        if len(objects) != self._size:
+            return objects
+        parcels = [self._parcel(one, dest, op) for dest, one in enumerate(objects)]
+        return [one if parcel is None else parcel for parcel, one in zip(parcels, objects, strict=True)]
+
+    def _post(self, packed: Packed | Parcel, dest: int, tag: int) -> MPI.Request:
+        """Begin to send a pickled object."""
+        if not isinstance(packed, Parcel):
+            return MPI.Comm.Isend(self, [packed.data, MPI.BYTE], dest, tag)
+        with interrupts.deferred():
+            return Posted(self, packed, super().isend(packed, dest, tag)).request
+
+    def _exact(self, decision: Decision) -> Decision:
+        """The same without loss."""
+        spec = decision.codec or _RAW
+        return replace(decision, codec=spec if spec.lossless else _LOSSLESS)
+
+    def _spread(self, op: str, calls: list[Parsed]) -> None:
+        """Carry out collectives of buffers, which all ranks know alike."""
+        self._agree_on_name()
+        decisions = [self._decide_exactly(call) for call in calls]
+
+        def begins(call: Parsed, decision: Decision) -> Callable:
+            return lambda: begin(self._context, call, decision)
+
+        together = Together(list(map(begins, calls, decisions)), MOST_AT_ONCE)
+        with interrupts.deferred():
+            self._wait(op, decisions[0], together, Together.run)  # type: ignore[arg-type]
+
+    def _decide_exactly(self, call: Parsed) -> Decision:
+        decision = self._exact(self._decide_by_policy(call.op, call))
+        if decision.ask:
+            ahead = self._context.advisor.decide_ahead(call.op, call.dtype, call.nbytes, decision)
+            decision = self._exact(ahead)
+        return decision
+
+    def _exchanged(self, op: str, sent: list[Any], got: Any) -> Any:
+        """Send the buffers of parcels and receive those of what was got; that with the objects complete."""
+        parcels = [one for one in sent if isinstance(one, Parcel)]
+        arriving = [one for one in got or () if type(one) is Delivered]
+        both: list[Parcel | Delivered] = [*parcels, *arriving]
+        begins = [begin for one in both for begin in one.begins]
+        if not begins:
+            return got
+        decision = parcels[0].decisions[0] if parcels else None
+        with interrupts.deferred():
+            self._wait(op, decision, Together(begins), Together.run)  # type: ignore[arg-type]
+        return got and [one.unpacked() if type(one) is Delivered else one for one in got]
+
+    def _folded(self, obj: Any, packed: Packed | None, op: Any) -> Any:
+        """Combine the objects of all ranks along mpi4py's tree; what rank 0 has is the result."""
+        comm, tag = self._context.shadow, largest_tag()  # no call's frames have this one
+        value, is_mine, mask = obj, True, 1
+        while mask < self._size and not self._rank & mask:
+            peer = self._rank | mask
+            if peer < self._size:
+                other = comm.recv(source=peer, tag=tag)
+                if is_mine:  # which an operation may change
+                    value, is_mine = _copied(value, packed), False
+                value = op(value, other)
+            mask <<= 1
+        if self._rank:
+            dest = self._rank & ~mask
+            if not is_mine:
+                packed = self._packed(value)
+            if packed is not None and packed.buffers:
+                packed = self._addressed(packed, dest, "Send", at_once=True)
+            comm.send(value if packed is None else packed, dest, tag)
+            self._exchanged("allreduce", [packed], None)
+        return value
+
+
+def _copied(obj: Any, packed: Packed | None) -> Any:
+    """The object as mpi4py would have it after a journey."""
+    if packed is None:
+        return MPI.pickle.loads(MPI.pickle.dumps(obj))
+    copy = Arriving(packed.data, packed.layouts)
+    copy.copy(packed)
+    return copy.unpacked()

@@ -1,0 +1,180 @@
+"""Pickled objects whose large buffers travel apart (pickle's protocol 5), as elements that codecs know.
+
+An object is pickled once. Where no buffer of it is large, the pickle goes as it is; where some are, what goes
+mpi4py's way is a small object, a `Packed`, that is unpickled as something that knows what is still to come.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.core import dtypes
+
+__all__ = ["Arriving", "Buffer", "Packed", "is_plain", "pack"]
+
+#: Types whose objects go mpi4py's way unseen.
+_PLAIN = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, bytearray, range, np.bool_, np.int32, np.int64,
+     np.float32, np.float64)
+)  # fmt: skip
+#: Elements of an object, nested ones included, that are looked at before it is taken for what these are.
+_SEEN = 128
+#: Code of a buffer's elements, its bytes, and whether it may only be read.
+Layout = tuple[int, int, bool]
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of an object, as elements of a real type.
+
+    Attributes
+    ----------
+    array : numpy.ndarray
+        One-dimensional.
+    readonly : bool
+        Whether whoever unpickles the object may only read it.
+    """
+
+    array: np.ndarray
+    readonly: bool
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def element(self) -> np.dtype:
+        """The type by which a policy knows it."""
+        return self.array.dtype
+
+    @property
+    def layout(self) -> Layout:
+        return dtypes.code_of(self.dtype), self.array.nbytes, self.readonly
+
+    @classmethod
+    def of(cls, buffer: pickle.PickleBuffer) -> Buffer:
+        """What pickle found."""
+        raw = np.frombuffer(buffer.raw(), np.uint8)
+        array = raw.view(_element(np.asarray(buffer).dtype))
+        return cls(array if array.flags.aligned else raw, not raw.flags.writeable)
+
+    @classmethod
+    def room(cls, layout: Layout) -> tuple[Buffer, bytearray]:
+        """Memory for one that arrives, and as what it is unpickled."""
+        code, nbytes, readonly = layout
+        memory = bytearray(nbytes)
+        return cls(np.frombuffer(memory, dtypes.dtype_of(code)), readonly), memory
+
+
+def _element(dtype: np.dtype) -> np.dtype:
+    """The real type of a type's elements; unsigned integers that fill one that frames do not hold."""
+    base = dtypes.real_dtype(dtype.base)
+    if dtypes.supported(base):
+        return base
+    return np.dtype(next(f"u{n}" for n in (8, 4, 2, 1) if base.itemsize % n == 0))
+
+
+def is_plain(obj: Any, least: int) -> bool:
+    """Whether an object, as far as a quick look tells, has no buffer of ``least`` bytes."""
+    if type(obj) in _PLAIN:
+        return True
+    objects = [obj]
+    for one in objects:
+        kind = type(one)
+        if kind is np.ndarray:
+            if one.nbytes >= least or one.dtype.hasobject:
+                return False
+        elif kind in (list, tuple):
+            objects.extend(one[: max(_SEEN - len(objects), 0)])
+        elif kind is dict:
+            objects.extend(islice(one.values(), max(_SEEN - len(objects), 0)))
+        elif kind not in _PLAIN:
+            return False
+    return True
+
+
+def _is_standard() -> bool:
+    """Whether mpi4py pickles as Python does, by a protocol that knows buffers."""
+    protocol = MPI.pickle.PROTOCOL
+    return protocol is not None and protocol >= 5 and gc.get_referents(MPI.pickle)[:2] == _STANDARD
+
+
+_STANDARD = [pickle.dumps, pickle.loads]
+
+
+class Packed:
+    """A pickled object, which is unpickled as itself, or as `Arriving` where its buffers have to follow.
+
+    Attributes
+    ----------
+    data : bytes
+    buffers : list of Buffer
+        What is not in ``data``.
+    """
+
+    def __init__(self, data: bytes, buffers: list[Buffer]):
+        self.data, self.buffers = data, buffers
+
+    @property
+    def layouts(self) -> list[Layout]:
+        """What whoever receives the buffers has to know."""
+        return [buffer.layout for buffer in self.buffers]
+
+    def __reduce__(self) -> Any:
+        if not self.buffers:
+            return pickle.loads, (self.data,)
+        return Arriving, (self.data, self.layouts)
+
+    def copied(self) -> Packed:
+        """The same with buffers that nobody else writes to."""
+        return Packed(self.data, [Buffer(b.array.copy(), b.readonly) for b in self.buffers])
+
+
+def pack(obj: Any, least: int) -> Packed | None:
+    """Pickle an object, with buffers of ``least`` bytes apart; None where that is mpi4py's to do."""
+    if not _is_standard():
+        return None
+    buffers: list[Buffer] = []
+
+    def stays(found: pickle.PickleBuffer) -> bool:
+        if memoryview(found).nbytes < max(least, 1):
+            return True
+        buffers.append(Buffer.of(found))
+        return False
+
+    return Packed(pickle.dumps(obj, MPI.pickle.PROTOCOL, buffer_callback=stays), buffers)
+
+
+class Arriving:
+    """An object whose buffers are still to come.
+
+    Attributes
+    ----------
+    buffers : list of Buffer
+        Where they belong.
+    """
+
+    def __init__(self, data: bytes, layouts: Sequence[Layout]):
+        self._data = data
+        rooms = [Buffer.room(layout) for layout in layouts]
+        self.buffers = [buffer for buffer, _ in rooms]
+        self._memory = [memory for _, memory in rooms]
+
+    def copy(self, packed: Packed) -> None:
+        """Take the buffers of this rank's own object."""
+        for mine, theirs in zip(self.buffers, packed.buffers, strict=True):
+            mine.array[:] = theirs.array
+
+    def unpacked(self) -> Any:
+        """The object, after all has come."""
+        memory = zip(self.buffers, self._memory, strict=True)
+        # As pickle has them: bytes where the original may only be read.
+        return pickle.loads(self._data, buffers=[bytes(m) if b.readonly else m for b, m in memory])

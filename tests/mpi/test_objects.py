@@ -1,0 +1,332 @@
+"""Pickled objects with large buffers: what plain mpi4py gives, with the buffers compressed on the way."""
+
+import pickle
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from common import BF16, bits, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll.mpi import packing
+
+WORLD = MPI.COMM_WORLD
+N = 30011
+needs_two = pytest.mark.skipif(WORLD.size < 2, reason="one rank has nobody to send to")
+
+
+class Table:
+    """An object that takes itself apart, as those of pandas and pyarrow do."""
+
+    def __init__(self, name, *columns):
+        self.name, self.columns = name, columns
+
+    def __reduce_ex__(self, protocol):
+        return _table, (self.name, *map(pickle.PickleBuffer, self.columns))
+
+
+def _table(name, *columns):
+    return Table(name, *columns)
+
+
+@dataclass
+class State:
+    step: int
+    field: np.ndarray
+
+
+def structured(seed: int) -> np.ndarray:
+    array = np.zeros(N, [("x", "f4"), ("y", "f4"), ("id", "i8")])
+    array["x"], array["id"] = data(N, "f4", seed), seed
+    return array
+
+
+def frozen(seed: int) -> np.ndarray:
+    array = data(N, "f8", seed)
+    array.flags.writeable = False
+    return array
+
+
+OBJECTS = {
+    "array": lambda s: data(N, "f4", s),
+    "nested": lambda s: {"a": data(N, "f8", s), "b": [data(N, "i4", s), (s, None)], s: [data(N, "c8", s)]},
+    "several": lambda s: [data(N + 7 * i, "f4", s) for i in range(40)],
+    "uneven": lambda s: [data(N // (1 + s), "f8", s)] * (s % 2) + [s],
+    "types": lambda s: data(N, "f8" if s % 2 else "f4", s),
+    "fortran": lambda s: np.asfortranarray(data(N - N % 7, "f8", s).reshape(7, -1)),
+    "strided": lambda s: data(2 * N, "f8", s)[::2],
+    "read-only": frozen,
+    "structured": structured,
+    "odd types": lambda s: [
+        data(N, "f8", s).astype(">f8"), data(N, "f4", s) > 0, data(N, "f4", s).astype("U7"),
+        data(N, "f8", s).astype("M8[s]"), data(N, BF16, s), data(N, "f2", s), np.zeros(N, "g") + s,
+    ],
+    "empty": lambda s: [np.empty(0), np.empty((3, 0), "f4"), {}],
+    "object array": lambda s: np.array([data(N, "f4", s), None, "x"], object),
+    "masked": lambda s: np.ma.masked_array(data(N, "f8", s), data(N, "f8", s) < 0),
+    "bytes": lambda s: [b"x" * N, bytearray(b"y" * N), "z" * N],
+    "class": lambda s: State(s, data(N, "f4", s)),
+    "table": lambda s: Table(
+        "t", data(N, "f8", s), bytearray(b"abc" * N), b"abc" * N, memoryview(data(N, "i8", s))
+    ),
+    "same twice": lambda s: [array := data(N, "f4", s), array],
+    "small": lambda s: {"rank": s, "x": [1.5] * 20},
+    "nothing": lambda s: None,
+    "random": lambda s: np.random.default_rng(s).integers(0, 256, N, "u1"),
+}  # fmt: skip
+
+
+def alike(got, want) -> bool:
+    """Whether two objects are the same to the bit, and as writable."""
+    if type(got) is not type(want):
+        return False
+    if isinstance(want, np.ma.MaskedArray):
+        return alike(got.data, want.data) and alike(got.mask, want.mask)
+    if isinstance(want, np.ndarray):
+        same = (got.dtype, got.shape, got.flags.f_contiguous, got.flags.writeable) == (
+            want.dtype, want.shape, want.flags.f_contiguous, want.flags.writeable,
+        )  # fmt: skip
+        if want.dtype == object:
+            return same and all(map(alike, got.flat, want.flat))
+        return same and bits(got) == bits(want)
+    if isinstance(want, dict):
+        return list(got) == list(want) and all(alike(got[key], want[key]) for key in want)
+    if isinstance(want, (list, tuple)):
+        shared = [[a is b for b in x] for x in (got, want) for a in x]
+        return (
+            len(got) == len(want) and shared[: len(got)] == shared[len(got) :] and all(map(alike, got, want))
+        )
+    if isinstance(want, (Table, State)):
+        return alike(vars(got), vars(want))
+    return got == want
+
+
+def copied(obj):
+    """What mpi4py makes of an object on its way."""
+    return MPI.pickle.loads(MPI.pickle.dumps(obj))
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1000)  # which is not for objects
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_collectives_give_what_mpi4py_gives(comm, ours, agree, name):
+    make, rank, size = OBJECTS[name], comm.rank, comm.size
+    plain = MPI.Intracomm(comm)
+    for root in {0, size - 1}:
+        here = rank == root
+        assert agree(alike(ours.bcast(make(3) if here else None, root), plain.bcast(make(3), root)))
+        assert agree(alike(ours.gather(make(rank), root), plain.gather(make(rank), root)))
+        items = [make(r) for r in range(size)] if here else None
+        assert agree(alike(ours.scatter(items, root=root), plain.scatter(items, root=root)))
+    assert agree(alike(ours.allgather(make(rank)), plain.allgather(make(rank))))
+    items = [make(rank * size + r) for r in range(size)]
+    assert agree(alike(ours.alltoall(iter(items)), plain.alltoall(items)))
+
+
+@needs_two
+@pytest.mark.parametrize("name", OBJECTS)
+def test_messages_give_what_mpi4py_gives(comm, ours, agree, name):
+    make, rank, size = OBJECTS[name], comm.rank, comm.size
+    plain = MPI.Intracomm(comm)
+    right, left = (rank + 1) % size, (rank - 1) % size
+    want = plain.sendrecv(make(rank), right, 1, None, left, 1)
+    assert agree(alike(ours.sendrecv(make(rank), right, 1, None, left, 1), want))
+    original = make(rank)
+    sent = ours.isend(original, dest=right, tag=2)
+    if isinstance(original, np.ndarray) and original.flags.writeable and original.dtype != object:
+        original[...] = np.zeros((), original.dtype)  # it was pickled
+    status = MPI.Status()
+    got = ours.recv(source=MPI.ANY_SOURCE, tag=MPI.ANY_TAG, status=status)
+    assert sent.wait() is None
+    assert agree(alike(got, want))
+    assert agree((status.source, status.tag) == (left, 2))
+    if rank % 2 == 0 and rank + 1 < size:
+        ours.send(make(rank), rank + 1, 3)
+    elif rank % 2:
+        assert alike(ours.recv(None, rank - 1, 3), want)
+
+
+def receive(ours, how: str):
+    status = MPI.Status()
+    if how == "irecv":
+        return ours.irecv(source=0, tag=5).wait(status)
+    if how == "test":
+        request = ours.irecv(1 << 20, 0, 5)
+        while not (done := request.test())[0]:
+            pass
+        return done[1]
+    if how == "waitall":
+        return MPI.Request.waitall([ours.irecv(1 << 20, 0, 5)])[0]
+    if how == "mprobe":
+        return ours.mprobe(0, 5, status).recv()
+    if how == "improbe":
+        while (message := ours.improbe()) is None:
+            pass
+        return message.irecv().wait()
+    if how == "Probe":  # which opens what may be a compressed message
+        ours.Probe(0, 5, status)
+        return ours.recv()
+    if how == "iprobe":
+        while not ours.iprobe(0, 5, status):
+            pass
+        return ours.recv(source=status.source, tag=status.tag)
+    ours.Probe(0, 5, status)
+    raw = bytearray(status.Get_count(MPI.BYTE))
+    ours.Recv([raw, MPI.BYTE], 0, 5)
+    return pickle.loads(raw)
+
+
+@needs_two
+@pytest.mark.parametrize("how", ["irecv", "test", "waitall", "mprobe", "improbe", "Probe", "iprobe", "bytes"])
+@pytest.mark.parametrize("sends", ["send", "isend", "plain"])
+def test_every_receive_understands(comm, ours, agree, how, sends):
+    if how == "irecv" and sends == "plain":
+        pytest.skip("mpi4py receives 32 KiB")
+    make, ok = OBJECTS["nested"], True
+    if comm.rank == 0:
+        if sends == "send":
+            ours.send(make(1), 1, 5)
+        elif sends == "isend":
+            ours.isend(make(1), 1, 5).wait()
+        else:
+            comm.send(make(1), 1, 5)
+    elif comm.rank == 1:
+        ok = alike(receive(ours, how), copied(make(1)))
+    assert agree(ok)
+
+
+@needs_two
+def test_messages_of_many_kinds_keep_their_order(comm, ours, agree):
+    kinds = [OBJECTS[name] for name in ("array", "small", "nested", "class", "nothing", "table")]
+    if comm.rank == 0:
+        requests = [ours.isend(make(i), 1, i % 2) for i, make in enumerate(kinds)]
+        ours.Send(data(N, "f4", 0), 1, 0)
+        MPI.Request.waitall(requests)
+    ok = True
+    if comm.rank == 1:
+        odd = [ours.recv(tag=1) for _ in kinds[1::2]]
+        even = [ours.recv(tag=0) for _ in kinds[::2]]
+        got = [one for pair in zip(even, odd, strict=True) for one in pair]
+        ok = all(alike(one, copied(kinds[i](i))) for i, one in enumerate(got))
+        last = np.empty(N, "f4")
+        ours.Recv(last, 0, 0)
+    assert agree(ok)
+
+
+@needs_two
+def test_what_is_large_is_compressed_and_exact(comm, ours, agree):
+    smooth = np.cumsum(np.ones(1 << 18))
+    before = ours.calls_accelerated
+    ours.bcast({"x": smooth} if comm.rank == 0 else None)
+    assert agree(ours.calls_accelerated == before + 1)
+    report = ours.report
+    assert agree(report.op == "bcast" and report.codec == "lossless" and report.error_bound == 0)
+    if comm.rank == 0:
+        assert report.ratio > 3
+    ours.allgather([smooth, smooth[:9], comm.rank])
+    assert agree(ours.calls_accelerated == before + 2 and ours.report.op == "allgather")
+    ours.bcast({"x": smooth[:10]})
+    ours.allgather([smooth[::2]])
+    assert agree(ours.calls_accelerated == before + 2)
+
+
+OPS = {
+    "sum": MPI.SUM,
+    "not commutative": lambda a, b: 0.7 * a + 0.3 * b,
+    "in place": lambda a, b: np.add(a, b, out=a),
+    "larger": lambda a, b: np.maximum(a, b),
+    "to a number": lambda a, b: float(np.sum(a) - np.sum(b)),
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_allreduce_has_the_order_of_mpi4py(comm, ours, agree, op):
+    plain, mine = MPI.Intracomm(comm), data(N, "f4", comm.rank)
+    kept = mine.copy()
+    assert agree(alike(ours.allreduce(mine, OPS[op]), plain.allreduce(mine, OPS[op])))
+    assert agree(bits(mine) == bits(kept))
+    if op != "in place":  # not all objects need be large
+        mixed = mine if comm.rank % 2 == 0 else float(comm.rank)
+        assert agree(alike(ours.allreduce(mixed, OPS[op]), plain.allreduce(mixed, OPS[op])))
+    assert agree(ours.allreduce(comm.rank + 1, op=MPI.MAX) == comm.size)
+
+
+def test_reduce_scan_and_exscan_are_those_of_mpi4py(comm, ours, agree):
+    plain, mine = MPI.Intracomm(comm), data(N, "f4", comm.rank)
+    for name in ("reduce", "scan", "exscan"):
+        assert agree(alike(getattr(ours, name)(mine), getattr(plain, name)(mine)))
+
+
+def test_dictionaries_are_combined(comm, ours, agree):
+    def merge(a, b):
+        return {key: a[key] + b[key] for key in a}
+
+    mine = {"grad": data(N, "f8", comm.rank), "n": comm.rank}
+    assert agree(alike(ours.allreduce(mine, merge), MPI.Intracomm(comm).allreduce(mine, merge)))
+
+
+@needs_two
+def test_who_pickles_otherwise_does_so(comm, ours, agree):
+    dumps, loads, protocol = pickle.dumps, pickle.loads, MPI.pickle.PROTOCOL
+    array, before = data(N, "f4", 0), ours.calls_accelerated
+    seen = []
+    try:
+        MPI.pickle.__init__(
+            lambda obj: seen.append(1) or b"mine" + dumps(obj), lambda raw: loads(bytes(raw)[4:])
+        )
+        assert agree(alike(ours.bcast(array), array) and bool(seen) == (comm.rank == 0))
+        MPI.pickle.__init__(protocol=4)
+        assert agree(alike(ours.bcast(array), array))
+        assert agree(ours.calls_accelerated == before)
+        # Only one rank: the others understand it all the same.
+        MPI.pickle.__init__(protocol=4 if comm.rank == 0 else None)
+        assert agree(alike(ours.allgather(array), [copied(array) for _ in range(comm.size)]))
+    finally:
+        MPI.pickle.__init__(protocol=protocol)
+    assert agree(alike(ours.bcast(array), array) and ours.calls_accelerated == before + 2)
+
+
+@needs_two
+def test_errors_are_those_of_mpi4py(comm, ours, agree):
+    array = data(N, "f4", 0)
+    for wrong in (lambda: ours.bcast(array, comm.size), lambda: ours.send(array, comm.size)):
+        with pytest.raises(MPI.Exception):
+            wrong()
+    with pytest.raises(ValueError, match="items"):
+        ours.alltoall([array])
+    with pytest.raises((AttributeError, pickle.PicklingError, TypeError)):
+        ours.allgather([array, lambda: None])
+    ours.send([array], MPI.PROC_NULL)
+    assert agree(alike(ours.bcast(array), array))
+
+
+@needs_two
+def test_communicators_made_from_others(comm, ours, agree):
+    array = data(N, "f4", comm.rank)
+    for made in (ours.Dup(), ours.Split(0, -comm.rank)):
+        worlds = made.allgather(comm.rank)
+        assert agree(alike(made.allgather(array), [data(N, "f4", rank) for rank in worlds]))
+        peer, back = (made.rank + 1) % made.size, (made.rank - 1) % made.size
+        assert agree(alike(made.sendrecv([array], peer, source=back), [data(N, "f4", worlds[back])]))
+        made.Free()
+
+
+def test_a_stranger_cannot_unpickle_what_is_for_others():
+    from compcoll.mpi.parcels import Delivered
+
+    with pytest.raises(pickle.UnpicklingError, match="does not belong"):
+        Delivered("nobody", 0, [], b"", [])
+
+
+@pytest.mark.parametrize(
+    ("obj", "plain"),
+    [(1, True), ([1, "x", None, (2.0, b"")], True), (np.zeros(10), True), (np.zeros(1000), False),
+     ({"a": {"b": [np.zeros(1000)]}}, False), (np.array([None]), False), (State(1, np.zeros(3)), False),
+     ([0.5] * 100000, True)],
+)  # fmt: skip
+def test_a_quick_look(obj, plain):
+    assert packing.is_plain(obj, 1000) is plain
