@@ -147,4 +147,10 @@ def _begun(comm: Any, checker: Checker, mine: Statement, call: partial) -> Any:
     if not comm._context.facts.multithreaded:  # nobody there to look while the program computes
         return call()
     exchange = checker.begin(mine, str(mine))
-    return Watched(comm, exchange, mine, call()).request
+    try:
+        inner = call()
+    except Exception:
+        with suppress(MismatchError):
+            exchange.wait()
+        raise
+    return Watched(comm, exchange, mine, inner).request

@@ -46,6 +46,7 @@ class Checker:
         if isinf(self.seconds):
             self.seconds = PATIENCE
         self._number, self._left = 0, False
+        self._open: set[Exchange] = set()
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._notes: dict[int, str] = {}
         _living.add(self)
@@ -55,6 +56,7 @@ class Checker:
         self.make(what)
         self._number += 1
         exchange = Exchange(self, 1 + self._number % _TAGS, said, what)
+        self._open.add(exchange)
         self.tell(said, 1 + self._number % _TAGS)
         return exchange
 
@@ -107,10 +109,14 @@ class Checker:
         if self._comm != MPI.COMM_NULL:
             self.tell(why, _NOTE)
 
+    def over(self, exchange: Exchange) -> None:
+        """All has been heard."""
+        self._open.discard(exchange)
+
     def free(self) -> None:
-        """Free the private communicator; collective. One with messages that nobody will receive is kept."""
+        """Free the private communicator; collective. One is kept where messages may still be on their way."""
         _living.discard(self)
-        if self._comm != MPI.COMM_NULL and not self._left:
+        if self._comm != MPI.COMM_NULL and not self._left and not self._open:
             self._comm.Free()
 
 
@@ -151,7 +157,10 @@ class Exchange:
                 raise MismatchError(f"rank {peer} {note}, {self._here()}")
             if said is not None:
                 self.said[peer] = said
-        return len(self.said) == self.checker.size
+        if len(self.said) < self.checker.size:
+            return False
+        self.checker.over(self)
+        return True
 
     def wait(self) -> list[Any]:
         """What all ranks have said, in their order."""
