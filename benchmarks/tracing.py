@@ -1,9 +1,9 @@
 """What counting and tracing a program's calls costs each of them.
 
-``mpiexec -n 2 python -m benchmarks.tracing``. The same calls on a communicator that nobody watches, on one
-whose calls are counted (`compcoll run`), and on one whose calls are written to files as well (``--trace``),
-in turns of so many that what is written in batches is in each; the least time of a turn counts, as the
-slowest rank has it.
+``mpiexec -n 1 python -m benchmarks.tracing``; on more ranks times are those of waiting, too. The same calls
+on a communicator that nobody watches, on one whose calls are counted (`compcoll run`), and on one whose calls
+are written to files as well (``--trace``), in turns of so many that what is written in batches is in each;
+the least time of a turn counts, as the slowest rank has it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from compcoll.tracing.trace import Trace
 
 from .output import as_json, describe
 
-#: Calls of a turn, of which each kind has as many.
+#: Calls of a turn, of which each way has as many.
 CALLS = 512
-ROUNDS = 40
+#: Rounds of turns at most, and the seconds after which there are no more than the fewest.
+ROUNDS, FEWEST, SECONDS = 40, 4, 5.0
 
 
 class Counted(compcoll.Comm):
@@ -59,9 +60,10 @@ def operations(world: MPI.Intracomm) -> dict[str, Callable[[compcoll.Comm], obje
 
 def least(world: MPI.Intracomm, call: Callable, ways: dict[str, tuple]) -> dict[str, float]:
     """Seconds of a call each way: the least of all rounds, of the slowest rank."""
-    times = np.empty((ROUNDS, len(ways)))
-    rng = np.random.default_rng(0)
-    for row in times:
+    found: list[np.ndarray] = []
+    rng, begun = np.random.default_rng(0), perf_counter()
+    while len(found) < FEWEST or world.bcast(perf_counter() - begun < SECONDS and len(found) < ROUNDS):
+        found.append(row := np.empty(len(ways)))
         for i in rng.permutation(len(ways)):
             comm, recorder = list(ways.values())[i]
             record_with(recorder)
@@ -71,6 +73,7 @@ def least(world: MPI.Intracomm, call: Callable, ways: dict[str, tuple]) -> dict[
                 call(comm)
             row[i] = (perf_counter() - start) / CALLS
             record_with(None)
+    times = np.array(found)
     world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
     return dict(zip(ways, times.min(axis=0).tolist(), strict=True))
 
@@ -102,7 +105,7 @@ def main(json_path: str | None) -> None:
     about = describe(world, "tracing", None, "f8")
     if world.rank:
         return
-    click.echo(f"{world.size} ranks; least of {ROUNDS} turns of {CALLS} calls, microseconds a call")
+    click.echo(f"{world.size} ranks; least of up to {ROUNDS} turns of {CALLS} calls, microseconds a call")
     click.echo(f"{'':26}{'off':>10}{'counted':>10}{'traced':>10}{'tracing costs':>15}{'ratio':>8}")
     for row in rows:
         times = "".join(f"{1e6 * row[way]:10.2f}" for way in ("off", "counted", "traced"))

@@ -127,9 +127,12 @@ cdef class Record:
 
     @property
     def times(self):
-        """When it began and how long it took, as JSON has it."""
-        cdef char text[96]
-        snprintf(text, sizeof(text), b',"start":%.9f,"total":%.9f}\n', self.start, self.end - self.start)
+        """How long its method took, where that is less, when it began, how long it took; as JSON has it."""
+        cdef char text[160]
+        cdef int n = 0
+        if self.returned != self.end:
+            n = snprintf(text, 64, b',"returned":%.9f', self.returned - self.start)
+        snprintf(text + n, 96, b',"start":%.9f,"total":%.9f}\n', self.start, self.end - self.start)
         return text.decode("ascii")
 
     @property

@@ -76,8 +76,6 @@ class Lines:
             text = self._keep(record, done, decision)
         if done:
             text += _done(done)
-        if record.returned != record.end:
-            text += f',"returned":{record.seconds:.9f}'
         if record.late:
             text += ',"late":true'
         if record.problem is not None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from threading import Event, RLock, Thread
+from time import perf_counter
 from typing import Any
 
 from mpi4py import MPI
@@ -99,6 +100,7 @@ class Recording:
             cls._watched, cls._meet = 1 if trace is None else 2, meet
         record_with(self.recorder)
         if trace is not None:
+            Traced.close = self._close
             setattr(MPI, "Request", Traced)  # noqa: B010, which type checkers take for a constant
             Thread(target=self._flush_now_and_then, daemon=True).start()
         atexit.register(self.finish)
@@ -113,13 +115,12 @@ class Recording:
                     self.trace.add(records)
 
     def _began(self, record: Any, request: MPI.Request) -> MPI.Request:
-        traced = Traced(request)
-        if not traced:
+        if not request:
             self.recorder.add(record)
             return request
-        traced.record, traced.close = record, self._close
-        self._open[id(request)] = traced, request
-        traced.key = id(request)
+        traced = Traced(request)
+        traced.record, traced.key = record, id(request)
+        self._open[traced.key] = traced, request
         return traced
 
     def _completed(self, request: MPI.Request, last: tuple) -> None:
@@ -134,9 +135,9 @@ class Recording:
     def _close(self, traced: Traced) -> None:
         """The request of a call is complete."""
         if self._open.pop(traced.key, None) is not None:
-            traced.record.end = time.perf_counter()
-            self.recorder.add(traced.record)
-            traced.record = None
+            record, traced.record = traced.record, None
+            record.end = perf_counter()
+            self.recorder.add(record)
 
     def _flush_now_and_then(self) -> None:
         while not self._stop.wait(_SECONDS):

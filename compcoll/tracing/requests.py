@@ -26,13 +26,15 @@ class Traced(_Plain, metaclass=_Kind):
     """A request whose record is closed when it is found to be complete."""
 
     record: Any = None
+    #: Identity of the request in whose place it is.
     key = 0
-    close: Callable[[Traced], None]
+    #: What is told of those that are complete.
+    close: Callable[[Traced], None] = staticmethod(lambda traced: None)
 
-    def seen(self, done: Any = True) -> None:
+    def seen(self) -> None:
         """Close the record if there is one and the request is no more."""
-        if done and self.record is not None and not self:
-            self.close(self)
+        if self.record is not None and not self:
+            Traced.close(self)
 
 
 def _one(name: str) -> Callable:
