@@ -94,7 +94,7 @@ def main(side: int, json_path: str | None) -> None:
         found = least(world, calls, SECONDS)
         rows.append({"axes": [before, after], "nbytes": 8 * one.n, **found})
         one.free()
-    about = describe(world, "datatypes", None, "f8")
+    about = describe(world, "datatypes", "product of sines", "f8")
     if world.rank:
         return
     click.echo(f"{world.size} ranks, {rows[0]['nbytes']} bytes for each peer; least times in milliseconds")
