@@ -6,4 +6,5 @@ ways.py      data-, tensor-, pipeline- and expert-parallel training, each with t
 train.py     one run
 study.py     many runs: a table and a figure
 step.py      the time of a step, for the lab
+buckets.py   when the buckets of DDP travel
 """

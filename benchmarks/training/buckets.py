@@ -1,9 +1,9 @@
 """When DDP's buckets travel: the beginning and end of each one's allreduce beside the backward pass.
 
-``python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.training.buckets``, or under mpiexec on a
-single machine. A communication hook, the same for gloo and for this backend, notes when a bucket is full, which
-begins its allreduce, and when that has ended; hooks of the parameters note the last gradient, which ends the
-backward pass. Each backend has a model of its own; steps are taken in turns, in another order each round.
+``python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.training.buckets``, or under mpiexec on
+a single machine. A communication hook, the same for gloo and for this backend, notes when a bucket is full,
+which begins its allreduce, and when that has ended; hooks of the parameters note the last gradient, which ends
+the backward pass. Each backend has a model of its own; steps are taken in turns, in another order each round.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def draw(rows: list[dict], path: str) -> None:
         for i, (nbytes, begin, end) in enumerate(one["buckets"]):
             panel.barh(i + 1, 1e3 * (end - begin), left=1e3 * begin, color=f"C{i % 10}")
             panel.text(1e3 * begin, i + 1, f" {nbytes / 2**20:.0f} MiB", va="center", fontsize=6)
-        panel.set_yticks([0, *range(1, len(one["buckets"]) + 1)],
-                         ["backward", *(f"bucket {i}" for i in range(len(one["buckets"])))], fontsize=7)  # fmt: skip
+        names = ["backward", *(f"bucket {i}" for i in range(len(one["buckets"])))]
+        panel.set_yticks(range(len(names)), names, fontsize=7)
         panel.set_title(f"{row['name']}: {row['share_inside']:.0%} inside the backward pass", fontsize=9)
         panel.invert_yaxis()
     panels[-1, 0].set_xlabel("ms since the backward pass began")
