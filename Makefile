@@ -8,6 +8,7 @@ TEST_RANKS ?= 1 2 3 4
 OPENMPI_EXEC ?= mpiexec.openmpi
 OPENMPI_LIB ?= libmpi.so.40
 TORCH_RANKS ?= 2 3
+NEWEST ?= .venv-newest
 CUPY ?= cuda13
 WHEEL_PYTHONS ?= $(PYTHON)
 PROGRAMS := $(VENV)/programs
@@ -22,10 +23,10 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch test-programs test-arm64 wheel sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-arm64 wheel sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
 demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))
@@ -67,6 +68,18 @@ test-arm64: $(VENV)/.cross  ## Run the codecs on arm64, cross-compiled, by qemu,
 
 wheel:  ## Build a wheel for each of WHEEL_PYTHONS into dist/, have auditwheel look at it, and try it out
 	@tests/wheels.sh $(WHEEL_PYTHONS)
+
+test-torch-suite: $(VENV)/.test-torch  ## Run torch's own tests of a backend with this one and with gloo, on 2 and 3 ranks
+	@for n in $(TORCH_RANKS); do \
+	  echo "== torch's tests on $$n ranks"; \
+	  timeout 600 mpiexec -n $$n python tests/torch/distributed_suite.py --gate mpi || exit 1; \
+	done
+
+test-torch-newest: $(VENV)/.package  ## Run tests/torch with the newest torch, in $(NEWEST), on 2 ranks; installs 6 GB
+	@test -x $(NEWEST)/bin/python || $(PYTHON) -m venv $(NEWEST)
+	@$(NEWEST)/bin/python -m pip --disable-pip-version-check install -q --upgrade torch expecttest -e '.[mpich,test]'
+	@echo "== tests/torch on 2 ranks, torch $$($(NEWEST)/bin/python -c 'import torch; print(torch.__version__)')"
+	@PATH=$(abspath $(NEWEST)/bin):$$PATH mpiexec -n 2 python -m pytest tests/torch
 
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
@@ -113,7 +126,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
-	rm -rf build carry fuzz/build dist out *.egg-info $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build carry fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f compcoll/core/_cpu.cpp compcoll/engine/_engine.cpp compcoll/engine/_layout.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 

@@ -1,9 +1,9 @@
 """When DDP's buckets travel: the beginning and end of each one's allreduce beside the backward pass.
 
-``python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.training.buckets``, or under mpiexec on
-a single machine. A communication hook, the same for gloo and for this backend, notes when a bucket is full,
-which begins its allreduce, and when that has ended; hooks of the parameters note the last gradient, which ends
-the backward pass. Each backend has a model of its own; steps are taken in turns, in another order each round.
+``python -m benchmarks.netlab --hosts 2 --gbit 1 -- python -m benchmarks.training.buckets``, or under mpiexec.
+A communication hook, the same for gloo and for this backend, notes when a bucket is full, which begins its
+allreduce, and when that has ended; hooks of the parameters note the last gradient, which ends the backward
+pass. Each backend has a model of its own; steps are taken in turns, in another order each round.
 """
 
 from __future__ import annotations

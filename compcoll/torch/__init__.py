@@ -5,6 +5,7 @@ address.py       where they find the first of them
 group.py         the process group of torch up to 2.13
 backend.py       the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
+coalescing.py    several operations as one
 collectives.py   each collective as the engine's, or as MPI's
 messages.py      messages between two ranks
 hooks.py         for those who keep NCCL or gloo, over exchange.py
@@ -26,6 +27,7 @@ import torch.distributed as _dist
 
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
+from compcoll.torch.coalescing import mend_manager as _mend_manager
 from compcoll.torch.hooks import (
     CompressedAllGather,
     CompressedReduceScatter,
@@ -63,6 +65,7 @@ def _register() -> None:
     if "compcoll" not in _dist.Backend.backend_list:
         _dist.Backend.register_backend("compcoll", _creator(), extended_api=True, devices=["cpu", "cuda"])
         _policies.watch_meshes()
+        _mend_manager()
     _start.set_environment()
 
 

@@ -27,7 +27,7 @@ from compcoll.torch.agreement import Agreement, is_wanted
 from compcoll.torch.options import Options
 from compcoll.torch.tally import Tally
 from compcoll.torch.tensors import overlap
-from compcoll.torch.work import Steps, Work
+from compcoll.torch.work import SLICE, Steps, Work
 
 __all__ = ["Core", "Part"]
 
@@ -84,6 +84,8 @@ class Core:
         self.broken = ""
         self.tally = Tally()
         self._pending: list[Work] = []
+        #: What is being coalesced.
+        self.batch: Any = None
         self._policy: Any = None
         self._stream_tag = self._calls = 0
         self._checks = is_wanted()
@@ -194,7 +196,7 @@ class Core:
     def launch(
         self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *,
         ordered: bool = True,
-        given: Sequence[torch.Tensor] = (), said: tuple = (),
+        given: Sequence[torch.Tensor] = (), said: tuple = (), calls: int = 1,
     ) -> Work:  # fmt: skip
         """Start an operation.
 
@@ -211,10 +213,12 @@ class Core:
             What it reads, beside the tensors of the result.
         said : tuple
             What all ranks should know alike of an ordered operation.
+        calls : int
+            Of the engine, under way at once.
         """
         self.check_usable()
         if ordered and self._pending:
-            self._make_room(result, given)
+            self._make_room(result, given, calls)
         limit = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         if ordered and self.size > 1 and self._checks:
@@ -225,20 +229,28 @@ class Core:
             at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,
         )  # fmt: skip
         if ordered and not work._done:
-            work.given = given
+            work.given, work.calls = given, calls
             self._pending.append(work)
         return work
 
-    def _make_room(self, result: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> None:
+    def _make_room(self, result: Sequence[torch.Tensor], given: Sequence[torch.Tensor], calls: int) -> None:
         """Wait for what has to be over before another operation begins: it may be about the same memory."""
         for work in list(self._pending):
             writes, reads = work.result(), work.given
             if (
                 any(overlap(tensor, (*writes, *reads)) for tensor in result)
                 or any(overlap(tensor, writes) for tensor in given)
-                or len(self._pending) >= MOST_PENDING
+                or sum(other.calls for other in self._pending) + calls > MOST_PENDING
             ):
                 work.wait()
+
+    def settle(self, tasks: list[Task]) -> None:
+        """Wait for tasks here and now, as long as the group allows."""
+        until = time.monotonic() + self.timeout
+        while not _engine.wait(*tasks, limit=SLICE):
+            self._look()
+            if time.monotonic() > until:
+                raise dist.DistBackendError(f"Timed out after {self.timeout:g} s")
 
     def check_usable(self) -> None:
         """DistBackendError where an earlier call of the group went wrong."""

@@ -8,12 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed import ReduceOp
+from torch.distributed import ReduceOp, Work
 
-from compcoll.torch import collectives, messages
+from compcoll.torch import coalescing, collectives, messages
 from compcoll.torch.core import Core, Part
 from compcoll.torch.reductions import Reduction, reduction
-from compcoll.torch.work import Steps, Together, Work
 
 __all__ = ["Operations"]
 
@@ -26,7 +25,6 @@ class Operations:
     """
 
     core: Core
-    _coalesced: list[Work] | None = None
 
     # -- reductions
 
@@ -256,25 +254,26 @@ class Operations:
     # -- messages
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:
-        return self._noted(messages.send(self.core, _one(tensors), dstRank, tag))
+        return self._message("send", messages.send, _one(tensors), dstRank, tag)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:
-        return self._noted(messages.recv(self.core, _one(tensors), srcRank, tag))
+        return self._message("recv", messages.recv, _one(tensors), srcRank, tag)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        return self._noted(messages.recv(self.core, _one(tensors), None, tag))
+        return self._message("recv", messages.recv, _one(tensors), None, tag)
 
     # -- several at once
 
     def start_coalescing(self, device: Any = None) -> None:
-        """Collect what is begun from now on."""
-        self._coalesced = []
+        """Collect what is called from now on."""
+        self.core.batch = coalescing.Batch(self.core)
 
-    def end_coalescing(self, device: Any = None) -> Together:
-        """Something to wait for all of it."""
-        works, self._coalesced = self._coalesced or [], None
-
-        return Together(works)
+    def end_coalescing(self, device: Any = None) -> Work:
+        """Begin all of it, as one."""
+        batch, self.core.batch = self.core.batch, None
+        if batch is None:
+            raise RuntimeError("end_coalescing: coalescing has not begun")
+        return batch.end()
 
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
@@ -306,6 +305,7 @@ class Operations:
 
     def abort(self) -> None:
         """Give up what is under way: the group cannot be used any more."""
+        self.core.batch = None
         self.core.break_up("it was aborted")
 
     # -- helpers
@@ -332,20 +332,14 @@ class Operations:
         given: Sequence[torch.Tensor] = (),
         said: tuple = (),
     ) -> Work:
-        def steps() -> Steps:
-            parts = [begin() for begin in begins]
-            tasks = [task for part in parts for task in part.tasks]
-            if tasks:
-                yield tasks
-            for part in parts:
-                part.finish()
+        operation = coalescing.Operation(op, list(begins), result, opts, timeout, given, said)
+        if self.core.batch is not None:
+            return self.core.batch.add(operation)
+        return coalescing.begin(self.core, [operation])
 
-        return self._noted(self.core.launch(op, steps(), result, opts, timeout, given=given, said=said))
-
-    def _noted(self, work: Work) -> Work:
-        if self._coalesced is not None:
-            self._coalesced.append(work)
-        return work
+    def _message(self, op: str, start: Callable[..., Work], tensor: torch.Tensor, *where: Any) -> Work:
+        begin = partial(start, self.core, tensor, *where)
+        return begin() if self.core.batch is None else self.core.batch.add_message(begin, op, [tensor])
 
     def _sparse(self, tensor: torch.Tensor, op: Any, opts: Any) -> Work:
         from compcoll.torch.sparse import all_reduce

@@ -16,13 +16,13 @@ from compcoll.engine import _engine
 from compcoll.engine.call import Task
 from compcoll.torch.agreement import Agreement, MismatchError
 
-__all__ = ["Steps", "Together", "Work"]
+__all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
 
 #: An operation: it begins tasks, yields them, and goes on when they have ended.
 Steps = Generator[list[Task], None, None]
 #: Seconds between two looks at what else may have happened.
 SLICE = 0.2
-_NO_TIMEOUT = timedelta(0)
+NO_TIMEOUT = timedelta(0)
 
 
 class Work(dist.Work):
@@ -65,13 +65,15 @@ class Work(dist.Work):
         self._future: Any = None
         #: What it reads and writes, where later operations have to wait for it.
         self.given: Sequence[torch.Tensor] = ()
+        #: The engine's calls that it is.
+        self.calls = 1
         #: The rank that a message came from, once that is known.
         self.sources: list[int] = []
         self._go_on()
 
     # -- the caller's side
 
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end, for so long, or for as long as the group allows.
 
         Raises
@@ -251,7 +253,7 @@ class Together(dist.Work):
         super().__init__()
         self._works = works
 
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         return all(work.wait(timeout) for work in self._works)
 
     def is_completed(self) -> bool:
