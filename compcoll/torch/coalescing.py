@@ -135,6 +135,11 @@ class Batch:
             for waiting in deferred:
                 waiting.work = work
 
+    def drop(self) -> None:
+        """Forget what has not begun."""
+        self.messages, self.operations, self._deferred = [], [], []
+        self.core.batch = None
+
     def end(self) -> dist.Work:
         """One Work for all of it."""
         self.begin()
@@ -207,7 +212,8 @@ def mend_manager() -> None:
             core = next((core for core in living.cores() if core.name == group.group_name), None)
             if core is not None and not known:
                 pending.pop(group, None)
-                core.batch = None
+                if core.batch is not None:
+                    core.batch.drop()
             raise
 
     _coalescing_manager.__doc__ = theirs.__doc__

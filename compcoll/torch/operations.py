@@ -305,7 +305,8 @@ class Operations:
 
     def abort(self) -> None:
         """Give up what is under way: the group cannot be used any more."""
-        self.core.batch = None
+        if self.core.batch is not None:
+            self.core.batch.drop()
         self.core.break_up("it was aborted")
 
     # -- helpers

@@ -211,6 +211,8 @@ def test_a_work_that_never_began(group, agree):
     with pytest.raises(KeyError):
         fail()
     assert agree(not kept[0].is_completed())
+    with pytest.raises(RuntimeError, match="broadcast has not begun"):
+        kept[0].wait()
 
 
 @pytest.mark.filterwarnings("default")  # torch has new names for some
