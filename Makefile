@@ -58,6 +58,8 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	@for n in $(TORCH_RANKS); do \
 	  echo "== tests/torch on $$n ranks"; \
 	  mpiexec -n $$n python -m pytest tests/torch || exit 1; \
+	  echo "== tests/torch_bases on $$n ranks"; \
+	  mpiexec -n $$n python -m pytest tests/torch_bases || exit 1; \
 	done
 
 test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where OMB_PY is, OSU's benchmarks as they are

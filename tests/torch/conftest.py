@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(100))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def world():
     """The default group, of our backend."""
     dist.init_process_group("compcoll", timeout=timedelta(seconds=60))
@@ -37,13 +37,13 @@ def world():
     dist.destroy_process_group()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def gloo(world):
     """The same ranks as a group of gloo: what all results are compared with."""
     return dist.new_group(backend="gloo", timeout=timedelta(seconds=60))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ours(world):
     """A group that compresses whatever it can."""
     return dist.new_group(pg_options=compcoll.torch.Options("lossless", min_nbytes=0))

@@ -8,6 +8,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from ranks import WORLD, DTensorRanks, over_each
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import (
@@ -23,7 +24,6 @@ from torch.testing._internal.distributed._tensor.common_dtensor import (
     Transformer,
     with_comms,
 )
-from torch_bases import WORLD, DTensorRanks, over_each
 
 pytestmark = pytest.mark.filterwarnings("default")
 

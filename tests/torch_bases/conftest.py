@@ -1,0 +1,17 @@
+"""Tests with a default group each: ``mpiexec -n N python -m pytest tests/torch_bases`` with N = 2, 3, 4."""
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")
+
+torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items):
+    """A rank that waits for one that failed prints its stack after a minute."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(100))
