@@ -119,8 +119,9 @@ class DTensorTests(DTensorRanks):
             model, parallel = MLPModule("cpu"), MLPModule("cpu")
             layout = Shard(0) if sequence else Replicate()
             plan = {
-                "net1": ColwiseParallel(input_layouts=layout), "net2": RowwiseParallel(output_layouts=layout),
-            }  # fmt: skip
+                "net1": ColwiseParallel(input_layouts=layout, use_local_output=False),
+                "net2": RowwiseParallel(output_layouts=layout),
+            }
             parallel = parallelize_module(parallel, mesh, plan)
             torch.manual_seed(1)
             x = torch.randn(3 * self.world_size, 10)
