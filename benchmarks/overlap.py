@@ -6,8 +6,9 @@ A collective is timed alone, begun and waited for at once. Then it is begun, as 
 same time, and it is waited for. The overlap is what of its own time does not come on top of the computation:
 ``100 (1 - (total - compute) / alone)`` percent, at least 0, with the time that the computation really took
 there, as OSU has it. How much it is slowed by whoever moves the call on stands beside it, against the same
-computation alone. Times are means over the ranks, and medians over the calls. Plain MPI and every codec take
-turns in one loop.
+computation alone, and what whoever does that takes of processors: where there is a core to spare, it slows
+nothing. Times are means over the ranks, and medians over the calls. Plain MPI and every codec take turns in
+one loop.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from time import process_time, thread_time
 from typing import Any
 
 import click
@@ -31,7 +33,7 @@ __all__ = ["NONBLOCKING", "Row", "main", "measure"]
 NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'alone us':>12} {'compute us':>12} {'total us':>12} {'overlap %':>10} "
-    f"{'slowed %':>9}"
+    f"{'slowed %':>9} {'cpu us':>10}"
 )
 #: Values of the computation's matrix in each direction: it fits into a core's own cache.
 _EDGE = 96
@@ -54,6 +56,8 @@ class Row:
         Seconds of the computation while the call is under way.
     overlap, slowed : float
         Percent.
+    processor_seconds : float
+        What all threads but the computing one take of processors, from the beginning of the call to its end.
     accelerated : bool
         False where the call went to MPI unchanged.
     sound : bool
@@ -69,6 +73,7 @@ class Row:
     beside: float
     overlap: float
     slowed: float
+    processor_seconds: float
     accelerated: bool
     sound: bool
 
@@ -157,24 +162,26 @@ def measure(
         return (MPI.Wtime() - start,)
 
     def together(name: str) -> tuple[float, ...]:
+        others = process_time() - thread_time()
         start = MPI.Wtime()
         case.call(begun[name])
         begins = MPI.Wtime()
         work(steps[name])
         ends = MPI.Wtime()
         begun[name].request.Wait()
-        return MPI.Wtime() - start, ends - begins
+        end = MPI.Wtime()
+        return end - start, ends - begins, process_time() - thread_time() - others
 
     computed = rounds(count, compute)
     both = rounds(count, together)
     rows = []
     for name in comms:
-        total, beside = map(float, both[name])
+        total, beside, busy = map(float, both[name])
         own, without = float(pure[name][0]), float(computed[name][0])
         overlap = max(0.0, 100 * (1 - (total - beside) / own))
         slowed = 100 * (beside / without - 1)
         accelerated, sound = _check(case, comms[name], begun[name], world, values)
-        times = own, without, total, beside, overlap, slowed
+        times = own, without, total, beside, overlap, slowed, busy
         rows.append(Row(n * values.dtype.itemsize, name, count, *times, accelerated, sound))
     return rows
 
@@ -203,7 +210,10 @@ def line(row: Row) -> str:
     times = " ".join(f"{1e6 * value:12.1f}" for value in (row.alone, row.compute, row.total))
     mark = "" if row.accelerated or row.name == "mpi" else "  unchanged"
     mark += "" if row.sound else "  WRONG"
-    return f"{row.nbytes:11d} {row.name:<20} {times} {row.overlap:10.1f} {row.slowed:9.1f}{mark}"
+    return (
+        f"{row.nbytes:11d} {row.name:<20} {times} {row.overlap:10.1f} {row.slowed:9.1f} "
+        f"{1e6 * row.processor_seconds:10.1f}{mark}"
+    )
 
 
 def main(op: str, argv: list[str] | None = None) -> None:
