@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -103,11 +103,11 @@ class Device:
         """A stream that begins after these events; else after all that the caller has started so far."""
         return Queue(self, self.mark() if after is None else after)
 
-    def mark(self) -> list[Any]:
-        """Events behind what the caller, on this thread, has put into its current streams."""
+    def mark(self, streams: Iterable[int] | None = None) -> list[Any]:
+        """Events behind what has been put into these streams, else into the caller's current ones."""
         events = []
         with self.cupy.cuda.Device(self.index):
-            for handle in self.current_streams():
+            for handle in self.current_streams() if streams is None else streams:
                 events.append(self.cupy.cuda.Event(disable_timing=True))
                 self._runtime.eventRecord(events[-1].ptr, handle)
         return events
@@ -123,6 +123,11 @@ class Device:
                 event = self.cupy.cuda.Event(disable_timing=True)
                 self._runtime.eventRecord(event.ptr, handle or _DEFAULT_STREAM)
                 stream.wait_event(event)
+
+    def order(self, handle: int, events: Iterable[Any]) -> None:
+        """Have what is put into a stream from here on come after these events, of any device."""
+        for event in events:
+            self._runtime.streamWaitEvent(handle, event.ptr)
 
     def function(self, kernel: Kernel) -> Any:
         """A kernel, compiled when it is first needed."""

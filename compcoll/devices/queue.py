@@ -30,6 +30,11 @@ class Event:
         device._runtime.eventRecord(self._event.ptr, queue.stream.ptr)
 
     @property
+    def ptr(self) -> int:
+        """CUDA's handle."""
+        return self._event.ptr
+
+    @property
     def done(self) -> bool:
         """Whether the stream has come so far; raises where the device has failed, which is never done."""
         if not self._fired:

@@ -217,7 +217,9 @@ def _one_side(peer: int, sends: bool, drops: bool, count: int) -> Callable[[Any,
     return side
 
 
-def wait(*tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: float = inf) -> bool:
+def wait(
+    *tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: float = inf, launched: bool = False
+) -> bool:
     """Wait for the ends of tasks, and raise the first error that came up; whether they have ended.
 
     Parameters
@@ -226,6 +228,8 @@ def wait(*tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: fl
         Moved on as well, but not waited for.
     limit : float
         Seconds after which to return.
+    launched : bool
+        Whether a run on a device has only to be `DeviceRun.launched`.
     """
     if not any(isinstance(task, DeviceRun) for task in (*tasks, *others)):
         return _engine.wait(*tasks, others=others, limit=limit)
@@ -233,11 +237,11 @@ def wait(*tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: fl
     compiled = [task for task in tasks if not isinstance(task, DeviceRun)]
     beside = [task for task in others if not isinstance(task, DeviceRun)]
     patience, until = Patience(), perf_counter() + limit
-    while not all(task.done for task in tasks):
+    while not all(task.launched if launched and task in runs else task.done for task in tasks):
         moved = False
         for one in runs:
             moved |= one.step()
-        if compiled or beside:
+        if beside or any(task.end is None for task in compiled):
             _engine.wait(*(compiled or beside), others=beside if compiled else (), limit=0.0)
         if moved:
             patience.moved()

@@ -11,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from compcoll.engine import _engine
 from compcoll.torch import living
 from compcoll.torch.core import MOST_PENDING, Core, Part
+from compcoll.torch.gpu import End
 from compcoll.torch.tensors import overlap
-from compcoll.torch.work import NO_TIMEOUT, Steps, Together, Work
+from compcoll.torch.work import NO_TIMEOUT, Steps, Together, Work, leave
 
 __all__ = ["Batch", "Operation", "begin", "mend_manager"]
 
@@ -65,34 +65,34 @@ def begin(core: Core, operations: Sequence[Operation]) -> Work:
 def _steps(core: Core, operations: Sequence[Operation]) -> Steps:
     """All of them at once, but for those that need what others leave, and for more than have tags."""
     parts: list[Part] = []
+    ends: list[End] = []
     under_way: list[Operation] = []
     try:
         for operation in operations:
             if any(_meet(operation, other) for other in under_way):
-                _finish(core, parts)
+                ends += _finish(core, parts)
                 under_way.clear()
             under_way.append(operation)
             for start in operation.begins:
                 if len(parts) == MOST_PENDING:
-                    _finish(core, parts)
+                    ends += _finish(core, parts)
                 parts.append(start())
     except BaseException:
         for task in (task for part in parts for task in part.tasks if not task.done):
-            _engine.leave(task)
+            leave(task)
         raise
     tasks = [task for part in parts for task in part.tasks]
     if tasks:
         yield tasks
-    for part in parts:
-        part.finish()
+    return ends + [end for part in parts for end in part.finish()]
 
 
-def _finish(core: Core, parts: list[Part]) -> None:
+def _finish(core: Core, parts: list[Part]) -> list[End]:
     """Wait for what has begun: all ranks begin everything in the same order, so nothing may begin later."""
     core.settle([task for part in parts for task in part.tasks])
-    for part in parts:
-        part.finish()
+    ends = [end for part in parts for end in part.finish()]
     parts.clear()
+    return ends
 
 
 def _meet(one: Operation, other: Operation) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -13,8 +14,10 @@ from mpi4py import MPI
 from compcoll.engine import _engine
 from compcoll.engine.call import Call
 from compcoll.torch.core import Core, Part
+from compcoll.torch.gpu import End
+from compcoll.torch.placing import OnGpu, Placed, Rest, Several, place
 from compcoll.torch.reductions import Reduction
-from compcoll.torch.tensors import Host, element_of, overlap
+from compcoll.torch.tensors import Host, apart, element_of, overlap
 
 __all__ = [
     "all_gather", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
@@ -26,55 +29,55 @@ __all__ = [
 def broadcast(core: Core, tensor: torch.Tensor, root: int) -> Part:
     """The root's values arrive everywhere."""
     sends = core.rank == root
-    host = Host(tensor, writes=True, reads=sends)
-    call = _call("Bcast", host.array, host.array.nbytes, recv=[host.array], root=root)
-    return _begun(core, call, tensor, lambda: core.comm.Ibcast(_bytes(host.array), root), host)
+    values = place(tensor, writes=True, reads=sends)
+    call = _call("Bcast", values.array, values.array.nbytes, recv=[values.array], root=root)
+    return _begun(core, call, tensor, lambda: core.comm.Ibcast(_bytes(values), root), values)
 
 
 def all_reduce(core: Core, tensor: torch.Tensor, how: Reduction) -> Part:
     """The reduction of all ranks' values takes their place."""
-    host = Host(tensor, writes=True, dtype=how.dtype)
-    how.before(host.flat)
-    array = host.array
-    call = _call("Allreduce", array, array.nbytes // core.size, recv=[array])
-    part = _begun(
-        core, call, tensor, lambda: core.comm.Iallreduce(MPI.IN_PLACE, *_reduced(array, how)), host, how=how
-    )
-    return part
+    values = place(tensor, writes=True, dtype=how.dtype)
+    values.do(how.before)
+    call = _call("Allreduce", values.array, values.array.nbytes // core.size, recv=[values.array])
+
+    def plain() -> MPI.Request:
+        return core.comm.Iallreduce(MPI.IN_PLACE, *_reduced(values, how))
+
+    return _begun(core, call, tensor, plain, values, how=how)
 
 
 def reduce(core: Core, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
     """The reduction of all ranks' values takes the place of the root's."""
     at_root = core.rank == root
-    host = Host(tensor, writes=at_root, dtype=how.dtype, fresh=how.changes_input and not at_root)
-    how.before(host.flat)
-    array = host.array
+    values = place(tensor, writes=at_root, dtype=how.dtype, fresh=how.changes_input and not at_root)
+    values.do(how.before)
+    array = values.array
     call = _call(
         "Reduce", array, array.nbytes, send=[] if at_root else [array], recv=[array] if at_root else [],
         root=root,
     )  # fmt: skip
 
     def plain() -> MPI.Request:
-        spec, op = _reduced(array, how)
+        spec, op = _reduced(values, how)
         return core.comm.Ireduce(MPI.IN_PLACE if at_root else spec, spec if at_root else None, op, root)
 
-    return _begun(core, call, tensor, plain, host, how=how if at_root else None, summed=how)
+    return _begun(core, call, tensor, plain, values, how=how if at_root else None, summed=how)
 
 
 def reduce_scatter_single(core: Core, out: torch.Tensor, tensor: torch.Tensor, how: Reduction) -> Part:
     """Block i of the reduction of all ranks' values arrives at rank i."""
     _check_sizes("reduce_scatter", tensor.numel(), out.numel() * core.size)
     fresh = how.changes_input or overlap(tensor, [out])
-    source, target = Host(tensor, dtype=how.dtype, fresh=fresh), _target(out, how)
-    how.before(source.flat)
+    source, target = place(tensor, dtype=how.dtype, fresh=fresh), _target(out, how)
+    source.do(how.before)
     blocks = _split(source.array, [target.array.size] * core.size)
     call = _call("Reduce_scatter_block", target.array, target.array.nbytes, send=blocks, recv=[target.array])
 
     def plain() -> MPI.Request:
-        spec, op = _reduced(source.array, how)
-        return core.comm.Ireduce_scatter_block(spec, _reduced(target.array, how)[0], op)
+        spec, op = _reduced(source, how)
+        return core.comm.Ireduce_scatter_block(spec, _reduced(target, how)[0], op)
 
-    return _begun(core, call, out, plain, target, how=how)
+    return _begun(core, call, out, plain, target, source, how=how)
 
 
 def reduce_scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], how: Reduction) -> Part:
@@ -82,32 +85,30 @@ def reduce_scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor
     _check_list("reduce_scatter", tensors, core.size)
     _check_types(out, tensors)
     _check_sizes("reduce_scatter", tensors[core.rank].numel(), out.numel())
-    source, counts = _joined(tensors, how.dtype), [t.numel() for t in tensors]
-    how.before(source.flat)
-    target = _target(out, how)
-    per = source.flat.element_size() // source.array.itemsize
-    blocks = _split(source.array, [n * per for n in counts])
-    even = len(set(counts)) == 1
+    source = Several(tensors, how.dtype, fresh=how.changes_input or overlap(out, tensors))
+    source.do(how.before)
+    target, blocks = _target(out, how), source.blocks
+    even = len({block.size for block in blocks}) == 1
     name = "Reduce_scatter_block" if even else "Reduce_scatter"
     call = _call(name, target.array, max(b.nbytes for b in blocks), send=blocks, recv=[target.array])
-    call.empty = not source.array.size
+    call.empty = not any(block.size for block in blocks)
 
     def plain() -> MPI.Request:
-        (spec, op), into = _reduced(source.array, how), _reduced(target.array, how)[0]
+        (spec, op), into = _reduced(source, how), _reduced(target, how)[0]
         if even:
             return core.comm.Ireduce_scatter_block(spec, into, op)
         return core.comm.Ireduce_scatter(spec, into, [b.size for b in blocks], op)
 
-    return _begun(core, call, out, plain, target, how=how)
+    return _begun(core, call, out, plain, target, source, how=how)
 
 
 def all_gather_single(core: Core, out: torch.Tensor, tensor: torch.Tensor) -> Part:
     """Every rank's values arrive everywhere, one after the other."""
     _check_sizes("all_gather", out.numel(), tensor.numel() * core.size)
     _check_types(out, [tensor])
-    target = Host(out, writes=True, reads=False)
+    target = place(out, writes=True, reads=False)
     blocks = _split(target.array, [target.array.size // core.size] * core.size)
-    return _all_gather(core, target, blocks, tensor, out)
+    return _all_gather(core, target, blocks, tensor, [out])
 
 
 def all_gather(core: Core, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -> Part:
@@ -115,58 +116,55 @@ def all_gather(core: Core, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -
     _check_list("all_gather", outs, core.size)
     _check_types(tensor, outs)
     _check_sizes("all_gather", outs[core.rank].numel(), tensor.numel())
-    counts = [out.numel() for out in outs]
-    flat = torch.empty(sum(counts), dtype=tensor.dtype)
-    target = Host(flat)
-    per = flat.element_size() // target.array.itemsize
-    part = _all_gather(core, target, _split(target.array, [n * per for n in counts]), tensor, tensor)
-    return _spread(part, flat, outs)
+    target = Several(outs, tensor.dtype, writes=True, reads=False)
+    return _all_gather(core, target, target.blocks, tensor, outs)
 
 
 def _all_gather(
-    core: Core, target: Host, blocks: list[np.ndarray], tensor: torch.Tensor, out: torch.Tensor
+    core: Core, target: Placed, blocks: list[Any], tensor: torch.Tensor, outs: Sequence[torch.Tensor]
 ) -> Part:  # fmt: skip
-    source = Host(tensor)
-    mine = blocks[core.rank]
-    in_place = source.array.ctypes.data == mine.ctypes.data
-    if not in_place and overlap(source.flat, [target.flat]):
-        source = Host(tensor, fresh=True)
-    send = [] if in_place else [source.array]
+    source, mine = place(tensor), blocks[core.rank]
+    in_place = mine.size > 0 and _address(source.array) == _address(mine)
+    if not in_place and overlap(tensor, outs):
+        source = place(tensor, fresh=True)
     even = len({block.size for block in blocks}) == 1
     call = _call(
-        "Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks), send=send, recv=blocks
-    )
-    call.empty = not target.array.size
+        "Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks),
+        send=[] if in_place else [source.array], recv=blocks,
+    )  # fmt: skip
+    call.empty = not any(block.size for block in blocks)
 
     def plain() -> MPI.Request:
-        given = MPI.IN_PLACE if in_place else _bytes(source.array)
+        # Of the target's own memory alone MPI may not have a part twice.
+        given = MPI.IN_PLACE if in_place and isinstance(target, Host) else _bytes(source)
         if even:
-            return core.comm.Iallgather(given, _bytes(target.array))
+            return core.comm.Iallgather(given, _bytes(target))
         return core.comm.Iallgatherv(
-            given, [target.array.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE]
+            given, [target.host.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE]
         )
 
-    return _begun(core, call, out, plain, target)
+    return _begun(core, call, tensor, plain, target, source)
 
 
 def gather(core: Core, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> Part:
     """Every rank's values arrive at the root, as tensor i of its list."""
-    source, at_root = Host(tensor), core.rank == root
+    at_root = core.rank == root
     if at_root:
         _check_list("gather", outs, core.size)
         _check_types(tensor, outs)
         for out in outs:
             _check_sizes("gather", out.numel(), tensor.numel())
-    flat = torch.empty(tensor.numel() * core.size if at_root else 0, dtype=tensor.dtype)
-    target = Host(flat)
-    blocks = _split(target.array, [source.array.size] * core.size) if at_root else []
-    call = _call("Gather", source.array, source.array.nbytes, send=[source.array], recv=blocks, root=root)
+    source = place(tensor, fresh=at_root and overlap(tensor, outs))
+    target = Several(outs, tensor.dtype, writes=True, reads=False) if at_root else None
+    call = _call(
+        "Gather", source.array, source.array.nbytes, send=[source.array],
+        recv=target.blocks if target is not None else [], root=root,
+    )  # fmt: skip
 
     def plain() -> MPI.Request:
-        return core.comm.Igather(_bytes(source.array), _bytes(target.array) if at_root else None, root)
+        return core.comm.Igather(_bytes(source), _bytes(target) if target is not None else None, root)
 
-    part = _begun(core, call, tensor, plain, target)
-    return _spread(part, flat, outs) if at_root else part
+    return _begun(core, call, tensor, plain, target, source)
 
 
 def scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], root: int) -> Part:
@@ -177,44 +175,25 @@ def scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], root
         _check_types(out, tensors)
         for tensor in tensors:
             _check_sizes("scatter", tensor.numel(), out.numel())
-    target = Host(out, writes=True, reads=False)
-    source = _joined(tensors, out.dtype) if at_root else None
-    blocks = _split(source.array, [target.array.size] * core.size) if source is not None else []
+    target = place(out, writes=True, reads=False)
+    source = Several(tensors, out.dtype, fresh=overlap(out, tensors)) if at_root else None
+    blocks = source.blocks if source is not None else []
     call = _call("Scatter", target.array, target.array.nbytes, send=blocks, recv=[target.array], root=root)
 
     def plain() -> MPI.Request:
-        return core.comm.Iscatter(
-            _bytes(source.array) if source is not None else None, _bytes(target.array), root
-        )
+        return core.comm.Iscatter(_bytes(source) if source is not None else None, _bytes(target), root)
 
-    return _begun(core, call, out, plain, target)
+    return _begun(core, call, out, plain, target, *([] if source is None else [source]))
 
 
-def all_to_all(
-    core: Core, outs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], even: bool
-) -> Part:  # fmt: skip
-    """Tensor i goes to rank i, and what it has for this rank arrives as tensor i.
-
-    ``even`` says whether all blocks of all ranks are known to have one size.
-    """
+def all_to_all(core: Core, outs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Part:
+    """Tensor i goes to rank i, and what it has for this rank arrives as tensor i."""
     for one in (outs, tensors):
         _check_list("all_to_all", one, core.size)
     _check_types(outs[0], (*outs, *tensors))
-    source = _joined(tensors, outs[0].dtype)
-    counts = [out.numel() for out in outs]
-    flat = torch.empty(sum(counts), dtype=outs[0].dtype)
-    target = Host(flat)
-    per = flat.element_size() // target.array.itemsize
-    send = _split(source.array, [t.numel() * per for t in tensors])
-    recv = _split(target.array, [n * per for n in counts])
-    if even:
-        call = _call("Alltoall", recv[0], recv[0].nbytes, send=send, recv=recv)
-
-        def plain() -> MPI.Request:
-            return core.comm.Ialltoall(_bytes(source.array), _bytes(target.array))
-
-        return _spread(_begun(core, call, flat, plain, target), flat, outs)
-    return _spread(_uneven(core, send, recv, source, target, flat), flat, outs)
+    source = Several(tensors, outs[0].dtype, fresh=not apart([*outs, *tensors]))
+    target = Several(outs, outs[0].dtype, writes=True, reads=False)
+    return _uneven(core, source.blocks, target.blocks, source, target, outs[0])
 
 
 def all_to_all_single(
@@ -223,25 +202,20 @@ def all_to_all_single(
     """Slices of the first dimension go to each rank, as many as said, or as many to each."""
     _check_types(out, [tensor])
     theirs, ours = _rows(core, out, out_sizes), _rows(core, tensor, sizes)
-    source, target = Host(tensor, fresh=overlap(tensor, [out])), Host(out, writes=True, reads=False)
-    row, out_row = (_row(host.array.size, t) for host, t in ((source, tensor), (target, out)))
+    source = place(tensor, fresh=overlap(tensor, [out]))
+    target = place(out, writes=True, reads=False)
+    row, out_row = (_row(placed.array.size, t) for placed, t in ((source, tensor), (target, out)))
     send, recv = (
         _split(source.array, [n * row for n in ours]),
         _split(target.array, [n * out_row for n in theirs]),
     )
-    if not sizes and not out_sizes:
-        _check_sizes("all_to_all_single", tensor.numel(), out.numel())
-        call = _call("Alltoall", recv[0], recv[0].nbytes, send=send, recv=recv)
-        return _begun(
-            core, call, out, lambda: core.comm.Ialltoall(_bytes(source.array), _bytes(target.array)), target
-        )
-    part = _uneven(core, send, recv, source, target, out)
-
-    def finish() -> None:
-        part.finish()
-        target.finish()
-
-    return Part(part.tasks, finish)
+    if sizes or out_sizes:
+        return _uneven(core, send, recv, source, target, out)
+    _check_sizes("all_to_all_single", tensor.numel(), out.numel())
+    call = _call("Alltoall", recv[0], recv[0].nbytes, send=send, recv=recv)
+    return _begun(
+        core, call, out, lambda: core.comm.Ialltoall(_bytes(source), _bytes(target)), target, source
+    )
 
 
 def _rows(core: Core, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
@@ -264,14 +238,14 @@ def _row(elements: int, tensor: torch.Tensor) -> int:
 
 def barrier(core: Core) -> Part:
     """Nobody goes on before all have come."""
-    return Part([_engine.Request(core.comm.Ibarrier())], lambda: None)
+    return Part([_engine.Request(core.comm.Ibarrier())], list)
 
 
 def _uneven(
-    core: Core, send: list[np.ndarray], recv: list[np.ndarray], source: Host, target: Host, flat: torch.Tensor
+    core: Core, send: list[Any], recv: list[Any], source: Placed, target: Placed, like: torch.Tensor
 ) -> Part:
     """Blocks of any sizes: what becomes of one only its two ends know, so each is decided on its own."""
-    element, nothing = element_of(flat.dtype), recv[0][:0]
+    element, nothing, everyone = element_of(like.dtype), recv[0][:0], set(range(core.size))
     found: dict[str, tuple[Any, set[int], set[int]]] = {}
     for blocks, side in ((send, 1), (recv, 2)):
         for peer, block in enumerate(blocks):
@@ -279,11 +253,16 @@ def _uneven(
                 decision = core.decide("Alltoallv", block.dtype, block.nbytes, element)
                 if decision.codec is not None:
                     found.setdefault(repr(decision), (decision, set(), set()))[side].add(peer)
-    tags = core.group.next_tags()
+    tags, order = core.group.next_tags(), core.tails.order(target, source)
+    if found and send[core.rank].nbytes == recv[core.rank].nbytes:  # this rank's own stays where it is
+        _, outgoing, incoming = found[min(found)]
+        outgoing.add(core.rank)
+        incoming.add(core.rank)
     out = {peer for _, peers, _ in found.values() for peer in peers}
     into = {peer for _, _, peers in found.values() for peer in peers}
-    rest = core.comm.Ialltoallv(_masked(source.array, send, out), _masked(target.array, recv, into))
-    tasks, notes = core.plain_tasks("Alltoallv", [rest], max((b.nbytes for b in send), default=0))
+    given, rest = Rest(source, send, everyone - out, True), Rest(target, recv, everyone - into, False)
+    request = core.comm.Ialltoallv(given.spec, rest.spec)
+    tasks, notes = core.plain_tasks("Alltoallv", [request], max((b.nbytes for b in send), default=0))
     for key in sorted(found):
         decision, outgoing, incoming = found[key]
         call = Call(
@@ -291,84 +270,72 @@ def _uneven(
             [b if peer in outgoing else nothing for peer, b in enumerate(send)],
             [b if peer in incoming else nothing for peer, b in enumerate(recv)],
         )  # fmt: skip
-        task, note = core.begin_decided(call, decision, tags)
+        task, note = core.begin_decided(call, decision, tags, order)
         tasks.append(task)
         notes.append(note)
-    return Part(tasks, lambda: [note() for note in notes])  # type: ignore[arg-type]
 
+    def finish() -> list[End]:
+        rest.finish(order)
+        target.finish(order)
+        ends = order.ends()
+        for note in notes:
+            note()
+        return ends
 
-def _masked(array: np.ndarray, blocks: list[np.ndarray], without: set[int]) -> list:
-    """Blocks as MPI takes them, but for some."""
-    sizes = [block.nbytes for block in blocks]
-    displs = [0, *accumulate(sizes)][:-1]
-    counts = [0 if peer in without else n for peer, n in enumerate(sizes)]
-    return [array.view(np.uint8), counts, displs, MPI.BYTE]
+    return Part(tasks, finish)
 
 
 # -- helpers
 
 
-def _call(op: str, like: np.ndarray, nbytes: int, **more: Any) -> Call:
+def _call(op: str, like: Any, nbytes: int, **more: Any) -> Call:
     return Call(op, like.dtype, nbytes, not like.size, **more)
 
 
 def _begun(
-    core: Core, call: Call, tensor: torch.Tensor, plain: Callable[[], MPI.Request], target: Host,
-    how: Reduction | None = None, summed: Reduction | None = None,
+    core: Core, call: Call, tensor: torch.Tensor, plain: Callable[[], MPI.Request], target: Placed | None,
+    *sources: Placed, how: Reduction | None = None, summed: Reduction | None = None,
 ) -> Part:  # fmt: skip
     """Start a call whose result is written to ``target``."""
     reduced = summed or how
+    order = core.tails.order(*sources, *([] if target is None else [target]))
     tasks, note = core.begin(
-        call, element_of(tensor.dtype), lambda: [plain()],
+        call, element_of(tensor.dtype), lambda: [plain()], order,
         by_mpi=reduced is None or reduced.native is not None, compressible=reduced is None or reduced.sums,
     )  # fmt: skip
+    after = partial(how.after, size=core.size) if how is not None and how.averages else None
 
-    def finish() -> None:
+    def finish() -> list[End]:
+        if target is not None:
+            target.finish(order, after)
+        ends = order.ends()
         note()
-        if how is not None:
-            how.after(target.flat, core.size)
-        target.finish()
+        return ends
 
     return Part(tasks, finish)
 
 
-def _spread(part: Part, flat: torch.Tensor, outs: Sequence[torch.Tensor]) -> Part:
-    """Write the parts of a flat tensor to those of a list at the end."""
-    ends, before = [0, *accumulate(out.numel() for out in outs)], part.finish
-
-    def finish() -> None:
-        before()
-        for out, first, end in zip(outs, ends, ends[1:], strict=False):
-            out.detach().copy_(flat[first:end].view(out.shape))
-
-    return Part(part.tasks, finish)
+def _target(out: torch.Tensor, how: Reduction) -> Host | OnGpu:
+    return place(out, writes=True, dtype=how.dtype, reads=False)
 
 
-def _joined(tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> Host:
-    """The values of a list of tensors, one after the other."""
-    flat = torch.empty(sum(t.numel() for t in tensors), dtype=dtype)
-    first = 0
-    for tensor in tensors:
-        flat[first : first + tensor.numel()].view(tensor.shape).copy_(tensor.detach())
-        first += tensor.numel()
-    return Host(flat)
-
-
-def _target(out: torch.Tensor, how: Reduction) -> Host:
-    return Host(out, writes=True, dtype=how.dtype, reads=False)
-
-
-def _split(array: np.ndarray, counts: Sequence[int]) -> list[np.ndarray]:
+def _split(array: Any, counts: Sequence[int]) -> list[Any]:
+    """Blocks of an array of the host or a GPU."""
     ends = [0, *accumulate(counts)]
     return [array[first:end] for first, end in pairwise(ends)]
 
 
-def _bytes(array: np.ndarray) -> list:
-    return [array.view(np.uint8), MPI.BYTE]
+def _address(array: Any) -> int:
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.address
 
 
-def _reduced(array: np.ndarray, how: Reduction) -> tuple[list, MPI.Op]:
-    """An array and an operation as MPI takes them; what it does not know is one rank's, and stays."""
+def _bytes(placed: Placed) -> list:
+    return [placed.host.view(np.uint8), MPI.BYTE]
+
+
+def _reduced(placed: Placed, how: Reduction) -> tuple[list, MPI.Op]:
+    """Values and an operation as MPI takes them; what it does not know is one rank's, and stays."""
+    array = placed.host
     if how.native is None:
         return [array.view(np.uint8), MPI.BYTE], MPI.BOR
     return [array, MPI._typedict[array.dtype.char]], how.native

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,14 @@ from mpi4py import MPI
 from compcoll.codecs import codec
 from compcoll.core import environment
 from compcoll.engine import _engine, choices
-from compcoll.engine.call import Call, Task, begin
+from compcoll.engine.call import Call, Task, begin, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
 from compcoll.torch import living, notes, policies
 from compcoll.torch.agreement import Agreement, is_wanted
+from compcoll.torch.gpu import End, Order
 from compcoll.torch.options import Options
+from compcoll.torch.tails import Tails
 from compcoll.torch.tally import Tally
 from compcoll.torch.tensors import overlap
 from compcoll.torch.work import SLICE, Steps, Work
@@ -47,11 +50,11 @@ class Part:
     tasks : list
         What has to end first.
     finish : callable
-        What is to be done then.
+        What is to be done then; it returns what a wait for it comes after.
     """
 
     tasks: list[Task]
-    finish: Callable[[], None]
+    finish: Callable[[], list[End]]
 
 
 class Core:
@@ -74,6 +77,8 @@ class Core:
         Why the group cannot be used any more; empty while it can.
     tally : Tally
         What its calls did.
+    tails : Tails
+        What devices still do for them.
     """
 
     def __init__(self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None):
@@ -86,6 +91,7 @@ class Core:
         self._pending: list[Work] = []
         #: What is being coalesced.
         self.batch: Any = None
+        self.tails = Tails(self.break_up)
         self._policy: Any = None
         self._stream_tag = self._calls = 0
         self._checks = is_wanted()
@@ -125,8 +131,9 @@ class Core:
         """How a call runs: common knowledge of all ranks, or of the two ends of a message."""
         policy, facts = self.policy, self.group.facts
         decision = policy.decide(
-            op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element
-        )
+            op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
+            facts.gpus,
+        )  # fmt: skip
         if decision.codec is None:
             return decision
         if decision.ask:
@@ -142,8 +149,8 @@ class Core:
     # -- what is begun
 
     def begin(
-        self, call: Call, element: np.dtype, plain: Callable[[], list[MPI.Request]], *, by_mpi: bool = True,
-        compressible: bool = True,
+        self, call: Call, element: np.dtype, plain: Callable[[], list[MPI.Request]], order: Order, *,
+        by_mpi: bool = True, compressible: bool = True,
     ) -> tuple[list[Task], Callable[[], None]]:  # fmt: skip
         """Start a collective; its tasks, and what notes their end.
 
@@ -151,6 +158,8 @@ class Core:
         ----------
         plain : callable
             Starts the same by MPI.
+        order : Order
+            The call's, among those of the caller's streams.
         by_mpi : bool
             Whether MPI can do it at all.
         compressible : bool
@@ -161,14 +170,16 @@ class Core:
         else:
             decision = Decision(None, "mpi", 0, "only sums are compressed")
         if decision.codec is None and not by_mpi and not call.empty and self.size > 1:
-            chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW, self.group.facts.link)
+            facts = self.group.facts
+            chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW, facts.link, facts.gpus)
             how = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
             decision = replace(decision, codec=_RAW, algorithm=how, chunk_nbytes=chunk)
         if decision.codec is None or call.empty or self.size == 1:
             tasks: list[Task] = [_engine.Request(request) for request in plain()]
             return tasks, lambda: self.tally.plain(call.op, call.nbytes, decision.reason)
         task = begin(self.group, call, decision)
-        return [task], lambda: self.tally.compressed(call.op, call.nbytes, decision, task.outcome)
+        order.hold(task)
+        return [task], partial(self.note, task, call.op, call.nbytes, decision)
 
     def plain_tasks(
         self, op: str, requests: list[MPI.Request], nbytes: int
@@ -178,11 +189,16 @@ class Core:
         return tasks, [lambda: self.tally.plain(op, nbytes, "below min_nbytes, or as the policy says")]
 
     def begin_decided(
-        self, call: Call, decision: Decision, tags: tuple[int, int]
+        self, call: Call, decision: Decision, tags: tuple[int, int], order: Order
     ) -> tuple[Task, Callable[[], None]]:
         """Start a call in which every pair of ranks has decided on its own; all of them have counted it."""
         task = begin(self.group, call, decision, tags=tags)
-        return task, lambda: self.tally.compressed(call.op, call.nbytes, decision, task.outcome)
+        order.hold(task)
+        return task, partial(self.note, task, call.op, call.nbytes, decision)
+
+    def note(self, task: Any, op: str, nbytes: int, decision: Decision) -> None:
+        """Count a call, when devices have done all of it."""
+        self.tails.at_end(task, op, lambda: self.tally.compressed(op, nbytes, decision, task.outcome))
 
     def next_stream(self, n: int) -> int:
         """The first of ``n`` tags for the chunks of a message from this rank."""
@@ -247,7 +263,7 @@ class Core:
     def settle(self, tasks: list[Task]) -> None:
         """Wait for tasks here and now, as long as the group allows."""
         until = time.monotonic() + self.timeout
-        while not _engine.wait(*tasks, limit=SLICE):
+        while not wait(*tasks, limit=SLICE, launched=True):
             self._look()
             if time.monotonic() > until:
                 raise dist.DistBackendError(f"Timed out after {self.timeout:g} s")
@@ -265,6 +281,7 @@ class Core:
     def _ended(self, work: Work) -> None:
         with suppress(ValueError):
             self._pending.remove(work)
+        self.tails.keep(work.ends)
         error = work.exception()
         if error is not None and not isinstance(error, (TypeError, NotImplementedError)):
             self.break_up(f"{work.what}: {error}")
@@ -279,6 +296,7 @@ class Core:
         for work in list(self._pending):
             with suppress(Exception):
                 work.wait()
+        self.tails.flush(self.timeout)
 
     def free(self) -> None:
         """Free what MPI has of the group; collective."""
@@ -299,7 +317,7 @@ def _checked(steps: Steps, agreement: Agreement) -> Steps:
         tasks = next(steps)
     except StopIteration:
         yield [agreement]
-        return
+        return []
     except BaseException:
         _engine.leave(agreement)
         raise
@@ -308,7 +326,7 @@ def _checked(steps: Steps, agreement: Agreement) -> Steps:
     except BaseException:
         steps.close()
         raise
-    yield from steps
+    return (yield from steps)
 
 
 #: Groups that were left half-way.

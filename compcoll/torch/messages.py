@@ -19,7 +19,8 @@ from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks
 from compcoll.engine.group import largest_tag
 from compcoll.torch.core import Core
-from compcoll.torch.tensors import Host, element_of
+from compcoll.torch.placing import place
+from compcoll.torch.tensors import element_of
 from compcoll.torch.work import Steps, Work
 
 __all__ = ["recv", "send"]
@@ -57,32 +58,37 @@ def _check(core: Core, peer: int, tag: int) -> None:
         raise ValueError(f"tag {tag} is not from 0 to {largest_tag()}, MPI's largest")
 
 
-def _decided(core: Core, host: Host, tensor: torch.Tensor) -> Any:
-    return core.decide("Send", host.array.dtype, host.array.nbytes, element_of(tensor.dtype))
+def _decided(core: Core, array: Any, tensor: torch.Tensor) -> Any:
+    return core.decide("Send", array.dtype, array.nbytes, element_of(tensor.dtype))
 
 
 def _send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Steps:
-    host = Host(tensor)
-    array, decision = host.array, _decided(core, host, tensor)
+    values = place(tensor)
+    array, order = values.array, core.tails.order(values)
+    decision = _decided(core, array, tensor)
     if decision.codec is None or not array.size:
-        yield [_engine.Request(core.comm.Isend([array.view(np.uint8), MPI.BYTE], peer, tag))]
+        yield [_engine.Request(core.comm.Isend([values.host.view(np.uint8), MPI.BYTE], peer, tag))]
         core.tally.plain("Send", array.nbytes, decision.reason)
-        return
+        return []
     chunk = max(decision.chunk_nbytes // array.itemsize, 1)
     first = core.next_stream(n_chunks(array.size, chunk))
     envelope = bytearray(_ENVELOPE.pack(first, array.size, chunk))
     way = _Way(core.group.shadow, core.group.shadow_handle)
     opening = core.comm.Isend([envelope, MPI.BYTE], peer, tag)
     task = begin_message(way, decision.codec, array, peer, chunk, first, sends=True)
+    order.hold(task)
     yield [_engine.Request(opening), task]
-    core.tally.compressed("Send", array.nbytes, decision, task.outcome)
+    ends = order.ends()
+    core.note(task, "Send", array.nbytes, decision)
+    return ends
 
 
 def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[int]) -> Steps:
-    host = Host(tensor, writes=True, reads=False)
-    array, decision = host.array, _decided(core, host, tensor)
+    values = place(tensor, writes=True, reads=False)
+    array, order = values.array, core.tails.order(values)
+    decision = _decided(core, array, tensor)
     compressed = decision.codec is not None and array.size > 0
-    room = bytearray(_ENVELOPE.size) if compressed else array.view(np.uint8)
+    room = bytearray(_ENVELOPE.size) if compressed else values.host.view(np.uint8)
     status = MPI.Status()
     request = _engine.Request(core.comm.Irecv([room, MPI.BYTE], source, tag), status)
     yield [request]
@@ -98,5 +104,11 @@ def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[i
             raise ValueError(f"{size} elements came from rank {status.source} for a tensor of {array.size}")
         way = _Way(core.group.shadow, core.group.shadow_handle)
         assert decision.codec is not None
-        yield [begin_message(way, decision.codec, array, status.source, chunk, first, sends=False)]
-    host.finish()
+        task = begin_message(way, decision.codec, array, status.source, chunk, first, sends=False)
+        order.hold(task)
+        yield [task]
+    values.finish(order)
+    ends = order.ends()
+    if compressed:
+        core.tails.at_end(task, "Recv", lambda: None)
+    return ends

@@ -217,7 +217,7 @@ class Operations:
         outs, blocks = list(outputs), list(inputs)
         return self._run(
             "alltoall",
-            lambda: collectives.all_to_all(self.core, outs, blocks, False),
+            lambda: collectives.all_to_all(self.core, outs, blocks),
             outs,
             opts,
             timeout,

@@ -86,6 +86,8 @@ def report(together: bool = False) -> TrainingReport:
         Whether to add up all ranks' calls, which is then collective over the largest group.
     """
     found: dict[str, list[Line]] = {}
+    for core in cores():
+        core.tails.flush(core.timeout)
     for label, lines in [(label, lines) for label, _, _, lines in KEPT] + [
         (core.label, list(core.tally.lines.values())) for core in cores()
     ]:

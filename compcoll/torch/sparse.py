@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from compcoll.torch.core import Core, Part
+from compcoll.torch.gpu import End
 
 __all__ = ["all_reduce"]
 
@@ -28,11 +29,11 @@ def all_reduce(core: Core, tensor: torch.Tensor, op: Any) -> Part:
     values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts]
     parts = [all_gather(core, indices, own.indices()), all_gather(core, values, own.values())]
 
-    def finish() -> None:
-        for part in parts:
-            part.finish()
+    def finish() -> list[End]:
+        ends = [end for part in parts for end in part.finish()]
         with torch.inference_mode(False), torch.no_grad():
             total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
             tensor.copy_(total.coalesce())
+        return ends
 
     return Part([task for part in parts for task in part.tasks], finish)

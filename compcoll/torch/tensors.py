@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from compcoll.core import dtypes
 
-__all__ = ["Host", "element_of", "overlap", "real_type"]
+__all__ = ["Host", "apart", "array_of", "check_layout", "element_of", "is_direct", "overlap", "real_type"]
 
 #: The type in which frames hold a tensor's elements; complex ones are pairs. What is not here is bytes.
 _REAL: dict[torch.dtype, np.dtype] = {
@@ -61,22 +62,21 @@ class Host:
         One-dimensional.
     array : numpy.ndarray
         The same memory, of the real type of its elements.
+    gpus : tuple
+        See `compcoll.torch.placing.OnGpu`.
     """
 
     __slots__ = ("_stream", "_tensor", "array", "flat")
+    gpus: tuple = ()
 
     def __init__(
         self, tensor: torch.Tensor, *, writes: bool = False, dtype: torch.dtype | None = None,
         fresh: bool = False, reads: bool = True,
     ):  # fmt: skip
-        if tensor.layout != torch.strided:
-            raise TypeError(f"a tensor has the layout {tensor.layout}, and dense ones are needed here")
+        check_layout(tensor)
         dtype = dtype or tensor.dtype
         own = tensor.detach()
-        direct = (
-            tensor.device.type == "cpu" and dtype == tensor.dtype and not fresh and tensor.is_contiguous()
-            and not (tensor.is_conj() or tensor.is_neg())
-        )  # fmt: skip
+        direct = tensor.device.type == "cpu" and not fresh and is_direct(tensor, dtype)
         if direct:
             flat = own.reshape(-1)
         elif reads:
@@ -85,12 +85,28 @@ class Host:
         else:
             flat = torch.empty(tensor.numel(), dtype=dtype)
         self.flat = flat
-        self.array = _array(flat)
+        self.array = array_of(flat)
         self._tensor = own if writes and not direct else None
         self._stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
 
-    def finish(self) -> None:
-        """Put the values where they belong, in the order of the stream that was current at first."""
+    @property
+    def host(self) -> np.ndarray:
+        """What MPI takes."""
+        return self.array
+
+    @property
+    def blocks(self) -> list[np.ndarray]:
+        """The array, as one of several has it."""
+        return [self.array]
+
+    def do(self, change: Callable[[torch.Tensor], Any]) -> None:
+        """Change the values."""
+        change(self.flat)
+
+    def finish(self, order: Any = None, after: Callable[[torch.Tensor], Any] | None = None) -> None:
+        """Change the values, and put them where they belong, in the order of the stream current at first."""
+        if after is not None:
+            after(self.flat)
         if self._tensor is None:
             return
         values = self.flat.view(self._tensor.shape)
@@ -101,7 +117,19 @@ class Host:
                 self._tensor.copy_(values)
 
 
-def _array(flat: torch.Tensor) -> np.ndarray:
+def check_layout(tensor: torch.Tensor) -> None:
+    """TypeError for a tensor that is not dense."""
+    if tensor.layout != torch.strided:
+        raise TypeError(f"a tensor has the layout {tensor.layout}, and dense ones are needed here")
+
+
+def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether a tensor's memory holds its values without gaps, as this type."""
+    return dtype == tensor.dtype and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
+
+
+def array_of(flat: torch.Tensor) -> np.ndarray:
+    """The memory of a one-dimensional tensor of the host, of the real type of its elements."""
     dtype = flat.dtype
     if dtype in _DIRECT:
         return flat.numpy()
@@ -116,6 +144,12 @@ def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
     """Whether a tensor's memory has a byte in common with that of any other."""
     first, end = _span(tensor)
     return any(first < theirs[1] and theirs[0] < end for theirs in map(_span, others))
+
+
+def apart(tensors: Sequence[Any]) -> bool:
+    """Whether no two tensors have a byte in common."""
+    spans = sorted(span for span in map(_span, tensors) if span[0] < span[1])
+    return all(end <= first for (_, end), (first, _) in pairwise(spans))
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -6,20 +6,24 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from functools import partial
-from threading import RLock, Thread
+from threading import RLock
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Task
+from compcoll.engine.call import Task, wait
+from compcoll.engine.device.mover import mover
+from compcoll.engine.device.run import DeviceRun
 from compcoll.torch.agreement import Agreement, MismatchError
+from compcoll.torch.futures import Future
 
 __all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
 
-#: An operation: it begins tasks, yields them, and goes on when they have ended.
-Steps = Generator[list[Task], None, None]
+#: An operation: it begins tasks, yields them, and goes on when they have ended, or devices have all that is
+#: left of them. It returns places in streams, which a wait for it comes after.
+Steps = Generator[list[Task], None, list[Any]]
 #: Seconds between two looks at what else may have happened.
 SLICE = 0.2
 NO_TIMEOUT = timedelta(0)
@@ -28,8 +32,12 @@ NO_TIMEOUT = timedelta(0)
 class Work(dist.Work):
     """An operation under way.
 
-    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The
-    GIL is not held while waiting.
+    Its tasks are left to the engine's thread, those on GPUs to that of `Mover`, or, of one that is waited for
+    at once, moved on by `wait`. The GIL is not held while waiting.
+
+    It is done when its messages are, and its last kernels were launched. Where these have yet to run, `wait`
+    does not: it has the caller's current stream come after them. Damage that they alone can find breaks the
+    group.
 
     Parameters
     ----------
@@ -63,6 +71,8 @@ class Work(dist.Work):
         self._error: BaseException | None = None
         self._raised: BaseException | None = None
         self._future: Any = None
+        #: Behind what devices still do for it, once it is done.
+        self.ends: Sequence[Any] = ()
         #: What it reads and writes, where later operations have to wait for it.
         self.given: Sequence[torch.Tensor] = ()
         #: The engine's calls that it is.
@@ -75,6 +85,8 @@ class Work(dist.Work):
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Wait for the end, for so long, or for as long as the group allows.
+
+        The host waits for the messages; for the rest, of tensors on a GPU, the caller's current stream does.
 
         Raises
         ------
@@ -100,12 +112,18 @@ class Work(dist.Work):
                 raise
         if self._error is not None:
             raise self._error
+        for end in self.ends:
+            end.follow()
         return True
 
     def is_completed(self) -> bool:
-        if not self._done:
-            self._move(0.0) if not self._left else _engine.move_on()
-        return self._done
+        """Whether it is done, on devices too."""
+        if not self._done and not self._left:
+            self._move(0.0)
+        elif not self._done:
+            _engine.move_on()
+            mover().move_on()
+        return self._done and all(end.done for end in self.ends)
 
     def is_success(self) -> bool:
         return self._done and self._error is None
@@ -129,7 +147,7 @@ class Work(dist.Work):
     def get_future(self) -> torch.futures.Future:
         with self._lock:
             if self._future is None:
-                self._future = _Future()
+                self._future = Future(self._result)
                 self._leave()
                 if self._done:
                     self._tell()
@@ -148,7 +166,8 @@ class Work(dist.Work):
                 while not tasks:
                     tasks = next(self._steps) if error is None else self._steps.throw(error)
                     error = None
-            except StopIteration:
+            except StopIteration as stop:
+                self.ends = stop.value or ()
                 self._end(None)
                 return
             except BaseException as problem:
@@ -162,7 +181,8 @@ class Work(dist.Work):
 
     def _hand_over(self) -> None:
         for task in self._tasks:
-            _engine.leave(task, partial(self._task_ended, task))
+            ended = partial(self._task_ended, task)
+            leave(task, ended)
 
     def _leave(self) -> None:
         """From now on the engine's thread moves it on."""
@@ -177,11 +197,12 @@ class Work(dist.Work):
             with self._lock:
                 tasks = self._tasks
             for task in tasks:
-                if not _engine.join(task, seconds):
+                on_device = isinstance(task, DeviceRun)
+                if not (mover().join(task, seconds) if on_device else _engine.join(task, seconds)):
                     return
             return
         try:
-            if not _engine.wait(*self._tasks, limit=seconds):
+            if not wait(*self._tasks, limit=seconds, launched=True):
                 for task in self._tasks:
                     if isinstance(task, Agreement) and task.done:
                         task.check()
@@ -198,7 +219,7 @@ class Work(dist.Work):
         """What will not be waited for any more is the engine's, as long as MPI may write to it."""
         for task in self._tasks:
             if not task.done:
-                _engine.leave(task)
+                leave(task)
 
     def _task_ended(self, task: Task, end: int) -> None:
         with self._lock:
@@ -233,17 +254,15 @@ class Work(dist.Work):
             self._tell()
 
     def _tell(self) -> None:
-        """Complete the future; what Python runs then may wait for operations, so not in this thread."""
-        if self._future.calls_python:
-            Thread(target=self._complete, name="compcoll-future", daemon=True).start()
-        else:
-            self._complete()
+        self._future.tell(self._result, self._error, self.ends)
 
-    def _complete(self) -> None:
-        if self._error is None:
-            self._future.set_result(self._result)
-        else:
-            self._future.set_exception(self._error)
+
+def leave(task: Task, ended: Callable[[int], None] | None = None) -> None:
+    """Have a task moved on by whoever does that for its kind."""
+    if isinstance(task, DeviceRun):
+        mover().leave(task, ended, ended is not None)
+    else:
+        _engine.leave(task, ended)
 
 
 class Together(dist.Work):
@@ -280,21 +299,6 @@ class Together(dist.Work):
         return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
 
     getFuture = get_future
-
-
-class _Future(torch.futures.Future):
-    """A future that knows whether Python is called at its end."""
-
-    # From 2.14 on torch hands out another object for the same future, and nobody sees what it is asked for.
-    calls_python = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14)
-
-    def then(self, callback):
-        self.calls_python = True
-        return super().then(callback)
-
-    def add_done_callback(self, callback) -> None:
-        self.calls_python = True
-        super().add_done_callback(callback)
 
 
 def _seconds(timeout: timedelta | float | None, default: float) -> float:

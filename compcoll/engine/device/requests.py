@@ -5,10 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-__all__ = ["Lease", "Request", "Steps"]
+__all__ = ["Last", "Lease", "Request", "Steps"]
 
 #: A generator of the events after each of which it goes on; it returns the result.
 Steps = Generator[Any, None, Any]
+
+
+class Last:
+    """An event behind the last that a queue is given: once it has come, there are only results to look at.
+
+    Attributes
+    ----------
+    device : Device
+    event : object
+        The queue's.
+    """
+
+    __slots__ = ("device", "event")
+
+    def __init__(self, queue: Any):
+        self.device, self.event = queue.device, queue.event()
+
+    @property
+    def done(self) -> bool:
+        """As the event's."""
+        return self.event.done
+
+    def synchronize(self) -> None:
+        """As the event's."""
+        self.event.synchronize()
 
 
 class Request:
@@ -38,6 +63,11 @@ class Request:
         while type(event) is Request and not event._ended:
             event = event._event
         return event
+
+    @property
+    def last(self) -> Last | None:
+        """What is waited for, where nothing is started behind it."""
+        return self._event if type(self._event) is Last else None
 
     @property
     def _ended(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from math import isnan, prod
 from time import perf_counter, sleep
 from typing import Any
@@ -52,10 +53,16 @@ def _has_come(event: Any) -> bool:
 
 
 class Patience:
-    """Rests between two looks at what is under way: yields, then sleeps, and at last gives up."""
+    """Rests between two looks at what is under way: yields, then sleeps, and at last gives up.
 
-    def __init__(self) -> None:
-        self._since, self._most = 0.0, environment.timeout()
+    Parameters
+    ----------
+    spinning : float
+        Seconds of waiting after which it sleeps.
+    """
+
+    def __init__(self, spinning: float = SPINNING) -> None:
+        self._since, self._most, self._spinning = 0.0, environment.timeout(), spinning
 
     def moved(self) -> None:
         """Something has come."""
@@ -66,7 +73,7 @@ class Patience:
         now = perf_counter()
         self._since = self._since or now
         waited = now - self._since
-        if waited < SPINNING:
+        if waited < self._spinning:
             os.sched_yield()
             return
         sleep(min(waited / 16, 1e-4))
@@ -165,6 +172,28 @@ class DeviceRun:
     def done(self) -> bool:
         """Whether it has come to its end."""
         return not self._remaining
+
+    @property
+    def launched(self) -> bool:
+        """Whether all that is left was given to devices: what is put behind `ends` finds the results."""
+        if not self._remaining:
+            return True
+        if self._ready or self._idle or self._requests or self._asked:
+            return False
+        under_way = [request for waiting in self._under_way.values() for _, request in waiting]
+        return len(under_way) == self._remaining and all(request.last for request in under_way)
+
+    @property
+    def ends(self) -> list[tuple[Any, Any]]:
+        """Once it is `launched`: devices, and events behind what they still have to do."""
+        lasts = {request.last for waiting in self._under_way.values() for _, request in waiting}
+        return [(last.device, last.event) for last in lasts if last is not None]
+
+    def order(self, marks: Mapping[Any, Sequence[Any]]) -> None:
+        """Have it come after these events of devices, in place of what is in the current streams of whoever
+        moves it on first; before that.
+        """
+        self.work.marks.update(marks)
 
     def fail(self, problem: Exception) -> None:
         """Take part without values: the others learn that something went wrong here, which `check` raises."""

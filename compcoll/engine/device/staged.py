@@ -15,7 +15,7 @@ from compcoll.devices.cuda import available, pinned
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine.device.host import POISON, Frame, HostWork
 from compcoll.engine.device.pool import Pool
-from compcoll.engine.device.requests import Request, Steps
+from compcoll.engine.device.requests import Last, Request, Steps
 
 __all__ = ["StagedWork"]
 
@@ -163,7 +163,7 @@ class StagedWork(HostWork):
         with self.queue(*dict.fromkeys(devices)) as queue:
             if len(devices) == 2 and block.dtype == into.dtype:
                 queue.copy(into.address, block.address, into.nbytes)
-                yield queue.event()
+                yield Last(queue)
                 return 0.0
             # Between host and device, or with rounding.
             if isinstance(block, DeviceArray):

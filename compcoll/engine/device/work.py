@@ -30,7 +30,7 @@ from compcoll.engine import rounding
 from compcoll.engine.device.batches import Made, known_info, payloads
 from compcoll.engine.device.host import Frame
 from compcoll.engine.device.pool import Pool
-from compcoll.engine.device.requests import Lease, Request, Steps
+from compcoll.engine.device.requests import Last, Lease, Request, Steps
 from compcoll.engine.device.staged import StagedWork
 from compcoll.engine.device.turns import Asked, Copying, Decoding, Encoding, Summing, Turn
 from compcoll.frame import FrameInfo
@@ -154,7 +154,7 @@ class CudaWork(StagedWork):
         self._decode_batch(group, adding=True)
 
     def _decode_batch(self, group: list[Decoding], adding: bool = False) -> None:
-        with self._lease(group) as (queue, lease):
+        with self._lease(group, last=True) as (queue, lease):
             addresses = payloads(queue, [one.frame for one in group])
             for one in group:
                 if one.clears:
@@ -224,7 +224,7 @@ class CudaWork(StagedWork):
     def _convert_batch(self, group: list[Copying]) -> None:
         into, block = group[0].block, group[0].source
         kernel: Any = kernels.converter(block.dtype, into.dtype)
-        with self._lease(group) as (queue, lease):
+        with self._lease(group, last=True) as (queue, lease):
             sources, targets = [one.source.address for one in group], [one.block.address for one in group]
             operations.convert(queue, kernel, [one.block.size for one in group], sources, targets)
             made = operations.largest(queue, _blocks(group)) if into.itemsize < block.itemsize else None
@@ -243,13 +243,16 @@ class CudaWork(StagedWork):
         return Request(start=self.turn.begin)
 
     @contextmanager
-    def _lease(self, group: Sequence[Asked]) -> Iterator[tuple[Any, Lease]]:
-        """A queue that a batch is put into; closed where that fails, else by those who share it."""
+    def _lease(self, group: Sequence[Asked], last: bool = False) -> Iterator[tuple[Any, Lease]]:
+        """A queue that a batch is put into; closed where that fails, else by those who share it.
+
+        ``last``: nothing is put behind it.
+        """
         queue = self.queue(group[0].block.device)
         lease = Lease(queue, len(group))
         try:
             yield queue, lease
-            lease.event = queue.event()
+            lease.event = Last(queue) if last else queue.event()
         except BaseException:
             queue.close()
             raise
