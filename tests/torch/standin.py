@@ -120,6 +120,12 @@ class Gpu:
         before, self.device.current = self.device.current, Stream(self.device)
         return before
 
+    def drain(self):
+        """Run all that can run: later operations come after it, and ask other devices alone."""
+        with self.device.lock:
+            while any(stream.runnable() for stream in self.device.streams):
+                self.device.advance()
+
     def synchronize(self):
         """Wait for the caller's stream, and for nothing else."""
         with self.device.lock:

@@ -1,5 +1,8 @@
 """Tensors on a GPU, for which the tests' device stands: results, order, and what stays on the device."""
 
+import time
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,9 +12,19 @@ from test_collectives import ALL_GATHER_SINGLE, REDUCE_SCATTER_SINGLE, values
 
 import compcoll.torch
 from compcoll.devices.memory import DeviceArray
+from compcoll.engine.device import mover as moving
+from compcoll.engine.device.work import CudaWork
 from compcoll.torch.tensors import Host
 
-TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64]
+TYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.bool,
+    torch.complex64,
+]
 SIZES = [0, 1, 7, 40_013]
 
 
@@ -44,6 +57,10 @@ def gpu(library, monkeypatch, world):
     yield gpu
     for core in compcoll.torch.living.cores():
         core.flush()
+    end = time.monotonic() + 30
+    while gpu.device.open and time.monotonic() < end:  # what went on after an error
+        time.sleep(1e-3)
+    gpu.drain()
     assert gpu.device.sound()
 
 
@@ -88,7 +105,11 @@ def _all_gather(mine, n, size):
 
 
 def _all_gather_single(mine, n, size):
-    return [mine(n)], [torch.zeros_like(mine(n * size))], lambda i, o, **how: run(ALL_GATHER_SINGLE, *o, *i, **how)
+    return (
+        [mine(n)],
+        [torch.zeros_like(mine(n * size))],
+        lambda i, o, **how: run(ALL_GATHER_SINGLE, *o, *i, **how),
+    )
 
 
 def _gather(mine, n, size):
@@ -111,7 +132,11 @@ def _reduce_scatter(mine, n, size):
 
 
 def _reduce_scatter_single(mine, n, size):
-    return [mine(n * size)], [torch.zeros_like(mine(n))], lambda i, o, **how: run(REDUCE_SCATTER_SINGLE, *o, *i, **how)
+    return (
+        [mine(n * size)],
+        [torch.zeros_like(mine(n))],
+        lambda i, o, **how: run(REDUCE_SCATTER_SINGLE, *o, *i, **how),
+    )
 
 
 def _all_to_all_single(mine, n, size):
@@ -189,7 +214,11 @@ def test_like_gloo(ours, gloo, gpu, agree, how):
     if how is _average:
         pytest.skip("gloo has no average")
     want = on_host(how, whole(torch.float32), 5003, group=gloo, later=False)
-    assert agree(same(on_device(gpu, how, whole(torch.float32), 5003, group=ours, later=True), want))
+    got = on_device(gpu, how, whole(torch.float32), 5003, group=ours, later=True)
+    ignored = (
+        how is _reduce and dist.get_rank() != dist.get_world_size() - 1
+    )  # gloo leaves sums of some there
+    assert agree(ignored or same(got, want))
 
 
 @pytest.mark.parametrize("how", OPERATIONS, ids=lambda f: f.__name__)
@@ -212,3 +241,270 @@ def test_small_ones_go_through_the_host(world, gpu, agree, how):
         got = on_device(gpu, how, noise(torch.float32), 50, group=world, later=later)
         assert agree(same(got, want))
     assert agree(not gpu.device.launches)
+
+
+# -- streams
+
+
+def copied(gpu, tensor):
+    """A tensor's values, in the order of the caller's stream."""
+    into = torch.empty(tensor.shape, dtype=tensor.dtype)
+    gpu.do(lambda: into.copy_(tensor))
+    gpu.synchronize()
+    return into
+
+
+def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
+    """And whoever waits, the stream that is current then: neither waits for another one."""
+    size = dist.get_world_size()
+    given = noise(torch.float32)(9000)
+    dist.all_gather(want := [torch.zeros(9000) for _ in range(size)], given, group=lossy)
+    never = SimpleNamespace(fired=False)
+    first = gpu.device.current
+    first.wait(never)
+    gpu.other_stream()
+    x, outs = gpu.tensor(given), [gpu.tensor(torch.zeros(9000)) for _ in range(size)]
+    work = dist.all_gather(outs, x, group=lossy, async_op=True)
+    gpu.other_stream()
+    work.wait()
+    got = [copied(gpu, out) for out in outs]
+    assert agree(same(got, want))
+    first.operations.clear()
+
+
+def test_a_wait_ends_when_the_last_kernel_was_launched(lossy, gpu, agree):
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    x = gpu.tensor(noise(torch.float32)(20_000))
+    with gpu.device.lock:  # nobody else has the device do anything
+        dist.all_reduce(x, group=lossy)
+        unfinished = gpu.device.open
+    assert agree(unfinished)
+    assert agree(same([copied(gpu, x)], [want]))
+
+
+def test_operations_on_one_tensor_follow_each_other(lossy, gpu, agree):
+    """Though nobody has waited for the first ones."""
+    given = noise(torch.float32)(20_000)
+    for x in (want := given.clone(), got := gpu.tensor(given)):
+        dist.all_reduce(x, dist.ReduceOp.AVG, group=lossy, async_op=True)
+        dist.broadcast(x[:9000], 0, group=lossy, async_op=True)
+        dist.all_reduce(x, group=lossy, async_op=True).wait()
+    assert agree(same([copied(gpu, got)], [want]))
+
+
+def test_it_goes_on_while_nobody_waits(lossy, gpu, agree):
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+    end = time.monotonic() + 30
+    while not work.is_completed() and time.monotonic() < end:
+        time.sleep(1e-3)
+    assert agree(work.is_completed() and torch.equal(x, want))
+
+
+def test_without_a_thread_the_caller_moves_it_on(lossy, gpu, agree, monkeypatch):
+    """Where MPI may not be called from several."""
+    monkeypatch.setattr(moving, "_movers", [alone := moving.Mover(threaded=False)])
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    for asks in (False, True):
+        work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+        end = time.monotonic() + 30
+        while asks and not work.is_completed() and time.monotonic() < end:
+            pass
+        assert agree(not asks or work.is_completed())
+        work.wait()
+        assert agree(same([copied(gpu, x)], [want]))
+        assert agree(alone._thread is None)
+    for core in compcoll.torch.living.cores():
+        core.flush()
+
+
+def test_futures(lossy, gpu, agree):
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+    future = work.get_future().then(lambda done: done.value()[0].clone())
+    assert agree(same([future.wait()], [want]))
+    assert agree(same([copied(gpu, x)], [want]))
+
+
+# -- memory
+
+
+def test_a_part_gathered_in_place(lossy, gpu, agree):
+    """As FSDP2 does it."""
+    n, rank, size = 9000, dist.get_rank(), dist.get_world_size()
+    want = torch.zeros(n * size)
+    want[n * rank : n * (rank + 1)] = noise(torch.float32)(n)
+    got = gpu.tensor(want)
+    for whole_one in (want, got):
+        ALL_GATHER_SINGLE(whole_one, whole_one[n * rank : n * (rank + 1)], group=lossy)
+    assert agree(same([copied(gpu, got)], [want]))
+    assert agree(gpu.copies == 0)
+    for whole_one in (want, got):
+        outs = list(whole_one.split(n))
+        dist.all_gather(outs, outs[rank], group=lossy)
+    assert agree(same([copied(gpu, got)], [want]))
+
+
+def test_memory_that_overlaps(ours, gpu, agree):
+    """What is read and written at once is copied first, on the device."""
+    n, size = 9000, dist.get_world_size()
+    given = noise(torch.float32)(n * size)
+    for host in (given.clone(), given.clone().flip(0)):
+        both = host, gpu.tensor(host)
+        for x in both:
+            dist.all_to_all_single(x, x, group=ours)
+        assert agree(same([copied(gpu, both[1])], [both[0]]))
+        for x in both:
+            REDUCE_SCATTER_SINGLE(x[100 : 100 + n], x, group=ours)
+        assert agree(same([copied(gpu, both[1])], [both[0]]))
+        for x in both:
+            dist.all_gather([x[n * i : n * (i + 1)] for i in range(size)], x[5 : 5 + n], group=ours)
+        assert agree(same([copied(gpu, both[1])], [both[0]]))
+    assert agree(gpu.copies == 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64], ids=str)
+def test_gaps(lossy, gpu, agree, dtype):
+    """Tensors with gaps are packed on the device, and nothing is written between their elements."""
+    room = noise(dtype)(3 * 9000).view(9000, 3)
+    both = room.clone(), gpu.tensor(room)
+    for x in both:
+        dist.all_reduce(x[:, 1], dist.ReduceOp.AVG, group=lossy)
+        dist.broadcast(x[:, 0], 1, group=lossy)
+    assert agree(same([copied(gpu, both[1])], [both[0]]))
+    assert agree(gpu.copies == 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_scaled_sums(lossy, gpu, agree, dtype):
+    scaled = dist._make_nccl_premul_sum(0.5)
+    given = noise(dtype)(9000 * dist.get_world_size())
+    both = given.clone(), gpu.tensor(given)
+    parts = torch.zeros(9000, dtype=dtype), gpu.tensor(torch.zeros(9000, dtype=dtype))
+    for x, part in zip(both, parts, strict=True):
+        REDUCE_SCATTER_SINGLE(part, x, scaled, group=lossy)
+    assert agree(same([copied(gpu, x) for x in (both[1], parts[1])], [given, parts[0]]))
+    for x in both:
+        dist.all_reduce(x, scaled, group=lossy)
+    assert agree(same([copied(gpu, both[1])], [both[0]]))
+    assert agree(gpu.copies == 0)
+
+
+def test_host_and_device_in_one_call(lossy, gpu, agree):
+    """On different ranks, and on one."""
+    size = dist.get_world_size()
+    given = noise(torch.float32)(9000)
+    dist.all_reduce(want := given.clone(), group=lossy)
+    got = gpu.tensor(given) if dist.get_rank() % 2 else given.clone()
+    dist.all_reduce(got, group=lossy)
+    assert agree(same([copied(gpu, got)], [want]))
+    dist.all_gather(want := [torch.zeros(9000) for _ in range(size)], given, group=lossy)
+    outs = [torch.zeros(9000) if i % 2 else gpu.tensor(torch.zeros(9000)) for i in range(size)]
+    dist.all_gather(outs, gpu.tensor(given), group=lossy)
+    assert agree(same([copied(gpu, out) for out in outs], want))
+
+
+def test_coalesced(lossy, gpu, agree):
+    given = [noise(torch.float32)(n, n) for n in (5, 0, 20_000)]
+    both = [x.clone() for x in given], [gpu.tensor(x) for x in given]
+    for tensors in both:
+        with dist._coalescing_manager(lossy, async_ops=True) as manager:
+            for x in tensors:
+                dist.all_reduce(x, group=lossy)
+        manager.wait()
+    assert agree(same([copied(gpu, x) for x in both[1]], both[0]))
+
+
+# -- messages
+
+
+@pytest.mark.parametrize("group", ["world", "ours"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
+def test_messages(request, gpu, agree, group, dtype):
+    group = request.getfixturevalue(group)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for n in SIZES:
+        out, into = gpu.tensor(values(n, dtype, rank)), gpu.tensor(torch.zeros(n, dtype=dtype))
+        sent = dist.isend(out, (rank + 1) % size, group=group, tag=3)
+        dist.recv(into, (rank - 1) % size, group=group, tag=3)
+        sent.wait()
+        assert agree(same([copied(gpu, into)], [values(n, dtype, (rank - 1) % size)]))
+        sent = dist.isend(into, (rank - 1) % size, group=group)
+        received = dist.irecv(back := gpu.tensor(torch.zeros(n, dtype=dtype)), (rank + 1) % size, group=group)
+        received.wait()
+        sent.wait()
+        assert agree(same([copied(gpu, back)], [values(n, dtype, rank)]))
+
+
+# -- errors
+
+
+def reasons_of(group, monkeypatch):
+    """Why a group would not be usable any more; it is, so that MPI need not be aborted at the end."""
+    reasons = []
+    core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
+    monkeypatch.setattr(core, "break_up", reasons.append)
+    monkeypatch.setattr(core.tails, "_failed", reasons.append)
+    return core, reasons
+
+
+def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree, monkeypatch):
+    core, reasons = reasons_of(lossy, monkeypatch)
+    received = CudaWork.received
+
+    def damaged(self, data):
+        data[-1] ^= 1
+        return received(self, data)
+
+    n, size = 20_000, dist.get_world_size()
+    outs = [gpu.tensor(torch.zeros(n)) for _ in range(size)]
+    with monkeypatch.context() as patch:
+        patch.setattr(CudaWork, "received", damaged)
+        problem = ""
+        try:
+            dist.all_gather(outs, gpu.tensor(noise(torch.float32)(n)), group=lossy)
+        except compcoll.FrameError as error:
+            problem = str(error)
+        core.flush()
+    assert agree("checksum" in problem or any("checksum" in reason for reason in reasons))
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_kernel_that_cannot_be_started_is_an_error_of_all(lossy, gpu, agree, monkeypatch, later):
+    _, reasons = reasons_of(lossy, monkeypatch)
+
+    def refuse(*args):
+        raise MemoryError("no memory left on the device")
+
+    x = gpu.tensor(noise(torch.float32)(20_000))
+    gpu.synchronize()
+    with monkeypatch.context() as patch:
+        if dist.get_rank() == 0:
+            patch.setattr(gpu.device, "scratch", refuse)
+        with pytest.raises((MemoryError, compcoll.FrameError), match=r"no memory left|another rank met an"):
+            run(dist.all_reduce, x, group=lossy, later=later)
+    assert agree(reasons)
+
+
+def test_arguments_that_do_not_fit(lossy, gpu, agree, monkeypatch):
+    reasons_of(lossy, monkeypatch)
+    x = gpu.tensor(torch.zeros(9001))
+    with pytest.raises((ValueError, RuntimeError), match=r"elements|size"):
+        ALL_GATHER_SINGLE(gpu.tensor(torch.zeros(7)), x, group=lossy)
+
+
+def test_the_report_has_what_was_done(lossy, gpu, agree):
+    before = lines(lossy)
+    dist.all_reduce(gpu.tensor(noise(torch.float32)(20_000)), group=lossy)
+    after = lines(lossy)
+    assert agree(after[0] == before[0] + 1 and after[1] > before[1] and after[2] > 0)
+
+
+def lines(group):
+    """Compressed sums so far: calls, bytes sent, and the bound."""
+    compcoll.torch.report()
+    core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
+    found = [
+        line for line in core.tally.lines.values() if (line.op, line.codec) == ("Allreduce", "zfp:rate=8")
+    ]
+    return (found[0].calls, found[0].wire_nbytes, found[0].bound) if found else (0, 0, 0.0)
