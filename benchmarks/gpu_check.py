@@ -2,8 +2,8 @@
 
 In order of information: the device and its copies, loading, one launch of each codec's kernels with its
 bytes, codecs timed at a size at which their bytes are compared too, bytes just below 4 GiB, host time per
-chunk, collectives of 2 ranks, nvCOMP, tests/gpu, and compute-sanitizer. Each is a process of its own with a
-limit, so that what hangs, or breaks the device for its process, costs one row.
+chunk, collectives of 2 ranks, torch's backend, nvCOMP, tests/gpu, and compute-sanitizer. Each is a process of
+its own with a limit, so that what hangs, or breaks the device for its process, costs one row.
 
 A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
 is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``missing``
@@ -174,15 +174,15 @@ def run_tests(check: Check) -> None:
     check.add("tests", row if passed else {**row, "tail": tail})
 
 
-def run_collectives(check: Check, ranks: int) -> None:
-    """`gpu_collectives` on ranks that share the GPUs that there are."""
-    what, mpiexec = f"collectives of {ranks} ranks", shutil.which("mpiexec")
+def run_ranks(check: Check, part: str, module: str, ranks: int) -> None:
+    """A program on ranks that share the GPUs that there are."""
+    what, mpiexec = f"{part} of {ranks} ranks", shutil.which("mpiexec")
     if mpiexec is None:
-        check.add("collectives", {"what": what, "status": "missing", "why": "no mpiexec"})
+        check.add(part, {"what": what, "status": "missing", "why": "no mpiexec"})
         return
-    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", "benchmarks.gpu_collectives"]
+    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", module]
     seconds = min(90.0, max(check.seconds - check.passed, 1))
-    check.run("collectives", what, [*command, "--seconds", str(seconds * 0.8), *check.fake], seconds)
+    check.run(part, what, [*command, "--seconds", str(seconds * 0.8), *check.fake], seconds)
 
 
 def run_sanitizer(check: Check) -> None:
@@ -233,7 +233,8 @@ def main(arguments: list[str] | None = None) -> int:
         "times": lambda: [check.kernels("times", *pair) for pair in pairs],
         "large": lambda: [check.kernels("large", *pair, limit=60) for pair in LARGE if pair in pairs],
         "host": lambda: check.kernels("host"),
-        "collectives": lambda: run_collectives(check, 2),
+        "collectives": lambda: run_ranks(check, "collectives", "benchmarks.gpu_collectives", 2),
+        "torch": lambda: run_ranks(check, "torch", "benchmarks.gpu_torch", 2),
         "nvcomp": lambda: check.kernels("nvcomp", limit=30),
         "tests": lambda: run_tests(check),
         "sanitizer": lambda: run_sanitizer(check),

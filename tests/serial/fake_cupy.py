@@ -97,6 +97,11 @@ def _event_record(event, stream):
     _events[event].recorded, _events[event].stream = True, stream
 
 
+def _stream_wait_event(stream, event, flags=0):
+    assert isinstance(stream, int)
+    assert _events[event].recorded
+
+
 class Memory:
     """An aligned piece of it, poisoned, of the arena of the current stream."""
 
@@ -213,7 +218,8 @@ def _module(library) -> ModuleType:
         memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=_memcpy,
         memcpy2DAsync=_memcpy_2d, getDevice=_current,
         memsetAsync=lambda ptr, value, size, stream: ctypes.memset(ptr, value, size),
-        eventRecord=_event_record, eventQuery=lambda event: 0 if _events[event].recorded else 600,
+        eventRecord=_event_record, streamWaitEvent=_stream_wait_event,
+        eventQuery=lambda event: 0 if _events[event].recorded else 600,
         CUDARuntimeError=RuntimeError, cudaErrorNotReady=600,
         getDeviceCount=lambda: N_DEVICES, driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
         pointerGetAttributes=lambda ptr: SimpleNamespace(device=_current()),

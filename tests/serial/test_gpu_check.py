@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,9 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     found = [row for (part, _), row in rows.items() if part == "collectives"]
     assert len(found) == 24
     assert [row for row in found if row["status"] != "ok" or not row["accelerated"]] == []
+    found = [row for (part, _), row in rows.items() if part == "torch"]
+    assert {row["status"] for row in found} == {"ok" if find_spec("torch") else "missing"}
+    assert len(found) == (27 if find_spec("torch") else 1)
     assert rows["tests", "tests/gpu"]["status"] == "failed"
     assert rows["sanitizer", "racecheck"]["status"] == "failed"
     assert rows["nvcomp", "nvCOMP"]["status"] == "missing"
@@ -86,6 +90,7 @@ def gpu_check_parts():
         "large",
         "host",
         "collectives",
+        "torch",
         "nvcomp",
         "tests",
         "sanitizer",
