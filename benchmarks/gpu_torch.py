@@ -71,8 +71,8 @@ def attempted(part: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str
         WORLD.Abort(1)
 
 
-#: Each operation: elements given and received by one of ``p`` ranks, ``n`` in its largest buffer, and the call
-#: by its name since torch 2.13, and before.
+#: Each operation: elements given and received by one of ``p`` ranks, ``n`` in its largest buffer; the call by
+#: its name since torch 2.13, and before.
 OPERATIONS: dict[str, tuple[Callable[[int, int], tuple[int, int]], tuple[str, ...]]] = {
     "all_reduce": (lambda n, p: (0, n), ("all_reduce",)),
     "broadcast": (lambda n, p: (0, n), ("broadcast",)),

@@ -11,9 +11,10 @@ messages.py      messages between two ranks
 hooks.py         for those who keep NCCL or gloo, over exchange.py
 core.py          a group of ranks, and how a call of theirs begins
 living.py        the groups that there are
-work.py          what a call returns
+work.py          what a call returns, and futures.py what it may be waited for by
 reductions.py    sums and others
-tensors.py       tensors as contiguous arrays
+tensors.py       tensors as contiguous arrays, placing.py also of GPUs
+gpu.py           the order of streams, and tails.py what GPUs still do when a call is done
 policies.py      which policy a group has
 options.py       what a group is made with
 tally.py         what calls did, and report.py all of them together

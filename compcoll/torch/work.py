@@ -19,7 +19,7 @@ from compcoll.engine.device.run import DeviceRun
 from compcoll.torch.agreement import Agreement, MismatchError
 from compcoll.torch.futures import Future
 
-__all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
+__all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work", "leave"]
 
 #: An operation: it begins tasks, yields them, and goes on when they have ended, or devices have all that is
 #: left of them. It returns places in streams, which a wait for it comes after.
@@ -122,7 +122,7 @@ class Work(dist.Work):
             self._move(0.0)
         elif not self._done:
             _engine.move_on()
-            mover().move_on()
+        mover().move_on()
         return self._done and all(end.done for end in self.ends)
 
     def is_success(self) -> bool:
@@ -193,6 +193,7 @@ class Work(dist.Work):
 
     def _move(self, seconds: float) -> None:
         """Move it on for so long at most."""
+        mover().move_on()
         if self._left:
             with self._lock:
                 tasks = self._tasks

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, RLock, Thread
 from time import perf_counter, sleep
+from traceback import print_exc
 from typing import Any
 
 from mpi4py import MPI
@@ -124,6 +125,8 @@ class Mover:
                 patience.moved()
                 for one in list(self._left):
                     self._end(one, _engine.TIMEOUT)
+            except Exception:  # of who was told; the others' runs go on
+                print_exc()
 
     def _step(self) -> bool:
         """One step of each run."""
