@@ -26,8 +26,6 @@ _ELEMENT: dict[torch.dtype, np.dtype] = {
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
 }
-#: Types whose arrays torch makes itself.
-_DIRECT = {dtype for dtype in _REAL if dtype not in (torch.bfloat16, torch.complex64, torch.complex128)}
 
 
 def real_type(dtype: torch.dtype) -> np.dtype:
@@ -128,16 +126,23 @@ def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
     return dtype == tensor.dtype and tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg())
 
 
+class _Memory:
+    """A flat tensor's bytes, for NumPy: `torch.Tensor.numpy` would keep its storage from being resized."""
+
+    __slots__ = ("__array_interface__", "_tensor")
+
+    def __init__(self, flat: torch.Tensor):
+        self._tensor = flat
+        nbytes = flat.numel() * flat.element_size()
+        self.__array_interface__ = {
+            "version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (flat.data_ptr(), False)
+        }  # fmt: skip
+
+
 def array_of(flat: torch.Tensor) -> np.ndarray:
     """The memory of a one-dimensional tensor of the host, of the real type of its elements."""
-    dtype = flat.dtype
-    if dtype in _DIRECT:
-        return flat.numpy()
-    if dtype == torch.bfloat16:
-        return flat.view(torch.int16).numpy().view(dtypes.BFLOAT16)
-    if dtype.is_complex:
-        return flat.numpy().view(_REAL[dtype])
-    return flat.view(torch.uint8).numpy()
+    dtype = real_type(flat.dtype)
+    return np.asarray(_Memory(flat)).view(dtype) if flat.numel() else np.empty(0, dtype)
 
 
 def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
