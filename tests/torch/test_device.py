@@ -274,12 +274,14 @@ def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
 
 def test_a_wait_ends_when_the_last_kernel_was_launched(lossy, gpu, agree):
     dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
-    x = gpu.tensor(noise(torch.float32)(20_000))
-    with gpu.device.lock:  # nobody else has the device do anything
-        dist.all_reduce(x, group=lossy)
-        unfinished = gpu.device.open
-    assert agree(unfinished)
-    assert agree(same([copied(gpu, x)], [want]))
+    unfinished = []
+    for _ in range(10):  # the device may have come to its end all the same, but not each time
+        x = gpu.tensor(noise(torch.float32)(20_000))
+        with gpu.device.lock:  # nobody else has the device do anything
+            dist.all_reduce(x, group=lossy)
+            unfinished.append(gpu.device.open)
+        assert agree(same([copied(gpu, x)], [want]))
+    assert agree(any(unfinished))
 
 
 def test_operations_on_one_tensor_follow_each_other(lossy, gpu, agree):
