@@ -5,6 +5,7 @@
 import atexit
 import ctypes
 import os
+import traceback
 from math import inf, isnan
 from time import perf_counter
 
@@ -18,6 +19,7 @@ cimport numpy as cnp
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
 from libcpp.pair cimport pair
@@ -92,6 +94,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         void* test
         void* improbe
         void* get_count
+        void* grequest_start
         void* grequest_complete
         uint32_t handle_nbytes, status_nbytes, status_error_offset
         uint64_t byte, request_null
@@ -100,6 +103,11 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     unique_ptr[CTask] make_request(const CLibrary&, void*, void*)
     unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
     int error_of(const CTask&)
+    cdef cppclass CAnswers "compcoll::engine::Answers":
+        int (*query)(void*, void*) noexcept nogil
+        int (*free)(void*) noexcept nogil
+        int (*cancel)(void*, int) noexcept nogil
+    int grequest_start "compcoll::engine::start"(const CLibrary&, const CAnswers&, void*, void*)
     int complete(const CLibrary&, uint64_t)
 
     cdef enum CEnd "compcoll::engine::End":
@@ -111,6 +119,13 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CLeft "compcoll::engine::Left":
         cbool ended()
         CEnd end()
+    cdef cppclass CQuestion "compcoll::engine::Question":
+        unique_ptr[Wire] wire
+        vector[uint8_t] text
+        int peer, tag
+        double seconds
+    cdef cppclass CTogether "compcoll::engine::Together" (CTask):
+        CTogether(vector[shared_ptr[CTask]], CQuestion) except +
     cdef cppclass CProgress "compcoll::engine::Progress":
         cbool step()
     cdef cppclass CEngine "compcoll::engine::Engine":
@@ -188,7 +203,8 @@ cdef _find_library():
     loaded = ctypes.CDLL(MPI.__file__, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     cdef dict found = {
         name: ctypes.cast(getattr(loaded, "MPI_" + name), ctypes.c_void_p).value
-        for name in ("Isend", "Irecv", "Testsome", "Test", "Improbe", "Get_count", "Grequest_complete")
+        for name in ("Isend", "Irecv", "Testsome", "Test", "Improbe", "Get_count", "Grequest_start",
+                     "Grequest_complete")
     }
     library.isend = <void*><uintptr_t>found["Isend"]
     library.irecv = <void*><uintptr_t>found["Irecv"]
@@ -196,6 +212,7 @@ cdef _find_library():
     library.test = <void*><uintptr_t>found["Test"]
     library.improbe = <void*><uintptr_t>found["Improbe"]
     library.get_count = <void*><uintptr_t>found["Get_count"]
+    library.grequest_start = <void*><uintptr_t>found["Grequest_start"]
     library.grequest_complete = <void*><uintptr_t>found["Grequest_complete"]
     library.handle_nbytes, library.status_nbytes = MPI._sizeof(MPI.Comm), MPI._sizeof(MPI.Status)
     library.byte, library.request_null = handle(MPI.BYTE), handle(MPI.REQUEST_NULL)
@@ -424,6 +441,15 @@ cdef class Task:
         """Whether it has come to its end."""
         return self.end is not None or self.task.get().done()
 
+    @property
+    def ended(self):
+        """Whether the engine is done with it, which `leave` has left it to."""
+        return self.end is not None or self.left.get() != NULL and self.left.get().ended()
+
+    cdef settle(self, int end):
+        """Note how the wait for it has ended."""
+        self.end = end
+
     def check(self):
         """Raise what went wrong."""
 
@@ -525,8 +551,9 @@ cdef class Running(Task):
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
 
-    cdef note(self):
+    cdef settle(self, int end):
         """Keep what it did."""
+        self.end = end
         self.outcome.seconds = now() - self.outcome.seconds
         self.outcome.stats = self.run.stats()
 
@@ -552,6 +579,43 @@ cdef class Running(Task):
             error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
             header.dtype, header.size(), header.payload_nbytes, header.checksum,
         )
+
+
+cdef class Together(Task):
+    """Several tasks as one, whose end is that of the last of them.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    question : (numpy.ndarray, int, int, int, float), optional
+        A short message, the handle of a communicator, a rank and a tag: it is sent there where the tasks have
+        not ended after so many seconds.
+    """
+
+    cdef readonly list tasks
+
+    def __init__(self, tasks, question=None):
+        cdef vector[shared_ptr[CTask]] parts
+        cdef CQuestion asked
+        cdef Task task
+        self.tasks = list(tasks)
+        for task in self.tasks:
+            parts.push_back(task.task)
+        if question is not None:
+            text, comm, asked.peer, asked.tag, asked.seconds = question
+            asked.text = <vector[uint8_t]>bytes(text)
+            asked.wire = move(make_wire(library, comm))
+        self.task = shared_ptr[CTask](new CTogether(parts, move(asked)))
+
+    cdef settle(self, int end):
+        cdef Task task
+        self.end = end
+        for task in self.tasks:
+            task.settle(end)
+
+    def check(self):
+        for task in self.tasks:
+            task.check()
 
 
 cdef class Plan:
@@ -667,9 +731,7 @@ def wait(*tasks, others=(), double limit=inf):
     if end == LATER:
         return False
     for task in tasks:
-        task.end = end
-        if isinstance(task, Running):
-            (<Running>task).note()
+        task.settle(end)
     if end != DONE:
         _abandon([*tasks, *others])
         if end == INTERRUPTED:
@@ -691,6 +753,91 @@ def _abandon(tasks):
     _abandoned.extend(tasks)
 
 
+# -- generalised requests
+
+
+cdef class Answering:
+    """What a generalised request answers with; see `start_request`."""
+
+    cdef object query, cancel
+    cdef CAnswers answers
+    #: Whether MPI does not refer to it any more.
+    cdef cbool freed
+
+
+def start_request(request, query, cancel=None):
+    """Make a null request a generalised one.
+
+    That of mpi4py frees its state in whichever thread is the last to use it, under a lock of MPI's and with the
+    interpreter's: where that is the engine's, another thread may have the latter and wait for the former.
+
+    Parameters
+    ----------
+    request : MPI.Request
+    query : callable
+        ``query(status)`` fills the status and raises the error; called by whoever waits or tests.
+    cancel : callable, optional
+        ``cancel(completed)``.
+    """
+    cdef Answering state = Answering()
+    state.query, state.cancel, state.freed = query, cancel, False
+    state.answers.query, state.answers.free, state.answers.cancel = answer, forget, try_to_cancel
+    _answering[:] = [other for other in _answering if not is_freed(other)]
+    check_mpi(grequest_start(library, state.answers, <void*>state, <void*><uintptr_t>MPI._addressof(request)))
+    _answering.append(state)
+
+
+def complete_request(uint64_t request):
+    """Complete a generalised request, given its handle."""
+    cdef int error
+    with nogil:
+        error = complete(library, request)
+    check_mpi(error)
+
+
+#: The states of all generalised requests that MPI refers to.
+_answering = []
+
+
+cdef bint is_freed(Answering state):
+    return state.freed
+
+
+cdef int forget(void* context) noexcept nogil:
+    # A plain store: Python's lock is not to be had here.
+    (<Answering>context).freed = True
+    return 0
+
+
+cdef int answer(void* context, void* status) noexcept with gil:
+    cdef Answering state = <Answering>context
+    told = MPI.Status()
+    told.Set_elements(MPI.BYTE, 0)
+    told.Set_cancelled(False)
+    try:
+        state.query(told)
+    except MPI.Exception as problem:
+        return problem.Get_error_code()
+    except BaseException:
+        traceback.print_exc()
+        return MPI.ERR_OTHER
+    memcpy(status, <void*><uintptr_t>MPI._addressof(told), library.status_nbytes)
+    return 0
+
+
+cdef int try_to_cancel(void* context, int completed) noexcept with gil:
+    cdef Answering state = <Answering>context
+    try:
+        if state.cancel is not None:
+            state.cancel(bool(completed))
+    except MPI.Exception as problem:
+        return problem.Get_error_code()
+    except BaseException:
+        traceback.print_exc()
+        return MPI.ERR_OTHER
+    return 0
+
+
 def leave(Task task, finished=None, request=None):
     """Have a task moved on by the engine.
 
@@ -699,13 +846,13 @@ def leave(Task task, finished=None, request=None):
     task : Task
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
-    request : MPI.Grequest, optional
-        Completed at the end, by that thread and without Python; `settled` is to be called after waiting.
+    request : MPI.Request, optional
+        A generalised one, completed at the end, by that thread and without Python; `settled` is to be called after waiting.
     """
     cdef bint native = request is not None
     task.finished = finished
     task.request_handle = handle(request) if native else 0
-    _left[:] = [other for other in _left if other.end is None]
+    _left[:] = [other for other in _left if not other.ended]
     _left.append(task)
     task.left = engine.leave(task.task, finished_by(was_completed if native else was_left, <void*>task))
 
@@ -726,9 +873,9 @@ cdef uint64_t request_of(void* context) noexcept nogil:
 def settled(Task task):
     """Note how a task has ended whose request was completed."""
     if task.end is None:
-        task.end = <int>task.left.get().end()
-        if isinstance(task, Running):
-            (<Running>task).note()
+        task.settle(<int>task.left.get().end())
+        if task.end != DONE:
+            _abandon([task])
 
 
 def join(Task task, double seconds=inf):
@@ -749,9 +896,7 @@ def join(Task task, double seconds=inf):
 
 cdef void was_left(void* context, int end) noexcept with gil:
     cdef Task task = <Task>context
-    task.end = end
-    if isinstance(task, Running):
-        (<Running>task).note()
+    task.settle(end)
     finished, task.finished = task.finished, None
     if end != DONE:
         _abandon([task])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from mpi4py import MPI
 
 from compcoll.devices import driver
 from compcoll.engine import _engine
 from compcoll.engine.auto import Advisor
+from compcoll.engine.lasting import Lasting
 from compcoll.engine.measure import measure_links
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import MachineProfile, load
@@ -54,6 +55,13 @@ class Facts:
     gpus: bool = False
 
 
+class Ending(Protocol):
+    """Something that the engine moves on by itself."""
+
+    def join(self) -> None:
+        """Wait for its end."""
+
+
 class Group:
     """The ranks of a communicator, and what the engine needs to run schedules on them.
 
@@ -76,6 +84,8 @@ class Group:
         For calls in which some ranks have no part, so that a count of calls would differ.
     advisor : Advisor or None
         What the model says, where a policy asks for it.
+    lasting : Lasting
+        For calls that are begun again and again.
     broken : str
         Why the communicator cannot be used any more; empty while it can.
     abandoned : list
@@ -89,6 +99,8 @@ class Group:
         self.broken = ""
         self.abandoned: list[Any] = []
         self._calls = 0
+        self.lasting = Lasting(self, largest_tag())
+        self._under_way: dict[int, Ending] = {}
         self._shadow: MPI.Intracomm | None = None
         self._tags: int = largest_tag() // (_CALLS + 1)
         self.pairwise_tags = (_CALLS * self._tags, self._tags)
@@ -112,9 +124,16 @@ class Group:
             self.shadow_handle = _engine.handle(self._shadow)
 
     def next_tags(self) -> tuple[int, int]:
-        """First tag and number of tags of the next call."""
+        """First tag and number of tags of the next call, once the last one that had them has ended here."""
         self._calls += 1
-        return (self._calls % _CALLS) * self._tags, self._tags
+        first = (self._calls % _CALLS) * self._tags
+        if first in self._under_way:
+            self._under_way.pop(first).join()
+        return first, self._tags
+
+    def goes_on(self, first: int, call: Ending) -> None:
+        """A call with these tags is under way when its method returns."""
+        self._under_way[first] = call
 
     def prepare_advisor(self, parent: Group | None) -> None:
         """Have the model ready; collective. Rank 0's stored profile is taken, else links are measured."""
@@ -127,7 +146,10 @@ class Group:
             self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 
     def free(self) -> None:
-        """Free the private communicators; collective."""
+        """Free the private communicators, once nothing is under way; collective."""
+        while self._under_way:
+            self._under_way.popitem()[1].join()
+        self.lasting.free()
         if self._shadow is not None:
             self._shadow.Free()
 

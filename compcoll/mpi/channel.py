@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from functools import cache
 from threading import Lock
+from typing import Any
 from uuid import uuid4
 
 from mpi4py import MPI
 
 from compcoll.engine import _engine
 from compcoll.engine.group import largest_tag
-from compcoll.mpi.lost import Lost
+from compcoll.mpi.lost import VISITS, Lost
 
 __all__ = ["Channel", "find"]
 
@@ -31,6 +32,7 @@ class _Home:
         self.key: str = comm.bcast(uuid4().hex)
         _HOMES[self.key] = self
         self.members: list[Channel] = []
+        self.under_way: list[Any] = []
         self.lost = Lost(comm, largest_tag(), self._waits)
         self._lock, self._used = Lock(), 0
 
@@ -40,6 +42,21 @@ class _Home:
             first = self._used if self._used + n <= largest_tag() else 0
             self._used = first + n
             return first
+
+    def goes_on(self, message: Any) -> None:
+        """Keep the communicator until a message has ended, which then says so."""
+        with self._lock:
+            self.under_way = [other for other in self.under_way if not other.ended]
+            self.under_way.append(message)
+
+    def free(self) -> bool:
+        """Free the communicator if nothing is under way on it any more; whether that was so."""
+        if not all(message.ended for message in self.under_way):
+            return False
+        self.lost.close()
+        del _HOMES[self.key]
+        self.comm.Free()
+        return True
 
     def _waits(self, rank: int, tag: int) -> bool:
         """Whether a message of a rank waits to be received on any of the users' communicators."""
@@ -91,6 +108,7 @@ class Channel:
             self._home = parent._home if parent is not None else _Home(user.Dup())
         self.user, self.comm, self.lost = user, self._home.comm, self._home.lost
         self.handle, self.reserve, self.key = self._home.handle, self._home.reserve, self._home.key
+        self.goes_on = self._home.goes_on
         self.control = largest_tag()
         mine, theirs = user.Get_group(), self.comm.Get_group()
         self._ranks = MPI.Group.Translate_ranks(mine, list(range(mine.size)), theirs)
@@ -113,7 +131,5 @@ class Channel:
         """The communicator is about to be freed."""
         with self.lost.lock:
             self._home.members.remove(self)
-        if not self._home.members and self._home is not _alone():
-            self.lost.close()
-            del _HOMES[self._home.key]
-            self._home.comm.Free()
+        if not self._home.members and self._home is not _alone() and not self._home.free():
+            VISITS.begin_until(self._home.free)

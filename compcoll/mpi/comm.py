@@ -13,9 +13,8 @@ from compcoll.mpi import calls
 from compcoll.mpi._shortcut import Gate, shortcut
 from compcoll.mpi.base import Wrapper, describe
 from compcoll.mpi.context import Context
-from compcoll.mpi.nonblocking import NonblockingCalls
 from compcoll.mpi.objects import ObjectCalls
-from compcoll.mpi.pointtopoint import PointToPoint
+from compcoll.mpi.persistent import PersistentCalls
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
 from compcoll.mpi.typed import TypedCalls
 from compcoll.policy import make_policy
@@ -30,7 +29,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(TypedCalls, ObjectCalls, PointToPoint, NonblockingCalls, Guarded, Wrapper):
+class _Accelerated(TypedCalls, ObjectCalls, PersistentCalls, Guarded, Wrapper):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
@@ -91,6 +90,16 @@ class _Accelerated(TypedCalls, ObjectCalls, PointToPoint, NonblockingCalls, Guar
     def f2py(cls, arg: int):
         """As `fromhandle`."""
         return _known(MPI.Comm.f2py(arg))
+
+    def Free(self) -> None:
+        """As mpi4py's: calls under way come to their ends."""
+        Context.part(MPI.Intracomm(self))
+        super().Free()
+
+    def Disconnect(self) -> None:
+        """As mpi4py's, after calls under way have come to their ends."""
+        Context.part(MPI.Intracomm(self))
+        super().Disconnect()
 
     # -- collectives: what `_run` does not carry out goes to MPI unchanged
 

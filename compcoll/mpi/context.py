@@ -13,9 +13,12 @@ from mpi4py import MPI
 
 from compcoll.engine.group import Facts, Group
 from compcoll.mpi.channel import Channel
-from compcoll.mpi.messages import Inbox
+from compcoll.mpi.inbox import Inbox
 
 __all__ = ["Context"]
+
+# A program may put others into their places.
+_WORLD, _SELF = MPI.COMM_WORLD, MPI.COMM_SELF
 
 
 class Context(Group):
@@ -58,6 +61,15 @@ class Context(Group):
         context = cls(comm, facts, workers, parent)
         comm.Set_attr(_keyval(), context)
         return context
+
+    @staticmethod
+    def part(comm: MPI.Intracomm) -> None:
+        """Free the context of a communicator that is about to be freed; collective.
+
+        MPI frees attributes when the last message has ended, in whichever thread finds that.
+        """
+        if comm not in (MPI.COMM_NULL, _WORLD, _SELF) and Context.find(comm) is not None:
+            comm.Delete_attr(_keyval())
 
     @property
     def living(self) -> list[Any]:

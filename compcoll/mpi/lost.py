@@ -18,7 +18,7 @@ from threading import Condition, RLock, Thread
 import numpy as np
 from mpi4py import MPI
 
-__all__ = ["STUCK", "Lost", "question"]
+__all__ = ["STUCK", "VISITS", "Lost", "question"]
 
 #: Seconds after which a sender asks what became of its message.
 STUCK = 1.0
@@ -80,12 +80,12 @@ class Lost:
         """From now on a receive of MPI's may get what it cannot read."""
         if not self.looking:
             self.looking = True
-            _VISITS.begin(self._look)
+            VISITS.begin(self._look)
 
     def close(self) -> None:
         """The private communicator is about to be freed."""
         if self.looking:
-            _VISITS.end(self._look)
+            VISITS.end(self._look)
 
     def begin(self, source: int, stream: int) -> None:
         """Somebody receives these chunks."""
@@ -163,6 +163,15 @@ class _Visits:
                 atexit.register(self._stop)
             self._changed.notify()
 
+    def begin_until(self, function: Callable[[], bool]) -> None:
+        """Call a function until it says that there is nothing left to do."""
+
+        def visit() -> None:
+            if function():
+                self.end(visit)
+
+        self.begin(visit)
+
     def end(self, function: Callable[[], None]) -> None:
         """No longer call it; it does not run when this returns."""
         with self._changed:
@@ -171,7 +180,7 @@ class _Visits:
     def _loop(self) -> None:
         with self._changed:
             while not self._stopped:
-                for function in self._functions:
+                for function in list(self._functions):
                     function()
                 self._changed.wait(PAUSE if self._functions else None)
 
@@ -184,4 +193,4 @@ class _Visits:
             self._thread.join()
 
 
-_VISITS = _Visits()
+VISITS = _Visits()

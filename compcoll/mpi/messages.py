@@ -1,12 +1,9 @@
-"""Point-to-point messages: on their way out, on their way in, and those that a probe had to open."""
+"""Compressed point-to-point messages, on their way out and on their way in."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from math import prod
-from os import sched_yield
-from threading import Lock, Thread
 from time import perf_counter
 from typing import Any
 
@@ -17,7 +14,7 @@ from compcoll.codecs import codec
 from compcoll.codecs.decoding import decode
 from compcoll.core.errors import FrameError
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine import _engine, interrupts
+from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.layout import LaidOut
@@ -26,11 +23,11 @@ from compcoll.frame import inspect
 from compcoll.mpi import check, lost
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.channel import Channel
-from compcoll.mpi.envelopes import LARGEST_CHUNK, ROOM, Taken, cut, may_be_envelope, seal
+from compcoll.mpi.envelopes import LARGEST_CHUNK, Taken, cut, seal
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 
-__all__ = ["Delivery", "Inbox", "Outgoing", "Tally"]
+__all__ = ["Delivery", "Outgoing", "Tally"]
 
 _RAW = codec("raw")
 
@@ -75,11 +72,14 @@ class Outgoing:
     ----------
     tasks : list
         What has to be waited for.
+    error : Exception or None
+        What kept this rank from encoding.
     """
 
     def __init__(
-        self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int, tally: Tally
-    ):
+        self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int, tally: Tally,
+        synchronous: bool = False,
+    ):  # fmt: skip
         block, spec = message.source(0), decision.codec
         assert spec is not None
         step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1))
@@ -100,7 +100,8 @@ class Outgoing:
         tally.stages["encode"] += perf_counter() - start
         envelope = seal(block, step, self.stream, frame)
         self._note(first, frame, envelope)
-        self.tasks: list[Any] = [_engine.Request(channel.user.Isend([envelope, MPI.BYTE], dest, tag))]
+        send = channel.user.Issend if synchronous else channel.user.Isend
+        self.tasks: list[Any] = [_engine.Request(send([envelope, MPI.BYTE], dest, tag))]
         if self.chunks:
             there = channel.rank_of(dest)
             count = 1 + self.chunks if inner else 0
@@ -132,15 +133,23 @@ class Outgoing:
             tally.dimensions[ndim] = tally.dimensions.get(ndim, 0) + 1
             tally.fallbacks += info.fallback
 
+    @property
+    def question(self) -> tuple | None:
+        """What to ask a receiver who takes long, as the engine takes it; None for a short message."""
+        if not self.chunks:
+            return None
+        text, there = lost.question(self.stream, self.chunks, self.tag), self.channel.rank_of(self.dest)
+        return text, self.channel.handle, there, self.channel.control, lost.STUCK
+
     def wait(self) -> None:
         """Wait until all is sent. Where that takes long, ask the receiver once what became of the message."""
         if not wait(*self.tasks, limit=lost.STUCK if self.chunks else float("inf")):
-            question = lost.question(self.stream, self.chunks, self.tag)
-            there = self.channel.rank_of(self.dest)
-            asked = _engine.Request(
-                self.channel.comm.Isend([question, MPI.BYTE], there, self.channel.control)
-            )
-            wait(asked, *self.tasks)
+            text, _, there, control, _ = self.question  # type: ignore[misc]
+            wait(_engine.Request(self.channel.comm.Isend([text, MPI.BYTE], there, control)), *self.tasks)
+        self.finish()
+
+    def finish(self) -> None:
+        """All tasks are done: count what they did, and raise what went wrong."""
         for task in self.tasks[1:]:
             self.tally.add(task.outcome)
         if self.error is not None:
@@ -265,246 +274,3 @@ class Delivery:
         except Exception as error:
             self.error = self.error or error
         self.finish()
-
-
-@cache
-def _mirror() -> MPI.Intracomm:
-    """A communicator of this rank alone."""
-    return MPI.Intracomm(_SELF).Dup()
-
-
-_SELF = MPI.COMM_SELF
-_REPLAY = Lock()
-_replayed: list[MPI.Request] = []
-
-
-class Inbox:
-    """The receiving side of a communicator, with the messages that a probe had to open.
-
-    Attributes
-    ----------
-    user : MPI.Intracomm
-        The user's communicator as mpi4py knows it.
-    channel : Channel or None
-        None where no message is ever compressed.
-    waiting : list of Taken
-        Opened messages, in the order of their arrival; the next receives look here first.
-    """
-
-    def __init__(self, user: MPI.Intracomm, channel: Channel | None):
-        self.user: MPI.Intracomm = user
-        self.channel: Any = channel
-        self.waiting: list[Taken] = []
-
-    def find(self, source: int, tag: int) -> Taken | None:
-        """The first opened message that a receive would match."""
-        for taken in self.waiting:
-            if source in (MPI.ANY_SOURCE, taken.source) and tag in (MPI.ANY_TAG, taken.tag):
-                return taken
-        return None
-
-    def take(self, source: int, tag: int) -> Taken | None:
-        """`find`, and no longer keep it."""
-        taken = self.find(source, tag)
-        if taken is not None:
-            self.waiting.remove(taken)
-        return taken
-
-    @staticmethod
-    def replay(data: np.ndarray, tag: int, receive: Callable[[MPI.Intracomm], Any]) -> Any:
-        """Send bytes to this rank itself; what ``receive`` gives of the communicator on which they arrive."""
-        with _REPLAY:  # another thread's message may have the same tag
-            _replayed[:] = [request for request in _replayed if not request.Test()]
-            _replayed.append(_mirror().Isend([data, MPI.BYTE], 0, tag))
-            return receive(_mirror())
-
-    def open(self, matched: MPI.Message, status: MPI.Status) -> Taken:
-        """Read what a matched probe has found; its chunks are not lost."""
-        return self.note(Taken.of(matched, status))
-
-    def note(self, taken: Taken) -> Taken:
-        """Say that the chunks of an envelope will be received."""
-        if taken.is_envelope:
-            self.channel.lost.begin(self.channel.rank_of(taken.source), taken.stream)
-        return taken
-
-    def keep(self, source: int, tag: int, status: MPI.Status) -> Taken | None:
-        """Open a message that a probe has found, and keep it for a receive; None where it is gone."""
-        with self.channel.lost.lock:
-            matched = self.user.Improbe(source, tag, status)
-            if matched is None:
-                return None
-            taken = self.open(matched, status)
-        self.waiting.append(taken)
-        return taken
-
-    def next(
-        self, source: int, tag: int, status: MPI.Status,
-        opens: Callable[[MPI.Status], bool] = may_be_envelope, others: Sequence[Any] = (),
-    ) -> Taken | MPI.Message:  # fmt: skip
-        """Wait for the next message, which is opened if it may be an envelope; ``others`` are moved on."""
-        known: Any = self.channel
-        while known.lost.looking:
-            with known.lost.lock:
-                matched = self.user.Improbe(source, tag, status)
-                if matched is not None:
-                    return self.open(matched, status) if opens(status) else matched
-            interrupts.check()
-            if others:
-                wait(*others, limit=0.0)
-            sched_yield()
-        known.lost.posted.append(posted := (known.rank_of(source), tag))
-        try:
-            probe = _engine.Probe(self.user, source, tag, status)
-            wait(probe, others=others)
-            return self.open(probe.message, status) if opens(status) else probe.message
-        finally:
-            known.lost.posted.remove(posted)
-
-    def receive(
-        self, message: Message, source: int, tag: int, status: MPI.Status | None, tally: Tally,
-        others: Sequence[Any] = (),
-    ) -> bool:  # fmt: skip
-        """Receive the next message; whether it came compressed."""
-        taken: Any = self.take(source, tag)
-        if taken is None:
-            arrived = MPI.Status()
-
-            def opens(status: MPI.Status) -> bool:
-                odd = status.Get_count(MPI.BYTE) % 2 == 1
-                return odd and (message.dtype.itemsize > 1 or may_be_envelope(status))
-
-            taken = self.next(source, tag, arrived, opens, others)
-        if not isinstance(taken, Taken):
-            _receive_plain(taken, message, status, others)
-            check.check_whole(arrived, message)
-            return False
-        delivery = Delivery(self.channel, taken, message, status, tally)
-        delivery.wait(others)
-        return delivery.compressed
-
-    def receive_later(
-        self, message: Message, source: int, tag: int, sent: MPI.Request = MPI.REQUEST_NULL
-    ) -> MPI.Request:
-        """A request for the next message, completed by the engine; ``sent`` completes with it."""
-        return Receive(self, message, source, tag, sent).request
-
-
-def _receive_plain(
-    matched: MPI.Message, message: Message, status: MPI.Status | None, others: Sequence[Any]
-) -> None:
-    """Receive an uncompressed message, that of a GPU through the host."""
-    if message.device is None:
-        wait(_engine.Request(matched.Irecv(message.whole()), status), others=others)
-        message.finish()
-        return
-    into: Any = message.target(0).view(np.uint8)
-    scratch = np.empty(into.size, np.uint8)
-    status = MPI.Status() if status is None else status
-    wait(_engine.Request(matched.Irecv([scratch, MPI.BYTE]), status), others=others)
-    nbytes = status.Get_count(MPI.BYTE)
-    if nbytes > 0:
-        with into.device.queue() as queue:
-            queue.to_device(into.address, scratch[:nbytes])
-            queue.wait()
-
-
-class Receive:
-    """A nonblocking receive: MPI's own into scratch memory, then a generalised request."""
-
-    def __init__(self, inbox: Inbox, message: Message, source: int, tag: int, sent: MPI.Request):
-        self.inbox, self.message = inbox, message
-        self.channel: Any = inbox.channel
-        self.status = MPI.Status()
-        self.error: Exception | None = None
-        # What the caller has started comes first; another thread will not know its streams.
-        device: Any = message.device
-        self.marks = {} if device is None else {device: device.mark()}
-        self.scratch = np.empty(max(message.nbytes, LARGEST_CHUNK) + ROOM, np.uint8)
-        self.arriving = MPI.REQUEST_NULL
-        self.posted: tuple[int, int] | None = None
-        self.taken = inbox.take(source, tag)
-        if self.taken is None:
-            with self.channel.lost.lock:
-                self.arriving = inbox.user.Irecv([self.scratch, MPI.BYTE], source, tag)
-                self.posted = self.channel.rank_of(source), tag
-                self.channel.lost.posted.append(self.posted)
-        self._missing, self._lock = 2, Lock()
-        self.request = MPI.Grequest.Start(self._query, None, self._cancel)
-        _leave(_engine.Request(sent), self._part_done)
-        self.landing = _engine.Request(self.arriving, self.status)
-        _leave(self.landing, self._arrived)
-
-    def _part_done(self, end: int) -> None:
-        """The message was received, or the one that goes with it was sent."""
-        with self._lock:
-            self._missing -= 1
-            missing = self._missing
-        if not missing:
-            self.request.Complete()
-
-    def _fail(self, error: Exception) -> None:
-        self.error = error
-        self._part_done(_engine.DONE)
-
-    def _arrived(self, end: int) -> None:
-        """The message, or its envelope, is there."""
-        try:
-            with self.channel.lost.lock:
-                if self.posted is not None:
-                    self.channel.lost.posted.remove(self.posted)
-                self.landing.check()
-                if self.status.Is_cancelled():
-                    self._part_done(end)
-                    return
-                if self.taken is None:
-                    nbytes = self.status.Get_count(MPI.BYTE)
-                    self.taken = Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
-                    self.inbox.note(self.taken)
-            if self.message.device is None:
-                self._deliver()
-            else:  # which takes its time, and moves on by itself
-                Thread(target=self._deliver, daemon=True).start()
-        except Exception as error:
-            self._fail(error)
-
-    def _deliver(self) -> None:
-        try:
-            assert self.taken is not None
-            delivery = Delivery(self.channel, self.taken, self.message, self.status, Tally(), self.marks)
-            if self.message.device is not None:
-                delivery.wait()
-                self._part_done(_engine.DONE)
-            elif delivery.tasks:
-                _leave(delivery.tasks[0], lambda end: self._delivered(delivery))
-            else:
-                self._delivered(delivery)
-        except Exception as error:
-            self._fail(error)
-
-    def _delivered(self, delivery: Delivery) -> None:
-        try:
-            delivery.finish()
-        except Exception as error:
-            self._fail(error)
-        else:
-            self._part_done(_engine.DONE)
-
-    def _query(self, status: MPI.Status) -> None:
-        if self.error is not None:
-            raise self.error
-        status.source, status.tag = self.status.source, self.status.tag
-        status.Set_elements(MPI.BYTE, self.status.Get_elements(MPI.BYTE))
-        status.Set_cancelled(self.status.Is_cancelled())
-
-    def _cancel(self, completed: bool) -> None:
-        if not completed and self.arriving:
-            self.arriving.Cancel()
-
-
-def _leave(task: _engine.Task, finished: Callable[[int], None]) -> None:
-    """Have a task moved on; ``finished`` is called at once where there is nothing to wait for."""
-    if isinstance(task, _engine.Request) and task.request == MPI.REQUEST_NULL:
-        finished(_engine.DONE)
-    else:
-        _engine.leave(task, finished)

@@ -112,38 +112,6 @@ class PointToPoint(Probes):
         else:
             self.Sendrecv(copy, dest, sendtag, buf, source, recvtag, status)
 
-    def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
-        message = self._incoming("Irecv", buf, source, tag) or self._landed_later(buf, source)
-        if message is None and not self._found_open(source, tag, None):
-            self._expect_any(source)
-            return self._to_mpi(super().Irecv, buf, source, tag)
-        self._check_receive(buf, source, tag)
-        if message is None:
-            taken = self._opened(source, tag)
-            assert taken is not None
-            return self._replayed(taken, None, lambda mirror: mirror.Irecv(buf, 0, taken.tag))
-        return self._context.inbox.receive_later(message, source, tag)
-
-    def Isendrecv(
-        self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG,
-    ) -> MPI.Request:  # fmt: skip
-        message = self._incoming("Isendrecv", recvbuf, source, recvtag) or self._landed_later(recvbuf, source)
-        if message is None:
-            self._expect_any(source)
-            return self._to_mpi(super().Isendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag)
-        self._check_receive(recvbuf, source, recvtag)
-        sent = self._to_mpi(super().Isend, sendbuf, dest, sendtag)
-        return self._context.inbox.receive_later(message, source, recvtag, sent)
-
-    def Isendrecv_replace(
-        self, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
-    ) -> MPI.Request:
-        copy = self._copied(buf, dest, source)
-        if copy is None:
-            return self._to_mpi(super().Isendrecv_replace, buf, dest, sendtag, source, recvtag)
-        return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
-
     # -- helpers
 
     def _understands(self) -> bool:
@@ -205,12 +173,6 @@ class PointToPoint(Probes):
         """A receive of MPI's own may get a compressed message, and truncate it."""
         if source != MPI.PROC_NULL and self._understands():
             self._context.channel.lost.expect()
-
-    def _landed_later(self, buf, source: int) -> Message | None:
-        """The buffer of a GPU that MPI cannot receive into; the progress thread brings it what arrives."""
-        if self._passes_gpu_memory or self._context is None or self._context.channel is None:
-            return None
-        return parse(buf, device=True) if source != MPI.PROC_NULL and on_gpu(buf) else None
 
     def _receive_small(self, buf, source: int, tag: int, status: MPI.Status | None) -> None:
         """Receive what should be too small to be compressed; truncation as MPI has it where it is not."""

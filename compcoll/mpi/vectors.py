@@ -7,6 +7,8 @@ messages makes exactly the call that it was asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,41 @@ from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.base import Wrapper
 from compcoll.mpi.buffers import Message, in_place, parse
 
-__all__ = ["VectorCalls"]
+__all__ = ["Shared", "VectorCalls"]
+
+
+@dataclass
+class Shared:
+    """A call of which MPI does a part.
+
+    Attributes
+    ----------
+    args : tuple
+        What MPI's method is called with, by all ranks.
+    written : Message or None
+        What has to be finished afterwards.
+    calls : list of (Decision, Call)
+        What some ranks do besides.
+    """
+
+    args: tuple
+    written: Message | None = None
+    calls: list[tuple[Decision, Call]] = field(default_factory=list)
+
+    def add(
+        self, op: str, decision: Decision, like: Message, send: list, recv: list,
+        shapes: dict[int, tuple[int, ...] | None], root: int = 0,
+    ) -> None:  # fmt: skip
+        """Add a call of blocks like those of a message."""
+        nbytes = max(b.nbytes for b in (*send, *recv))
+        self.calls.append((decision, Call(op, like.dtype, nbytes, False, send, recv, root, shapes=shapes)))
+
+    def finish(self) -> None:
+        """Write through what could not be written in place."""
+        for _, call in self.calls:
+            call.finish()
+        if self.written is not None:
+            self.written.finish()
 
 
 class VectorCalls(Wrapper):
@@ -27,11 +63,34 @@ class VectorCalls(Wrapper):
 
     @shortcut(2, pairs=True)
     def Alltoallv(self, sendbuf, recvbuf) -> None:
+        self._serve("Alltoallv", super().Alltoallv, self._share_alltoallv, sendbuf, recvbuf)
+
+    @shortcut(2, pairs=True)
+    def Gatherv(self, sendbuf, recvbuf, root: int = 0) -> None:
+        self._serve("Gatherv", super().Gatherv, self._share_gatherv, sendbuf, recvbuf, root)
+
+    @shortcut(2, pairs=True)
+    def Scatterv(self, sendbuf, recvbuf, root: int = 0) -> None:
+        self._serve("Scatterv", super().Scatterv, self._share_scatterv, sendbuf, recvbuf, root)
+
+    def _serve(self, op: str, plain: Callable, share: Callable[..., Shared | None], *args: Any) -> None:
+        """Carry out a call: MPI's part of it, then what is compressed."""
+        shared = share(*args)
+        if shared is None:
+            self._to_mpi(plain, *args)
+            return
+        with interrupts.deferred():
+            self._to_mpi(plain, *shared.args)
+            for decision, call in shared.calls:  # whose tags never change: messages arrive in order
+                self._carry_out(op, decision, call, self._context.pairwise_tags)
+            shared.finish()
+
+    def _share_alltoallv(self, sendbuf, recvbuf) -> Shared | None:
         send, recv = self._both("Alltoallv", sendbuf, recvbuf)
         copied = send is recv
         outgoing, incoming = self._large("Alltoallv", send), self._large("Alltoallv", recv)
         if not outgoing and not incoming:
-            return self._to_mpi(super().Alltoallv, sendbuf, recvbuf)
+            return None
         # This rank's own block of a GPU need not see the host.
         on_device = send.device is not None or recv.device is not None
         own = {self._rank} if on_device and outgoing and incoming else set()
@@ -43,56 +102,46 @@ class VectorCalls(Wrapper):
         # A side with a message of a type that is not accelerated has none that is.
         sends = send.masked([p not in blocks for p in ranks]) if outgoing and not copied else sendbuf
         recvs = recv.masked([p not in targets for p in ranks]) if incoming else recvbuf
-        with interrupts.deferred():
-            self._to_mpi(super().Alltoallv, sends, recvs)
-            for decision, out, into in self._grouped(outgoing, incoming):
-                sends = [blocks[p] if p in out | own else _nothing(send or recv) for p in ranks]
-                recvs = [targets[p] if p in into | own else _nothing(send or recv) for p in ranks]
-                own = set()
-                shapes = {p: send.shape(p) for p in out}
-                self._among_some("Alltoallv", decision, send or recv, sends, recvs, shapes)
-            if incoming:
-                recv.finish()
+        shared, like = Shared((sends, recvs), recv if incoming else None), send or recv
+        for decision, out, into in _grouped(outgoing, incoming):
+            sources = [blocks[p] if p in out | own else _nothing(like) for p in ranks]
+            sinks = [targets[p] if p in into | own else _nothing(like) for p in ranks]
+            own = set()
+            shared.add("Alltoallv", decision, like, sources, sinks, {p: send.shape(p) for p in out})
+        return shared
 
-    @shortcut(2, pairs=True)
-    def Gatherv(self, sendbuf, recvbuf, root: int = 0) -> None:
+    def _share_gatherv(self, sendbuf, recvbuf, root: int = 0) -> Shared | None:
         own, other = (recvbuf, sendbuf) if self._rank == root else (sendbuf, None)
         message, large = self._rooted("Gatherv", own, other, root)
         if message is None or not large:
-            return self._to_mpi(super().Gatherv, sendbuf, recvbuf, root)
-        targets = {p: message.target(p) for p in large} if self._rank == root else {}
-        with interrupts.deferred():
-            if self._rank == root:
-                rest = message.masked([p not in large for p in range(self._size)])
-                self._to_mpi(super().Gatherv, sendbuf, rest, root)
-                for decision, _, into in self._grouped({}, large):
-                    blocks = [targets[p] if p in into else _nothing(message) for p in range(self._size)]
-                    self._among_some("Gatherv", decision, message, [], blocks, {}, root)
-                message.finish()
-            else:
-                super().Gatherv(message.masked_one(), None, root)
-                shapes = {0: message.shape(0)}
-                self._among_some("Gatherv", large[0], message, [message.source(0)], [], shapes, root)
+            return None
+        if self._rank != root:
+            shared = Shared((message.masked_one(), None, root))
+            shared.add("Gatherv", large[0], message, [message.source(0)], [], {0: message.shape(0)}, root)
+            return shared
+        targets = {p: message.target(p) for p in large}
+        ranks = range(self._size)
+        shared = Shared((sendbuf, message.masked([p not in large for p in ranks]), root), message)
+        for decision, _, into in _grouped({}, large):
+            blocks = [targets[p] if p in into else _nothing(message) for p in ranks]
+            shared.add("Gatherv", decision, message, [], blocks, {}, root)
+        return shared
 
-    @shortcut(2, pairs=True)
-    def Scatterv(self, sendbuf, recvbuf, root: int = 0) -> None:
+    def _share_scatterv(self, sendbuf, recvbuf, root: int = 0) -> Shared | None:
         own, other = (sendbuf, recvbuf) if self._rank == root else (recvbuf, None)
         message, large = self._rooted("Scatterv", own, other, root)
         if message is None or not large:
-            return self._to_mpi(super().Scatterv, sendbuf, recvbuf, root)
-        target = None if self._rank == root else message.target(0)
-        with interrupts.deferred():
-            if target is None:
-                rest = message.masked([p not in large for p in range(self._size)])
-                self._to_mpi(super().Scatterv, rest, recvbuf, root)
-                for decision, out, _ in self._grouped(large, {}):
-                    blocks = [message.source(p) if p in out else _nothing(message) for p in range(self._size)]
-                    shapes = {p: message.shape(p) for p in out}
-                    self._among_some("Scatterv", decision, message, blocks, [], shapes, root)
-            else:
-                super().Scatterv(None, message.masked_one(), root)
-                self._among_some("Scatterv", large[0], message, [], [target], {}, root)
-                message.finish()
+            return None
+        if self._rank != root:
+            shared = Shared((None, message.masked_one(), root), message)
+            shared.add("Scatterv", large[0], message, [], [message.target(0)], {}, root)
+            return shared
+        ranks = range(self._size)
+        shared = Shared((message.masked([p not in large for p in ranks]), recvbuf, root))
+        for decision, out, _ in _grouped(large, {}):
+            blocks = [message.source(p) if p in out else _nothing(message) for p in ranks]
+            shared.add("Scatterv", decision, message, blocks, [], {p: message.shape(p) for p in out}, root)
+        return shared
 
     def _both(self, op: str, sendbuf, recvbuf) -> tuple[Any, Any]:
         """What is sent and what is received; (None, None) where no message of this rank is large."""
@@ -191,17 +240,17 @@ class VectorCalls(Wrapper):
         self._carry_out(op, decision, call, self._context.pairwise_tags)
         call.finish()
 
-    @staticmethod
-    def _grouped(outgoing: dict[int, Decision], incoming: dict[int, Decision]):
-        """(decision, peers sent to, peers received from), in the same order on all ranks."""
-        decisions = {repr(d): d for d in (*outgoing.values(), *incoming.values())}
-        for key in sorted(decisions):
-            decision = decisions[key]
-            yield (
-                decision,
-                {p for p, d in outgoing.items() if d == decision},
-                {p for p, d in incoming.items() if d == decision},
-            )
+
+def _grouped(outgoing: dict[int, Decision], incoming: dict[int, Decision]):
+    """(decision, peers sent to, peers received from), in the same order on all ranks."""
+    decisions = {repr(d): d for d in (*outgoing.values(), *incoming.values())}
+    for key in sorted(decisions):
+        decision = decisions[key]
+        yield (
+            decision,
+            {p for p, d in outgoing.items() if d == decision},
+            {p for p, d in incoming.items() if d == decision},
+        )
 
 
 def _nothing(like: Message) -> np.ndarray:

@@ -52,6 +52,8 @@ End Engine::join(Left& left, double limit, const std::function<bool()>& interrup
 
 void Engine::forget(const std::shared_ptr<Task>& task) {
   if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
+  if (auto together = std::dynamic_pointer_cast<Together>(task))
+    for (const auto& part : together->parts()) forget(part);
 }
 
 void Engine::stop() {

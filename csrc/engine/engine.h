@@ -9,11 +9,13 @@
 //   wire.h       messages, and mpi.h those of MPI
 //   workers.h    threads that encode and decode
 //   drive.h      who moves tasks on
+//   together.h   several tasks as one
 //   pool.h       scratch memory
 #pragma once
 #include "drive.h"
 #include "mpi.h"
 #include "run.h"
+#include "together.h"
 #include "workers.h"
 
 namespace compcoll {

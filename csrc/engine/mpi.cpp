@@ -153,6 +153,13 @@ std::unique_ptr<Wire> make_wire(const Library& library, uint64_t comm) {
   return std::make_unique<MpiWire<uint64_t>>(library, comm);
 }
 
+int start(const Library& library, const Answers& answers, void* extra_state, void* request) {
+  using Start =
+      int (*)(decltype(Answers::query), decltype(Answers::free), decltype(Answers::cancel), void*, void*);
+  return reinterpret_cast<Start>(library.grequest_start)(answers.query, answers.free, answers.cancel,
+                                                         extra_state, request);
+}
+
 int complete(const Library& library, uint64_t request) {
   if (library.handle_nbytes == 4)
     return reinterpret_cast<int (*)(uint32_t)>(library.grequest_complete)(uint32_t(request));

@@ -11,7 +11,7 @@ namespace engine {
 
 // What has to be known of a library; mpi4py knows it.
 struct Library {
-  void *isend, *irecv, *testsome, *test, *improbe, *get_count, *grequest_complete;
+  void *isend, *irecv, *testsome, *test, *improbe, *get_count, *grequest_start, *grequest_complete;
   uint32_t handle_nbytes, status_nbytes, status_error_offset;
   uint64_t byte, request_null;  // handles
   int undefined, in_status;  // MPI_UNDEFINED, MPI_ERR_IN_STATUS
@@ -30,6 +30,16 @@ std::unique_ptr<Task> make_probe(const Library& library, uint64_t comm, int sour
 
 // The error of either, MPI's code.
 int error_of(const Task& task);
+
+// What MPI asks of a generalised request.
+struct Answers {
+  int (*query)(void* extra_state, void* status);
+  int (*free)(void* extra_state);
+  int (*cancel)(void* extra_state, int completed);
+};
+
+// Starts a generalised request, whose handle goes to `request`; MPI's error code.
+int start(const Library& library, const Answers& answers, void* extra_state, void* request);
 
 // Completes a generalised request.
 int complete(const Library& library, uint64_t request);

@@ -125,7 +125,7 @@ def test_the_rest_is_mpis(comm, ours, agree):
     assert agree(bits(fetched) == bits(got))
     window.Free()
     if MPI.Get_version() >= (4, 0):
-        request = ours.Bcast_init(got, 0)
+        request = ours.Scan_init(mine, total)
         request.Start()
         request.Wait()
         request.Free()

@@ -5,7 +5,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from common import bits, data
+from common import bits, data, vspec
 from mpi4py import MPI
 
 import compcoll
@@ -46,7 +46,7 @@ def cases(rank, size, dtype):
     whole, part, block = zeros(N * size), zeros(N), mine.copy()
     yield "Ibcast", (block, root), block
     yield "Iallgather", (mine, whole), whole
-    counts = [N + i for i in range(size)]
+    counts = [N + 2 * i for i in range(size)]
     own, uneven = data(counts[rank], dtype, rank), zeros(sum(counts))
     yield "Iallgatherv", (own, [uneven, counts]), uneven
     yield "Ialltoall", (many, whole := zeros(N * size)), whole
@@ -55,6 +55,17 @@ def cases(rank, size, dtype):
     yield "Iallreduce", (mine, total := zeros(N)), total
     yield "Ireduce", (mine, total if at_root else None, MPI.SUM, root), total
     yield "Ireduce_scatter_block", (many, part := zeros(N)), part
+    yield "Ireduce_scatter", (data(sum(counts), dtype, rank), part := zeros(counts[rank]), counts), part
+    between = [[N * ((i + j) % 3) + i + j for j in range(size)] for i in range(size)]
+    send, recv = between[rank], [row[rank] for row in between]
+    yield (
+        "Ialltoallv",
+        (vspec(data(sum(send), dtype, rank), send), vspec(all_ := zeros(sum(recv)), recv)),
+        all_,
+    )
+    yield "Igatherv", (own, vspec(uneven := zeros(sum(counts)), counts) if at_root else None, root), uneven
+    whole, part = data(sum(counts), dtype, 7), zeros(counts[rank])
+    yield "Iscatterv", (vspec(whole, counts) if at_root else None, part, root), part
     yield "Iallreduce", (MPI.IN_PLACE, block := mine.copy()), block
 
 

@@ -195,6 +195,11 @@ class DeviceRun:
         """
         self.work.marks.update(marks)
 
+    def follow_caller(self) -> None:
+        """Come behind what this thread has started on its devices; where another one moves it on."""
+        for device in {b.device for b in self._buffers if isinstance(b, DeviceArray)}:
+            self.work.marks.setdefault(device, device.mark())
+
     def fail(self, problem: Exception) -> None:
         """Take part without values: the others learn that something went wrong here, which `check` raises."""
         self._fail(problem)

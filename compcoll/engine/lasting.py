@@ -1,0 +1,94 @@
+"""Tags for calls that are prepared once and begun again and again, by each rank in an order of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+
+__all__ = ["Lasting", "Place"]
+
+#: Calls that share a private communicator.
+_PLACES = 64
+
+
+class _Home:
+    """A private communicator, and how many of its places were given away and how many are in use."""
+
+    def __init__(self, comm: MPI.Intracomm):
+        self.comm, self.handle = comm, _engine.handle(comm)
+        self.given = self.used = 0
+        self.orphaned = False
+
+    def free_unused(self) -> None:
+        if self.orphaned and not self.used:
+            self.comm.Free()
+
+
+class Place:
+    """What a `Group` is to calls that all ranks begin in the same order, to a single one."""
+
+    def __init__(self, group: Any, home: _Home, first: int, n: int):
+        self.rank, self.size, self.facts = group.rank, group.size, group.facts
+        self.shadow, self.shadow_handle = home.comm, home.handle
+        self._home, self._tags = home, (first, n)
+
+    def next_tags(self) -> tuple[int, int]:
+        """Those of this call, which ends before it begins again."""
+        return self._tags
+
+    def make_shadow(self) -> None:
+        """There is one."""
+
+    def free(self) -> None:
+        """The call will not be begun any more."""
+        self._home.used -= 1
+        self._home.free_unused()
+
+
+class Lasting:
+    """The places of a group's prepared calls.
+
+    Parameters
+    ----------
+    group : Group
+    tags : int
+        How many tags there are.
+    """
+
+    def __init__(self, group: Any, tags: int):
+        self._group, self._tags = group, tags // _PLACES
+        self._homes: list[_Home] = []
+        self._home: _Home | None = None
+
+    def take(self) -> Place:
+        """A place for a call that all ranks prepare; collective."""
+        if self._home is None or self._home.given == _PLACES:
+            self._home = self._unused() or self._another()
+        home = self._home
+        first = home.given * self._tags
+        home.given += 1
+        home.used += 1
+        return Place(self._group, home, first, self._tags)
+
+    def free(self) -> None:
+        """The group ends: free the communicators, those in use with the last of their calls."""
+        for home in self._homes:
+            home.orphaned = True
+            home.free_unused()
+
+    def _unused(self) -> _Home | None:
+        """A communicator of which no rank uses any place."""
+        unused = np.array([not home.used for home in self._homes], bool)
+        self._group.shadow.Allreduce(MPI.IN_PLACE, unused, MPI.LAND)
+        home = next((home for home, free in zip(self._homes, unused, strict=True) if free), None)
+        if home is not None:
+            home.given = 0
+        return home
+
+    def _another(self) -> _Home:
+        self._homes.append(_Home(self._group.comm.Dup()))
+        return self._homes[-1]

@@ -1,0 +1,155 @@
+"""A nonblocking receive of a message that may come compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock, Thread
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+from compcoll.mpi.buffers import Message
+from compcoll.mpi.envelopes import LARGEST_CHUNK, ROOM, Taken
+from compcoll.mpi.inbox import Inbox
+from compcoll.mpi.messages import Delivery, Tally
+from compcoll.mpi.requests import Request, Settled
+
+__all__ = ["Receive", "copy_status"]
+
+
+class Receive:
+    """A nonblocking receive: MPI's own into scratch memory, then a generalised request.
+
+    Parameters
+    ----------
+    inbox : Inbox
+    message : Message
+    source, tag : int
+    sent : (Task, callable), optional
+        What has to end as well, and what is then called as of a `Pending`.
+
+    Attributes
+    ----------
+    request : MPI.Request
+    """
+
+    def __init__(
+        self, inbox: Inbox, message: Message, source: int, tag: int,
+        sent: tuple[_engine.Task, Settled] | None = None,
+    ):  # fmt: skip
+        self.inbox, self.message = inbox, message
+        self.channel: Any = inbox.channel
+        self.status = MPI.Status()
+        self.error: Exception | None = None
+        self._missing, self._lock = 1 if sent is None else 2, Lock()
+        # What the caller has started comes first; another thread will not know its streams.
+        device: Any = message.device
+        self.marks = {} if device is None else {device: device.mark()}
+        self.scratch = np.empty(max(message.nbytes, LARGEST_CHUNK) + ROOM, np.uint8)
+        self.arriving = MPI.REQUEST_NULL
+        self.posted: tuple[int, int] | None = None
+        self.taken = inbox.take(source, tag)
+        if self.taken is None:
+            with self.channel.lost.lock:
+                self.arriving = inbox.user.Irecv([self.scratch, MPI.BYTE], source, tag)
+                self.posted = self.channel.rank_of(source), tag
+                self.channel.lost.posted.append(self.posted)
+        self.request = Request(self._query, self._cancel)
+        self.channel.goes_on(self)
+        if sent is not None:
+            task, settled = sent
+            _engine.leave(task, lambda end: self._sent(task, settled))
+        self.landing = _engine.Request(self.arriving, self.status)
+        if self.taken is None:
+            _engine.leave(self.landing, self._arrived)
+        else:
+            self._arrived(_engine.DONE)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is under way any more."""
+        return not self._missing
+
+    def _done(self) -> None:
+        with self._lock:
+            self._missing -= 1
+            missing = self._missing
+        if not missing:
+            self.request.complete()
+
+    def _fail(self, error: Exception) -> None:
+        self.error = self.error or error
+        self._done()
+
+    def _sent(self, task: _engine.Task, settled: Settled) -> None:
+        try:
+            settled(self.request, None)
+            task.check()
+        except Exception as error:
+            self._fail(error)
+        else:
+            self._done()
+
+    def _arrived(self, end: int) -> None:
+        """The message, or its envelope, is there."""
+        try:
+            with self.channel.lost.lock:
+                if self.posted is not None:
+                    self.channel.lost.posted.remove(self.posted)
+                self.landing.check()
+                if self.status.Is_cancelled():
+                    self._done()
+                    return
+                if self.taken is None:
+                    nbytes = self.status.Get_count(MPI.BYTE)
+                    self.taken = Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
+                    self.inbox.note(self.taken)
+            if self.message.device is None:
+                self._deliver()
+            else:  # which takes its time, and moves on by itself
+                Thread(target=self._deliver, daemon=True).start()
+        except Exception as error:
+            self._fail(error)
+
+    def _deliver(self) -> None:
+        try:
+            assert self.taken is not None
+            delivery = Delivery(self.channel, self.taken, self.message, self.status, Tally(), self.marks)
+            if self.message.device is not None:
+                delivery.wait()
+                self._done()
+            elif delivery.tasks:
+                _engine.leave(delivery.tasks[0], self._finish_with(delivery))
+            else:
+                self._finish_with(delivery)(_engine.DONE)
+        except Exception as error:
+            self._fail(error)
+
+    def _finish_with(self, delivery: Delivery) -> Callable[[int], None]:
+        def finish(end: int) -> None:
+            try:
+                delivery.finish()
+            except Exception as error:
+                self._fail(error)
+            else:
+                self._done()
+
+        return finish
+
+    def _query(self, status: MPI.Status) -> None:
+        if self.error is not None:
+            raise self.error
+        copy_status(self.status, status)
+
+    def _cancel(self, completed: bool) -> None:
+        if not completed and self.arriving:
+            self.arriving.Cancel()
+
+
+def copy_status(of: MPI.Status, into: MPI.Status) -> None:
+    """Say in the status of a generalised request what another one says of its message."""
+    into.source, into.tag = of.source, of.tag
+    into.Set_elements(MPI.BYTE, of.Get_elements(MPI.BYTE))
+    into.Set_cancelled(of.Is_cancelled())

@@ -1,0 +1,139 @@
+"""What is under way behind a generalised request, which MPI knows how to wait for beside its own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Any, TypeAlias
+
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+from compcoll.engine.call import Task, wait
+from compcoll.engine.device.run import DeviceRun
+
+__all__ = ["Pending", "Request", "Settled", "take_handle"]
+
+
+def take_handle(into: MPI.Request, of: MPI.Request) -> None:
+    """Give a request the handle of another one."""
+    ctypes.memmove(MPI._addressof(into), MPI._addressof(of), MPI._sizeof(MPI.Request))
+
+
+class Request(MPI.Request):
+    """A generalised request, which may be freed before it is complete.
+
+    Parameters
+    ----------
+    query, cancel : callable
+        As for `compcoll.engine._engine.start_request`.
+    """
+
+    _begun: int
+
+    def __new__(
+        cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
+    ) -> Request:  # fmt: skip
+        self = super().__new__(cls)
+        _engine.start_request(self, query, cancel)
+        self._begun = _engine.handle(self)
+        return self
+
+    def complete(self) -> None:
+        """Say that it is complete."""
+        _engine.complete_request(self._begun)
+
+
+Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]
+
+
+class Pending:
+    """Tasks that the engine moves on; with memory of a GPU among them a thread of their own does.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+    settled : callable
+        ``settled(request, error)`` is called once, when the request is waited for, with what went wrong; that
+        is then raised, or what ``settled`` raises.
+    status : callable, optional
+        ``status(status)`` fills the request's; without it, that of a send.
+    cancel : callable, optional
+    question : tuple, optional
+        As for `compcoll.engine._engine.Together`.
+
+    Attributes
+    ----------
+    request : MPI.Request
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], settled: Settled, *,
+        status: Callable[[MPI.Status], None] | None = None, cancel: Callable[[], None] | None = None,
+        question: tuple | None = None,
+    ):  # fmt: skip
+        self._settled, self._status, self._cancelled = settled, status, cancel
+        self._error: Exception | None = None
+        self._is_settled = False
+        self._thread: Thread | None = None
+        self._task: Any = None
+        self._tasks = tasks
+        self.request = Request(self._query, self._cancel if cancel is not None else None)
+        if any(isinstance(task, DeviceRun) for task in tasks):
+            for task in tasks:
+                if isinstance(task, DeviceRun):
+                    task.follow_caller()
+            self._thread = Thread(target=self._move, daemon=True)
+            self._thread.start()
+            return
+        alone = len(tasks) == 1 and question is None
+        self._task = tasks[0] if alone else _engine.Together(tasks, question)
+        _engine.leave(self._task, None, self.request)
+
+    def join(self) -> None:
+        """Wait for the end of all tasks, not for what the caller is told of them."""
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            _engine.join(self._task)
+
+    @property
+    def ended(self) -> bool:
+        """Whether all tasks have ended."""
+        return not self._thread.is_alive() if self._thread is not None else self._task.ended
+
+    def _move(self) -> None:
+        try:
+            wait(*self._tasks)
+        except Exception as error:
+            self._error = error
+        self.request.complete()
+
+    def _query(self, status: MPI.Status) -> None:
+        """The request was waited for, or found to be complete."""
+        if self._status is not None:
+            self._status(status)
+        if self._is_settled:
+            self._raise()
+            return
+        self._is_settled = True
+        try:
+            if self._task is not None:
+                _engine.settled(self._task)
+                self._task.check()
+        except Exception as error:
+            self._error = error
+        try:
+            self._settled(self.request, self._error)
+        except Exception as error:
+            self._error = self._error or error
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _cancel(self, completed: bool) -> None:
+        if not completed and self._cancelled is not None:
+            self._cancelled()

@@ -1,0 +1,236 @@
+"""Requests of nonblocking and persistent calls, many at once, beside MPI's own."""
+
+import gc
+from threading import Thread
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll import Policy, Rule
+
+N = 9001
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+threaded = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="MPI lets one thread call it")
+
+
+@pytest.fixture
+def ours(comm):
+    """Several chunks a message."""
+    return compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
+
+
+def ring(comm):
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+class Started:
+    """One call: its request, what it is about to receive, and what that has to be."""
+
+    def __init__(self, kind: int, comm, plain, seed: int, tag: int):
+        """``plain`` is the communicator as MPI has it; the same ``kind`` and ``seed`` on all ranks."""
+        size, rank = comm.size, comm.rank
+        values = [data(N * size, "i4", 7 * seed + p) for p in range(size)]
+        mine, root, (before, behind) = values[rank], seed % size, ring(comm)
+        self.got = np.zeros(N * size, "i4")
+        got, first = self.got, self.got[:N]
+        self.requests = []
+        if kind == 0:
+            first[:] = mine[:N]
+            self.requests = [comm.Ibcast(first, root)]
+            self.want = values[root][:N]
+        elif kind == 1:
+            self.requests = [comm.Ialltoall(mine, got)]
+            self.want = np.concatenate([v[rank * N : (rank + 1) * N] for v in values])
+        elif kind == 2:
+            self.requests = [comm.Iallreduce(mine[:N], first)]
+            self.want = sum(v[:N] for v in values)
+        elif kind == 3:
+            counts = [N] * size
+            self.requests = [comm.Ialltoallv([mine, counts], [got, counts])]
+            self.want = np.concatenate([v[rank * N : (rank + 1) * N] for v in values])
+        elif kind == 4:
+            self.requests = [comm.Iallgather(mine[:N], got)]
+            self.want = np.concatenate([v[:N] for v in values])
+        elif kind == 5:
+            self.requests = [comm.Irecv(got, before, tag), comm.Isend(mine, behind, tag)]
+            self.want = values[before]
+        elif kind == 6:  # MPI's own
+            self.requests = [plain.Irecv(got, before, tag), plain.Isend(mine, behind, tag)]
+            self.want = values[before]
+        else:
+            self.requests = [comm.Irecv(first, before, tag), comm.Issend(mine[:N], behind, tag)]
+            self.want = values[before][:N]
+
+    @property
+    def right(self) -> bool:
+        return bits(self.got[: self.want.size]) == bits(self.want)
+
+
+def finish(requests: list, rng) -> None:
+    """Wait for requests by one function after the other."""
+    left = [requests[i] for i in rng.permutation(len(requests))]
+    while left:
+        how = rng.integers(6)
+        if how == 0:
+            left.pop().Wait()
+        elif how == 1:
+            left.pop(MPI.Request.Waitany(left))
+        elif how == 2:
+            done = MPI.Request.Testsome(left) or []
+            left = [request for i, request in enumerate(left) if i not in done]
+        elif how == 3:
+            done, left = left[-3:], left[:-3]
+            MPI.Request.Waitall(done)
+        elif how == 4 and left[0].Test():
+            left.pop(0)
+        elif how == 5:
+            done = MPI.Request.Waitsome(left)
+            left = [request for i, request in enumerate(left) if i not in done]
+
+
+@threaded
+@pytest.mark.parametrize("seed", range(3))
+def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
+    """Each thread has a communicator for collectives, and they share one for messages."""
+    several = [compcoll.Comm(comm.Dup(), min_nbytes=0), ours, ours.Dup()]
+    for one in several:
+        one.Alltoallv(np.zeros(comm.size), np.zeros(comm.size))
+    right = [False, False]
+
+    def run(thread: int) -> None:
+        plan, rng = np.random.default_rng([seed, thread]), np.random.default_rng([seed, thread, comm.rank])
+        started = []
+        for i, kind in enumerate(plan.integers(8, size=32)):
+            where = several[thread if kind < 5 else 2]
+            started.append(Started(kind, where, MPI.Intracomm(comm), 100 * thread + i, 100 * thread + i))
+        finish([request for one in started for request in one.requests], rng)
+        right[thread] = all(one.right for one in started)
+
+    threads = [Thread(target=run, args=[thread]) for thread in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert agree(all(right))
+    for one in (several[0], several[2]):
+        one.Free()
+
+
+def test_more_than_there_are_tags_for(comm, ours, agree):
+    """A call whose tags are in use waits for the one that uses them."""
+    started = [Started(i % 3, ours, comm, i, 0) for i in range(150)]
+    requests = [request for one in started for request in one.requests]
+    MPI.Request.Waitall(requests[::-1])
+    assert agree(all(one.right for one in started))
+
+
+def test_order_of_messages(comm, ours, agree):
+    """Sends of all kinds under one tag are received in their order, however they are waited for."""
+    before, behind = ring(comm)
+    sizes = [3 * N, 5, N, 2 * N, 1, 3 * N]
+    sends = [data(n, "f4", 10 * k + comm.rank) for k, n in enumerate(sizes)]
+    methods = [ours.Isend, ours.Issend, MPI.Intracomm(comm).Isend]
+    gots = [np.zeros(3 * N, "f4") for _ in sizes]
+    receives = [ours.Irecv(got, before, 3) for got in gots]
+    requests = [methods[k % 3](send, behind, 3) for k, send in enumerate(sends)]
+    MPI.Request.Waitall([*requests[::-1], *receives])
+    right = (
+        bits(got[:n]) == bits(data(n, "f4", 10 * k + before))
+        for k, (n, got) in enumerate(zip(sizes, gots, strict=True))
+    )
+    assert agree(all(right))
+
+
+def test_a_large_send_does_not_wait_for_its_receiver(comm, ours, agree):
+    before, behind = ring(comm)
+    n = 1 << 20
+    requests = [ours.Isend(data(n, "f4", comm.rank + k), behind, k) for k in range(4)]
+    synchronous = ours.Issend(data(n, "f4", comm.rank + 4), behind, 4)
+    comm.Barrier()
+    assert agree(not synchronous.Test())
+    comm.Barrier()
+    gots = [np.zeros(n, "f4") for _ in range(5)]
+    for k in (4, 2, 0, 1, 3):
+        ours.Recv(gots[k], before, k)
+    MPI.Request.Waitall([*requests, synchronous])
+    assert agree(all(bits(got) == bits(data(n, "f4", before + k)) for k, got in enumerate(gots)))
+    assert ours.report.accelerated
+
+
+def test_communicators_freed_in_between(comm, agree):
+    """Calls under way come to their ends; nobody has the communicator nor the arrays sent any more."""
+    before, behind = ring(comm)
+    for last in (False, True):
+        ours = compcoll.Comm(comm.Dup(), policy=Policy(min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
+        family = ours.Dup() if last else ours
+        n, got, whole = 50 * N, np.zeros(50 * N, "f4"), np.zeros(N * comm.size, "f4")
+        requests = [
+            family.Irecv(got, before, 1),
+            family.Isend(data(n, "f4", comm.rank), behind, 1),
+            family.Ialltoall(data(N * comm.size, "f4", 7), whole),
+        ]
+        family.Free()
+        if last:
+            ours.Free()
+        del ours, family
+        gc.collect()
+        MPI.Request.Waitall(requests)
+        want = np.tile(data(N * comm.size, "f4", 7)[comm.rank * N : (comm.rank + 1) * N], comm.size)
+        assert agree(bits(got) == bits(data(n, "f4", before)) and bits(whole) == bits(want))
+
+
+def test_requests_freed_before_their_end(comm, ours, agree):
+    """A freed send arrives all the same."""
+    before, behind = ring(comm)
+    for _ in range(3):
+        ours.Isend(data(20 * N, "f4", comm.rank), behind, 2).Free()
+    gc.collect()
+    for _ in range(3):
+        got = np.zeros(20 * N, "f4")
+        ours.Recv(got, before, 2)
+        assert agree(bits(got) == bits(data(20 * N, "f4", before)))
+
+
+def test_a_status_before_the_end(comm, ours, agree):
+    before, behind = ring(comm)
+    got, status = np.zeros(N, "f4"), MPI.Status()
+    request = ours.Irecv(got, MPI.ANY_SOURCE, MPI.ANY_TAG)
+    assert agree(not request.Get_status())
+    comm.Barrier()
+    sent = ours.Isend(data(N, "f4", comm.rank), behind, 8)
+    while not request.Get_status(status):
+        pass
+    assert agree((status.source, status.tag, status.Get_count(MPI.FLOAT)) == (before, 8, N))
+    assert agree(bits(got) == bits(data(N, "f4", before)))
+    MPI.Request.Waitall([request, sent])
+    assert agree(request == MPI.REQUEST_NULL)
+
+
+@pytest.mark.parametrize("name", ["Isend", "Issend", "Send_init", "Irecv", "Recv_init"])
+@pytest.mark.parametrize("peer", [-77, 1000])
+def test_errors_are_those_of_mpi4py(comm, ours, agree, name, peer):
+    """Before anything is sent."""
+
+    def error(of) -> int:
+        with pytest.raises(MPI.Exception) as raised:
+            getattr(of, name)(np.zeros(N, "f4"), peer, 5)
+        return raised.value.Get_error_class()
+
+    assert agree(error(ours) == error(comm))
+    assert agree(not ours.Iprobe(MPI.ANY_SOURCE, 5))
+
+
+@pytest.mark.parametrize("room", [5000, 10, 0])
+def test_truncation_ends_a_send(comm, ours, agree, room):
+    """The error is where the message arrives; its sender ends, too."""
+    if MPI.get_vendor()[0] == "Open MPI":
+        pytest.skip("Open MPI 4 itself crashes where it has to truncate a message of many bytes")
+    if comm.rank == 0:
+        ours.Isend(data(20 * N, "f4", 0), 1, 4).Wait()
+    elif comm.rank == 1:
+        with pytest.raises(MPI.Exception):
+            ours.Irecv(np.zeros(room, "f4"), 0, 4).Wait()
+    comm.Barrier()
