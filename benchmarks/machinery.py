@@ -32,6 +32,8 @@ SECONDS = 1.0
 LATE, LATE_ROUNDS = 0.15, 20
 
 Operation = Callable[[MPI.Intracomm], object]
+#: Requests that have to be freed.
+_prepared: list[MPI.Prequest] = []
 
 
 def operations(world: MPI.Intracomm, nbytes: int) -> dict[str, Operation]:
@@ -45,6 +47,7 @@ def operations(world: MPI.Intracomm, nbytes: int) -> dict[str, Operation]:
     def start(comm: MPI.Intracomm) -> None:
         if id(comm) not in prepared:
             prepared[id(comm)] = comm.Alltoall_init(send, recv)
+            _prepared.append(prepared[id(comm)])
         prepared[id(comm)].Start()
         prepared[id(comm)].Wait()
 
@@ -86,6 +89,8 @@ def whole_calls(world: MPI.Intracomm, ours: compcoll.Comm) -> list[dict]:
         for op, call in operations(world, nbytes).items():
             found = least(world, {"mpi": lambda: call(world), "raw": lambda: call(ours)}, SECONDS)  # noqa: B023
             rows.append({"op": op, "nbytes": nbytes, **found, "ratio": found["raw"] / found["mpi"]})
+    while _prepared:
+        _prepared.pop().Free()
     return rows
 
 

@@ -768,8 +768,8 @@ cdef class Answering:
 def start_request(request, query, cancel=None):
     """Make a null request a generalised one.
 
-    That of mpi4py frees its state in whichever thread is the last to use it, under a lock of MPI's and with the
-    interpreter's: where that is the engine's, another thread may have the latter and wait for the former.
+    That of mpi4py frees its state in whichever thread is the last to use it, under a lock of MPI's and with
+    the interpreter's: where that is the engine's, another thread may have the latter and wait for the former.
 
     Parameters
     ----------
@@ -847,7 +847,8 @@ def leave(Task task, finished=None, request=None):
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
     request : MPI.Request, optional
-        A generalised one, completed at the end, by that thread and without Python; `settled` is to be called after waiting.
+        A generalised one, completed at the end, by that thread and without Python; `settled` is to be called
+        after waiting.
     """
     cdef bint native = request is not None
     task.finished = finished
