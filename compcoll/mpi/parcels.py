@@ -21,6 +21,7 @@ from compcoll.engine.decision import Decision
 from compcoll.mpi.channel import Channel, find
 from compcoll.mpi.messages import Tally
 from compcoll.mpi.packing import Arriving, Layout, Packed
+from compcoll.mpi.requests import Request
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["Delivered", "Parcel", "Posted", "Together"]
@@ -157,14 +158,14 @@ class Posted:
 
     Attributes
     ----------
-    request : MPI.Grequest
+    request : MPI.Request
     """
 
     def __init__(self, comm: Any, parcel: Parcel, sent: MPI.Request):
         self.comm, self.parcel = comm, parcel
         self.tasks = [begin() for begin in parcel.begins]
         self._missing, self._lock = 1 + len(self.tasks), Lock()
-        self.request = MPI.Grequest.Start(self._query, None, None)
+        self.request = Request(self._query)
         comm.calls_accelerated += 1
         for task in (_engine.Request(sent), *self.tasks):
             _engine.leave(task, self._part_done)
@@ -174,7 +175,7 @@ class Posted:
             self._missing -= 1
             missing = self._missing
         if not missing:
-            self.request.Complete()
+            self.request.complete()
 
     def _query(self, status: MPI.Status) -> None:
         """The request was waited for, or found to be complete."""

@@ -10,6 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core.errors import MismatchError
+from compcoll.mpi.requests import Request
 from compcoll.mpi.statements import Statement, difference
 
 __all__ = ["Watched"]
@@ -27,13 +28,13 @@ class Watched:
 
     Attributes
     ----------
-    request : MPI.Grequest
+    request : MPI.Request
     """
 
     def __init__(self, comm: Any, exchange: Any, mine: Statement, inner: MPI.Request):
         self.comm, self.exchange, self.mine, self.inner = comm, exchange, mine, inner
         self.error: Exception | None = None
-        self.request = MPI.Grequest.Start(self._query, None, None)
+        self.request = Request(self._query)
         _threads[:] = [thread for thread in _threads if thread.is_alive()]
         thread = Thread(target=self._watch, name="compcoll-check", daemon=True)
         _threads.append(thread)
@@ -48,7 +49,7 @@ class Watched:
             self.error = error
             _abandoned.append(self)
         if not _stop.is_set():
-            self.request.Complete()
+            self.request.complete()
 
     def _compare(self) -> None:
         checker, until = self.exchange.checker, monotonic() + self.exchange.checker.seconds
