@@ -212,7 +212,7 @@ class Wrapper(_Mixin):
         if not self._passes_gpu_memory and any(map(buffers.on_gpu, args)):
             staged = Staged(method.__name__, args)
             result = self._to_mpi(method, *staged.args)
-            staged.back()
+            staged.finish()
             return result
         if not LACKS_FLOAT16:  # whose arrays mpi4py would give to MPI all the same
             try:

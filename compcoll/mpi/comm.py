@@ -16,7 +16,6 @@ from compcoll.mpi.context import Context
 from compcoll.mpi.objects import ObjectCalls
 from compcoll.mpi.persistent import PersistentCalls
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
-from compcoll.mpi.typed import TypedCalls
 from compcoll.policy import make_policy
 
 __all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
@@ -29,7 +28,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(TypedCalls, ObjectCalls, PersistentCalls, Guarded, Wrapper):
+class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(

@@ -22,14 +22,15 @@ from compcoll.mpi.buffers import on_gpu
 from compcoll.mpi.calls import Parsed
 from compcoll.mpi.requests import Pending
 from compcoll.mpi.staging import Staged
-from compcoll.mpi.vectors import Shared, VectorCalls
+from compcoll.mpi.typed import TypedCalls
+from compcoll.mpi.vectors import Shared
 
 __all__ = ["Make", "NonblockingCalls", "without_op"]
 
 Make: TypeAlias = Callable[..., Parsed | None]
 
 
-class NonblockingCalls(VectorCalls):
+class NonblockingCalls(TypedCalls):
     """The nonblocking collectives of an accelerated communicator: each returns an `MPI.Request`."""
 
     def Ibcast(self, buf, root: int = 0) -> MPI.Request:
@@ -54,6 +55,9 @@ class NonblockingCalls(VectorCalls):
 
     def Ialltoallv(self, sendbuf, recvbuf) -> MPI.Request:
         return self._begin_shared("Alltoallv", self._share_alltoallv, super().Ialltoallv, sendbuf, recvbuf)
+
+    def Ialltoallw(self, sendbuf, recvbuf) -> MPI.Request:
+        return self._begin_shared("Alltoallw", self._share_alltoallw, super().Ialltoallw, sendbuf, recvbuf)
 
     def Igatherv(self, sendbuf, recvbuf, root: int = 0) -> MPI.Request:
         return self._begin_shared("Gatherv", self._share_gatherv, super().Igatherv, sendbuf, recvbuf, root)

@@ -84,7 +84,7 @@ class Staged:
         self.args = [given[i] for i in range(len(args))]
         self.kwargs = {key: given[key] for key in kwargs or {}}
 
-    def back(self) -> None:
+    def finish(self) -> None:
         """Give the GPU's memory what MPI has written."""
         for copy in self._back:
             copy.back()
@@ -116,7 +116,7 @@ def _guarded(cls: type, name: str) -> Callable:
             return original(*args, **kwargs)
         staged = Staged(name, args, kwargs)
         result = original(*staged.args, **staged.kwargs)
-        staged.back()
+        staged.finish()
         return result
 
     method.__name__ = name

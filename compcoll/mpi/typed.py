@@ -10,13 +10,12 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.devices import arrays
-from compcoll.engine import interrupts
 from compcoll.engine.decision import Decision
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.buffers import Message, in_place, on_gpu
 from compcoll.mpi.layouts import entry_of
 from compcoll.mpi.staging import Staged
-from compcoll.mpi.vectors import VectorCalls
+from compcoll.mpi.vectors import Shared, VectorCalls
 
 __all__ = ["Typed", "TypedCalls"]
 
@@ -98,28 +97,34 @@ class TypedCalls(VectorCalls):
     """The methods with a datatype for each pair of ranks."""
 
     def Alltoallw(self, sendbuf, recvbuf) -> None:
+        self._serve("Alltoallw", super().Alltoallw, self._share_alltoallw, sendbuf, recvbuf)
+
+    def _share_alltoallw(self, sendbuf, recvbuf) -> Shared | None:
         send, recv = self._typed("Alltoallw", sendbuf, recvbuf)
-        if send is None or recv is None:
-            return self._to_mpi(super().Alltoallw, sendbuf, recvbuf)
-        if on_gpu(sendbuf) or on_gpu(recvbuf):
+        staged = None
+        if send is not None and (on_gpu(sendbuf) or on_gpu(recvbuf)):
             staged = Staged("Alltoallw", (sendbuf, recvbuf))
-            self.Alltoallw(*staged.args)
-            return staged.back()
+            sendbuf, recvbuf = staged.args
+            send, recv = self._typed("Alltoallw", sendbuf, recvbuf)
+        if send is None or recv is None:
+            return None
         outgoing, incoming = self._large_parts("Alltoallw", send), self._large_parts("Alltoallw", recv)
+        if not outgoing and not incoming:
+            return None
         blocks = {p: message.source(0) for p, (message, _) in outgoing.items()}
         if send is recv:
             blocks = {p: block.copy() for p, block in blocks.items()}
         targets = {p: message.target(0) for p, (message, _) in incoming.items()}
         ranks = range(self._size)
         sends = sendbuf if send is recv else send.masked([p not in outgoing for p in ranks])
-        with interrupts.deferred():
-            self._to_mpi(super().Alltoallw, sends, recv.masked([p not in incoming for p in ranks]))
-            for like, decision, out, into in _alike(outgoing, incoming):
-                nothing = np.empty(0, like.dtype)
-                some = [blocks[p] if p in out else nothing for p in ranks]
-                others = [targets[p] if p in into else nothing for p in ranks]
-                shapes = {p: outgoing[p][0].shape(0) for p in out}
-                self._among_some("Alltoallw", decision, like, some, others, shapes)
+        shared = Shared((sends, recv.masked([p not in incoming for p in ranks])), staged)
+        for like, decision, out, into in _alike(outgoing, incoming):
+            nothing = np.empty(0, like.dtype)
+            some = [blocks[p] if p in out else nothing for p in ranks]
+            others = [targets[p] if p in into else nothing for p in ranks]
+            shapes = {p: outgoing[p][0].shape(0) for p in out}
+            shared.add("Alltoallw", decision, like, some, others, shapes)
+        return shared
 
     def _typed(self, op: str, sendbuf, recvbuf) -> tuple[Typed | None, Typed | None]:
         """What is sent and what is received; (None, None) where no message of this rank is large."""

@@ -20,6 +20,7 @@ from compcoll.mpi._shortcut import shortcut
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.base import Wrapper
 from compcoll.mpi.buffers import Message, in_place, parse
+from compcoll.mpi.staging import Staged
 
 __all__ = ["Shared", "VectorCalls"]
 
@@ -32,14 +33,14 @@ class Shared:
     ----------
     args : tuple
         What MPI's method is called with, by all ranks.
-    written : Message or None
+    written : Message, Staged or None
         What has to be finished afterwards.
     calls : list of (Decision, Call)
         What some ranks do besides.
     """
 
     args: tuple
-    written: Message | None = None
+    written: Message | Staged | None = None
     calls: list[tuple[Decision, Call]] = field(default_factory=list)
 
     def add(
@@ -228,17 +229,6 @@ class VectorCalls(Wrapper):
         decision = self._decide_alone(op, message, nbytes)
         self._gate.last = (op, decision.reason)
         return {0: decision} if decision.codec is not None else {}
-
-    def _among_some(
-        self, op: str, decision: Decision, like: Message, send: list, recv: list,
-        shapes: dict[int, tuple[int, ...] | None], root: int = 0,
-    ) -> None:  # fmt: skip
-        """Carry out a call that other ranks do not; its tags never change, and messages arrive in order."""
-        call = Call(
-            op, like.dtype, max(b.nbytes for b in (*send, *recv)), False, send, recv, root, shapes=shapes
-        )
-        self._carry_out(op, decision, call, self._context.pairwise_tags)
-        call.finish()
 
 
 def _grouped(outgoing: dict[int, Decision], incoming: dict[int, Decision]):
