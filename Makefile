@@ -66,7 +66,7 @@ test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi a
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
 
 test-arm64: $(VENV)/.cross  ## Run the codecs on arm64, cross-compiled, by qemu, and compare their bytes with this machine's
-	@PYTHON=$(abspath $(BIN)/python) tests/arm64/run.sh
+	@PYTHON=$(abspath $(BIN)/python) tests/arm64/run.sh $(ARM64_TESTS)
 
 wheel:  ## Build a wheel for each of WHEEL_PYTHONS into dist/, have auditwheel look at it, and try it out
 	@tests/wheels.sh $(WHEEL_PYTHONS)
