@@ -7,6 +7,7 @@ more than has to: streams overtake each other by chance, so that a wait that is 
 import ctypes
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -28,11 +29,11 @@ GUARD = 256
 
 def build() -> Path:
     """Compile the executor once for each state of the sources; None without a compiler for x86."""
-    compiler = shutil.which(os.environ.get("CXX", "g++"))
-    if compiler is None or os.uname().machine != "x86_64":
+    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    if shutil.which(compiler[0]) is None or os.uname().machine != "x86_64":
         return None
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
-    key = hashlib.sha256(" ".join([compiler, *FLAGS]).encode())
+    key = hashlib.sha256(" ".join([*compiler, *FLAGS]).encode())
     for path in sources:
         key.update(path.read_bytes())
     cache = Path(tempfile.gettempdir()) / f"compcoll-executor-{os.getuid()}"
@@ -41,7 +42,7 @@ def build() -> Path:
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache) as scratch:
             made = Path(scratch) / "executor.so"
-            command = [compiler, *FLAGS, str(csrc_dir() / "cuda" / "executor.cpp"), "-o", str(made)]
+            command = [*compiler, *FLAGS, str(csrc_dir() / "cuda" / "executor.cpp"), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             made.replace(library)
