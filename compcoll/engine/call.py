@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from threading import TIMEOUT_MAX
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
@@ -19,6 +20,7 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, choices
 from compcoll.engine.coding import coding
 from compcoll.engine.decision import FLAT, Decision
+from compcoll.engine.device.mover import mover
 from compcoll.engine.device.run import DeviceRun, Patience
 from compcoll.engine.group import Group
 from compcoll.engine.layout import LaidOut
@@ -27,7 +29,10 @@ from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import chunk_step, trace
 
-__all__ = ["Call", "Task", "Way", "begin", "begin_message", "n_chunks", "planned", "schedule_of", "wait"]
+__all__ = [
+    "Call", "Task", "Way", "begin", "begin_message", "join", "leave", "n_chunks", "planned", "schedule_of",
+    "wait",
+]  # fmt: skip
 
 #: Something under way that can be waited for and that then has an outcome.
 Task: TypeAlias = _engine.Running | DeviceRun
@@ -252,6 +257,27 @@ def wait(
     for task in tasks:
         task.check()
     return True
+
+
+def leave(task: Task, finished: Callable[[int], None] | None = None, *, launched: bool = False) -> None:
+    """Have a task moved on while nobody waits for it.
+
+    Parameters
+    ----------
+    finished : callable, optional
+        ``finished(end)`` is called by whichever thread comes to its end.
+    launched : bool
+        Whether a run on a device has only to be `DeviceRun.launched`.
+    """
+    if isinstance(task, DeviceRun):
+        mover().leave(task, finished, launched)
+    else:
+        _engine.leave(task, finished)
+
+
+def join(task: Task, seconds: float = TIMEOUT_MAX) -> bool:
+    """Wait for the end of what was left, for so long; whether it has ended."""
+    return mover().join(task, seconds) if isinstance(task, DeviceRun) else _engine.join(task, seconds)
 
 
 def planned(

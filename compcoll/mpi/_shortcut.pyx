@@ -14,22 +14,12 @@ from mpi4py import MPI
 cimport numpy as cnp
 from cpython.object cimport PyObject
 
+from compcoll.core.vectorcall cimport (
+    PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
+    vectorcallfunc,
+)
 from compcoll.engine._engine cimport Count
 from compcoll.mpi.datatypes import LACKS_FLOAT16
-
-cdef extern from "Python.h":
-    ctypedef object (*vectorcallfunc)(object, PyObject* const*, size_t, PyObject*)
-    ctypedef object (*ternaryfunc)(object, object, object)
-    ctypedef struct PyTypeObject:
-        unsigned long tp_flags
-        ternaryfunc tp_call
-        Py_ssize_t tp_vectorcall_offset
-    unsigned long Py_TPFLAGS_HAVE_VECTORCALL, Py_TPFLAGS_METHOD_DESCRIPTOR
-    object PyVectorcall_Call(object, object, object)
-    Py_ssize_t PyVectorcall_NARGS(size_t) nogil
-    object PyObject_Vectorcall(object, PyObject* const*, size_t, PyObject* kwnames)
-    Py_ssize_t PyTuple_GET_SIZE(PyObject*) nogil
-    object PyMethod_New(object, object)
 
 cnp.import_array()
 
@@ -175,16 +165,12 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     return PyObject_Vectorcall(self.full, args, flagged, names)
 
 
-cdef void serve_vectorcalls():
-    """Make `Shortcut` a method descriptor that is called without packing its arguments (PEP 590)."""
+cdef void serve():
     cdef Shortcut any = Shortcut.__new__(Shortcut)
-    cdef PyTypeObject* its = <PyTypeObject*>Shortcut
-    its.tp_vectorcall_offset = <char*>&any.vectorcall - <char*><PyObject*>any
-    its.tp_call = PyVectorcall_Call
-    its.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
+    serve_vectorcalls(Shortcut, <char*>&any.vectorcall - <char*><PyObject*>any)
 
 
-serve_vectorcalls()
+serve()
 
 
 cdef inline bint no_buffer(object spec):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import mpi4py
@@ -15,14 +16,16 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import codec
-from compcoll.engine import interrupts
-from compcoll.engine.call import begin
+from compcoll.engine import _engine, interrupts
+from compcoll.engine.call import Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import largest_tag
 from compcoll.mpi.base import Wrapper
 from compcoll.mpi.calls import Parsed
+from compcoll.mpi.messages import Tally
 from compcoll.mpi.packing import Arriving, Buffer, Packed, is_plain, pack
-from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Posted, Together
+from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Together
+from compcoll.mpi.requests import Pending
 
 __all__ = ["ObjectCalls"]
 
@@ -192,7 +195,21 @@ class ObjectCalls(Wrapper):
         if not isinstance(packed, Parcel):
             return MPI.Comm.Isend(self, [packed.data, MPI.BYTE], dest, tag)
         with interrupts.deferred():
-            return Posted(self, packed, super().isend(packed, dest, tag)).request
+            sent = _engine.Request(super().isend(packed, dest, tag))
+            tasks = [begin() for begin in packed.begins]
+            pending = Pending([sent, *tasks], partial(self._posted, packed, tasks))
+            self._context.channel.goes_on(pending)
+        self.calls_accelerated += 1
+        return pending.request
+
+    def _posted(
+        self, parcel: Parcel, tasks: list[Task], request: MPI.Request, error: Exception | None
+    ) -> None:  # fmt: skip
+        """A pickled object with its buffers has been sent."""
+        tally = Tally()
+        for task in tasks:
+            tally.add(task.outcome)
+        self._completed(request, ("isend", parcel.decisions[0], tally))
 
     def _exact(self, decision: Decision) -> Decision:
         """The same without loss."""

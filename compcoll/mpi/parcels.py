@@ -9,10 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
-
-from mpi4py import MPI
 
 from compcoll.codecs import codec
 from compcoll.engine import _engine, interrupts
@@ -21,10 +18,9 @@ from compcoll.engine.decision import Decision
 from compcoll.mpi.channel import Channel, find
 from compcoll.mpi.messages import Tally
 from compcoll.mpi.packing import Arriving, Layout, Packed
-from compcoll.mpi.requests import Request
 from compcoll.schedule.trace import chunk_step
 
-__all__ = ["Delivered", "Parcel", "Posted", "Together"]
+__all__ = ["Delivered", "Parcel", "Together"]
 
 _RAW = codec("raw")
 #: Collectives of one call that are under way at once: tags are used again some calls later.
@@ -151,39 +147,3 @@ def _received(*args: Any) -> Any:
     with interrupts.deferred():
         Together(arriving.begins).run()
     return arriving.unpacked()
-
-
-class Posted:
-    """A parcel that the engine sends while the program computes.
-
-    Attributes
-    ----------
-    request : MPI.Request
-    """
-
-    def __init__(self, comm: Any, parcel: Parcel, sent: MPI.Request):
-        self.comm, self.parcel = comm, parcel
-        self.tasks = [begin() for begin in parcel.begins]
-        self._missing, self._lock = 1 + len(self.tasks), Lock()
-        self.request = Request(self._query)
-        comm.calls_accelerated += 1
-        for task in (_engine.Request(sent), *self.tasks):
-            _engine.leave(task, self._part_done)
-
-    def _part_done(self, end: int) -> None:
-        with self._lock:
-            self._missing -= 1
-            missing = self._missing
-        if not missing:
-            self.request.complete()
-
-    def _query(self, status: MPI.Status) -> None:
-        """The request was waited for, or found to be complete."""
-        status.Set_elements(MPI.BYTE, 0)
-        status.Set_cancelled(False)
-        tally = Tally()
-        for task in self.tasks:
-            tally.add(task.outcome)
-        self.comm._gate.last = ("isend", self.parcel.decisions[0], tally)
-        for task in self.tasks:
-            task.check()

@@ -4,14 +4,12 @@ A compressed message begins with an *envelope* on the user's own communicator, u
 that MPI matches and orders it like any other: the frame of the first chunk, then how many elements there
 are in all and under which tag of a private communicator the other chunks come. An envelope has an odd
 number of bytes. Types of one byte are sent uncompressed, so no other message of a matching type is odd,
-and a receiver tells the two apart by itself: a plain `Isend`, or a message from an unwrapped
+and a receiver tells the two apart by itself: a buffered send, or a message from an unwrapped
 communicator, reaches a `Recv` as ever.
 
-`Irecv` completes in a progress thread, behind a generalised request. Probes open a message of an odd
-size, to see whether it is an envelope and how long its message is, and keep it for the next receive;
-what was none is sent on to this rank itself, so that whatever MPI can do with a message still can be
-done. Persistent receives (`Recv_init`) cannot be taught: they have to be met by `Isend` or `Send_init`,
-which send uncompressed.
+Probes open a message of an odd size, to see whether it is an envelope and how long its message is, and keep
+it for the next receive; what was none is sent on to this rank itself, so that whatever MPI can do with a
+message still can be done. Nonblocking forms are in later.py, persistent ones in persistent.py.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from threading import Thread
+from threading import Lock
 from typing import Any, TypeAlias
 
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Task, wait
+from compcoll.engine.call import Task, join, leave
 from compcoll.engine.device.run import DeviceRun
 
 __all__ = ["Pending", "Request", "Settled", "take_handle"]
@@ -49,7 +49,7 @@ Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]
 
 
 class Pending:
-    """Tasks that the engine moves on; with memory of a GPU among them a thread of their own does.
+    """Tasks that the engine moves on, those with memory of a GPU the process's `Mover`.
 
     Parameters
     ----------
@@ -76,39 +76,40 @@ class Pending:
         self._settled, self._status, self._cancelled = settled, status, cancel
         self._error: Exception | None = None
         self._is_settled = False
-        self._thread: Thread | None = None
-        self._task: Any = None
-        self._tasks = tasks
         self.request = Request(self._query, self._cancel if cancel is not None else None)
-        if any(isinstance(task, DeviceRun) for task in tasks):
-            for task in tasks:
-                if isinstance(task, DeviceRun):
-                    task.follow_caller()
-            self._thread = Thread(target=self._move, daemon=True)
-            self._thread.start()
+        runs = [task for task in tasks if isinstance(task, DeviceRun)]
+        compiled = [task for task in tasks if not isinstance(task, DeviceRun)]
+        self._left: list[Any] = runs
+        if compiled:
+            alone = len(compiled) == 1 and question is None
+            self._left = [*runs, compiled[0] if alone else _engine.Together(compiled, question)]
+        self._missing, self._lock = len(self._left), Lock()
+        if not runs:  # which needs no Python at the end
+            _engine.leave(self._left[0], None, self.request)
             return
-        alone = len(tasks) == 1 and question is None
-        self._task = tasks[0] if alone else _engine.Together(tasks, question)
-        _engine.leave(self._task, None, self.request)
+        for run in runs:
+            run.follow_caller()
+        for task in self._left:
+            leave(task, self._part_done)
+
+    def _part_done(self, end: int) -> None:
+        with self._lock:
+            if end == _engine.TIMEOUT:
+                self._error = TimeoutError("waited too long for messages of arrays on a GPU")
+            self._missing -= 1
+            missing = self._missing
+        if not missing:
+            self.request.complete()
 
     def join(self) -> None:
         """Wait for the end of all tasks, not for what the caller is told of them."""
-        if self._thread is not None:
-            self._thread.join()
-        else:
-            _engine.join(self._task)
+        for task in self._left:
+            join(task)
 
     @property
     def ended(self) -> bool:
         """Whether all tasks have ended."""
-        return not self._thread.is_alive() if self._thread is not None else self._task.ended
-
-    def _move(self) -> None:
-        try:
-            wait(*self._tasks)
-        except Exception as error:
-            self._error = error
-        self.request.complete()
+        return not self._missing or all(isinstance(t, _engine.Task) and t.ended for t in self._left)
 
     def _query(self, status: MPI.Status) -> None:
         """The request was waited for, or found to be complete."""
@@ -119,11 +120,12 @@ class Pending:
             return
         self._is_settled = True
         try:
-            if self._task is not None:
-                _engine.settled(self._task)
-                self._task.check()
+            for task in self._left:
+                if not isinstance(task, DeviceRun):
+                    _engine.settled(task)
+                task.check()
         except Exception as error:
-            self._error = error
+            self._error = self._error or error
         try:
             self._settled(self.request, self._error)
         except Exception as error:

@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from compcoll.engine.call import leave
 from compcoll.torch import living
 from compcoll.torch.core import MOST_PENDING, Core, Part
 from compcoll.torch.gpu import End
 from compcoll.torch.tensors import overlap
-from compcoll.torch.work import NO_TIMEOUT, Steps, Together, Work, leave
+from compcoll.torch.work import NO_TIMEOUT, Steps, Together, Work
 
 __all__ = ["Batch", "Operation", "begin", "mend_manager"]
 

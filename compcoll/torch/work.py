@@ -13,13 +13,12 @@ import torch
 import torch.distributed as dist
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Task, wait
+from compcoll.engine.call import Task, join, leave, wait
 from compcoll.engine.device.mover import mover
-from compcoll.engine.device.run import DeviceRun
 from compcoll.torch.agreement import Agreement, MismatchError
 from compcoll.torch.futures import Future
 
-__all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work", "leave"]
+__all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
 
 #: An operation: it begins tasks, yields them, and goes on when they have ended, or devices have all that is
 #: left of them. It returns places in streams, which a wait for it comes after.
@@ -182,7 +181,7 @@ class Work(dist.Work):
     def _hand_over(self) -> None:
         for task in self._tasks:
             ended = partial(self._task_ended, task)
-            leave(task, ended)
+            leave(task, ended, launched=True)
 
     def _leave(self) -> None:
         """From now on the engine's thread moves it on."""
@@ -198,8 +197,7 @@ class Work(dist.Work):
             with self._lock:
                 tasks = self._tasks
             for task in tasks:
-                on_device = isinstance(task, DeviceRun)
-                if not (mover().join(task, seconds) if on_device else _engine.join(task, seconds)):
+                if not join(task, seconds):
                     return
             return
         try:
@@ -256,14 +254,6 @@ class Work(dist.Work):
 
     def _tell(self) -> None:
         self._future.tell(self._result, self._error, self.ends)
-
-
-def leave(task: Task, ended: Callable[[int], None] | None = None) -> None:
-    """Have a task moved on by whoever does that for its kind."""
-    if isinstance(task, DeviceRun):
-        mover().leave(task, ended, ended is not None)
-    else:
-        _engine.leave(task, ended)
 
 
 class Together(dist.Work):

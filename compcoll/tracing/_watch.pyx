@@ -14,21 +14,11 @@ from mpi4py import MPI
 cimport numpy as cnp
 from cpython.object cimport PyObject
 
+from compcoll.core.vectorcall cimport (
+    PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
+    vectorcallfunc,
+)
 from compcoll.tracing.names import described_nbytes, is_ours
-
-cdef extern from "Python.h":
-    ctypedef object (*vectorcallfunc)(object, PyObject* const*, size_t, PyObject*)
-    ctypedef object (*ternaryfunc)(object, object, object)
-    ctypedef struct PyTypeObject:
-        unsigned long tp_flags
-        ternaryfunc tp_call
-        Py_ssize_t tp_vectorcall_offset
-    unsigned long Py_TPFLAGS_HAVE_VECTORCALL, Py_TPFLAGS_METHOD_DESCRIPTOR
-    object PyVectorcall_Call(object, object, object)
-    Py_ssize_t PyVectorcall_NARGS(size_t) nogil
-    object PyObject_Vectorcall(object, PyObject* const*, size_t, PyObject* kwnames)
-    Py_ssize_t PyTuple_GET_SIZE(PyObject*) nogil
-    object PyMethod_New(object, object)
 
 cdef extern from "frameobject.h":
     ctypedef struct PyFrameObject:
@@ -315,13 +305,9 @@ cdef find_site(Record record):
     Py_XDECREF(frame)
 
 
-cdef void serve_vectorcalls():
-    """Make `Watched` a method descriptor that is called without packing its arguments (PEP 590)."""
+cdef void serve():
     cdef Watched any = Watched.__new__(Watched)
-    cdef PyTypeObject* its = <PyTypeObject*>Watched
-    its.tp_vectorcall_offset = <char*>&any.vectorcall - <char*><PyObject*>any
-    its.tp_call = PyVectorcall_Call
-    its.tp_flags |= Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR
+    serve_vectorcalls(Watched, <char*>&any.vectorcall - <char*><PyObject*>any)
 
 
-serve_vectorcalls()
+serve()
