@@ -116,6 +116,10 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t idle_nbytes()
     cdef cppclass CFinished "compcoll::engine::Left::Finished":
         pass
+    cdef cppclass CGoal "compcoll::engine::Goal":
+        CGoal() except +
+        cbool reached()
+        void reach()
     cdef cppclass CLeft "compcoll::engine::Left":
         cbool ended()
         CEnd end()
@@ -126,8 +130,11 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         double seconds
     cdef cppclass CTogether "compcoll::engine::Together" (CTask):
         CTogether(vector[shared_ptr[CTask]], CQuestion) except +
+    cdef cppclass CReached "std::function<bool()>":
+        pass
     cdef cppclass CProgress "compcoll::engine::Progress":
         cbool step()
+        CEnd wait(const vector[shared_ptr[CGoal]]&, CReached, double, cbool (*)() noexcept nogil)
     cdef cppclass CEngine "compcoll::engine::Engine":
         CEngine(cbool, double) except +
         void set_workers(int) except +
@@ -136,7 +143,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)
-        shared_ptr[CLeft] leave(shared_ptr[CTask], CFinished) except +
+        shared_ptr[CLeft] leave(shared_ptr[CTask], CFinished, shared_ptr[CGoal]) except +
         CEnd join(CLeft&, double, cbool (*)() noexcept nogil)
         CPool& pool()
         CProgress& progress()
@@ -149,6 +156,11 @@ cdef extern from * nogil:
     static compcoll::engine::Left::Finished finished_by(void (*call)(void*, int), void* context) {
       return [call, context](compcoll::engine::End end) { call(context, int(end)); };
     }
+    static std::function<bool()> all_reached(const std::vector<std::shared_ptr<compcoll::engine::Goal>>& goals) {
+      return [&goals] {
+        return std::all_of(goals.begin(), goals.end(), [](const auto& goal) { return goal->reached(); });
+      };
+    }
     static compcoll::engine::Error of_callback() {
       compcoll::engine::Error error;
       error.problem = compcoll::engine::Problem::CALLBACK;
@@ -159,6 +171,7 @@ cdef extern from * nogil:
     }
     """
     CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
+    CReached all_reached(const vector[shared_ptr[CGoal]]&)
     Error of_callback()
     void use_level(CCoding&, size_t)
 
@@ -168,6 +181,7 @@ DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
 #: What went wrong (csrc/engine/coding.h).
 NO_PROBLEM, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI_ERROR, CALLBACK, MEMORY = range(9)
 
+cdef double inf_ = inf
 cdef CLibrary library
 cdef CEngine* engine = NULL
 #: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
@@ -421,6 +435,9 @@ cdef class Outcome:
 # -- what is under way
 
 
+cdef class Answering
+
+
 cdef class Task:
     """Something to wait for.
 
@@ -432,7 +449,7 @@ cdef class Task:
 
     cdef shared_ptr[CTask] task
     cdef shared_ptr[CLeft] left
-    cdef uint64_t request_handle
+    cdef Answering request
     cdef readonly object end
     cdef object finished
 
@@ -524,6 +541,7 @@ cdef class Running(Task):
     cdef Compiled compiled
     cdef readonly Coding coding
     cdef readonly Outcome outcome
+    cdef readonly int first_tag
     cdef object keep, failed
 
     def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers):
@@ -544,6 +562,7 @@ cdef class Running(Task):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         tags.first, tags.n = first, n
+        self.first_tag = first
         self.compiled, self.coding = compiled, coding
         self.outcome = Outcome()
         self.outcome.seconds = now()
@@ -757,10 +776,12 @@ def _abandon(tasks):
 
 
 cdef class Answering:
-    """What a generalised request answers with; see `start_request`."""
+    """A generalised request's other side, which it answers with and by which it is completed."""
 
     cdef object query, cancel
     cdef CAnswers answers
+    cdef uint64_t request
+    cdef shared_ptr[CGoal] goal
     #: Whether MPI does not refer to it any more.
     cdef cbool freed
 
@@ -778,21 +799,49 @@ def start_request(request, query, cancel=None):
         ``query(status)`` fills the status and raises the error; called by whoever waits or tests.
     cancel : callable, optional
         ``cancel(completed)``.
+
+    Returns
+    -------
+    Answering
+        For `complete_request`, `leave` and `wait_for`.
     """
     cdef Answering state = Answering()
+    state.goal = shared_ptr[CGoal](new CGoal())
     state.query, state.cancel, state.freed = query, cancel, False
     state.answers.query, state.answers.free, state.answers.cancel = answer, forget, try_to_cancel
     _answering[:] = [other for other in _answering if not is_freed(other)]
     check_mpi(grequest_start(library, state.answers, <void*>state, <void*><uintptr_t>MPI._addressof(request)))
+    state.request = handle(request)
     _answering.append(state)
+    return state
 
 
-def complete_request(uint64_t request):
-    """Complete a generalised request, given its handle."""
+def complete_request(Answering state):
+    """Complete a generalised request."""
     cdef int error
     with nogil:
-        error = complete(library, request)
+        error = complete(library, state.request)
+        state.goal.get().reach()
     check_mpi(error)
+
+
+def wait_for(states):
+    """Move on what was left for generalised requests until they are complete.
+
+    Raises
+    ------
+    BaseException
+        What the second of two signals has raised; that of one alone is left to `raise_pending`.
+    """
+    cdef vector[shared_ptr[CGoal]] goals
+    cdef Answering state
+    cdef int end
+    for state in states:
+        goals.push_back(state.goal)
+    with nogil:
+        end = <int>engine.progress().wait(goals, all_reached(goals), inf_, signalled)
+    if end == INTERRUPTED:
+        raise_pending()
 
 
 #: The states of all generalised requests that MPI refers to.
@@ -838,7 +887,7 @@ cdef int try_to_cancel(void* context, int completed) noexcept with gil:
     return 0
 
 
-def leave(Task task, finished=None, request=None):
+def leave(Task task, finished=None, Answering request=None):
     """Have a task moved on by the engine.
 
     Parameters
@@ -846,16 +895,18 @@ def leave(Task task, finished=None, request=None):
     task : Task
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
-    request : MPI.Request, optional
-        A generalised one, completed at the end, by that thread and without Python; `settled` is to be called
-        after waiting.
+    request : Answering, optional
+        The generalised request that the task belongs to. Without ``finished`` it is completed at the end,
+        without Python; `settled` is to be called after waiting.
     """
-    cdef bint native = request is not None
-    task.finished = finished
-    task.request_handle = handle(request) if native else 0
+    cdef bint native = request is not None and finished is None
+    cdef shared_ptr[CGoal] goal
+    task.finished, task.request = finished, request
+    if request is not None:
+        goal = request.goal
     _left[:] = [other for other in _left if not other.ended]
     _left.append(task)
-    task.left = engine.leave(task.task, finished_by(was_completed if native else was_left, <void*>task))
+    task.left = engine.leave(task.task, finished_by(was_completed if native else was_left, <void*>task), goal)
 
 
 #: What is under way and nobody waits for.
@@ -864,11 +915,12 @@ _left = []
 
 cdef void was_completed(void* context, int end) noexcept nogil:
     """The end of a task with a request: Python hears of it when that is waited for."""
-    complete(library, request_of(context))
+    complete_natively(context)
 
 
-cdef uint64_t request_of(void* context) noexcept nogil:
-    return (<Task>context).request_handle
+cdef void complete_natively(void* context) noexcept nogil:
+    complete(library, (<Task>context).request.request)
+    (<Task>context).request.goal.get().reach()
 
 
 def settled(Task task):

@@ -7,10 +7,9 @@ to wait: then the call ends at once, and the communicator cannot be used any mor
 
 from __future__ import annotations
 
-import signal
+import _signal  # what `signal` wraps in enumerations, which takes ten times as long
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 
 __all__ = ["check", "deferred"]
@@ -29,35 +28,39 @@ class _Kept:
     def deliver(self) -> None:
         """Have the handler do what it would have done, which mostly is to raise `KeyboardInterrupt`."""
         self.times = 0
-        self.handler(signal.SIGINT, None)
+        self.handler(_signal.SIGINT, None)
 
 
 _kept: _Kept | None = None
 
 
-@contextmanager
-def deferred() -> Iterator[None]:
+class deferred:
     """Keep an interrupt back until the end of the block; one within another has no effect.
 
     Signals reach the main thread alone, so other threads have nothing to keep back, and neither has a
     program that ignores interrupts or leaves them to the system.
     """
-    global _kept
-    handler = signal.getsignal(signal.SIGINT) if _kept is None else None
-    if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    kept = _kept = _Kept(handler)
-    signal.signal(signal.SIGINT, kept.note)
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept.times = 0
-        raise
-    finally:
+
+    __slots__ = ("_mine",)
+
+    def __enter__(self) -> None:
+        global _kept
+        self._mine: _Kept | None = None
+        if _kept is not None or threading.get_ident() != threading.main_thread().ident:
+            return
+        handler = _signal.getsignal(_signal.SIGINT)
+        if callable(handler):
+            self._mine = _kept = _Kept(handler)
+            _signal.signal(_signal.SIGINT, _kept.note)
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        global _kept
+        kept = self._mine
+        if kept is None:
+            return
         _kept = None
-        signal.signal(signal.SIGINT, handler)
-        if kept.times:
+        _signal.signal(_signal.SIGINT, kept.handler)
+        if kept.times and not (kind is not None and issubclass(kind, KeyboardInterrupt)):
             kept.deliver()
 
 

@@ -102,19 +102,24 @@ cdef class Shortcut:
         Number of its first arguments that are buffers. Given by keyword, they take the full way.
     pairs : bool
         Whether each pair of ranks decides alone.
+    begins : bool
+        Whether the method is a nonblocking one, and returns a request.
     """
 
     cdef vectorcallfunc vectorcall
     cdef object full, plain
-    cdef str op
+    cdef str name, op
     cdef Py_ssize_t buffers
-    cdef bint pairs
+    cdef bint pairs, begins
     cdef dict __dict__
 
-    def __init__(self, full, Py_ssize_t buffers, bint pairs):
+    def __init__(self, full, Py_ssize_t buffers, bint pairs, bint begins):
         self.vectorcall = call
-        self.full, self.plain, self.op = full, getattr(MPI.Comm, full.__name__), full.__name__
-        self.buffers, self.pairs = buffers, pairs
+        self.name = full.__name__
+        self.full, self.plain, self.op = full, getattr(MPI.Comm, self.name), self.name
+        self.buffers, self.pairs, self.begins = buffers, pairs, begins
+        if begins:
+            self.op = self.name[1:].capitalize()
         update_wrapper(self, full)
         self.__doc__ = full.__doc__ or self.plain.__doc__
 
@@ -131,21 +136,23 @@ cdef class Shortcut:
             return True
         if not gate.declined or not root_of(args, self.buffers, n, &root):
             return False
-        reason = gate.find(gate.declined, key(self.op, args, self.buffers, ANY_ROOT))
+        reason = gate.find(gate.declined, key(self.name, args, self.buffers, ANY_ROOT))
         if reason is None:
             return False
         gate.last = reason
         return True
 
-    cdef bint is_run(self, Gate gate, comm, PyObject* const* args, Py_ssize_t n):
-        """Whether a call was carried out by a plan."""
+    cdef object run(self, Gate gate, comm, PyObject* const* args, Py_ssize_t n):
+        """Carry out a call by a plan: False where there is none for it, else what the method returns."""
         cdef Py_ssize_t root
         if not gate.planned or not root_of(args, self.buffers, n, &root):
             return False
-        plan = gate.find(gate.planned, key(self.op, args, self.buffers, root))
+        plan = gate.find(gate.planned, key(self.name, args, self.buffers, root))
         if plan is None:
             return False
         first = None if self.buffers == 1 else <object>args[0]
+        if self.begins:
+            return comm._begin_plan(plan, first, <object>args[self.buffers - 1])
         return comm._run_plan(plan, first, <object>args[self.buffers - 1])
 
 
@@ -160,8 +167,10 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
                 return PyObject_Vectorcall(self.plain, args, flagged, names)
             except BufferError:
                 pass  # perhaps for arrays of a type that mpi4py does not know, and the other way does
-        elif self.is_run(gate, <object>args[0], args + 1, n + named - 1):
-            return None
+        else:
+            result = self.run(gate, <object>args[0], args + 1, n + named - 1)
+            if result is not False:
+                return result
     return PyObject_Vectorcall(self.full, args, flagged, names)
 
 
@@ -221,14 +230,14 @@ cdef bint root_of(PyObject* const* args, Py_ssize_t buffers, Py_ssize_t n, Py_ss
     return True
 
 
-cdef tuple key(str op, PyObject* const* specs, Py_ssize_t n, Py_ssize_t root):
+cdef tuple key(str name, PyObject* const* specs, Py_ssize_t n, Py_ssize_t root):
     """All of plain arrays that a decision depends on; None for other buffers."""
     cdef object first = <object>specs[0], second = <object>specs[n - 1]
     if not (type(first) is ndarray or no_buffer(first)) or not (type(second) is ndarray or no_buffer(second)):
         return None
     if n == 1:
-        return op, dtype_of(first), nbytes_of(first), shape_of(first), root
-    return (op, dtype_of(first), nbytes_of(first), shape_of(first), dtype_of(second), nbytes_of(second),
+        return name, dtype_of(first), nbytes_of(first), shape_of(first), root
+    return (name, dtype_of(first), nbytes_of(first), shape_of(first), dtype_of(second), nbytes_of(second),
             shape_of(second), root)
 
 
@@ -244,7 +253,7 @@ cdef inline Py_ssize_t nbytes_of(object spec):
     return cnp.PyArray_NBYTES(<cnp.ndarray>spec) if type(spec) is ndarray else 0
 
 
-def kind(str op, *specs, Py_ssize_t root=ANY_ROOT):
+def kind(str name, *specs, Py_ssize_t root=ANY_ROOT):
     """`key` of buffer arguments that come from Python."""
     cdef PyObject* some[2]
     cdef Py_ssize_t i, n = len(specs)
@@ -252,9 +261,9 @@ def kind(str op, *specs, Py_ssize_t root=ANY_ROOT):
         raise ValueError(f"a collective has 1 or 2 buffers, not {n}")
     for i in range(n):
         some[i] = <PyObject*>specs[i]
-    return key(op, some, n, root)
+    return key(name, some, n, root)
 
 
-def shortcut(Py_ssize_t buffers, bint pairs=False):
+def shortcut(Py_ssize_t buffers, bint pairs=False, bint begins=False):
     """Decorate a method with a `Shortcut` for its small calls."""
-    return lambda full: Shortcut(full, buffers, pairs)
+    return lambda full: Shortcut(full, buffers, pairs, begins)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
 import numpy as np
@@ -18,6 +18,7 @@ from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine, interrupts, rounding
+from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import facts_of, survey
@@ -258,7 +259,7 @@ class Wrapper(_Mixin):
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
             if not call.empty and self._record is None:
-                self._remember(decision, args)
+                self._remember(op, args, self._trial(decision))
             return False
         if call.read_only_root:
             call.problem = self._problem_of_root(decision)
@@ -269,7 +270,7 @@ class Wrapper(_Mixin):
         if record is not None:
             record(True, perf_counter() - start)
         else:
-            self._plan(call, decision, args)
+            self._plan(op, call, decision, args, self._trial(decision))
         return True
 
     def _problem_of_root(self, decision: Decision) -> Exception | None:
@@ -277,38 +278,46 @@ class Wrapper(_Mixin):
         keeps = self._owner_exact or decision.codec is None or decision.codec.lossless
         return None if keeps else BufferError(_READ_ONLY_ROOT)
 
-    def _plan(self, call: Call, decision: Decision, args: tuple) -> None:
-        """Let calls like this one take the shortest way, where their buffers tell all."""
+    def _plan(self, name: str, call: Call, decision: Decision, args: tuple, trial: Trial | None) -> None:
+        """Let calls like this one of a method take the shortest way, where their buffers tell all.
+
+        Parameters
+        ----------
+        trial : Trial or None
+            What says how many calls may do so; None for all.
+        """
         never = self._policy.names_communicators or self._strict or decision.algorithm == "compressed"
         if never or call.on_device or call.op in ("Allgatherv", "Reduce_scatter"):
             return
         specs = args[: 1 if call.op == "Bcast" else 2]
-        known = kind(call.op, *specs, root=call.root)
+        known = kind(name, *specs, root=call.root)
         plan = planned(self._context, call, decision, self._owner_exact, specs) if known is not None else None
         if plan is not None:
-            trial = self._context.advisor.last if decision.ask else None
             self._gate.plan(known, trial and trial.count, plan)
 
-    def _run_plan(self, plan: _engine.Plan, send, recv) -> bool:
+    def _run_plan(self, plan: _engine.Plan, send, recv) -> Literal[False] | None:
         """Carry out a call by its plan; False where its buffers are not like those that it was made for."""
         task = plan.begin(send, recv)
         if task is None:
             return False
         self._wait(plan.op, plan.decision, task, _engine.wait)
         _engine.raise_pending()
-        return True
+        return None
 
-    def _remember(self, decision: Decision, args: tuple) -> None:
-        """Let calls like the last one go to MPI without another look, where their buffers tell all."""
+    def _trial(self, decision: Decision) -> Trial | None:
+        """What says for how many calls a decision on a blocking collective holds; None for all."""
+        return self._context.advisor.last if decision.ask else None
+
+    def _remember(self, name: str, args: tuple, trial: Trial | None) -> None:
+        """Let calls of a method like the last one go to MPI at once, where their buffers tell all."""
         op = self._gate.last[0]
         specs = args[: 1 if op == "Bcast" else 2]
         # Others depend on counts or names, or are tried in two forms and would be counted twice.
         named = self._policy.names_communicators
         if op == "Reduce_scatter" or named or any(buffers.unknown_type(spec) is not None for spec in specs):
             return
-        known = kind(op, *specs)
+        known = kind(name, *specs)
         if known is not None:
-            trial = self._context.advisor.last if decision.ask else None
             self._gate.decline(known, trial and trial.count, self._gate.last)
 
     def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Parsed | None], *args) -> bool:

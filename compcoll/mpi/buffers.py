@@ -7,6 +7,7 @@ basic type. What cannot be such a message is left to mpi4py, with its own semant
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -305,7 +306,16 @@ _NOT_OURS = (
 def unknown_type(spec) -> np.dtype | None:
     """The elements' type where mpi4py or MPI does not know it, of an array or a list that begins with one."""
     first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
-    name = str(getattr(first, "dtype", ""))
+    dtype = getattr(first, "dtype", "")
+    return _unknown(dtype) if isinstance(dtype, np.dtype) else _unknown_by_name(str(dtype))
+
+
+@cache
+def _unknown(dtype: np.dtype) -> np.dtype | None:
+    return _unknown_by_name(str(dtype))
+
+
+def _unknown_by_name(name: str) -> np.dtype | None:
     if "bfloat16" in name:
         return dtypes.BFLOAT16
     return np.dtype(np.float16) if LACKS_FLOAT16 and name.endswith("float16") else None

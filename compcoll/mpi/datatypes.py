@@ -27,6 +27,7 @@ def predefined_type(datatype: MPI.Datatype) -> np.dtype | None:
     return _dtype_of_handle[handle]
 
 
+@cache
 def mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
     """The datatype of an array's elements, or None."""
     if dtype == dtypes.BFLOAT16 or (LACKS_FLOAT16 and dtype == _FLOAT16):

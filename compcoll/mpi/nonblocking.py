@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mpi4py import MPI
 
@@ -18,6 +18,7 @@ from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.mpi import calls
+from compcoll.mpi._shortcut import shortcut
 from compcoll.mpi.buffers import on_gpu
 from compcoll.mpi.calls import Parsed
 from compcoll.mpi.requests import Pending
@@ -33,21 +34,27 @@ Make: TypeAlias = Callable[..., Parsed | None]
 class NonblockingCalls(TypedCalls):
     """The nonblocking collectives of an accelerated communicator: each returns an `MPI.Request`."""
 
+    @shortcut(1, begins=True)
     def Ibcast(self, buf, root: int = 0) -> MPI.Request:
         return self._begin("Bcast", calls.bcast, super().Ibcast, buf, root)
 
+    @shortcut(2, begins=True)
     def Iallgather(self, sendbuf, recvbuf) -> MPI.Request:
         return self._begin("Allgather", calls.allgather, super().Iallgather, sendbuf, recvbuf)
 
+    @shortcut(2, begins=True)
     def Iallgatherv(self, sendbuf, recvbuf) -> MPI.Request:
         return self._begin("Allgatherv", calls.allgatherv, super().Iallgatherv, sendbuf, recvbuf)
 
+    @shortcut(2, begins=True)
     def Ialltoall(self, sendbuf, recvbuf) -> MPI.Request:
         return self._begin("Alltoall", calls.alltoall, super().Ialltoall, sendbuf, recvbuf)
 
+    @shortcut(2, begins=True)
     def Igather(self, sendbuf, recvbuf, root: int = 0) -> MPI.Request:
         return self._begin("Gather", calls.gather, super().Igather, sendbuf, recvbuf, root)
 
+    @shortcut(2, begins=True)
     def Iscatter(self, sendbuf, recvbuf, root: int = 0) -> MPI.Request:
         return self._begin("Scatter", calls.scatter, super().Iscatter, sendbuf, recvbuf, root)
 
@@ -67,14 +74,17 @@ class NonblockingCalls(TypedCalls):
 
     # -- reductions, of which only sums are accelerated
 
+    @shortcut(2, begins=True)
     def Iallreduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> MPI.Request:
         make = partial(without_op, calls.allreduce) if op == MPI.SUM else None
         return self._begin("Allreduce", make, super().Iallreduce, sendbuf, recvbuf, op)
 
+    @shortcut(2, begins=True)
     def Ireduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM, root: int = 0) -> MPI.Request:
         make = partial(without_op, calls.reduce) if op == MPI.SUM else None
         return self._begin("Reduce", make, super().Ireduce, sendbuf, recvbuf, op, root)
 
+    @shortcut(2, begins=True)
     def Ireduce_scatter_block(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> MPI.Request:
         make = partial(without_op, calls.reduce_scatter_block) if op == MPI.SUM else None
         return self._begin("Reduce_scatter_block", make, super().Ireduce_scatter_block, sendbuf, recvbuf, op)
@@ -99,7 +109,18 @@ class NonblockingCalls(TypedCalls):
             tags = context.next_tags()
             task = begin(context, call, decision, self._owner_exact, tags, self._device_buffers)
             pending = self._leave(op, decision, [task], finish=call.finish)
-        context.goes_on(tags[0], pending)
+            context.goes_on(tags[0], pending)
+            self._plan(plain.__name__, call, decision, args, None)
+        return pending.request
+
+    def _begin_plan(self, plan: _engine.Plan, send, recv) -> MPI.Request | Literal[False]:
+        """Start a call by its plan; False where its buffers are not like those that it was made for."""
+        with interrupts.deferred():
+            task = plan.begin(send, recv)
+            if task is None:
+                return False
+            pending = self._leave(plan.op, plan.decision, [task])
+            self._context.goes_on(task.first_tag, pending)
         return pending.request
 
     def _begin_shared(
@@ -119,7 +140,7 @@ class NonblockingCalls(TypedCalls):
             rest = _engine.Request(self._to_mpi(plain, *shared.args))
             tasks = self._begin_calls(context, shared, tags)
             pending = self._leave(op, shared.calls[-1][0], tasks, [rest], shared.finish)
-        context.goes_on(tags[0], pending)
+            context.goes_on(tags[0], pending)
         return pending.request
 
     def _may_begin(self, op: str) -> bool:
@@ -147,6 +168,8 @@ class NonblockingCalls(TypedCalls):
         decision = self._decide_ahead(op, call)
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
+            if not call.empty:
+                self._remember("I" + op.lower(), args, None)
             return None
         if call.read_only_root:
             call.problem = self._problem_of_root(decision)

@@ -9,14 +9,14 @@ mpi4py's class has one that starts them, too.
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Callable
 from functools import cache
+from typing import Literal
 
 from mpi4py import MPI
 
-from compcoll.mpi.requests import take_handle
+from compcoll.engine import _engine
+from compcoll.mpi.requests import Request, take_handle, teach
 
 __all__ = ["Prequest"]
 
@@ -48,6 +48,21 @@ class Prequest(MPI.Prequest):
             raise MPI.Exception(MPI.ERR_REQUEST)
         self._started = self._begin()
         take_handle(self, self._started)
+
+    @property
+    def state(self) -> _engine.Answering:
+        """What the engine knows the call under way by; AttributeError where there is none of its."""
+        if not isinstance(self._started, Request):
+            raise AttributeError("the engine has no part in what was started")
+        return self._started.state
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Wait for the end, and meanwhile do what is left to do for it."""
+        if isinstance(self._started, Request) and self._is_active():
+            _engine.wait_for((self.state,))
+        done = super().Wait(status)
+        _engine.raise_pending()
+        return done
 
     def Free(self) -> None:
         """Free the request; a message under way goes on."""
@@ -94,7 +109,4 @@ def _teach_startall() -> None:
         for request in requests:
             request.Start()
 
-    # Classes in C have no other way.
-    (attributes,) = (a for a in gc.get_referents(MPI.Prequest.__dict__) if isinstance(a, dict))
-    attributes["Startall"] = classmethod(Startall)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(MPI.Prequest))
+    teach(MPI.Prequest, "Startall", Startall)

@@ -60,10 +60,10 @@ class Receive:
         self.channel.goes_on(self)
         if sent is not None:
             task, settled = sent
-            _engine.leave(task, lambda end: self._sent(task, settled))
+            _engine.leave(task, lambda end: self._sent(task, settled), self.request.state)
         self.landing = _engine.Request(self.arriving, self.status)
         if self.taken is None:
-            _engine.leave(self.landing, self._arrived)
+            _engine.leave(self.landing, self._arrived, self.request.state)
         else:
             self._arrived(_engine.DONE)
 
@@ -121,7 +121,7 @@ class Receive:
                 delivery.wait()
                 self._done()
             elif delivery.tasks:
-                _engine.leave(delivery.tasks[0], self._finish_with(delivery))
+                _engine.leave(delivery.tasks[0], self._finish_with(delivery), self.request.state)
             else:
                 self._finish_with(delivery)(_engine.DONE)
         except Exception as error:

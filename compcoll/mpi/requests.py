@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable, Sequence
+from functools import cache
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from mpi4py import MPI
 
@@ -13,7 +15,7 @@ from compcoll.engine import _engine
 from compcoll.engine.call import Task, join, leave
 from compcoll.engine.device.run import DeviceRun
 
-__all__ = ["Pending", "Request", "Settled", "take_handle"]
+__all__ = ["Pending", "Request", "Settled", "take_handle", "teach"]
 
 
 def take_handle(into: MPI.Request, of: MPI.Request) -> None:
@@ -30,19 +32,56 @@ class Request(MPI.Request):
         As for `compcoll.engine._engine.start_request`.
     """
 
-    _begun: int
+    #: What the engine knows it by.
+    state: _engine.Answering
 
     def __new__(
         cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
     ) -> Request:  # fmt: skip
+        _teach_waitall()
         self = super().__new__(cls)
-        _engine.start_request(self, query, cancel)
-        self._begun = _engine.handle(self)
+        self.state = _engine.start_request(self, query, cancel)
         return self
 
     def complete(self) -> None:
         """Say that it is complete."""
-        _engine.complete_request(self._begun)
+        _engine.complete_request(self.state)
+
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
+        """Wait for the end, and meanwhile do what is left to do for it."""
+        if self:
+            _engine.wait_for((self.state,))
+        done = super().Wait(status)
+        _engine.raise_pending()
+        return done
+
+
+def teach(cls: type, name: str, method: Callable[..., Any]) -> None:
+    """Give a class of mpi4py's another class method; those in C have no other way."""
+    (attributes,) = (a for a in gc.get_referents(cls.__dict__) if isinstance(a, dict))
+    attributes[name] = classmethod(method)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
+
+
+_waitall = MPI.Request.Waitall
+
+
+@cache
+def _teach_waitall() -> None:
+    """Have mpi4py's `Request.Waitall` move on what it waits for, too."""
+
+    def Waitall(cls: type, requests: Sequence[MPI.Request], statuses: Any = None) -> Literal[True]:
+        """Wait for all given requests to complete."""
+        states = [getattr(request, "state", None) for request in requests if request]
+        states = [state for state in states if state is not None]
+        if not states:
+            return _waitall(requests, statuses)
+        _engine.wait_for(states)
+        done = _waitall(requests, statuses)
+        _engine.raise_pending()
+        return done
+
+    teach(MPI.Request, "Waitall", Waitall)
 
 
 Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]
@@ -85,7 +124,7 @@ class Pending:
             self._left = [*runs, compiled[0] if alone else _engine.Together(compiled, question)]
         self._missing, self._lock = len(self._left), Lock()
         if not runs:  # which needs no Python at the end
-            _engine.leave(self._left[0], None, self.request)
+            _engine.leave(self._left[0], None, self.request.state)
             return
         for run in runs:
             run.follow_caller()

@@ -1,6 +1,7 @@
 #include "drive.h"
 
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 
@@ -10,11 +11,14 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// Seconds of waiting after which a thread sleeps between two looks: for the first part of the time that it has
+// How long a thread sleeps between two looks: for the first part of the time that it has
 // waited up to the first limit, where messages of a busy network come one after the other; for the second part
 // up to the second one, where somebody is late.
-constexpr double spinning = 1e-3;
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
+// The progress thread yields for less long than callers do, who have nothing else to do. It looks at what was
+// left after a while only, unless that will take long: whoever waits at once has moved it on by then. After the end
+// of all it lingers, since to wake it takes a caller longer than to begin a call.
+constexpr double thread_spinning = 1e-4, nap = 1e-3, lingering = 1e-2;
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
 
@@ -29,7 +33,7 @@ double Patience::pause() {
   if (!since_) since_ = time;
   double waited = time - since_;
   over_ = waited > most_;
-  if (waited < spinning) return 0;
+  if (waited < spinning_) return 0;
   return std::max(std::min(waited * part, limit_of_part), std::min(waited * late_part, limit_of_late_part));
 }
 
@@ -78,11 +82,40 @@ bool Left::step() {
   return true;
 }
 
-End join(Left& left, double limit, Progress& others, const std::function<bool()>& interrupted) {
+std::shared_ptr<Left> Progress::add(std::shared_ptr<Task> task, Left::Finished finished,
+                                    std::shared_ptr<Goal> goal) {
+  if (!goal) goal = std::make_shared<Goal>();
+  auto left = std::make_shared<Left>(std::move(task), patience_, std::move(finished), std::move(goal));
+  std::lock_guard<std::mutex> lock(mutex_);
+  left_.push_back(left);
+  if (threaded_ && !thread_.joinable()) thread_ = std::thread(&Progress::loop, this);
+  hurried_ |= left->is_long();
+  if (asleep_ || hurried_) changed_.notify_one();
+  return left;
+}
+
+bool Progress::step_some(const bool* attended) {
+  std::vector<std::shared_ptr<Left>> some;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    has_work();
+    for (const auto& left : left_)
+      if (!attended || left->goal()->attended() == *attended) some.push_back(left);
+  }
+  bool moved = false;
+  for (const auto& left : some) moved |= left->step();
+  return moved;
+}
+
+End Progress::wait(const Goals& goals, const std::function<bool()>& reached, double limit,
+                   const std::function<bool()>& interrupted) {
+  const bool attended = true;
   Patience waiting(limit);
   double asked = now(), until = asked + limit;
-  while (!left.ended()) {
-    if (left.step() || others.step()) {
+  End end = End::DONE;
+  attend(goals, 1);
+  while (!reached()) {
+    if (step_some(threaded_ ? &attended : nullptr)) {
       waiting.moved();
     } else {
       double pause = waiting.pause();
@@ -90,34 +123,34 @@ End join(Left& left, double limit, Progress& others, const std::function<bool()>
       else sched_yield();
     }
     double time = now();
-    if (time > until) return End::LATER;
+    if (time > until) end = End::LATER;
+    if (end != End::DONE) break;
     if (time - asked < asking) continue;
-    if (interrupted()) return End::INTERRUPTED;
     asked = time;
+    if (interrupted()) end = End::INTERRUPTED;
+    if (end != End::DONE) break;
   }
-  return left.end();
+  attend(goals, -1);
+  return end;
 }
 
-std::shared_ptr<Left> Progress::add(std::shared_ptr<Task> task, Left::Finished finished) {
-  auto left = std::make_shared<Left>(std::move(task), patience_, std::move(finished));
+void Progress::attend(const Goals& goals, int more) {
+  for (const auto& goal : goals) goal->attend(more);
+  if (more > 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  left_.push_back(left);
-  if (threaded_ && !thread_.joinable()) thread_ = std::thread(&Progress::loop, this);
-  changed_.notify_one();
-  return left;
+  if (has_work()) changed_.notify_one();
 }
 
-bool Progress::step_all() {
-  std::vector<std::shared_ptr<Left>> some;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    left_.erase(std::remove_if(left_.begin(), left_.end(), [](const auto& left) { return left->ended(); }),
-                left_.end());
-    some = left_;
-  }
-  bool moved = false;
-  for (const auto& left : some) moved |= left->step();
-  return moved;
+// Whether there is anything for the thread to do, or much. With the lock.
+bool Progress::has_long_work() {
+  return std::any_of(left_.begin(), left_.end(),
+                     [](const auto& left) { return left->is_long() && !left->goal()->attended(); });
+}
+
+bool Progress::has_work() {
+  left_.erase(std::remove_if(left_.begin(), left_.end(), [](const auto& left) { return left->ended(); }),
+              left_.end());
+  return std::any_of(left_.begin(), left_.end(), [](const auto& left) { return !left->goal()->attended(); });
 }
 
 size_t Progress::under_way() {
@@ -135,20 +168,27 @@ void Progress::stop() {
 }
 
 void Progress::loop() {
-  Patience waiting(1e18);
+  prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: else each nap takes longer than was asked for
+  const bool attended = false;
+  Patience waiting(1e18, thread_spinning);
+  double idle = now();  // since when
   for (;;) {
-    {
-      std::unique_lock<std::mutex> lock(mutex_);
-      changed_.wait(lock, [this] { return stopped_ || !left_.empty(); });
-      if (stopped_) return;
+    bool moved = step_some(&attended);
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (moved) waiting.moved();
+    if (has_work()) {
+      idle = now();
+    } else if (now() - idle > lingering) {
+      asleep_ = true;
+      changed_.wait(lock, [this] { return stopped_ || has_work(); });
+      asleep_ = false;
+      idle = now();
     }
-    if (step_all()) {
-      waiting.moved();
-      continue;
-    }
-    double pause = waiting.pause();
-    if (pause) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
-    else sched_yield();
+    if (stopped_) return;
+    if (moved) continue;
+    double pause = std::max(waiting.pause(), has_long_work() ? least_pause_ : nap);
+    changed_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stopped_ || hurried_; });
+    hurried_ = false;
   }
 }
 

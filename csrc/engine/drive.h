@@ -21,32 +21,54 @@ enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 // of a core only.
 class Patience {
  public:
-  explicit Patience(double seconds) : most_(seconds) {}
+  explicit Patience(double seconds, double spinning = 1e-3) : most_(seconds), spinning_(spinning) {}
   void moved() { since_ = 0; }
   double pause();  // seconds
   bool is_over() const { return over_; }
 
  private:
-  const double most_;
+  const double most_, spinning_;
   double since_ = 0;
   bool over_ = false;
 };
 
-// A task that is left to the progress thread; whoever comes to wait for it moves it on as well.
+// What callers may come to wait for: the end of tasks that were left, of each alone or of several.
+class Goal {
+ public:
+  bool reached() const { return reached_; }
+  void reach() { reached_ = true; }
+  // Whether somebody waits for it, and so leaves none of its tasks to the progress thread.
+  bool attended() const { return waiting_ > 0; }
+  void attend(int more) { waiting_ += more; }
+
+ private:
+  std::atomic<bool> reached_{false};
+  std::atomic<int> waiting_{0};
+};
+
+// A task that is left to the progress thread, or to whoever comes to wait for it.
 class Left {
  public:
   using Finished = std::function<void(End)>;
 
-  Left(std::shared_ptr<Task> task, double patience, Finished finished)
-      : task_(std::move(task)), patience_(patience), finished_(std::move(finished)) {}
+  Left(std::shared_ptr<Task> task, double patience, Finished finished, std::shared_ptr<Goal> goal)
+      : task_(std::move(task)),
+        goal_(std::move(goal)),
+        is_long_(task_->is_long()),
+        patience_(patience),
+        finished_(std::move(finished)) {}
 
   // Whether anything moved; not where somebody else is at it.
   bool step();
   bool ended() const { return ended_; }
   End end() const { return end_; }  // where it has ended
+  bool is_long() const { return is_long_; }
+  const std::shared_ptr<Goal>& goal() const { return goal_; }
 
  private:
   const std::shared_ptr<Task> task_;
+  const std::shared_ptr<Goal> goal_;
+  const bool is_long_;
   std::mutex stepping_;
   Patience patience_;
   Finished finished_;
@@ -58,29 +80,40 @@ class Left {
 // somebody calls `step`.
 class Progress {
  public:
+  using Goals = std::vector<std::shared_ptr<Goal>>;
+
   Progress(bool threaded, double patience) : threaded_(threaded), patience_(patience) {}
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
-  // `finished` is called once, by the thread that comes to the end of the task.
-  std::shared_ptr<Left> add(std::shared_ptr<Task> task, Left::Finished finished);
+  // `finished` is called once, by the thread that comes to the end of the task. Without a goal it is one itself.
+  std::shared_ptr<Left> add(std::shared_ptr<Task> task, Left::Finished finished,
+                            std::shared_ptr<Goal> goal = nullptr);
   // Whether anything moved.
-  bool step() { return !threaded_ && step_all(); }
+  bool step() { return !threaded_ && step_some(nullptr); }
+  // Moves on what goals need until `reached`, for `limit` seconds at most.
+  End wait(const Goals& goals, const std::function<bool()>& reached, double limit,
+           const std::function<bool()>& interrupted);
   size_t under_way();
   // Ends the thread; what is under way stays so.
   void stop();
 
  private:
-  bool step_all();
+  // Of all that was left, or of what is `attended` or not.
+  bool step_some(const bool* attended);
   void loop();
+  bool has_work();
+  bool has_long_work();
+  void attend(const Goals& goals, int more);
 
   const bool threaded_;
   const double patience_;
+  const double least_pause_ = 5e-5;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Left>> left_;
   std::thread thread_;
-  bool stopped_ = false;
+  bool stopped_ = false, asleep_ = false, hurried_ = false;
 };
 
 // Moves tasks on until all are done, nothing has moved for `patience` seconds, or `limit` seconds have passed;
@@ -88,9 +121,6 @@ class Progress {
 // while it waits.
 End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
           Progress& left, const std::function<bool()>& interrupted);
-
-// The same for a task that was left.
-End join(Left& left, double limit, Progress& others, const std::function<bool()>& interrupted);
 
 }  // namespace engine
 }  // namespace compcoll

@@ -39,15 +39,18 @@ End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks,
   return end;
 }
 
-std::shared_ptr<Left> Engine::leave(std::shared_ptr<Task> task, Left::Finished finished) {
-  return progress_.add(task, [this, task, finished](End end) {
+std::shared_ptr<Left> Engine::leave(std::shared_ptr<Task> task, Left::Finished finished,
+                                    std::shared_ptr<Goal> goal) {
+  auto ended = [this, task, finished](End end) {
     forget(task);
     finished(end);
-  });
+  };
+  return progress_.add(task, ended, std::move(goal));
 }
 
 End Engine::join(Left& left, double limit, const std::function<bool()>& interrupted) {
-  return engine::join(left, limit, progress_, interrupted);
+  End end = progress_.wait({left.goal()}, [&left] { return left.ended(); }, limit, interrupted);
+  return end == End::DONE ? left.end() : end;
 }
 
 void Engine::forget(const std::shared_ptr<Task>& task) {

@@ -35,8 +35,9 @@ class Engine {
   // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
            double limit, const std::function<bool()>& interrupted);
-  // Leaves that to the progress thread; `finished` is called at the end.
-  std::shared_ptr<Left> leave(std::shared_ptr<Task> task, Left::Finished finished);
+  // Leaves that to the progress thread; `finished` is called at the end. It may be needed for a goal.
+  std::shared_ptr<Left> leave(std::shared_ptr<Task> task, Left::Finished finished,
+                              std::shared_ptr<Goal> goal = nullptr);
   // Waits for a task that was left, for so long at most.
   End join(Left& left, double limit, const std::function<bool()>& interrupted);
 

@@ -48,6 +48,7 @@ class Run : public Task {
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
+  bool is_long() const override { return schedule_->coded * itemsize(coding_.dtype) > long_nbytes; }
   void rest(double seconds) override;
   void waited(double seconds) override { stats_.wait_seconds += seconds; }
   // Does one operation that is ready, in a worker's thread; false where none is.
@@ -62,6 +63,7 @@ class Run : public Task {
   static Tap tap;
 
  private:
+  static constexpr uint64_t long_nbytes = 512 << 10;
   // Operations that may begin, earliest first.
   using Ready = std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int32_t>>;
 

@@ -43,6 +43,9 @@ class Together : public Task {
   bool broken() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->broken(); });
   }
+  bool is_long() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_long(); });
+  }
   const Parts& parts() const { return parts_; }
 
  private:
