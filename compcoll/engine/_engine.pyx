@@ -134,6 +134,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         pass
     cdef cppclass CProgress "compcoll::engine::Progress":
         cbool step()
+        cbool step_alone()
         CEnd wait(const vector[shared_ptr[CGoal]]&, CReached, double, cbool (*)() noexcept nogil)
     cdef cppclass CEngine "compcoll::engine::Engine":
         CEngine(cbool, double) except +
@@ -156,7 +157,8 @@ cdef extern from * nogil:
     static compcoll::engine::Left::Finished finished_by(void (*call)(void*, int), void* context) {
       return [call, context](compcoll::engine::End end) { call(context, int(end)); };
     }
-    static std::function<bool()> all_reached(const std::vector<std::shared_ptr<compcoll::engine::Goal>>& goals) {
+    using Goals = compcoll::engine::Progress::Goals;
+    static std::function<bool()> all_reached(const Goals& goals) {
       return [&goals] {
         return std::all_of(goals.begin(), goals.end(), [](const auto& goal) { return goal->reached(); });
       };
@@ -961,5 +963,11 @@ def move_on():
     """Move on what was left, where the engine has no thread of its own for it."""
     cdef cbool moved
     with nogil:
-        moved = engine.progress().step()
+        moved = engine.progress().step_alone()
     return moved
+
+
+def step():
+    """Move on what was left once, beside the engine's thread."""
+    with nogil:
+        engine.progress().step()

@@ -55,6 +55,12 @@ class Request(MPI.Request):
         _engine.raise_pending()
         return done
 
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Whether it has ended, after doing what can be done for it."""
+        if self:
+            _engine.step()
+        return super().Test(status)
+
 
 def teach(cls: type, name: str, method: Callable[..., Any]) -> None:
     """Give a class of mpi4py's another class method; those in C have no other way."""

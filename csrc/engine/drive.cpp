@@ -11,14 +11,17 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// How long a thread sleeps between two looks: for the first part of the time that it has
-// waited up to the first limit, where messages of a busy network come one after the other; for the second part
-// up to the second one, where somebody is late.
+// How long a thread sleeps between two looks: for the first part of the time that it has waited up to the first
+// limit, where messages of a busy network come one after the other; for the second part up to the second one,
+// where somebody is late.
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
-// The progress thread yields for less long than callers do, who have nothing else to do. It looks at what was
-// left after a while only, unless that will take long: whoever waits at once has moved it on by then. After the end
-// of all it lingers, since to wake it takes a caller longer than to begin a call.
-constexpr double thread_spinning = 1e-4, nap = 1e-3, lingering = 1e-2;
+// The progress thread yields for less long than callers do, who have nothing else to do.
+constexpr double thread_spinning = 1e-4;
+// It has as little of a core as will do, as somebody may compute there. Between two looks at what is short it naps,
+// since whoever waits at once has moved that on by then, and beside what is urgent it rests for a while at least. It
+// lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it lets the caller
+// return first.
+constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e-5;
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
 
@@ -48,7 +51,7 @@ End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, dou
         if (task->broken()) return End::BROKEN;
         moved |= task->step();
       }
-    if (moved || left.step()) {
+    if (moved || left.step_alone()) {
       if (began) tasks[0]->waited(now() - began);
       began = 0;
       waiting.moved();
@@ -74,6 +77,7 @@ bool Left::step() {
   bool moved = task_->step(), done = task_->done();
   if (moved) patience_.moved();
   else patience_.pause();
+  moving_ = moving_ || moved;
   if (!done && !task_->broken() && !patience_.is_over()) return moved;
   end_ = done ? End::DONE : task_->broken() ? End::BROKEN : End::TIMEOUT;
   Finished finished = std::move(finished_);
@@ -86,11 +90,13 @@ std::shared_ptr<Left> Progress::add(std::shared_ptr<Task> task, Left::Finished f
                                     std::shared_ptr<Goal> goal) {
   if (!goal) goal = std::make_shared<Goal>();
   auto left = std::make_shared<Left>(std::move(task), patience_, std::move(finished), std::move(goal));
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
   left_.push_back(left);
   if (threaded_ && !thread_.joinable()) thread_ = std::thread(&Progress::loop, this);
-  hurried_ |= left->is_long();
-  if (asleep_ || hurried_) changed_.notify_one();
+  hurried_ |= left->is_urgent();
+  bool wake = asleep_ || hurried_;
+  lock.unlock();
+  if (wake) changed_.notify_one();
   return left;
 }
 
@@ -141,21 +147,16 @@ void Progress::attend(const Goals& goals, int more) {
   if (has_work()) changed_.notify_one();
 }
 
-// Whether there is anything for the thread to do, or much. With the lock.
-bool Progress::has_long_work() {
+// Whether there is anything for the thread to do, and whether that is urgent. With the lock.
+bool Progress::has_urgent_work() {
   return std::any_of(left_.begin(), left_.end(),
-                     [](const auto& left) { return left->is_long() && !left->goal()->attended(); });
+                     [](const auto& left) { return left->is_urgent() && !left->goal()->attended(); });
 }
 
 bool Progress::has_work() {
   left_.erase(std::remove_if(left_.begin(), left_.end(), [](const auto& left) { return left->ended(); }),
               left_.end());
   return std::any_of(left_.begin(), left_.end(), [](const auto& left) { return !left->goal()->attended(); });
-}
-
-size_t Progress::under_way() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::count_if(left_.begin(), left_.end(), [](const auto& left) { return !left->ended(); });
 }
 
 void Progress::stop() {
@@ -186,9 +187,12 @@ void Progress::loop() {
     }
     if (stopped_) return;
     if (moved) continue;
-    double pause = std::max(waiting.pause(), has_long_work() ? least_pause_ : nap);
-    changed_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stopped_ || hurried_; });
+    double pause = std::max(waiting.pause(), has_urgent_work() ? least_rest : nap);
+    bool hurried = changed_.wait_for(lock, std::chrono::duration<double>(pause),
+                                     [this] { return stopped_ || hurried_; });
     hurried_ = false;
+    lock.unlock();
+    if (hurried) std::this_thread::sleep_for(std::chrono::duration<double>(returning));
   }
 }
 

@@ -62,7 +62,8 @@ class Left {
   bool step();
   bool ended() const { return ended_; }
   End end() const { return end_; }  // where it has ended
-  bool is_long() const { return is_long_; }
+  // Whether nobody should have to wait for the thread: there is much to do, or it goes on.
+  bool is_urgent() const { return is_long_ || moving_; }
   const std::shared_ptr<Goal>& goal() const { return goal_; }
 
  private:
@@ -73,7 +74,7 @@ class Left {
   Patience patience_;
   Finished finished_;
   End end_ = End::DONE;
-  std::atomic<bool> ended_{false};
+  std::atomic<bool> ended_{false}, moving_{false};
 };
 
 // Moves on what is left to it, in a thread that sleeps when there is nothing; or, without one of its own, when
@@ -89,12 +90,13 @@ class Progress {
   // `finished` is called once, by the thread that comes to the end of the task. Without a goal it is one itself.
   std::shared_ptr<Left> add(std::shared_ptr<Task> task, Left::Finished finished,
                             std::shared_ptr<Goal> goal = nullptr);
-  // Whether anything moved.
-  bool step() { return !threaded_ && step_some(nullptr); }
+  // Moves on what was left; whether anything moved.
+  bool step() { return step_some(nullptr); }
+  // The same where there is no thread for it.
+  bool step_alone() { return !threaded_ && step(); }
   // Moves on what goals need until `reached`, for `limit` seconds at most.
   End wait(const Goals& goals, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
-  size_t under_way();
   // Ends the thread; what is under way stays so.
   void stop();
 
@@ -103,12 +105,11 @@ class Progress {
   bool step_some(const bool* attended);
   void loop();
   bool has_work();
-  bool has_long_work();
+  bool has_urgent_work();
   void attend(const Goals& goals, int more);
 
   const bool threaded_;
   const double patience_;
-  const double least_pause_ = 5e-5;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Left>> left_;
