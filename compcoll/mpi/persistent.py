@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
@@ -54,6 +53,10 @@ class PersistentCalls(NonblockingCalls, NonblockingMessages):
     def Alltoallv_init(self, sendbuf, recvbuf, info: MPI.Info = NO_INFO) -> MPI.Prequest:
         share, plain = self._share_alltoallv, super().Alltoallv_init
         return self._prepare_shared("Alltoallv", share, plain, info, sendbuf, recvbuf)
+
+    def Alltoallw_init(self, sendbuf, recvbuf, info: MPI.Info = NO_INFO) -> MPI.Prequest:
+        share, plain = self._share_alltoallw, super().Alltoallw_init
+        return self._prepare_shared("Alltoallw", share, plain, info, sendbuf, recvbuf)
 
     def Gatherv_init(self, sendbuf, recvbuf, root: int = 0, info: MPI.Info = NO_INFO) -> MPI.Prequest:
         share, plain = self._share_gatherv, super().Gatherv_init
@@ -195,9 +198,12 @@ class _Kept:
         self.args = tuple(map(self._keep, args))
 
     def _keep(self, arg: Any) -> Any:
-        if isinstance(arg, np.ndarray) or not isinstance(arg, (list, tuple)):
+        if isinstance(arg, MPI.Datatype):
+            return self._own(arg)
+        if not isinstance(arg, (list, tuple)):
             return arg
-        return [self._own(x) if isinstance(x, MPI.Datatype) else x for x in arg]
+        kept = map(self._keep, arg)
+        return tuple(kept) if isinstance(arg, tuple) else list(kept)
 
     def _own(self, datatype: MPI.Datatype) -> MPI.Datatype:
         if datatype.is_predefined:
