@@ -805,7 +805,7 @@ def start_request(request, query, cancel=None):
     Returns
     -------
     Answering
-        For `complete_request`, `leave` and `wait_for`.
+        For `complete_request` and `leave`.
     """
     cdef Answering state = Answering()
     state.goal = shared_ptr[CGoal](new CGoal())
@@ -827,8 +827,8 @@ def complete_request(Answering state):
     check_mpi(error)
 
 
-def wait_for(states):
-    """Move on what was left for generalised requests until they are complete.
+def finish(requests) -> bool:
+    """Do what is left to do for those of some requests whose ``state`` is an `Answering`; whether any is.
 
     Raises
     ------
@@ -836,14 +836,18 @@ def wait_for(states):
         What the second of two signals has raised; that of one alone is left to `raise_pending`.
     """
     cdef vector[shared_ptr[CGoal]] goals
-    cdef Answering state
     cdef int end
-    for state in states:
-        goals.push_back(state.goal)
+    for request in requests:
+        state = getattr(request, "state", None)
+        if type(state) is Answering and request:
+            goals.push_back((<Answering>state).goal)
+    if goals.empty():
+        return False
     with nogil:
         end = <int>engine.progress().wait(goals, all_reached(goals), inf_, signalled)
     if end == INTERRUPTED:
         raise_pending()
+    return True
 
 
 #: The states of all generalised requests that MPI refers to.

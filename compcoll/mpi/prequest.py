@@ -16,7 +16,7 @@ from typing import Literal
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.mpi.requests import Request, take_handle, teach
+from compcoll.mpi.requests import move_on, take_handle, teach
 
 __all__ = ["Prequest"]
 
@@ -50,19 +50,13 @@ class Prequest(MPI.Prequest):
         take_handle(self, self._started)
 
     @property
-    def state(self) -> _engine.Answering:
-        """What the engine knows the call under way by; AttributeError where there is none of its."""
-        if not isinstance(self._started, Request):
-            raise AttributeError("the engine has no part in what was started")
-        return self._started.state
+    def state(self) -> _engine.Answering | None:
+        """What the engine knows the call under way by; None where it has no part in that."""
+        return getattr(self._started, "state", None) if self._is_active() else None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the end, and meanwhile do what is left to do for it."""
-        if isinstance(self._started, Request) and self._is_active():
-            _engine.wait_for((self.state,))
-        done = super().Wait(status)
-        _engine.raise_pending()
-        return done
+        return move_on((self,), super().Wait, status)
 
     def Free(self) -> None:
         """Free the request; a message under way goes on."""

@@ -15,7 +15,7 @@ from compcoll.engine import _engine
 from compcoll.engine.call import Task, join, leave
 from compcoll.engine.device.run import DeviceRun
 
-__all__ = ["Pending", "Request", "Settled", "take_handle", "teach"]
+__all__ = ["Pending", "Request", "Settled", "move_on", "take_handle", "teach"]
 
 
 def take_handle(into: MPI.Request, of: MPI.Request) -> None:
@@ -49,11 +49,11 @@ class Request(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the end, and meanwhile do what is left to do for it."""
-        if self:
-            _engine.wait_for((self.state,))
-        done = super().Wait(status)
-        _engine.raise_pending()
-        return done
+        return move_on((self,), super().Wait, status)
+
+    def wait(self, status: MPI.Status | None = None) -> Any:
+        """As `Wait`."""
+        return move_on((self,), super().wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether it has ended, after doing what can be done for it."""
@@ -69,25 +69,33 @@ def teach(cls: type, name: str, method: Callable[..., Any]) -> None:
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
-_waitall = MPI.Request.Waitall
+def move_on(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: Any) -> Any:
+    """Do what is left to do for requests, and then wait for them; an interrupt is kept back until the end."""
+    finished = _engine.finish(requests)
+    done = wait(*args)
+    if finished:
+        _engine.raise_pending()
+    return done
+
+
+# Tracing puts another class into its place.
+_Plain = MPI.Request
+_waitall: dict[str, Callable[..., Any]] = {name: getattr(_Plain, name) for name in ("Waitall", "waitall")}
 
 
 @cache
 def _teach_waitall() -> None:
-    """Have mpi4py's `Request.Waitall` move on what it waits for, too."""
+    """Have mpi4py's `Request.Waitall` and `waitall` do what is left to do, too."""
 
-    def Waitall(cls: type, requests: Sequence[MPI.Request], statuses: Any = None) -> Literal[True]:
-        """Wait for all given requests to complete."""
-        states = [getattr(request, "state", None) for request in requests if request]
-        states = [state for state in states if state is not None]
-        if not states:
-            return _waitall(requests, statuses)
-        _engine.wait_for(states)
-        done = _waitall(requests, statuses)
-        _engine.raise_pending()
-        return done
+    def teach_one(name: str, plain: Callable[..., Any]) -> None:
+        def method(cls: type, requests: Sequence[MPI.Request], statuses: Any = None) -> Any:
+            return move_on(requests, plain, requests, statuses)
 
-    teach(MPI.Request, "Waitall", Waitall)
+        method.__name__, method.__doc__ = name, plain.__doc__
+        teach(_Plain, name, method)
+
+    for name, plain in _waitall.items():
+        teach_one(name, plain)
 
 
 Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]

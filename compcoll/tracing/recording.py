@@ -119,7 +119,7 @@ class Recording:
             self.recorder.add(record)
             return request
         traced = Traced(request)
-        traced.record, traced.key = record, id(request)
+        traced.record, traced.key, traced.state = record, id(request), getattr(request, "state", None)
         self._open[traced.key] = traced, request
         return traced
 

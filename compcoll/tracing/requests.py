@@ -7,6 +7,8 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.engine import _engine
+
 __all__ = ["Traced"]
 
 _Plain = MPI.Request
@@ -26,8 +28,8 @@ class Traced(_Plain, metaclass=_Kind):
     """A request whose record is closed when it is found to be complete."""
 
     record: Any = None
-    #: Identity of the request in whose place it is.
-    key = 0
+    #: Identity of the request in whose place it is, and what the engine knows that by.
+    key, state = 0, None
     #: What is told of those that are complete.
     close: Callable[[Traced], None] = staticmethod(lambda traced: None)
 
@@ -38,10 +40,12 @@ class Traced(_Plain, metaclass=_Kind):
 
 
 def _one(name: str) -> Callable:
-    plain = getattr(_Plain, name)
+    plain, waits = getattr(_Plain, name), name in ("Wait", "wait")
 
     def method(self, *args, **kwargs):
         try:
+            if waits:
+                _engine.finish((self,))
             return plain(self, *args, **kwargs)
         finally:
             self.seen()
@@ -51,10 +55,12 @@ def _one(name: str) -> Callable:
 
 
 def _several(name: str) -> classmethod:
-    plain = getattr(_Plain, name)
+    plain, waits = getattr(_Plain, name), name in ("Waitall", "waitall")
 
     def method(cls, requests, *args, **kwargs):
         try:
+            if waits:
+                _engine.finish(requests)
             return plain(requests, *args, **kwargs)
         finally:
             for request in requests:
