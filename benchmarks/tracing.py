@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
+from typing import Any
 
 import click
 import numpy as np
@@ -25,6 +26,8 @@ from compcoll.tracing.trace import Trace
 
 from .output import as_json, describe
 
+#: Large calls are accelerated on 2 ranks and more, at the least cost there is.
+POLICY: dict[str, Any] = {"codec": "raw", "min_nbytes": 4096}
 #: Calls of a turn, of which each way has as many.
 CALLS = 512
 #: Rounds of turns at most, and the seconds after which there are no more than the fewest.
@@ -83,9 +86,9 @@ def measure(world: MPI.Intracomm, folder: Path) -> list[dict]:
     counting = Recording((Counted,), None)
     tracing = Recording((Traced,), Trace(folder, world.rank, world.size, describe_call))
     ways = {
-        "off": (compcoll.Comm(world), None),
-        "counted": (Counted(world), counting.recorder),
-        "traced": (Traced(world), tracing.recorder),
+        "off": (compcoll.Comm(world, **POLICY), None),
+        "counted": (Counted(world, **POLICY), counting.recorder),
+        "traced": (Traced(world, **POLICY), tracing.recorder),
     }
     rows = []
     for name, call in operations(world).items():

@@ -34,6 +34,7 @@ from typing import Any
 
 from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.engine import rounding
+from compcoll.engine._engine import Outcome
 from compcoll.report import Report
 
 __all__ = ["Lines"]
@@ -126,6 +127,9 @@ def _unchanged(record: Any) -> str:
 
 def _done(parts: list) -> str:
     """What the parts of an accelerated call did together."""
+    _, decision, outcome = parts[0]
+    if len(parts) == 1 and type(outcome) is Outcome:
+        return f',{outcome.as_json},"error_bound":{_error(_bound(decision, outcome))}'
     raw = wire = fallbacks = 0
     encode = decode = wait = 0.0
     bound: float | None = 0.0
@@ -137,19 +141,26 @@ def _done(parts: list) -> str:
         fallbacks += outcome.fallbacks
         stages = outcome.stages
         encode, decode, wait = encode + stages["encode"], decode + stages["decode"], wait + stages["wait"]
-        if outcome.bound is None or bound is None:
-            bound = None
-        else:
-            sums = getattr(decision, "algorithm", None) in ALGORITHMS["Allreduce"]
-            bound = max(bound, rounding.safe(outcome.bound) if sums else outcome.bound)
+        own = _bound(decision, outcome)
+        bound = None if own is None or bound is None else max(bound, own)
         for name, n in outcome.codecs.items():
             codecs[name] = codecs.get(name, 0) + n
         for ndim, n in outcome.dimensions.items():
             dimensions[ndim] = dimensions.get(ndim, 0) + n
-    error = "null" if bound is None or bound == inf else repr(bound)
     used = ",".join([f'"{name}":{n}' for name, n in codecs.items()])
     shaped = ",".join([f'"{ndim}":{n}' for ndim, n in dimensions.items()])
     return (
         f',"codecs":{{{used}}},"dimensions":{{{shaped}}},"bytes":{raw},"wire_bytes":{wire},'
-        f'"fallbacks":{fallbacks},"error_bound":{error},"encode":{encode:.9f},"decode":{decode:.9f},"wait":{wait:.9f}'
+        f'"fallbacks":{fallbacks},"error_bound":{_error(bound)},"encode":{encode:.9f},"decode":{decode:.9f},"wait":{wait:.9f}'
     )
+
+
+def _bound(decision: Any, outcome: Any) -> float | None:
+    """Largest absolute error of a result."""
+    bound: float | None = outcome.bound
+    sums = getattr(decision, "algorithm", None) in ALGORITHMS["Allreduce"]
+    return rounding.safe(bound) if bound and sums else bound
+
+
+def _error(bound: float | None) -> str:
+    return "null" if bound is None or bound == inf else repr(bound)
