@@ -227,6 +227,8 @@ cdef class Watched:
                 if type(<object>args[i]) is int:
                     root = <object>args[i]
             record.sends = root == record.comm._rank
+        if record.comm._size == 1:
+            record.sends = False
 
 
 cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
