@@ -22,7 +22,7 @@ def mbw_mr(comm, values, n):
     def call(c):
         if partner is None:
             return
-        if in_window(c, comm):
+        if in_window(c):
             begin = (lambda: c.Isend(send, partner)) if sends else (lambda: c.Irecv(recv, partner))
             MPI.Request.Waitall([begin() for _ in range(WINDOW)])
         else:
