@@ -7,6 +7,8 @@ It cannot be cancelled any more. What comes is delivered by the engine's thread,
 
 from __future__ import annotations
 
+from functools import partial
+
 from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
@@ -49,7 +51,8 @@ class NonblockingMessages(PointToPoint):
             taken = self._opened(source, tag)
             assert taken is not None
             return self._replayed(taken, None, lambda mirror: mirror.Irecv(buf, 0, taken.tag))
-        return Receive(self._context.inbox, message, source, tag).request
+        received = partial(self._received, "Recv")
+        return Receive(self._context.inbox, message, source, tag, received=received).request
 
     def Isendrecv(
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
@@ -64,13 +67,16 @@ class NonblockingMessages(PointToPoint):
         self._check_send(sendbuf, dest, sendtag)
         with interrupts.deferred():
             settled: Settled = _nothing
+            tally, received = Tally(), None
             if send is None or decision is None or send.device is not None:
                 sent: _engine.Task = _engine.Request(self._to_mpi(super().Isend, sendbuf, dest, sendtag))
+                received = partial(self._received, "Sendrecv")
             else:
-                outgoing, settled = self._begin_send("Sendrecv", send, decision, dest, sendtag)
+                outgoing, settled = self._begin_send("Sendrecv", send, decision, dest, sendtag, tally)
                 sent = _engine.Together(outgoing.tasks, outgoing.question)
             if recv is not None:
-                return Receive(self._context.inbox, recv, source, recvtag, (sent, settled)).request
+                both = sent, settled
+                return Receive(self._context.inbox, recv, source, recvtag, both, received, tally).request
             self._expect_any(source)
             landing = _engine.Request(self._to_mpi(super().Irecv, recvbuf, source, recvtag))
             return Pending(
@@ -93,16 +99,16 @@ class NonblockingMessages(PointToPoint):
     ) -> MPI.Request:  # fmt: skip
         """Send a message compressed, and leave what remains to be done to the engine."""
         with interrupts.deferred():
-            outgoing, settled = self._begin_send("Send", message, decision, dest, tag, synchronous)
+            outgoing, settled = self._begin_send("Send", message, decision, dest, tag, Tally(), synchronous)
             pending = Pending(outgoing.tasks, settled, question=outgoing.question)
             self._context.channel.goes_on(pending)
         return pending.request
 
     def _begin_send(
-        self, op: str, message: Message, decision: Decision, dest: int, tag: int, synchronous: bool = False
-    ) -> tuple[Outgoing, Settled]:
+        self, op: str, message: Message, decision: Decision, dest: int, tag: int, tally: Tally,
+        synchronous: bool = False,
+    ) -> tuple[Outgoing, Settled]:  # fmt: skip
         """Begin to send a message compressed; what has to be called when all is sent."""
-        tally = Tally()
         outgoing = Outgoing(self._context.channel, decision, message, dest, tag, tally, synchronous)
 
         def settled(request: MPI.Request, error: Exception | None) -> None:
@@ -118,6 +124,11 @@ class NonblockingMessages(PointToPoint):
 
         self.calls_accelerated += 1
         return outgoing, settled
+
+    def _received(self, op: str, request: MPI.Request, tally: Tally) -> None:
+        """A message came compressed."""
+        self.calls_accelerated += 1
+        self._completed(request, (op, None, tally))
 
     def _landed_later(self, buf, source: int) -> Message | None:
         """The buffer of a GPU that MPI cannot receive into; the progress thread brings it what arrives."""

@@ -28,7 +28,11 @@ class Receive:
     message : Message
     source, tag : int
     sent : (Task, callable), optional
-        What has to end as well, and what is then called as of a `Pending`.
+        What has to end as well, and what is called, as of a `Pending`, when the request is waited for.
+    received : callable, optional
+        ``received(request, tally)`` is called then, where the message came compressed.
+    tally : Tally, optional
+        Where to count what is done.
 
     Attributes
     ----------
@@ -38,8 +42,11 @@ class Receive:
     def __init__(
         self, inbox: Inbox, message: Message, source: int, tag: int,
         sent: tuple[_engine.Task, Settled] | None = None,
+        received: Callable[[MPI.Request, Tally], None] | None = None, tally: Tally | None = None,
     ):  # fmt: skip
         self.inbox, self.message = inbox, message
+        self._sent, self._received, self._is_told = sent, received, False
+        self._tally = Tally() if tally is None else tally
         self.channel: Any = inbox.channel
         self.status = MPI.Status()
         self.error: Exception | None = None
@@ -59,8 +66,7 @@ class Receive:
         self.request = Request(self._query, self._cancel)
         self.channel.goes_on(self)
         if sent is not None:
-            task, settled = sent
-            _engine.leave(task, lambda end: self._sent(task, settled), self.request.state)
+            _engine.leave(sent[0], lambda end: self._done(), self.request.state)
         self.landing = _engine.Request(self.arriving, self.status)
         if self.taken is None:
             _engine.leave(self.landing, self._arrived, self.request.state)
@@ -82,15 +88,6 @@ class Receive:
     def _fail(self, error: Exception) -> None:
         self.error = self.error or error
         self._done()
-
-    def _sent(self, task: _engine.Task, settled: Settled) -> None:
-        try:
-            settled(self.request, None)
-            task.check()
-        except Exception as error:
-            self._fail(error)
-        else:
-            self._done()
 
     def _arrived(self, end: int) -> None:
         """The message, or its envelope, is there."""
@@ -116,7 +113,7 @@ class Receive:
     def _deliver(self) -> None:
         try:
             assert self.taken is not None
-            delivery = Delivery(self.channel, self.taken, self.message, self.status, Tally(), self.marks)
+            delivery = Delivery(self.channel, self.taken, self.message, self.status, self._tally, self.marks)
             if self.message.device is not None:
                 delivery.wait()
                 self._done()
@@ -139,9 +136,25 @@ class Receive:
         return finish
 
     def _query(self, status: MPI.Status) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._tell()
         if self.error is not None:
             raise self.error
         copy_status(self.status, status)
+
+    def _tell(self) -> None:
+        """The request was waited for, or found to be complete."""
+        try:
+            if self._sent is not None:
+                task, settled = self._sent
+                settled(self.request, self.error)
+                task.check()
+            if self._received is not None and self.taken is not None and self.taken.is_envelope:
+                self._tally.end()
+                self._received(self.request, self._tally)
+        except Exception as error:
+            self.error = self.error or error
 
     def _cancel(self, completed: bool) -> None:
         if not completed and self.arriving:

@@ -234,3 +234,22 @@ def test_truncation_ends_a_send(comm, ours, agree, room):
         with pytest.raises(MPI.Exception):
             ours.Irecv(np.zeros(room, "f4"), 0, 4).Wait()
     comm.Barrier()
+
+
+def test_the_report_of_what_was_received(comm, agree):
+    ours = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
+    before, behind = ring(comm)
+    sent, got, want = data(N, "f4", comm.rank), np.zeros(N, "f4"), data(N, "f4", before)
+    count = ours.calls_accelerated
+    arriving = ours.Irecv(got, before)
+    ours.Send(sent, behind)
+    arriving.Wait()
+    assert agree(ours.report.op == "Recv" and ours.calls_accelerated == count + 2)
+    assert agree(0 < np.abs(got - want).max() <= ours.report.error_bound)
+    ours.Isendrecv(sent, behind, recvbuf=got, source=before).Wait()
+    assert agree(ours.report.op == "Sendrecv" and ours.report.raw_nbytes == sent.nbytes)
+    assert agree(0 < np.abs(got - want).max() <= ours.report.error_bound)
+    plain = ours.Irecv(got, before)
+    comm.Send(sent, behind)
+    plain.Wait()
+    assert agree(bits(got) == bits(want))
