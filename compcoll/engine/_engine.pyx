@@ -22,161 +22,19 @@ from libc.stdio cimport snprintf
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
-from libcpp.pair cimport pair
+from libcpp.memory cimport shared_ptr, static_pointer_cast
 from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
-from compcoll.engine._layout cimport CLayout, LaidOut
-from compcoll.schedule._schedule cimport Compiled, CSchedule
+from compcoll.engine._layout cimport LaidOut
+from compcoll.engine.native cimport (
+    all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CLeft, CLibrary, complete, CPlace, CQuestion,
+    CRun, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start, make_probe, make_request,
+    make_wire, of_callback, Stats, the_tap, use_level,
+)
+from compcoll.schedule._schedule cimport Compiled
 
 cnp.import_array()
-
-
-cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
-    cdef cppclass CHeader "compcoll::engine::Header":
-        uint64_t codec
-        uint32_t dtype, checksum
-        uint64_t payload_nbytes
-        uint64_t size() const
-    cdef enum CProblem "compcoll::engine::Problem":
-        pass
-    cdef cppclass Error:
-        CProblem problem
-        int64_t status
-        uint64_t expected
-        uint32_t expected_dtype
-        CHeader header
-        uint8_t bytes[80]
-        uint64_t available
-    cdef cppclass Callbacks:
-        void* context
-        int64_t (*encode)(void*, uint32_t, const void*, uint32_t, const uint64_t*, double,
-                          void*) noexcept nogil
-        int64_t (*decode)(void*, const void*, uint64_t, uint32_t, uint64_t, void*, int32_t) noexcept nogil
-    cdef cppclass CAttempt "compcoll::engine::Attempt":
-        int32_t codec
-        uint64_t params[3][2]
-    cdef cppclass CCoding "compcoll::engine::Coding":
-        uint32_t dtype
-        cbool lossless
-        vector[CAttempt] attempts
-        Callbacks callbacks
-
-    cdef cppclass Stats:
-        uint64_t raw_nbytes, wire_nbytes, messages, fallbacks
-        double bound, encode_seconds, decode_seconds, wait_seconds
-        vector[pair[uint64_t, uint64_t]] used
-        uint64_t dimensions[4]
-    cdef cppclass CTags "compcoll::engine::Tags":
-        int first, n
-    cdef cppclass CTap "compcoll::engine::Tap":
-        void* context
-        void (*arrived)(void*, uint8_t*, uint64_t) noexcept nogil
-    cdef cppclass CTask "compcoll::engine::Task":
-        cbool done()
-        cbool step()
-    cdef cppclass CRun "compcoll::engine::Run" (CTask):
-        const Error& error()
-        void fail(const Error&)
-        const Stats& stats()
-        uint64_t messages_under_way()
-    CTap the_tap "compcoll::engine::Run::tap"
-
-    cdef cppclass CPlace "compcoll::engine::Place":
-        CPlace(uint8_t*)
-        CPlace(uint8_t*, shared_ptr[CLayout], uint64_t)
-    cdef cppclass Wire:
-        pass
-    cdef cppclass CLibrary "compcoll::engine::Library":
-        void* isend
-        void* irecv
-        void* testsome
-        void* test
-        void* improbe
-        void* get_count
-        void* grequest_start
-        void* grequest_complete
-        uint32_t handle_nbytes, status_nbytes, status_error_offset
-        uint64_t byte, request_null
-        int undefined, in_status
-    unique_ptr[Wire] make_wire(const CLibrary&, uint64_t)
-    unique_ptr[CTask] make_request(const CLibrary&, void*, void*)
-    unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
-    int error_of(const CTask&)
-    cdef cppclass CAnswers "compcoll::engine::Answers":
-        int (*query)(void*, void*) noexcept nogil
-        int (*free)(void*) noexcept nogil
-        int (*cancel)(void*, int) noexcept nogil
-    int grequest_start "compcoll::engine::start"(const CLibrary&, const CAnswers&, void*, void*)
-    int complete(const CLibrary&, uint64_t)
-
-    cdef enum CEnd "compcoll::engine::End":
-        pass
-    cdef cppclass CPool "compcoll::engine::Pool":
-        uint64_t idle_nbytes()
-    cdef cppclass CFinished "compcoll::engine::Left::Finished":
-        pass
-    cdef cppclass CGoal "compcoll::engine::Goal":
-        CGoal() except +
-        cbool reached()
-        void reach()
-    cdef cppclass CLeft "compcoll::engine::Left":
-        cbool ended()
-        CEnd end()
-    cdef cppclass CQuestion "compcoll::engine::Question":
-        unique_ptr[Wire] wire
-        vector[uint8_t] text
-        int peer, tag
-        double seconds
-    cdef cppclass CTogether "compcoll::engine::Together" (CTask):
-        CTogether(vector[shared_ptr[CTask]], CQuestion) except +
-    cdef cppclass CReached "std::function<bool()>":
-        pass
-    cdef cppclass CProgress "compcoll::engine::Progress":
-        cbool step()
-        cbool step_alone()
-        CEnd wait(const vector[shared_ptr[CGoal]]&, CReached, double, cbool (*)() noexcept nogil)
-    cdef cppclass CEngine "compcoll::engine::Engine":
-        CEngine(cbool, double) except +
-        void set_workers(int) except +
-        shared_ptr[CRun] begin(
-            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags
-        ) except +
-        CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
-                  cbool (*)() noexcept nogil)
-        shared_ptr[CLeft] leave(shared_ptr[CTask], CFinished, shared_ptr[CGoal]) except +
-        CEnd join(CLeft&, double, cbool (*)() noexcept nogil)
-        CPool& pool()
-        CProgress& progress()
-        size_t workers()
-        void stop()
-
-
-cdef extern from * nogil:
-    """
-    static compcoll::engine::Left::Finished finished_by(void (*call)(void*, int), void* context) {
-      return [call, context](compcoll::engine::End end) { call(context, int(end)); };
-    }
-    using Goals = compcoll::engine::Progress::Goals;
-    static std::function<bool()> all_reached(const Goals& goals) {
-      return [&goals] {
-        return std::all_of(goals.begin(), goals.end(), [](const auto& goal) { return goal->reached(); });
-      };
-    }
-    static compcoll::engine::Error of_callback() {
-      compcoll::engine::Error error;
-      error.problem = compcoll::engine::Problem::CALLBACK;
-      return error;
-    }
-    static void use_level(compcoll::engine::Coding& coding, size_t address) {
-      coding.level = reinterpret_cast<const compcoll::Level* const*>(address);
-    }
-    """
-    CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
-    CReached all_reached(const vector[shared_ptr[CGoal]]&)
-    Error of_callback()
-    void use_level(CCoding&, size_t)
 
 
 #: How a wait ended.

@@ -25,6 +25,26 @@ constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
 
+// What may end a wait before its time: its limit, and whoever is asked.
+class Ending {
+ public:
+  Ending(double limit, const std::function<bool()>& interrupted)
+      : interrupted_(interrupted), asked_(now()), until_(asked_ + limit) {}
+  // DONE while it goes on.
+  End look() {
+    double time = now();
+    if (time > until_) return End::LATER;
+    if (time - asked_ < asking) return End::DONE;
+    asked_ = time;
+    return interrupted_() ? End::INTERRUPTED : End::DONE;
+  }
+
+ private:
+  const std::function<bool()>& interrupted_;
+  double asked_;
+  const double until_;
+};
+
 bool all_done(const std::vector<Task*>& tasks) {
   return std::all_of(tasks.begin(), tasks.end(), [](Task* task) { return task->done(); });
 }
@@ -43,7 +63,8 @@ double Patience::pause() {
 End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
           Progress& left, const std::function<bool()>& interrupted) {
   Patience waiting(patience);
-  double began = 0, asked = now(), until = asked + limit;
+  Ending ending(limit, interrupted);
+  double began = 0;
   while (!all_done(tasks)) {
     bool moved = false;
     for (auto* some : {&tasks, &others})
@@ -62,11 +83,7 @@ End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, dou
     if (waiting.is_over()) return End::TIMEOUT;
     if (pause) tasks[0]->rest(pause);
     else sched_yield();
-    double time = now();
-    if (time > until) return End::LATER;
-    if (time - asked < asking) continue;
-    if (interrupted()) return End::INTERRUPTED;
-    asked = time;
+    if (End end = ending.look(); end != End::DONE) return end;
   }
   return End::DONE;
 }
@@ -117,10 +134,10 @@ End Progress::wait(const Goals& goals, const std::function<bool()>& reached, dou
                    const std::function<bool()>& interrupted) {
   const bool attended = true;
   Patience waiting(limit);
-  double asked = now(), until = asked + limit;
+  Ending ending(limit, interrupted);
   End end = End::DONE;
   attend(goals, 1);
-  while (!reached()) {
+  while (end == End::DONE && !reached()) {
     if (step_some(threaded_ ? &attended : nullptr)) {
       waiting.moved();
     } else {
@@ -128,13 +145,7 @@ End Progress::wait(const Goals& goals, const std::function<bool()>& reached, dou
       if (pause) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
       else sched_yield();
     }
-    double time = now();
-    if (time > until) end = End::LATER;
-    if (end != End::DONE) break;
-    if (time - asked < asking) continue;
-    asked = time;
-    if (interrupted()) end = End::INTERRUPTED;
-    if (end != End::DONE) break;
+    end = ending.look();
   }
   attend(goals, -1);
   return end;

@@ -53,14 +53,14 @@ struct Schedule {
   int32_t rank, size, n_buffers, n_frames, n_tags;
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
   std::vector<int32_t> frame_users, scratch_users;
-  int64_t coded;  // elements that are encoded or decoded
+  uint64_t coded;  // elements that are encoded or decoded
 
   void count_users() {
     coded = 0;
     frame_users.assign(n_frames, 0);
     scratch_users.assign(scratch.size(), 0);
     for (const Op& op : ops) {
-      if (op.kind <= DECODE_ADD && op.block != NONE) coded += blocks[op.block].n;
+      if (op.kind <= DECODE_ADD && op.block != NONE) coded += uint64_t(blocks[op.block].n);
       for (int32_t frame : {op.frame, op.other, op.sum})
         if (frame != NONE) frame_users[frame]++;
       for (int32_t block : {op.block, op.into})
