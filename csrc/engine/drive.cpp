@@ -17,10 +17,10 @@ namespace {
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
 // The progress thread yields for less long than callers do, who have nothing else to do.
 constexpr double thread_spinning = 1e-4;
-// It has as little of a core as will do, as somebody may compute there. Between two looks at what is short it naps,
-// since whoever waits at once has moved that on by then, and beside what is urgent it rests for a while at least. It
-// lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it lets the caller
-// return first.
+// It has as little of a core as will do where there is a goal, since who has one may compute meanwhile, and moves on
+// what it waits for itself. It naps between two looks at what is short and has not begun to move, and rests for a while
+// beside the others. It lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it
+// lets the caller return first.
 constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e-5;
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
@@ -88,13 +88,22 @@ End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, dou
   return End::DONE;
 }
 
+Left::Left(std::shared_ptr<Task> task, double patience, Finished finished, std::shared_ptr<Goal> goal)
+    : task_(std::move(task)),
+      goal_(goal ? goal : std::make_shared<Goal>()),
+      patience_(patience),
+      finished_(std::move(finished)),
+      rest_(!goal              ? 0
+            : task_->is_long() ? least_rest
+                               : nap) {}
+
 bool Left::step() {
   std::unique_lock<std::mutex> alone(stepping_, std::try_to_lock);
   if (!alone || ended_) return false;
   bool moved = task_->step(), done = task_->done();
   if (moved) patience_.moved();
   else patience_.pause();
-  moving_ = moving_ || moved;
+  if (moved && rest_ > least_rest) rest_ = least_rest;
   if (!done && !task_->broken() && !patience_.is_over()) return moved;
   end_ = done ? End::DONE : task_->broken() ? End::BROKEN : End::TIMEOUT;
   Finished finished = std::move(finished_);
@@ -105,12 +114,11 @@ bool Left::step() {
 
 std::shared_ptr<Left> Progress::add(std::shared_ptr<Task> task, Left::Finished finished,
                                     std::shared_ptr<Goal> goal) {
-  if (!goal) goal = std::make_shared<Goal>();
   auto left = std::make_shared<Left>(std::move(task), patience_, std::move(finished), std::move(goal));
   std::unique_lock<std::mutex> lock(mutex_);
   left_.push_back(left);
   if (threaded_ && !thread_.joinable()) thread_ = std::thread(&Progress::loop, this);
-  hurried_ |= left->is_urgent();
+  hurried_ |= left->rest() < nap;
   bool wake = asleep_ || hurried_;
   lock.unlock();
   if (wake) changed_.notify_one();
@@ -158,12 +166,15 @@ void Progress::attend(const Goals& goals, int more) {
   if (has_work()) changed_.notify_one();
 }
 
-// Whether there is anything for the thread to do, and whether that is urgent. With the lock.
-bool Progress::has_urgent_work() {
-  return std::any_of(left_.begin(), left_.end(),
-                     [](const auto& left) { return left->is_urgent() && !left->goal()->attended(); });
+// For how long the thread has to rest at least. With the lock.
+double Progress::shortest_rest() const {
+  double least = nap;
+  for (const auto& left : left_)
+    if (!left->goal()->attended()) least = std::min(least, left->rest());
+  return least;
 }
 
+// Whether there is anything for the thread to do. With the lock.
 bool Progress::has_work() {
   left_.erase(std::remove_if(left_.begin(), left_.end(), [](const auto& left) { return left->ended(); }),
               left_.end());
@@ -198,12 +209,18 @@ void Progress::loop() {
     }
     if (stopped_) return;
     if (moved) continue;
-    double pause = std::max(waiting.pause(), has_urgent_work() ? least_rest : nap);
-    bool hurried = changed_.wait_for(lock, std::chrono::duration<double>(pause),
-                                     [this] { return stopped_ || hurried_; });
+    double pause = std::max(waiting.pause(), shortest_rest());
+    if (!pause) {
+      lock.unlock();
+      sched_yield();
+      continue;
+    }
+    auto roused = [this] { return stopped_ || hurried_; };
+    bool hurried = changed_.wait_for(lock, std::chrono::duration<double>(pause), roused);
     hurried_ = false;
+    if (!hurried || !shortest_rest()) continue;
     lock.unlock();
-    if (hurried) std::this_thread::sleep_for(std::chrono::duration<double>(returning));
+    std::this_thread::sleep_for(std::chrono::duration<double>(returning));
   }
 }
 

@@ -51,30 +51,25 @@ class Left {
  public:
   using Finished = std::function<void(End)>;
 
-  Left(std::shared_ptr<Task> task, double patience, Finished finished, std::shared_ptr<Goal> goal)
-      : task_(std::move(task)),
-        goal_(std::move(goal)),
-        is_long_(task_->is_long()),
-        patience_(patience),
-        finished_(std::move(finished)) {}
+  Left(std::shared_ptr<Task> task, double patience, Finished finished, std::shared_ptr<Goal> goal);
 
   // Whether anything moved; not where somebody else is at it.
   bool step();
   bool ended() const { return ended_; }
   End end() const { return end_; }  // where it has ended
-  // Whether nobody should have to wait for the thread: there is much to do, or it goes on.
-  bool is_urgent() const { return is_long_ || moving_; }
+  // Seconds at least that the progress thread rests between two looks at it.
+  double rest() const { return rest_; }
   const std::shared_ptr<Goal>& goal() const { return goal_; }
 
  private:
   const std::shared_ptr<Task> task_;
   const std::shared_ptr<Goal> goal_;
-  const bool is_long_;
   std::mutex stepping_;
   Patience patience_;
   Finished finished_;
   End end_ = End::DONE;
-  std::atomic<bool> ended_{false}, moving_{false};
+  std::atomic<bool> ended_{false};
+  std::atomic<double> rest_;
 };
 
 // Moves on what is left to it, in a thread that sleeps when there is nothing; or, without one of its own, when
@@ -105,7 +100,7 @@ class Progress {
   bool step_some(const bool* attended);
   void loop();
   bool has_work();
-  bool has_urgent_work();
+  double shortest_rest() const;
   void attend(const Goals& goals, int more);
 
   const bool threaded_;
