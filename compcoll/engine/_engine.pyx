@@ -855,7 +855,9 @@ def move_on():
     return moved
 
 
-def step():
-    """Move on what was left once, beside the engine's thread."""
+def step() -> bool:
+    """Move on what was left once, beside the engine's thread; whether anything moved."""
+    cdef cbool moved
     with nogil:
-        engine.progress().step()
+        moved = engine.progress().step()
+    return moved

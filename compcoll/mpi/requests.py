@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
+from os import sched_yield
 from threading import Lock
+from time import perf_counter, sleep
 from typing import Any, Literal, TypeAlias
 
 from mpi4py import MPI
@@ -16,6 +18,10 @@ from compcoll.engine.call import Task, join, leave
 from compcoll.engine.device.run import DeviceRun
 
 __all__ = ["Pending", "Request", "Settled", "move_on", "take_handle", "teach"]
+
+
+#: Seconds for which a wait in Python yields to others, and those of its pauses from then on.
+_SPINNING, _PAUSE = 1e-3, 5e-5
 
 
 def take_handle(into: MPI.Request, of: MPI.Request) -> None:
@@ -38,7 +44,7 @@ class Request(MPI.Request):
     def __new__(
         cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
     ) -> Request:  # fmt: skip
-        _teach_waitall()
+        _teach_waits()
         self = super().__new__(cls)
         self.state = _engine.start_request(self, query, cancel)
         return self
@@ -80,22 +86,52 @@ def move_on(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: An
 
 # Tracing puts another class into its place.
 _Plain = MPI.Request
-_waitall: dict[str, Callable[..., Any]] = {name: getattr(_Plain, name) for name in ("Waitall", "waitall")}
+#: What waits for the first of several requests; what tests for that, whether its result says that there is
+#: one, and what the first function gives then.
+_FIRST: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
+    "Waitany": ("Testany", lambda found: found[1], lambda found: found[0]),
+    "Waitsome": ("Testsome", lambda found: found is None or bool(found), lambda found: found),
+    "waitany": ("testany", lambda found: found[1], lambda found: (found[0], found[2])),
+    "waitsome": ("testsome", lambda found: found[0] is None or bool(found[0]), lambda found: found),
+}
+
+
+def _waits_for_all(plain: Callable[..., Any]) -> Callable[..., Any]:
+    def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
+        return move_on(requests, partial(plain, **kwargs), requests, *args)
+
+    return method
+
+
+def _waits_for_first(
+    plain: Callable[..., Any], test: Callable[..., Any], is_there: Callable[[Any], bool],
+    given: Callable[[Any], Any],
+) -> Callable[..., Any]:  # fmt: skip
+    def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
+        if not any(getattr(request, "state", None) is not None for request in requests if request):
+            return plain(requests, *args, **kwargs)
+        since = perf_counter()
+        while not is_there(found := test(requests, *args, **kwargs)):
+            if _engine.step():
+                since = perf_counter()
+            elif perf_counter() - since < _SPINNING:
+                sched_yield()
+            else:
+                sleep(_PAUSE)
+        return given(found)
+
+    return method
 
 
 @cache
-def _teach_waitall() -> None:
-    """Have mpi4py's `Request.Waitall` and `waitall` do what is left to do, too."""
-
-    def teach_one(name: str, plain: Callable[..., Any]) -> None:
-        def method(cls: type, requests: Sequence[MPI.Request], statuses: Any = None) -> Any:
-            return move_on(requests, plain, requests, statuses)
-
-        method.__name__, method.__doc__ = name, plain.__doc__
+def _teach_waits() -> None:
+    """Have mpi4py's `Request.Waitall` and its like do what is left to do, too."""
+    known = {name: _waits_for_all(getattr(_Plain, name)) for name in ("Waitall", "waitall")}
+    for name, (test, is_there, given) in _FIRST.items():
+        known[name] = _waits_for_first(getattr(_Plain, name), getattr(_Plain, test), is_there, given)
+    for name, method in known.items():
+        method.__name__, method.__doc__ = name, getattr(_Plain, name).__doc__
         teach(_Plain, name, method)
-
-    for name, plain in _waitall.items():
-        teach_one(name, plain)
 
 
 Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]
