@@ -16,7 +16,8 @@ from typing import Literal
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.mpi.requests import move_on, take_handle, teach
+from compcoll.mpi.requests import take_handle
+from compcoll.mpi.waits import move_on, teach
 
 __all__ = ["Prequest"]
 

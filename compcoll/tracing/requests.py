@@ -55,19 +55,15 @@ def _one(name: str) -> Callable:
 
 
 def _several(name: str) -> classmethod:
-    plain, waits = getattr(_Plain, name), name in ("Waitall", "waitall")
-
     def method(cls, requests, *args, **kwargs):
         try:
-            if waits:
-                _engine.finish(requests)
-            return plain(requests, *args, **kwargs)
+            return getattr(_Plain, name)(requests, *args, **kwargs)  # which may be another one from now on
         finally:
             for request in requests:
                 if type(request) is Traced:
                     request.seen()
 
-    method.__name__, method.__doc__ = name, plain.__doc__
+    method.__name__, method.__doc__ = name, getattr(_Plain, name).__doc__
     return classmethod(method)
 
 
