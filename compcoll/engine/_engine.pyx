@@ -365,15 +365,17 @@ cdef class Request(Task):
     request : MPI.Request
     status : MPI.Status
         Told about the message when it is done.
+    nbytes : int
+        What it may be about.
     """
 
     cdef readonly object request, status
 
-    def __init__(self, request, status=None):
+    def __init__(self, request, status=None, uint64_t nbytes=0):
         self.request, self.status = request, MPI.Status() if status is None else status
         self.task = shared_ptr[CTask](make_request(
             library, <void*><uintptr_t>MPI._addressof(self.request),
-            <void*><uintptr_t>MPI._addressof(self.status),
+            <void*><uintptr_t>MPI._addressof(self.status), nbytes,
         ))
 
     def check(self):

@@ -77,7 +77,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t byte, request_null
         int undefined, in_status
     unique_ptr[Wire] make_wire(const CLibrary&, uint64_t)
-    unique_ptr[CTask] make_request(const CLibrary&, void*, void*)
+    unique_ptr[CTask] make_request(const CLibrary&, void*, void*, uint64_t)
     unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
     int error_of(const CTask&)
     cdef cppclass CAnswers "compcoll::engine::Answers":

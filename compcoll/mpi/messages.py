@@ -101,7 +101,7 @@ class Outgoing:
         envelope = seal(block, step, self.stream, frame)
         self._note(first, frame, envelope)
         send = channel.user.Issend if synchronous else channel.user.Isend
-        self.tasks: list[Any] = [_engine.Request(send([envelope, MPI.BYTE], dest, tag))]
+        self.tasks: list[Any] = [_engine.Request(send([envelope, MPI.BYTE], dest, tag), None, envelope.size)]
         if self.chunks:
             there = channel.rank_of(dest)
             count = 1 + self.chunks if inner else 0

@@ -67,7 +67,7 @@ class Receive:
         self.channel.goes_on(self)
         if sent is not None:
             _engine.leave(sent[0], lambda end: self._done(), self.request.state)
-        self.landing = _engine.Request(self.arriving, self.status)
+        self.landing = _engine.Request(self.arriving, self.status, message.nbytes)
         if self.taken is None:
             _engine.leave(self.landing, self._arrived, self.request.state)
         else:

@@ -102,8 +102,9 @@ class Tested : public Task {
 
 class MpiRequest : public Tested {
  public:
-  MpiRequest(const Library& library, void* request, void* status)
-      : mpi_(library), request_(request), status_(status) {}
+  MpiRequest(const Library& library, void* request, void* status, uint64_t nbytes)
+      : mpi_(library), request_(request), status_(status), nbytes_(nbytes) {}
+  bool is_long() const override { return nbytes_ > long_nbytes; }
   int test(int* flag) override {
     return reinterpret_cast<int (*)(void*, int*, void*)>(mpi_.test)(request_, flag, status_);
   }
@@ -111,6 +112,7 @@ class MpiRequest : public Tested {
  private:
   const Library& mpi_;
   void *const request_, *const status_;
+  const uint64_t nbytes_;
 };
 
 template <class Handle>
@@ -132,8 +134,8 @@ class MpiProbe : public Tested {
 
 }  // namespace
 
-std::unique_ptr<Task> make_request(const Library& library, void* request, void* status) {
-  return std::make_unique<MpiRequest>(library, request, status);
+std::unique_ptr<Task> make_request(const Library& library, void* request, void* status, uint64_t nbytes) {
+  return std::make_unique<MpiRequest>(library, request, status, nbytes);
 }
 
 std::unique_ptr<Task> make_probe(const Library& library, uint64_t comm, int source, int tag, void* message,

@@ -21,7 +21,7 @@ struct Library {
 std::unique_ptr<Wire> make_wire(const Library& library, uint64_t comm);
 
 // One of mpi4py's requests, where it keeps its handle and a status.
-std::unique_ptr<Task> make_request(const Library& library, void* request, void* status);
+std::unique_ptr<Task> make_request(const Library& library, void* request, void* status, uint64_t nbytes);
 
 // The arrival of a message from `source` under `tag`, which is then MPI's to receive with the handle at
 // `message`.

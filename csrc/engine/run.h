@@ -63,7 +63,6 @@ class Run : public Task {
   static Tap tap;
 
  private:
-  static constexpr uint64_t long_nbytes = 512 << 10;
   // Operations that may begin, earliest first.
   using Ready = std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int32_t>>;
 

@@ -8,6 +8,9 @@ namespace engine {
 
 class Task {
  public:
+  // What takes long, of what is coded or of a message.
+  static constexpr uint64_t long_nbytes = 512 << 10;
+
   virtual ~Task() = default;
   // Moves on what can be without waiting; whether anything was.
   virtual bool step() = 0;
