@@ -28,9 +28,9 @@ from libcpp.vector cimport vector
 
 from compcoll.engine._layout cimport LaidOut
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CLeft, CLibrary, complete, CPlace, CQuestion,
-    CRun, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start, make_probe, make_request,
-    make_wire, of_callback, Stats, the_tap, use_level,
+    all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CGrounds, CLanding, CLeft, CLibrary, complete,
+    CPlace, CQuestion, CRun, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start,
+    make_probe, make_request, make_wire, of_callback, Stats, the_tap, use_level,
 )
 from compcoll.schedule._schedule cimport Compiled
 
@@ -380,6 +380,68 @@ cdef class Request(Task):
 
     def check(self):
         check_mpi(error_of(self.task.get()[0]))
+
+
+cdef class Landing(Request):
+    """A receive into scratch memory, whose message goes on to where it belongs without Python where it can.
+
+    Parameters
+    ----------
+    request, status
+        As of a `Request`.
+    scratch : numpy.ndarray
+        What MPI receives into, of uint8.
+    target : numpy.ndarray
+        Where the values belong, contiguous.
+    coding : Coding
+
+    Attributes
+    ----------
+    delivered : bool
+        Whether they are there, of one that is done; else what came is still in the scratch memory.
+    compressed : bool
+        Whether they came in an envelope.
+    seconds : float
+        What that took.
+    """
+
+    cdef CLanding* own
+    cdef object keep
+
+    def __init__(self, request, status, scratch, target, Coding coding):
+        cdef CGrounds grounds
+        cdef CLanding* own
+        Request.__init__(self, request, status)
+        self.keep = scratch, target, coding
+        grounds.scratch = <uint8_t*>cnp.PyArray_DATA(scratch)
+        grounds.status = <void*><uintptr_t>MPI._addressof(self.status)
+        grounds.data, grounds.room = <uint8_t*>cnp.PyArray_DATA(target), cnp.PyArray_NBYTES(target)
+        own = new CLanding(
+            library, make_request(
+                library, <void*><uintptr_t>MPI._addressof(self.request), <void*>grounds.status, grounds.room,
+            ), grounds, coding.own, engine.pool(),
+        )
+        self.own = own
+        self.task = shared_ptr[CTask](<CTask*>own)
+
+    @property
+    def delivered(self):
+        return self.own.delivered()
+
+    @property
+    def compressed(self):
+        return self.own.compressed()
+
+    @property
+    def seconds(self):
+        return self.own.seconds()
+
+    def stay(self):
+        """Whatever comes stays in the scratch memory."""
+        self.own.leave()
+
+    def check(self):
+        check_mpi(error_of(self.own.request()))
 
 
 cdef class Probe(Task):
@@ -788,17 +850,20 @@ def leave(Task task, finished=None, Answering request=None):
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
     request : Answering, optional
-        The generalised request that the task belongs to. Without ``finished`` it is completed at the end,
-        without Python; `settled` is to be called after waiting.
+        The generalised request that the task belongs to. Without ``finished``, and by a `Landing` that has
+        delivered its message, it is completed at the end, without Python; `settled` is to be called after
+        waiting.
     """
-    cdef bint native = request is not None and finished is None
+    cdef bint native = request is not None and finished is None, lands = isinstance(task, Landing)
     cdef shared_ptr[CGoal] goal
+    cdef void (*call)(void*, int) noexcept nogil
     task.finished, task.request = finished, request
     if request is not None:
         goal = request.goal
     _left[:] = [other for other in _left if not other.ended]
     _left.append(task)
-    task.left = engine.leave(task.task, finished_by(was_completed if native else was_left, <void*>task), goal)
+    call = was_completed if native else has_landed if lands else was_left
+    task.left = engine.leave(task.task, finished_by(call, <void*>task), goal)
 
 
 #: What is under way and nobody waits for.
@@ -808,6 +873,18 @@ _left = []
 cdef void was_completed(void* context, int end) noexcept nogil:
     """The end of a task with a request: Python hears of it when that is waited for."""
     complete_natively(context)
+
+
+cdef void has_landed(void* context, int end) noexcept nogil:
+    """The end of a receive, of which Python hears at once where there is something left to do."""
+    if is_delivered(context):
+        complete_natively(context)
+    else:
+        was_left(context, end)
+
+
+cdef cbool is_delivered(void* context) noexcept nogil:
+    return (<Landing>context).own.delivered()
 
 
 cdef void complete_natively(void* context) noexcept nogil:

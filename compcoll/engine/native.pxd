@@ -64,6 +64,8 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         CPlace(uint8_t*, shared_ptr[CLayout], uint64_t)
     cdef cppclass Wire:
         pass
+    cdef cppclass CPool "compcoll::engine::Pool":
+        uint64_t idle_nbytes()
     cdef cppclass CLibrary "compcoll::engine::Library":
         void* isend
         void* irecv
@@ -80,6 +82,18 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     unique_ptr[CTask] make_request(const CLibrary&, void*, void*, uint64_t)
     unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
     int error_of(const CTask&)
+    cdef cppclass CGrounds "compcoll::engine::Grounds":
+        const uint8_t* scratch
+        const void* status
+        uint8_t* data
+        uint64_t room
+    cdef cppclass CLanding "compcoll::engine::Landing" (CTask):
+        CLanding(const CLibrary&, unique_ptr[CTask], const CGrounds&, const CCoding&, CPool&) except +
+        void leave()
+        const CTask& request()
+        cbool delivered()
+        cbool compressed()
+        double seconds()
     cdef cppclass CAnswers "compcoll::engine::Answers":
         int (*query)(void*, void*) noexcept nogil
         int (*free)(void*) noexcept nogil
@@ -89,8 +103,6 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
 
     cdef enum CEnd "compcoll::engine::End":
         pass
-    cdef cppclass CPool "compcoll::engine::Pool":
-        uint64_t idle_nbytes()
     cdef cppclass CFinished "compcoll::engine::Left::Finished":
         pass
     cdef cppclass CGoal "compcoll::engine::Goal":

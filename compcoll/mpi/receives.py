@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.codecs import codec
 from compcoll.engine import _engine
+from compcoll.engine.coding import coding
+from compcoll.mpi import check
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.envelopes import LARGEST_CHUNK, ROOM, Taken
 from compcoll.mpi.inbox import Inbox
@@ -17,6 +20,8 @@ from compcoll.mpi.messages import Delivery, Tally
 from compcoll.mpi.requests import Request, Settled
 
 __all__ = ["Receive", "copy_status"]
+
+_RAW = codec("raw")
 
 
 class Receive:
@@ -67,16 +72,46 @@ class Receive:
         self.channel.goes_on(self)
         if sent is not None:
             _engine.leave(sent[0], lambda end: self._done(), self.request.state)
-        self.landing = _engine.Request(self.arriving, self.status, message.nbytes)
+        self.landing = self._land(sent is None)
         if self.taken is None:
             _engine.leave(self.landing, self._arrived, self.request.state)
         else:
             self._arrived(_engine.DONE)
 
+    def _land(self, alone: bool) -> _engine.Request:
+        """The receive; where nothing else is under way and the buffer is plain, one that needs no Python."""
+        target = self.message.target(0) if self.message.device is None and alone and not check.ON else None
+        if self.taken is not None or not isinstance(target, np.ndarray):
+            return _engine.Request(self.arriving, self.status, self.message.nbytes)
+        values = coding(_RAW, self.message.dtype)
+        return _engine.Landing(self.arriving, self.status, self.scratch, target, values)
+
     @property
     def ended(self) -> bool:
         """Whether nothing is under way any more."""
+        self._note_landed()
         return not self._missing
+
+    def _note_landed(self) -> None:
+        """See whether the message is where it belongs without anybody having said so."""
+        landing = self.landing
+        if not isinstance(landing, _engine.Landing) or not landing.ended or not landing.delivered:
+            return
+        with self._lock:
+            fresh, self._missing = self._missing > 0, 0
+        if not fresh:
+            return
+        _engine.settled(landing)
+        self.channel.lost.posted.remove(self.posted)
+        if landing.compressed:
+            self.taken = self._opened()
+            self.taken.fill(self.status)
+            self._tally.stages["decode"] += landing.seconds
+            self._tally.note_bound(self.taken.info.bound if self.taken.info is not None else None)
+
+    def _opened(self) -> Taken:
+        nbytes = self.status.Get_count(MPI.BYTE)
+        return Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
 
     def _done(self) -> None:
         with self._lock:
@@ -100,8 +135,7 @@ class Receive:
                     self._done()
                     return
                 if self.taken is None:
-                    nbytes = self.status.Get_count(MPI.BYTE)
-                    self.taken = Taken(self.scratch[:nbytes], self.status.source, self.status.tag)
+                    self.taken = self._opened()
                     self.inbox.note(self.taken)
             if self.message.device is None:
                 self._deliver()
@@ -136,6 +170,7 @@ class Receive:
         return finish
 
     def _query(self, status: MPI.Status) -> None:
+        self._note_landed()
         if not self._is_told:
             self._is_told = True
             self._tell()
@@ -158,6 +193,8 @@ class Receive:
 
     def _cancel(self, completed: bool) -> None:
         if not completed and self.arriving:
+            if isinstance(self.landing, _engine.Landing):
+                self.landing.stay()
             self.arriving.Cancel()
 
 

@@ -7,12 +7,14 @@
 //   layout.h     values that do not lie side by side, and dense.h what they are copied to
 //   frame.h      a frame's header
 //   wire.h       messages, and mpi.h those of MPI
+//   landing.h    messages that nobody waits for yet
 //   workers.h    threads that encode and decode
 //   drive.h      who moves tasks on
 //   together.h   several tasks as one
 //   pool.h       scratch memory
 #pragma once
 #include "drive.h"
+#include "landing.h"
 #include "mpi.h"
 #include "run.h"
 #include "together.h"

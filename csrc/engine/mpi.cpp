@@ -56,11 +56,10 @@ class MpiWire : public Wire {
 
   // What status `k` says of request `i`.
   Done one(int i, int k, int error) {
-    using GetCount = int (*)(const void*, Handle, int*);
     const char* status = statuses_.data() + size_t(k) * mpi_.status_nbytes;
     int its_error = 0, nbytes = 0;
     if (error) memcpy(&its_error, status + mpi_.status_error_offset, sizeof its_error);
-    if (!its_error) reinterpret_cast<GetCount>(mpi_.get_count)(status, Handle(mpi_.byte), &nbytes);
+    if (!its_error) nbytes = int(count_of(mpi_, status));
     return {ops_[i], its_error, nbytes};
   }
 
@@ -148,6 +147,18 @@ std::unique_ptr<Task> make_probe(const Library& library, uint64_t comm, int sour
 int error_of(const Task& task) {
   auto tested = dynamic_cast<const Tested*>(&task);
   return tested ? tested->error : 0;
+}
+
+int64_t count_of(const Library& library, const void* status) {
+  int nbytes = 0;
+  if (library.handle_nbytes == 4) {
+    using GetCount = int (*)(const void*, uint32_t, int*);
+    reinterpret_cast<GetCount>(library.get_count)(status, uint32_t(library.byte), &nbytes);
+  } else {
+    using GetCount = int (*)(const void*, uint64_t, int*);
+    reinterpret_cast<GetCount>(library.get_count)(status, library.byte, &nbytes);
+  }
+  return nbytes;
 }
 
 std::unique_ptr<Wire> make_wire(const Library& library, uint64_t comm) {

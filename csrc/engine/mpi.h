@@ -31,6 +31,9 @@ std::unique_ptr<Task> make_probe(const Library& library, uint64_t comm, int sour
 // The error of either, MPI's code.
 int error_of(const Task& task);
 
+// Bytes of the message of which a status tells.
+int64_t count_of(const Library& library, const void* status);
+
 // What MPI asks of a generalised request.
 struct Answers {
   int (*query)(void* extra_state, void* status);

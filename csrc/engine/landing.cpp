@@ -1,0 +1,55 @@
+#include "landing.h"
+
+#include <cstring>
+
+#include "clock.h"
+
+namespace compcoll {
+namespace engine {
+namespace {
+
+// How an envelope begins.
+struct Opening {
+  uint64_t n;
+  uint32_t step, itemsize, stream, checksum;
+};
+static_assert(sizeof(Opening) == 24, "compcoll/mpi/envelopes.py packs it");
+
+}  // namespace
+
+bool Landing::step() {
+  if (!request_->step()) return false;
+  if (!left_ && !error_of(*request_)) deliver();
+  return true;
+}
+
+void Landing::deliver() {
+  int64_t nbytes = count_of(mpi_, grounds_.status);
+  double start = now();
+  if (nbytes % 2) {
+    delivered_ = compressed_ = nbytes >= int64_t(sizeof(Opening) + HEADER_NBYTES) && decode(uint64_t(nbytes));
+  } else if (nbytes >= 0 && uint64_t(nbytes) <= grounds_.room) {
+    memcpy(grounds_.data, grounds_.scratch, uint64_t(nbytes));
+    delivered_ = true;
+  }
+  seconds_ = now() - start;
+}
+
+bool Landing::decode(uint64_t nbytes) {
+  const Level& level = **coding_.level;
+  Opening opening;
+  memcpy(&opening, grounds_.scratch, sizeof opening);
+  if (level.checksum(grounds_.scratch, offsetof(Opening, checksum)) != opening.checksum) return false;
+  Frame frame;
+  frame.memory = const_cast<uint8_t*>(grounds_.scratch) + sizeof opening;
+  if (!unpack(level, frame.memory, nbytes - sizeof opening, &frame.header)) return false;
+  const Header& header = frame.header;
+  uint64_t each = itemsize(header.dtype);
+  bool whole = header.size() == opening.n && opening.n <= opening.step && header.nbytes() <= largest_chunk;
+  if (!whole || each != opening.itemsize || header.nbytes() > grounds_.room) return false;
+  frame.nbytes = HEADER_NBYTES + header.payload_nbytes;
+  return !coder_.decode(frame, {grounds_.data, opening.n, header.dtype});
+}
+
+}  // namespace engine
+}  // namespace compcoll
