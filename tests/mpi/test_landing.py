@@ -18,7 +18,7 @@ def ours(comm):
 
 
 def received(comm, ours, message, dtype="f4", n=N):
-    """What a nonblocking receive of bytes gives that the rank before sends as they are; its request's status."""
+    """What a nonblocking receive gets of bytes that the rank before sends, and the status of its request."""
     got, status = np.zeros(n, dtype), MPI.Status()
     arriving = ours.Irecv(got, (comm.rank - 1) % comm.size, 5)
     comm.Send([message, MPI.BYTE], (comm.rank + 1) % comm.size, 5)
