@@ -81,12 +81,16 @@ def entry_of(datatype: MPI.Datatype) -> Entry:
         return _predefined[handle]
     found: Any = datatype.Get_attr(_KEYVAL)
     if found is None:
-        datatype.Pack_size(1, MPI.COMM_SELF)
+        MPI.Intracomm.Send_init(_SELF, [_ANY, 1, datatype], 0).Free()  # Open MPI crashes in other functions
         found = Entry(datatype)
         datatype.Set_attr(_KEYVAL, found)
     return found
 
 
+# A program may put another communicator into its place.
+_SELF = MPI.COMM_SELF
+#: Memory that nobody looks at.
+_ANY = np.empty(1, np.uint8)
 _predefined: dict[int, Entry] = {}
 #: Its copies are taken apart anew: what an attribute of theirs says may not be that of the original.
 _KEYVAL = MPI.Datatype.Create_keyval()
