@@ -68,6 +68,7 @@ class Receive:
                 self.arriving = inbox.user.Irecv([self.scratch, MPI.BYTE], source, tag)
                 self.posted = self.channel.rank_of(source), tag
                 self.channel.lost.posted.append(self.posted)
+        self.landing: Any = None
         self.request = Request(self._query, self._cancel)
         self.channel.goes_on(self)
         if sent is not None:
@@ -89,13 +90,14 @@ class Receive:
     @property
     def ended(self) -> bool:
         """Whether nothing is under way any more."""
-        self._note_landed()
+        if self.landing is not None and self.landing.ended:
+            self._note_landed()
         return not self._missing
 
     def _note_landed(self) -> None:
-        """See whether the message is where it belongs without anybody having said so."""
+        """What was received has ended: see whether it is where it belongs without anybody having said so."""
         landing = self.landing
-        if not isinstance(landing, _engine.Landing) or not landing.ended or not landing.delivered:
+        if not isinstance(landing, _engine.Landing) or not landing.delivered:
             return
         with self._lock:
             fresh, self._missing = self._missing > 0, 0

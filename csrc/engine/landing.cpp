@@ -26,13 +26,12 @@ bool Landing::step() {
 void Landing::deliver() {
   int64_t nbytes = count_of(mpi_, grounds_.status);
   double start = now();
-  if (nbytes % 2) {
-    delivered_ = compressed_ = nbytes >= int64_t(sizeof(Opening) + HEADER_NBYTES) && decode(uint64_t(nbytes));
-  } else if (nbytes >= 0 && uint64_t(nbytes) <= grounds_.room) {
-    memcpy(grounds_.data, grounds_.scratch, uint64_t(nbytes));
-    delivered_ = true;
-  }
+  bool plain = nbytes % 2 == 0 && nbytes >= 0 && uint64_t(nbytes) <= grounds_.room;
+  if (plain) memcpy(grounds_.data, grounds_.scratch, uint64_t(nbytes));
+  else if (nbytes % 2)
+    compressed_ = nbytes >= int64_t(sizeof(Opening) + HEADER_NBYTES) && decode(uint64_t(nbytes));
   seconds_ = now() - start;
+  delivered_ = plain || compressed_;
 }
 
 bool Landing::decode(uint64_t nbytes) {

@@ -54,8 +54,8 @@ class Landing : public Task {
   const Grounds grounds_;
   const Coding coding_;
   Coder coder_;
-  std::atomic<bool> left_{false};
-  bool delivered_ = false, compressed_ = false;
+  std::atomic<bool> left_{false}, delivered_{false};
+  bool compressed_ = false;
   double seconds_ = 0;
 };
 
