@@ -410,19 +410,17 @@ cdef class Landing(Request):
 
     def __init__(self, request, status, scratch, target, Coding coding):
         cdef CGrounds grounds
-        cdef CLanding* own
-        Request.__init__(self, request, status)
+        self.request, self.status = request, status
         self.keep = scratch, target, coding
         grounds.scratch = <uint8_t*>cnp.PyArray_DATA(scratch)
         grounds.status = <void*><uintptr_t>MPI._addressof(self.status)
         grounds.data, grounds.room = <uint8_t*>cnp.PyArray_DATA(target), cnp.PyArray_NBYTES(target)
-        own = new CLanding(
+        self.own = new CLanding(
             library, make_request(
                 library, <void*><uintptr_t>MPI._addressof(self.request), <void*>grounds.status, grounds.room,
             ), grounds, coding.own, engine.pool(),
         )
-        self.own = own
-        self.task = shared_ptr[CTask](<CTask*>own)
+        self.task = shared_ptr[CTask](<CTask*>self.own)
 
     @property
     def delivered(self):

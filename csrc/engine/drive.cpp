@@ -129,7 +129,7 @@ bool Progress::step_some(const bool* attended) {
   std::vector<std::shared_ptr<Left>> some;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    has_work();
+    drop_ended();
     for (const auto& left : left_)
       if (!attended || left->goal()->attended() == *attended) some.push_back(left);
   }
@@ -174,11 +174,16 @@ double Progress::shortest_rest() const {
   return least;
 }
 
-// Whether there is anything for the thread to do. With the lock.
-bool Progress::has_work() {
+// With the lock.
+void Progress::drop_ended() {
   left_.erase(std::remove_if(left_.begin(), left_.end(), [](const auto& left) { return left->ended(); }),
               left_.end());
-  return std::any_of(left_.begin(), left_.end(), [](const auto& left) { return !left->goal()->attended(); });
+}
+
+// Whether there is anything for the thread to do. With the lock.
+bool Progress::has_work() const {
+  return std::any_of(left_.begin(), left_.end(),
+                     [](const auto& left) { return !left->ended() && !left->goal()->attended(); });
 }
 
 void Progress::stop() {

@@ -99,7 +99,8 @@ class Progress {
   // Of all that was left, or of what is `attended` or not.
   bool step_some(const bool* attended);
   void loop();
-  bool has_work();
+  void drop_ended();
+  bool has_work() const;
   double shortest_rest() const;
   void attend(const Goals& goals, int more);
 
