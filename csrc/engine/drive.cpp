@@ -163,6 +163,7 @@ void Progress::attend(const Goals& goals, int more) {
   for (const auto& goal : goals) goal->attend(more);
   if (more > 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
+  drop_ended();
   if (has_work()) changed_.notify_one();
 }
 
