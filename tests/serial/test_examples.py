@@ -1,0 +1,95 @@
+"""The programs of ``examples/``, each as its docstring says, in an empty folder."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from compcoll.cli.launch import find_mpiexec
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a command in an empty folder, outside of the ranks of these tests; its output."""
+    foreign = ("PMI_", "PMIX_", "OMPI_", "COMPCOLL_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_RANK")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+
+    def run(*command):
+        done = subprocess.run(
+            [*map(str, command)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+def python(example, *arguments, ranks=None):
+    launcher = [find_mpiexec(), "-n", ranks] if ranks else []
+    return *launcher, sys.executable, EXAMPLES / example, *arguments
+
+
+def error_in(text):
+    return float(re.search(r"largest error (\S+)", text)[1].rstrip(","))
+
+
+def test_first_program(run):
+    text = run(*python("first_program.py", ranks=3))
+    assert re.match(r"Alltoall: zfp:rate=16 by pairwise, \d+ -> \d+ bytes \((1.9\d|2.00)x\)", text), text
+
+
+@pytest.mark.parametrize(("codec", "limit"), [("lossless", 1e-12), ("zfp:rate=16", 1e-6)])
+def test_transposes(run, codec, limit):
+    text = run(*python("transposes.py", codec, ranks=4))
+    assert error_in(text) < limit
+    assert "accelerated calls 2" in text
+
+
+def test_a_halo_exchange_gives_the_heat_of_plain_mpi(run):
+    heat = {
+        codec: re.search(r"heat .*: (\S+)\n", run(*python("halo_exchange.py", codec, ranks=4)))[1]
+        for codec in ("raw", "lossless", "zfp:rate=24")
+    }
+    assert heat["raw"] == heat["lossless"]
+    assert float(heat["zfp:rate=24"]) == pytest.approx(float(heat["raw"]), rel=1e-6)
+
+
+def test_a_codec_on_a_file(run):
+    text = run(*python("codec_on_a_file.py"))
+    assert error_in(text) <= 1e-4
+    assert "the payload is damaged" in text
+
+
+def test_tracing(run, tmp_path):
+    compcoll = sys.executable, "-m", "compcoll"
+    text = run(*compcoll, "run", "-n", 2, "--codec", "lossless", "--trace", "trace", EXAMPLES / "traced.py")
+    assert "62 calls, 42 accelerated" in text
+    report = run(*compcoll, "report", "trace")
+    assert all(operation in report for operation in ("Allgather", "Allreduce", "Ibcast", "allreduce"))
+    assert (tmp_path / "trace" / "report.html").exists()
+
+
+@needs_torch
+def test_ddp(run):
+    text = run(*python("ddp.py", ranks=2))
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+    assert losses[-1] < 0.75 * losses[0]
+    assert "replicas identical: True" in text
+    assert re.search(r"Bcast +lossless", text)
+    assert re.search(r"Allreduce +zfp:rate=8", text)
+
+
+@needs_torch
+def test_fsdp2(run):
+    text = run(*python("fsdp2.py", ranks=2))
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+    assert losses[-1] < 0.2 * losses[0]
+    assert re.search(r"Allgather +lossless", text)
+    assert re.search(r"Reduce_scatter_block +zfp:rate=10", text)
