@@ -10,6 +10,7 @@ import numpy as np
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.editable_wheel import editable_wheel
 from setuptools.modified import newer_group
 
 # The machine that is built for, which need not be this one.
@@ -62,6 +63,20 @@ class BuildLevels(build_ext):
             extra_postargs=[*CFLAGS, *flags],
             depends=HEADERS,
         )
+
+
+class EditableWheel(editable_wheel):
+    """Puts the clone on the path, and nothing else: folders beside the package are found from within it.
+
+    With places of their own they would take a finder, which Python asks last, when a clone named compcoll in
+    the current folder has passed for a package.
+    """
+
+    def finalize_options(self):
+        placed = set(self.distribution.package_dir)
+        self.distribution.packages = [name for name in self.distribution.packages if name not in placed]
+        self.distribution.package_dir = {"": "."}
+        super().finalize_options()
 
 
 codecs = Extension(
@@ -121,4 +136,4 @@ layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
 EXTENSIONS = [codecs, engine, layout, schedule, shortcut, watch]
-setup(ext_modules=cythonize(EXTENSIONS), cmdclass={"build_ext": BuildLevels})
+setup(ext_modules=cythonize(EXTENSIONS), cmdclass={"build_ext": BuildLevels, "editable_wheel": EditableWheel})

@@ -1,14 +1,10 @@
 """compcoll: MPI collectives made faster by compressing what goes over the wire."""
 
-from importlib.machinery import PathFinder as _PathFinder
+from compcoll._installed import is_compiled as _is_compiled
+from compcoll._installed import take_the_place_of as _take_the_place_of
 
-if _PathFinder.find_spec("_cpu", [f"{folder}/core" for folder in __path__]) is None:
-    # Python puts the folder that it is started in before installed packages.
-    raise ImportError(
-        f"compcoll in {__path__[0]} is not compiled for this Python. If it is installed elsewhere, as by "
-        "`pip install .`, start Python in another folder than this clone; to use the clone itself, run "
-        "`pip install -e .` in it."
-    )
+if not _is_compiled(__path__):
+    _take_the_place_of(__name__)
 
 from compcoll.codecs import Codec, codec, codecs, decode
 from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, MismatchError, PolicyError

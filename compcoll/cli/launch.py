@@ -8,14 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
 import click
-
-import compcoll
 
 __all__ = ["become_ranks", "benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch"]
 
@@ -78,11 +75,7 @@ def on_all(comm: Any, function: Callable[[], Any]) -> Any:
 
 
 def benchmark(name: str) -> ModuleType:
-    """A module of ``compcoll.benchmarks``, in a source checkout too, where that package is ``benchmarks``."""
-    package = Path(compcoll.__file__).parent
-    checkout = package.parent / "benchmarks" / "__init__.py"
-    if not (package / "benchmarks").is_dir() and checkout.is_file():
-        _register("compcoll.benchmarks", checkout)
+    """A module of ``compcoll.benchmarks``; ClickException where a package that it needs is missing."""
     try:
         return import_module(f"compcoll.benchmarks.{name}")
     except ModuleNotFoundError as error:
@@ -91,12 +84,3 @@ def benchmark(name: str) -> ModuleType:
         raise click.ClickException(
             f"this needs the package {error.name}; pip install 'compcoll[bench]' brings it"
         ) from None
-
-
-def _register(name: str, path: Path) -> None:
-    """Import a package from its ``__init__.py`` under another name, once."""
-    spec = spec_from_file_location(name, path, submodule_search_locations=[str(path.parent)])
-    if name in sys.modules or spec is None or spec.loader is None:
-        return
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)

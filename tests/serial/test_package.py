@@ -1,5 +1,6 @@
 """What an installation has to hold, and what importing it must not do."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -88,13 +89,72 @@ def test_bfloat16_needs_nothing_more():
     assert any(need.startswith("ml_dtypes") for need in project["dependencies"])
 
 
-def test_a_clone_that_is_not_compiled_says_so(tmp_path):
-    """Python started in it finds its sources before what is installed."""
-    shutil.copytree(ROOT / "compcoll", tmp_path / "compcoll", ignore=shutil.ignore_patterns("*.so"))
+@pytest.fixture
+def clone(tmp_path):
+    """A clone's sources, without what is compiled."""
+    folder = tmp_path / "compcoll"
+    shutil.copytree(ROOT / "compcoll", folder / "compcoll", ignore=shutil.ignore_patterns("*.so"))
+    return folder
+
+
+def test_a_clone_that_is_not_compiled_says_so(clone):
     done = subprocess.run(
-        [sys.executable, "-c", "import compcoll"], cwd=tmp_path, timeout=60, capture_output=True, text=True
-    )
+        [sys.executable, "-S", "-c", "import compcoll"],
+        cwd=clone, timeout=60, capture_output=True, text=True, env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
     message = done.stderr.splitlines()[-1]
     assert done.returncode == 1
-    assert all(words in message for words in ("not compiled", str(tmp_path), "pip install -e ."))
+    assert all(words in message for words in ("not compiled", str(clone), "pip install -e ."))
     assert "circular" not in message
+
+
+PLACE = (
+    "import compcoll, compcoll.frame, compcoll.core._cpu; print(compcoll.__file__, compcoll.frame.__file__)"
+)
+
+
+@pytest.mark.parametrize("where", ["clone", "parent"])
+def test_what_is_installed_is_found_in_a_clone_and_beside_it(clone, where):
+    """Python looks in the folder that it is started in first."""
+    folder = clone if where == "clone" else clone.parent
+    words = [sys.executable, "-c", PLACE]
+    done = subprocess.run(
+        words, cwd=folder, timeout=60, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(compcoll.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    home = Path(compcoll.__file__).parent
+    assert done.stdout.split() == [str(home / "__init__.py"), str(home / "frame.py")]
+
+
+def test_the_command_runs_in_a_clone(clone):
+    """Where ``python -m compcoll`` finds the clone first."""
+    (clone / "program.py").write_text("import compcoll.mpi.comm; print(compcoll.mpi.comm.__file__)")
+    command = [sys.executable, "-m", "compcoll", "run", "-q", "-n", "2", "program.py"]
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+    done = subprocess.run(
+        command, cwd=clone, timeout=60, capture_output=True, text=True,
+        env={**outside, "PYTHONPATH": str(Path(compcoll.__file__).parents[1])},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {str(Path(compcoll.__file__).parent / "mpi" / "comm.py")}
+
+
+def test_an_editable_installation_is_a_line_of_a_path(tmp_path):
+    """A finder would be asked after the folder that Python is started in, and lose against a clone there."""
+    program = (
+        "import setuptools, sys; sys.argv[1:] = ['--version']\n"
+        "import setup as made\n"
+        "from setuptools.dist import Distribution\n"
+        "dist = Distribution({'name': 'compcoll', 'cmdclass': {'editable_wheel': made.EditableWheel}})\n"
+        "dist.parse_config_files()\n"
+        "command = dist.get_command_obj('editable_wheel')\n"
+        "command.ensure_finalized()\n"
+        "print(type(command._select_strategy('compcoll', 'any', '.')).__name__)\n"
+    )
+    pytest.importorskip("setuptools")
+    pytest.importorskip("Cython")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout.split()[-1] == "_StaticPth", done.stderr
