@@ -52,7 +52,8 @@ class NonblockingMessages(PointToPoint):
             assert taken is not None
             return self._replayed(taken, None, lambda mirror: mirror.Irecv(buf, 0, taken.tag))
         received = partial(self._received, "Recv")
-        return Receive(self._context.inbox, message, source, tag, received=received).request
+        with interrupts.deferred():
+            return Receive(self._context.inbox, message, source, tag, received=received).request
 
     def Isendrecv(
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,

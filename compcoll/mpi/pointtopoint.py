@@ -47,6 +47,7 @@ class PointToPoint(Probes):
         self._check_send(buf, dest, tag)
         with interrupts.deferred():
             self._exchange("Send", decision, (message, dest, tag))
+        _engine.raise_pending()
 
     def Recv(
         self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
@@ -62,6 +63,7 @@ class PointToPoint(Probes):
                 self._receive_small(buf, source, tag, status)
             else:
                 self._exchange("Recv", None, None, (message, source, tag, status))
+        _engine.raise_pending()
 
     def Sendrecv(
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,

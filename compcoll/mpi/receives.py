@@ -62,15 +62,15 @@ class Receive:
         self.scratch = np.empty(max(message.nbytes, LARGEST_CHUNK) + ROOM, np.uint8)
         self.arriving = MPI.REQUEST_NULL
         self.posted: tuple[int, int] | None = None
+        self.landing: Any = None
+        self.request = Request(self._query, self._cancel)
+        self.channel.goes_on(self)  # which keeps the scratch memory, before MPI writes to it
         self.taken = inbox.take(source, tag)
         if self.taken is None:
             with self.channel.lost.lock:
                 self.arriving = inbox.user.Irecv([self.scratch, MPI.BYTE], source, tag)
                 self.posted = self.channel.rank_of(source), tag
                 self.channel.lost.posted.append(self.posted)
-        self.landing: Any = None
-        self.request = Request(self._query, self._cancel)
-        self.channel.goes_on(self)
         if sent is not None:
             _engine.leave(sent[0], lambda end: self._done(), self.request.state)
         self.landing = self._land(sent is None)
@@ -90,19 +90,18 @@ class Receive:
     @property
     def ended(self) -> bool:
         """Whether nothing is under way any more."""
-        if self.landing is not None and self.landing.ended:
-            self._note_landed()
-        return not self._missing
+        return not self._missing or (self._is_delivered and self.landing.ended)
 
-    def _note_landed(self) -> None:
-        """What was received has ended: see whether it is where it belongs without anybody having said so."""
-        landing = self.landing
-        if not isinstance(landing, _engine.Landing) or not landing.delivered:
+    @property
+    def _is_delivered(self) -> bool:
+        """Whether the engine has brought the message where it belongs, without Python."""
+        return isinstance(self.landing, _engine.Landing) and self.landing.delivered
+
+    def _note_delivered(self) -> None:
+        """Fill the status of a message that the engine has delivered; only for the thread that waits."""
+        if not self._missing or not self._is_delivered:
             return
-        with self._lock:
-            fresh, self._missing = self._missing > 0, 0
-        if not fresh:
-            return
+        landing, self._missing = self.landing, 0
         _engine.settled(landing)
         self.channel.lost.posted.remove(self.posted)
         if landing.compressed:
@@ -172,7 +171,7 @@ class Receive:
         return finish
 
     def _query(self, status: MPI.Status) -> None:
-        self._note_landed()
+        self._note_delivered()
         if not self._is_told:
             self._is_told = True
             self._tell()

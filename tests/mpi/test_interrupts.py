@@ -11,6 +11,7 @@ from common import bits, data
 from mpi4py import MPI
 
 import compcoll
+from compcoll.engine import _engine
 
 N = 20_000
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
@@ -70,3 +71,57 @@ def test_the_second_ends_the_wait_and_the_communicator(comm, agree):
     fresh.Bcast(got)
     assert agree(bits(got) == bits(data(N, "f4", 0)))
     fresh.Free()
+
+
+def test_an_interrupted_irecv_keeps_its_memory(comm, agree, monkeypatch):
+    """A message that MPI received after the interrupt must not reach memory of other arrays."""
+    ours, start_request = compcoll.Comm(comm, min_nbytes=0), _engine.start_request
+    n = 1 << 17
+    sent, got, others = np.full(n, 7, "f4"), np.zeros(n, "f4"), []
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGINT)
+        return start_request(*args)
+
+    if comm.rank == 1:
+        monkeypatch.setattr(_engine, "start_request", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ours.Irecv(got, 0, 5)
+        monkeypatch.undo()
+        others = [np.zeros(n + 300_000, "f4") for _ in range(20)]
+    comm.Barrier()
+    if comm.rank == 0:
+        comm.Isend(sent, 1, 5).Wait()
+    elif comm.rank == 1:
+        until = time.monotonic() + 10
+        while not (got == 7).all() and time.monotonic() < until:
+            time.sleep(0.01)
+    assert agree(comm.rank != 1 or ((got == 7).all() and not any(other.any() for other in others)))
+
+
+class Alarm(Exception):
+    """Raised by a signal handler."""
+
+
+def test_what_a_handler_raises_comes_out_of_the_receive_that_waited(comm, agree):
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    got = np.zeros(N, "f4")
+
+    def ring(*args):
+        raise Alarm
+
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.4)
+        ours.Send(data(N, "f4", 0), 1, 5)
+    elif comm.rank == 1:
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            with pytest.raises(Alarm):
+                ours.Recv(got, 0, 5)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+    assert agree(comm.rank != 1 or bits(got) == bits(data(N, "f4", 0)))
+    ours.Bcast(got, 1)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))

@@ -1,6 +1,7 @@
 """Requests of nonblocking and persistent calls, many at once, beside MPI's own."""
 
 import gc
+import sys
 from threading import Thread
 
 import numpy as np
@@ -117,6 +118,33 @@ def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
     assert agree(all(right))
     for one in (several[0], several[2]):
         one.Free()
+
+
+@threaded
+def test_statuses_of_receives_in_two_threads(comm, agree):
+    """Each thread looks whether the other's receives have ended, while the other fills their statuses."""
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    before, behind = ring(comm)
+    n, wrong = 8192, []
+
+    def run(tag: int) -> None:
+        sent = np.cumsum(np.ones(n, "f4"))
+        for _ in range(60):
+            arriving = [ours.Irecv(np.zeros(n, "f4"), before, tag) for _ in range(16)]
+            sends = [ours.Isend(sent, behind, tag) for _ in arriving]
+            for request in arriving:
+                request.Wait(status := MPI.Status())
+                wrong.extend([status] * (status.Get_count(MPI.FLOAT) != n))
+            MPI.Request.Waitall(sends)
+
+    threads, interval = [Thread(target=run, args=[tag]) for tag in (1, 2)], sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    assert agree(not wrong)
 
 
 def test_more_than_there_are_tags_for(comm, ours, agree):
