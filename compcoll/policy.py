@@ -31,12 +31,12 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.algorithms.catalog import ALGORITHMS, REDUCTIONS
 from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
 from compcoll.engine import choices
 from compcoll.engine.decision import ARRAY, FLAT, Decision
 from compcoll.engine.rules import Rule, check_keys, checked_shape, checked_size, checked_spec, one_of
+from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
 

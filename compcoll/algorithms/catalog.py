@@ -17,8 +17,9 @@ from compcoll.algorithms.bcast import chain_bcast, tree_bcast
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
 from compcoll.algorithms.stream import recv_block, send_block
+from compcoll.operations import ALGORITHMS
 
-__all__ = ["ALGORITHMS", "CUT_UNIT", "REDUCTIONS", "cut", "program"]
+__all__ = ["CUT_UNIT", "cut", "program"]
 
 #: Elements of a codec's largest block.
 CUT_UNIT = 64
@@ -78,17 +79,6 @@ async def _send(rt, send: list, recv: list, algorithm: str, root: int) -> None:
         await recv_block(rt, recv[0], 1 - rt.rank)
 
 
-#: The algorithms of each operation, the first one the default.
-ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "Alltoall": ("pairwise",), "Alltoallv": ("pairwise",), "Alltoallw": ("pairwise",),
-    "Bcast": ("chain", "tree"),
-    "Allgather": ("ring", "recursive_doubling"), "Allgatherv": ("ring", "recursive_doubling"),
-    "Reduce_scatter": tuple(_SUM), "Reduce_scatter_block": tuple(_SUM), "Allreduce": tuple(_SUM),
-    "Reduce": tuple(_SUM),
-    "Gather": ("linear",), "Gatherv": ("linear",), "Scatter": ("linear",), "Scatterv": ("linear",),
-    "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
-}  # fmt: skip
-REDUCTIONS = ("Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block")
 _PROGRAMS: dict[str, Callable[..., Coroutine]] = {
     "Alltoall": _alltoall, "Alltoallv": _alltoall, "Alltoallw": _alltoall, "Bcast": _bcast,
     "Allgather": _allgather, "Allgatherv": _allgather,

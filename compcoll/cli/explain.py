@@ -34,11 +34,11 @@ def command(
     import numpy as np
 
     from compcoll import codec
-    from compcoll.algorithms.catalog import ALGORITHMS
     from compcoll.core import dtypes
     from compcoll.model.advisor import advise, expected_speed
     from compcoll.model.predict import Call
     from compcoll.model.profile import FABRICS, MachineProfile, load
+    from compcoll.operations import ALGORITHMS
 
     if network == "list":
         for name, link in FABRICS.items():

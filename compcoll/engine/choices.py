@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
+from compcoll.operations import ALGORITHMS
 from compcoll.schedule.trace import WINDOW
 
 __all__ = ["algorithm", "chunk_nbytes", "window"]

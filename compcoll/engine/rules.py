@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec, codec
 from compcoll.core import dtypes
 from compcoll.core.sizes import nbytes_of
 from compcoll.engine.decision import ARRAY, FLAT
+from compcoll.operations import ALGORITHMS
 
 __all__ = ["Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 

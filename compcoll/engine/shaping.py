@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.algorithms.catalog import REDUCTIONS
 from compcoll.codecs import Codec
 from compcoll.engine.decision import ARRAY, FLAT, Decision
+from compcoll.operations import REDUCTIONS
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 

@@ -13,7 +13,6 @@ from time import perf_counter
 
 import numpy as np
 
-from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
@@ -22,6 +21,7 @@ from compcoll.frame import HEADER_NBYTES, inspect
 from compcoll.model.plain import PIPELINED, plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.operations import ALGORITHMS
 
 __all__ = ["MESSAGE_NBYTES", "Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
 

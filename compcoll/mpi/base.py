@@ -12,7 +12,6 @@ from weakref import ref
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.core import environment
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
@@ -24,11 +23,12 @@ from compcoll.engine.decision import Decision
 from compcoll.engine.group import facts_of, survey
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
-from compcoll.mpi.calls import Parsed
+from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.packing import Buffer
 from compcoll.mpi.staging import Staged
+from compcoll.operations import ALGORITHMS
 from compcoll.policy import Policy
 from compcoll.report import Report
 

@@ -223,8 +223,8 @@ def apart(one: Message, i: int, other: Message, j: int) -> None:
 
 
 def parse(
-    spec, blocks: int | None = None, *, vector: bool = False, device: bool = False, clipped: bool = False,
-    judged: bool = False,
+    spec, blocks: int | None = None, *, vector: bool = False, device: bool = False, truncate: bool = False,
+    strict: bool = False,
 ) -> Message | None:  # fmt: skip
     """Parse a buffer argument.
 
@@ -238,9 +238,9 @@ def parse(
         Whether counts and displacements are given per block.
     device : bool
         Whether memory of a GPU will do.
-    clipped : bool
+    truncate : bool
         Whether a count beyond the memory means what is there.
-    judged : bool
+    strict : bool
         Whether to tell what mpi4py refuses from what it serves.
 
     Returns
@@ -252,7 +252,7 @@ def parse(
     Raises
     ------
     LeftToMPI
-        If ``judged``, where mpi4py will find something wrong with it.
+        If ``strict``, where mpi4py will find something wrong with it.
     ValueError
         Where counts and displacements go past the memory, or are negative.
     """
@@ -278,11 +278,11 @@ def parse(
         entries, displs = layout(count, displ, blocks, nbytes, extent)
         if absolute and not any(entries):
             buffer = np.empty(0, np.uint8)
-        if clipped and buffer is not MPI.BOTTOM and extent > 0:
+        if truncate and buffer is not MPI.BOTTOM and extent > 0:
             room = nbytes - displs[0] * extent - entry.lower
             entries = [min(entries[0], max(0, (room - entry.length) // extent + 1))]
     except _NOT_OURS:
-        if judged:
+        if strict:
             raise LeftToMPI from None
         return None
     if entry.element is None:

@@ -9,8 +9,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core import environment
-from compcoll.mpi import calls
-from compcoll.mpi._shortcut import Gate, shortcut
+from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.base import Wrapper, describe
 from compcoll.mpi.context import Context
 from compcoll.mpi.objects import ObjectCalls
@@ -99,61 +98,6 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
         """As mpi4py's, after calls under way have come to their ends."""
         Context.part(MPI.Intracomm(self))
         super().Disconnect()
-
-    # -- collectives: what `_run` does not carry out goes to MPI unchanged
-
-    @shortcut(1)
-    def Bcast(self, buf, root: int = 0) -> None:
-        if not self._run("Bcast", calls.bcast, buf, root):
-            self._to_mpi(super().Bcast, buf, root)
-
-    @shortcut(2)
-    def Allgather(self, sendbuf, recvbuf) -> None:
-        if not self._run("Allgather", calls.allgather, sendbuf, recvbuf):
-            self._to_mpi(super().Allgather, sendbuf, recvbuf)
-
-    @shortcut(2)
-    def Allgatherv(self, sendbuf, recvbuf) -> None:
-        if not self._run("Allgatherv", calls.allgatherv, sendbuf, recvbuf):
-            self._to_mpi(super().Allgatherv, sendbuf, recvbuf)
-
-    @shortcut(2)
-    def Alltoall(self, sendbuf, recvbuf) -> None:
-        if not self._run("Alltoall", calls.alltoall, sendbuf, recvbuf):
-            self._to_mpi(super().Alltoall, sendbuf, recvbuf)
-
-    @shortcut(2)
-    def Gather(self, sendbuf, recvbuf, root: int = 0) -> None:
-        if not self._run("Gather", calls.gather, sendbuf, recvbuf, root):
-            self._to_mpi(super().Gather, sendbuf, recvbuf, root)
-
-    @shortcut(2)
-    def Scatter(self, sendbuf, recvbuf, root: int = 0) -> None:
-        if not self._run("Scatter", calls.scatter, sendbuf, recvbuf, root):
-            self._to_mpi(super().Scatter, sendbuf, recvbuf, root)
-
-    # -- reductions
-
-    @shortcut(2)
-    def Allreduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
-        if not self._run_sum("Allreduce", op, calls.allreduce, sendbuf, recvbuf):
-            self._to_mpi(super().Allreduce, sendbuf, recvbuf, op)
-
-    @shortcut(2)
-    def Reduce(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM, root: int = 0) -> None:
-        if not self._run_sum("Reduce", op, calls.reduce, sendbuf, recvbuf, root):
-            self._to_mpi(super().Reduce, sendbuf, recvbuf, op, root)
-
-    @shortcut(2)
-    def Reduce_scatter_block(self, sendbuf, recvbuf, op: MPI.Op = MPI.SUM) -> None:
-        if not self._run_sum("Reduce_scatter_block", op, calls.reduce_scatter_block, sendbuf, recvbuf):
-            self._to_mpi(super().Reduce_scatter_block, sendbuf, recvbuf, op)
-
-    @shortcut(2)
-    def Reduce_scatter(self, sendbuf, recvbuf, recvcounts=None, op: MPI.Op = MPI.SUM) -> None:
-        more = recvcounts, self._context, self._min_nbytes
-        if not self._run_sum("Reduce_scatter", op, calls.reduce_scatter, sendbuf, recvbuf, *more):
-            self._to_mpi(super().Reduce_scatter, sendbuf, recvbuf, recvcounts, op)
 
     # -- new communicators have the same policy
 

@@ -21,7 +21,7 @@ from compcoll.engine.call import Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import largest_tag
 from compcoll.mpi.base import Wrapper
-from compcoll.mpi.calls import Parsed
+from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.messages import Tally
 from compcoll.mpi.packing import Arriving, Buffer, Packed, is_plain, pack
 from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Together

@@ -189,9 +189,9 @@ class PointToPoint(Probes):
         if isinstance(found, MPI.Message):
             self._to_mpi(found.Recv, buf, status)
             if check.ON:
-                check.check_whole(status, parse(buf, device=True, clipped=True))
+                check.check_whole(status, parse(buf, device=True, truncate=True))
             return
-        message = parse(buf, device=True, clipped=True)
+        message = parse(buf, device=True, truncate=True)
         if message is None:
             self._replayed(found, status, lambda mirror: self._to_mpi(mirror.Recv, buf, 0, found.tag))
             return
@@ -228,7 +228,7 @@ class PointToPoint(Probes):
         if opened is None and is_small(buf, least):
             self._gate.last = op
             return None
-        message = parse(buf, device=True, clipped=True)  # MPI looks at no more of a buffer than it needs
+        message = parse(buf, device=True, truncate=True)  # MPI looks at no more of a buffer than it needs
         small = message is None or message.nbytes < max(least, 1)
         return None if small and opened is None else message
 

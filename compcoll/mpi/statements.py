@@ -114,7 +114,7 @@ class _Here:
     size: int
 
     def looked_at(self, spec: Any, blocks: int | None = None, vector: bool = False) -> Message | None:
-        return parse(spec, blocks, vector=vector, device=True, judged=True)
+        return parse(spec, blocks, vector=vector, device=True, strict=True)
 
     def only(self, peer: int, n: int | None) -> tuple[int | None, ...]:
         """So much for one rank, and nothing that can be told for others."""

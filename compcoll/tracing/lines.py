@@ -32,9 +32,9 @@ from json import dumps
 from math import inf
 from typing import Any
 
-from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.engine import rounding
 from compcoll.engine._engine import Outcome
+from compcoll.operations import ALGORITHMS
 from compcoll.report import Report
 
 __all__ = ["Lines"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from math import ceil
 
-from compcoll.algorithms.catalog import ALGORITHMS
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import MachineProfile
+from compcoll.operations import ALGORITHMS
 from compcoll.tracing.reader import Program
 from compcoll.tracing.tables import Row
 

@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from compcoll.algorithms.catalog import ALGORITHMS, program
+from compcoll.algorithms.catalog import program
 from compcoll.core import dtypes
+from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import trace
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from compcoll import codec
-from compcoll.algorithms.catalog import ALGORITHMS, program
+from compcoll.algorithms.catalog import program
 from compcoll.engine.measure import midmean
 from compcoll.model.advisor import advise, expected_speed, measure_speed, size_class
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict, schedule_of
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load, save
+from compcoll.operations import ALGORITHMS
 from compcoll.schedule.trace import trace
 from compcoll.schedule.virtual import Link
 

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 from compcoll import FrameError, codec, inspect
-from compcoll.algorithms.catalog import ALGORITHMS, REDUCTIONS, program
+from compcoll.algorithms.catalog import program
 from compcoll.codecs.shapes import PADDING, fitted
 from compcoll.core import _cpu
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
+from compcoll.operations import ALGORITHMS, REDUCTIONS
 from compcoll.schedule import planes
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import chunk_step, trace

@@ -6,7 +6,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from compcoll.algorithms.catalog import ALGORITHMS, program
+from compcoll.algorithms.catalog import program
+from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import DeadlockError, Tracer, trace
 from compcoll.schedule.virtual import Link, Profile, simulate

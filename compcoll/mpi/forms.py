@@ -1,0 +1,340 @@
+"""The collective methods of a communicator: each row of the table, blocking, nonblocking and persistent.
+
+Nonblocking and persistent calls are decided as blocking ones are, but that ``auto`` and ``pays`` have only
+the profile to go by, as no rank waits to try both ways.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from compcoll.engine import _engine, interrupts
+from compcoll.engine.call import Task, begin, planned
+from compcoll.engine.decision import Decision
+from compcoll.mpi._shortcut import shortcut
+from compcoll.mpi.buffers import in_place, on_gpu, parse
+from compcoll.mpi.collectives import Arguments, Parsed, parse_call
+from compcoll.mpi.pairwise import HybridCall, PairwiseCalls
+from compcoll.mpi.prequest import Prequest
+from compcoll.mpi.requests import Pending
+from compcoll.mpi.staging import Staged
+from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
+
+__all__ = ["CollectiveMethods", "KeptArguments"]
+
+_ACCELERATED = [operation for operation in OPERATIONS.values() if operation.decides is not Decides.NONE]
+
+
+class CollectiveMethods(PairwiseCalls):
+    """The three forms of each accelerated collective, which `_install` makes methods of."""
+
+    # -- blocking
+
+    def _blocking(self, operation: Operation, given: Arguments) -> None:
+        if operation.decides is Decides.PAIR:
+            self._run_hybrid(operation, given)
+        elif not self._runs(operation, given):
+            self._to_mpi(self._plain(operation.name), *given.for_mpi(operation))
+
+    def _runs(self, operation: Operation, given: Arguments) -> bool:
+        """Carry out a call; False where it is MPI's to do."""
+        make = self._parser(operation, given)
+        if operation.reduces:
+            return self._run_sum(operation.name, given.op, make, *given.buffers)
+        return self._run(operation.name, make, *given.buffers)
+
+    def _parser(self, operation: Operation, given: Arguments) -> Callable[..., Parsed | None]:
+        def make(rank: int, size: int, *_: Any) -> Parsed | None:
+            return parse_call(operation, rank, size, given, self._context, self._min_nbytes)
+
+        return make
+
+    def _plain(self, name: str) -> Callable:
+        """mpi4py's own method."""
+        return getattr(MPI.Comm, name).__get__(self)
+
+    # -- nonblocking
+
+    def _nonblocking(self, operation: Operation, given: Arguments) -> MPI.Request:
+        plain = self._plain(operation.nonblocking)
+        if operation.decides is Decides.PAIR:
+            return self._begin_hybrid(operation, given, plain)
+        found = self._decided(operation, given)
+        if found is None:
+            return self._to_mpi(plain, *given.for_mpi(operation))
+        decision, call = found
+        context = self._context
+        with interrupts.deferred():
+            tags = context.next_tags()
+            task = begin(context, call, decision, self._owner_exact, tags, self._device_buffers)
+            pending = self._leave(operation.name, decision, [task], finish=call.finish)
+            context.goes_on(tags[0], pending)
+            self._plan(operation.nonblocking, call, decision, given.buffers, None)
+        return pending.request
+
+    def _begin_plan(self, plan: _engine.Plan, send, recv) -> MPI.Request | Literal[False]:
+        """Start a call by its plan; False where its buffers are not like those that it was made for."""
+        with interrupts.deferred():
+            task = plan.begin(send, recv)
+            if task is None:
+                return False
+            pending = self._leave(plan.op, plan.decision, [task])
+            self._context.goes_on(task.first_tag, pending)
+        return pending.request
+
+    def _begin_hybrid(
+        self, operation: Operation, given: Arguments, plain: Callable[..., MPI.Request]
+    ) -> MPI.Request:
+        """Start a collective of which MPI does a part, which may be all."""
+        if not self._may_begin(operation.name) or self._policy.names_communicators:
+            return self._to_mpi(plain, *given.for_mpi(operation))
+        given = self._on_host(operation.nonblocking, given)
+        context = self._context
+        tags = context.next_tags()  # all ranks count the call, those without large messages as well
+        hybrid = self._hybrid(operation, given)
+        if hybrid is None:
+            return self._to_mpi(plain, *given.for_mpi(operation))
+        with interrupts.deferred():
+            rest = _engine.Request(self._to_mpi(plain, *hybrid.args))
+            tasks = self._begin_calls(context, hybrid, tags)
+            pending = self._leave(operation.name, hybrid.calls[-1][0], tasks, [rest], hybrid.finish)
+            context.goes_on(tags[0], pending)
+        return pending.request
+
+    def _on_host(self, method: str, given: Arguments) -> Arguments:
+        """The arguments without memory of a GPU that MPI does not take; raises where it cannot be copied."""
+        if self._passes_gpu_memory or not any(map(on_gpu, given.buffers)):
+            return given
+        return replace(given, buffers=tuple(Staged(method, given.buffers).args))
+
+    def _may_begin(self, op: str) -> bool:
+        """Whether any call that returns before its end is accelerated."""
+        context = self._context
+        if context is None or self._size == 1 or not context.facts.multithreaded:
+            reason = (
+                self._why_small() if self._size == 1 else "not all ranks may call MPI from several threads"
+            )
+            self._gate.last = (op, reason)
+            return False
+        self._check_usable()
+        return True
+
+    def _decided(self, operation: Operation, given: Arguments) -> tuple[Decision, Parsed] | None:
+        """The decision on a call, and the call; None where MPI carries it out."""
+        op = operation.name
+        if operation.reduces and given.op != MPI.SUM:
+            self._gate.last = (op, "only MPI.SUM is accelerated")
+            return None
+        if not self._may_begin(op):
+            return None
+        call = self._parser(operation, given)(self._rank, self._size)
+        if call is None:
+            self._declined(op, "the buffers' type is not accelerated")
+            return None
+        decision = self._decide_ahead(op, call)
+        if decision.codec is None or call.empty:
+            self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
+            if not call.empty:
+                self._remember(operation.nonblocking, given.buffers, None)
+            return None
+        if call.read_only_root:
+            call.problem = self._problem_of_root(decision)
+        return decision, call
+
+    def _begin_calls(self, group: Any, hybrid: HybridCall, tags: tuple[int, int]) -> list[Task]:
+        """Begin the compressed part of a call."""
+        exact, direct = self._owner_exact, self._device_buffers
+        return [begin(group, call, decision, exact, tags, direct) for decision, call in hybrid.calls]
+
+    def _leave(
+        self, op: str, decision: Decision, tasks: list[Task], others: list[Task] | None = None,
+        finish: Callable[[], None] | None = None,
+    ) -> Pending:  # fmt: skip
+        """Leave tasks that were begun, with other ones, to the engine; ``finish`` is called at the end."""
+        both = [*(others or []), *tasks]
+
+        def settled(request: MPI.Request, error: Exception | None) -> None:
+            self._completed(request, (op, decision, tasks[-1].outcome))
+            if any(task.end != _engine.DONE for task in both):
+                self._break(f"{op} was left half-way")
+                return
+            if finish is not None:
+                finish()
+            if error is None:
+                self._check_strict(op, decision, sum(task.outcome.fallbacks for task in tasks))
+
+        self.calls_accelerated += 1
+        return Pending(both, settled)
+
+    def _decide_ahead(self, op: str, call: Parsed) -> Decision:
+        """The decision on a call in which ranks cannot wait for each other."""
+        decision = self._decide_by_policy(op, call)
+        if decision.codec is None or self._policy.names_communicators:
+            return replace(decision, codec=None) if decision.codec is not None else decision
+        if decision.ask:
+            decision = self._context.advisor.decide_ahead(op, call.dtype, call.nbytes, decision)
+        if decision.algorithm == "compressed" and decision.codec is not None:  # which needs a common bound
+            decision = replace(decision, algorithm="direct")
+        return decision
+
+    # -- persistent: as in MPI all ranks prepare collectives in the same order, and start them in any
+
+    def _persistent(self, operation: Operation, given: Arguments) -> MPI.Prequest:
+        plain = self._plain(operation.persistent)
+        if operation.decides is Decides.PAIR:
+            return self._prepare_hybrid(operation, given, plain)
+        given = self._with_counts(operation, given)
+        found = self._decided(operation, given)
+        if found is None:
+            return self._to_mpi(plain, *given.for_mpi(operation), given.info)
+        (decision, call), op = found, operation.name
+        kept = KeptArguments(*given.buffers)
+        make = self._parser(operation, replace(given, buffers=kept.args))
+        place = self._context.lasting.take()
+        specs = (None, *given.buffers)[-2:]
+        plan = None if call.on_device else planned(place, call, decision, self._owner_exact, specs)
+
+        def start() -> MPI.Request:
+            self._check_usable()
+            with interrupts.deferred():
+                task = plan.begin(*specs) if plan is not None else None
+                if task is not None:
+                    return self._leave(op, decision, [task]).request
+                again = make(self._rank, self._size)
+                assert again is not None
+                again.problem = call.problem
+                task = begin(place, again, decision, self._owner_exact, None, self._device_buffers)
+                return self._leave(op, decision, [task], finish=again.finish).request
+
+        def free() -> None:
+            place.free()
+            kept.free()
+
+        return Prequest(start, free)
+
+    def _with_counts(self, operation: Operation, given: Arguments) -> Arguments:
+        """The arguments with the receive counts of Reduce_scatter, not to be exchanged with each start."""
+        counts_missing = operation.name == "Reduce_scatter" and given.recvcounts is None
+        if not counts_missing or given.op != MPI.SUM or in_place(given.buffers[0]):
+            return given
+        if not self._may_begin(operation.name):
+            return given
+        mine = parse(given.buffers[1], device=True)
+        return replace(given, recvcounts=self._context.comm.allgather(mine.entries) if mine else None)
+
+    def _prepare_hybrid(
+        self, operation: Operation, given: Arguments, plain: Callable[..., MPI.Prequest]
+    ) -> MPI.Prequest:
+        """Prepare a collective of which MPI does a part, which may be all."""
+        if not self._may_begin(operation.name) or self._policy.names_communicators:
+            return self._to_mpi(plain, *given.for_mpi(operation), given.info)
+        given = self._on_host(operation.persistent, given)
+        place = self._context.lasting.take()  # by all ranks, those without large messages as well
+        hybrid = self._hybrid(operation, given)
+        if hybrid is None:
+            place.free()
+            return self._to_mpi(plain, *given.for_mpi(operation), given.info)
+        rest, kept = self._to_mpi(plain, *hybrid.args, given.info), KeptArguments(*given.buffers)
+        given = replace(given, buffers=kept.args)
+
+        def start() -> MPI.Request:
+            self._check_usable()
+            again = self._hybrid(
+                operation, given
+            )  # which decides as before, and copies what has to be copied
+            assert again is not None
+            with interrupts.deferred():
+                rest.Start()
+                tasks = self._begin_calls(place, again, place.next_tags())
+                decision, _ = again.calls[-1]
+                return self._leave(
+                    operation.name, decision, tasks, [_engine.Request(rest)], again.finish
+                ).request
+
+        def free() -> None:
+            rest.Free()
+            place.free()
+            kept.free()
+
+        return Prequest(start, free)
+
+
+class KeptArguments:
+    """Arguments whose datatypes the caller may free."""
+
+    def __init__(self, *args: Any):
+        self._types: list[MPI.Datatype] = []
+        self.args = tuple(map(self._keep, args))
+
+    def _keep(self, arg: Any) -> Any:
+        if isinstance(arg, MPI.Datatype):
+            return self._own(arg)
+        if not isinstance(arg, (list, tuple)):
+            return arg
+        kept = map(self._keep, arg)
+        return tuple(kept) if isinstance(arg, tuple) else list(kept)
+
+    def _own(self, datatype: MPI.Datatype) -> MPI.Datatype:
+        if datatype.is_predefined:
+            return datatype
+        self._types.append(datatype.Dup())
+        return self._types[-1]
+
+    def free(self) -> None:
+        """Free the datatypes."""
+        while self._types:
+            self._types.pop().Free()
+
+
+# -- the methods
+
+
+def _install() -> None:
+    """Give `CollectiveMethods` the three forms of each accelerated operation."""
+    for operation in _ACCELERATED:
+        for make in (_blocking_method, _nonblocking_method, _persistent_method):
+            method = make(operation)
+            setattr(CollectiveMethods, method.__name__, method)
+
+
+def _blocking_method(operation: Operation) -> Any:
+    def method(self, *args: Any, **kwargs: Any) -> None:
+        self._blocking(operation, Arguments.bind(operation, operation.name, args, kwargs))
+
+    _describe(method, operation.name)
+    if operation.send is Blocks.TYPED:
+        return method
+    return shortcut(operation.n_buffers, pairs=operation.decides is Decides.PAIR)(method)
+
+
+def _nonblocking_method(operation: Operation) -> Any:
+    def method(self, *args: Any, **kwargs: Any) -> MPI.Request:
+        return self._nonblocking(operation, Arguments.bind(operation, operation.nonblocking, args, kwargs))
+
+    _describe(method, operation.nonblocking)
+    plannable = operation.decides is Decides.ALL and operation.name != "Reduce_scatter"
+    return shortcut(operation.n_buffers, begins=True)(method) if plannable else method
+
+
+def _persistent_method(operation: Operation) -> Any:
+    def method(self, *args: Any, **kwargs: Any) -> MPI.Prequest:
+        return self._persistent(operation, Arguments.bind(operation, operation.persistent, args, kwargs))
+
+    _describe(method, operation.persistent)
+    return method
+
+
+def _describe(method: Any, name: str) -> None:
+    """Give a method the name, signature and documentation of mpi4py's."""
+    plain = getattr(MPI.Comm, name)
+    method.__name__, method.__doc__ = name, plain.__doc__
+    method.__qualname__ = f"Comm.{name}"
+    method.__signature__ = inspect.signature(plain)
+
+
+_install()

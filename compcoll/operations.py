@@ -1,0 +1,145 @@
+"""The table of operations: one row for each, from which methods, checks, tracing and policies follow.
+
+A row says what blocks a rank sends and receives, whether there is a root or a reduction, and which ranks
+decide how a call is compressed. The names are those of mpi4py; a *block* goes from one rank to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["ALGORITHMS", "OPERATIONS", "REDUCTIONS", "Blocks", "Decides", "Operation", "blocking_name"]
+
+
+class Blocks(Enum):
+    """The blocks of one buffer argument."""
+
+    NONE = "no such argument"
+    ONE = "one block"
+    EACH = "a block for each rank, all of the same count"
+    COUNTED = "a block for each rank, with counts and displacements"
+    TYPED = "a block for each rank, with counts, displacements in bytes and datatypes"
+
+    @property
+    def many(self) -> bool:
+        """Whether there is a block for each rank."""
+        return self not in (Blocks.NONE, Blocks.ONE)
+
+
+class Decides(Enum):
+    """The ranks that know enough of a call to decide how it is compressed."""
+
+    ALL = "all ranks, from arguments that MPI requires to be alike"
+    PAIR = "each pair of ranks, for the message between them"
+    NONE = "none: MPI carries the call out"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of MPI.
+
+    Attributes
+    ----------
+    name : str
+        The blocking method.
+    send, recv : Blocks
+        What a rank sends and receives. Bcast, whose only buffer is both, has ``recv`` alone.
+    algorithms : tuple of str
+        Algorithms of `compcoll.algorithms`, the default first; empty where ``decides`` is ``NONE``.
+    root : {"", "send", "recv"}
+        ``"send"`` where the root alone sends, ``"recv"`` where the root alone receives.
+    reduces : bool
+        Whether values are combined by an `MPI.Op`.
+    decides : Decides
+    torch : str
+        The name in torch.distributed.
+    """
+
+    name: str
+    send: Blocks = Blocks.NONE
+    recv: Blocks = Blocks.NONE
+    algorithms: tuple[str, ...] = ()
+    root: str = ""
+    reduces: bool = False
+    decides: Decides = Decides.ALL
+    torch: str = ""
+
+    @property
+    def nonblocking(self) -> str:
+        """The method that returns a request."""
+        return f"I{self.name.lower()}"
+
+    @property
+    def persistent(self) -> str:
+        """The method that prepares a persistent request."""
+        return f"{self.name}_init"
+
+    @property
+    def forms(self) -> tuple[str, str, str]:
+        """All three methods."""
+        return self.name, self.nonblocking, self.persistent
+
+    @property
+    def n_buffers(self) -> int:
+        """Buffer arguments, which come first."""
+        return (self.send is not Blocks.NONE) + (self.recv is not Blocks.NONE)
+
+    @property
+    def written(self) -> int:
+        """Position of the buffer that the call writes to."""
+        return self.n_buffers - 1
+
+    @property
+    def in_place(self) -> int:
+        """Position of the buffer that may be `MPI.IN_PLACE`."""
+        return 1 if self.root == "send" else 0
+
+    @property
+    def replicates(self) -> bool:
+        """Whether all ranks have the same values afterwards."""
+        return self.name in ("Bcast", "Allgather", "Allgatherv", "Allreduce")
+
+
+_ONE, _EACH, _COUNTED, _TYPED = Blocks.ONE, Blocks.EACH, Blocks.COUNTED, Blocks.TYPED
+_PAIR, _MPI = Decides.PAIR, Decides.NONE
+_GATHERING, _SUM = ("ring", "recursive_doubling"), ("ring", "direct", "compressed")
+
+_COLLECTIVES = (
+    Operation("Bcast", recv=_ONE, algorithms=("chain", "tree"), root="send", torch="broadcast"),
+    Operation("Allgather", _ONE, _EACH, _GATHERING, torch="all_gather"),
+    Operation("Allgatherv", _ONE, _COUNTED, _GATHERING, torch="all_gather"),
+    Operation("Alltoall", _EACH, _EACH, ("pairwise",), torch="all_to_all"),
+    Operation("Alltoallv", _COUNTED, _COUNTED, ("pairwise",), decides=_PAIR, torch="all_to_all"),
+    Operation("Alltoallw", _TYPED, _TYPED, ("pairwise",), decides=_PAIR),
+    Operation("Gather", _ONE, _EACH, ("linear",), "recv", torch="gather"),
+    Operation("Gatherv", _ONE, _COUNTED, ("linear",), "recv", decides=_PAIR),
+    Operation("Scatter", _EACH, _ONE, ("linear",), "send", torch="scatter"),
+    Operation("Scatterv", _COUNTED, _ONE, ("linear",), "send", decides=_PAIR),
+    Operation("Allreduce", _ONE, _ONE, _SUM, reduces=True, torch="all_reduce"),
+    Operation("Reduce", _ONE, _ONE, _SUM, "recv", reduces=True, torch="reduce"),
+    Operation("Reduce_scatter_block", _EACH, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
+    Operation("Reduce_scatter", _ONE, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
+    Operation("Scan", _ONE, _ONE, reduces=True, decides=_MPI),
+    Operation("Exscan", _ONE, _ONE, reduces=True, decides=_MPI),
+    Operation("Barrier", decides=_MPI),
+    Operation("Neighbor_allgather", _ONE, _EACH, decides=_MPI),
+    Operation("Neighbor_allgatherv", _ONE, _COUNTED, decides=_MPI),
+    Operation("Neighbor_alltoall", _EACH, _EACH, decides=_MPI),
+    Operation("Neighbor_alltoallv", _COUNTED, _COUNTED, decides=_MPI),
+    Operation("Neighbor_alltoallw", _TYPED, _TYPED, decides=_MPI),
+)
+#: All collectives by the names of their blocking methods.
+OPERATIONS = {operation.name: operation for operation in _COLLECTIVES}
+#: The algorithms of each accelerated operation, the default first; messages as well.
+ALGORITHMS: dict[str, tuple[str, ...]] = {
+    **{name: operation.algorithms for name, operation in OPERATIONS.items() if operation.algorithms},
+    "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
+}  # fmt: skip
+REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATIONS[name].reduces)
+
+
+def blocking_name(method: str) -> str:
+    """The blocking form of a method's name: ``"Bcast"`` for ``"Ibcast"`` and ``"Bcast_init"``."""
+    name = method.removesuffix("_init")
+    return name[1:].capitalize() if name[:1] == "I" and name[1:2].islower() else name
