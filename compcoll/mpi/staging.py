@@ -17,19 +17,14 @@ from mpi4py import MPI
 from compcoll.devices import arrays
 from compcoll.devices.wrapping import on_device
 from compcoll.mpi.buffers import on_gpu
+from compcoll.operations import OPERATIONS, Decides, blocking_name
 
 __all__ = ["NEIGHBOUR", "Guarded", "HostCopy", "Staged", "guard"]
 
-#: Which argument a blocking method writes to, by its position.
+#: Position of the argument that a blocking method writes to.
 _WRITES = {
-    "Recv": 0, "Bcast": 0, "Sendrecv_replace": 0, "Sendrecv": 3,
-    **dict.fromkeys(
-        ["Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Alltoallw", "Gather", "Gatherv", "Scatter",
-         "Scatterv", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block", "Scan", "Exscan",
-         "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv",
-         "Neighbor_alltoallw"],
-        1,
-    ),
+    **{operation.name: operation.written for operation in OPERATIONS.values() if operation.n_buffers},
+    "Recv": 0, "Sendrecv_replace": 0, "Sendrecv": 3,
 }  # fmt: skip
 _SENDS = ("Send", "Ssend", "Bsend", "Rsend")
 
@@ -63,7 +58,7 @@ class Staged:
     """
 
     def __init__(self, name: str, args: tuple, kwargs: dict[str, Any] | None = None):
-        blocking = _blocking(name)
+        blocking = blocking_name(name)
         written = _WRITES.get(blocking)
         given: dict[Any, Any] = {**dict(enumerate(args)), **(kwargs or {})}
         self._back: list[HostCopy] = []
@@ -88,14 +83,6 @@ class Staged:
         """Give the GPU's memory what MPI has written."""
         for copy in self._back:
             copy.back()
-
-
-def _blocking(name: str) -> str:
-    """The method of which this is the nonblocking or persistent form."""
-    base = name.removesuffix("_init")
-    if base.startswith("I"):
-        base = base[1:].capitalize()
-    return base
 
 
 def guard(*names: str) -> Callable[[type], type]:
@@ -130,11 +117,14 @@ def _forms(names: tuple[str, ...], of: type) -> list[str]:
     return [form for form in forms if hasattr(of, form)]
 
 
-NEIGHBOUR = _forms(tuple(name for name in _WRITES if "Neighbor" in name), MPI.Topocomm)
-
-
-#: What `Comm` has methods of its own for, and gives to MPI only after a look at its arguments.
-_OWN = {name for name in _WRITES if "Neighbor" not in name} - {"Scan", "Exscan"} | {"Send"}
+NEIGHBOUR = _forms(tuple(name for name in OPERATIONS if name.startswith("Neighbor")), MPI.Topocomm)
+#: Methods of which `Comm` has its own, and gives the arguments to MPI only after a look at them.
+_OWN = {"Send", "Recv", "Sendrecv", "Sendrecv_replace"} | {
+    form
+    for operation in OPERATIONS.values()
+    if operation.decides is not Decides.NONE
+    for form in operation.forms
+}
 
 
 @guard(*(n for n in _forms((*_SENDS, *_WRITES), MPI.Intracomm) if n not in _OWN))

@@ -6,7 +6,7 @@ from common import bits, data, vspec
 from mpi4py import MPI
 
 import compcoll
-from compcoll.mpi import check, exchange
+from compcoll.mpi import check
 
 N = 3000
 WORLD = MPI.COMM_WORLD
@@ -211,4 +211,21 @@ def test_messages_of_another_type(ours, comm, n):
 
 def test_patience_has_an_end(ours, monkeypatch):
     monkeypatch.delenv("COMPCOLL_TIMEOUT", raising=False)
-    assert exchange.Checker(ours._context).seconds == exchange.PATIENCE
+    assert check.Checker(ours._context).seconds == check.PATIENCE
+
+
+@needs_two
+@pytest.mark.parametrize("odd", ["count", "type"])
+def test_typed_messages_of_each_pair_are_compared(ours, agree, odd):
+    a, b = data(N, "f8", ours.rank), np.zeros(ours.size * N)
+    last = ours.rank == LAST
+    send = [MPI.FLOAT if last and odd == "type" else MPI.DOUBLE] * ours.size
+    counts = [2 - (last and odd == "count")] * ours.size
+    places = [8 * N * rank for rank in range(ours.size)]
+    text = message(
+        lambda: ours.Alltoallw(
+            [a, counts, [0] * ours.size, send], [b, [2] * ours.size, places, [MPI.DOUBLE] * ours.size]
+        )
+    )
+    expected = {"count": "1 float64, which expects 2", "type": "2 float32, which expects 2 float64"}[odd]
+    assert agree(f"Alltoallw: rank {LAST} sends rank 0 {expected}" in text)
