@@ -1,9 +1,9 @@
 """``import compcoll.auto``, before anything asks MPI for a communicator, and a program is accelerated.
 
 `MPI.COMM_WORLD` and `MPI.COMM_SELF` are wrapped with the policy of ``COMPCOLL_CODEC`` and
-``COMPCOLL_CONFIG``, else losslessly. All ranks have to import it. It does from within what ``compcoll run``
-does from without: an uncaught exception on one rank ends all of them, and at the end rank 0 says what the
-program did.
+``COMPCOLL_CONFIG``, else with codec ``auto``. All ranks have to import it. It does from within what
+``compcoll run`` does from without: an uncaught exception on one rank ends all of them, and at the end rank 0
+says what the program did.
 """
 
 from compcoll.mpi.world import wrap_world

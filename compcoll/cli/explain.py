@@ -37,7 +37,7 @@ def command(
     from compcoll.core import dtypes
     from compcoll.model.advisor import advise, expected_speed
     from compcoll.model.predict import Call
-    from compcoll.model.profile import FABRICS, MachineProfile, load
+    from compcoll.model.profile import FABRICS, UNKNOWN, load
     from compcoll.operations import ALGORITHMS
 
     if network == "list":
@@ -53,7 +53,7 @@ def command(
     machine = load(lambda problem: click.echo(f"# {problem}", err=True))
     if machine is None:
         click.echo("# no profile of this machine yet (compcoll tune makes one): careful figures instead")
-        machine = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
+        machine = UNKNOWN
     if network:
         machine = machine.with_network(FABRICS[network], network)
     try:

@@ -20,7 +20,7 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
     by the model, from the profile that `compcoll tune` left. Files that are damaged or missing are named, and
     the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
     """
-    from compcoll.model.profile import FABRICS, MachineProfile, load
+    from compcoll.model.profile import FABRICS, UNKNOWN, load
     from compcoll.tracing import page, perfetto
     from compcoll.tracing.cells import tables_of
     from compcoll.tracing.predicted import Predictor
@@ -40,7 +40,7 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
     source = f"the profile {machine.name}" if machine is not None else ""
     if machine is None:
         click.echo("# no profile of this machine (compcoll tune makes one): predicted from careful figures")
-        machine = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
+        machine = UNKNOWN
         source = "careful figures of no machine"
     if network:
         machine = machine.with_network(FABRICS[network], network)

@@ -16,7 +16,7 @@ from compcoll.policy import make_policy
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--ranks", type=click.IntRange(1), help="Start so many ranks with mpiexec.")
 @click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module, as for python -m.")
-@click.option("--codec", metavar="SPEC", help="Codec, such as zfp:rate=8. [default: lossless]")
+@click.option("--codec", metavar="SPEC", help="Codec, such as zfp:rate=8. [default: auto]")
 @click.option(
     "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file of a policy."
 )
@@ -38,7 +38,8 @@ def command(
 
     COMM_WORLD and COMM_SELF, and whatever the program makes of them, are compcoll's before it is imported.
     -n starts ranks on this machine; without it the program runs on the ranks that mpiexec, srun or flux have
-    started. An exception that nobody catches ends all ranks. At the end rank 0 says what all calls together
+    started. Without --codec, --when and --policy calls are compressed losslessly where that saves time
+    (auto). An exception that nobody catches ends all ranks. At the end rank 0 says what all calls together
     did, on the standard error output.
     """
     given = {key: value for key, value in settings.items() if value is not None}

@@ -7,11 +7,13 @@ Symmetric collectives are simulated on one rank or one node, which stands for al
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 import numpy as np
 
 from compcoll.algorithms.catalog import CUT_UNIT, program
 from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.operations import OPERATIONS
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Kind, Schedule
 from compcoll.schedule.trace import trace
@@ -55,6 +57,13 @@ class Call:
     size: int
     ranks_per_node: int = 1
     workers: int = 0
+
+    @classmethod
+    def of_buffer(cls, op: str, nbytes: int, size: int, ranks_per_node: int = 1, workers: int = 0) -> Call:
+        """The call whose first buffer, as a rank passes it that sends, has so many bytes."""
+        operation = OPERATIONS.get(op)
+        parts = size if operation is not None and (operation.send.many or operation.reduces) else 1
+        return cls(op, max(ceil(nbytes / parts), 1), size, ranks_per_node, workers)
 
     @property
     def on_one_node(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from compcoll.schedule.virtual import Link
 
-__all__ = ["FABRICS", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
+__all__ = ["FABRICS", "UNKNOWN", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
 VERSION = 5
 #: Libraries with the collectives of MPICH.
@@ -142,6 +142,10 @@ FABRICS: dict[str, Link] = {
     "pcie4": Link(1.0e-6, 31.5e9 * 0.85),
     "pcie5": Link(1.0e-6, 63.0e9 * 0.85),
 }
+
+
+#: A machine of which nothing is known: careful figures.
+UNKNOWN = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
 
 
 def fingerprint() -> str:

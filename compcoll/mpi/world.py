@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from mpi4py import MPI
@@ -12,6 +13,9 @@ from compcoll.mpi.comm import CLASSES, PREDEFINED, Comm
 from compcoll.tracing import recording
 
 __all__ = ["wrap_world"]
+
+#: Variables of the environment that say how calls are compressed.
+_POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
 
 
 def wrap_world(summary: bool | None = None, **settings: Any) -> None:
@@ -26,10 +30,13 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
         Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
         default what ``COMPCOLL_SUMMARY`` says, else yes.
     **settings
-        As for `compcoll.Comm`.
+        As for `compcoll.Comm`. Where neither these nor the environment say which codec, it is ``"auto"``: a
+        program that was not written for compression is to gain by it or to stay as it is.
     """
     if isinstance(MPI.COMM_WORLD, Comm):
         return
+    if not {"codec", "when", "policy"} & settings.keys() and not any(map(os.environ.get, _POLICY)):
+        settings["codec"] = "auto"
     recording.start(CLASSES, describe, environment.summary() if summary is None else summary)
     for name, comm in PREDEFINED.items():
         setattr(MPI, name, Comm(comm, **settings))

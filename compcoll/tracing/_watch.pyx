@@ -18,7 +18,7 @@ from compcoll.core.vectorcall cimport (
     PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
     vectorcallfunc,
 )
-from compcoll.tracing.names import described_nbytes, is_ours
+from compcoll.tracing.names import GATHERS, described_nbytes, is_ours
 
 cdef extern from "frameobject.h":
     ctypedef struct PyFrameObject:
@@ -72,7 +72,7 @@ cdef class Record:
         Of the method.
     comm : Wrapper
     nbytes : int
-        Of the buffer that it is about; 0 where its arguments do not tell.
+        Of the buffer that a rank which sends gives it; 0 where its arguments do not tell.
     sends : bool
         Whether that buffer is one that this rank sends from.
     start, end : float
@@ -201,13 +201,14 @@ cdef class Watched:
     cdef vectorcallfunc vectorcall
     cdef object plain
     cdef str name
-    cdef bint receives, from_root, second
+    cdef bint receives, from_root, second, gathers
     cdef dict __dict__
 
     def __init__(self, str name, plain, bint receives, bint from_root, bint second):
         self.vectorcall = call
         self.name, self.plain = name, plain
         self.receives, self.from_root, self.second = receives, from_root, second
+        self.gathers = name in GATHERS
         update_wrapper(self, plain)
 
     def __get__(self, comm, owner):
@@ -222,6 +223,10 @@ cdef class Watched:
             record.nbytes = nbytes_of(<object>args[0])
             if n > 1 and not record.nbytes and (self.second or <object>args[0] is IN_PLACE):
                 record.nbytes = nbytes_of(<object>args[1])
+                if self.gathers:
+                    record.nbytes //= record.comm._size
+                elif self.second:
+                    record.nbytes *= record.comm._size
         if self.from_root:
             for i in range(1, n):
                 if type(<object>args[i]) is int:

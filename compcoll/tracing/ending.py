@@ -83,9 +83,11 @@ def line(total: np.ndarray, ranks: int, size: int) -> str:
     total : array of float64
         The sum of `compcoll.tracing.tally.Tally.values` over ``ranks`` of ``size`` ranks.
     """
-    calls, accelerated, nbytes, wire, seconds = total.tolist()
+    calls, accelerated, nbytes, wire, _, seconds = total.tolist()
     ratio = nbytes / wire if wire else 1.0
-    whom = f"{size} ranks" if ranks == size else f"{ranks} of {size} ranks, the others have not ended yet"
+    whom = f"{size} rank{'s' * (size > 1)}"
+    if ranks != size:
+        whom = f"{ranks} of {whom}, the others have not ended yet"
     return (
         f"compcoll: {calls:.0f} calls, {accelerated:.0f} accelerated, {nbytes:.0f} -> {wire:.0f} bytes "
         f"({ratio:.2f}x), {seconds:.3f} s in calls; sums over {whom}"

@@ -4,8 +4,8 @@
 ``op``             the method
 ``comm``, ``size`` name of the communicator, else its class; its ranks
 ``nbytes``         of the buffer that the call is about; 0 where its arguments do not tell
-``bytes``          what this rank would have sent uncompressed
-``wire_bytes``     what it sent, headers included
+``bytes``          that would have left this rank uncompressed
+``wire_bytes``     that left it, headers included
 ``accelerated``    false where the call went to MPI unchanged
 ``reason``         why it ran as it did
 ``codec``          that of the policy, null where the call was not accelerated
@@ -36,12 +36,13 @@ from compcoll.engine import rounding
 from compcoll.engine._engine import Outcome
 from compcoll.operations import ALGORITHMS
 from compcoll.report import Report
+from compcoll.tracing.names import leaving_nbytes
+from compcoll.tracing.tally import reason_of
 
 __all__ = ["Lines"]
 
 #: Kinds of calls that are remembered.
 _MOST = 4096
-_MPI = "MPI serves it unchanged"
 _NOT_ENDED = ',"accelerated":true,"reason":"it has not ended","bytes":0,"wire_bytes":0'
 
 
@@ -116,10 +117,9 @@ def _line_of(code: Any, instruction: int) -> int | None:
 
 
 def _unchanged(record: Any) -> str:
-    last, sent = record.last, record.nbytes * record.sends
-    reason = _MPI if last is None else last[1] if type(last) is tuple else record.comm._why_small()
+    sent = round(leaving_nbytes(record.name, record.nbytes, record.comm._size)) if record.sends else 0
     return (
-        f',"accelerated":false,"reason":{dumps(str(reason))},"codec":null,"algorithm":null,'
+        f',"accelerated":false,"reason":{dumps(reason_of(record))},"codec":null,"algorithm":null,'
         f'"codecs":{{}},"dimensions":{{}},"bytes":{sent},"wire_bytes":{sent},"fallbacks":0,"error_bound":0,'
         '"encode":0,"decode":0,"wait":0'
     )

@@ -11,8 +11,12 @@ import mpi4py
 from mpi4py import MPI
 
 import compcoll
+from compcoll.operations import OPERATIONS, blocking_name
 
-__all__ = ["CALLS", "FROM_ROOT", "RECEIVES", "TWO_BUFFERS", "described_nbytes", "is_ours"]
+__all__ = [
+    "CALLS", "FROM_ROOT", "GATHERS", "RECEIVES", "TWO_BUFFERS", "described_nbytes", "is_ours",
+    "leaving_nbytes",
+]  # fmt: skip
 
 _BLOCKING = (
     "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall",
@@ -34,6 +38,8 @@ RECEIVES = {"Recv", "Irecv", "recv", "irecv", "Probe", "Mprobe"}
 FROM_ROOT = {"Bcast", "Ibcast", "bcast", "scatter"}
 TWO_BUFFERS = {"Scatter", "Scatterv", "Iscatter", "Iscatterv"}
 
+#: Those whose buffer, where it is used in place, is that of all ranks.
+GATHERS = {"Allgather", "Allgatherv", "Gather", "Gatherv", "Iallgather", "Iallgatherv", "Igather", "Igatherv"}
 _PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
 
 
@@ -58,3 +64,19 @@ def described_nbytes(value: Any) -> int:
     except Exception:  # of an object of the program
         return 0
     return nbytes if isinstance(nbytes, int) else 0
+
+
+def leaving_nbytes(op: str, nbytes: int, size: int) -> float:
+    """Bytes of a rank's buffer that leave the rank, on the average of all ranks that send.
+
+    No algorithm sends less in all: ``P - 1`` ranks need the whole buffer of a Bcast, and all but one part of
+    a sum has to be sent and, in Allreduce, has to come back.
+    """
+    operation = OPERATIONS.get(blocking_name(op)) or OPERATIONS.get(op.capitalize())
+    if size == 1:
+        return 0
+    if operation is None or operation.name.startswith("Neighbor_"):
+        return nbytes
+    if operation.replicates and not operation.reduces:
+        return nbytes * (size - 1)
+    return nbytes * (size - 1) / size * (1 + operation.replicates)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from math import ceil
 
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
@@ -13,9 +12,6 @@ from compcoll.tracing.reader import Program
 from compcoll.tracing.tables import Row
 
 __all__ = ["Predictor"]
-
-#: Operations whose first buffer has a part for each rank.
-_PARTED = ("Alltoall", "Alltoallv", "Allreduce", "Reduce", "Reduce_scatter", "Reduce_scatter_block")
 
 
 class Predictor:
@@ -53,11 +49,10 @@ class Predictor:
         return seconds / row.calls
 
     def _of_call(self, name: str, nbytes: int, size: int) -> float:
-        message = ceil(nbytes / size) if name in _PARTED else nbytes
         # Of a part of the world nobody knows on which nodes it is: evenly spread, if there are several.
         one_node = self._per_node >= self._size
         per_node = size if one_node else max(round(size * self._per_node / self._size), 1)
-        return plain_seconds(Call(name, max(message, 1), size, per_node), self._machine, ALGORITHMS[name])
+        return plain_seconds(Call.of_buffer(name, nbytes, size, per_node), self._machine, ALGORITHMS[name])
 
 
 def blocking(op: str) -> str:

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 from compcoll.core import environment
 from compcoll.report import Report
-from compcoll.tracing import ending
+from compcoll.tracing import ending, hints
 from compcoll.tracing._watch import Recorder, record_with
 from compcoll.tracing.requests import Traced
 from compcoll.tracing.tally import Tally
@@ -87,6 +87,7 @@ class Recording:
     def __init__(self, classes: tuple[Any, ...], trace: Trace | None):
         self.tally, self.trace, self.summary = Tally(), trace, False
         self._comm: MPI.Intracomm | None = None
+        self._context: Any = None
         self._run, self._level, self._done = "", 0, False
         self._open: dict[int, tuple[Traced, MPI.Request]] = {}
         self._lock, self._stop = RLock(), Event()
@@ -157,7 +158,7 @@ class Recording:
         """All ranks of a communicator record: where these are all there are, they compare clocks."""
         if self._comm is not None or comm.Get_size() != _WORLD.size:
             return
-        self._comm, self._level = MPI.Intracomm(_WORLD).Dup(), level
+        self._comm, self._level, self._context = MPI.Intracomm(_WORLD).Dup(), level, comm._context
         self._run = self._comm.bcast(f"{time.time_ns():x}")
         if self.trace is not None and level == 2:
             self.trace.note_clock(self._run, ending.compare_all(self._comm))
@@ -189,4 +190,5 @@ class Recording:
         if reading is not None and self.trace is not None:
             self.trace.note_clock(self._run, reading)
         if self.summary and comm.rank == 0:
-            print(ending.line(total, ranks, comm.size), file=sys.stderr, flush=True)
+            lines = [ending.line(total, ranks, comm.size), *hints.of(self.tally, total, self._context)]
+            print("\n".join(lines), file=sys.stderr, flush=True)

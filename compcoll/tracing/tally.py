@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Tally", "outcomes"]
+from compcoll.operations import ALGORITHMS
+from compcoll.tracing.names import leaving_nbytes
+
+__all__ = ["Tally", "outcomes", "reason_of"]
+
+
+@dataclass
+class Sum:
+    """Calls of a kind, and their seconds."""
+
+    calls: int = 0
+    seconds: float = 0.0
 
 
 class Tally:
@@ -14,21 +27,30 @@ class Tally:
     Attributes
     ----------
     calls, accelerated : int
-    nbytes, wire_nbytes : int
-        What this rank would have sent uncompressed, and what it sent; of calls that MPI served, both are
-        the bytes of the buffer that this rank gave it to send.
+    nbytes, wire_nbytes : float
+        Bytes that would have left this rank uncompressed, and that left it; the same for calls of MPI.
+    unchanged_nbytes : float
+        Those of calls of MPI.
     seconds : float
         Time within calls.
+    reasons : dict
+        Bytes of calls of MPI by the reason.
+    collectives : dict
+        Accelerated blocking ones by operation, bytes of the buffer, and ranks.
     """
 
     def __init__(self) -> None:
-        self.calls = self.accelerated = self.nbytes = self.wire_nbytes = 0
-        self.seconds = 0.0
+        self.calls = self.accelerated = 0
+        self.nbytes = self.wire_nbytes = self.unchanged_nbytes = self.seconds = 0.0
+        self.reasons: defaultdict[str, float] = defaultdict(float)
+        self.collectives: dict[tuple[str, int, int], Sum] = {}
 
     @property
     def values(self) -> list[float]:
-        """All of them."""
-        return [self.calls, self.accelerated, self.nbytes, self.wire_nbytes, self.seconds]
+        """All that is summed over ranks."""
+        return [
+            self.calls, self.accelerated, self.nbytes, self.wire_nbytes, self.unchanged_nbytes, self.seconds,
+        ]  # fmt: skip
 
     def add(self, records: Iterable[Any]) -> None:
         """Count calls; see `compcoll.tracing._watch.Record`."""
@@ -39,17 +61,37 @@ class Tally:
                 self.accelerated += 1
                 for outcome in outcomes(record):
                     self.add_outcome(outcome)
+                self._add_collective(record)
             elif record.sends:
-                self.nbytes += record.nbytes
-                self.wire_nbytes += record.nbytes
+                nbytes = leaving_nbytes(record.name, record.nbytes, record.comm._size)
+                self.nbytes += nbytes
+                self.wire_nbytes += nbytes
+                self.unchanged_nbytes += nbytes
+                if nbytes:
+                    self.reasons[reason_of(record)] += nbytes
 
     def add_outcome(self, outcome: Any) -> None:
         """Count what a call did whose record did not tell."""
         self.nbytes += outcome.raw_nbytes
         self.wire_nbytes += outcome.wire_nbytes
 
+    def _add_collective(self, record: Any) -> None:
+        if record.name in ALGORITHMS and record.problem is None:
+            key = record.name, record.nbytes, record.comm._size
+            known = self.collectives.setdefault(key, Sum())
+            known.calls += 1
+            known.seconds += record.seconds
+
 
 def outcomes(record: Any) -> list:
     """What the accelerated parts of a call did; none of a nonblocking one that has not ended."""
     parts = (record.last,) if record.parts is None else record.parts
     return [part[2] for part in parts if type(part) is tuple and len(part) == 3]
+
+
+def reason_of(record: Any) -> str:
+    """Why MPI served a call."""
+    last = record.last
+    if last is None:
+        return "not a call that is accelerated"
+    return str(last[1] if type(last) is tuple else record.comm._why_small())

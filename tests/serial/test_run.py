@@ -10,11 +10,14 @@ import pytest
 
 import compcoll
 from compcoll.cli.launch import find_mpiexec
+from compcoll.model.profile import MachineProfile, save
+from compcoll.schedule.virtual import Link
 
-RUN = [sys.executable, "-m", "compcoll", "run"]
+RUN = [sys.executable, "-m", "compcoll", "run", "--codec", "lossless"]
+BY_DEFAULT = RUN[:-2]
 SUMMARY = re.compile(
     r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes \([\d.]+x\), [\d.]+ s in calls; "
-    r"sums over (\d+) ranks"
+    r"sums over (\d+) ranks?"
 )
 
 #: Sums of an array that is compressed, over the world as a default argument sees it.
@@ -39,6 +42,26 @@ assert (y == 2 * x + 1 - 2 * COMM_WORLD.rank).all()
 line = COMM_WORLD.Create_cart([2])
 line.Alltoall(x, y)
 line.Barrier()
+"""
+
+
+#: Each kind of call, on two ranks.
+BYTES = """
+import numpy as np
+from mpi4py import MPI
+
+c, n = MPI.COMM_WORLD, 1 << 16
+x, y = np.ones(2 * n), np.ones(2 * n)
+first = c.rank == 0
+c.Alltoall(x, y)
+c.Allgather(x[:n], y)
+c.Allgather(MPI.IN_PLACE, y)
+c.Bcast(x)
+c.Allreduce(x, y)
+c.Reduce_scatter_block(x, y[:n])
+c.Scatter(x if first else None, y[:n])
+c.Gather(x[:n], y if first else None)
+c.Send(x, 1) if first else c.Recv(y)
 """
 
 
@@ -190,6 +213,49 @@ def test_within_a_program_by_its_import(program, tmp_path):
     result = started(2, path)
     assert result.returncode == 1
     assert "ValueError: wrong" in result.stderr
+
+
+def test_by_default_only_what_gains_is_accelerated(program, tmp_path):
+    path = program("say(line.policy.codec)")
+    result = run(*BY_DEFAULT, "-n", 2, path)
+    assert result.stdout.split() == ["auto", "auto"]
+    assert summary(result.stderr)[1] == 0
+    assert "all ranks share memory; --codec lossless compresses all the same" in result.stderr
+    auto = tmp_path / "auto.py"
+    auto.write_text("import compcoll.auto\n" + path.read_text())
+    assert started(2, auto).stdout.split() == ["auto", "auto"]
+    assert run(*BY_DEFAULT, "-n", 2, path, COMPCOLL_CODEC="mpc").stdout.split() == ["mpc", "mpc"]
+    small = run(*BY_DEFAULT, "-n", 2, "--min-nbytes", 1 << 30, path)
+    assert "none of these bytes accelerated: the messages are below min_nbytes" in small.stderr
+
+
+def test_it_is_said_where_plain_mpi_is_faster(program, tmp_path):
+    """By the profile of a machine where that is so, and without one where all ranks share memory."""
+    path, profile = program(""), tmp_path / "profile.json"
+    none = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert "all ranks share memory, where compression seldom" in run(*RUN, "-n", 2, path, **none).stderr
+    for bandwidth, slower in ((1e15, True), (1e3, False)):
+        link = Link(0.0, bandwidth)
+        save(MachineProfile("test", link, link, message=0.0, memory=1e15), profile)
+        said = run(*RUN, "-n", 2, path, COMPCOLL_PROFILE=str(profile)).stderr
+        assert ("plain MPI takes" in said) == slower
+
+
+def test_bytes_are_those_that_leave_a_rank(tmp_path):
+    """Of calls that are accelerated, and of the same ones that are MPI's."""
+    path = tmp_path / "bytes.py"
+    path.write_text(BYTES)
+    accelerated, unchanged = (
+        summary(run(*RUN, "-n", 2, *more, path).stderr) for more in ((), ("--min-nbytes", 1 << 30))
+    )
+    assert (accelerated[1], unchanged[1]) == (18, 0)
+    assert accelerated[2] == unchanged[2] == unchanged[3]
+
+
+def test_one_rank(tmp_path):
+    path = tmp_path / "one.py"
+    path.write_text("from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n")
+    assert run(*RUN, "-n", 1, path).stderr.endswith("; sums over 1 rank\n")
 
 
 def test_wrong_options_are_told_before_anything_starts(program, tmp_path):

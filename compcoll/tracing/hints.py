@@ -1,0 +1,71 @@
+"""The closing lines of a program that gained nothing: why calls were not accelerated, or were slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from compcoll.model.plain import plain_seconds
+from compcoll.model.predict import Call
+from compcoll.model.profile import MachineProfile, load
+from compcoll.operations import ALGORITHMS
+from compcoll.tracing.tally import Tally
+
+__all__ = ["of"]
+
+#: Kinds of calls that are predicted, those that took most; and how many times longer they have to have taken.
+_MOST, _SLOWER = 4, 1.2
+
+
+def of(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
+    """Lines for the program's user, on rank 0.
+
+    Parameters
+    ----------
+    tally : Tally
+        Of this rank.
+    total : array of float64
+        The sum of `Tally.values` over all ranks.
+    context : compcoll.mpi.context.Context
+        Of the world.
+    """
+    _, _, nbytes, _, unchanged, _ = total.tolist()
+    if nbytes and unchanged > nbytes / 2 and context.size > 1:
+        part = "none" if unchanged == nbytes else f"{1 - unchanged / nbytes:.0%}"
+        yield f"compcoll: {part} of these bytes accelerated: {_reason(tally, context)}"
+    if unchanged == nbytes:
+        return
+    machine = context.advisor.machine if context.advisor is not None else load()
+    if machine is not None:
+        plain, ours = _seconds(tally, context, machine)
+        if ours > _SLOWER * plain:
+            yield (
+                f"compcoll: accelerated calls took {ours:.3g} s on rank 0, and plain MPI takes {plain:.3g} s "
+                "by the model; --codec auto accelerates only what gains"
+            )
+    elif context.facts.link == "node":
+        yield (
+            "compcoll: all ranks share memory, where compression seldom saves time; --codec auto accelerates "
+            "only what gains"
+        )
+
+
+def _reason(tally: Tally, context: Any) -> str:
+    """The reason of most of rank 0's bytes."""
+    reason = max(tally.reasons, key=tally.reasons.__getitem__, default="the reasons are those of other ranks")
+    if context.facts.link == "node" and reason.startswith(("predicted", "measured", "on trial")):
+        return "all ranks share memory; --codec lossless compresses all the same"
+    return reason
+
+
+def _seconds(tally: Tally, context: Any, machine: MachineProfile) -> tuple[float, float]:
+    """What plain MPI would have taken for the calls that took most, and what they took."""
+    plain = ours = 0.0
+    longest = sorted(tally.collectives.items(), key=lambda pair: -pair[1].seconds)[:_MOST]
+    for (op, nbytes, size), known in longest:
+        call = Call.of_buffer(op, nbytes, size, min(context.facts.ranks_per_node, size))
+        plain += known.calls * plain_seconds(call, machine, ALGORITHMS[op])
+        ours += known.seconds
+    return plain, ours
