@@ -14,6 +14,7 @@ living.py        the groups that there are
 work.py          what a call returns, and futures.py what it may be waited for by
 reductions.py    sums and others
 tensors.py       tensors as contiguous arrays, placing.py also of GPUs
+dynamo.py        what torch.compile leaves alone
 gpu.py           the order of streams, and tails.py what GPUs still do when a call is done
 policies.py      which policy a group has
 options.py       what a group is made with

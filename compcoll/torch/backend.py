@@ -7,6 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 
+from compcoll.torch.dynamo import untraced
 from compcoll.torch.operations import Operations
 from compcoll.torch.options import Options
 from compcoll.torch.start import make_core
@@ -14,6 +15,7 @@ from compcoll.torch.start import make_core
 __all__ = ["CompcollBackend", "create_backend"]
 
 
+@untraced
 class CompcollBackend(Operations, Backend):
     """A backend whose ranks are those of MPI."""
 

@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d as c10d
 from compcoll.engine.call import leave
 from compcoll.torch import living
 from compcoll.torch.core import MOST_PENDING, Core, Part
+from compcoll.torch.dynamo import untraced
 from compcoll.torch.gpu import End
 from compcoll.torch.tensors import overlap
 from compcoll.torch.work import NO_TIMEOUT, Steps, Together, Work
@@ -147,6 +148,7 @@ class Batch:
         return self.works[0] if len(self.works) == 1 else Together(self.works)
 
 
+@untraced
 class Deferred(dist.Work):
     """An operation of a batch: whoever waits for it before the batch ends has it begin, and all before it."""
 

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from compcoll.torch.dynamo import untraced
 from compcoll.torch.operations import Operations
 from compcoll.torch.start import make_core
 
 __all__ = ["CompcollGroup", "create_group"]
 
 
+@untraced
 class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
     """A process group whose ranks are those of MPI."""
 

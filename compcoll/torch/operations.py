@@ -12,11 +12,13 @@ from torch.distributed import ReduceOp, Work
 
 from compcoll.torch import coalescing, collectives, messages
 from compcoll.torch.core import Core, Part
+from compcoll.torch.dynamo import untraced
 from compcoll.torch.reductions import Reduction, reduction
 
 __all__ = ["Operations"]
 
 
+@untraced
 class Operations:
     """What both shells have in common.
 

@@ -16,6 +16,7 @@ from compcoll.engine import _engine
 from compcoll.engine.call import Task, join, leave, wait
 from compcoll.engine.device.mover import mover
 from compcoll.torch.agreement import Agreement, MismatchError
+from compcoll.torch.dynamo import untraced
 from compcoll.torch.futures import Future
 
 __all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
@@ -28,6 +29,7 @@ SLICE = 0.2
 NO_TIMEOUT = timedelta(0)
 
 
+@untraced
 class Work(dist.Work):
     """An operation under way.
 
@@ -256,6 +258,7 @@ class Work(dist.Work):
         self._future.tell(self._result, self._error, self.ends)
 
 
+@untraced
 class Together(dist.Work):
     """Several operations, to be waited for as one."""
 
