@@ -1,7 +1,7 @@
 """Whether all ranks have called the same operation: two numbers of each, reduced beside the operation itself.
 
 MPI matches whatever comes next, and may give one rank's sum to another's broadcast; a mismatch would pass
-for a result. The check is the first thing that every operation begins, and ends the operation where it fails.
+for a result. Every operation begins a check, and ends where it fails.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Agreement(_engine.Request):
     Parameters
     ----------
     comm : MPI.Intracomm
+        Whose collectives are agreements alone: those of other communicators begin in between.
     number : int
-        How many operations there were before.
+        Of the operation.
     said : tuple
         What all ranks should call: the operation, and what they know of it alike.
     """

@@ -69,6 +69,7 @@ def _steps(core: Core, operations: Sequence[Operation]) -> Steps:
     parts: list[Part] = []
     ends: list[End] = []
     under_way: list[Operation] = []
+    begun = 0
     try:
         for operation in operations:
             if any(_meet(operation, other) for other in under_way):
@@ -79,9 +80,12 @@ def _steps(core: Core, operations: Sequence[Operation]) -> Steps:
                 if len(parts) == MOST_PENDING:
                     ends += _finish(core, parts)
                 parts.append(start())
-    except BaseException:
+                begun += 1
+    except BaseException as error:
         for task in (task for part in parts for task in part.tasks if not task.done):
             leave(task)
+        if begun and isinstance(error, Exception):
+            raise dist.DistBackendError(f"{error}; {begun} operations had begun together with it") from error
         raise
     tasks = [task for part in parts for task in part.tasks]
     if tasks:

@@ -237,9 +237,8 @@ class Core:
             self._make_room(result, given, calls)
         limit = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
-        if ordered and self.size > 1 and self._checks:
-            self._calls += 1
-            steps = _checked(steps, Agreement(self.comm, self._calls, (op, *said)))
+        if ordered:
+            steps = self._counted(steps, (op, *said))
         work = Work(
             op, steps, result, timeout=seconds if seconds > 0 else self.timeout,
             at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,
@@ -248,6 +247,23 @@ class Core:
             work.given, work.calls = given, calls
             self._pending.append(work)
         return work
+
+    def _counted(self, steps: Steps, said: tuple) -> Steps:
+        """An operation of all ranks, whose first tasks have company; wrong arguments leave it uncounted."""
+        ends: list[End] | None = None
+        try:
+            tasks = next(steps)
+        except StopIteration as stop:
+            tasks, ends = [], stop.value
+        self._calls += 1
+        if self._checks and self.size > 1:
+            tasks = [Agreement(self.group.shadow, self._calls, said), *tasks]
+        try:
+            yield tasks
+        except BaseException:
+            steps.close()
+            raise
+        return (yield from steps) if ends is None else ends
 
     def _make_room(self, result: Sequence[torch.Tensor], given: Sequence[torch.Tensor], calls: int) -> None:
         """Wait for what has to be over before another operation begins: it may be about the same memory."""
@@ -283,7 +299,7 @@ class Core:
             self._pending.remove(work)
         self.tails.keep(work.ends)
         error = work.exception()
-        if error is not None and not isinstance(error, (TypeError, NotImplementedError)):
+        if error is not None and (work.begun or not _is_of_arguments(error)):
             self.break_up(f"{work.what}: {error}")
 
     def break_up(self, reason: str) -> None:
@@ -311,22 +327,9 @@ class Core:
                 _lost.append(self)
 
 
-def _checked(steps: Steps, agreement: Agreement) -> Steps:
-    """An operation whose first tasks have company."""
-    try:
-        tasks = next(steps)
-    except StopIteration:
-        yield [agreement]
-        return []
-    except BaseException:
-        _engine.leave(agreement)
-        raise
-    try:
-        yield [agreement, *tasks]
-    except BaseException:
-        steps.close()
-        raise
-    return (yield from steps)
+def _is_of_arguments(error: BaseException) -> bool:
+    """Whether an error is one of arguments, as ours and torch's are, and not of MPI or the engine."""
+    return isinstance(error, (TypeError, ValueError, NotImplementedError)) or type(error) is RuntimeError
 
 
 #: Groups that were left half-way.

@@ -58,7 +58,7 @@ class Operations:
     def reduce(
         self, tensors: Any, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> Work:
-        one, root = _one(tensors), _root(opts)
+        one, root = _one(tensors), self._root(opts)
         how = reduction(op or _op(opts), one.dtype)
         return self._run(
             "reduce",
@@ -125,7 +125,7 @@ class Operations:
     # -- what brings values to all ranks, or to each its own
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        one, root = _one(tensors), _root(opts)
+        one, root = _one(tensors), self._root(opts)
         return self._run(
             "broadcast",
             lambda: collectives.broadcast(self.core, one, root),
@@ -192,7 +192,7 @@ class Operations:
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        outs, one, root = _list(outputs), _one(inputs), _root(opts)
+        outs, one, root = _list(outputs), _one(inputs), self._root(opts)
         return self._run(
             "gather",
             lambda: collectives.gather(self.core, outs, one, root),
@@ -204,7 +204,7 @@ class Operations:
         )
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: timedelta | None = None) -> Work:
-        out, blocks, root = _one(outputs), _list(inputs), _root(opts)
+        out, blocks, root = _one(outputs), _list(inputs), self._root(opts)
         return self._run(
             "scatter",
             lambda: collectives.scatter(self.core, out, blocks, root),
@@ -344,6 +344,12 @@ class Operations:
         begin = partial(start, self.core, tensor, *where)
         return begin() if self.core.batch is None else self.core.batch.add_message(begin, op, [tensor])
 
+    def _root(self, opts: Any) -> int:
+        root = opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)
+        if not 0 <= root < self.core.size:
+            raise ValueError(f"root {root} is not from 0 to {self.core.size - 1}")
+        return root
+
     def _sparse(self, tensor: torch.Tensor, op: Any, opts: Any) -> Work:
         from compcoll.torch.sparse import all_reduce
 
@@ -375,7 +381,3 @@ def _op(opts: Any) -> Any:
     if isinstance(opts, (ReduceOp, ReduceOp.RedOpType)):
         return opts
     return getattr(opts, "reduceOp", ReduceOp.SUM)
-
-
-def _root(opts: Any) -> int:
-    return opts if isinstance(opts, int) else getattr(opts, "rootRank", 0)

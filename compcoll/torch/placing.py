@@ -72,7 +72,7 @@ class OnGpu:
         self, gpu: Gpu, tensor: torch.Tensor, *, writes: bool = False, dtype: torch.dtype | None = None,
         fresh: bool = False, reads: bool = True,
     ):  # fmt: skip
-        check_layout(tensor)
+        check_layout(tensor, writes)
         dtype = dtype or tensor.dtype
         own = tensor.detach()
         direct = not fresh and is_direct(tensor, dtype)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 
+from compcoll.engine import _engine
 from compcoll.torch.core import Core, Part
 from compcoll.torch.gpu import End
 
@@ -23,10 +26,11 @@ def all_reduce(core: Core, tensor: torch.Tensor, op: Any) -> Part:
             f"{kind.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
         )
     own = tensor.detach().coalesce()
-    counts = core.comm.allgather(own._nnz())
+    counts = np.full(core.size, own._nnz())
+    core.settle([_engine.Request(core.comm.Iallgather(MPI.IN_PLACE, counts))])
     dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]
-    indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts]
-    values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts]
+    indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts.tolist()]
+    values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts.tolist()]
     parts = [all_gather(core, indices, own.indices()), all_gather(core, values, own.values())]
 
     def finish() -> list[End]:

@@ -71,7 +71,7 @@ class Host:
         self, tensor: torch.Tensor, *, writes: bool = False, dtype: torch.dtype | None = None,
         fresh: bool = False, reads: bool = True,
     ):  # fmt: skip
-        check_layout(tensor)
+        check_layout(tensor, writes)
         dtype = dtype or tensor.dtype
         own = tensor.detach()
         direct = tensor.device.type == "cpu" and not fresh and is_direct(tensor, dtype)
@@ -115,10 +115,15 @@ class Host:
                 self._tensor.copy_(values)
 
 
-def check_layout(tensor: torch.Tensor) -> None:
-    """TypeError for a tensor that is not dense."""
+def check_layout(tensor: torch.Tensor, writes: bool) -> None:
+    """TypeError for a tensor that is not dense, ValueError for one whose elements cannot all be written."""
     if tensor.layout != torch.strided:
         raise TypeError(f"a tensor has the layout {tensor.layout}, and dense ones are needed here")
+    if writes and any(n > 1 and not stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} and strides {tensor.stride()} has several elements in "
+            "one place, and the result is written to it"
+        )
 
 
 def is_direct(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
@@ -147,20 +152,27 @@ def array_of(flat: torch.Tensor) -> np.ndarray:
 
 def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
     """Whether a tensor's memory has a byte in common with that of any other."""
-    first, end = _span(tensor)
-    return any(first < theirs[1] and theirs[0] < end for theirs in map(_span, others))
+    if any(other is tensor for other in others):
+        return True
+    spans = _spans(tensor)
+    theirs = [span for other in others for span in _spans(other)]
+    return any(
+        first < their_end and their_first < end for first, end in spans for their_first, their_end in theirs
+    )
 
 
 def apart(tensors: Sequence[Any]) -> bool:
     """Whether no two tensors have a byte in common."""
-    spans = sorted(span for span in map(_span, tensors) if span[0] < span[1])
+    spans = sorted(span for tensor in tensors for span in _spans(tensor))
     return all(end <= first for (_, end), (first, _) in pairwise(spans))
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    """Where a tensor's memory begins and ends; nowhere if it has no elements."""
+def _spans(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """Where a tensor's memory begins and ends, each part's of a sparse one; nowhere if it is empty."""
+    if tensor.layout == torch.sparse_coo:
+        return _spans(tensor._indices()) + _spans(tensor._values())
     if not tensor.numel():
-        return 0, 0
+        return []
     first = tensor.data_ptr()
     extent = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first, first + (extent + 1) * tensor.element_size()
+    return [(first, first + (extent + 1) * tensor.element_size())]

@@ -76,6 +76,8 @@ class Work(dist.Work):
         self.ends: Sequence[Any] = ()
         #: What it reads and writes, where later operations have to wait for it.
         self.given: Sequence[torch.Tensor] = ()
+        #: Whether others may know of it: wrong arguments come up before.
+        self.begun = False
         #: The engine's calls that it is.
         self.calls = 1
         #: The rank that a message came from, once that is known.
@@ -176,6 +178,7 @@ class Work(dist.Work):
                 if self._generation == 1:
                     raise
                 return
+            self.begun = True
             self._tasks, self._pending, self._raised = tasks, len(tasks), None
             if self._left:
                 self._hand_over()

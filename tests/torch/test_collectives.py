@@ -256,3 +256,52 @@ def test_objects(world, agree):
     gathered = [None] * size if rank == 1 else None
     dist.gather_object(rank, gathered, 1)
     assert agree(gathered == (list(range(size)) if rank == 1 else None))
+
+
+@pytest.mark.filterwarnings("default")
+def test_sparse_sums_under_way_at_once(ours, agree):
+    """Of the same tensor, the second one adds up what the first has left, also where that has no elements."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    n = rank % 2  # some have no values at all
+    x = torch.sparse_coo_tensor(torch.zeros(1, n, dtype=torch.int64), torch.ones(n), (4,))
+    y = torch.sparse_coo_tensor(torch.tensor([[rank]]), torch.ones(1), (size,))
+    works = [dist.all_reduce(t, group=ours, async_op=True) for t in (x, y, x)]
+    for work in works:
+        work.wait()
+    odd = size // 2
+    assert agree(torch.equal(x.to_dense(), torch.tensor([odd * size, 0.0, 0, 0])))
+    assert agree(torch.equal(y.to_dense(), torch.ones(size)))
+
+
+WRONG = {
+    "a list of another length": lambda g, n: dist.all_gather([torch.zeros(3)] * (n + 1), torch.ones(3), g),
+    "tensors of other sizes": lambda g, n: dist.all_gather(
+        [torch.zeros(4) for _ in range(n)], torch.ones(3), g
+    ),
+    "uneven slices": lambda g, n: dist.all_to_all_single(
+        torch.zeros(n + 1), torch.zeros(n + 1), group=g
+    ),
+    "splits of another sum": lambda g, n: dist.all_to_all_single(
+        torch.zeros(n), torch.zeros(n), [1] * n, [2] * n, group=g
+    ),
+    "an expanded tensor": lambda g, n: dist.all_reduce(torch.ones(1).expand(4), group=g),
+    "an expanded tensor to receive": lambda g, n: dist.recv(torch.ones(1).expand(4), 0, group=g),
+    "two types": lambda g, n: dist.all_gather([torch.zeros(2).int() for _ in range(n)], torch.ones(2), g),
+    "a minimum of sparse tensors": lambda g, n: dist.all_reduce(
+        torch.eye(3).to_sparse(), dist.ReduceOp.MIN, g
+    ),
+    "a rank that there is not": lambda g, n: dist.broadcast(torch.ones(3), group=g, group_src=n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("n", [10, 100_000])
+def test_wrong_arguments_leave_the_group_usable(ours, agree, wrong, n):
+    size = dist.get_world_size()
+    before = dist.all_reduce(early := torch.ones(n), group=ours, async_op=True)
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as caught:
+        WRONG[wrong](ours, size)
+    assert not isinstance(caught.value, dist.DistBackendError)
+    dist.all_reduce(x := torch.ones(n), group=ours)
+    before.wait()
+    assert agree(bool((x == size).all()) and bool((early == size).all()))

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn as nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 from benchmarks.training.corpus import corpus
 from benchmarks.training.model import GPT, Shape, cross_entropy
@@ -66,3 +68,35 @@ def test_experts_learn(world):
     everyone = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, losses)
     assert all(theirs == pytest.approx(losses, rel=1e-5) for theirs in everyone)
+
+
+def test_sparse_gradients_of_two_embeddings(world, agree):
+    """Two buckets of DDP are under way at once, both sparse."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = nn.Embedding(50, 8, sparse=True)
+            self.second = nn.Embedding(50, 8, sparse=True)
+            self.head = nn.Linear(8, 1)
+
+        def forward(self, i):
+            return self.head(self.first(i) * self.second(i))
+
+    def words(step, rank):
+        return torch.randint(50, (6,), generator=torch.Generator().manual_seed(10 * step + rank))
+
+    size = dist.get_world_size()
+    net, whole = DDP(Model()), Model()
+    ours, theirs = (torch.optim.SGD(model.parameters(), 0.5) for model in (net, whole))
+    for step in range(3):
+        ours.zero_grad()
+        theirs.zero_grad()
+        net(words(step, dist.get_rank())).sum().backward()
+        sum(whole(words(step, rank)).sum() / size for rank in range(size)).backward()
+        assert net.module.first.weight.grad.is_sparse
+        ours.step()
+        theirs.step()
+    pairs = zip(net.module.parameters(), whole.parameters(), strict=True)
+    assert agree(all(torch.allclose(a, b, atol=1e-6) for a, b in pairs))
