@@ -30,7 +30,7 @@ from compcoll.engine._layout cimport LaidOut
 from compcoll.engine.native cimport (
     all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CGrounds, CLanding, CLeft, CLibrary, complete,
     CPlace, CQuestion, CRun, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start,
-    make_probe, make_request, make_wire, of_callback, Stats, the_tap, use_level,
+    make_probe, make_request, make_wire, new_engine, of_callback, Stats, the_tap, use_level,
 )
 from compcoll.schedule._schedule cimport Compiled
 
@@ -63,7 +63,7 @@ def start(bint threaded, double seconds):
     if engine == NULL:
         _find_library()
         patience = seconds
-        engine = new CEngine(threaded, seconds)
+        engine = new_engine(threaded, seconds)
         atexit.register(_stop)
 
 
@@ -110,7 +110,8 @@ def handle(of) -> int:
 
 def set_workers(int n):
     """Threads that encode and decode beside those that call; while nothing is under way."""
-    engine.set_workers(n)
+    with nogil:  # threads that end need the interpreter's lock
+        engine.set_workers(n)
 
 
 def workers() -> int:

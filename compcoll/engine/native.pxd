@@ -126,7 +126,6 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         cbool step_alone()
         CEnd wait(const vector[shared_ptr[CGoal]]&, CReached, double, cbool (*)() noexcept nogil)
     cdef cppclass CEngine "compcoll::engine::Engine":
-        CEngine(cbool, double) except +
         void set_workers(int) except +
         shared_ptr[CRun] begin(
             shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags
@@ -152,6 +151,16 @@ cdef extern from * nogil:
         return std::all_of(goals.begin(), goals.end(), [](const auto& goal) { return goal->reached(); });
       };
     }
+    static void with_thread_state(const std::function<void()>& loop) {
+      PyGILState_STATE state = PyGILState_Ensure();
+      PyThreadState* thread = PyEval_SaveThread();
+      loop();
+      PyEval_RestoreThread(thread);
+      PyGILState_Release(state);
+    }
+    static compcoll::engine::Engine* new_engine(bool threaded, double patience) {
+      return new compcoll::engine::Engine(threaded, patience, with_thread_state);
+    }
     static compcoll::engine::Error of_callback() {
       compcoll::engine::Error error;
       error.problem = compcoll::engine::Problem::CALLBACK;
@@ -163,5 +172,6 @@ cdef extern from * nogil:
     """
     CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
     CReached all_reached(const vector[shared_ptr[CGoal]]&)
+    CEngine* new_engine(cbool, double) except +
     Error of_callback()
     void use_level(CCoding&, size_t)

@@ -117,7 +117,7 @@ std::shared_ptr<Left> Progress::add(std::shared_ptr<Task> task, Left::Finished f
   auto left = std::make_shared<Left>(std::move(task), patience_, std::move(finished), std::move(goal));
   std::unique_lock<std::mutex> lock(mutex_);
   left_.push_back(left);
-  if (threaded_ && !thread_.joinable()) thread_ = std::thread(&Progress::loop, this);
+  if (threaded_ && !thread_.joinable()) thread_ = std::thread(main_, [this] { loop(); });
   hurried_ |= left->rest() < nap;
   bool wake = asleep_ || hurried_;
   lock.unlock();

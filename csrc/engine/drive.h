@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "task.h"
+#include "thread.h"
 
 namespace compcoll {
 namespace engine {
@@ -78,7 +79,8 @@ class Progress {
  public:
   using Goals = std::vector<std::shared_ptr<Goal>>;
 
-  Progress(bool threaded, double patience) : threaded_(threaded), patience_(patience) {}
+  Progress(bool threaded, double patience, ThreadMain main = run_loop)
+      : threaded_(threaded), patience_(patience), main_(main) {}
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
@@ -106,6 +108,7 @@ class Progress {
 
   const bool threaded_;
   const double patience_;
+  const ThreadMain main_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Left>> left_;

@@ -14,12 +14,12 @@ std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
 
 }  // namespace
 
-Engine::Engine(bool threaded, double patience)
-    : pool_(keep_nbytes), progress_(threaded, patience), patience_(patience) {}
+Engine::Engine(bool threaded, double patience, ThreadMain main)
+    : pool_(keep_nbytes), progress_(threaded, patience, main), patience_(patience), main_(main) {}
 
 void Engine::set_workers(int n) {
   workers_.reset();
-  if (n > 0) workers_ = std::make_unique<Workers>(n);
+  if (n > 0) workers_ = std::make_unique<Workers>(n, main_);
 }
 
 std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,

@@ -9,6 +9,7 @@
 //   wire.h       messages, and mpi.h those of MPI
 //   landing.h    messages that nobody waits for yet
 //   workers.h    threads that encode and decode
+//   thread.h     how threads begin
 //   drive.h      who moves tasks on
 //   together.h   several tasks as one
 //   pool.h       scratch memory
@@ -26,8 +27,8 @@ namespace engine {
 class Engine {
  public:
   // `threaded`: whether threads of the engine may call MPI. `patience`: seconds without any message after which
-  // a wait is given up.
-  Engine(bool threaded, double patience);
+  // a wait is given up. `main` runs the loops of its threads.
+  Engine(bool threaded, double patience, ThreadMain main = run_loop);
   ~Engine() { stop(); }
 
   // Threads that encode and decode. While nothing is under way.
@@ -56,6 +57,7 @@ class Engine {
   std::unique_ptr<Workers> workers_;
   Progress progress_;
   const double patience_;
+  const ThreadMain main_;
 };
 
 }  // namespace engine

@@ -7,8 +7,8 @@
 namespace compcoll {
 namespace engine {
 
-Workers::Workers(int n) {
-  for (int i = 0; i < n; i++) threads_.emplace_back(&Workers::loop, this);
+Workers::Workers(int n, ThreadMain main) {
+  for (int i = 0; i < n; i++) threads_.emplace_back(main, [this] { loop(); });
 }
 
 Workers::~Workers() {

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "thread.h"
+
 namespace compcoll {
 namespace engine {
 
@@ -14,7 +16,7 @@ class Run;
 
 class Workers {
  public:
-  explicit Workers(int n);
+  explicit Workers(int n, ThreadMain main = run_loop);
   ~Workers();
   Workers(const Workers&) = delete;
 

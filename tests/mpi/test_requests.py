@@ -2,6 +2,8 @@
 
 import gc
 import sys
+import threading
+from queue import Queue
 from threading import Thread
 
 import numpy as np
@@ -11,6 +13,8 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import Policy, Rule
+from compcoll.engine import _engine
+from compcoll.engine.start import start_engine
 
 N = 9001
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
@@ -281,3 +285,20 @@ def test_the_report_of_what_was_received(comm, agree):
     comm.Send(sent, behind)
     plain.Wait()
     assert agree(bits(got) == bits(want))
+
+
+@threaded
+def test_the_progress_thread_keeps_its_state_of_python(comm, agree):
+    """Made anew for each callback, it would lose thread-local values, and leave memory behind."""
+    start_engine()
+    local, calls = threading.local(), Queue()
+
+    def ended(end):
+        local.calls = getattr(local, "calls", 0) + 1
+        calls.put(local.calls)
+
+    seen = []
+    for _ in range(5):
+        _engine.leave(_engine.Request(comm.Ibarrier()), ended)
+        seen.append(calls.get(timeout=30))
+    assert agree(seen[-1] == seen[0] + 4)
