@@ -149,7 +149,6 @@ def begin(
         return DeviceRun(
             schedule, decision.codec, call.dtype, group.shadow, (first, n), buffers, direct, call.problem
         )
-    group.make_shadow()
     run = _engine.Running(
         schedule.compiled, coding(decision.codec, call.dtype), group.shadow_handle, first, n, buffers
     )

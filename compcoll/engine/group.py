@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
+from weakref import WeakSet, WeakValueDictionary
 
 from mpi4py import MPI
 
@@ -21,8 +25,8 @@ __all__ = ["Facts", "Group", "Mine", "facts_of", "largest_tag", "survey"]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
-#: Calls that pass before a tag is used again.
-_CALLS = 64
+#: Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest.
+_MOST, _TAGS, _FEWEST = 1024, 1 << 14, 64
 
 
 @cache
@@ -63,9 +67,7 @@ class Ending(Protocol):
 
 
 class Group:
-    """The ranks of a communicator, and what the engine needs to run schedules on them.
-
-    Private communicators are made when they are first needed: an MPI has only so many.
+    """The ranks of a communicator, and what the engine needs to run schedules on them; collective.
 
     Parameters
     ----------
@@ -79,6 +81,10 @@ class Group:
     comm : MPI.Intracomm
         As mpi4py knows it.
     rank, size : int
+    shadow : MPI.Intracomm
+        A duplicate that carries frames, so that no tag ever meets a user's. It is made with the group, since
+        no call that comes later has to wait for all ranks; a single rank, which sends nothing, needs none.
+    shadow_handle : int
     facts : Facts
     pairwise_tags : tuple of int
         For calls in which some ranks have no part, so that a count of calls would differ.
@@ -93,42 +99,64 @@ class Group:
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int):
-        self.comm, self.facts = MPI.Intracomm(comm), facts
-        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.facts = facts
+        self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.advisor: Advisor = None  # type: ignore[assignment]
+        self._most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
+        self._tags: int = largest_tag() // (self._most + 1)
+        self.pairwise_tags = (self._most * self._tags, self._tags)
+        self._begin()
+        self.belong_to(comm, MPI.Intracomm(comm).Dup() if self.size > 1 else comm)
+        start_engine(workers if self.size > 1 else None)
+
+    def _begin(self) -> None:
+        """Be as new."""
         self.broken = ""
         self.abandoned: list[Any] = []
         self._calls = 0
         self.lasting = Lasting(self, largest_tag())
-        self._under_way: dict[int, Ending] = {}
-        self._shadow: MPI.Intracomm | None = None
-        self._tags: int = largest_tag() // (_CALLS + 1)
-        self.pairwise_tags = (_CALLS * self._tags, self._tags)
-        start_engine(workers if self.size > 1 else None)
+        self._under_way: WeakValueDictionary[int, Ending] = WeakValueDictionary()
+        self.comm = self.shadow = MPI.Intracomm(MPI.COMM_NULL)
+        self._made: MPI.Request = MPI.REQUEST_NULL
+        self._duplicates: WeakSet[Group] = WeakSet()
 
-    @property
-    def shadow(self) -> MPI.Intracomm:
-        """A duplicate that carries frames, so that no tag ever meets a user's; the first time collective."""
-        self.make_shadow()
-        return self._shadow  # type: ignore[return-value]
+    def belong_to(
+        self, comm: MPI.Intracomm, shadow: MPI.Intracomm, made: MPI.Request = MPI.REQUEST_NULL
+    ) -> None:
+        """Have communicators, of which the private one is complete when ``made`` is; local."""
+        self.comm, self.shadow, self._made = MPI.Intracomm(comm), shadow, made
+        self.shadow_handle = _engine.handle(shadow)
+        if self.advisor is not None:
+            machine, facts = self.advisor.machine, self.facts
+            self.advisor = Advisor(self.comm, machine, facts.ranks_per_node, facts.workers)
 
-    @property
-    def has_shadow(self) -> bool:
-        """Whether there is a `shadow` yet."""
-        return self._shadow is not None
+    def duplicate(self) -> Self:
+        """A group of the same ranks and facts, still without communicators; local."""
+        new = copy(self)
+        new._begin()
+        self._duplicates.add(new)
+        return new
 
-    def make_shadow(self) -> None:
-        """Make the `shadow` before it is used by some ranks alone; collective."""
-        if self._shadow is None:
-            self._shadow = self.comm.Dup()
-            self.shadow_handle = _engine.handle(self._shadow)
+    def wait_until_made(self) -> None:
+        """Complete the private communicator: all ranks have begun to make it, so none has to come to this."""
+        self._made.Wait()
+
+    @contextmanager
+    def apart(self) -> Iterator[MPI.Intracomm]:
+        """A communicator of all ranks on which nothing else is under way; collective."""
+        comm = self.comm.Dup()
+        try:
+            yield comm
+        finally:
+            comm.Free()
 
     def next_tags(self) -> tuple[int, int]:
         """First tag and number of tags of the next call, once the last one that had them has ended here."""
         self._calls += 1
-        first = (self._calls % _CALLS) * self._tags
-        if first in self._under_way:
-            self._under_way.pop(first).join()
+        first = (self._calls % self._most) * self._tags
+        call = self._under_way.pop(first, None)
+        if call is not None:
+            call.join()
         return first, self._tags
 
     def goes_on(self, first: int, call: Ending) -> None:
@@ -142,16 +170,23 @@ class Group:
             if machine is None:
                 machine = self.comm.bcast(load() if self.comm.rank == 0 else None)
             if machine is None:
-                machine = MachineProfile("measured", *measure_links(self.shadow), source="when it was needed")
+                with self.apart() as comm:
+                    links = measure_links(comm)
+                machine = MachineProfile("measured", *links, source="when it was needed")
             self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 
     def free(self) -> None:
         """Free the private communicators, once nothing is under way; collective."""
-        while self._under_way:
-            self._under_way.popitem()[1].join()
+        for group in (
+            self,
+            *self._duplicates,
+        ):  # Open MPI crashes where their origin is freed first
+            group.wait_until_made()
+        for call in list(self._under_way.values()):
+            call.join()
         self.lasting.free()
-        if self._shadow is not None:
-            self._shadow.Free()
+        if self.size > 1 and self.shadow != MPI.COMM_NULL:
+            self.shadow.Free()
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,6 @@ class Place:
         """Those of this call, which ends before it begins again."""
         return self._tags
 
-    def make_shadow(self) -> None:
-        """There is one."""
-
     def free(self) -> None:
         """The call will not be begun any more."""
         self._home.used -= 1

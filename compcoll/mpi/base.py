@@ -48,7 +48,8 @@ class Wrapper(_Mixin):
 
     # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
     _own: Context | None = None
-    _origin: Wrapper | None = None
+    #: That of a duplicate which MPI may still be making, before its first use.
+    _unattached: Context | None = None
     _policy = Policy()
     _strict = _owner_exact = _device_buffers = False
     _rank, _size = 0, 1
@@ -75,8 +76,9 @@ class Wrapper(_Mixin):
     @property
     def _context(self) -> Any:
         """What is kept beside the communicator; None where nothing is accelerated."""
-        if self._origin is not None:
-            self._resemble(self._origin)
+        if self._unattached is not None:
+            self._unattached.wait_until_made()
+            self._attach(self._unattached, self.settings)
         return self._own
 
     @property
@@ -128,7 +130,8 @@ class Wrapper(_Mixin):
             context = Context.make(self, facts, mine.workers, parent)
         assert context is not None
         if asked and not self._device_buffers:
-            handover.check(context.shadow)
+            with context.apart() as apart:
+                handover.check(apart)
         check.prepare(context)
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
         if policy.asks_model:
@@ -144,24 +147,15 @@ class Wrapper(_Mixin):
 
     def _attach(self, context: Context, settings: tuple[Policy, bool, bool, bool]) -> None:
         """Take over what all ranks have agreed upon."""
-        self._own, self._origin = context, None
+        self._own, self._unattached = context, None
         self._policy, self._strict, self._owner_exact, self._device_buffers = settings
-        self._rank, self._size = self.Get_rank(), self.Get_size()
+        self._rank, self._size = context.rank, context.size
         self._min_nbytes = self._policy.min_nbytes if self._size > 1 else NEVER
         context.least = min(context.least, self._min_nbytes)
         context.wrappers = [*map(ref, context.living), ref(self)]
         self._name = self.Get_name()
         self._gate = Gate(self._min_nbytes, self._gate.last)
-
-    def _resemble(self, origin: Wrapper) -> None:
-        """Be to a duplicate what another is to its original; the same on all ranks, and local."""
-        self._origin = None
-        theirs = origin._context
-        if theirs is not None:
-            context = Context.find(self) or Context.make(self, theirs.facts, theirs.workers, theirs)
-            self._attach(context, origin.settings)
-            if self._policy.asks_model:
-                context.prepare_advisor(theirs)
+        self._gate.paired = not self._policy.names_communicators
 
     def Set_name(self, name: str) -> None:
         super().Set_name(name)

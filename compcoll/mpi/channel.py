@@ -7,6 +7,7 @@ each message has a tag of its own.
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 from threading import Lock
 from typing import Any
@@ -117,6 +118,14 @@ class Channel:
         theirs.Free()
         with self.lost.lock:
             self._home.members.append(self)
+
+    def duplicate(self, user: MPI.Intracomm) -> Channel:
+        """That of a duplicate of the user's communicator, which need not be complete."""
+        new = copy(self)
+        new.user = user
+        with self.lost.lock:
+            self._home.members.append(new)
+        return new
 
     def rank_of(self, user_rank: int) -> int:
         """The rank in the private communicator of one in the user's; `MPI.ANY_SOURCE` stays."""

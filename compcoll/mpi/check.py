@@ -213,7 +213,6 @@ class Checker:
         while not request.Test():
             _rest(until, lambda: f"{what}: not all ranks have come within {self.seconds:g} s")
         self._comm = comm
-        self._group.make_shadow()  # for which a nonblocking call would wait
 
     def tell(self, signature: Any, tag: int) -> None:
         """Send an object to all other ranks."""

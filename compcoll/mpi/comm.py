@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.mpi import check
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.base import Wrapper, describe
 from compcoll.mpi.context import Context
@@ -113,14 +115,27 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
         return new
 
     def _duplicated(self, comm):
-        """`_adopt` for one of the same ranks, which need not talk about it, nor be done with making it."""
-        if comm == MPI.COMM_NULL or self._context is None:
+        """`_adopt` for one of the same ranks, which agree already."""
+        if self._context is None:
             return comm
+        new, context = _sibling(comm), self._context.duplicate_for(comm)
+        check.prepare(context)
+        new._attach(context, self.settings)
+        return new
+
+    def _idup(self, method: Callable[..., tuple], info: MPI.Info | None):
+        """The same for one that is complete only when its request is."""
+        context = self._context
+        if context is None:
+            return method(info)
+        with context.heir() as heir:
+            comm, request = method(info)
+        heir.belong_to(comm, *context.idup(comm))
         new = _sibling(comm)
-        new._origin, new._gate = self, Gate(0, ("", "no call yet"))
+        new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
         new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
         new._rank, new._size, new._min_nbytes = self._rank, self._size, self._min_nbytes
-        return new
+        return new, request
 
     def Dup(self, info: MPI.Info | None = None):
         return self._duplicated(super().Dup(info))
@@ -132,12 +147,10 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
         return self._duplicated(super().Clone())
 
     def Idup(self, info: MPI.Info | None = None):
-        comm, request = super().Idup(info)
-        return self._duplicated(comm), request
+        return self._idup(super().Idup, info)
 
     def Idup_with_info(self, info: MPI.Info):
-        comm, request = super().Idup_with_info(info)
-        return self._duplicated(comm), request
+        return self._idup(super().Idup_with_info, info)
 
     def Split(self, color: int = 0, key: int = 0):
         return self._adopt(super().Split(color, key))

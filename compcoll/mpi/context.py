@@ -1,11 +1,13 @@
 """What compcoll keeps beside a communicator of mpi4py: the engine's side, and messages on their way in.
 
-It is made once per communicator, by all its ranks together, hangs on it as an MPI attribute, and is
-freed with it.
+It is made once per communicator, by all its ranks together in the call that makes or wraps the communicator,
+hangs on it as an MPI attribute, and is freed with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -39,25 +41,57 @@ class Context(Group):
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None):
-        super().__init__(comm, facts, workers)
         self.workers = workers
+        self.channel: Channel | None = None
+        self._heir: Context | None = None
+        super().__init__(comm, facts, workers)
+        if facts.multithreaded:
+            self.channel = Channel(self.comm, parent.channel if parent is not None else None)
+            self.inbox = Inbox(self.comm, self.channel)
+
+    def _begin(self) -> None:
+        super()._begin()
         self.least = 1 << 62
         self.wrappers: list[Any] = []
         self.checker: Any = None
-        self.channel: Channel | None = None
-        if facts.multithreaded:
-            self.channel = Channel(self.comm, parent.channel if parent is not None else None)
+
+    def duplicate_for(self, comm: MPI.Intracomm) -> Context:
+        """A context for a duplicate of the communicator; collective."""
+        new = self.duplicate()
+        new.belong_to(comm, self.shadow.Dup() if self.size > 1 else comm)
+        comm.Set_attr(_keyval(), new)
+        return new
+
+    @contextmanager
+    def heir(self) -> Iterator[Context]:
+        """A context that MPI attaches to the duplicate that meanwhile begins to be made; local."""
+        self._heir = self.duplicate()
+        try:
+            yield self._heir
+        finally:
+            self._heir = None
+
+    def idup(self, comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Request]:
+        """Begin to make a private communicator for a duplicate; collective, but waits for nobody."""
+        return self.shadow.Idup() if self.size > 1 else (comm, MPI.REQUEST_NULL)
+
+    def belong_to(self, comm: MPI.Intracomm, *private: Any) -> None:
+        super().belong_to(comm, *private)
+        if self.channel is not None:
+            self.channel = self.channel.duplicate(self.comm)
         self.inbox = Inbox(self.comm, self.channel)
 
     @classmethod
     def find(cls, comm: MPI.Intracomm) -> Context | None:
         """The context of a communicator, None where it was never wrapped."""
         context: Any = comm.Get_attr(_keyval())
+        if context is not None:
+            context.wait_until_made()
         return context
 
     @classmethod
     def make(cls, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None) -> Context:
-        """A context for a communicator that has none; collective, but for one made from another."""
+        """A context for a communicator that has none; collective."""
         context = cls(comm, facts, workers, parent)
         comm.Set_attr(_keyval(), context)
         return context
@@ -78,7 +112,7 @@ class Context(Group):
 
     def free(self) -> None:
         """Free the private communicators; collective."""
-        if self.channel is not None:
+        if self.channel is not None and self.comm != MPI.COMM_NULL:
             self.channel.leave()
         if self.checker is not None:
             self.checker.free()
@@ -87,4 +121,7 @@ class Context(Group):
 
 @cache
 def _keyval() -> int:
-    return MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, context: context.free())
+    return MPI.Comm.Create_keyval(
+        copy_fn=lambda comm, keyval, context: context._heir or NotImplemented,
+        delete_fn=lambda comm, keyval, context: context.free(),
+    )

@@ -180,16 +180,14 @@ class PairwiseCalls(Wrapper):
         if context is None or self._size == 1:
             return True
         self._check_usable()
-        return context.has_shadow and not self._policy.names_communicators
+        return not self._policy.names_communicators
 
     def _come_together(self) -> None:
         """What all ranks have to do together before some of them talk to each other; collective."""
         if self._is_together():
             return
         with interrupts.deferred():
-            self._context.make_shadow()
             self._agree_on_name()
-        self._gate.paired = self._is_together()
 
     def _is_large(self, peer: int, nbytes: int) -> bool:
         return peer != self._rank and nbytes >= max(self._min_nbytes, 1)

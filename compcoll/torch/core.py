@@ -98,7 +98,6 @@ class Core:
         mine = survey(comm, environment.threads())
         everyone = policies.agreed(comm, options, mine)
         self.group = Group(comm, facts_of(everyone), mine.workers if self.size > 1 else 0)
-        self.group.make_shadow()
         self.comm_name = name
         living.add(self)
 

@@ -179,7 +179,7 @@ def test_pickle_gives_a_wrapper():
 
 
 def test_hundreds_of_communicators(comm, agree):
-    """Private ones are made when they are first needed."""
+    """Each has a private one: MPICH has room for a thousand pairs."""
     ours = compcoll.Comm(comm, min_nbytes=0)
     kept = [ours.Dup() for _ in range(800)]
     got = data(N, "f4", comm.rank)
