@@ -106,7 +106,7 @@ report: $(VENV)/.bench  ## Measure in the lab and write benchmarks/REPORT.md, as
 
 bench-codecs: $(VENV)/.bench $(VENV)/.compare  ## Compare the codecs with those of others, one thread
 	@mkdir -p out
-	python -m benchmarks.bench_codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
+	python -m benchmarks.codecs --json out/codecs.json --plot out/codecs.png $(CODECS_OPTIONS)
 
 sanitize: $(VENV)/.test  ## Run the engine under ThreadSanitizer, AddressSanitizer and UBSan, ranks being threads
 	@$(MAKE) --no-print-directory -C tests/native thread address PYTHON=$(abspath $(BIN)/python)
@@ -124,7 +124,7 @@ kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, w
 	python -m compcoll kernels
 
 carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check, into carry/
-	python benchmarks/carry.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)
+	python benchmarks/offline_bundle.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)
 
 gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes less than 9 minutes
 	@python benchmarks/gpu_check.py

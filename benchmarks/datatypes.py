@@ -18,7 +18,7 @@ from mpi4py import MPI
 import compcoll
 
 from .machinery import least
-from .output import as_json, describe
+from .osu.output import as_json, describe
 
 #: Axes that are cut before and after; the last ones lie apart element by element.
 AXES = ((0, 1), (1, 0), (0, 2), (2, 0))

@@ -35,7 +35,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.carry import use  # noqa: E402
+from benchmarks.offline_bundle import use  # noqa: E402
 
 BUDGET, LIMIT = 510.0, 20.0
 STATUSES = {"ok": 0, "refused": 0, "skipped": 0, "failed": 1, "timeout": 4, "missing": 8}
@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]'): {problem}")
         return 2
     from benchmarks.gpu_kernels import DTYPES, SPECS
-    from benchmarks.machine import commit, machine
+    from benchmarks.osu.machine import commit, machine
 
     check = Check(options.out, options.seconds, options.limit, options.fake)
     specs = options.codecs.split(",") if options.codecs else SPECS

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.machine import machine
+from benchmarks.osu.machine import machine
 
 __all__ = ["measure", "stubs"]
 

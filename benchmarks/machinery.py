@@ -21,7 +21,7 @@ from mpi4py import MPI
 
 import compcoll
 
-from .output import as_json, describe
+from .osu.output import as_json, describe
 
 SIZES = (64 << 10, 1 << 20, 8 << 20)
 SMALL_CHUNK = 4 << 10

@@ -24,8 +24,8 @@ from compcoll.model.predict import Call, predict
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load
 from compcoll.policy import ALGORITHMS
 
-from .output import as_json, environment
-from .report_figures import scaling
+from .osu.output import as_json, environment
+from .report.figures import scaling
 
 __all__ = ["main", "predicted_row"]
 

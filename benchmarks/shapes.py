@@ -21,8 +21,8 @@ from mpi4py import MPI
 
 import compcoll
 
-from .codec_data import real, synthetic_grids
-from .machine import commit, machine
+from .codecs.data import real, synthetic_grids
+from .osu.machine import commit, machine
 
 __all__ = ["Sent", "measure", "psnr", "send"]
 
@@ -107,7 +107,7 @@ def send(comm: MPI.Intracomm, folder: Path | None, specs: list[str]) -> Iterator
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, help="folder with the files of benchmarks.codec_data")
+    parser.add_argument("--data", type=Path, help="folder with the files of benchmarks.codecs.data")
     parser.add_argument("--codecs", default="zfp:rate=8,zfp:rate=16")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

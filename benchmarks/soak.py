@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from compcoll import Comm
 
-from .output import as_json, describe
+from .osu.output import as_json, describe
 
 __all__ = ["main"]
 

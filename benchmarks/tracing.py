@@ -24,7 +24,7 @@ from compcoll.mpi.base import describe as describe_call
 from compcoll.tracing.recording import Recording, record_with
 from compcoll.tracing.trace import Trace
 
-from .output import as_json, describe
+from .osu.output import as_json, describe
 
 #: Large calls are accelerated on 2 ranks and more, at the least cost there is.
 POLICY: dict[str, Any] = {"codec": "raw", "min_nbytes": 4096}

@@ -16,9 +16,9 @@ import click
 import numpy as np
 from mpi4py import MPI
 
-from .data import codec_list
-from .main import ended
-from .output import as_json, environment
+from .osu.command import ended
+from .osu.data import codec_list
+from .osu.output import as_json, environment
 
 __all__ = ["Row", "measure"]
 

@@ -23,9 +23,10 @@ from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.policy import ALGORITHMS
 
-from .data import size_list, source
-from .osu import load, run_size
-from .output import as_json, describe
+from .osu import operations as osu
+from .osu.data import size_list, source
+from .osu.output import as_json, describe
+from .osu.timing import run_size
 
 __all__ = ["main"]
 
@@ -61,7 +62,7 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
         )
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
-            for measured in run_size(load(name), comms, values, nbytes, iters=iters, min_seconds=2):
+            for measured in run_size(osu.OPERATIONS[name], comms, values, nbytes, iters=iters, min_seconds=2):
                 # Of an Allreduce the model knows the part of a rank.
                 part = -(-nbytes // world.size) if op == "Allreduce" else nbytes
                 call = Call(op, part, world.size, per_node, comms[specs.split(",")[0]].workers)

@@ -2,7 +2,7 @@
 
 From the command line, as root on Linux with iproute2 and MPICH (``pip install mpich``)::
 
-    python -m benchmarks.netlab --hosts 4 --gbit 1 -- python -m benchmarks.alltoall --codec lossless
+    python -m benchmarks.netlab --hosts 4 --gbit 1 -- python -m benchmarks.osu alltoall --codec lossless
     python -m benchmarks.netlab --hosts 2 --gbit 0.1 --measure
     python -m benchmarks.netlab --hosts 2 --down 1@3 --timeout 60 -- python program.py
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import compcoll.torch
 
-from ..output import as_json, describe
+from ..osu.output import as_json, describe
 from .corpus import corpus
 from .model import GPT, Shape, cross_entropy
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ..output import as_json
+from ..osu.output import as_json
 
 __all__ = ["main", "table"]
 

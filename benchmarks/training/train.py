@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 import compcoll.torch
 
-from ..output import as_json, environment
+from ..osu.output import as_json, environment
 from .corpus import corpus
 from .model import Shape
 from .ways import WAYS, make

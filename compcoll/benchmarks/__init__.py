@@ -1,5 +1,10 @@
-"""The benchmarks of a checkout, which lie beside the package; a wheel has them in this place."""
+"""The benchmarks that the command runs: OSU's operations, the lab of namespaces, and the demo.
+
+A wheel has them here; a checkout has them, and more, beside the package.
+"""
 
 from pathlib import Path
 
-__path__ = [str(Path(__file__).parents[2] / "benchmarks")]
+_beside = Path(__file__).parents[2] / "benchmarks"
+if (_beside / "osu" / "operations.py").exists():
+    __path__ = [*__path__, str(_beside)]

@@ -37,5 +37,5 @@ def command(ctx: click.Context, ranks: int, op: str, options: tuple[str, ...]) -
     if not is_launched() and "--help" not in options:
         ctx.exit(relaunch(ranks, ["bench", op, *options]))
     if op in NONBLOCKING:
-        benchmark("overlap").main(op, list(options))
-    benchmark("main").main(getattr(benchmark(op), op), list(options))
+        benchmark("osu.overlap").main(op, list(options))
+    benchmark("osu.command").main(op, list(options))

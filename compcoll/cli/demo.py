@@ -77,7 +77,7 @@ def _simulate(codecs, flow: dict, out: Path, where: str, record: Path | None) ->
 
 def _checked(size: int, flow: dict) -> tuple[Any, Any, Any]:
     """The modules and the flow; ClickException where something is missing or does not fit."""
-    demo, figure = benchmark("demo"), benchmark("demo_figure")
+    demo, figure = benchmark("demo"), benchmark("demo.figure")
     checked = replace(demo.Flow(), **flow)
     if size < 2:
         raise click.ClickException("one rank has nobody to talk to; start the demo with at least 2")
@@ -104,7 +104,7 @@ def _compare(ranks: int, gbit: float, out: Path, options: list[str]) -> int:
             timings.append((where, demo.recorded(record) if why is None else f"Not measured: {why}"))
             if why is not None:
                 click.echo(f"No run with {where}: {why}")
-        benchmark("demo_figure").draw(runs, out, timings)
+        benchmark("demo.figure").draw(runs, out, timings)
     click.echo(f"Figure: {out}")
     return 0
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks import demo, demo_figure
+from benchmarks import demo
+from benchmarks.demo import figure
 from compcoll import Comm
 
 FLOW = demo.Flow(n=12, viscosity=0.02, dt=0.1, steps=6, every=2)
@@ -91,7 +92,7 @@ def test_figure_of_one_place_or_two(comm, agree, runs, tmp_path, second):
     picture = tmp_path / "demo.png"
     timings = [("one", runs), ("other", second)] if second else ()
     if comm.rank == 0:
-        demo_figure.draw(runs, picture, timings)
+        figure.draw(runs, picture, timings)
     assert agree(comm.rank or picture.read_bytes().startswith(b"\x89PNG"))
 
 

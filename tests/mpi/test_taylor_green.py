@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from benchmarks.slab_fft import SlabFFT
-from benchmarks.taylor_green import TaylorGreen
+from benchmarks.demo.slab_fft import SlabFFT
+from benchmarks.demo.taylor_green import TaylorGreen
 
 N = 12  # divisible by every number of ranks in use
 

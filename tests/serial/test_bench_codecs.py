@@ -11,13 +11,13 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from benchmarks import codec_rivals
-from benchmarks.bench_codecs import main
-from benchmarks.codec_data import Data, real, synthetic
-from benchmarks.codec_measure import Row, errors, measure
-from benchmarks.codec_output import BEGIN, END, about, markdown, replace_section, table, write_json
-from benchmarks.codec_plot import draw, pareto
-from benchmarks.codec_rivals import Contestant, contestants
+from benchmarks.codecs import baselines
+from benchmarks.codecs.__main__ import main
+from benchmarks.codecs.baselines import Contestant, contestants
+from benchmarks.codecs.data import Data, real, synthetic
+from benchmarks.codecs.measure import Row, errors, measure
+from benchmarks.codecs.output import BEGIN, END, about, markdown, replace_section, table, write_json
+from benchmarks.codecs.plot import draw, pareto
 
 
 def row(codec="mpc", data="waves, float32", **changes):
@@ -97,8 +97,8 @@ def test_absent_packages_are_left_out(monkeypatch):
     def absent(name):
         raise ImportError(name)
 
-    monkeypatch.setattr(codec_rivals, "importlib", SimpleNamespace(import_module=absent))
-    assert set(codec_rivals.missing()) >= {"zfpy", "blosc2", "lz4"}
+    monkeypatch.setattr(baselines, "importlib", SimpleNamespace(import_module=absent))
+    assert set(baselines.missing()) >= {"zfpy", "blosc2", "lz4"}
     assert all(c.ours for c in contestants(3))
 
 

@@ -357,7 +357,7 @@ def test_benchmarks_are_found():
 
 def test_missing_package_of_a_benchmark_is_named(monkeypatch):
     launch.benchmark("demo")
-    for name in ("demo", "taylor_green", "slab_fft"):
+    for name in ("demo", "demo.program", "demo.taylor_green", "demo.slab_fft"):
         monkeypatch.delitem(sys.modules, f"compcoll.benchmarks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(launch.click.ClickException, match=r"needs the package scipy.*compcoll\[bench\]"):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from executor import build
 
-from benchmarks import carry, gpu_check, gpu_kernels
+from benchmarks import gpu_check, gpu_kernels, offline_bundle
 from compcoll.devices import nvrtc
 from compcoll.devices.kernels import SOURCES
 
@@ -165,7 +165,7 @@ def test_what_was_carried_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("PATH", "/bin")
     monkeypatch.setenv("COMPCOLL_CUBINS", "")
-    carry.use(tmp_path)
+    offline_bundle.use(tmp_path)
     assert sys.path[-1] == str(tmp_path / "site")
     assert gpu_check.shutil.which("mpiexec") == str(tmp_path / "site" / "bin" / "mpiexec")
     assert gpu_check.os.environ["COMPCOLL_CUBINS"] == str(tmp_path / "cubins")

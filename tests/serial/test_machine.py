@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from benchmarks import machine
+from benchmarks.osu import machine
 
 
 def git(folder, *words):

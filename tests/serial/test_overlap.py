@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from benchmarks.data import source
-from benchmarks.operations import COLLECTIVES, load, partner_of
-from benchmarks.osu import run_size
-from benchmarks.overlap import NONBLOCKING, measure
-from benchmarks.pickled import PICKLED, Pickled
+from benchmarks.osu.data import source
+from benchmarks.osu.operations import COLLECTIVES, NONBLOCKING, partner_of
+from benchmarks.osu.overlap import measure
+from benchmarks.osu.pickled import PICKLED, Pickled
+from benchmarks.osu.timing import run_size
 from compcoll.cli import bench
 
 F4 = np.dtype("f4")
@@ -20,7 +20,7 @@ F4 = np.dtype("f4")
 @pytest.mark.parametrize("op", [op for op in PICKLED if op in COLLECTIVES])
 def test_objects_hold_what_arrays_do(op):
     comms = {"mpi": MPI.COMM_SELF, "objects": Pickled(MPI.COMM_SELF)}
-    _, row = run_size(load(op), comms, source(None, F4, 0), 4096, iters=3)
+    _, row = run_size(COLLECTIVES[op], comms, source(None, F4, 0), 4096, iters=3)
     assert (row.error, row.sound) == (0.0, True)
 
 
@@ -30,7 +30,7 @@ def test_objects_that_are_lost_are_noticed():
             pass
 
     comms = {"mpi": MPI.COMM_SELF, "objects": Lost(MPI.COMM_SELF)}
-    _, row = run_size(load("allgather"), comms, source(None, F4, 0), 4096, iters=3)
+    _, row = run_size(COLLECTIVES["allgather"], comms, source(None, F4, 0), 4096, iters=3)
     assert not row.sound
 
 

@@ -32,7 +32,8 @@ def test_version_is_that_of_the_installation():
 def test_every_folder_is_packaged():
     """A package that is missing in this list works here, and is missing in wheels."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    ours = {p.parent for top in ("compcoll", "benchmarks") for p in (ROOT / top).rglob("*.py")}
+    benchmarks = [ROOT / "benchmarks" / name for name in ("demo", "netlab", "osu")]
+    ours = {p.parent for top in (ROOT / "compcoll", *benchmarks) for p in top.rglob("*.py")}
     names = {".".join(p.relative_to(ROOT).parts) for p in ours}
     names = {n if n.startswith("compcoll") else f"compcoll.{n}" for n in names}
     sources = {p.parent for p in (ROOT / "csrc").rglob("*.h")}

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import report_tables
+from benchmarks.report import tables
 from benchmarks.scaling import CAREFUL, OPERATIONS, main, predicted_row
 from compcoll.model.advisor import advise
 from compcoll.model.predict import Call, predict
@@ -31,7 +31,7 @@ def test_predictions_are_written_and_drawn(tmp_path):
         assert slow > fast
     assert 3 < rows["1gbe", "Alltoall", 64]["speedup"] <= 4.1
     assert picture.read_bytes()[1:4] == b"PNG"
-    lines = report_tables.scaling([run])
+    lines = tables.scaling([run])
     assert sum(line.startswith("| 1gbe | ") for line in lines) == len(OPERATIONS)
 
 

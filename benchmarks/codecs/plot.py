@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from .codec_measure import Row
+from .measure import Row
 
 __all__ = ["draw", "pareto"]
 

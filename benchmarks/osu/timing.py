@@ -21,20 +21,9 @@ from mpi4py import MPI
 from compcoll.engine.measure import midmean
 
 from .data import Source
-from .operations import OPERATIONS, WINDOW, Case, Operation, in_window, load, peer_of, rounding
+from .operations import Case, Operation
 
-__all__ = [
-    "CONTROL",
-    "OPERATIONS",
-    "WINDOW",
-    "Case",
-    "Row",
-    "in_window",
-    "load",
-    "peer_of",
-    "rounding",
-    "run_size",
-]
+__all__ = ["CONTROL", "Row", "run_size"]
 
 #: The name of a second plain MPI.
 CONTROL = "mpi again"
@@ -108,6 +97,7 @@ def run_size(
     Parameters
     ----------
     operation : callable
+        One of `OPERATIONS`.
     comms : dict of str to MPI.Comm
         By name; the first is the plain one that the others are compared with.
     values : Source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .osu import CONTROL
+from ..osu.timing import CONTROL
 
 __all__ = ["link", "model", "scaling", "speedups", "steps"]
 

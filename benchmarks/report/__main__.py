@@ -19,13 +19,13 @@ from pathlib import Path
 
 import click
 
-from . import report_figures as figures
-from . import report_tables as tables
-from .output import as_json
+from ..osu.operations import OPERATIONS
+from ..osu.output import as_json
+from . import figures, tables
 
 __all__ = ["main"]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 RESULTS = HERE / "results"
 OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
 WEIGHTS = HERE.parent.parent / "shared" / "data" / "transformer_weights.bf16"
@@ -64,7 +64,8 @@ def lab(hosts: int, gbit: float, program: str, *options: str, ranks: int = 1) ->
     """A program on hosts of so many ranks each."""
     shape = ["benchmarks.netlab", "--hosts", str(hosts), "--gbit", f"{gbit:g}"]
     shape += ["--ppn", str(ranks)] if ranks > 1 else []
-    return [*shape, "--", "python", "-m", f"benchmarks.{program}", *options]
+    module = ["benchmarks.osu", program] if program in OPERATIONS else [f"benchmarks.{program}"]
+    return [*shape, "--", "python", "-m", *module, *options]
 
 
 def experiments() -> Iterator[Experiment]:

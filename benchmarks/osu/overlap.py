@@ -1,6 +1,6 @@
 """Nonblocking collectives beside a computation, as OSU's benchmarks have them.
 
-``python -m benchmarks.overlap ialltoall [OPTIONS]``, or ``compcoll bench ialltoall``.
+``python -m benchmarks.osu ialltoall [OPTIONS]``, or ``compcoll bench ialltoall``.
 
 A collective is timed alone, begun and waited for at once. Then it is begun, as much is computed as takes the
 same time, and it is waited for. The overlap is what of its own time does not come on top of the computation:
@@ -23,14 +23,13 @@ import click
 import numpy as np
 from mpi4py import MPI
 
+from .command import communicators, ended
 from .data import codec_list, element_type, size_list, source
-from .main import communicators, ended
-from .operations import COLLECTIVES, Case, load
+from .operations import COLLECTIVES, NONBLOCKING, Case
 from .output import as_json, describe, heading
 
 __all__ = ["NONBLOCKING", "Row", "main", "measure"]
 
-NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'alone us':>12} {'compute us':>12} {'total us':>12} {'overlap %':>10} "
     f"{'slowed %':>9} {'cpu us':>10}"
@@ -123,7 +122,7 @@ def measure(
     """Measure one message size on all communicators; collective. The parameters are those of `run_size`."""
     world = next(iter(comms.values()))
     n = max(1, nbytes // values.dtype.itemsize)
-    case = load(op[1:])(world, values, n)
+    case = COLLECTIVES[op[1:]](world, values, n)
     work = _Work()
     step = world.allreduce(work.seconds_per_step()) / world.size
     begun = {name: _Begun(comm) for name, comm in comms.items()}
@@ -218,7 +217,7 @@ def line(row: Row) -> str:
 
 def main(op: str, argv: list[str] | None = None) -> None:
     """Run from the command line and exit: 0, 1 if a result was wrong, 2 for wrong options."""
-    sys.exit(ended(_command, [op, *(sys.argv[1:] if argv is None else argv)], "python -m benchmarks.overlap"))
+    sys.exit(ended(_command, [op, *(sys.argv[1:] if argv is None else argv)], "python -m benchmarks.osu"))
 
 
 @click.command(context_settings={"show_default": True})
@@ -253,7 +252,3 @@ def _command(op, codecs, sizes, iters, warmup, max_seconds, data, dtype, json_pa
         with open(json_path, "w") as file:
             file.write(as_json({**about, "rows": [asdict(row) for row in rows]}))
     return all(row.sound for row in rows)
-
-
-if __name__ == "__main__":
-    sys.exit(ended(_command, None, "python -m benchmarks.overlap"))

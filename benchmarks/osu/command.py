@@ -14,16 +14,17 @@ from rich.progress import Progress
 from .arrays import LIBRARIES, Staged
 from .data import Source, codec_list, element_type, size_list, source
 from .gloo import Gloo
-from .osu import CONTROL, Operation, run_size
+from .operations import OPERATIONS
 from .output import as_json, describe, heading, line, plot
 from .pickled import PICKLED, Pickled
+from .timing import CONTROL, run_size
 
 __all__ = ["communicators", "ended", "main"]
 
 
-def main(operation: Operation, argv: list[str] | None = None) -> None:
+def main(operation: str, argv: list[str] | None = None) -> None:
     """Run a benchmark from the command line and exit: 0, 1 if a result was wrong, 2 for wrong options."""
-    sys.exit(ended(_command, argv, f"python -m benchmarks.{operation.__name__}", operation))
+    sys.exit(ended(_command, argv, f"python -m benchmarks.osu {operation}", operation))
 
 
 def ended(command: click.Command, argv: list[str] | None, name: str, obj: object = None) -> int:
@@ -76,18 +77,18 @@ def _command(
         values = source(data, values_type, world.rank, arrays)
         comms = communicators(codec_list(codecs), min_nbytes, values, gloo, control)
         if pickle:
-            comms = _pickled(operation.__name__, comms, values)
+            comms = _pickled(operation, comms, values)
     except (ImportError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    about = describe(world, operation.__name__, data, values_type, arrays)
+    about = describe(world, operation, data, values_type, arrays)
     if world.rank == 0:
         print(heading(about), flush=True)
     rows = []
     with Progress(console=Console(stderr=True), transient=True, disable=not _shows_progress()) as progress:
-        for size in progress.track(nbytes, description=operation.__name__):
+        for size in progress.track(nbytes, description=operation):
             new = run_size(
-                operation, comms, values, size, warmup=warmup, iters=iters, min_seconds=min_seconds,
-                max_seconds=max_seconds, in_a_row=in_a_row,
+                OPERATIONS[operation], comms, values, size, warmup=warmup, iters=iters,
+                min_seconds=min_seconds, max_seconds=max_seconds, in_a_row=in_a_row,
             )  # fmt: skip
             rows += new
             if world.rank == 0:

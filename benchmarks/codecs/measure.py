@@ -15,8 +15,8 @@ import numpy as np
 
 from compcoll.core import dtypes
 
-from .codec_data import Data
-from .codec_rivals import Contestant
+from .baselines import Contestant
+from .data import Data
 
 __all__ = ["CALLS", "COPY", "Row", "measure"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil, log2
 from pathlib import Path
 
-from .osu import CONTROL
+from ..osu.timing import CONTROL
 
 __all__ = ["auto", "model", "scaling", "speedups"]
 

@@ -1,4 +1,4 @@
-"""Compare the codecs with each other and with other people's: ``python -m benchmarks.bench_codecs``."""
+"""Compare the codecs with each other and with other people's: ``python -m benchmarks.codecs``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from .codec_data import Data, real, synthetic, synthetic_grids, synthetic_halves
-from .codec_measure import Row, measure
-from .codec_output import about, markdown, replace_section, table, write_json
-from .codec_rivals import contestants, missing
-from .codec_sweep import below, sweep, sweep_table
+from .baselines import contestants, missing
+from .data import Data, real, synthetic, synthetic_grids, synthetic_halves
+from .measure import Row, measure
+from .output import about, markdown, replace_section, table, write_json
+from .sweep import below, sweep, sweep_table
 
 __all__ = ["main"]
 
-_FOLDER = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[2] / "shared")) / "data"
+_FOLDER = Path(os.environ.get("COMPCOLL_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -83,7 +83,7 @@ def main(
     if readme:
         replace_section(readme, markdown(rows, info))
     if plot_path:
-        from .codec_plot import draw
+        from .plot import draw
 
         draw(rows, plot_path)
 

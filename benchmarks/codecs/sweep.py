@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 
-from .codec_data import Data
-from .codec_measure import Row, measure
-from .codec_output import heading
-from .codec_rivals import Contestant, zfp_contestants
+from .baselines import Contestant, zfp_contestants
+from .data import Data
+from .measure import Row, measure
+from .output import heading
 
 __all__ = ["RATES", "below", "sweep", "sweep_contestants", "sweep_table"]
 

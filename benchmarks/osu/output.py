@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .machine import commit, machine
-from .osu import CONTROL, Row
+from .timing import CONTROL, Row
 
 __all__ = ["as_json", "describe", "environment", "heading", "line", "plot"]
 

@@ -18,8 +18,8 @@ from rich.table import Table
 
 from compcoll.core import _cpu
 
-from .codec_measure import CALLS, Row
-from .machine import commit, machine
+from ..osu.machine import commit, machine
+from .measure import CALLS, Row
 
 __all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "table", "write_json"]
 

@@ -1,0 +1,1 @@
+"""The codecs beside those of others, one thread: ``python -m benchmarks.codecs``."""

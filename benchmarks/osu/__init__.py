@@ -1,0 +1,1 @@
+"""Benchmarks in the manner of OSU's: ``python -m benchmarks.osu OPERATION``."""

@@ -1,0 +1,235 @@
+"""The operations that the benchmarks time: one table, in the manner of OSU's.
+
+Each entry prepares its buffers on one rank, from a communicator, a source of values and the number of values
+of a message, and returns a `Case`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .data import Source
+
+__all__ = [
+    "COLLECTIVES", "MESSAGES", "NONBLOCKING", "OPERATIONS", "WINDOW", "Case", "Operation", "in_window",
+    "partner_of", "peer_of", "rounding",
+]  # fmt: skip
+
+#: Messages on their way at once in the bandwidth tests; OSU has 64, which is much memory for large ones.
+WINDOW = 16
+
+
+@dataclass
+class Case:
+    """One operation at one message size, ready to be called.
+
+    Attributes
+    ----------
+    call : callable
+        Does the operation on the communicator that it is given.
+    result : array
+        What this rank received, of the source's library; empty where it receives nothing.
+    moved : float
+        Bytes that the busiest rank has to send or receive.
+    reset : callable
+        Restores the input where a call overwrites it; not timed.
+    repeats : int
+        Messages in a row in one call; the time of a row is that of one.
+    rounding : float
+        Error that the additions of a reduction can make.
+    """
+
+    call: Callable[[MPI.Comm], object]
+    result: Any
+    moved: float
+    reset: Callable[[], object] = field(default=lambda: None)
+    repeats: int = 1
+    rounding: float = 0.0
+
+
+#: Prepares the buffers on one rank: communicator, source of values, number of values per message.
+Operation = Callable[[MPI.Comm, Source, int], Case]
+
+
+def rounding(comm: MPI.Comm, send: np.ndarray) -> float:
+    """Largest error that additions over all ranks can make; 0 for integers."""
+    if send.dtype.kind != "f":
+        return 0.0
+    largest = comm.allreduce(float(np.abs(send).max()), MPI.MAX)
+    return comm.size**2 * largest * float(np.finfo(send.dtype).eps)
+
+
+def peer_of(comm: MPI.Comm) -> int | None:
+    """The partner of a rank in a benchmark of two ranks, None for those that watch."""
+    if comm.size < 2:
+        raise ValueError("messages from rank 0 to rank 1 need 2 ranks, and there is 1: mpiexec -n 2")
+    return 1 - comm.rank if comm.rank < 2 else None
+
+
+def in_window(comm) -> bool:
+    """Whether messages may all be on their way at once: not where arrays go through the host first."""
+    return isinstance(comm, MPI.Comm)
+
+
+def partner_of(comm: MPI.Comm) -> int | None:
+    """The partner of a rank where those of the first half and those of the second are pairs."""
+    if comm.size < 2:
+        raise ValueError("pairs of ranks need 2 ranks, and there is 1: mpiexec -n 2")
+    half = comm.size // 2
+    return None if comm.rank >= 2 * half else (comm.rank + half) % (2 * half)
+
+
+# -- collectives
+
+
+def _gathered(comm: MPI.Comm, values: Source, n: int, *, op: str, counted: bool, rooted: bool) -> Case:
+    """Every rank's message arrives on all ranks, or on rank 0."""
+    receives = not rooted or comm.rank == 0
+    send, recv = values(n), values.empty(comm.size * n if receives else 0)
+    target = ((recv, [n] * comm.size) if counted else recv) if receives else None
+    moved = (comm.size - 1) * send.nbytes
+    return Case(lambda c: getattr(c, op)(send, target), recv, moved)
+
+
+def _scattered(comm: MPI.Comm, values: Source, n: int, *, op: str, counted: bool) -> Case:
+    """Rank 0 sends a message to every rank."""
+    send = values(comm.size * n) if comm.rank == 0 else None
+    recv = values.empty(n)
+    source = (send, [n] * comm.size) if counted and comm.rank == 0 else send
+    return Case(lambda c: getattr(c, op)(source, recv), recv, (comm.size - 1) * recv.nbytes)
+
+
+def _alltoall(comm: MPI.Comm, values: Source, n: int, *, counted: bool) -> Case:
+    """Every rank sends a message to each rank."""
+    send, recv = values(comm.size * n), values.empty(comm.size * n)
+    moved = (comm.size - 1) * n * values.dtype.itemsize
+    if not counted:
+        return Case(lambda c: c.Alltoall(send, recv), recv, moved)
+    counts = [n] * comm.size
+    return Case(lambda c: c.Alltoallv((send, counts), (recv, counts)), recv, moved)
+
+
+def _bcast(comm: MPI.Comm, values: Source, n: int) -> Case:
+    """All ranks receive rank 0's message."""
+    original, buffer = values.host(values(n)), values(n)
+
+    def reset() -> None:
+        # A lossy broadcast leaves the decoded values at its root as well.
+        if comm.rank == 0:
+            values.arrays.write(buffer, original)
+
+    return Case(lambda c: c.Bcast(buffer, root=0), buffer, original.nbytes, reset)
+
+
+def _summed(comm: MPI.Comm, values: Source, n: int, *, op: str) -> Case:
+    """The sum of all messages arrives on all ranks, on rank 0, or in parts of n values."""
+    parts, part = comm.size, (comm.size - 1) / comm.size
+    send = values(parts * n if op == "Reduce_scatter_block" else n)
+    recv = values.empty(n if op != "Reduce" or comm.rank == 0 else 0)
+    target = recv if op != "Reduce" or comm.rank == 0 else None
+    moved = (2 if op == "Allreduce" else 1) * part * send.nbytes
+    limit = rounding(comm, values.host(send))
+    return Case(lambda c: getattr(c, op)(send, target), recv, moved, rounding=limit)
+
+
+def _barrier(comm: MPI.Comm, values: Source, n: int) -> Case:
+    """All ranks wait for each other; no bytes, so that sizes do not matter."""
+    return Case(lambda c: c.Barrier(), values.empty(0), 0.0)
+
+
+# -- messages
+
+
+def _latency(comm: MPI.Comm, values: Source, n: int, *, peer_of: Callable[[MPI.Comm], int | None]) -> Case:
+    """Ping-pong of a rank and its peer; the time is that of one message."""
+    peer = peer_of(comm)
+    send, recv = values(n), values.empty(n if peer is not None else 0)
+
+    def call(c: MPI.Comm) -> None:
+        if peer is None:
+            return
+        if comm.rank < peer:
+            c.Send(send, peer)
+            c.Recv(recv, peer)
+        else:
+            c.Recv(recv, peer)
+            c.Send(send, peer)
+
+    return Case(call, recv, send.nbytes, repeats=2)
+
+
+def _bandwidth(
+    comm: MPI.Comm, values: Source, n: int, *, peer_of: Callable[[MPI.Comm], int | None], pairs: bool = False
+) -> Case:
+    """A window of messages to a peer, which answers when it has them all; the time is that of one message."""
+    peer = peer_of(comm)
+    sends = peer is not None and comm.rank < peer
+    # The messages land in one place: OSU's do too, and a window of large ones may not fit in memory.
+    send, recv = values(n), values.empty(0 if sends or peer is None else n)
+    answer = np.zeros(1, np.uint8)
+
+    def call(c: MPI.Comm) -> None:
+        if peer is None:
+            return
+        if in_window(c):
+            begin = (lambda: c.Isend(send, peer)) if sends else (lambda: c.Irecv(recv, peer))
+            MPI.Request.Waitall([begin() for _ in range(WINDOW)])
+        else:
+            for _ in range(WINDOW):
+                c.Send(send, peer) if sends else c.Recv(recv, peer)
+        comm.Recv(answer, peer) if sends else comm.Send(answer, peer)
+
+    return Case(call, recv, (comm.size // 2 if pairs else 1) * send.nbytes, repeats=WINDOW)
+
+
+def _both_ways(comm: MPI.Comm, values: Source, n: int) -> Case:
+    """A window of messages between ranks 0 and 1 in both directions at once; the time is one pair's."""
+    peer = peer_of(comm)
+    send, recv = values(n), values.empty(n if peer is not None else 0)
+
+    def call(c: MPI.Comm) -> None:
+        if peer is None:
+            return
+        if in_window(c):
+            arriving = [c.Irecv(recv, peer) for _ in range(WINDOW)]
+            MPI.Request.Waitall(arriving + [c.Isend(send, peer) for _ in range(WINDOW)])
+        else:
+            for _ in range(WINDOW):
+                c.Sendrecv(send, peer, recvbuf=recv, source=peer)
+
+    return Case(call, recv, 2 * send.nbytes, repeats=WINDOW)
+
+
+#: Operations of all ranks, sizes being those of a message or part.
+COLLECTIVES: dict[str, Operation] = {
+    "allgather": partial(_gathered, op="Allgather", counted=False, rooted=False),
+    "allgatherv": partial(_gathered, op="Allgatherv", counted=True, rooted=False),
+    "allreduce": partial(_summed, op="Allreduce"),
+    "alltoall": partial(_alltoall, counted=False),
+    "alltoallv": partial(_alltoall, counted=True),
+    "barrier": _barrier,
+    "bcast": _bcast,
+    "gather": partial(_gathered, op="Gather", counted=False, rooted=True),
+    "gatherv": partial(_gathered, op="Gatherv", counted=True, rooted=True),
+    "reduce": partial(_summed, op="Reduce"),
+    "reduce_scatter": partial(_summed, op="Reduce_scatter_block"),
+    "scatter": partial(_scattered, op="Scatter", counted=False),
+    "scatterv": partial(_scattered, op="Scatterv", counted=True),
+}
+#: Operations of two ranks, or of many pairs.
+MESSAGES: dict[str, Operation] = {
+    "bibw": _both_ways,
+    "bw": partial(_bandwidth, peer_of=peer_of),
+    "latency": partial(_latency, peer_of=peer_of),
+    "mbw_mr": partial(_bandwidth, peer_of=partner_of, pairs=True),
+    "multi_lat": partial(_latency, peer_of=partner_of),
+}
+#: Nonblocking forms, timed beside a computation.
+NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")
+OPERATIONS = dict(sorted((COLLECTIVES | MESSAGES).items()))

@@ -1,0 +1,1 @@
+"""The benchmarks in the lab, in one document: ``python -m benchmarks.report``."""
