@@ -102,6 +102,7 @@ def method_part(name):
     )
 
 
+interrupts = method_part("compcoll.engine._interrupts")
 shortcut = method_part("compcoll.mpi._shortcut")
 watch = method_part("compcoll.tracing._watch")
 
@@ -135,5 +136,5 @@ engine = engine_part("compcoll.engine._engine", ENGINE)
 layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
-EXTENSIONS = [codecs, engine, layout, schedule, shortcut, watch]
+EXTENSIONS = [codecs, engine, interrupts, layout, schedule, shortcut, watch]
 setup(ext_modules=cythonize(EXTENSIONS), cmdclass={"build_ext": BuildLevels, "editable_wheel": EditableWheel})

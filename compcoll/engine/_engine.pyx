@@ -8,15 +8,15 @@ import os
 import traceback
 from math import inf, isnan
 from time import perf_counter
+from weakref import ref
 
 import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import _cpu
-from compcoll.engine import interrupts
+from compcoll.engine._interrupts import check as check_signals, raise_pending
 
 cimport numpy as cnp
-from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_INCREF
 from libc.stdio cimport snprintf
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -26,6 +26,7 @@ from libcpp.memory cimport shared_ptr, static_pointer_cast
 from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
+from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport LaidOut
 from compcoll.engine.native cimport (
     all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CGrounds, CLanding, CLeft, CLibrary, complete,
@@ -148,33 +149,71 @@ cdef class Count:
         self.calls, self.most = 0, most
 
 
-# -- signals: what they raise waits for the end of the call, and a second one ends it
-
-_raised = None
+#: What has ended a wait before its time.
+_ended_by = None
 
 
 cdef cbool signalled() noexcept with gil:
     """Whether a wait has to end."""
-    global _raised
+    global _ended_by
     try:
-        PyErr_CheckSignals()
+        check_signals()
     except BaseException as problem:
-        again, _raised = _raised is not None, problem
-        return again
-    try:
-        interrupts.check()
-    except BaseException as problem:
-        _raised = problem
+        _ended_by = problem
         return True
     return False
 
 
-def raise_pending():
-    """Raise what a signal has raised during a call."""
-    global _raised
-    if _raised is not None:
-        problem, _raised = _raised, None
-        raise problem
+cdef raise_ending():
+    """Raise what has ended a wait."""
+    global _ended_by
+    problem, _ended_by = _ended_by, None
+    raise problem
+
+
+cdef class CallTags:
+    """Tags that the calls of a communicator take in turns.
+
+    Parameters
+    ----------
+    first, n : int
+        The first of all, and the tags of one call.
+    turns : int
+        Calls that pass before tags are used again.
+
+    """
+
+    cdef readonly int n
+    cdef int first, turns, calls
+    cdef dict under_way
+
+    def __init__(self, int first, int n, int turns):
+        self.first, self.n, self.turns, self.calls = first, n, turns, 0
+        self.under_way = {}
+
+    cpdef int next(self) except -1:
+        """The first tag of the next call, once the last one that had it has ended here."""
+        cdef int first = self.first + (self.calls + 1) % self.turns * self.n
+        if first in self.under_way:
+            join_call(self.under_way[first])
+            self.under_way.pop(first, None)
+        self.calls += 1
+        return first
+
+    def leave(self, int first, call):
+        """A call with these tags, which has a ``join()``, is under way when its method returns."""
+        self.under_way[first] = ref(call)
+
+    def join(self):
+        """Wait for the ends of all calls under way."""
+        for call in list(self.under_way.values()):
+            join_call(call)
+
+
+cdef join_call(reference):
+    call = reference()
+    if call is not None:
+        call.join()
 
 
 cdef class Coding:
@@ -225,7 +264,8 @@ cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint32_
     cdef uint32_t i
     try:
         dims = tuple([shape[i] for i in range(ndim)])
-        return coding.encode(dtype, dims, <uintptr_t>src, carried, <uintptr_t>out)
+        with deferred(quiet=True):
+            return coding.encode(dtype, dims, <uintptr_t>src, carried, <uintptr_t>out)
     except BaseException as problem:
         coding.failed = problem
         return -1
@@ -235,7 +275,8 @@ cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint
                          void* dst, int32_t adding) noexcept with gil:
     cdef Coding coding = <Coding>context
     try:
-        coding.decode(memory_at(<uintptr_t>frame, nbytes), dtype, n, <uintptr_t>dst, bool(adding))
+        with deferred(quiet=True):
+            coding.decode(memory_at(<uintptr_t>frame, nbytes), dtype, n, <uintptr_t>dst, bool(adding))
         return 0
     except BaseException as problem:
         coding.failed = problem
@@ -595,8 +636,9 @@ cdef class Plan:
     decision : Decision
     compiled : Compiled
     coding : Coding
-    group : Group
-        Whose calls they are.
+    tags : CallTags
+    comm : int
+        As of a `Running`.
     places : sequence of (int, int)
         For each buffer of the schedule whether it lies in the array that is sent (0) or received (1), and
         where, in bytes.
@@ -606,12 +648,14 @@ cdef class Plan:
     cdef readonly object decision
     cdef Compiled compiled
     cdef Coding coding
-    cdef object group
+    cdef CallTags tags
+    cdef uint64_t comm
     cdef vector[int] which
     cdef vector[size_t] offsets
 
-    def __init__(self, str op, decision, Compiled compiled, Coding coding, group, places):
-        self.op, self.decision, self.compiled, self.coding, self.group = op, decision, compiled, coding, group
+    def __init__(self, str op, decision, Compiled compiled, Coding coding, CallTags tags, uint64_t comm, places):
+        self.op, self.decision, self.compiled, self.coding = op, decision, compiled, coding
+        self.tags, self.comm = tags, comm
         for which, offset in places:
             self.which.push_back(which)
             self.offsets.push_back(offset)
@@ -631,8 +675,7 @@ cdef class Plan:
             places.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv
-        first, n = self.group.next_tags()
-        running.begin(self.compiled, self.coding, self.group.shadow_handle, first, n, places)
+        running.begin(self.compiled, self.coding, self.comm, self.tags.next(), self.tags.n, places)
         return running
 
 
@@ -703,7 +746,7 @@ def wait(*tasks, others=(), double limit=inf):
     if end != DONE:
         _abandon([*tasks, *others])
         if end == INTERRUPTED:
-            raise_pending()
+            raise_ending()
         if end == TIMEOUT:
             raise TimeoutError(
                 f"waited for messages for more than COMPCOLL_TIMEOUT = {patience:g} s; the communicator "
@@ -780,7 +823,8 @@ def finish(requests) -> bool:
     Raises
     ------
     BaseException
-        What the second of two signals has raised; that of one alone is left to `raise_pending`.
+        What the second of two signals has raised; that of one alone is left to
+        `compcoll.engine.interrupts.raise_pending`.
     """
     cdef vector[shared_ptr[CGoal]] goals
     cdef int end
@@ -793,7 +837,7 @@ def finish(requests) -> bool:
     with nogil:
         end = <int>engine.progress().wait(goals, all_reached(goals), inf_, signalled)
     if end == INTERRUPTED:
-        raise_pending()
+        raise_ending()
     return True
 
 
@@ -817,7 +861,8 @@ cdef int answer(void* context, void* status) noexcept with gil:
     told.Set_elements(MPI.BYTE, 0)
     told.Set_cancelled(False)
     try:
-        state.query(told)
+        with deferred(quiet=True):
+            state.query(told)
     except MPI.Exception as problem:
         return problem.Get_error_code()
     except BaseException:
@@ -831,7 +876,8 @@ cdef int try_to_cancel(void* context, int completed) noexcept with gil:
     cdef Answering state = <Answering>context
     try:
         if state.cancel is not None:
-            state.cancel(bool(completed))
+            with deferred(quiet=True):
+                state.cancel(bool(completed))
     except MPI.Exception as problem:
         return problem.Get_error_code()
     except BaseException:
@@ -859,7 +905,7 @@ def leave(Task task, finished=None, Answering request=None):
     task.finished, task.request = finished, request
     if request is not None:
         goal = request.goal
-    _left[:] = [other for other in _left if not other.ended]
+    _drop_ended()
     _left.append(task)
     call = was_completed if native else has_landed if lands else was_left
     task.left = engine.leave(task.task, finished_by(call, <void*>task), goal)
@@ -867,6 +913,11 @@ def leave(Task task, finished=None, Answering request=None):
 
 #: What is under way and nobody waits for.
 _left = []
+
+
+def _drop_ended():
+    """Keep no task, and so no buffer, that the engine is done with."""
+    _left[:] = [other for other in _left if not other.ended]
 
 
 cdef void was_completed(void* context, int end) noexcept nogil:
@@ -897,6 +948,7 @@ def settled(Task task):
         task.settle(<int>task.left.get().end())
         if task.end != DONE:
             _abandon([task])
+    _drop_ended()
 
 
 def join(Task task, double seconds=inf):
@@ -911,7 +963,7 @@ def join(Task task, double seconds=inf):
     with nogil:
         end = <int>engine.join(task.left.get()[0], seconds, signalled)
     if end == INTERRUPTED:
-        raise_pending()
+        raise_ending()
     return task.left.get().ended()
 
 
@@ -922,7 +974,8 @@ cdef void was_left(void* context, int end) noexcept with gil:
     if end != DONE:
         _abandon([task])
     if finished is not None:
-        finished(end)
+        with deferred(quiet=True):
+            finished(end)
 
 
 def move_on():

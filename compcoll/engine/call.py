@@ -300,8 +300,9 @@ def planned(
         places.append(found[0])
     schedule = schedule_of(group, call, decision, owner_exact)
     return _engine.Plan(
-        call.op, decision, schedule.compiled, coding(decision.codec, call.dtype), group, places
-    )
+        call.op, decision, schedule.compiled, coding(decision.codec, call.dtype), group.tags,
+        group.shadow_handle, places,
+    )  # fmt: skip
 
 
 def _offset(block: np.ndarray | LaidOut, array: np.ndarray | None) -> int | None:

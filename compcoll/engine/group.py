@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, Self
-from weakref import WeakSet, WeakValueDictionary
+from typing import Any, Self
+from weakref import WeakSet
 
 from mpi4py import MPI
 
@@ -59,13 +59,6 @@ class Facts:
     gpus: bool = False
 
 
-class Ending(Protocol):
-    """Something that the engine moves on by itself."""
-
-    def join(self) -> None:
-        """Wait for its end."""
-
-
 class Group:
     """The ranks of a communicator, and what the engine needs to run schedules on them; collective.
 
@@ -86,6 +79,8 @@ class Group:
         no call that comes later has to wait for all ranks; a single rank, which sends nothing, needs none.
     shadow_handle : int
     facts : Facts
+    tags : CallTags
+        Of the calls that all ranks make in the same order.
     pairwise_tags : tuple of int
         For calls in which some ranks have no part, so that a count of calls would differ.
     advisor : Advisor or None
@@ -103,8 +98,8 @@ class Group:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.advisor: Advisor = None  # type: ignore[assignment]
         self._most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
-        self._tags: int = largest_tag() // (self._most + 1)
-        self.pairwise_tags = (self._most * self._tags, self._tags)
+        n = largest_tag() // (self._most + 1)
+        self.pairwise_tags = (self._most * n, n)
         self._begin()
         self.belong_to(comm, MPI.Intracomm(comm).Dup() if self.size > 1 else comm)
         start_engine(workers if self.size > 1 else None)
@@ -113,9 +108,8 @@ class Group:
         """Be as new."""
         self.broken = ""
         self.abandoned: list[Any] = []
-        self._calls = 0
+        self.tags = _engine.CallTags(0, self.pairwise_tags[1], self._most)
         self.lasting = Lasting(self, largest_tag())
-        self._under_way: WeakValueDictionary[int, Ending] = WeakValueDictionary()
         self.comm = self.shadow = MPI.Intracomm(MPI.COMM_NULL)
         self._made: MPI.Request = MPI.REQUEST_NULL
         self._duplicates: WeakSet[Group] = WeakSet()
@@ -152,16 +146,7 @@ class Group:
 
     def next_tags(self) -> tuple[int, int]:
         """First tag and number of tags of the next call, once the last one that had them has ended here."""
-        self._calls += 1
-        first = (self._calls % self._most) * self._tags
-        call = self._under_way.pop(first, None)
-        if call is not None:
-            call.join()
-        return first, self._tags
-
-    def goes_on(self, first: int, call: Ending) -> None:
-        """A call with these tags is under way when its method returns."""
-        self._under_way[first] = call
+        return self.tags.next(), self.tags.n
 
     def prepare_advisor(self, parent: Group | None) -> None:
         """Have the model ready; collective. Rank 0's stored profile is taken, else links are measured."""
@@ -182,8 +167,7 @@ class Group:
             *self._duplicates,
         ):  # Open MPI crashes where their origin is freed first
             group.wait_until_made()
-        for call in list(self._under_way.values()):
-            call.join()
+        self.tags.join()
         self.lasting.free()
         if self.size > 1 and self.shadow != MPI.COMM_NULL:
             self.shadow.Free()

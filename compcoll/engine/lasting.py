@@ -34,11 +34,13 @@ class Place:
     def __init__(self, group: Any, home: _Home, first: int, n: int):
         self.rank, self.size, self.facts = group.rank, group.size, group.facts
         self.shadow, self.shadow_handle = home.comm, home.handle
-        self._home, self._tags = home, (first, n)
+        self._home = home
+        #: The call has the same ones each time: it ends before it begins again.
+        self.tags = _engine.CallTags(first, n, 1)
 
     def next_tags(self) -> tuple[int, int]:
-        """Those of this call, which ends before it begins again."""
-        return self._tags
+        """First tag and number of tags."""
+        return self.tags.next(), self.tags.n
 
     def free(self) -> None:
         """The call will not be begun any more."""

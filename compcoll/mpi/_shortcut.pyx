@@ -6,6 +6,7 @@ A small call takes a few microseconds, so what precedes it has to take a few hun
 to mpi4py's method if it is sure that they are MPI's to serve, else to a method in Python that finds out.
 """
 
+import sys
 from functools import update_wrapper
 
 import numpy as np
@@ -19,6 +20,8 @@ from compcoll.core.vectorcall cimport (
     vectorcallfunc,
 )
 from compcoll.engine._engine cimport Count
+from compcoll.engine._interrupts cimport deferred
+from compcoll.engine._engine import DONE, raise_pending, wait
 from compcoll.mpi.datatypes import LACKS_FLOAT16
 
 cnp.import_array()
@@ -60,7 +63,7 @@ cdef class Gate:
         self.paired = False
 
     def decline(self, known, Count count, reason):
-        """Larger calls of a kind are MPI's as well, for ``reason``; ``count`` of them, or all."""
+        """Larger calls of a kind are MPI's as well, for ``reason``; as many as are counted, or all."""
         self.keep(self.declined, known, count, reason)
 
     def plan(self, known, Count count, plan):
@@ -70,25 +73,25 @@ cdef class Gate:
     cdef keep(self, dict remembered, known, Count count, what):
         if len(remembered) >= MOST_REMEMBERED:
             remembered.clear()
-        remembered[known] = count, what
+        remembered[known] = endless if count is None else count, what
 
     def forget(self):
         """Ask anew what becomes of all calls."""
         self.declined.clear()
         self.planned.clear()
 
-    cdef object find(self, dict remembered, known):
-        """What is known of calls of a kind, one of which is made; None where that has to be asked anew."""
+    cdef tuple find(self, dict remembered, known):
+        """What is known of calls of a kind and their count; None where that has to be asked anew."""
+        cdef tuple found = remembered.get(known)
         cdef Count count
-        found = remembered.get(known)
         if found is None:
             return None
-        count = (<tuple>found)[0]
-        if count is not None:
-            if count.calls >= count.most:
-                return None
-            count.calls += 1
-        return (<tuple>found)[1]
+        count = found[0]
+        return None if count.calls >= count.most else found
+
+
+#: Of calls that need not be counted.
+cdef Count endless = Count(sys.maxsize)
 
 
 cdef class Shortcut:
@@ -126,52 +129,95 @@ cdef class Shortcut:
     def __get__(self, comm, owner):
         return self if comm is None else PyMethod_New(self, comm)
 
-    cdef bint is_plain(self, Gate gate, PyObject* const* args, Py_ssize_t n):
-        """Whether a call is sure to be MPI's; ``args`` are n values from the first buffer on."""
+    cdef Count count_plain(self, Gate gate, PyObject* const* args, Py_ssize_t n):
+        """The count of a call that is sure to be MPI's, else None; ``args`` are n, from the first buffer on."""
         cdef Py_ssize_t root
         if self.pairs and not gate.paired:
-            return False
+            return None
         if are_small(args, self.buffers, gate.limit):
             gate.last = self.op
-            return True
+            return endless
         if not gate.declined or not root_of(args, self.buffers, n, &root):
-            return False
-        reason = gate.find(gate.declined, key(self.name, args, self.buffers, ANY_ROOT))
-        if reason is None:
-            return False
-        gate.last = reason
-        return True
+            return None
+        found = gate.find(gate.declined, key(self.name, args, self.buffers, ANY_ROOT))
+        if found is None:
+            return None
+        gate.last = found[1]
+        return found[0]
 
     cdef object run(self, Gate gate, comm, PyObject* const* args, Py_ssize_t n):
         """Carry out a call by a plan: False where there is none for it, else what the method returns."""
         cdef Py_ssize_t root
         if not gate.planned or not root_of(args, self.buffers, n, &root):
             return False
-        plan = gate.find(gate.planned, key(self.name, args, self.buffers, root))
-        if plan is None:
+        found = gate.find(gate.planned, key(self.name, args, self.buffers, root))
+        if found is None:
             return False
         first = None if self.buffers == 1 else <object>args[0]
-        if self.begins:
-            return comm._begin_plan(plan, first, <object>args[self.buffers - 1])
-        return comm._run_plan(plan, first, <object>args[self.buffers - 1])
+        run = begin_plan if self.begins else run_plan
+        return run(comm, found[0], found[1], first, <object>args[self.buffers - 1])
+
+
+cdef object begin_plan(comm, Count count, plan, send, recv):
+    """Start a call by its plan; False where its buffers are not like those that it was made for."""
+    request = comm._begin_plan(plan, send, recv)
+    count.calls += request is not False  # all ranks count a call once, whatever way it goes
+    return request
+
+
+cdef object run_plan(comm, Count count, plan, send, recv):
+    """Carry out a call by its plan; False as of `begin_plan`. No signal's handler runs before its end."""
+    try:
+        task = plan.begin(send, recv)
+    except BaseException as problem:
+        comm._break(f"{plan.op} was not begun: {problem!r}")
+        raise
+    if task is None:
+        return False
+    count.calls += 1
+    try:
+        wait(task)
+    finally:
+        if task.end != DONE:
+            comm._break(f"{plan.op} was left half-way")
+        comm.calls_accelerated += 1
+        (<Gate>comm._gate).last = plan.op, plan.decision, task.outcome
+    raise_pending()
+    return None
 
 
 cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
     cdef Shortcut self = <Shortcut>method
     cdef Gate gate
+    cdef Count count
     cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
     if n > self.buffers:
         gate = (<object>args[0])._gate
-        if self.is_plain(gate, args + 1, n + named - 1):
+        count = self.count_plain(gate, args + 1, n + named - 1)
+        if count is not None:
+            count.calls += 1
             try:
                 return PyObject_Vectorcall(self.plain, args, flagged, names)
-            except BufferError:
-                pass  # perhaps for arrays of a type that mpi4py does not know, and the other way does
+            except BufferError:  # perhaps for arrays of a type that mpi4py does not know
+                count.calls -= 1
         else:
             result = self.run(gate, <object>args[0], args + 1, n + named - 1)
             if result is not False:
                 return result
-    return PyObject_Vectorcall(self.full, args, flagged, names)
+    return call_deferred(self.full, args, flagged, names)
+
+
+cdef object call_deferred(full, PyObject* const* args, size_t flagged, PyObject* names):
+    """Call a method and keep signals back until its end."""
+    cdef deferred signals = deferred.__new__(deferred)
+    signals.begin()
+    try:
+        result = PyObject_Vectorcall(full, args, flagged, names)
+    except BaseException as problem:
+        signals.end(isinstance(problem, Exception))
+        raise
+    signals.end(True)
+    return result
 
 
 cdef void serve():
@@ -267,3 +313,8 @@ def kind(str name, *specs, Py_ssize_t root=ANY_ROOT):
 def shortcut(Py_ssize_t buffers, bint pairs=False, bint begins=False):
     """Decorate a method with a `Shortcut` for its small calls."""
     return lambda full: Shortcut(full, buffers, pairs, begins)
+
+
+def uninterrupted(full):
+    """Decorate a method that keeps signals back until its end."""
+    return Shortcut(full, sys.maxsize, False, False)

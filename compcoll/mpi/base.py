@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Literal
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -16,7 +16,7 @@ from compcoll.core import environment
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
 from compcoll.devices.aware import reported
-from compcoll.engine import _engine, interrupts, rounding
+from compcoll.engine import _engine, rounding
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision
@@ -174,6 +174,10 @@ class Wrapper(_Mixin):
         for wrapper in context.living:
             wrapper._gate = Gate(0, wrapper._gate.last)
 
+    def _committed(self, op: str) -> _Committed:
+        """A block in which a call is begun."""
+        return _Committed(self, op)
+
     def _agree_on_name(self) -> None:
         """PolicyError on all ranks where rules look at names, and these differ; collective."""
         if not self._policy.names_communicators:
@@ -245,10 +249,6 @@ class Wrapper(_Mixin):
         call = make(self._rank, self._size, *args)
         if call is None:
             return self._declined(op, "the buffers' type is not accelerated")
-        with interrupts.deferred():
-            return self._run_call(op, call, args)
-
-    def _run_call(self, op: str, call: Parsed, args: tuple) -> bool:
         decision = self._decide(op, call)
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
@@ -288,15 +288,6 @@ class Wrapper(_Mixin):
         plan = planned(self._context, call, decision, self._owner_exact, specs) if known is not None else None
         if plan is not None:
             self._gate.plan(known, trial and trial.count, plan)
-
-    def _run_plan(self, plan: _engine.Plan, send, recv) -> Literal[False] | None:
-        """Carry out a call by its plan; False where its buffers are not like those that it was made for."""
-        task = plan.begin(send, recv)
-        if task is None:
-            return False
-        self._wait(plan.op, plan.decision, task, _engine.wait)
-        _engine.raise_pending()
-        return None
 
     def _trial(self, decision: Decision) -> Trial | None:
         """What says for how many calls a decision on a blocking collective holds; None for all."""
@@ -371,7 +362,8 @@ class Wrapper(_Mixin):
         self, op: str, decision: Decision, call: Call, tags: tuple[int, int] | None = None
     ) -> None:
         """Run a collective algorithm and report what it did."""
-        task = begin(self._context, call, decision, self._owner_exact, tags, self._device_buffers)
+        with self._committed(op):
+            task = begin(self._context, call, decision, self._owner_exact, tags, self._device_buffers)
         self._wait(op, decision, task, wait)
 
     def _wait(self, op: str, decision: Decision | None, task: Task, wait: Callable[[Task], object]) -> None:
@@ -393,6 +385,22 @@ class Wrapper(_Mixin):
         if self._strict and fallbacks:
             spec = decision.codec.spec if decision is not None and decision.codec is not None else "the codec"
             raise FallbackError(f"{op}: {fallbacks} chunks hold values that {spec} cannot carry")
+
+
+class _Committed:
+    """A block that all ranks come to together: the communicator cannot be used where one leaves it."""
+
+    __slots__ = ("_comm", "_op")
+
+    def __init__(self, comm: Wrapper, op: str):
+        self._comm, self._op = comm, op
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, problem: object, traceback: object) -> None:
+        if kind is not None:
+            self._comm._break(f"{self._op} was not begun: {problem!r}")
 
 
 _READ_ONLY_ROOT = (

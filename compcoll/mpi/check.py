@@ -81,11 +81,12 @@ def _checked(name: str, original: Callable) -> Callable:
         if context.checker is None:
             context.checker = Checker(context)
         mine = signature_of(name, self._rank, self._size, repr(self.settings), args, kwargs)
-        _inside.call = True
-        try:
-            return compare(self, context.checker, mine, partial(original, self, *args, **kwargs))
-        finally:
-            _inside.call = False
+        with interrupts.deferred():  # until the call that was announced has been made
+            _inside.call = True
+            try:
+                return compare(self, context.checker, mine, partial(original, self, *args, **kwargs))
+            finally:
+                _inside.call = False
 
     update_wrapper(method, original)
     return method
@@ -93,13 +94,12 @@ def _checked(name: str, original: Callable) -> Callable:
 
 def _compare_before(comm: Any, checker: Checker, mine: CallSignature, call: partial) -> Any:
     """Make a call after the signatures of all ranks have come."""
-    with interrupts.deferred():
-        try:
-            signatures: list[CallSignature] = checker.begin(mine, str(mine)).wait()
-        except BaseException as problem:
-            checker.give_up(str(mine))
-            comm._break(str(problem) or "it was interrupted")
-            raise
+    try:
+        signatures: list[CallSignature] = checker.begin(mine, str(mine)).wait()
+    except BaseException as problem:
+        checker.give_up(str(mine))
+        comm._break(str(problem) or "it was interrupted")
+        raise
     mismatch = describe_mismatch(signatures)
     if mismatch is not None:
         raise MismatchError(mismatch)

@@ -16,7 +16,7 @@ from mpi4py import MPI
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin, planned
 from compcoll.engine.decision import Decision
-from compcoll.mpi._shortcut import shortcut
+from compcoll.mpi._shortcut import shortcut, uninterrupted
 from compcoll.mpi.buffers import in_place, on_gpu, parse
 from compcoll.mpi.collectives import Arguments, Parsed, parse_call
 from compcoll.mpi.pairwise import HybridCall, PairwiseCalls
@@ -69,23 +69,23 @@ class CollectiveMethods(PairwiseCalls):
             return self._to_mpi(plain, *given.for_mpi(operation))
         decision, call = found
         context = self._context
-        with interrupts.deferred():
+        with self._committed(operation.name):
             tags = context.next_tags()
             task = begin(context, call, decision, self._owner_exact, tags, self._device_buffers)
             pending = self._leave(operation.name, decision, [task], finish=call.finish)
-            context.goes_on(tags[0], pending)
-            self._plan(operation.nonblocking, call, decision, given.buffers, None)
+            context.tags.leave(tags[0], pending)
+        self._plan(operation.nonblocking, call, decision, given.buffers, None)
         return pending.request
 
     def _begin_plan(self, plan: _engine.Plan, send, recv) -> MPI.Request | Literal[False]:
         """Start a call by its plan; False where its buffers are not like those that it was made for."""
-        with interrupts.deferred():
+        with interrupts.deferred(), self._committed(plan.op):
             task = plan.begin(send, recv)
             if task is None:
                 return False
             pending = self._leave(plan.op, plan.decision, [task])
-            self._context.goes_on(task.first_tag, pending)
-        return pending.request
+            self._context.tags.leave(task.first_tag, pending)
+            return pending.request
 
     def _begin_hybrid(
         self, operation: Operation, given: Arguments, plain: Callable[..., MPI.Request]
@@ -99,11 +99,11 @@ class CollectiveMethods(PairwiseCalls):
         hybrid = self._hybrid(operation, given)
         if hybrid is None:
             return self._to_mpi(plain, *given.for_mpi(operation))
-        with interrupts.deferred():
-            rest = _engine.Request(self._to_mpi(plain, *hybrid.args))
+        rest = _engine.Request(self._to_mpi(plain, *hybrid.args))
+        with self._committed(operation.name):
             tasks = self._begin_calls(context, hybrid, tags)
             pending = self._leave(operation.name, hybrid.calls[-1][0], tasks, [rest], hybrid.finish)
-            context.goes_on(tags[0], pending)
+            context.tags.leave(tags[0], pending)
         return pending.request
 
     def _on_host(self, method: str, given: Arguments) -> Arguments:
@@ -201,7 +201,7 @@ class CollectiveMethods(PairwiseCalls):
 
         def start() -> MPI.Request:
             self._check_usable()
-            with interrupts.deferred():
+            with interrupts.deferred(), self._committed(op):
                 task = plan.begin(*specs) if plan is not None else None
                 if task is not None:
                     return self._leave(op, decision, [task]).request
@@ -248,7 +248,7 @@ class CollectiveMethods(PairwiseCalls):
                 operation, given
             )  # which decides as before, and copies what has to be copied
             assert again is not None
-            with interrupts.deferred():
+            with interrupts.deferred(), self._committed(operation.name):
                 rest.Start()
                 tasks = self._begin_calls(place, again, place.next_tags())
                 decision, _ = again.calls[-1]
@@ -269,7 +269,7 @@ class KeptArguments:
 
     def __init__(self, *args: Any):
         self._types: list[MPI.Datatype] = []
-        self.args = tuple(map(self._keep, args))
+        self.args: tuple = tuple(map(self._keep, args))
 
     def _keep(self, arg: Any) -> Any:
         if isinstance(arg, MPI.Datatype):
@@ -286,7 +286,8 @@ class KeptArguments:
         return self._types[-1]
 
     def free(self) -> None:
-        """Free the datatypes."""
+        """Free the datatypes, and keep no buffer."""
+        self.args = ()
         while self._types:
             self._types.pop().Free()
 
@@ -308,7 +309,7 @@ def _blocking_method(operation: Operation) -> Any:
 
     _describe(method, operation.name)
     if operation.send is Blocks.TYPED:
-        return method
+        return uninterrupted(method)
     return shortcut(operation.n_buffers, pairs=operation.decides is Decides.PAIR)(method)
 
 
@@ -318,7 +319,7 @@ def _nonblocking_method(operation: Operation) -> Any:
 
     _describe(method, operation.nonblocking)
     plannable = operation.decides is Decides.ALL and operation.name != "Reduce_scatter"
-    return shortcut(operation.n_buffers, begins=True)(method) if plannable else method
+    return shortcut(operation.n_buffers, begins=True)(method) if plannable else uninterrupted(method)
 
 
 def _persistent_method(operation: Operation) -> Any:
@@ -326,7 +327,7 @@ def _persistent_method(operation: Operation) -> Any:
         return self._persistent(operation, Arguments.bind(operation, operation.persistent, args, kwargs))
 
     _describe(method, operation.persistent)
-    return method
+    return uninterrupted(method)
 
 
 def _describe(method: Any, name: str) -> None:

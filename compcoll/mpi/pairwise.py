@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.engine import interrupts
 from compcoll.engine.call import Call
 from compcoll.engine.decision import Decision
 from compcoll.mpi.arguments import LeftToMPI
@@ -73,11 +72,10 @@ class PairwiseCalls(Wrapper):
         if hybrid is None:
             self._to_mpi(plain, *given.for_mpi(operation))
             return
-        with interrupts.deferred():
-            self._to_mpi(plain, *hybrid.args)
-            for decision, call in hybrid.calls:  # whose tags never change: messages arrive in order
-                self._carry_out(operation.name, decision, call, self._context.pairwise_tags)
-            hybrid.finish()
+        self._to_mpi(plain, *hybrid.args)
+        for decision, call in hybrid.calls:  # whose tags never change: messages arrive in order
+            self._carry_out(operation.name, decision, call, self._context.pairwise_tags)
+        hybrid.finish()
 
     def _hybrid(self, operation: Operation, given: Arguments) -> HybridCall | None:
         """The parts of a call; None where MPI carries it out as it is."""
@@ -186,8 +184,7 @@ class PairwiseCalls(Wrapper):
         """What all ranks have to do together before some of them talk to each other; collective."""
         if self._is_together():
             return
-        with interrupts.deferred():
-            self._agree_on_name()
+        self._agree_on_name()
 
     def _is_large(self, peer: int, nbytes: int) -> bool:
         return peer != self._rank and nbytes >= max(self._min_nbytes, 1)

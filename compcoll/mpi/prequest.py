@@ -15,7 +15,7 @@ from typing import Literal
 
 from mpi4py import MPI
 
-from compcoll.engine import _engine
+from compcoll.engine import _engine, interrupts
 from compcoll.mpi.requests import take_handle
 from compcoll.mpi.waits import move_on, teach
 
@@ -47,8 +47,9 @@ class Prequest(MPI.Prequest):
         """Initiate the call."""
         if self._begin is None or self._is_active():
             raise MPI.Exception(MPI.ERR_REQUEST)
-        self._started = self._begin()
-        take_handle(self, self._started)
+        with interrupts.deferred():  # until the request is known to be active
+            self._started = self._begin()
+            take_handle(self, self._started)
 
     @property
     def state(self) -> _engine.Answering | None:

@@ -135,15 +135,17 @@ class Pending:
             self._raise()
             return
         self._is_settled = True
+        tasks, settled = self._left, self._settled
+        self._left, self._settled = [], _nothing  # whose buffers the request need not keep
         try:
-            for task in self._left:
+            for task in tasks:
                 if not isinstance(task, DeviceRun):
                     _engine.settled(task)
                 task.check()
         except Exception as error:
             self._error = self._error or error
         try:
-            self._settled(self.request, self._error)
+            settled(self.request, self._error)
         except Exception as error:
             self._error = self._error or error
         self._raise()
@@ -155,3 +157,7 @@ class Pending:
     def _cancel(self, completed: bool) -> None:
         if not completed and self._cancelled is not None:
             self._cancelled()
+
+
+def _nothing(request: MPI.Request, error: Exception | None) -> None:
+    """A request is settled once."""

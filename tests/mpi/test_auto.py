@@ -5,6 +5,7 @@ import pytest
 from mpi4py import MPI
 
 import compcoll
+from compcoll.engine import auto
 from compcoll.engine.auto import TRIALS
 from compcoll.model import profile
 from compcoll.schedule.virtual import Link
@@ -107,4 +108,42 @@ def test_links_are_measured_where_no_profile_is(comm, agree, tmp_path, monkeypat
     assert agree(machine.network.bandwidth > 1e6)
     assert agree(len(set(comm.allgather(machine.as_json()))) == 1)
     assert agree(machine.network == machine.node or MPI.COMM_WORLD.size > 1)
+    fresh.Free()
+
+
+def frozen(array):
+    """A read-only view."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+#: Calls in which rank 0 has an array that a plan for others like it is not fit for.
+ODD = {
+    "read-only": (lambda c, a, b: c.Bcast(a), frozen),
+    "other order": (lambda c, a, b: c.Alltoall(a, b), np.asfortranarray),
+}
+
+
+@pytest.mark.parametrize("compress", [True, False])
+@pytest.mark.parametrize("odd", ODD)
+def test_all_ranks_count_a_call_once(comm, agree, tmp_path, monkeypatch, odd, compress):
+    """Whatever its buffers are: else one of them would be the first to begin another trial."""
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    monkeypatch.setattr(auto.Advisor, "_choose", lambda self, trial: trial.choose(compress, "a test"))
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    fresh = comm.Dup()
+    ours = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
+    a = np.sin(np.arange(N * comm.size) * 1e-3).astype("f4").reshape(64 * comm.size, -1)
+    b = np.empty_like(a)
+    call, changed = ODD[odd]
+    other = changed(a) if comm.rank == 0 else a
+    for i in range(2 * TRIALS + 20):
+        call(ours, a if i < 2 * TRIALS + 5 else other, b)
+    (trial,) = ours._context.advisor._trials.values()
+    assert agree(ours.report.accelerated == compress)
+    assert agree(trial.count.calls == 2 * TRIALS + 20)
     fresh.Free()

@@ -1,9 +1,12 @@
-"""Ctrl-C in the middle of a call."""
+"""Signals in the middle of a call."""
 
 import os
 import signal
+import sys
 import time
-from threading import Timer
+from itertools import count
+from pathlib import Path
+from threading import Thread, Timer
 
 import numpy as np
 import pytest
@@ -71,6 +74,201 @@ def test_the_second_ends_the_wait_and_the_communicator(comm, agree):
     fresh.Bcast(got)
     assert agree(bits(got) == bits(data(N, "f4", 0)))
     fresh.Free()
+
+
+class Late(Exception):
+    """Raised by a signal's handler."""
+
+
+@pytest.fixture
+def alarm():
+    """A handler of SIGALRM that raises `Late`."""
+
+    def raise_late(number, frame):
+        raise Late
+
+    before = signal.signal(signal.SIGALRM, raise_late)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_any_handler_may_raise_and_does_so_out_of_the_call(comm, agree, alarm, call):
+    ours = compcoll.Comm(comm, min_nbytes=0)
+    got = data(N, "f4", comm.rank)
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.4)
+        call(ours, got)
+    else:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(Late):
+            call(ours, got)
+    assert agree(bits(got) == bits(data(N, "f4", 0)))
+
+
+def test_handlers_that_do_not_raise_run_while_a_call_waits(comm, agree):
+    ours, came, got = compcoll.Comm(comm, min_nbytes=0), [], np.zeros(N, "f4")
+    ours.Bcast(got)  # what is made with the first call, MPI makes
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: came.append(time.perf_counter()))
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.6)
+    else:
+        timers = [Timer(after, os.kill, (os.getpid(), signal.SIGUSR1)) for after in (0.1, 0.2)]
+        for timer in timers:
+            timer.start()
+    ours.Bcast([got, MPI.FLOAT])
+    ended = time.perf_counter()
+    signal.signal(signal.SIGUSR1, before)
+    assert agree(comm.rank == 0 or (len(came) == 2 and ended - came[-1] > 0.2))
+
+
+def test_another_thread_raises_nothing(comm, agree):
+    ours, other = (compcoll.Comm(comm.Dup(), min_nbytes=0) for _ in range(2))
+    got, errors = np.zeros(N, "f4"), []
+    ours.Bcast(got)
+
+    def work() -> None:
+        values = np.zeros(N, "f4")
+        try:
+            for _ in range(60):
+                other.Bcast(values)
+                time.sleep(0.01)
+        except BaseException as problem:
+            errors.append(problem)
+
+    worker = Thread(target=work)
+    comm.Barrier()
+    worker.start()
+    if comm.rank == 0:
+        time.sleep(0.5)
+        ours.Bcast(got)
+    else:
+        timers = press(0.1)
+        with pytest.raises(KeyboardInterrupt):
+            ours.Bcast(got)
+        timers[0].join()
+    worker.join()
+    assert agree(not errors)
+    ours.Free()
+    other.Free()
+
+
+class Interrupted:
+    """Raises SIGINT at the n-th thing that this library does in Python within the block, if there is one."""
+
+    folder = str(Path(compcoll.__file__).parent)
+
+    def __init__(self, n: int):
+        self.left = n
+
+    def __enter__(self) -> None:
+        sys.settrace(self.trace)
+
+    def __exit__(self, *problem) -> None:
+        sys.settrace(None)
+
+    def trace(self, frame, event, arg):
+        if not frame.f_code.co_filename.startswith(self.folder):
+            return None
+        self.left -= 1
+        if self.left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return self.trace
+
+
+class Form:
+    """A way to make a call again and again, and to make up for an interrupt.
+
+    Parameters
+    ----------
+    begin : callable
+        ``begin(comm, array)``, which may return a request.
+    persistent : bool
+        Whether that is a persistent one.
+    """
+
+    def __init__(self, begin, persistent=False):
+        self.begin, self.persistent, self.request = begin, persistent, None
+
+    def prepare(self, ours, a):
+        if not self.persistent:
+            self.request = None
+        elif self.request is None:
+            self.request = self.begin(ours, a)
+
+    def call(self, ours, a):
+        if self.persistent:
+            self.request.Start()
+        else:
+            self.request = self.begin(ours, a)
+        if self.request is not None:
+            self.request.Wait()
+
+    def make_up(self, ours, a, begun):
+        """Bring a call that was interrupted to its end, or make it."""
+        if not begun:
+            self.call(ours, a)
+        elif self.request is not None:
+            self.request.Wait()
+
+    def free(self):
+        if self.persistent:
+            self.request.Free()
+        self.request = None
+
+
+#: Elements of what goes from one rank to another.
+SHORT = 500
+FORMS = {
+    "full": Form(lambda c, a: c.Allreduce(MPI.IN_PLACE, [a, MPI.DOUBLE])),
+    "planned": Form(lambda c, a: c.Allreduce(MPI.IN_PLACE, a)),
+    "shared": Form(lambda c, a: c.Alltoallv([a, [SHORT] * c.size], [a[SHORT * c.size :], [SHORT] * c.size])),
+    "nonblocking": Form(lambda c, a: c.Iallreduce(MPI.IN_PLACE, [a, MPI.DOUBLE])),
+    "nonblocking, planned": Form(lambda c, a: c.Iallreduce(MPI.IN_PLACE, a)),
+    "nonblocking, shared": Form(
+        lambda c, a: c.Ialltoallv([a, [SHORT] * c.size], [a[SHORT * c.size :], [SHORT] * c.size])
+    ),
+    "persistent": Form(lambda c, a: c.Allreduce_init(MPI.IN_PLACE, [a, MPI.DOUBLE]), True),
+    "persistent, planned": Form(lambda c, a: c.Allreduce_init(MPI.IN_PLACE, a), True),
+}
+
+
+def given_and_wanted(form: str, at: int, rank: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """What a rank has before the call of this number, and after it."""
+    given = [np.arange(2.0 * SHORT * size) % 7 + at + r for r in range(size)]
+    if "shared" not in form:
+        return given[rank], np.sum(given, axis=0)
+    parts = [one[rank * SHORT :][:SHORT] for one in given]
+    return given[rank], np.concatenate([given[rank][: SHORT * size], *parts])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_interrupt_anywhere_leaves_a_call_made_or_not_begun(comm, agree, form):
+    """Each call of a series is interrupted some lines later, and all give the right values."""
+    way, last = FORMS[form], comm.size - 1
+    ours, a = compcoll.Comm(comm.Dup(), min_nbytes=0), np.zeros(2 * SHORT * comm.size)
+    for at in count(1, 1 if "planned" in form else 7):
+        a[:], want = given_and_wanted(form, at, comm.rank, comm.size)
+        before, came = ours.calls_accelerated, False
+        interrupted = Interrupted(at if comm.rank == last else 0)
+        way.prepare(ours, a)
+        try:
+            with interrupted:
+                way.call(ours, a)
+        except KeyboardInterrupt:
+            way.make_up(ours, a, ours.calls_accelerated > before)
+            came = True
+        for _ in range(1000):  # the engine goes on with a call whose request was lost
+            if came and bits(a) != bits(want):
+                time.sleep(0.01)
+        assert agree(bits(a) == bits(want))
+        if comm.bcast(interrupted.left > 0, last):
+            break
+    assert agree(at > 1 or form == "planned")
+    way.free()
 
 
 def test_an_interrupted_irecv_keeps_its_memory(comm, agree, monkeypatch):

@@ -2,6 +2,7 @@
 
 import time
 from threading import Thread
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -202,3 +203,45 @@ def test_requests_from_several_threads(comm, ours, agree):
     for i in range(4):
         comm.Alltoall(sends[i], want[i])
     assert agree(bits(got) == bits(want))
+
+
+def are_gone(arrays, ours) -> bool:
+    """Whether nobody keeps any of the arrays on any rank, once the engine's thread is done with them."""
+    for _ in range(30):
+        ours.Iallreduce(np.ones(5000), np.ones(5000)).Wait()
+        if ours.allreduce(all(array() is None for array in arrays), MPI.LAND):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("planned", [True, False])
+@pytest.mark.parametrize("name", ["Iallreduce", "Ialltoall", "Ialltoallv", "Iallgather", "Ireduce_scatter"])
+def test_buffers_are_let_go_of_at_the_end(ours, name, planned):
+    """Not when as many others have ended, while the request is still referred to."""
+    size, kept = ours.size, []
+    for _ in range(3):
+        a, b = np.ones(size * 1000), np.ones(size * 1000 * (size if name == "Iallgather" else 1))
+        kept += map(ref, (a, b))
+        counts = [1000] * size
+        args = {"Ialltoallv": ([a, counts], [b, counts]), "Ireduce_scatter": (a, b[:1000], counts)}
+        specs = (a, b) if planned else ([a, MPI.DOUBLE], [b, MPI.DOUBLE])
+        request = getattr(ours, name)(*args.get(name, specs))
+        request.Wait()
+        del a, b, args, specs
+    assert are_gone(kept, ours)
+    del request
+
+
+def test_persistent_requests_let_go_of_their_buffers(ours, agree):
+    a, b = np.ones(5000), np.ones(5000)
+    kept = [ref(a), ref(b)]
+    request = ours.Allreduce_init(a, b)
+    del a, b
+    for _ in range(2):
+        request.Start()
+        request.Wait()
+    assert agree(kept[0]() is not None and (kept[1]() == ours.size).all())
+    request.Free()
+    assert are_gone(kept, ours)
+    del request
