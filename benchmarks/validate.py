@@ -40,7 +40,11 @@ CLOSE = 0.25
 
 @click.command(context_settings={"show_default": True})
 @click.option("--codec", "specs", default="zfp:rate=8,int8,lossless", help="Codecs, separated by commas.")
-@click.option("--sizes", default="1M:32M:2", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
+@click.option(
+    "--sizes",
+    default="1M:32M:2",
+    help="Bytes of the buffer that a rank passes: FIRST:LAST[:FACTOR] or a list.",
+)
 @click.option("--iters", default=5, type=click.IntRange(1), help="Calls of each kind; two seconds' at least.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the figures to a file.")
 def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
@@ -63,15 +67,13 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
     for name, op in OPERATIONS.items():
         for nbytes in size_list(sizes):
             for measured in run_size(osu.OPERATIONS[name], comms, values, nbytes, iters=iters, min_seconds=2):
-                # Of an Allreduce the model knows the part of a rank.
-                part = -(-nbytes // world.size) if op == "Allreduce" else nbytes
-                call = Call(op, part, world.size, per_node, comms[specs.split(",")[0]].workers)
+                call = Call.of_buffer(op, nbytes, world.size, per_node, comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
                 rows.append({
                     "op": op, "nbytes": nbytes, "codec": measured.name,
                     "measured": measured.seconds["midmean"],
                     "predicted": predicted,
-                    "known": (op, nbytes, measured.name) == ("Alltoall", PLAIN_NBYTES, "mpi"),
+                    "known": (op, nbytes, measured.name) == ("Alltoall", PLAIN_NBYTES * world.size, "mpi"),
                 })  # fmt: skip
                 if world.rank == 0:
                     print(_line(rows[-1]), flush=True)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,20 +14,28 @@ from mpi4py import MPI
 from rich.console import Console
 from rich.progress import Progress
 
+from compcoll.cli.launch import on_all
+from compcoll.cli.load import DType
+from compcoll.cli.output import check_writable
+from compcoll.cli.spec import Size
+
 from .arrays import LIBRARIES, Staged
-from .data import Source, codec_list, element_type, size_list, source
+from .data import Source, codec_list, size_list, source
 from .gloo import Gloo
 from .operations import OPERATIONS
 from .output import as_json, describe, heading, line, plot
 from .pickled import PICKLED, Pickled
 from .timing import CONTROL, run_size
 
-__all__ = ["communicators", "ended", "main"]
+__all__ = ["SIZES", "communicators", "data_options", "ended", "look_first", "main"]
 
 
-def main(operation: str, argv: list[str] | None = None) -> None:
+SIZES = "Bytes of the buffer that a rank passes, all parts of it: FIRST:LAST[:FACTOR] or a list."
+
+
+def main(operation: str, argv: list[str] | None = None, name: str = "") -> None:
     """Run a benchmark from the command line and exit: 0, 1 if a result was wrong, 2 for wrong options."""
-    sys.exit(ended(_command, argv, f"python -m benchmarks.osu {operation}", operation))
+    sys.exit(ended(_command, argv, name or f"python -m benchmarks.osu {operation}", operation))
 
 
 def ended(command: click.Command, argv: list[str] | None, name: str, obj: object = None) -> int:
@@ -40,6 +51,8 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
         if world.rank == 0:
             error.show()
         status = error.exit_code
+    except click.Abort:  # by Ctrl-C, which all ranks are told
+        world.Abort(128 + signal.SIGINT)
     except Exception:
         traceback.print_exc()
         sys.stderr.flush()
@@ -47,23 +60,53 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
     return status
 
 
+def data_options(command: Callable) -> Callable:
+    """``--data`` and ``--dtype``."""
+    for option in (
+        click.option("--dtype", type=DType(), help="Type of the values. [default: a .npy file's, else f4]"),
+        click.option(
+            "--data", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            help="Values of a .npy file, or of one without a header, in place of a noisy sine.",
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def look_first(world: MPI.Intracomm, json: Path | None, plot: Path | None = None) -> None:
+    """ClickException, said once, where results could not be written; collective."""
+    if world.rank:
+        json = plot = None
+
+    def look() -> None:
+        check_writable(json, "the file of measurements")
+        check_writable(plot, "the figure")
+        if plot is not None:
+            from matplotlib import pyplot  # noqa: F401
+
+    on_all(world, look)
+
+
 @click.command(context_settings={"show_default": True})
 @click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
-@click.option("--sizes", default="1K:16M", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
+@click.option("--sizes", default="1K:16M", help=SIZES)
 @click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")
 @click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
 @click.option("--min-seconds", default=0.0, help="More calls where a size would take less.")
 @click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
 @click.option("--in-a-row", default=1, type=click.IntRange(1), help="Calls without a barrier between them.")
-@click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Raw values, not a noisy sine.")
-@click.option("--dtype", default="f4", help="NumPy type of the values, or bf16.")
+@data_options
 @click.option("--arrays", default="numpy", type=click.Choice(list(LIBRARIES)), help="Whose arrays to send.")
 @click.option("--gloo", is_flag=True, help="Time torch.distributed's gloo as well.")
 @click.option("--pickle", is_flag=True, help="Send arrays as objects, by the lower-case calls.")
 @click.option("--control", is_flag=True, help="Time plain MPI twice: what a speed-up of nothing looks like.")
-@click.option("--min-nbytes", type=int, help="Smallest message to compress. [default: the library's]")
-@click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")
-@click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
+@click.option("--min-nbytes", type=Size(), help="Smallest message to compress. [default: the library's]")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the measurements to a file."
+)
+@click.option(
+    "--plot", "plot_path", type=click.Path(path_type=Path), help="Draw them into a file, PNG, PDF or SVG."
+)
 @click.pass_obj
 def _command(
     operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, in_a_row, data, dtype, arrays, gloo,
@@ -71,16 +114,16 @@ def _command(
 ):  # fmt: skip
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
+    look_first(world, json_path, plot_path)
     try:
-        values_type = element_type(dtype)
         nbytes = size_list(sizes)
-        values = source(data, values_type, world.rank, arrays)
+        values = source(data, dtype, world.rank, arrays)
         comms = communicators(codec_list(codecs), min_nbytes, values, gloo, control)
         if pickle:
             comms = _pickled(operation, comms, values)
     except (ImportError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    about = describe(world, operation, data, values_type, arrays)
+    about = describe(world, operation, data, values.dtype, arrays)
     if world.rank == 0:
         print(heading(about), flush=True)
     rows = []
@@ -95,8 +138,7 @@ def _command(
                 print("\n".join(map(line, new)), flush=True)
     if world.rank == 0:
         if json_path:
-            with open(json_path, "w") as file:
-                file.write(as_json({**about, "rows": [row.as_dict() for row in rows]}))
+            json_path.write_text(as_json({**about, "rows": [row.as_dict() for row in rows]}))
         if plot_path:
             plot(about, rows, plot_path)
     if gloo:
@@ -123,7 +165,8 @@ def communicators(
                 f"gloo is timed with arrays in host memory, and --arrays is {values.arrays.name}"
             )
         comms["gloo"] = Gloo(MPI.COMM_WORLD)
-    if specs and specs != ["none"]:
+    specs = [spec for spec in specs if spec != "none"]
+    if specs:
         from compcoll import Comm
 
         options = {} if min_nbytes is None else {"min_nbytes": min_nbytes}

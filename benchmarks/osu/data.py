@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from compcoll.core import dtypes
+from compcoll.cli.load import load
+from compcoll.core.sizes import nbytes_of
 
 from .arrays import Library, library
 
 __all__ = ["Source", "codec_list", "size_list", "source"]
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYNTHETIC_VALUES = 1 << 20
 
 
@@ -58,9 +57,9 @@ class Source:
 def size_list(text: str) -> list[int]:
     """``4:256M`` as 4, 8, ... 268435456; ``1K:1M:4`` in steps of four; ``1K,1M`` as these two."""
     if ":" not in text:
-        return [_nbytes(part) for part in text.split(",")]
+        return [_size(part) for part in text.split(",")]
     first, last, *rest = text.split(":")
-    start, end, factor = _nbytes(first), _nbytes(last), _nbytes(rest[0]) if rest else 2
+    start, end, factor = _size(first), _size(last), _size(rest[0]) if rest else 2
     if len(rest) > 1 or factor < 2 or start > end:
         raise ValueError(f"sizes {text!r} are not FIRST:LAST or FIRST:LAST:FACTOR with FACTOR at least 2")
     sizes = []
@@ -70,11 +69,11 @@ def size_list(text: str) -> list[int]:
     return sizes
 
 
-def _nbytes(text: str) -> int:
-    match = re.fullmatch(r"([1-9]\d*)([KMG]?)", text.strip().upper())
-    if match is None:
-        raise ValueError(f"{text!r} is not a number of bytes such as 4, 64K or 1M")
-    return int(match[1]) * _UNITS[match[2]]
+def _size(text: str) -> int:
+    nbytes = nbytes_of(text)
+    if nbytes < 1:
+        raise ValueError(f"{text!r} is not a number of bytes above 0, such as 4, 64K or 1M")
+    return nbytes
 
 
 def codec_list(text: str) -> list[str]:
@@ -90,31 +89,26 @@ def codec_list(text: str) -> list[str]:
     return specs
 
 
-def element_type(name: str) -> np.dtype:
-    """The dtype of that name, bfloat16 among them."""
-    return dtypes.BFLOAT16 if name in ("bf16", "bfloat16") else np.dtype(name)
-
-
-def source(file: str | Path | None, dtype: np.dtype, rank: int, arrays: str = "numpy") -> Source:
+def source(file: Path | None, dtype: np.dtype | None, rank: int, arrays: str = "numpy") -> Source:
     """Values for one rank, repeated where more are asked for than there are.
 
     Parameters
     ----------
     file : path or None
-        Raw values without a header, of which every rank begins at another place. None makes a sine with
-        Gaussian noise of a thousandth of its height, times 1000 for integers.
-    dtype : numpy.dtype
+        A .npy file, or values without a header, of which every rank begins at another place. None makes a
+        sine with Gaussian noise of a thousandth of its height, times 1000 for integers.
+    dtype : numpy.dtype or None
+        None: that of the .npy file, else float32.
     rank : int
     arrays : str
         The library whose arrays are wanted.
     """
     if file is None:
-        base = _synthetic(dtype, rank)
+        base = _synthetic(dtype or np.dtype("f4"), rank)
     else:
-        base = np.fromfile(file, dtype)
-        if base.size == 0:
-            raise ValueError(f"{file} holds no value of {dtype}, {dtype.itemsize} bytes each")
+        kept = dtype if dtype is not None or file.suffix == ".npy" else np.dtype("f4")
         # An odd stride, so that no two ranks of a job send the same blocks.
+        base = load(file, kept, None).reshape(-1)
         base = np.roll(base, -(rank * 10_007) % base.size)
     return Source(base, library(arrays))
 

@@ -1,7 +1,7 @@
 """The operations that the benchmarks time: one table, in the manner of OSU's.
 
 Each entry prepares its buffers on one rank, from a communicator, a source of values and the number of values
-of a message, and returns a `Case`.
+in the buffer that a rank passes, and returns a `Case`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WINDOW = 16
 
 @dataclass
 class Case:
-    """One operation at one message size, ready to be called.
+    """One operation at one size, ready to be called.
 
     Attributes
     ----------
@@ -43,6 +43,8 @@ class Case:
         Messages in a row in one call; the time of a row is that of one.
     rounding : float
         Error that the additions of a reduction can make.
+    parts : int
+        Messages in the buffer that a rank passes.
     """
 
     call: Callable[[MPI.Comm], object]
@@ -51,9 +53,14 @@ class Case:
     reset: Callable[[], object] = field(default=lambda: None)
     repeats: int = 1
     rounding: float = 0.0
+    parts: int = 1
+
+    def rounded(self, n: int) -> int:
+        """Values of a buffer that was to have n."""
+        return self.parts * max(1, n // self.parts)
 
 
-#: Prepares the buffers on one rank: communicator, source of values, number of values per message.
+#: Prepares the buffers on one rank: communicator, source of values, number of values in the buffer.
 Operation = Callable[[MPI.Comm, Source, int], Case]
 
 
@@ -99,20 +106,21 @@ def _gathered(comm: MPI.Comm, values: Source, n: int, *, op: str, counted: bool,
 
 def _scattered(comm: MPI.Comm, values: Source, n: int, *, op: str, counted: bool) -> Case:
     """Rank 0 sends a message to every rank."""
-    send = values(comm.size * n) if comm.rank == 0 else None
-    recv = values.empty(n)
-    source = (send, [n] * comm.size) if counted and comm.rank == 0 else send
-    return Case(lambda c: getattr(c, op)(source, recv), recv, (comm.size - 1) * recv.nbytes)
+    part, parts = max(1, n // comm.size), comm.size
+    send, recv = values(parts * part) if comm.rank == 0 else None, values.empty(part)
+    source = (send, [part] * parts) if counted and comm.rank == 0 else send
+    return Case(lambda c: getattr(c, op)(source, recv), recv, (parts - 1) * recv.nbytes, parts=parts)
 
 
 def _alltoall(comm: MPI.Comm, values: Source, n: int, *, counted: bool) -> Case:
     """Every rank sends a message to each rank."""
-    send, recv = values(comm.size * n), values.empty(comm.size * n)
-    moved = (comm.size - 1) * n * values.dtype.itemsize
+    part, parts = max(1, n // comm.size), comm.size
+    send, recv = values(parts * part), values.empty(parts * part)
+    moved = (parts - 1) * part * values.dtype.itemsize
     if not counted:
-        return Case(lambda c: c.Alltoall(send, recv), recv, moved)
-    counts = [n] * comm.size
-    return Case(lambda c: c.Alltoallv((send, counts), (recv, counts)), recv, moved)
+        return Case(lambda c: c.Alltoall(send, recv), recv, moved, parts=parts)
+    counts = [part] * parts
+    return Case(lambda c: c.Alltoallv((send, counts), (recv, counts)), recv, moved, parts=parts)
 
 
 def _bcast(comm: MPI.Comm, values: Source, n: int) -> Case:
@@ -128,14 +136,15 @@ def _bcast(comm: MPI.Comm, values: Source, n: int) -> Case:
 
 
 def _summed(comm: MPI.Comm, values: Source, n: int, *, op: str) -> Case:
-    """The sum of all messages arrives on all ranks, on rank 0, or in parts of n values."""
-    parts, part = comm.size, (comm.size - 1) / comm.size
-    send = values(parts * n if op == "Reduce_scatter_block" else n)
-    recv = values.empty(n if op != "Reduce" or comm.rank == 0 else 0)
+    """The sum of all messages arrives on all ranks, on rank 0, or a part of it on each."""
+    parts = comm.size if op == "Reduce_scatter_block" else 1
+    part = max(1, n // parts)
+    send = values(parts * part)
+    recv = values.empty(part if op != "Reduce" or comm.rank == 0 else 0)
     target = recv if op != "Reduce" or comm.rank == 0 else None
-    moved = (2 if op == "Allreduce" else 1) * part * send.nbytes
+    moved = (2 if op == "Allreduce" else 1) * (comm.size - 1) / comm.size * send.nbytes
     limit = rounding(comm, values.host(send))
-    return Case(lambda c: getattr(c, op)(send, target), recv, moved, rounding=limit)
+    return Case(lambda c: getattr(c, op)(send, target), recv, moved, rounding=limit, parts=parts)
 
 
 def _barrier(comm: MPI.Comm, values: Source, n: int) -> Case:
@@ -206,7 +215,7 @@ def _both_ways(comm: MPI.Comm, values: Source, n: int) -> Case:
     return Case(call, recv, 2 * send.nbytes, repeats=WINDOW)
 
 
-#: Operations of all ranks, sizes being those of a message or part.
+#: Operations of all ranks.
 COLLECTIVES: dict[str, Operation] = {
     "allgather": partial(_gathered, op="Allgather", counted=False, rooted=False),
     "allgatherv": partial(_gathered, op="Allgatherv", counted=True, rooted=False),

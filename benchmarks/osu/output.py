@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Sequence
 from math import isfinite
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -26,14 +27,14 @@ _PACKAGES = ("mpi4py", "compcoll", "torch", "cupy", "numba")
 
 
 def describe(
-    comm: MPI.Comm, operation: str, data: str | None, dtype: np.dtype | str, arrays: str = "numpy"
+    comm: MPI.Comm, operation: str, data: Path | None, dtype: np.dtype | str, arrays: str = "numpy"
 ) -> dict[str, object]:
     """Operation, data, machine and versions; collective."""
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
     return {
-        "operation": operation, "ranks": comm.size, "nodes": nodes, "data": data or "sine with noise",
+        "operation": operation, "ranks": comm.size, "nodes": nodes, "data": str(data or "sine with noise"),
         "dtype": np.dtype(dtype).name, "arrays": arrays, **environment(),
     }  # fmt: skip
 
@@ -88,8 +89,8 @@ def line(row: Row) -> str:
     )
 
 
-def plot(about: dict, rows: Sequence[Row], path: str) -> None:
-    """Draw effective GB/s over the size of the message, a line for each codec."""
+def plot(about: dict, rows: Sequence[Row], path: Path) -> None:
+    """Draw effective GB/s over the size of the buffer, a line for each codec."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -101,7 +102,7 @@ def plot(about: dict, rows: Sequence[Row], path: str) -> None:
         style = "k--" if name == "mpi" else "o-"
         axes.plot([r.nbytes for r in own], [r.gbytes_per_s for r in own], style, label=name, markersize=4)
     axes.set_xscale("log", base=2)
-    axes.set(xlabel="message size in bytes", ylabel="effective GB/s", ylim=(0, None))
+    axes.set(xlabel="bytes of a rank's buffer", ylabel="effective GB/s", ylim=(0, None))
     axes.set_title(f"{about['operation']}, {about['ranks']} ranks, {about['dtype']}")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from time import process_time, thread_time
 from typing import Any
 
@@ -23,8 +24,8 @@ import click
 import numpy as np
 from mpi4py import MPI
 
-from .command import communicators, ended
-from .data import codec_list, element_type, size_list, source
+from .command import SIZES, communicators, data_options, ended, look_first
+from .data import codec_list, size_list, source
 from .operations import COLLECTIVES, NONBLOCKING, Case
 from .output import as_json, describe, heading
 
@@ -119,7 +120,7 @@ def measure(
     op: str, comms: dict[str, Any], values: Any, nbytes: int, *, warmup: int = 2, iters: int = 20,
     max_seconds: float = 10.0,
 ) -> list[Row]:  # fmt: skip
-    """Measure one message size on all communicators; collective. The parameters are those of `run_size`."""
+    """Measure one size on all communicators; collective. The parameters are those of `run_size`."""
     world = next(iter(comms.values()))
     n = max(1, nbytes // values.dtype.itemsize)
     case = COLLECTIVES[op[1:]](world, values, n)
@@ -181,7 +182,7 @@ def measure(
         slowed = 100 * (beside / without - 1)
         accelerated, sound = _check(case, comms[name], begun[name], world, values)
         times = own, without, total, beside, overlap, slowed, busy
-        rows.append(Row(n * values.dtype.itemsize, name, count, *times, accelerated, sound))
+        rows.append(Row(case.rounded(n) * values.dtype.itemsize, name, count, *times, accelerated, sound))
     return rows
 
 
@@ -215,26 +216,28 @@ def line(row: Row) -> str:
     )
 
 
-def main(op: str, argv: list[str] | None = None) -> None:
+def main(op: str, argv: list[str] | None = None, name: str = "python -m benchmarks.osu") -> None:
     """Run from the command line and exit: 0, 1 if a result was wrong, 2 for wrong options."""
-    sys.exit(ended(_command, [op, *(sys.argv[1:] if argv is None else argv)], "python -m benchmarks.osu"))
+    sys.exit(ended(_command, [op, *(sys.argv[1:] if argv is None else argv)], name))
 
 
 @click.command(context_settings={"show_default": True})
 @click.argument("op", type=click.Choice(NONBLOCKING))
 @click.option("--codec", "codecs", default="lossless", help="Codecs, separated by commas; none: MPI alone.")
-@click.option("--sizes", default="64K:4M:4", help="Bytes of a message: FIRST:LAST[:FACTOR] or a list.")
+@click.option("--sizes", default="64K:4M:4", help=SIZES)
 @click.option("--iters", default=20, type=click.IntRange(1), help="Calls of each codec and size.")
 @click.option("--warmup", default=2, type=click.IntRange(1), help="Calls before.")
 @click.option("--max-seconds", default=10.0, help="Fewer calls where a size would take longer.")
-@click.option("--data", type=click.Path(exists=True, dir_okay=False), help="Raw values, not a noisy sine.")
-@click.option("--dtype", default="f4", help="NumPy type of the values.")
-@click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")
+@data_options
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the measurements to a file."
+)
 def _command(op, codecs, sizes, iters, warmup, max_seconds, data, dtype, json_path) -> bool:
     """Time a nonblocking collective beside a computation, compressed and by plain MPI."""
     world = MPI.COMM_WORLD
+    look_first(world, json_path)
     try:
-        values = source(data, element_type(dtype), world.rank)
+        values = source(data, dtype, world.rank)
         nbytes = size_list(sizes)
         comms = communicators(codec_list(codecs), None, values, False, False)
     except (ImportError, TypeError, ValueError) as error:
@@ -249,6 +252,5 @@ def _command(op, codecs, sizes, iters, warmup, max_seconds, data, dtype, json_pa
         if world.rank == 0:
             print("\n".join(map(line, new)), flush=True)
     if world.rank == 0 and json_path:
-        with open(json_path, "w") as file:
-            file.write(as_json({**about, "rows": [asdict(row) for row in rows]}))
+        json_path.write_text(as_json({**about, "rows": [asdict(row) for row in rows]}))
     return all(row.sound for row in rows)

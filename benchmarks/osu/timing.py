@@ -1,4 +1,4 @@
-"""The harness of the benchmarks, in the layout of OSU's: one row per message size.
+"""The harness of the benchmarks, in the layout of OSU's: one row per size.
 
 Plain MPI and every codec run side by side in one loop, call by call and each round in another random order,
 so that whatever disturbs the machine, and what a call leaves to the next one, disturbs them alike. A call
@@ -39,7 +39,7 @@ class Row:
     Attributes
     ----------
     nbytes : int
-        Size of a message.
+        Size of the buffer that a rank passes; of Alltoall all of it, of which each rank gets a part.
     name : str
         ``"mpi"`` or the spec of the codec.
     iters : int
@@ -92,7 +92,7 @@ def run_size(
     warmup: int = 2, iters: int = 20, min_seconds: float = 0.0, max_seconds: float = 10.0,
     in_a_row: int = 1,
 ) -> list[Row]:  # fmt: skip
-    """Measure one message size on all communicators; collective.
+    """Measure one size on all communicators; collective.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ def run_size(
         By name; the first is the plain one that the others are compared with.
     values : Source
     nbytes : int
-        Size of a message, rounded down to whole values, of which there is at least one.
+        Size of the buffer that a rank passes, rounded down to whole values, at least one for each message.
     warmup, iters : int
         Calls before and in the measurement.
     min_seconds : float
@@ -129,7 +129,7 @@ def run_size(
         rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
         spread = _spread(times[0], series)
         measured = len(series), seconds, float(np.median(busy)), rate, speedup, spread
-        rows.append(Row(n * values.dtype.itemsize, name, *measured, *check))
+        rows.append(Row(case.rounded(n) * values.dtype.itemsize, name, *measured, *check))
     return rows
 
 

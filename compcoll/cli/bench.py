@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from compcoll.cli.launch import benchmark, is_launched, relaunch
+from compcoll.cli.launch import benchmark, is_launched, relaunch, same_ranks
+from compcoll.cli.spec import ranks_option
 
 COLLECTIVES = (
     "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "gather", "gatherv",
@@ -17,25 +18,27 @@ OPERATIONS = (*COLLECTIVES, *MESSAGES, *NONBLOCKING)
 
 
 @click.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"ignore_unknown_options": True},
     epilog="`compcoll bench OP -- --help` lists the options of the benchmarks.",
 )
-@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Ranks to start.")
-@click.argument("op", metavar="OP", type=click.Choice(OPERATIONS))
+@ranks_option(1, None, "Ranks to start. [default: 2]")
+@click.argument("op", metavar="OP", type=click.Choice(OPERATIONS, case_sensitive=False))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
-def command(ctx: click.Context, ranks: int, op: str, options: tuple[str, ...]) -> None:
+def command(ctx: click.Context, ranks: int | None, op: str, options: tuple[str, ...]) -> None:
     """Time an operation on compressed messages beside plain MPI, as the OSU benchmarks do.
 
     OP is a collective, such as alltoall or reduce_scatter; bw, bibw, latency, or mbw_mr and multi_lat of
     several pairs of ranks; or a nonblocking collective such as ialltoall, of which is told how much of its
     time a computation beside it hides. Among its OPTIONS are --codec, --sizes, --iters, --data FILE, --dtype,
-    --pickle and --json. Outside of mpiexec the command starts its ranks itself.
+    --pickle and --json. Sizes are those of the buffer that a rank passes: of alltoall all of it, where OSU
+    counts what goes to one rank. Outside of mpiexec the command starts its ranks itself.
     """
-    if options and options[0] == "--":
-        options = options[1:]
     if not is_launched() and "--help" not in options:
-        ctx.exit(relaunch(ranks, ["bench", op, *options]))
+        ctx.exit(relaunch(ranks or 2, ["bench", op, *options]))
+    if ranks is not None and "--help" not in options:
+        same_ranks(ranks)
+    name = f"compcoll bench {op}"
     if op in NONBLOCKING:
-        benchmark("osu.overlap").main(op, list(options))
-    benchmark("osu.command").main(op, list(options))
+        benchmark("osu.overlap").main(op, list(options), name)
+    benchmark("osu.command").main(op, list(options), name)

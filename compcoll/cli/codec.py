@@ -9,21 +9,22 @@ from pathlib import Path
 import click
 
 from compcoll.cli.load import DType, Shape, load
-from compcoll.cli.spec import codecs_option
+from compcoll.cli.output import check_writable
+from compcoll.cli.spec import codec_option
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dtype", type=DType(), help="Element type of a raw file: f4, f8, f2, bf16, i4, c8, ...")
 @click.option("--shape", type=Shape(), help="1 to 3 dimensions, slowest first, such as 41x128x128.")
-@codecs_option("Codec such as zfp:rate=8; by default all that take the dtype.")
+@codec_option("Codec such as zfp:rate=8; by default all that take the dtype. Repeatable.", multiple=True)
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a figure into this file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--seconds", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True,
     help="Time for each codec and direction.",
 )  # fmt: skip
-def command(file, dtype, shape, codecs, plot, as_json, seconds) -> None:
+def command(file, dtype, shape, codec, plot, as_json, seconds) -> None:
     """Try codecs on an array in FILE, a .npy file or a raw one.
 
     Shows each codec's ratio, error and speed on one core. Blocks take the array's dimensions; collectives
@@ -32,8 +33,9 @@ def command(file, dtype, shape, codecs, plot, as_json, seconds) -> None:
     from compcoll.cli.measure import default_specs, measure
     from compcoll.core import _cpu
 
+    check_writable(plot, "the figure")
     array = load(file, dtype, shape)
-    results = [measure(spec, array, seconds) for spec in codecs or default_specs(array.dtype)]
+    results = [measure(spec, array, seconds) for spec in codec or default_specs(array.dtype)]
     about = {
         "file": str(file), "dtype": str(array.dtype), "shape": list(array.shape),
         "nbytes": array.nbytes, "level": _cpu.level(),

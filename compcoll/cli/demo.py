@@ -14,10 +14,12 @@ from typing import Any
 import click
 
 from compcoll.cli.launch import benchmark, is_launched, on_all, relaunch
-from compcoll.cli.spec import codecs_option
+from compcoll.cli.output import check_writable
+from compcoll.cli.spec import codec_option, ranks_option
 
 #: What a lab that cannot be had here ends with.
 UNAVAILABLE = 69
+_ANOTHER = "--out names another file"
 #: Where an ordinary user may have a lab: as root of namespaces of its own, with a place for their names.
 _OWN_NAMESPACES = [
     "unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c",
@@ -26,12 +28,12 @@ _OWN_NAMESPACES = [
 
 
 @click.command()
-@click.option("--ranks", type=click.IntRange(2), default=4, show_default=True, help="Ranks to start.")
+@ranks_option(2, 4, "Ranks to start.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), default="taylor_green.png", show_default=True,
     help="File for the figure.",
 )  # fmt: skip
-@codecs_option("Codec to compare with plain MPI, such as zfp:rate=16.")
+@codec_option("Codec to compare with plain MPI, such as zfp:rate=16. Repeatable.", auto=True, multiple=True)
 @click.option("--points", type=click.IntRange(4), help="Points in each direction.")
 @click.option("--steps", type=click.IntRange(1), help="Time steps.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Precision of the flow.")
@@ -44,7 +46,7 @@ _OWN_NAMESPACES = [
 @click.option("--record", type=click.Path(path_type=Path), hidden=True)
 @click.option("--lab", is_flag=True, hidden=True)
 @click.pass_context
-def command(ctx, ranks, out, codecs, points, steps, dtype, gbit, here, where, record, lab) -> None:
+def command(ctx, ranks, out, codec, points, steps, dtype, gbit, here, where, record, lab) -> None:
     """Simulate one flow with plain MPI and with several codecs.
 
     A pseudo-spectral solver for the Taylor-Green vortex, which knows nothing of compression, runs over
@@ -54,12 +56,13 @@ def command(ctx, ranks, out, codecs, points, steps, dtype, gbit, here, where, re
     """
     flow = {"n": points, "steps": steps, "dtype": dtype}
     flow = {key: value for key, value in flow.items() if value is not None}
-    options = _options(codecs, flow)
+    options = _options(codec, flow)
     if lab:
         ctx.exit(_in_lab(ranks, gbit, record, [*options, *_record(where, record)]))
     if here or is_launched():
-        _simulate(codecs, flow, out, where, record)
+        _simulate(codec, flow, out, where, record)
     else:
+        check_writable(out, "the figure", _ANOTHER)
         ctx.exit(_compare(ranks, gbit, out, options))
 
 
@@ -68,15 +71,17 @@ def _simulate(codecs, flow: dict, out: Path, where: str, record: Path | None) ->
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    demo, figure, flow = on_all(world, lambda: _checked(world.Get_size(), flow))
+    written = out if record is None and world.Get_rank() == 0 else None
+    demo, figure, flow = on_all(world, lambda: _checked(world.Get_size(), flow, written))
     runs = demo.run(world, codecs or demo.CODECS, flow, where=where, record=record)
     if record is None and world.Get_rank() == 0:
         figure.draw(runs, out)
         click.echo(f"Figure: {out}")
 
 
-def _checked(size: int, flow: dict) -> tuple[Any, Any, Any]:
+def _checked(size: int, flow: dict, out: Path | None) -> tuple[Any, Any, Any]:
     """The modules and the flow; ClickException where something is missing or does not fit."""
+    check_writable(out, "the figure", _ANOTHER)
     demo, figure = benchmark("demo"), benchmark("demo.figure")
     checked = replace(demo.Flow(), **flow)
     if size < 2:
@@ -153,6 +158,6 @@ def _record(where: str, record: Path) -> list[str]:
 
 def _options(codecs: tuple[str, ...], flow: dict) -> list[str]:
     names = {"n": "--points", "steps": "--steps", "dtype": "--dtype"}
-    options = [("--codecs", spec) for spec in codecs]
+    options = [("--codec", spec) for spec in codecs]
     options += [(names[key], value) for key, value in flow.items()]
     return [str(word) for option in options for word in option]

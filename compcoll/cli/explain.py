@@ -6,15 +6,17 @@ from pathlib import Path
 
 import click
 
-from compcoll.core.sizes import nbytes_of
+from compcoll.cli.load import DType
+from compcoll.cli.output import check_writable
+from compcoll.cli.spec import Operation, Size, codec_option, ranks_option
 
 
 @click.command()
-@click.argument("op", metavar="OP")
-@click.argument("nbytes", metavar="NBYTES")
-@click.option("-n", "--ranks", type=click.IntRange(2), default=2, show_default=True, help="Number of ranks.")
-@click.option("--codec", "spec", default="lossless", show_default=True, help="Codec.")
-@click.option("--dtype", default="float32", show_default=True, help="NumPy type of the values.")
+@click.argument("op", metavar="OP", type=Operation())
+@click.argument("nbytes", metavar="NBYTES", type=Size(1))
+@ranks_option(2, 2, "Number of ranks.")
+@codec_option("Codec, or auto: the best lossless one.", default="lossless", show_default=True, auto=True)
+@click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of the values.")
 @click.option("--network", help="A fabric by name in place of the measured network; `list` shows them.")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True)
 @click.option("--workers", type=click.IntRange(0), default=0, show_default=True, help="Idle cores of a rank.")
@@ -24,51 +26,64 @@ from compcoll.core.sizes import nbytes_of
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the time line into a file."
 )
 def command(
-    op, nbytes, ranks, spec, dtype, network, ranks_per_node, workers, schedule, rank, plot
+    op, nbytes, ranks, codec, dtype, network, ranks_per_node, workers, schedule, rank, plot
 ) -> None:  # fmt: skip
     """Say what codec="auto" or when="pays" would do with a call, and why.
 
-    OP is a method such as Alltoall, NBYTES the size of one message, such as 4M. The times of all
-    alternatives are predicted from the profile that `compcoll tune` left.
+    OP is a method such as Alltoall, NBYTES the size of the buffer that a rank passes to it, such as 4M: the
+    array SEND of comm.Alltoall(SEND, RECV), whose parts go to all ranks. The times of all alternatives are
+    predicted from the profile that `compcoll tune` left.
     """
-    import numpy as np
-
-    from compcoll import codec
+    import compcoll
     from compcoll.core import dtypes
     from compcoll.model.advisor import advise, expected_speed
     from compcoll.model.predict import Call
-    from compcoll.model.profile import FABRICS, UNKNOWN, load
-    from compcoll.operations import ALGORITHMS
 
     if network == "list":
-        for name, link in FABRICS.items():
-            click.echo(f"{name:8s} {1e6 * link.latency:6.1f} us {link.bandwidth / 1e9:8.2f} GB/s")
+        _list_fabrics()
         return
-    size = _size(nbytes)
-    names = [name for name in ALGORITHMS if name not in ("Send", "Recv", "Sendrecv")]
-    if op not in names:
-        raise click.BadParameter(f"{op!r} is not one of {', '.join(names)}", param_hint="OP")
+    if rank >= ranks:
+        raise click.BadParameter(f"{rank} is not below the {ranks} ranks", param_hint="--rank")
+    check_writable(plot, "the time line")
+    call = Call.of_buffer(op, nbytes, ranks, ranks_per_node, workers)
+    machine = _machine(call, network)
+    chosen, kind = compcoll.codec("lossless" if codec == "auto" else codec), dtypes.real_dtype(dtype)
+    if not chosen.lossless and kind not in dtypes.FLOATS:
+        click.echo(f"# {dtype} is only ever coded losslessly")
+        chosen = compcoll.codec("lossless")
+    try:
+        speed = expected_speed(chosen, kind, machine)
+    except (TypeError, ValueError) as error:
+        raise click.ClickException(str(error)) from None
+    advice = advise(call, machine, speed, can_add=chosen.can_add)
+    _show(advice, call, nbytes, machine, chosen.spec, speed)
+    if schedule or plot is not None:
+        _show_schedule(call, machine, speed, advice.best, rank if schedule else None, plot)
+
+
+def _list_fabrics() -> None:
+    from compcoll.model.profile import FABRICS
+
+    for name, link in FABRICS.items():
+        click.echo(f"{name:8s} {1e6 * link.latency:6.1f} us {link.bandwidth / 1e9:8.2f} GB/s")
+
+
+def _machine(call, network: str | None):
+    """The profile, behind another network where one is named; notes of what was not measured."""
+    from compcoll.model.profile import FABRICS, UNKNOWN, load
+
     if network and network not in FABRICS:
         raise click.BadParameter(f"{network!r} is not one of {', '.join(FABRICS)}", param_hint="--network")
     machine = load(lambda problem: click.echo(f"# {problem}", err=True))
     if machine is None:
         click.echo("# no profile of this machine yet (compcoll tune makes one): careful figures instead")
         machine = UNKNOWN
-    if network:
-        machine = machine.with_network(FABRICS[network], network)
-    try:
-        chosen = codec(spec)
-        kind = dtypes.BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype)
-    except (TypeError, ValueError) as error:
-        raise click.ClickException(str(error)) from None
-    speed = expected_speed(chosen, kind, machine)
-    call = Call(op, size, ranks, ranks_per_node, workers)
-    advice = advise(call, machine, speed, can_add=chosen.can_add)
-    _show(advice, call, machine, chosen.spec, speed)
-    if schedule or plot is not None:
-        if rank >= ranks:
-            raise click.BadParameter(f"{rank} is not below the {ranks} ranks", param_hint="--rank")
-        _show_schedule(call, machine, speed, advice.best, rank if schedule else None, plot)
+    elif not network and (link := "node" if call.on_one_node else "network") not in machine.measured:
+        where = "inside a node" if link == "node" else "between nodes"
+        click.echo(f"# the profile has no link {where} (compcoll tune measures it): careful figures instead")
+    if network and call.on_one_node:
+        click.echo("# no message leaves the node: --network changes nothing")
+    return machine.with_network(FABRICS[network], network) if network and not call.on_one_node else machine
 
 
 def _show_schedule(call, machine, speed, option, rank: int | None, plot: Path | None) -> None:
@@ -89,29 +104,24 @@ def _show_schedule(call, machine, speed, option, rank: int | None, plot: Path | 
         click.echo(f"The time line is {plot.resolve()}")
 
 
-def _size(text: str) -> int:
-    try:
-        nbytes = nbytes_of(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="NBYTES") from None
-    if nbytes < 1:
-        raise click.BadParameter(f"{nbytes} is less than 1 byte", param_hint="NBYTES")
-    return nbytes
-
-
-def _show(advice, call, machine, spec: str, speed) -> None:
+def _show(advice, call, nbytes: int, machine, spec: str, speed) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from compcoll.model.predict import SHARED
+
     console, link = Console(), machine.node if call.on_one_node else machine.network
+    part = "" if call.nbytes == nbytes else f", {call.nbytes} to each"
     console.print(
-        f"{call.op} of {call.nbytes} bytes a message on {call.size} ranks, {machine.name}: "
+        f"{call.op} of {nbytes} bytes on {call.size} ranks{part}; {machine.name}: "
         f"{1e6 * link.latency:.1f} us, {link.bandwidth / 1e9:.3f} GB/s"
     )
     console.print(
         f"{spec}: encodes {speed.encode / 1e9:.2f}, decodes {speed.decode / 1e9:.2f} GB/s, "
         f"ratio {speed.ratio:.2f}"
     )
+    cores = "they share cores" if machine.sharing > SHARED else "each has a core"
+    console.print(f"While all ranks work, a rank's work takes {machine.sharing:.2f} times as long: {cores}")
     table = Table()
     for heading in ("algorithm", "chunk, KiB", "predicted, ms", "against plain MPI"):
         table.add_column(heading, justify="left" if heading == "algorithm" else "right")
@@ -120,5 +130,5 @@ def _show(advice, call, machine, spec: str, speed) -> None:
         gain = f"{advice.plain.seconds / option.seconds:.2f}x"
         table.add_row(option.algorithm, chunk, f"{1e3 * option.seconds:.3f}", gain)
     console.print(table)
-    verdict = f"{spec} by {advice.best.algorithm}" if advice.pays else "to MPI unchanged"
-    console.print(f"It would run: [bold]{verdict}[/bold] ({advice.reason}).")
+    verdict = f"{spec} by {advice.best.algorithm}" if advice.pays else "plain MPI"
+    console.print(f"auto takes [bold]{verdict}[/bold]: {advice.reason}.")

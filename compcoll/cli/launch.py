@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 import click
 
-__all__ = ["become_ranks", "benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch"]
+__all__ = ["become_ranks", "benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch", "same_ranks"]
 
 #: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
 _MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
@@ -35,7 +36,13 @@ def relaunch(ranks: int, arguments: list[str]) -> int:
     """Run ``compcoll`` with these arguments on new ranks on this machine; its exit status."""
     # Through mpi4py.run, so that an error on one rank ends all of them.
     command, environment = _launch(ranks, ["-m", "mpi4py", "-m", "compcoll", *arguments])
-    return subprocess.run(command, env=environment).returncode
+    with subprocess.Popen(command, env=environment) as mpiexec:
+        try:
+            return mpiexec.wait()
+        except KeyboardInterrupt:
+            mpiexec.send_signal(signal.SIGINT)  # which a terminal has sent to both
+            mpiexec.wait()
+            return 128 + signal.SIGINT
 
 
 def become_ranks(ranks: int, arguments: list[str]) -> NoReturn:
@@ -72,6 +79,19 @@ def on_all(comm: Any, function: Callable[[], Any]) -> Any:
         problem.show()
     comm.Barrier()  # the first rank that ends may end them all
     raise SystemExit(1)
+
+
+def same_ranks(ranks: int) -> None:
+    """End all ranks where they are not as many as ``-n`` says; collective over COMM_WORLD."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+
+    def compare() -> None:
+        if world.rank == 0 and ranks != world.size:
+            raise click.UsageError(f"-n {ranks}, where a launcher has started {world.size} ranks already")
+
+    on_all(world, compare)
 
 
 def benchmark(name: str) -> ModuleType:

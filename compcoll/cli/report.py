@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from compcoll.cli.output import check_folder
+
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
@@ -28,6 +30,8 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
 
     if network and network not in FABRICS:
         raise click.BadParameter(f"{network!r} is not one of {', '.join(FABRICS)}", param_hint="--network")
+    into = out or folder
+    check_folder(into, "the report", "--out names another folder")
     try:
         program = read(folder)
     except ValueError as error:
@@ -42,14 +46,16 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
         click.echo("# no profile of this machine (compcoll tune makes one): predicted from careful figures")
         machine = UNKNOWN
         source = "careful figures of no machine"
-    if network:
+    elif "network" not in machine.measured and not program.on_one_node and not network:
+        click.echo("# the profile has no link between nodes (compcoll tune measures it): careful figures")
+    if network and program.on_one_node:
+        click.echo("# the program ran on one node: --network changes nothing")
+    elif network:
         machine = machine.with_network(FABRICS[network], network)
         source += f" with the network {network}"
     predictor = Predictor(program, machine)
     shown = tables_of(program, predictor)
     _show(shown)
-    into = out or folder
-    into.mkdir(parents=True, exist_ok=True)
     page.write(program, shown, predictor, source, into / "report.html")
     perfetto.write(program, into / "perfetto.json")
     click.echo(f"The page is {(into / 'report.html').resolve()}")

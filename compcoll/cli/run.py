@@ -9,21 +9,23 @@ from typing import Any
 
 import click
 
-from compcoll.cli.launch import become_ranks, is_launched, on_all
+from compcoll.cli.launch import become_ranks, is_launched, same_ranks
+from compcoll.cli.output import check_folder
+from compcoll.cli.spec import Size, ranks_option
 from compcoll.policy import make_policy
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--ranks", type=click.IntRange(1), help="Start so many ranks with mpiexec.")
+@ranks_option(1, None, "Start so many ranks with mpiexec.")
 @click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module, as for python -m.")
-@click.option("--codec", metavar="SPEC", help="Codec, such as zfp:rate=8. [default: auto]")
+@click.option("-c", "--codec", metavar="SPEC", help="Codec, such as zfp:rate=8. [default: auto]")
 @click.option(
     "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file of a policy."
 )
 @click.option(
     "--when", type=click.Choice(["always", "pays"]), help="Compress always, or where it saves time."
 )
-@click.option("--min-nbytes", type=click.IntRange(0), help="Smallest message that is compressed, in bytes.")
+@click.option("--min-nbytes", type=Size(), help="Smallest message that is compressed, such as 64K.")
 @click.option(
     "--trace", type=click.Path(file_okay=False, path_type=Path), help="Folder for a line of each call."
 )
@@ -50,6 +52,7 @@ def command(
     if not as_module and not Path(program).exists():
         raise click.UsageError(f"{program} does not exist; -m runs a module")
     if trace is not None:
+        check_folder(trace, "the trace")
         os.environ["COMPCOLL_TRACE"] = str(trace.resolve())
     if ranks is not None and not is_launched():
         options = [
@@ -57,19 +60,11 @@ def command(
         ]
         flags = ["-m"] * as_module + ["-q"] * quiet
         become_ranks(ranks, ["run", *options, *flags, program, *arguments])
-    from mpi4py import MPI
-
     from compcoll.cli.program import run_as_main
     from compcoll.mpi.world import wrap_world
 
-    world = MPI.COMM_WORLD
-    if ranks not in (None, world.size):
-        message = f"-n {ranks}, where a launcher has started {world.size} ranks already"
-        on_all(world, lambda: _refuse(message) if world.rank == 0 else None)
+    if ranks is not None:
+        same_ranks(ranks)
     sys.argv[:] = [program, *arguments]
     wrap_world(False if quiet else None, **given)
     run_as_main(program, as_module)
-
-
-def _refuse(message: str) -> None:
-    raise click.UsageError(message)

@@ -7,10 +7,12 @@ from pathlib import Path
 import click
 
 from compcoll.cli.launch import is_launched, on_all, relaunch
+from compcoll.cli.output import check_writable
+from compcoll.cli.spec import ranks_option
 
 
 @click.command()
-@click.option("--ranks", type=click.IntRange(1), default=2, show_default=True, help="Ranks to start.")
+@ranks_option(2, 2, "Ranks to start.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File. [default: the user's cache]"
 )
@@ -21,8 +23,9 @@ def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> Non
 
     Takes a few seconds, and up to a minute on a slow network. Start it under mpiexec with one rank on each
     of at least two nodes to measure the network, best of as many as your jobs have; outside of mpiexec it
-    starts ranks on this machine, and knows only its memory. The profile is kept in the user's cache, under
-    the hardware's fingerprint, where codec="auto" and when="pays" find it.
+    starts ranks on this machine, and measures its memory alone: what an earlier profile has of the network
+    stays. The profile is kept in the user's cache, under the hardware's fingerprint, where codec="auto" and
+    when="pays" find it. A link that it lacks is measured when a communicator first needs it.
     """
     if not (here or is_launched()):
         ctx.exit(relaunch(ranks, ["tune", "--here", *(["--out", str(out)] if out else [])]))
@@ -30,41 +33,40 @@ def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> Non
     from rich.console import Console
 
     from compcoll.engine.measure import tune
-    from compcoll.model.profile import cache_path, save
+    from compcoll.model.profile import cache_path, load, save
 
     world = MPI.COMM_WORLD
     path = out or cache_path()
-    on_all(world, lambda: _check_writable(path) if world.rank == 0 else None)
+    on_all(world, lambda: _check(path, world.size) if world.rank == 0 else None)
     console = Console(quiet=world.rank != 0)
     with console.status("measuring") as status:
         profile = tune(world, lambda what: status.update(f"measuring {what}"))
     if world.rank == 0:
-        _show(console, profile, save(profile, path))
+        before = load(lambda problem: None, path)
+        _show(console, profile, profile.completed_by(before), path)
+        save(profile.completed_by(before), path)
 
 
-def _check_writable(path: Path) -> None:
-    """ClickException where a file cannot be written; its folder is made, and what is in it left alone."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        there = path.exists()
-        path.open("a").close()
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise click.ClickException(
-            f"the profile cannot be written to {path}: {error.strerror}; --out or COMPCOLL_PROFILE names "
-            "another file"
-        ) from None
+def _check(path: Path, size: int) -> None:
+    """ClickException where there is nothing to measure, or no place to keep it."""
+    if size < 2:
+        raise click.ClickException("one rank has no link to another; start tune with at least 2")
+    check_writable(path, "the profile", "--out or COMPCOLL_PROFILE names another file")
 
 
-def _show(console, profile, path: Path) -> None:
+def _show(console, new, profile, path: Path) -> None:
+    """Print a profile, whose links may have been measured before."""
     from rich.table import Table
 
     table = Table(title=f"profile {profile.name}, kept in {path}")
     for heading in ("what", "latency or encode", "bandwidth or decode", "ratio"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
-    for name, link in (("between nodes", profile.network), ("inside a node", profile.node)):
-        table.add_row(name, f"{1e6 * link.latency:.2f} us", f"{link.bandwidth / 1e9:.3f} GB/s", "")
+    for name, key in (("between nodes", "network"), ("inside a node", "node")):
+        if key not in profile.measured:
+            table.add_row(name, "not measured", "not measured", "")
+            continue
+        link, before = getattr(profile, key), "" if key in new.measured else ", before"
+        table.add_row(name + before, f"{1e6 * link.latency:.2f} us", f"{link.bandwidth / 1e9:.3f} GB/s", "")
     for name, speed in profile.codecs.items():
         table.add_row(
             name, f"{speed.encode / 1e9:.2f} GB/s", f"{speed.decode / 1e9:.2f} GB/s", f"{speed.ratio:.2f}"

@@ -152,7 +152,8 @@ class Advisor:
         plain, compressed = (1e3 * np.median(trial.seconds, axis=1)).tolist()
         part = KEEP if trial.before else GAIN
         reason = (
-            f"measured {compressed:.3g} ms, plain MPI {plain:.3g} ms; it has to be below {part:.2f} of that"
+            f"measured {compressed:.3g} ms, plain MPI {plain:.3g} ms; "
+            f"compression is used below {part:.2f} of that"
         )
         trial.choose(compressed < part * plain, reason)
 

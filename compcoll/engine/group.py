@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
 from weakref import WeakSet
@@ -19,7 +19,7 @@ from compcoll.engine.auto import Advisor
 from compcoll.engine.lasting import Lasting
 from compcoll.engine.measure import measure_links
 from compcoll.engine.start import start_engine
-from compcoll.model.profile import MachineProfile, load
+from compcoll.model.profile import UNKNOWN, load
 
 __all__ = ["Facts", "Group", "Mine", "facts_of", "largest_tag", "survey"]
 
@@ -149,15 +149,19 @@ class Group:
         return self.tags.next(), self.tags.n
 
     def prepare_advisor(self, parent: Group | None) -> None:
-        """Have the model ready; collective. Rank 0's stored profile is taken, else links are measured."""
+        """Have the model ready; collective. Links that rank 0's stored profile lacks are measured."""
         if self.advisor is None:
             machine = parent.advisor.machine if parent is not None and parent.advisor is not None else None
             if machine is None:
                 machine = self.comm.bcast(load() if self.comm.rank == 0 else None)
             if machine is None:
+                machine = replace(UNKNOWN, name="measured", source="when it was needed")
+            needed = {self.facts.link, *(["node"] if self.facts.ranks_per_node > 1 else [])}
+            missing = needed.difference(machine.measured)
+            if missing and self.size > 1:
                 with self.apart() as comm:
                     links = measure_links(comm)
-                machine = MachineProfile("measured", *links, source="when it was needed")
+                machine = machine.with_links(**{name: links[name] for name in missing})
             self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 
     def free(self) -> None:

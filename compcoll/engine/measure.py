@@ -19,7 +19,7 @@ from compcoll.engine.start import start_engine
 from compcoll.model.advisor import measure_speed
 from compcoll.model.plain import by_the_book
 from compcoll.model.predict import Call
-from compcoll.model.profile import CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.profile import UNKNOWN, CodecSpeed, MachineProfile, fingerprint
 from compcoll.schedule.trace import Tracer, trace
 from compcoll.schedule.virtual import Link
 
@@ -37,8 +37,6 @@ CODECS = {
     "szp:rel=0.001": ("float32", "float64"),
     "int8": ("float32", "bfloat16"),
 }
-#: One node's memory, where there is no second rank to measure with.
-MEMORY = Link(1e-6, 8e9)
 #: Networks with more latency go through the kernel, whose work per message and byte is counted.
 KERNEL_LATENCY = 3e-6
 #: Bytes of messages that tell what a byte costs, and what a message costs, and of them at once; the pause
@@ -65,12 +63,12 @@ def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None)
 def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
     """All of a profile but the codecs; collective."""
     report("links")
-    network, node = measure_links(comm)
+    links = measure_links(comm)
     report("processors")
-    machine = MachineProfile(
-        comm.bcast(fingerprint()), network, node, memory=_memory(comm), call=_call(comm),
+    machine = replace(
+        UNKNOWN, name=comm.bcast(fingerprint()), memory=_memory(comm), call=_call(comm),
         sharing=_sharing(comm), library=MPI.get_vendor()[0], source="compcoll tune",
-    )  # fmt: skip
+    ).with_links(**links)  # fmt: skip
     report("plain MPI")
     return replace(machine, plain=_plain(comm, machine))
 
@@ -115,20 +113,20 @@ def leaders_of(comm: MPI.Intracomm) -> list[int]:
     return leaders
 
 
-def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> tuple[Link, Link]:
-    """The links between nodes and inside a node, the same on all ranks; collective.
+def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> dict[str, Link | None]:
+    """The links ``network`` and ``node``, the same on all ranks; collective.
 
-    Where all ranks share a node, its link stands for the network too.
+    None where no two ranks are at the ends of such a link.
     """
     leaders = leaders_of(comm)
     near = next((r for r in range(1, comm.size) if leaders[r] == leaders[0]), None)
     far = next((r for r in range(1, comm.size) if leaders[r] != leaders[0]), None)
-    inside = _measure_link(comm, near, seconds) if near is not None else MEMORY
-    between = _measure_link(comm, far, seconds) if far is not None else inside
-    if far is not None and between.latency > KERNEL_LATENCY:
+    inside = _measure_link(comm, near, seconds) if near is not None else None
+    between = _measure_link(comm, far, seconds) if far is not None else None
+    if between is not None and between.latency > KERNEL_LATENCY:
         message, piece = _processors(comm, SMALL_NBYTES), _processors(comm, PIECE_NBYTES)
         between = replace(between, overhead=message, cpu=max(piece - message, 0.0) / PIECE_NBYTES)
-    return between, inside
+    return {"network": between, "node": inside}
 
 
 def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:

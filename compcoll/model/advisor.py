@@ -70,7 +70,7 @@ class Advice:
         """The comparison in words."""
         return (
             f"predicted {1e3 * self.best.seconds:.3g} ms, plain MPI {1e3 * self.plain.seconds:.3g} ms; "
-            f"it has to be below {MARGIN:.2f} of that"
+            f"compression is used below {MARGIN:.2f} of that"
         )
 
 

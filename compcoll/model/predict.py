@@ -19,7 +19,7 @@ from compcoll.schedule.graph import Kind, Schedule
 from compcoll.schedule.trace import trace
 from compcoll.schedule.virtual import Profile, Result, simulate
 
-__all__ = ["ROOTED", "Call", "predict", "run", "schedule_of"]
+__all__ = ["ROOTED", "SHARED", "Call", "predict", "run", "schedule_of"]
 
 #: Operations in which ranks do different things.
 ROOTED = ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Send", "Recv", "Sendrecv")
@@ -29,7 +29,7 @@ _RINGS = {"ring", "compressed"}
 #: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
 _ENOUGH, _MOST = 4, 16
 #: Where work takes so many times longer while all ranks work, they have too few cores; below, it is noise.
-_SHARED = 1.2
+SHARED = 1.2
 #: Elements are as small as they get, so that counts are bytes.
 _ITEMSIZE = 1
 _CACHE = Cache()
@@ -103,7 +103,7 @@ def run(
     )  # fmt: skip
     if call.op in ROOTED or records:
         # With too few cores those that work have more than their share, since others only wait.
-        cores = round(call.size / machine.sharing) if machine.sharing > _SHARED else 0
+        cores = round(call.size / machine.sharing) if machine.sharing > SHARED else 0
         size = 2 if call.op in ("Send", "Recv", "Sendrecv") else call.size
         simulated, flip, profile = size, False, profile.with_(cores=cores)
     else:

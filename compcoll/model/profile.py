@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
@@ -16,7 +17,9 @@ from compcoll.schedule.virtual import Link
 
 __all__ = ["FABRICS", "UNKNOWN", "CodecSpeed", "MachineProfile", "cache_path", "fingerprint", "load", "save"]
 
-VERSION = 5
+VERSION = 6
+#: The links of a profile, between nodes and inside one.
+LINKS = ("network", "node")
 #: Libraries with the collectives of MPICH.
 MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
@@ -44,6 +47,9 @@ class MachineProfile:
     name : str
     network, node : Link
         Between nodes and inside one: seconds of latency, bytes per second one way.
+    measured : tuple of str
+        Those of the links, ``"network"`` and ``"node"``, that were measured. The others are careful
+        figures, and not part of the JSON document.
     memory : float
         Bytes per second at which one core copies what is not in its caches.
     call : float
@@ -73,6 +79,7 @@ class MachineProfile:
     plain: float = 1.0
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
+    measured: tuple[str, ...] = LINKS
 
     @property
     def is_mpich(self) -> bool:
@@ -87,9 +94,25 @@ class MachineProfile:
         """The same machine behind another network."""
         return replace(self, network=network, name=name, plain=1.0)
 
+    def with_links(self, **links: Link | None) -> MachineProfile:
+        """The same machine with links, by name, that were measured; None: was not."""
+        found = {name: link for name, link in links.items() if link is not None}
+        return replace(self, **found, measured=tuple(sorted({*self.measured, *found})))  # type: ignore[arg-type]
+
+    def completed_by(self, older: MachineProfile | None) -> MachineProfile:
+        """The same machine with an older profile's links where its own were not measured."""
+        if older is None or older.library != self.library:
+            return self
+        missing = [name for name in older.measured if name not in self.measured]
+        plain = older.plain if "network" in missing else self.plain
+        return replace(self.with_links(**{name: getattr(older, name) for name in missing}), plain=plain)
+
     def as_json(self) -> str:
         """The profile as a JSON document."""
-        return json.dumps({"version": VERSION, **_without_infinity(asdict(self))}, indent=1, allow_nan=False)
+        values = _without_infinity(asdict(self))
+        measured = values.pop("measured")
+        kept = {key: value for key, value in values.items() if key not in LINKS or key in measured}
+        return json.dumps({"version": VERSION, **kept}, indent=1, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> MachineProfile:
@@ -100,8 +123,9 @@ class MachineProfile:
         if (found := data.pop("version")) != VERSION:
             raise ValueError(f"the profile is of version {found}, not {VERSION}; run compcoll tune again")
         try:
-            for key in ("network", "node"):
-                data[key] = _read(Link, data[key])
+            data["measured"] = tuple(name for name in LINKS if name in data)
+            for key in LINKS:
+                data[key] = _read(Link, data[key]) if key in data else getattr(UNKNOWN, key)
             data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
             return _read(cls, data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -145,7 +169,7 @@ FABRICS: dict[str, Link] = {
 
 
 #: A machine of which nothing is known: careful figures.
-UNKNOWN = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"])
+UNKNOWN = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"], measured=())
 
 
 def fingerprint() -> str:
@@ -168,16 +192,22 @@ def cache_path() -> Path:
     return cache / "compcoll" / f"{fingerprint()}.json"
 
 
-def load(report: Callable[[str], object] = lambda problem: None) -> MachineProfile | None:
+def _say(problem: str) -> None:
+    print(f"compcoll: {problem}", file=sys.stderr, flush=True)
+
+
+def load(report: Callable[[str], object] = _say, path: Path | None = None) -> MachineProfile | None:
     """The profile that ``compcoll tune`` left for this machine; None where there is none that can be read.
 
-    ``report`` is told why a file that is there was not taken. Nothing is raised, since only one rank of a
-    communicator may come here.
+    ``report`` is told why a file was not taken that is there or that ``COMPCOLL_PROFILE`` names. Nothing is
+    raised, since only one rank of a communicator may come here.
     """
-    path = cache_path()
+    path = path or cache_path()
     try:
         return MachineProfile.from_json(path.read_text())
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if os.environ.get("COMPCOLL_PROFILE") and path == cache_path():
+            report(f"COMPCOLL_PROFILE = {str(path)!r}: {error.strerror}")
         return None
     except (OSError, ValueError) as error:
         report(f"{path}: {error}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import MachineProfile
@@ -25,9 +23,8 @@ class Predictor:
     """
 
     def __init__(self, program: Program, machine: MachineProfile):
-        hosts = Counter(rank.head.get("host") for rank in program.ranks)
         self._machine, self._size = machine, program.size
-        self._per_node = max(hosts.values(), default=1)
+        self._per_node = program.ranks_per_node
 
     def seconds(self, op: str, row: Row) -> float | None:
         """Mean seconds that a call of a row would have taken; None for what the model does not know.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from json import loads
@@ -108,6 +109,16 @@ class Program:
     size: int
     ranks: list[Rank]
     notes: list[str]
+
+    @property
+    def ranks_per_node(self) -> int:
+        """The most ranks of any host."""
+        return max(Counter(rank.head.get("host") for rank in self.ranks).values(), default=1)
+
+    @property
+    def on_one_node(self) -> bool:
+        """Whether all ranks ran on one host."""
+        return self.ranks_per_node >= self.size
 
     def calls(self) -> Iterator[tuple[int, Call]]:
         """All calls, with their ranks."""

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import compcoll
-from compcoll.engine import auto
+from compcoll.engine import auto, group, measure
 from compcoll.engine.auto import TRIALS
 from compcoll.model import profile
 from compcoll.schedule.virtual import Link
@@ -102,12 +101,13 @@ def test_results_stay_lossless(comm, agree, network, smooth):
 
 
 def test_links_are_measured_where_no_profile_is(comm, agree, tmp_path, monkeypatch):
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "none.json"))
+    monkeypatch.setenv("COMPCOLL_PROFILE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fresh = comm.Dup()
     machine = compcoll.Comm(fresh, codec="auto")._context.advisor.machine
-    assert agree(machine.network.bandwidth > 1e6)
+    assert agree(machine.measured == ("node",) * (comm.size > 1))
+    assert agree(machine.node.bandwidth > 1e6)
     assert agree(len(set(comm.allgather(machine.as_json()))) == 1)
-    assert agree(machine.network == machine.node or MPI.COMM_WORLD.size > 1)
     fresh.Free()
 
 
@@ -147,3 +147,21 @@ def test_all_ranks_count_a_call_once(comm, agree, tmp_path, monkeypatch, odd, co
     assert agree(ours.report.accelerated == compress)
     assert agree(trial.count.calls == 2 * TRIALS + 20)
     fresh.Free()
+
+
+def test_a_link_that_the_profile_lacks_is_measured(comm, agree, tmp_path, monkeypatch):
+    """By the first communicator that spans nodes; here each rank is taken for one."""
+    if comm.size == 1:
+        pytest.skip("a single rank has no link")
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    monkeypatch.setattr(measure, "leaders_of", lambda comm: list(range(comm.size)))
+    node = Link(1e-6, 5e9)
+    if comm.rank == 0:
+        profile.save(profile.UNKNOWN.with_links(network=None, node=node))
+    ours = group.Group(comm, group.Facts("network", 1, 0, True), 0)
+    ours.prepare_advisor(None)
+    machine = ours.advisor.machine
+    ours.free()
+    assert agree(machine.measured == ("network", "node"))
+    assert agree(machine.node == node)
+    assert agree(machine.network != profile.UNKNOWN.network)

@@ -13,8 +13,9 @@ def test_a_profile_is_common_knowledge_and_of_this_world():
     text = machine.as_json()
     assert WORLD.allgather(text) == [text] * WORLD.size
     assert MachineProfile.from_json(text) == machine
-    assert machine.network.bandwidth > 1e6
-    assert 0 < machine.network.latency < 1
+    assert machine.measured == ("node",) * (WORLD.size > 1), "of one node no link to others is known"
+    assert machine.node.bandwidth > 1e6
+    assert 0 < machine.node.latency < 1
     assert machine.memory > 1e8
     assert 1e-8 < machine.call < 1e-3
     assert 1 <= machine.sharing < 10 * WORLD.size
@@ -29,5 +30,6 @@ def test_what_plain_mpi_gets_of_the_network(monkeypatch):
     assert WORLD.allgather(machine.plain) == [machine.plain] * WORLD.size
     assert 0.02 <= machine.plain <= 1
     if WORLD.size > 1:
+        assert machine.measured == ("network",)
         assert machine.network.cpu >= 0
         assert machine.network.overhead >= 0

@@ -1,9 +1,14 @@
 """The command line: what it prints, and what it says where something is wrong."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,6 +20,8 @@ import compcoll
 from compcoll.cli import COMMANDS, launch, main
 from compcoll.cli import demo as demo_command
 from compcoll.cli.measure import Measurement, default_specs, measure
+from compcoll.model.profile import UNKNOWN, CodecSpeed, MachineProfile, save
+from compcoll.schedule.virtual import Link
 
 
 @pytest.fixture
@@ -245,7 +252,11 @@ def demo_runs(monkeypatch, outside):
             path.write_text(json.dumps([{**one, **SERIES} for one in RUNS]))
         return SimpleNamespace(returncode=0, stderr="")
 
+    def start(command, **kwargs):
+        return nullcontext(SimpleNamespace(wait=lambda: record(command).returncode))
+
     monkeypatch.setattr(launch.subprocess, "run", record)
+    monkeypatch.setattr(launch.subprocess, "Popen", start)
     monkeypatch.setattr(launch, "find_mpiexec", lambda: "/bin/mpiexec")
     return calls
 
@@ -257,7 +268,7 @@ def test_demo_starts_its_ranks_here_and_in_the_lab(run, demo_runs, monkeypatch, 
         "demo", "--ranks", 2, "--out", picture, "-c", "raw", "--steps", 5, "--points", 12, "--gbit", 3
     )
     assert result.exit_code == 0, result.output
-    options = ["--codecs", "raw", "--points", "12", "--steps", "5", "--where"]
+    options = ["--codec", "raw", "--points", "12", "--steps", "5", "--where"]
     here, lab = demo_runs
     assert here[:5] == ["/bin/mpiexec", "-n", "2", sys.executable, "-m"]
     assert here[5:-3] == ["mpi4py", "-m", "compcoll", "demo", "--here", *options]
@@ -332,6 +343,158 @@ def test_tune_looks_first_whether_it_can_keep_the_profile(tmp_path, monkeypatch)
     assert done.returncode
     assert done.stderr.count("the profile cannot be written to") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch):
+    """Keeps a profile where the commands look for it."""
+
+    def keep(machine):
+        monkeypatch.setenv("COMPCOLL_PROFILE", str(save(machine, tmp_path / "kept.json")))
+
+    return keep
+
+
+def test_tune_on_one_node_leaves_the_network_as_it_was(tmp_path):
+    """Nothing is said of links that nobody measured, and of those that were it stays."""
+    path, network = tmp_path / "profile.json", Link(2e-5, 1e9)
+    library = "from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+
+    def python(*command, check=True):
+        return subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=120, check=check, env=outside
+        )
+
+    known = replace(UNKNOWN, library=python("-c", library).stdout.strip(), plain=0.5)
+    save(known.with_links(network=network), path)
+    assert re.search("between nodes, before", python("-m", "compcoll", "tune", "--out", path).stdout)
+    found = MachineProfile.from_json(path.read_text())
+    assert (found.network, found.plain) == (network, 0.5)
+    assert found.measured == ("network", "node")
+    alone = python("-m", "compcoll", "tune", "--here", "--out", path, check=False)
+    assert alone.returncode == 1
+    assert "one rank has no link" in alone.stderr
+    assert MachineProfile.from_json(path.read_text()) == found
+
+
+def test_explain_takes_the_buffer_that_a_rank_passes(run, profile):
+    figures = {"sharing": 2.5, "codecs": {"lossless": CodecSpeed(1e9, 1e9, 3.0)}}
+    profile(MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10), **figures))
+    said = words(run("explain", "allreduce", "4M", "-n", 4).output)
+    assert "Allreduce of 4194304 bytes on 4 ranks, 1048576 to each" in said
+    assert "2.50 times as long: they share cores" in said
+    assert "Bcast of 4194304 bytes on 4 ranks; test" in words(run("explain", "BCAST", "4M", "-n", 4).output)
+    assert "auto takes lossless by" in words(run("explain", "alltoall", "4M", "-n", 4).output)
+    assert "auto takes plain MPI: predicted" in words(run("explain", "bcast", "100", "-n", 4).output)
+
+
+def test_explain_of_types(run, profile):
+    profile(MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10)))
+    whole = words(run("explain", "Alltoall", "4M", "--codec", "zfp:rate=8", "--dtype", "int32").output)
+    assert "int32 is only ever coded losslessly" in whole
+    assert "lossless: encodes" in whole
+    assert (
+        "zfp:rate=8: encodes"
+        in run("explain", "Alltoall", "4M", "-c", "zfp:rate=8", "--dtype", "bf16").output
+    )
+    assert "lossless: encodes" in run("explain", "Alltoall", "4M", "-c", "auto").output
+
+
+def test_explain_says_which_figures_are_guesses(run, profile):
+    profile(UNKNOWN.with_links(node=Link(1e-6, 1e10), network=None))
+    assert "no link between nodes" in run("explain", "Alltoall", "4M").output
+    inside = run("explain", "Alltoall", "4M", "--ranks-per-node", 2).output
+    assert "no link" not in inside
+    named = run("explain", "Alltoall", "4M", "--ranks-per-node", 2, "--network", "1gbe").output
+    assert "--network changes nothing" in named
+    assert inside.splitlines() == named.splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["explain", "Alltoall", "4M", "--plot", "FILE"], "the time line cannot be written"),
+        (["codec", "NPY", "--plot", "FILE"], "the figure cannot be written"),
+        (["demo", "--out", "FILE"], "the figure cannot be written"),
+        (["run", "--trace", "FILE", "-n", "2", "NPY"], "the trace cannot be written"),
+        (["report", "FOLDER", "--out", "FILE"], "the report cannot be written"),
+    ],
+)
+def test_outputs_are_looked_at_first(run, ramp, tmp_path, monkeypatch, outside, command, says):
+    """Before anything is measured or started."""
+    (tmp_path / "plain").write_text("no folder")
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: pytest.fail("ranks are started"))
+    monkeypatch.setattr("compcoll.cli.measure.measure", lambda *_: pytest.fail("it is measured"))
+    places = {"FILE": tmp_path / "plain" / "file.png", "NPY": ramp, "FOLDER": tmp_path}
+    result = run(*(places.get(word, word) for word in command))
+    assert result.exit_code == 1
+    assert says in words(result.output)
+    assert "Not a directory" in words(result.output)
+
+
+@pytest.mark.parametrize(
+    ("op", "option"), [("alltoall", "--json"), ("Alltoall", "--plot"), ("ialltoall", "--json")]
+)
+def test_bench_looks_at_its_outputs_first(ramp, op, option):
+    done = bench(op, option, ramp / "file.png", "-n", 2)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("cannot be written to") == 1
+    assert "Traceback" not in done.stderr
+
+
+def bench(*options, **more):
+    """`compcoll bench`, on ranks that it starts."""
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+    command = [sys.executable, "-m", "compcoll", "bench", *map(str, options)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=outside, **more)
+
+
+def test_bench_takes_its_options_anywhere_and_arrays_as_they_are(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(1000, dtype=">i2"))
+    data = ("--data", tmp_path / "x.npy", "--sizes", "4K", "--iters", 3, "--min-nbytes", "1K")
+    done = bench("Allgather", "--codec", "none,lossless", "-n", 3, *data)
+    assert done.returncode == 0, done.stderr
+    assert "# allgather, 3 ranks on 1 nodes, int16 of " in done.stdout
+    assert [line.split()[:2] for line in done.stdout.splitlines()[-2:]] == [
+        ["4096", "mpi"],
+        ["4096", "lossless"],
+    ]
+    other = bench("allgather", *data, "--dtype", "f4")
+    assert other.returncode == 1
+    assert "holds >i2, not float32" in other.stderr
+    wrong = bench("alltoall", "--rank", 4)
+    assert wrong.returncode == 2
+    assert "Usage: compcoll bench alltoall" in wrong.stderr
+
+
+def test_sizes_are_those_of_a_ranks_buffer():
+    """Of Alltoall and Allreduce the same."""
+    for op in ("alltoall", "allreduce"):
+        row = (
+            bench(op, "--codec", "none", "--sizes", "96K", "--iters", 3, "-n", 3)
+            .stdout.splitlines()[-1]
+            .split()
+        )
+        moved = float(row[6]) * float(row[3]) * 1e3  # GB/s times us
+        assert row[0] == str(96 << 10)
+        assert moved == pytest.approx((96 << 10) * (2 / 3 if op == "alltoall" else 4 / 3), rel=0.05)
+
+
+def test_bench_that_is_interrupted_says_so_in_a_line():
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+    command = [sys.executable, "-m", "compcoll", "bench", "alltoall", "--sizes", "1M", "--iters", "100000",
+               "--max-seconds", "100"]  # fmt: skip
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=outside, start_new_session=True, **pipes) as process:
+        while "bytes codec" not in process.stdout.readline():
+            assert process.poll() is None
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("nbytes", ["0", "-5", "1.5", "4X", "0K", ""])

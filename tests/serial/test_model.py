@@ -1,5 +1,6 @@
 """The model: profiles, predictions, advice."""
 
+import json
 from dataclasses import replace
 from math import inf
 
@@ -12,7 +13,7 @@ from compcoll.engine.measure import midmean
 from compcoll.model.advisor import advise, expected_speed, measure_speed, size_class
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict, schedule_of
-from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load, save
+from compcoll.model.profile import FABRICS, UNKNOWN, CodecSpeed, MachineProfile, load, save
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.trace import trace
 from compcoll.schedule.virtual import Link
@@ -173,28 +174,43 @@ def test_most_of_a_rings_hops_are_inside_nodes(op):
 
 
 def test_profile_is_kept_and_found(tmp_path, monkeypatch):
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "deep" / "profile.json"))
+    monkeypatch.setenv("COMPCOLL_PROFILE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     problems = []
     assert load(problems.append) is None
     assert not problems  # no profile is no problem
-    machine = replace(
-        MACHINE,
-        sharing=2.0,
-        library="MPICH",
-        plain=0.9,
-    )
+    machine = replace(MACHINE, sharing=2.0, library="MPICH", plain=0.9)
     path = save(machine)
     assert load(problems.append) == machine
     assert not problems
     assert "Infinity" not in path.read_text()
 
 
+def test_a_profile_that_is_named_has_to_be_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "none.json"))
+    problems = []
+    assert load(problems.append) is None
+    assert problems == [f"COMPCOLL_PROFILE = '{tmp_path / 'none.json'}': No such file or directory"]
+
+
+def test_what_was_not_measured_is_not_in_a_profile():
+    here = replace(UNKNOWN, library="MPICH").with_links(network=None, node=Link(2e-7, 9e9))
+    assert here.measured == ("node",)
+    assert "network" not in json.loads(here.as_json())
+    assert MachineProfile.from_json(here.as_json()) == here
+    measured = replace(MACHINE, library="MPICH", plain=0.7)
+    both = here.completed_by(measured)
+    assert (both.network, both.node, both.plain) == (measured.network, here.node, 0.7)
+    assert set(both.measured) == {"network", "node"}
+    assert here.completed_by(replace(measured, library="Open MPI")) == here
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"version": 2, "name": "old"}', "version 2, not 5; run compcoll tune again"),
-        ('{"version": 5, "name": "short"}', "lacks"),
-        ('{"version": 5, "network": 1, "node": 2, "codecs": 3}', "lacks"),
+        ('{"version": 2, "name": "old"}', "version 2, not 6; run compcoll tune again"),
+        ('{"version": 6, "name": "short"}', "lacks"),
+        ('{"version": 6, "network": 1, "node": 2, "codecs": 3}', "lacks"),
         ("nonsense", "Expecting value"),
         ("[]", "no profile"),
         ("12", "no profile"),

@@ -1,0 +1,31 @@
+"""Files that subcommands write: looked at before the work begins."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+__all__ = ["check_folder", "check_writable"]
+
+
+def check_writable(path: Path | None, what: str, hint: str = "") -> None:
+    """ClickException where a file cannot be written; its folder is made, and the file left as it is."""
+    if path is None:
+        return
+    try:
+        with suppress(FileExistsError):  # a file in the place of a folder, of which the next line tells
+            path.parent.mkdir(parents=True, exist_ok=True)
+        there = path.exists()
+        path.open("a").close()
+        if not there:
+            path.unlink(missing_ok=True)  # which another rank may have done
+    except OSError as error:
+        more = f"; {hint}" if hint else ""
+        raise click.ClickException(f"{what} cannot be written to {path}: {error.strerror}{more}") from None
+
+
+def check_folder(path: Path, what: str, hint: str = "") -> None:
+    """The same of files in a folder, which is made."""
+    check_writable(path / ".compcoll", what, hint)
