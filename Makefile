@@ -23,7 +23,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-arm64 wheel sanitize sanitize-mpi lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -85,6 +85,11 @@ test-torch-newest: $(VENV)/.package  ## Run tests/torch with the newest torch, i
 	@echo "== tests/torch on 2 ranks, torch $$($(NEWEST)/bin/python -c 'import torch; print(torch.__version__)')"
 	@PATH=$(abspath $(NEWEST)/bin):$$PATH mpiexec -n 2 python -m pytest tests/torch
 
+docs: $(VENV)/.docs  ## Build the documentation into docs/_build/html, run its examples, and check its links
+	@python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
+	@python -m sphinx -W --keep-going -q -b doctest -d docs/_build/doctrees docs docs/_build/doctest
+	@echo "The documentation is $(abspath docs/_build/html/index.html)"
+
 lint: $(VENV)/.lint  ## Check style and types
 	ruff check
 	ruff format --check
@@ -130,7 +135,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 	@python benchmarks/gpu_check.py
 
 clean:  ## Remove what was built, and $(VENV)
-	rm -rf build carry fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build carry docs/_build fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	rm -f compcoll/core/_cpu.cpp compcoll/engine/_engine.cpp compcoll/engine/_interrupts.c compcoll/engine/_layout.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
@@ -146,7 +151,7 @@ $(VENV)/.package: $(VENV)/.venv pyproject.toml $(NATIVE)
 	@$(PIP) install -q -e '.[mpich]'
 	@touch $@
 
-$(VENV)/.bench $(VENV)/.compare $(VENV)/.cross $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
+$(VENV)/.bench $(VENV)/.compare $(VENV)/.cross $(VENV)/.kernels $(VENV)/.test $(VENV)/.test-torch $(VENV)/.lint $(VENV)/.docs $(VENV)/.cuda12 $(VENV)/.cuda13: $(VENV)/.%: $(VENV)/.package
 	@echo "== installing what 'make $*' needs"
 	@$(PIP) install -q 'compcoll[$*]'
 	@touch $@

@@ -20,9 +20,9 @@ SLACK = 64
 class Codec:
     """A codec with its parameters: immutable, cheap, safe to share between threads.
 
-    A subclass gives `name`, `lossless`, the parameters as keyword arguments of ``__init__``, and
-    `params`. Its kernels are found in the table of ``csrc/cpu`` by `name`; one without kernels there
-    overrides `encode_payload` and `decode_payload`.
+    A subclass gives ``name``, ``lossless``, the parameters as keyword arguments of ``__init__``, and
+    ``params``. Its kernels are found in the table of ``csrc/cpu`` by ``name``; one without kernels there
+    overrides ``encode_payload`` and ``decode_payload``.
 
     Attributes
     ----------
@@ -170,8 +170,9 @@ class Codec:
         Parameters
         ----------
         array : array
-            NumPy, CuPy or torch, 0 to 3 dimensions, a dtype of `compcoll.core.dtypes`. Lossy codecs take
-            the blocks' dimensions from it. Copied first where it is not C-contiguous.
+            NumPy, CuPy or torch, of 0 to 3 dimensions: 8- to 64-bit integers, floating-point numbers of 16 to
+            64 bits, or complex numbers. Lossy codecs take the blocks' dimensions from it. Copied first where
+            it is not C-contiguous.
         out : array, optional
             uint8, on the array's device, at least ``max_nbytes(array.size, array.dtype) + 64`` bytes.
         carried : float

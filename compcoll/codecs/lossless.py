@@ -13,12 +13,12 @@ RAW, MPC, FLOAT = range(3)
 
 
 class Lossless(Codec):
-    """Chooses a lossless codec: `mpc` for integers, `float` for 16-bit floats, and for the others
-    whichever makes a sample smaller; `raw` where that gains nothing.
+    """Choose a lossless codec for each array.
 
-    The sample is at most 32 KiB and, of large arrays, at most 1/32. The choice depends on dtype, shape
-    and data alone. The frame names what was chosen, so a sender may choose alone, and no frame is named
-    ``lossless``.
+    Integers take ``mpc``, 16-bit floats ``float``, and other types the one that makes a sample smaller;
+    arrays that do not shrink take ``raw``. The sample is at most 32 KiB and, of large arrays, at most 1/32.
+    The choice depends on dtype, shape and data alone. The frame names the chosen codec, so a sender may
+    choose alone, and no frame is named ``lossless``.
     """
 
     name = "lossless"

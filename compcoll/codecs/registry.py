@@ -27,7 +27,7 @@ _known: dict[str, str | type[Codec]] = {
 
 
 def register(cls: type[Codec]) -> type[Codec]:
-    """Make a codec known by its `name`; usable as a decorator.
+    """Make a codec known by its ``name``; usable as a decorator.
 
     Third parties need not call it: an entry point in the group ``compcoll.codecs`` is found by itself.
     """
@@ -41,7 +41,7 @@ def register(cls: type[Codec]) -> type[Codec]:
 
 
 def codecs() -> list[str]:
-    """Names of the registered codecs."""
+    """Return the names of the registered codecs, sorted."""
     return sorted({*_known, *(point.name for point in _points())})
 
 
@@ -54,6 +54,10 @@ def codec(spec: str | Codec) -> Codec:
     spec : str or Codec
         ``"name"`` or ``"name:key=value,key=value"``, such as ``"zfp:rate=8"``. A codec is returned as
         it is.
+
+    Returns
+    -------
+    Codec
 
     Raises
     ------

@@ -17,7 +17,7 @@ _BASE: Any = Backend.Options
 
 
 class Options(_BASE):
-    """``pg_options`` of `torch.distributed.new_group`, or a backend's of `init_device_mesh`.
+    """Options of a process group: ``pg_options`` of ``new_group``, or a backend's of ``init_device_mesh``.
 
     Parameters
     ----------
