@@ -69,7 +69,8 @@ async def _reduce_scatter(rt, send: list, recv: list, algorithm: str, root: int)
     *blocks, target = recv
     total = rt.scratch(target)
     await rt.start(reduce_scatter(rt, blocks, total, _SUM[algorithm]))
-    await rt.copy(total, target)
+    parts = zip(rt.chunks(total), rt.chunks(target), strict=True)  # each with the error of its own chunk
+    await rt.all(rt.copy(part, into) for part, into in parts)
 
 
 async def _send(rt, send: list, recv: list, algorithm: str, root: int) -> None:

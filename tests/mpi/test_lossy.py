@@ -241,3 +241,23 @@ def test_the_bound_of_a_sum_holds(comm, agree, codec, dtype, algorithm):
         error = np.abs(got.astype(np.longdouble) - np.sum(parts, axis=0, dtype=np.longdouble)).max()
         bounds = comm.allgather(ours.report.error_bound)
         assert agree(None not in bounds and error <= max(bounds))
+
+
+@many
+@pytest.mark.parametrize("codec", [*SPECS, "zfp:rate=8", "lossless"])
+@pytest.mark.parametrize("op", ["Reduce_scatter", "Reduce_scatter_block"])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_bound_of_scattered_sums(comm, agree, codec, op, in_place):
+    """No rank's error is above its own bound, in place neither; and none of them is known to be exact."""
+    rank, size = comm.rank, comm.size
+    for algorithm in ("ring", "direct", *(["compressed"] if codec.startswith("szp") else [])):
+        ours = accelerated(comm, codec, algorithm)
+        parts = [data(N * size, "f4", r) for r in range(size)]
+        send = parts[rank].copy()
+        got = send if in_place else np.empty(N, "f4")
+        counts = ([N] * size,) if op == "Reduce_scatter" else ()
+        getattr(ours, op)(MPI.IN_PLACE if in_place else send, got, *counts)
+        want = np.sum(parts, axis=0, dtype=np.float64)[N * rank :][:N]
+        error, bound = np.abs(got[:N] - want).max(), ours.report.error_bound
+        assert agree(ours.report.accelerated and ours.report.algorithm == algorithm)
+        assert agree(bound is not None and 0 < error <= bound)
