@@ -29,8 +29,8 @@ from libcpp.vector cimport vector
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport LaidOut
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CGrounds, CLanding, CLeft, CLibrary, complete,
-    CPlace, CQuestion, CRun, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start,
+    all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CLeft, CLibrary, complete, CPlace, CRecvBuffers,
+    CRun, CScratchRecv, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start,
     make_probe, make_request, make_wire, new_engine, of_callback, Stats, the_tap, use_level,
 )
 from compcoll.schedule._schedule cimport Compiled
@@ -424,8 +424,8 @@ cdef class Request(Task):
         check_mpi(error_of(self.task.get()[0]))
 
 
-cdef class Landing(Request):
-    """A receive into scratch memory, whose message goes on to where it belongs without Python where it can.
+cdef class ScratchRecv(Request):
+    """A receive into scratch memory, from where its message is delivered without Python where possible.
 
     Parameters
     ----------
@@ -442,25 +442,25 @@ cdef class Landing(Request):
     delivered : bool
         Whether they are there, of one that is done; else what came is still in the scratch memory.
     compressed : bool
-        Whether they came in an envelope.
+        Whether they came compressed.
     seconds : float
         What that took.
     """
 
-    cdef CLanding* own
+    cdef CScratchRecv* own
     cdef object keep
 
     def __init__(self, request, status, scratch, target, Coding coding):
-        cdef CGrounds grounds
+        cdef CRecvBuffers buffers
         self.request, self.status = request, status
         self.keep = scratch, target, coding
-        grounds.scratch = <uint8_t*>cnp.PyArray_DATA(scratch)
-        grounds.status = <void*><uintptr_t>MPI._addressof(self.status)
-        grounds.data, grounds.room = <uint8_t*>cnp.PyArray_DATA(target), cnp.PyArray_NBYTES(target)
-        self.own = new CLanding(
+        buffers.scratch = <uint8_t*>cnp.PyArray_DATA(scratch)
+        buffers.status = <void*><uintptr_t>MPI._addressof(self.status)
+        buffers.data, buffers.room = <uint8_t*>cnp.PyArray_DATA(target), cnp.PyArray_NBYTES(target)
+        self.own = new CScratchRecv(
             library, make_request(
-                library, <void*><uintptr_t>MPI._addressof(self.request), <void*>grounds.status, grounds.room,
-            ), grounds, coding.own, engine.pool(),
+                library, <void*><uintptr_t>MPI._addressof(self.request), <void*>buffers.status, buffers.room,
+            ), buffers, coding.own, engine.pool(),
         )
         self.task = shared_ptr[CTask](<CTask*>self.own)
 
@@ -476,9 +476,9 @@ cdef class Landing(Request):
     def seconds(self):
         return self.own.seconds()
 
-    def stay(self):
-        """Whatever comes stays in the scratch memory."""
-        self.own.leave()
+    def keep_scratch(self):
+        """Have the message stay in the scratch memory."""
+        self.own.keep()
 
     def check(self):
         check_mpi(error_of(self.own.request()))
@@ -596,25 +596,17 @@ cdef class Together(Task):
     Parameters
     ----------
     tasks : sequence of Task
-    question : (numpy.ndarray, int, int, int, float), optional
-        A short message, the handle of a communicator, a rank and a tag: it is sent there where the tasks have
-        not ended after so many seconds.
     """
 
     cdef readonly list tasks
 
-    def __init__(self, tasks, question=None):
+    def __init__(self, tasks):
         cdef vector[shared_ptr[CTask]] parts
-        cdef CQuestion asked
         cdef Task task
         self.tasks = list(tasks)
         for task in self.tasks:
             parts.push_back(task.task)
-        if question is not None:
-            text, comm, asked.peer, asked.tag, asked.seconds = question
-            asked.text = <vector[uint8_t]>bytes(text)
-            asked.wire = move(make_wire(library, comm))
-        self.task = shared_ptr[CTask](new CTogether(parts, move(asked)))
+        self.task = shared_ptr[CTask](new CTogether(parts))
 
     cdef settle(self, int end):
         cdef Task task
@@ -895,11 +887,11 @@ def leave(Task task, finished=None, Answering request=None):
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
     request : Answering, optional
-        The generalised request that the task belongs to. Without ``finished``, and by a `Landing` that has
+        The generalised request that the task belongs to. Without ``finished``, and by a `ScratchRecv` that has
         delivered its message, it is completed at the end, without Python; `settled` is to be called after
         waiting.
     """
-    cdef bint native = request is not None and finished is None, lands = isinstance(task, Landing)
+    cdef bint native = request is not None and finished is None, lands = isinstance(task, ScratchRecv)
     cdef shared_ptr[CGoal] goal
     cdef void (*call)(void*, int) noexcept nogil
     task.finished, task.request = finished, request
@@ -934,7 +926,7 @@ cdef void has_landed(void* context, int end) noexcept nogil:
 
 
 cdef cbool is_delivered(void* context) noexcept nogil:
-    return (<Landing>context).own.delivered()
+    return (<ScratchRecv>context).own.delivered()
 
 
 cdef void complete_natively(void* context) noexcept nogil:

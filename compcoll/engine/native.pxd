@@ -82,14 +82,14 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     unique_ptr[CTask] make_request(const CLibrary&, void*, void*, uint64_t)
     unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
     int error_of(const CTask&)
-    cdef cppclass CGrounds "compcoll::engine::Grounds":
+    cdef cppclass CRecvBuffers "compcoll::engine::RecvBuffers":
         const uint8_t* scratch
         const void* status
         uint8_t* data
         uint64_t room
-    cdef cppclass CLanding "compcoll::engine::Landing" (CTask):
-        CLanding(const CLibrary&, unique_ptr[CTask], const CGrounds&, const CCoding&, CPool&) except +
-        void leave()
+    cdef cppclass CScratchRecv "compcoll::engine::ScratchRecv" (CTask):
+        CScratchRecv(const CLibrary&, unique_ptr[CTask], const CRecvBuffers&, const CCoding&, CPool&) except +
+        void keep()
         const CTask& request()
         cbool delivered()
         cbool compressed()
@@ -112,13 +112,8 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CLeft "compcoll::engine::Left":
         cbool ended()
         CEnd end()
-    cdef cppclass CQuestion "compcoll::engine::Question":
-        unique_ptr[Wire] wire
-        vector[uint8_t] text
-        int peer, tag
-        double seconds
     cdef cppclass CTogether "compcoll::engine::Together" (CTask):
-        CTogether(vector[shared_ptr[CTask]], CQuestion) except +
+        CTogether(vector[shared_ptr[CTask]]) except +
     cdef cppclass CReached "std::function<bool()>":
         pass
     cdef cppclass CProgress "compcoll::engine::Progress":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from random import SystemRandom
 from time import perf_counter
 from typing import Any
 from weakref import ref
@@ -34,6 +35,8 @@ from compcoll.report import Report
 
 __all__ = ["Wrapper", "describe"]
 
+#: Where keys come from: programs may seed others.
+_RANDOM = SystemRandom()
 #: More bytes than any message has.
 NEVER = 1 << 62
 #: Kinds of calls that a communicator remembers to be MPI's.
@@ -119,15 +122,15 @@ class Wrapper(_Mixin):
             error, text = problem, f"{type(problem).__name__}: {problem}"
         context = Context.find(self)
         mine = survey(self, threads) if context is None else None
-        everyone = MPI.Intracomm(self).allgather((text, mine, self._watched))
+        everyone = MPI.Intracomm(self).allgather((text, mine, self._watched, _RANDOM.getrandbits(64)))
         if error is not None:
             raise error
         for rank, (theirs, *_) in enumerate(everyone):
             if theirs != text:
                 raise PolicyError(f"rank {rank} has {theirs}, and rank {self.Get_rank()} has {text}")
         if mine is not None:
-            facts = facts_of([one for _, one, _ in everyone])
-            context = Context.make(self, facts, mine.workers, parent)
+            facts = facts_of([one for _, one, *_ in everyone])
+            context = Context.make(self, facts, mine.workers, parent, everyone[0][-1])
         assert context is not None
         if asked and not self._device_buffers:
             with context.apart() as apart:
@@ -136,7 +139,7 @@ class Wrapper(_Mixin):
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
         if policy.asks_model:
             context.prepare_advisor(parent)
-        watched = min(level for *_, level in everyone)
+        watched = min(level for _, _, level, _ in everyone)
         if watched and self._meet is not None:
             self._meet(watched)
 

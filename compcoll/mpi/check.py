@@ -28,7 +28,7 @@ from compcoll.core.errors import MismatchError
 from compcoll.engine import interrupts
 from compcoll.engine.group import Group
 from compcoll.mpi.buffers import Message, parse
-from compcoll.mpi.envelopes import Taken
+from compcoll.mpi.p2p.protocol import ReceivedMessage
 from compcoll.mpi.requests import Request
 from compcoll.mpi.signatures import (
     COLLECTIVES,
@@ -157,13 +157,13 @@ def _compare_beside(comm: Any, checker: Checker, mine: CallSignature, call: part
 # -- messages
 
 
-def wrong_type(taken: Taken, message: Message) -> MismatchError | None:
+def wrong_type(received: ReceivedMessage, message: Message) -> MismatchError | None:
     """An error where a compressed message was sent as another type than it is received as; bytes take all."""
-    sent, received = taken.dtype, message.dtype
-    if not ON or sent is None or received.itemsize == 1 or sent == received:
+    sent, expected = received.dtype, message.dtype
+    if not ON or sent is None or expected.itemsize == 1 or sent == expected:
         return None
     return MismatchError(
-        f"rank {taken.source} has sent {taken.n} {sent} with tag {taken.tag}, received as {received}"
+        f"rank {received.source} has sent {received.n} {sent} with tag {received.tag}, received as {expected}"
     )
 
 

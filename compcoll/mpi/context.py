@@ -1,4 +1,4 @@
-"""What compcoll keeps beside a communicator of mpi4py: the engine's side, and messages on their way in.
+"""What compcoll keeps beside a communicator of mpi4py: the engine's side, and a channel for messages.
 
 It is made once per communicator, by all its ranks together in the call that makes or wraps the communicator,
 hangs on it as an MPI attribute, and is freed with it.
@@ -14,8 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.engine.group import Facts, Group
-from compcoll.mpi.channel import Channel
-from compcoll.mpi.inbox import Inbox
+from compcoll.mpi.p2p.channel import Channel
 
 __all__ = ["Context"]
 
@@ -30,8 +29,6 @@ class Context(Group):
     ----------
     channel : Channel or None
         For the chunks of point-to-point messages; None where none is ever compressed.
-    inbox : Inbox
-        Point-to-point messages on their way in.
     least : int
         Smallest message, in bytes, that any wrapper of the communicator compresses.
     wrappers : list of weakref.ref
@@ -40,14 +37,13 @@ class Context(Group):
         What compares calls, where ``COMPCOLL_CHECK`` says so.
     """
 
-    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None):
+    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None, key: int):
         self.workers = workers
         self.channel: Channel | None = None
         self._heir: Context | None = None
         super().__init__(comm, facts, workers)
         if facts.multithreaded:
-            self.channel = Channel(self.comm, parent.channel if parent is not None else None)
-            self.inbox = Inbox(self.comm, self.channel)
+            self.channel = Channel(self.comm, parent.channel if parent is not None else None, key)
 
     def _begin(self) -> None:
         super()._begin()
@@ -79,7 +75,6 @@ class Context(Group):
         super().belong_to(comm, *private)
         if self.channel is not None:
             self.channel = self.channel.duplicate(self.comm)
-        self.inbox = Inbox(self.comm, self.channel)
 
     @classmethod
     def find(cls, comm: MPI.Intracomm) -> Context | None:
@@ -90,9 +85,11 @@ class Context(Group):
         return context
 
     @classmethod
-    def make(cls, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None) -> Context:
-        """A context for a communicator that has none; collective."""
-        context = cls(comm, facts, workers, parent)
+    def make(
+        cls, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None, key: int
+    ) -> Context:
+        """A context for a communicator that has none, with the ``key`` of its channel; collective."""
+        context = cls(comm, facts, workers, parent, key)
         comm.Set_attr(_keyval(), context)
         return context
 

@@ -22,7 +22,7 @@ from compcoll.engine.decision import Decision
 from compcoll.engine.group import largest_tag
 from compcoll.mpi.base import Wrapper
 from compcoll.mpi.collectives import Parsed
-from compcoll.mpi.messages import Tally
+from compcoll.mpi.p2p.protocol import Tally
 from compcoll.mpi.packing import Arriving, Buffer, Packed, is_plain, pack
 from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Together
 from compcoll.mpi.requests import Pending
@@ -198,7 +198,7 @@ class ObjectCalls(Wrapper):
             sent = _engine.Request(super().isend(packed, dest, tag))
             tasks = [begin() for begin in packed.begins]
             pending = Pending([sent, *tasks], partial(self._posted, packed, tasks))
-            self._context.channel.goes_on(pending)
+            self._context.channel.track(pending)
         self.calls_accelerated += 1
         return pending.request
 

@@ -15,8 +15,8 @@ from compcoll.codecs import codec
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin_message, n_chunks, wait
 from compcoll.engine.decision import Decision
-from compcoll.mpi.channel import Channel, find
-from compcoll.mpi.messages import Tally
+from compcoll.mpi.p2p.channel import Channel, find
+from compcoll.mpi.p2p.protocol import Tally
 from compcoll.mpi.packing import Arriving, Layout, Packed
 from compcoll.schedule.trace import chunk_step
 
@@ -100,7 +100,7 @@ class Parcel(Packed):
         source = self.channel.rank_of(self.channel.user.Get_rank())
         parts = [(part.step, part.tag) for part in self.parts]
         made = _received if self.at_once else Delivered
-        return made, (self.channel.key, source, parts, self.data, self.layouts)
+        return made, (self.channel.family, source, parts, self.data, self.layouts)
 
     def begin(self, i: int) -> Task:
         """Start to send a buffer."""
@@ -119,21 +119,21 @@ class Delivered(Arriving):
     """An object that one rank has sent, whose buffers are still to come."""
 
     def __init__(
-        self, key: str, source: int, parts: Sequence[tuple[int, int]], data: bytes, layouts: list[Layout]
+        self, key: int, source: int, parts: Sequence[tuple[int, int]], data: bytes, layouts: list[Layout]
     ):
-        home = find(key)
-        if home is None:
+        family = find(key)
+        if family is None:
             raise pickle.UnpicklingError(
                 "the object was sent through a compcoll.Comm to which this process does not belong"
             )
         super().__init__(data, layouts)
-        self.home, self.source = home, source
+        self.family, self.source = family, source
         self.parts = [Part(*part) for part in parts]
 
     def begin(self, i: int) -> Task:
         """Start to receive a buffer."""
         part, block = self.parts[i], self.buffers[i].array
-        return begin_message(self.home, _RAW, block, self.source, part.step, part.tag, sends=False)
+        return begin_message(self.family, _RAW, block, self.source, part.step, part.tag, sends=False)
 
     @property
     def begins(self) -> list[Callable[[], Task]]:

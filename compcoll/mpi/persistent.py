@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 from compcoll.mpi.buffers import on_gpu
 from compcoll.mpi.forms import CollectiveMethods, KeptArguments
-from compcoll.mpi.later import NonblockingMessages
+from compcoll.mpi.p2p.methods import PointToPoint
 from compcoll.mpi.prequest import Prequest
 
 __all__ = ["PersistentCalls"]
@@ -16,22 +16,21 @@ __all__ = ["PersistentCalls"]
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 
 
-class PersistentCalls(CollectiveMethods, NonblockingMessages):
+class PersistentCalls(CollectiveMethods, PointToPoint):
     """The persistent forms of messages: each returns an `MPI.Prequest`."""
 
     def Send_init(self, buf, dest: int, tag: int = 0) -> MPI.Prequest:
-        return self._prepare_send(NonblockingMessages.Isend, super().Send_init, buf, dest, tag)
+        return self._prepare_send(PointToPoint.Isend, super().Send_init, buf, dest, tag)
 
     def Ssend_init(self, buf, dest: int, tag: int = 0) -> MPI.Prequest:
-        return self._prepare_send(NonblockingMessages.Issend, super().Ssend_init, buf, dest, tag)
+        return self._prepare_send(PointToPoint.Issend, super().Ssend_init, buf, dest, tag)
 
     def Recv_init(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
-        if self._incoming("Recv", buf, source, tag) is None and self._landed_later(buf, source) is None:
-            self._expect_any(source)
+        if self._incoming(buf, source) is None:
             return self._to_mpi(super().Recv_init, buf, source, tag)
         self._check_receive(buf, source, tag)
         kept = KeptArguments(buf)
-        return Prequest(lambda: NonblockingMessages.Irecv(self, kept.args[0], source, tag), kept.free)
+        return Prequest(lambda: PointToPoint.Irecv(self, kept.args[0], source, tag), kept.free)
 
     def _prepare_send(
         self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Prequest], buf, dest: int, tag: int

@@ -76,8 +76,6 @@ class Pending:
     status : callable, optional
         ``status(status)`` fills the request's; without it, that of a send.
     cancel : callable, optional
-    question : tuple, optional
-        As for `compcoll.engine._engine.Together`.
 
     Attributes
     ----------
@@ -87,7 +85,6 @@ class Pending:
     def __init__(
         self, tasks: Sequence[Task], settled: Settled, *,
         status: Callable[[MPI.Status], None] | None = None, cancel: Callable[[], None] | None = None,
-        question: tuple | None = None,
     ):  # fmt: skip
         self._settled, self._status, self._cancelled = settled, status, cancel
         self._error: Exception | None = None
@@ -97,8 +94,7 @@ class Pending:
         compiled = [task for task in tasks if not isinstance(task, DeviceRun)]
         self._left: list[Any] = runs
         if compiled:
-            alone = len(compiled) == 1 and question is None
-            self._left = [*runs, compiled[0] if alone else _engine.Together(compiled, question)]
+            self._left = [*runs, compiled[0] if len(compiled) == 1 else _engine.Together(compiled)]
         self._missing, self._lock = len(self._left), Lock()
         if not runs:  # which needs no Python at the end
             _engine.leave(self._left[0], None, self.request.state)

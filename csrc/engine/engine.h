@@ -7,7 +7,7 @@
 //   layout.h     values that do not lie side by side, and dense.h what they are copied to
 //   frame.h      a frame's header
 //   wire.h       messages, and mpi.h those of MPI
-//   landing.h    messages that nobody waits for yet
+//   scratch_recv.h  receives of messages that may come compressed
 //   workers.h    threads that encode and decode
 //   thread.h     how threads begin
 //   drive.h      who moves tasks on
@@ -15,9 +15,9 @@
 //   pool.h       scratch memory
 #pragma once
 #include "drive.h"
-#include "landing.h"
 #include "mpi.h"
 #include "run.h"
+#include "scratch_recv.h"
 #include "together.h"
 #include "workers.h"
 

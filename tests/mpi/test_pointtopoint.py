@@ -177,6 +177,8 @@ def test_proc_null(comm, ours, agree):
 @pytest.mark.parametrize("how", [h for h in ("Recv", "Sendrecv", "Irecv", "Isendrecv") if h in RECEIVERS])
 def test_truncation(comm, ours, agree, how, room):
     """A message longer than its buffer is an error where it arrives, and the sender goes on."""
+    if 4 * room < 4096 and how.startswith("I"):
+        pytest.skip("MPI's own receive: the sender ends by COMPCOLL_TIMEOUT")
     if 4 * room < 4096 and MPI.get_vendor()[0] == "Open MPI":
         pytest.skip("Open MPI 4 itself crashes where it has to truncate a message of many bytes")
     if comm.rank == 0:

@@ -1,4 +1,4 @@
-// A receive of MPI's into scratch memory, whose message goes on to where it belongs without Python where it can.
+// A receive of MPI's into scratch memory, from where its message is delivered without Python where possible.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -10,34 +10,34 @@
 namespace compcoll {
 namespace engine {
 
-// Where a message lands and where its values belong.
-struct Grounds {
+// Where a message arrives and where its values belong.
+struct RecvBuffers {
   const uint8_t* scratch;
   const void* status;  // MPI's
   uint8_t* data;
   uint64_t room;  // bytes there
 };
 
-// Values that came as they are are copied, and those of an envelope that is all of its message are decoded:
-// compcoll/mpi/envelopes.py has its form. What is larger, damaged or of several chunks stays where it landed.
-class Landing : public Task {
+// Copies a plain message, and decodes a compressed one of a single chunk (compcoll/mpi/p2p/protocol.py). Others, and
+// damaged ones, stay in the scratch memory.
+class ScratchRecv : public Task {
  public:
-  // Envelopes hold at most so many bytes of values.
+  // First messages hold at most so many bytes of values.
   static constexpr uint64_t largest_chunk = 1 << 20;
 
-  Landing(const Library& library, std::unique_ptr<Task> request, const Grounds& grounds, const Coding& coding,
-          Pool& pool)
+  ScratchRecv(const Library& library, std::unique_ptr<Task> request, const RecvBuffers& buffers,
+              const Coding& coding, Pool& pool)
       : mpi_(library),
         request_(std::move(request)),
-        grounds_(grounds),
+        buffers_(buffers),
         coding_(coding),
         coder_(coding_, pool) {}
 
   bool step() override;
   bool done() override { return request_->done(); }
   bool is_long() const override { return request_->is_long(); }
-  // Whatever comes stays where it lands.
-  void leave() { left_ = true; }
+  // Have the message stay in the scratch memory.
+  void keep() { kept_ = true; }
 
   const Task& request() const { return *request_; }
   // Of one that is done.
@@ -51,10 +51,10 @@ class Landing : public Task {
 
   const Library& mpi_;
   const std::unique_ptr<Task> request_;
-  const Grounds grounds_;
+  const RecvBuffers buffers_;
   const Coding coding_;
   Coder coder_;
-  std::atomic<bool> left_{false}, delivered_{false};
+  std::atomic<bool> kept_{false}, delivered_{false};
   bool compressed_ = false;
   double seconds_ = 0;
 };

@@ -1,0 +1,263 @@
+"""The private communicator of a family of communicators, with the chunks and notices of compressed messages.
+
+Sender and receiver of a message cannot make a communicator when they need it, since the others are not
+there. So a communicator that is wrapped makes one, and whatever is made from it sends its chunks there, too:
+each message has tags of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from copy import copy
+from functools import cache
+from hashlib import blake2b
+from itertools import count
+from threading import RLock
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.engine import _engine
+from compcoll.engine.group import largest_tag
+from compcoll.mpi.p2p.protocol import ReceivedMessage
+
+__all__ = ["Channel", "Notices", "find"]
+
+# A program may put another communicator into its place.
+_SELF = MPI.COMM_SELF
+#: The key of the user's communicator, bytes of the message uncompressed, length of its first message, serial
+#: number, tag.
+_NOTICE = struct.Struct("<QQQIi")
+#: Notices of received messages that may wait to be received themselves.
+_MOST_LATE = 32
+
+
+class Notices:
+    """Sizes of compressed messages on their way: what a sender announces before the first message.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        A private communicator, on which notices have the largest tag.
+    """
+
+    def __init__(self, comm: MPI.Intracomm):
+        self._comm, self._control = comm, largest_tag()
+        self._lock = RLock()
+        self._serials: dict[int, Any] = {}
+        self._sent: deque[tuple[MPI.Request, bytes]] = deque()
+        # Lengths and uncompressed bytes of messages not received yet: by source, key and tag, then by serial.
+        self._known: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}
+        # Messages received before their notices.
+        self._late: set[tuple[int, int]] = set()
+
+    def next_serial(self, dest: int) -> int:
+        """The serial number of the next message to a rank."""
+        with self._lock:
+            return next(self._serials.setdefault(dest, count())) & 0xFFFFFFFF
+
+    def send(self, dest: int, key: int, nbytes: int, length: int, serial: int, tag: int) -> None:
+        """Announce a message."""
+        notice = _NOTICE.pack(key, nbytes, length, serial, tag)
+        request = self._comm.Isend([notice, MPI.BYTE], dest, self._control)
+        with self._lock:
+            self._sent.append((request, notice))
+            while self._sent and self._sent[0][0].Test():
+                self._sent.popleft()
+
+    def drop(self, source: int, key: int, tag: int, serial: int) -> None:
+        """Drop the notice of a message that was received."""
+        with self._lock:
+            known = self._known.get((source, key, tag))
+            if known is None or known.pop(serial, None) is None:
+                self._late.add((source, serial))
+                if len(self._late) >= _MOST_LATE:
+                    self._collect()
+            elif not known:
+                del self._known[source, key, tag]
+
+    def sizes(self, source: int, key: int, tag: int, length: int) -> list[int]:
+        """Uncompressed bytes of the messages that may be one which a probe found, in the order of sending."""
+        with self._lock:
+            self._collect()
+            known = self._known.get((source, key, tag), {})
+            return [nbytes for its_length, nbytes in known.values() if its_length == length]
+
+    def settle(self) -> bool:
+        """Whether all notices sent, and those of all messages received, have arrived."""
+        with self._lock:
+            self._collect()
+            return not self._late and all(request.Test() for request, _ in self._sent)
+
+    def _collect(self) -> None:
+        status, notice = MPI.Status(), bytearray(_NOTICE.size)
+        while (matched := self._comm.Improbe(MPI.ANY_SOURCE, self._control, status)) is not None:
+            matched.Recv([notice, MPI.BYTE])
+            key, nbytes, length, serial, tag = _NOTICE.unpack(notice)
+            source = status.source
+            if (source, serial) in self._late:
+                self._late.remove((source, serial))
+            else:
+                self._known.setdefault((source, key, tag), {})[serial] = length, nbytes
+
+
+class _Family:
+    """The communicator of a family, freed with the last of its members; made by all its ranks together."""
+
+    def __init__(self, comm: MPI.Intracomm, key: int):
+        self.comm, self.handle, self.key = comm, _engine.handle(comm), key
+        self.members = 0
+        self.notices = Notices(comm)
+        self._sends: list[Any] = []
+        self._receives: list[Any] = []
+        self._lock, self._used = RLock(), 0
+        _FAMILIES[key] = self
+
+    def reserve(self, n: int) -> int:
+        """The first of ``n`` tags of no other message on its way from here; all are below `largest_tag`."""
+        with self._lock:
+            first = self._used if self._used + n <= largest_tag() else 0
+            self._used = first + n
+            return first
+
+    def track(self, send: Any) -> None:
+        """Keep the communicator until a send has ended."""
+        with self._lock:
+            self._sends = [other for other in self._sends if not other.ended]
+            self._sends.append(send)
+
+    def track_receive(self, receive: Any) -> None:
+        """Keep a receive until it has ended; then drop the notice of its message."""
+        with self._lock:
+            self.sweep_receives()
+            self._receives.append(receive)
+
+    def sweep_receives(self) -> list[Any]:
+        """Let go of the receives that have ended; those that have not."""
+        with self._lock:
+            ended, self._receives = self._receives, []
+            for receive in ended:
+                if receive.ended:
+                    receive.drop_notice()
+                else:
+                    self._receives.append(receive)
+            return self._receives
+
+    def free(self) -> bool:
+        """Free the communicator if nothing is under way on it any more; whether that was so."""
+        under_way = self.sweep_receives() or not all(send.ended for send in self._sends)
+        if self.members or under_way or not self.notices.settle():
+            return False
+        del _FAMILIES[self.key]
+        self.comm.Free()
+        return True
+
+
+#: All families of this process, by keys that all their ranks know.
+_FAMILIES: dict[int, _Family] = {}
+#: Those whose communicators were freed with messages under way.
+_left: list[_Family] = []
+
+
+def find(key: int) -> _Family | None:
+    """The family with a key; None where this process does not belong to it."""
+    return _FAMILIES.get(key)
+
+
+@cache
+def _alone() -> _Family:
+    """The family of all communicators of one rank."""
+    return _Family(MPI.Intracomm(_SELF).Dup(), 0)
+
+
+class Channel:
+    """One communicator's way to the private one of its family.
+
+    Parameters
+    ----------
+    user : MPI.Intracomm
+    parent : Channel, optional
+        That of the communicator from which ``user`` was made; without it a private one is made, which is
+        collective.
+    key : int
+        Of 64 bits, the same on all ranks of ``user``, and another for each communicator of a family.
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+    handle : int
+        That of `comm`.
+    family : int
+        What all ranks of the family know it by.
+    notices : Notices
+    unannounced : dict
+        When messages that look compressed were found without a notice, by source, tag and length.
+    """
+
+    def __init__(self, user: MPI.Intracomm, parent: Channel | None, key: int):
+        _left[:] = [family for family in _left if not family.free()]
+        if user.Get_size() == 1:
+            self._family = _alone()
+        else:
+            self._family = parent._family if parent is not None else _Family(user.Dup(), key)
+        self._family.members += 1
+        self.track_receive = self._family.track_receive
+        self.user, self.comm, self.handle = user, self._family.comm, self._family.handle
+        self.notices, self.family = self._family.notices, self._family.key
+        self.reserve, self.track = self._family.reserve, self._family.track
+        self._key, self._children = key, count()
+        self.unannounced: dict[tuple[int, int, int], float] = {}
+        mine, theirs = user.Get_group(), self.comm.Get_group()
+        self._ranks = MPI.Group.Translate_ranks(mine, list(range(mine.size)), theirs)
+        mine.Free()
+        theirs.Free()
+
+    def duplicate(self, user: MPI.Intracomm) -> Channel:
+        """That of a duplicate of the user's communicator, which need not be complete."""
+        new = copy(self)
+        # As duplicating is collective, all ranks find the same key.
+        name = f"{self._key} {next(self._children)}".encode()
+        new._key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
+        new.user, new._children, new.unannounced = user, count(), {}
+        self._family.members += 1
+        return new
+
+    def rank_of(self, user_rank: int) -> int:
+        """The rank in the private communicator of one in the user's."""
+        return self._ranks[int(user_rank)]  # mpi4py takes a float, such as half of a number of ranks
+
+    def announce(self, dest: int, tag: int, nbytes: int, length: int, serial: int) -> None:
+        """Send the notice of a message to a rank of the user's communicator."""
+        self.notices.send(self.rank_of(dest), self._key, nbytes, length, serial, tag)
+
+    def drop_notice(self, source: int, tag: int, serial: int) -> None:
+        """Drop the notice of a message that was received."""
+        self.unannounced.clear()  # before another thread finds no notice of a message that it has just probed
+        self.notices.drop(self.rank_of(source), self._key, tag, serial)
+
+    def receive(self, matched: MPI.Message, status: MPI.Status) -> ReceivedMessage:
+        """Receive what a matched probe found."""
+        data = np.empty(status.Get_count(MPI.BYTE), np.uint8)
+        source, tag = status.source, status.tag
+        matched.Recv([data, MPI.BYTE])
+        received = ReceivedMessage(data, source, tag)
+        if received.is_compressed:
+            self.drop_notice(source, tag, received.serial)
+        return received
+
+    def sizes(self, source: int, tag: int, length: int) -> list[int]:
+        """Uncompressed bytes of the messages that may be one which a probe found, in the order of sending."""
+        self._family.sweep_receives()
+        return self.notices.sizes(self.rank_of(source), self._key, tag, length)
+
+    def is_arriving(self, source: int, tag: int) -> bool:
+        """Whether a posted receive matches such a message."""
+        return any(receive.takes(self, source, tag) for receive in self._family.sweep_receives())
+
+    def leave(self) -> None:
+        """The communicator is about to be freed."""
+        self._family.members -= 1
+        if not self._family.members and self._family is not _alone() and not self._family.free():
+            _left.append(self._family)

@@ -1,0 +1,314 @@
+"""Send, Recv, Sendrecv, and their nonblocking forms; persistent ones are in `compcoll.mpi.persistent`.
+
+A compressed send is on its way when a nonblocking method returns: its first message is, and the engine
+encodes and sends the other chunks while the program computes. It cannot be cancelled any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.engine import _engine, interrupts
+from compcoll.engine.call import wait
+from compcoll.engine.decision import Decision
+from compcoll.mpi import check
+from compcoll.mpi._shortcut import is_small, shortcut
+from compcoll.mpi.buffers import Message, on_gpu, parse
+from compcoll.mpi.p2p.probe import Probes
+from compcoll.mpi.p2p.protocol import Tally, looks_compressed
+from compcoll.mpi.p2p.receive import Receive, copy_status, unpack_into
+from compcoll.mpi.p2p.send import Outgoing
+from compcoll.mpi.requests import Pending, Settled
+from compcoll.mpi.staging import HostCopy
+
+__all__ = ["PointToPoint"]
+
+ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
+_NOTHING = [np.empty(0, np.uint8), 0, MPI.BYTE]
+
+
+class PointToPoint(Probes):
+    """The point-to-point methods of an accelerated communicator.
+
+    None of them sends or takes anything before mpi4py and MPI have nothing to say against any argument.
+    """
+
+    @shortcut(1)
+    def Send(self, buf, dest: int, tag: int = 0) -> None:
+        message, decision = self._outgoing("Send", buf, dest)
+        if message is None or decision is None:
+            self._to_mpi(super().Send, buf, dest, tag)
+            return
+        self._check_send(buf, dest, tag)
+        with interrupts.deferred():
+            self._exchange("Send", decision, (message, dest, tag))
+        _engine.raise_pending()
+
+    def Isend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
+        return self._isend(super().Isend, buf, dest, tag)
+
+    def Issend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
+        return self._isend(super().Issend, buf, dest, tag, synchronous=True)
+
+    def Recv(
+        self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> None:
+        if source == MPI.PROC_NULL or not self._understands():
+            self._to_mpi(super().Recv, buf, source, tag, status)
+            return
+        if not _surely_fits(buf):
+            self._check_receive(buf, source, tag)
+        with interrupts.deferred():
+            self._exchange("Recv", incoming=(buf, source, tag, status))
+        _engine.raise_pending()
+
+    def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
+        message = self._incoming(buf, source)
+        if message is None:
+            return self._to_mpi(super().Irecv, buf, source, tag)
+        self._check_receive(buf, source, tag)
+        with interrupts.deferred():
+            on_end = partial(self._received, "Recv")
+            return Receive(self._context.channel, message, source, tag, on_end=on_end).request
+
+    def Sendrecv(
+        self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG, status: MPI.Status | None = None,
+    ) -> None:  # fmt: skip
+        if not self._understands():
+            self._to_mpi(super().Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
+            return
+        self._check_receive(recvbuf, source, recvtag)
+        message, decision = self._outgoing("Sendrecv", sendbuf, dest)
+        if decision is not None:
+            self._check_send(sendbuf, dest, sendtag)
+        outgoing = (sendbuf if message is None else message, dest, sendtag)
+        with interrupts.deferred():
+            self._exchange("Sendrecv", decision, outgoing, (recvbuf, source, recvtag, status))
+        _engine.raise_pending()
+
+    def Isendrecv(
+        self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+    ) -> MPI.Request:  # fmt: skip
+        send, decision = self._outgoing("Sendrecv", sendbuf, dest)
+        recv = self._incoming(recvbuf, source)
+        if decision is None and recv is None:
+            return self._to_mpi(super().Isendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        self._check_receive(recvbuf, source, recvtag)
+        self._check_send(sendbuf, dest, sendtag)
+        with interrupts.deferred():
+            settled: Settled = _nothing
+            tally, on_end = Tally(), None
+            if send is None or decision is None or send.device is not None:
+                sent: _engine.Task = _engine.Request(self._to_mpi(super().Isend, sendbuf, dest, sendtag))
+                on_end = partial(self._received, "Sendrecv")
+            else:
+                outgoing, settled = self._begin_send("Sendrecv", send, decision, dest, sendtag, tally)
+                sent = _engine.Together(outgoing.tasks)
+            if recv is not None:
+                return Receive(
+                    self._context.channel, recv, source, recvtag, sent=(sent, settled), on_end=on_end,
+                    tally=tally,
+                ).request  # fmt: skip
+            arriving = _engine.Request(self._to_mpi(super().Irecv, recvbuf, source, recvtag))
+            return Pending(
+                [sent, arriving], settled, status=lambda status: copy_status(arriving.status, status),
+                cancel=arriving.request.Cancel,
+            ).request  # fmt: skip
+
+    def Sendrecv_replace(
+        self, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:  # fmt: skip
+        copy = self._copied(buf, dest, source)
+        if copy is None:
+            self._to_mpi(super().Sendrecv_replace, buf, dest, sendtag, source, recvtag, status)
+        else:
+            self.Sendrecv(copy, dest, sendtag, buf, source, recvtag, status)
+
+    def Isendrecv_replace(
+        self, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    ) -> MPI.Request:
+        copy = self._copied(buf, dest, source)
+        if copy is None:
+            return self._to_mpi(super().Isendrecv_replace, buf, dest, sendtag, source, recvtag)
+        return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
+
+    # -- arguments
+
+    def _understands(self) -> bool:
+        """Whether messages of this communicator may be compressed at all."""
+        if self._context is None or self._size == 1 or self._context.channel is None:
+            return False
+        self._check_usable()
+        return True
+
+    def _check_send(self, buf, dest: int, tag: int) -> None:
+        """Raise what mpi4py and MPI find wrong with the arguments of a send, without sending anything."""
+        spec = _NOTHING if on_gpu(buf) else buf  # that of a GPU has been looked at
+        self._to_mpi(lambda *args: MPI.Comm.Send_init(self, *args), spec, dest, tag).Free()
+
+    def _check_receive(self, buf, source: int, tag: int) -> None:
+        """The same for a receive."""
+        if on_gpu(buf) and source != MPI.PROC_NULL:
+            if not self._passes_gpu_memory:
+                HostCopy(buf)
+            buf = _NOTHING
+        self._to_mpi(lambda *args: MPI.Comm.Recv_init(self, *args), buf, source, tag).Free()
+
+    def _outgoing(self, op: str, buf, dest: int) -> tuple[Message | None, Decision | None]:
+        """The message and how it is compressed; (None, None) where MPI sends it unchanged."""
+        if dest == MPI.PROC_NULL or not self._understands() or self._small(op, buf):
+            return None, None
+        message = parse(buf, device=True)
+        if message is None or message.dtype.itemsize == 1:
+            self._declined(op, "the buffer's type is not accelerated")
+            return None, None
+        decision = self._decide_alone(op, message, message.nbytes)
+        if decision.codec is None or not message.nbytes:
+            self._gate.last = (op, decision.reason)
+            return None, None
+        return message, decision
+
+    def _incoming(self, buf, source: int) -> Message | None:
+        """The buffer of a nonblocking receive that is not MPI's alone.
+
+        Its message may come compressed, perhaps from another wrapper of the communicator, which compresses
+        smaller ones; or it is memory of a GPU that MPI does not take.
+        """
+        if source == MPI.PROC_NULL or not self._understands():
+            return None
+        least, staged = self._context.least, on_gpu(buf) and not self._passes_gpu_memory
+        if not staged and is_small(buf, least):
+            return None
+        message = parse(buf, device=True, truncate=True)  # MPI looks at no more of a buffer than it needs
+        return message if message is not None and (staged or message.nbytes >= least) else None
+
+    def _copied(self, buf, dest: int, source: int):
+        """A copy to send from where the received message may come compressed into the same buffer."""
+        if MPI.PROC_NULL in (dest, source) or not self._understands() or is_small(buf, self._context.least):
+            return None
+        message = parse(buf, device=True)
+        return None if message is None else message.copied()
+
+    # -- blocking
+
+    def _exchange(
+        self, op: str, decision: Decision | None = None, outgoing: tuple | None = None,
+        incoming: tuple | None = None,
+    ) -> None:  # fmt: skip
+        """Send a message, receive one, or both at once."""
+        tally, accelerated = Tally(), decision is not None
+        sending: Outgoing | None = None
+        tasks: Sequence[Any] = ()
+        try:
+            if outgoing is not None and decision is not None:
+                sending = Outgoing(self._context.channel, decision, *outgoing, tally)
+                tasks = sending.tasks
+            elif outgoing is not None:
+                tasks = [_engine.Request(self._to_mpi(super().Isend, *outgoing))]
+            try:
+                if incoming is not None:
+                    accelerated |= self._receive(op, *incoming, tally, tasks)
+            finally:
+                if not self._context.broken:
+                    self._finish(op, *tasks)
+            if sending is not None:
+                sending.finish()
+        finally:
+            tally.end()
+            self.calls_accelerated += accelerated
+            if accelerated:
+                self._gate.last = (op, decision, tally)
+            elif incoming is not None:
+                small = is_small(incoming[0], self._context.least)
+                self._gate.last = op if small else (op, "the message came uncompressed")
+        self._check_strict(op, decision, tally.fallbacks)
+
+    def _receive(
+        self, op: str, buf, source: int, tag: int, status: MPI.Status | None, tally: Tally,
+        others: Sequence[Any],
+    ) -> bool:  # fmt: skip
+        """Receive the next message into a buffer of any kind; whether it came compressed."""
+        status = MPI.Status() if status is None else status
+        probe = _engine.Probe(self._context.comm, source, tag, status)
+        self._finish(op, probe, others=others)
+        if not looks_compressed(status):
+            self._to_mpi(probe.message.Recv, buf, status)
+            if check.ON:
+                check.check_whole(status, parse(buf, device=True, truncate=True))
+            return False
+        channel = self._context.channel
+        received = channel.receive(probe.message, status)
+        unpack_into(channel, received, buf, status, tally, partial(self._finish, op, others=others))
+        return received.is_compressed
+
+    def _finish(self, op: str, *tasks: Any, others: Sequence[Any] = ()) -> None:
+        """Wait for tasks; the communicator is unusable where they are left half-way."""
+        try:
+            wait(*tasks, others=others)
+        finally:
+            if any(task.end != _engine.DONE for task in tasks):
+                self._break(f"{op} was left half-way")
+
+    # -- nonblocking
+
+    def _isend(
+        self, plain: Any, buf, dest: int, tag: int, synchronous: bool = False
+    ) -> MPI.Request:  # fmt: skip
+        """Send a message compressed, and leave what remains to be done to the engine."""
+        message, decision = self._outgoing("Send", buf, dest)
+        if message is None or decision is None:
+            return self._to_mpi(plain, buf, dest, tag)
+        self._check_send(buf, dest, tag)
+        with interrupts.deferred():
+            outgoing, settled = self._begin_send("Send", message, decision, dest, tag, Tally(), synchronous)
+            pending = Pending(outgoing.tasks, settled)
+            self._context.channel.track(pending)
+        return pending.request
+
+    def _begin_send(
+        self, op: str, message: Message, decision: Decision, dest: int, tag: int, tally: Tally,
+        synchronous: bool = False,
+    ) -> tuple[Outgoing, Settled]:  # fmt: skip
+        """Begin to send a message compressed; also a function to call when all is sent."""
+        outgoing = Outgoing(self._context.channel, decision, message, dest, tag, tally, synchronous)
+
+        def settled(request: MPI.Request, error: Exception | None) -> None:
+            try:
+                outgoing.finish()
+            finally:
+                tally.end()
+                self._completed(request, (op, decision, tally))
+                if any(task.end != _engine.DONE for task in outgoing.tasks):
+                    self._break(f"{op} was left half-way")
+            if error is None:
+                self._check_strict(op, decision, tally.fallbacks)
+
+        self.calls_accelerated += 1
+        return outgoing, settled
+
+    def _received(self, op: str, request: MPI.Request, tally: Tally) -> None:
+        """Account for a message that came compressed."""
+        self.calls_accelerated += 1
+        self._completed(request, (op, None, tally))
+
+
+def _nothing(request: MPI.Request, error: Exception | None) -> None:
+    """A message that MPI sends unchanged leaves nothing to be done."""
+
+
+def _surely_fits(buf) -> bool:
+    """Whether MPI is sure to take an argument for a receive buffer."""
+    return (
+        type(buf) is np.ndarray
+        and buf.dtype.char in "bhilqBHILQfdFD"
+        and buf.flags.carray
+        and buf.dtype.isnative
+    )

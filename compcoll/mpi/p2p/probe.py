@@ -1,0 +1,141 @@
+"""Probes: they tell the size of the message as it was before it was compressed, and remove nothing."""
+
+from __future__ import annotations
+
+from os import sched_yield
+from time import monotonic
+from typing import Any, Literal
+
+from mpi4py import MPI
+
+from compcoll.engine import interrupts
+from compcoll.mpi.base import Wrapper
+from compcoll.mpi.buffers import parse
+from compcoll.mpi.p2p.channel import Channel
+from compcoll.mpi.p2p.protocol import ReceivedMessage, Tally, looks_compressed
+from compcoll.mpi.p2p.receive import Receive, unpack_into
+from compcoll.mpi.requests import Request
+
+__all__ = ["Probes"]
+
+ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
+#: Seconds that a notice may arrive later than the message that it was sent before.
+_LATE = 10e-3
+
+
+class Probes(Wrapper):
+    """The methods of a communicator that look at a message before it is received."""
+
+    def Probe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> Literal[True]:
+        if not self._understands():
+            return super().Probe(source, tag, status)
+        while not self.Iprobe(source, tag, status):
+            sched_yield()
+        return True
+
+    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
+        if not self._understands():
+            return super().Iprobe(source, tag, status)
+        status = MPI.Status() if status is None else status
+        found = super().Iprobe(source, tag, status)
+        return found and (not looks_compressed(status) or self._tell_size(status))
+
+    # As in mpi4py, where these do not look into a message either.
+    probe, iprobe = Probe, Iprobe
+
+    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        if not self._understands():
+            return super().Mprobe(source, tag, status)
+        while (message := self.Improbe(source, tag, status)) is None:
+            sched_yield()
+        return message
+
+    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+        if not self._understands():
+            return super().Improbe(source, tag, status)
+        status = MPI.Status() if status is None else status
+        with interrupts.deferred():
+            message = super().Improbe(source, tag, status)
+            if message is None or not looks_compressed(status):
+                return message
+            channel = self._context.channel
+            received = channel.receive(message, status)
+        received.fill(status)
+        return MatchedMessage(channel, received)
+
+    def _tell_size(self, status: MPI.Status) -> bool:
+        """Say in a status how large a message is that may be compressed; False where that is not known yet.
+
+        Of several messages that it may be, it is the earliest, but for those that are arriving at receives
+        posted before: these would have matched this message, had they not matched another.
+        """
+        channel, length = self._context.channel, status.Get_count(MPI.BYTE)
+        message = status.source, status.tag, length
+        sizes = channel.sizes(*message)
+        if not sizes:
+            return self._is_plain(message)
+        if len(set(sizes)) > 1 and channel.is_arriving(status.source, status.tag):
+            return False
+        status.Set_elements(MPI.BYTE, sizes[0])
+        return True
+
+    def _is_plain(self, message: tuple[int, int, int]) -> bool:
+        """Whether a message has had no notice for so long that it is not compressed."""
+        now, channel = monotonic(), self._context.channel
+        recent = {known: since for known, since in channel.unannounced.items() if now - since < 1.0}
+        channel.unannounced = recent
+        return now - recent.setdefault(message, now) > _LATE
+
+
+class MatchedMessage(MPI.Message):
+    """A message that a matched probe had to receive.
+
+    Parameters
+    ----------
+    channel : Channel
+    received : ReceivedMessage
+    """
+
+    _received: ReceivedMessage | None
+
+    def __new__(cls, channel: Channel, received: ReceivedMessage) -> MatchedMessage:
+        self = super().__new__(cls)
+        self._channel, self._received = channel, received
+        return self
+
+    def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
+        """Receive the message."""
+        with interrupts.deferred():
+            unpack_into(self._channel, self._take(), buf, status, Tally())
+
+    def Irecv(self, buf: Any) -> MPI.Request:
+        """Begin to receive the message."""
+        with interrupts.deferred():
+            received, message = self._take(), parse(buf, device=True, truncate=True)
+            if message is not None:
+                return Receive(
+                    self._channel, message, received.source, received.tag, received=received
+                ).request  # fmt: skip
+            unpack_into(self._channel, received, buf, None, Tally())
+            request = Request(received.fill)
+            request.complete()
+            return request
+
+    def _take(self) -> ReceivedMessage:
+        if self._received is None:
+            raise MPI.Exception(MPI.ERR_REQUEST)
+        received, self._received = self._received, None
+        return received
+
+    def __bool__(self) -> bool:
+        return self._received is not None
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, MatchedMessage) or not isinstance(other, MPI.Message):
+            return self is other
+        return not self and not other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other

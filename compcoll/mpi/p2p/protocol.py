@@ -1,0 +1,199 @@
+"""The first message of a compressed one: a header, the first chunk's frame, and padding.
+
+====== ===== ===============================================================================
+offset bytes field
+====== ===== ===============================================================================
+0      8     elements of the whole message
+8      4     elements of a chunk
+12     4     bytes of an element
+16     4     tag of the second chunk on the private communicator; each further one has the next
+20     4     serial number of the message, by which its notice is known
+24     4     bytes of the frame; 0 where the sender could not encode its values
+28     4     checksum of the 28 bytes before it
+32           the frame
+====== ===== ===============================================================================
+
+The padding gives first messages lengths that few others have, none of them shorter than `LEAST`, and only
+those of single bytes, such as pickled objects, as these lengths are odd. A receive looks at the header of
+any message of such a length, and a probe looks for its notice.
+"""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from math import prod
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.core import _cpu
+from compcoll.core.errors import FrameError
+from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
+
+__all__ = [
+    "LARGEST_CHUNK", "ROOM", "ReceivedMessage", "Tally", "looks_compressed", "pack_header", "serial_of",
+    "split_first",
+]  # fmt: skip
+
+_HEADER = struct.Struct("<QIIIIII")
+_CHECKED = _HEADER.size - 4
+#: The least length of a first message, and what any leaves when divided by `_UNIT`.
+LEAST, _UNIT, _REST = 1024, 128, 77
+#: First chunks have so many bytes at most, so that they fit a nonblocking receive's scratch memory, however
+#: small its buffer.
+LARGEST_CHUNK = 1 << 20
+#: A first message may be larger than its chunk by this much.
+ROOM = _HEADER.size + HEADER_NBYTES + LEAST + _UNIT
+
+
+def split_first(block: Any, step: int) -> tuple[Any, Any]:
+    """The first chunk of a message, of ``step`` elements where that is not too much, and the rest."""
+    first = min(step, LARGEST_CHUNK // block.itemsize)
+    return block[:first], block[first:]
+
+
+def looks_compressed(status: MPI.Status) -> bool:
+    """Whether a message that a probe found has the length of a first message."""
+    nbytes = status.Get_count(MPI.BYTE)
+    return nbytes % _UNIT == _REST and nbytes >= LEAST
+
+
+def pack_header(block: Any, step: int, stream: int, serial: int, frame: np.ndarray) -> np.ndarray:
+    """The first message of a block whose first chunk is this frame."""
+    end = _HEADER.size + frame.size
+    message = np.empty(max(end, LEAST) + (_REST - max(end, LEAST)) % _UNIT, np.uint8)
+    _HEADER.pack_into(message.data, 0, len(block), step, block.itemsize, stream, serial, frame.size, 0)
+    message[_CHECKED : _HEADER.size].view("<u4")[0] = _cpu.checksum(message[:_CHECKED])
+    message[_HEADER.size : end] = frame
+    message[end:] = 0
+    return message
+
+
+def serial_of(data: np.ndarray) -> int:
+    """The serial number in a header."""
+    serial: int = _HEADER.unpack_from(data.data)[4]
+    return serial
+
+
+class ReceivedMessage:
+    """A message that MPI has handed over: the first of a compressed one, or plain bytes after all.
+
+    Attributes
+    ----------
+    data : numpy.ndarray
+        The bytes that came.
+    source, tag : int
+    is_compressed : bool
+    info : FrameInfo or None
+        The first chunk's header; None where that is damaged, or there is none.
+    n, step, itemsize, stream, serial : int
+        What the header says.
+    """
+
+    __slots__ = (
+        "_frame_nbytes", "data", "info", "is_compressed", "itemsize", "n", "serial", "source", "step",
+        "stream", "tag",
+    )  # fmt: skip
+
+    def __init__(self, data: np.ndarray, source: int, tag: int):
+        self.data, self.source, self.tag = data, source, tag
+        self.info: FrameInfo | None = None
+        self.n, self.step, self.itemsize, self.stream, self.serial = data.size, 1, 1, 0, 0
+        self.is_compressed = data.size % 2 == 1 and data.size >= _HEADER.size and self._is_sound()
+        if self.is_compressed:
+            fields = _HEADER.unpack_from(data.data)
+            self.n, self.step, self.itemsize, self.stream, self.serial, self._frame_nbytes, _ = fields
+            self.step = max(self.step, 1)
+            with suppress(FrameError):
+                self.info = inspect(self.frame)
+
+    def _is_sound(self) -> bool:
+        (expected,) = self.data[_CHECKED : _HEADER.size].view("<u4")
+        return _cpu.checksum(self.data[:_CHECKED]) == expected
+
+    @property
+    def frame(self) -> np.ndarray:
+        """The first chunk's frame."""
+        return self.data[_HEADER.size :][: self._frame_nbytes]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole message, uncompressed."""
+        return self.n * self.itemsize
+
+    @property
+    def dtype(self) -> np.dtype | None:
+        """The elements' type; None where the frame cannot say."""
+        fits = self.info is not None and self.info.dtype.itemsize == self.itemsize
+        return self.info.dtype if fits else None  # type: ignore[union-attr]
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The last dimensions of the whole message's shape; empty where it has none that can be."""
+        inner = self.info.shape[1:] if self.dtype is not None and self.info is not None else ()
+        return inner if inner and 0 < prod(inner) <= self.n else ()
+
+    def problem(self, itemsize: int) -> Exception | None:
+        """An error where the message is damaged, or was never encoded, as one of elements of this size."""
+        damaged = FrameError(f"the message of {self.nbytes} bytes from rank {self.source} is damaged")
+        if not self.is_compressed:
+            return damaged if self.nbytes % 2 and itemsize > 1 else None
+        if self.dtype is not None:
+            return None
+        if not self._frame_nbytes:
+            return FrameError("another rank met an error before it could send this block")
+        return damaged
+
+    def fill(self, status: MPI.Status | None) -> None:
+        """Say in a status what MPI would have said of the uncompressed message."""
+        if status is not None:
+            status.source, status.tag, status.error = self.source, self.tag, MPI.SUCCESS
+            status.Set_elements(MPI.BYTE, self.nbytes)
+
+
+class Tally:
+    """The sum of what a message's parts did; as `compcoll.engine._engine.Outcome`."""
+
+    def __init__(self) -> None:
+        self.raw_nbytes = self.wire_nbytes = self.messages = self.fallbacks = 0
+        self.bound: float | None = 0.0
+        self.codecs: dict[str, int] = {}
+        self.dimensions: dict[int, int] = {}
+        self.stages = {"encode": 0.0, "decode": 0.0, "wait": 0.0, "total": 0.0}
+        self._start = perf_counter()
+
+    def add(self, outcome: Any) -> None:
+        """Count what a schedule did."""
+        for key in ("raw_nbytes", "wire_nbytes", "messages", "fallbacks"):
+            setattr(self, key, getattr(self, key) + getattr(outcome, key))
+        for name, n in outcome.codecs.items():
+            self.codecs[name] = self.codecs.get(name, 0) + n
+        for ndim, n in outcome.dimensions.items():
+            self.dimensions[ndim] = self.dimensions.get(ndim, 0) + n
+        self.note_bound(outcome.bound)
+        for stage, seconds in outcome.stages.items():
+            self.stages[stage] += seconds
+
+    def note_first(self, raw_nbytes: int, wire_nbytes: int, frame: np.ndarray) -> None:
+        """Count a first message."""
+        self.raw_nbytes += raw_nbytes
+        self.wire_nbytes += wire_nbytes
+        self.messages += 1
+        if frame.size:
+            info = inspect(frame)
+            self.codecs[info.codec] = self.codecs.get(info.codec, 0) + 1
+            ndim = len(info.shape)
+            self.dimensions[ndim] = self.dimensions.get(ndim, 0) + 1
+            self.fallbacks += info.fallback
+
+    def note_bound(self, bound: float | None) -> None:
+        """Some of the result has this error."""
+        known = bound is not None and self.bound is not None and bound == bound
+        self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]
+
+    def end(self) -> None:
+        """Note the time of the end."""
+        self.stages["total"] = perf_counter() - self._start

@@ -1,0 +1,91 @@
+"""Compressed messages on their way out."""
+
+from __future__ import annotations
+
+from math import prod
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.devices.memory import DeviceArray
+from compcoll.engine import _engine
+from compcoll.engine.call import begin_message, n_chunks
+from compcoll.engine.decision import Decision
+from compcoll.engine.layout import LaidOut
+from compcoll.engine.shaping import inner_of_message
+from compcoll.mpi.buffers import Message
+from compcoll.mpi.p2p.channel import Channel
+from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, Tally, pack_header, split_first
+from compcoll.schedule import planes
+from compcoll.schedule.trace import chunk_step
+
+__all__ = ["Outgoing"]
+
+
+class Outgoing:
+    """A compressed message on its way out: its notice, its first message, and a task for the other chunks.
+
+    Attributes
+    ----------
+    tasks : list
+        To be waited for before `finish`.
+    """
+
+    def __init__(
+        self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int, tally: Tally,
+        synchronous: bool = False,
+    ):  # fmt: skip
+        block, spec = message.source(0), decision.codec
+        assert spec is not None
+        step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1))
+        first, rest = split_first(block, step)
+        self._tally, self._error = tally, None
+        chunks = n_chunks(len(rest), step) if len(rest) else 0
+        inner = _inner(decision, message, block, step, 1 + chunks)
+        if inner:
+            first, rest = block[: planes.ends(len(block), 1 + chunks, prod(inner))[1]], block
+        stream, there = channel.reserve(chunks), channel.rank_of(dest)
+        serial = channel.notices.next_serial(there)
+        frame = self._encode(spec, first, inner)
+        data = pack_header(block, step, stream, serial, frame)
+        tally.note_first(first.nbytes, data.size, frame)
+        channel.announce(dest, tag, block.nbytes, data.size, serial)
+        send = channel.user.Issend if synchronous else channel.user.Isend
+        self.tasks: list[Any] = [_engine.Request(send([data, MPI.BYTE], dest, tag), None, data.size)]
+        if chunks:
+            count = 1 + chunks if inner else 0
+            others = begin_message(
+                channel, spec, rest, there, step, stream, sends=True, inner=inner, count=count
+            )
+            if self._error is not None:
+                others.fail(self._error)
+            self.tasks.append(others)
+
+    def _encode(self, spec: Any, first: Any, inner: tuple[int, ...]) -> np.ndarray:
+        """The first chunk's frame; an empty one tells the receiver of an error here."""
+        start = perf_counter()
+        try:
+            values = first.copy() if isinstance(first, LaidOut) else first
+            return np.asarray(spec.encode(values.reshape(-1, *inner) if inner else values)).reshape(-1)
+        except Exception as error:
+            self._error = error
+            return np.empty(0, np.uint8)
+        finally:
+            self._tally.stages["encode"] += perf_counter() - start
+
+    def finish(self) -> None:
+        """Count what the tasks did, which are done, and raise what went wrong."""
+        for task in self.tasks[1:]:
+            self._tally.add(task.outcome)
+        if self._error is not None:
+            raise self._error
+
+
+def _inner(decision: Decision, message: Message, block: Any, step: int, chunks: int) -> tuple[int, ...]:
+    """The last dimensions of the block's shape, if it is coded in one (`compcoll.schedule.planes`)."""
+    if isinstance(block, DeviceArray):
+        return ()
+    most_first, shape = LARGEST_CHUNK // block.itemsize, message.shape(0)
+    return inner_of_message(decision, block.dtype, shape, len(block), step, chunks, most_first)
