@@ -47,7 +47,6 @@ class PointToPoint(Probes):
         self._check_send(buf, dest, tag)
         with interrupts.deferred():
             self._exchange("Send", decision, (message, dest, tag))
-        _engine.raise_pending()
 
     def Isend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
         return self._isend(super().Isend, buf, dest, tag)
@@ -65,7 +64,6 @@ class PointToPoint(Probes):
             self._check_receive(buf, source, tag)
         with interrupts.deferred():
             self._exchange("Recv", incoming=(buf, source, tag, status))
-        _engine.raise_pending()
 
     def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
         message = self._incoming(buf, source)
@@ -90,7 +88,6 @@ class PointToPoint(Probes):
         outgoing = (sendbuf if message is None else message, dest, sendtag)
         with interrupts.deferred():
             self._exchange("Sendrecv", decision, outgoing, (recvbuf, source, recvtag, status))
-        _engine.raise_pending()
 
     def Isendrecv(
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
