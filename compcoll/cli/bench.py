@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from compcoll.cli.launch import benchmark, is_launched, relaunch, same_ranks
+from compcoll.cli.launch import benchmark, is_launched, need_mpi, relaunch, same_ranks
 from compcoll.cli.spec import ranks_option
 
 COLLECTIVES = (
@@ -36,6 +36,7 @@ def command(ctx: click.Context, ranks: int | None, op: str, options: tuple[str, 
     """
     if not is_launched() and "--help" not in options:
         ctx.exit(relaunch(ranks or 2, ["bench", op, *options]))
+    need_mpi()
     if ranks is not None and "--help" not in options:
         same_ranks(ranks)
     name = f"compcoll bench {op}"

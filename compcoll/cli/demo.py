@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from compcoll.cli.launch import benchmark, is_launched, on_all, relaunch
+from compcoll.cli.launch import benchmark, is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import codec_option, ranks_option
 
@@ -68,6 +68,7 @@ def command(ctx, ranks, out, codec, points, steps, dtype, gbit, here, where, rec
 
 def _simulate(codecs, flow: dict, out: Path, where: str, record: Path | None) -> None:
     """Run on the ranks that there are; draw what comes out, unless whoever asks does."""
+    need_mpi()
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

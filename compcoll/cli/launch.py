@@ -15,7 +15,18 @@ from typing import Any, NoReturn
 
 import click
 
-__all__ = ["become_ranks", "benchmark", "find_mpiexec", "is_launched", "on_all", "relaunch", "same_ranks"]
+from compcoll.core.library import check_mpi
+
+__all__ = [
+    "become_ranks",
+    "benchmark",
+    "find_mpiexec",
+    "is_launched",
+    "need_mpi",
+    "on_all",
+    "relaunch",
+    "same_ranks",
+]
 
 #: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
 _MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
@@ -52,11 +63,20 @@ def become_ranks(ranks: int, arguments: list[str]) -> NoReturn:
     os.execve(command[0], command, environment)
 
 
+def need_mpi(*, start: bool = True) -> None:
+    """ClickException where there is no MPI library; see `compcoll.core.library.check_mpi`."""
+    try:
+        check_mpi(start=start)
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _launch(ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
     """A command that runs Python on new ranks on this machine, and its environment."""
     mpiexec = find_mpiexec()
     if mpiexec is None:
         raise click.ClickException("mpiexec is not found; pip install 'compcoll[mpich]' brings one")
+    need_mpi(start=False)
     # Open MPI refuses more ranks than cores unless told otherwise: releases up to 4, and from 5.
     consent = {
         "OMPI_MCA_rmaps_base_oversubscribe": "true",

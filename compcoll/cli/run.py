@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from compcoll.cli.launch import become_ranks, is_launched, same_ranks
+from compcoll.cli.launch import become_ranks, is_launched, need_mpi, same_ranks
 from compcoll.cli.output import check_folder
 from compcoll.cli.spec import Size, ranks_option
 from compcoll.policy import make_policy
@@ -60,6 +60,7 @@ def command(
         ]
         flags = ["-m"] * as_module + ["-q"] * quiet
         become_ranks(ranks, ["run", *options, *flags, program, *arguments])
+    need_mpi()
     from compcoll.cli.program import run_as_main
     from compcoll.mpi.world import wrap_world
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compcoll.cli.launch import is_launched, on_all, relaunch
+from compcoll.cli.launch import is_launched, need_mpi, on_all, relaunch
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import ranks_option
 
@@ -29,6 +29,7 @@ def command(ctx: click.Context, ranks: int, out: Path | None, here: bool) -> Non
     """
     if not (here or is_launched()):
         ctx.exit(relaunch(ranks, ["tune", "--here", *(["--out", str(out)] if out else [])]))
+    need_mpi()
     from mpi4py import MPI
     from rich.console import Console
 

@@ -18,3 +18,8 @@
 ``perfetto``      the file that Perfetto opens
 ================  ==============================================================================
 """
+
+__all__ = ["VERSION"]
+
+#: Of the files of a trace, which are read without MPI.
+VERSION = 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from sys import intern
 from typing import Any
 
-from compcoll.tracing.trace import VERSION
+from compcoll.tracing import VERSION
 
 __all__ = ["Call", "Program", "Rank", "read"]
 

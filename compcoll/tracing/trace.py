@@ -17,12 +17,11 @@ from platform import node
 from typing import Any
 
 from compcoll.report import Report
+from compcoll.tracing import VERSION
 from compcoll.tracing.clock import Reading
 from compcoll.tracing.lines import Lines
 
-__all__ = ["VERSION", "Trace"]
-
-VERSION = 1
+__all__ = ["Trace"]
 
 
 class Trace:

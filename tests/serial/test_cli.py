@@ -525,3 +525,24 @@ def test_missing_package_of_a_benchmark_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(launch.click.ClickException, match=r"needs the package scipy.*compcoll\[bench\]"):
         launch.benchmark("demo")
+
+
+@pytest.mark.parametrize("name", ["bench", "demo", "explain", "run", "tune"])
+def test_options_are_spelt_alike(run, name):
+    said = run(name, "--help").output
+    assert "-n, --ranks INTEGER" in said
+    if name not in ("bench", "tune"):
+        assert "-c, --codec SPEC" in said
+
+
+def test_sizes_of_run_are_written_as_elsewhere(run, ramp, monkeypatch, outside):
+    started = []
+
+    def keep(ranks, arguments):
+        started.append(arguments)
+        sys.exit()
+
+    monkeypatch.setattr("compcoll.cli.run.become_ranks", keep)
+    run("run", "-n", 2, "--min-nbytes", "1.5M", ramp)
+    assert started == [["run", "--min-nbytes", str(3 << 19), str(ramp)]]
+    assert "'1X' is not a whole number of bytes" in words(run("run", "--min-nbytes", "1X", ramp).output)

@@ -258,6 +258,19 @@ def test_one_rank(tmp_path):
     assert run(*RUN, "-n", 1, path).stderr.endswith("; sums over 1 rank\n")
 
 
+def test_without_an_mpi_library(program, tmp_path):
+    """A line and a hint."""
+    path, none = program(""), {"MPI4PY_LIBMPI": "/nonexistent.so"}
+    hint = "no MPI library was found .*nonexistent.so.*; pip install 'compcoll\\[mpich\\]' brings one"
+    for command in ([*RUN, "-n", 2, path], [*RUN, path], [*RUN[:3], "tune"], [*RUN[:3], "bench", "bcast"]):
+        result = run(*command, **none)
+        assert result.returncode == 1
+        assert re.fullmatch(f"Error: {hint}[^\\n]*\\n", result.stderr), result.stderr
+    result = run(sys.executable, "-c", "from compcoll import Comm", **none)
+    assert re.match(f"ImportError: {hint}", result.stderr.splitlines()[-1])
+    assert len(result.stderr.splitlines()) < 12
+
+
 def test_wrong_options_are_told_before_anything_starts(program, tmp_path):
     path = program("say('started')")
     for words, says in (

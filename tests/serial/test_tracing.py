@@ -318,3 +318,23 @@ def test_calls_that_overlap_get_tracks_of_their_own(tmp_path):
     write_rank(tmp_path, 0, 1, calls=[(0.0, 4.0), (1.0, 1.0), (1.5, 2.0), (4.0, 1.0)])
     spans = check_events({"displayTimeUnit": "ms", "traceEvents": list(perfetto.events(read(tmp_path)))})
     assert sorted(len(spans[0, tid]) for tid in (0, 1, 2)) == [1, 1, 2]
+
+
+def test_a_report_needs_no_mpi(ran, tmp_path):
+    command = [sys.executable, "-m", "compcoll", "report", str(ran[0]), "--out", str(tmp_path)]
+    without = {**os.environ, "MPI4PY_LIBMPI": "/nonexistent.so"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=without)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.html").stat().st_size > 0
+
+
+def test_a_network_changes_nothing_inside_a_node(ran, tmp_path):
+    def report(*options):
+        said = CliRunner().invoke(main, ["report", str(ran[0]), "--out", str(tmp_path), *options]).output
+        return [line for line in said.splitlines() if not line.startswith("#")], said
+
+    plain, _ = report()
+    network, said = report("--network", "1gbe")
+    assert plain == network
+    assert "on one node: --network changes nothing" in said
+    assert "1gbe" not in (tmp_path / "report.html").read_text()
