@@ -34,7 +34,6 @@ nitpick_ignore_regex = [
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 suppress_warnings = ["myst.header"]  # included files begin at a level of their own
-numfig = True
 
 # -- docstrings
 
@@ -73,7 +72,8 @@ html_theme_options = {
     "footer_end": ["sphinx-version"],
     "pygments_light_style": "tango",
 }
-html_sidebars = {"changes": [], "glossary": []}
+# Pages that stand alone have no section to navigate.
+html_sidebars = {"quickstart": [], "how-it-works": []}
 
 
 class Source(SphinxRole):
