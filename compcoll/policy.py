@@ -46,7 +46,7 @@ MIN_NBYTES = 16 << 10
 
 @dataclass(frozen=True)
 class Policy:
-    """Rules, and what holds where none fits.
+    """Rules that choose codec and algorithm of a call, and defaults where no rule fits.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Policy:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Policy:
-        """A policy from a parsed TOML document; ValueError for what it does not know."""
+        """Make a policy from a parsed TOML document; ValueError for an unknown key."""
         check_keys("policy", values, ["codec", "when", "min_nbytes", "shape", "rule"])
         tables, rules = values.get("rule", ()), []
         if not isinstance(tables, (list, tuple)):
@@ -104,12 +104,12 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Policy:
-        """A policy from a TOML file."""
+        """Make a policy from a TOML file."""
         with Path(path).open("rb") as file:
             return cls.from_mapping(tomllib.load(file))
 
     def using(self, **changes: Any) -> Policy:
-        """The same policy with other defaults."""
+        """Return the same policy with other defaults."""
         return replace(self, **changes)
 
     def decide(

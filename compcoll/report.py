@@ -1,4 +1,4 @@
-"""What a call did: bytes, ratio, codecs really used, stage times, error bound."""
+"""The record of a call: bytes, ratio, codecs really used, stage times, error bound."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
 
 @dataclass(frozen=True)
 class Rule:
-    """What to do with the calls that it fits; None leaves a choice to the policy.
+    """Conditions on a call, and choices for it; None leaves a choice to the policy.
 
     Attributes
     ----------
@@ -35,7 +35,8 @@ class Rule:
         Limits of the message's size, in bytes; text such as ``"64K"`` or ``"1M"`` will do.
     comm, link : str or None
         The communicator's name; ``"node"`` where all its ranks share one, else ``"network"``.
-    codec, algorithm, chunk_nbytes, when : what is chosen.
+    codec, algorithm, chunk_nbytes, when
+        The choices, as in `Policy`.
     shape : str, sequence of int or None
         How blocks are cut for codecs that have a use for it: in the shape of the array that they are sent
         from (``"array"``), as values in a row (``"flat"``), or by their last one or two dimensions. Sums are
@@ -44,7 +45,7 @@ class Rule:
     Raises
     ------
     ValueError
-        For a value that there is not, and for a rule that can never apply.
+        For an unknown value, and for a rule that can never apply.
     """
 
     op: tuple[str, ...] = ()

@@ -45,12 +45,12 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
         self._setup(make, strict, owner_exact, device_buffers)
 
     def using(self, codec=None, *, when=None, min_nbytes=None, strict=None, owner_exact=None, policy=None):
-        """The same communicator with another policy; collective.
+        """Return the same communicator with another policy; collective.
 
         Parameters
         ----------
         codec, when, min_nbytes, strict, owner_exact, policy
-            As for `Comm`; what is not given stays as it is.
+            As for `Comm`; others stay as they are.
 
         Returns
         -------
@@ -192,7 +192,7 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
 
 
 class Comm(_Accelerated, MPI.Intracomm):
-    """A drop-in for an mpi4py intracommunicator that compresses what goes over the wire.
+    """A drop-in for an mpi4py intracommunicator that compresses large messages.
 
     Making one is collective. Alltoall(v, w), Bcast, Allgather(v), Gather(v), Scatter(v), Reduce,
     Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv of floating-point and
@@ -219,13 +219,13 @@ class Comm(_Accelerated, MPI.Intracomm):
         Rules by operation, type, size and communicator; a path names a TOML file.
     device_buffers : bool, optional
         Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
-        compressed as they are. Needs a CUDA-aware MPI, which is tried first. By default what
-        ``COMPCOLL_DEVICE_BUFFERS`` says, else no.
+        compressed as they are. Needs a CUDA-aware MPI, which is tried first. The default is that of
+        ``COMPCOLL_DEVICE_BUFFERS``, else no.
 
     Attributes
     ----------
     report : Report
-        What the last call did.
+        The record of the last completed call.
     calls_accelerated : int
         Calls that did not go to MPI unchanged.
 

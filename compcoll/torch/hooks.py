@@ -29,23 +29,23 @@ def _for(codec: Codec, values: torch.Tensor) -> Codec:
 
 
 class ErrorFeedback:
-    """The state of `compressed_hook`: what quantisation has left out, which is added to the next gradients.
+    """State of `compressed_hook`: errors of quantization, which are added to the next gradients.
 
     After Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes" (2019);
-    the owners of the sums keep what these have lost, too, as in Tang et al., "DoubleSqueeze" (2019).
+    the owners of the sums keep their errors, too, as in Tang et al., "DoubleSqueeze" (2019).
 
     Parameters
     ----------
     codec : str or Codec
     group : ProcessGroup, optional
-        The default one if there is none.
+        The default group if there is none.
     feeds_back : bool
         Whether errors are kept at all.
 
     Attributes
     ----------
     raw_nbytes, wire_nbytes : int
-        What this rank would have sent uncompressed by the same algorithm, and what it has sent.
+        Bytes without compression by the same algorithm, and bytes that this rank has sent.
     """
 
     def __init__(self, codec: Any, group: dist.ProcessGroup | None = None, *, feeds_back: bool = True):
@@ -71,7 +71,7 @@ class ErrorFeedback:
 
 
 def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket's gradients, compressed: each rank adds up its part, all take what its frame says."""
+    """Average a bucket's gradients: each rank adds up its part, and all decode the frame of its sum."""
     group = state.group if state.group is not None else dist.group.WORLD
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     buffer, index = bucket.buffer(), bucket.index()

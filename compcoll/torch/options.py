@@ -27,13 +27,13 @@ class Options(_BASE):
     min_nbytes : int or str, optional
         Smallest message that is compressed.
     policy : Policy, mapping, or path of a TOML file, optional
-        What the other arguments change.
+        The base that the other arguments change.
     timeout : timedelta, optional
 
     Raises
     ------
     ValueError
-        For a value that there is not.
+        For an unknown value.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ def set_policy(
     policy: Mapping[str, Any] | Policy | str | os.PathLike | None, *, strict: bool = False,
     min_nbytes: int | str | None = None,
 ) -> None:  # fmt: skip
-    """Say how the groups' calls are compressed from now on.
+    """Set the policy of all process groups from now on.
 
     All ranks call it alike and at the same place; once there is a process group it is collective. What a
     group's own options say goes before it.
@@ -83,7 +83,7 @@ def set_policy(
     Raises
     ------
     ValueError
-        For a codec or key that there is not, and with ``strict`` for a name that no group has.
+        For an unknown codec or key, and with ``strict`` for a name that no group has.
     compcoll.PolicyError
         On every rank, where ranks differ.
     """

@@ -1,4 +1,4 @@
-"""What all groups' calls did, as a table."""
+"""The calls of all process groups, as a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["TrainingReport", "report"]
 
 @dataclass(frozen=True)
 class TrainingReport:
-    """What the calls of all groups did, on this rank or on all.
+    """Sums over the calls of all process groups, on this rank or on all.
 
     Attributes
     ----------
@@ -28,12 +28,12 @@ class TrainingReport:
 
     @property
     def raw_nbytes(self) -> int:
-        """What compressed calls would have sent uncompressed."""
+        """Bytes of compressed calls before compression."""
         return sum(line.raw_nbytes for lines in self.lines.values() for line in lines)
 
     @property
     def wire_nbytes(self) -> int:
-        """What they sent."""
+        """Bytes that compressed calls sent."""
         return sum(line.wire_nbytes for lines in self.lines.values() for line in lines)
 
     def __str__(self) -> str:
@@ -78,12 +78,16 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 def report(together: bool = False) -> TrainingReport:
-    """What all groups' calls did so far.
+    """Sum up the calls of all process groups so far.
 
     Parameters
     ----------
     together : bool
         Whether to add up all ranks' calls, which is then collective over the largest group.
+
+    Returns
+    -------
+    TrainingReport
     """
     found: dict[str, list[Line]] = {}
     for core in cores():
