@@ -2,7 +2,6 @@
 
 import runpy
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 from docutils import nodes
@@ -42,8 +41,6 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # numpydoc says the types
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
-if find_spec("torch") is None:
-    autodoc_mock_imports = ["torch"]
 
 # -- programs and notebooks
 
