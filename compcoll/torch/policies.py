@@ -12,19 +12,18 @@ from typing import Any
 from mpi4py import MPI
 from torch.distributed.device_mesh import DeviceMesh
 
+from compcoll import operations
 from compcoll.core.errors import PolicyError
 from compcoll.policy import Policy, Rule, default_policy, make_policy
 from compcoll.torch.living import cores
 
 __all__ = ["OPERATIONS", "PHASES", "PRESETS", "agreed", "names_of", "policy_of", "set_policy", "watch_meshes"]
 
-#: Torch's operations as policies name them.
-OPERATIONS = {
-    "all_reduce": ("Allreduce",), "all_gather": ("Allgather", "Allgatherv"), "broadcast": ("Bcast",),
-    "reduce_scatter": ("Reduce_scatter", "Reduce_scatter_block"), "reduce": ("Reduce",),
-    "all_to_all": ("Alltoall", "Alltoallv"), "gather": ("Gather",), "scatter": ("Scatter",),
-    "send": ("Send",),
-}  # fmt: skip
+#: The operations that torch's names stand for in policies.
+OPERATIONS: dict[str, tuple[str, ...]] = {"send": ("Send",)}
+for _row in operations.OPERATIONS.values():
+    if _row.torch:
+        OPERATIONS[_row.torch] = (*OPERATIONS.get(_row.torch, ()), _row.name)
 #: What travels in which operations of data-parallel training.
 PHASES = {
     "gradients": ("all_reduce", "reduce_scatter", "reduce"), "parameters": ("all_gather", "broadcast"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -11,35 +12,34 @@ import mpi4py
 from mpi4py import MPI
 
 import compcoll
-from compcoll.operations import OPERATIONS, blocking_name
+from compcoll.operations import OPERATIONS, Operation, blocking_name
 
 __all__ = [
     "CALLS", "FROM_ROOT", "GATHERS", "RECEIVES", "TWO_BUFFERS", "described_nbytes", "is_ours",
     "leaving_nbytes",
 ]  # fmt: skip
 
-_BLOCKING = (
-    "Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall",
-    "Alltoallv", "Alltoallw", "Reduce", "Allreduce", "Reduce_scatter", "Reduce_scatter_block", "Scan",
-    "Exscan", "Neighbor_allgather", "Neighbor_allgatherv", "Neighbor_alltoall", "Neighbor_alltoallv",
-    "Neighbor_alltoallw", "Send", "Ssend", "Bsend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace",
-)  # fmt: skip
+_BLOCKING = (*OPERATIONS, "Send", "Ssend", "Bsend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace")
 _OBJECTS = (
-    "barrier", "bcast", "gather", "scatter", "allgather", "alltoall", "reduce", "allreduce", "scan", "exscan",
-    "neighbor_allgather", "neighbor_alltoall", "send", "ssend", "bsend", "recv", "sendrecv", "isend",
-    "issend", "ibsend", "irecv",
+    *(name.lower() for name in OPERATIONS if hasattr(MPI.Topocomm, name.lower())),
+    "send", "ssend", "bsend", "recv", "sendrecv", "isend", "issend", "ibsend", "irecv",
 )  # fmt: skip
 #: Methods that are calls, as far as a communicator's class has them.
 CALLS = (*_BLOCKING, *(f"I{name.lower()}" for name in _BLOCKING), *_OBJECTS, "Probe", "Mprobe")
 
+
+def _forms(some: Iterable[Operation]) -> set[str]:
+    return {form for operation in some for form in (operation.name, operation.nonblocking)}
+
+
 #: Those whose first buffer is one that they receive into, or that have none.
 RECEIVES = {"Recv", "Irecv", "recv", "irecv", "Probe", "Mprobe"}
+_FROM_ROOT = [operation for operation in OPERATIONS.values() if operation.root == "send"]
 #: Those in which the root alone sends; and of these, those of whose two buffers the first is the root's.
-FROM_ROOT = {"Bcast", "Ibcast", "bcast", "scatter"}
-TWO_BUFFERS = {"Scatter", "Scatterv", "Iscatter", "Iscatterv"}
-
+FROM_ROOT = {"bcast", "scatter"} | _forms(one for one in _FROM_ROOT if one.n_buffers == 1)
+TWO_BUFFERS = _forms(one for one in _FROM_ROOT if one.n_buffers == 2)
 #: Those whose buffer, where it is used in place, is that of all ranks.
-GATHERS = {"Allgather", "Allgatherv", "Gather", "Gatherv", "Iallgather", "Iallgatherv", "Igather", "Igatherv"}
+GATHERS = _forms(one for one in OPERATIONS.values() if one.recv.many and not one.send.many)
 _PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from compcoll.tracing import svg, tables
+from compcoll.tracing import figures, tables
 from compcoll.tracing.cells import Table, nbytes, seconds
 from compcoll.tracing.predicted import Predictor, blocking
 from compcoll.tracing.reader import Call, Program
@@ -28,9 +28,7 @@ table { border-collapse: collapse; font-size: .87em; font-variant-numeric: tabul
 td, th { padding: .22em .7em; text-align: right; white-space: nowrap; border-bottom: 1px solid #e4e4e4; }
 th { border-bottom: 2px solid #999; } td.l, th.l { text-align: left; }
 tbody tr:hover { background: #f5f8fb; }
-svg { width: 100%; height: auto; } svg text { font: 13px system-ui, sans-serif; fill: #333; }
-.key span { display: inline-block; margin-right: 1.3em; }
-.key i { display: inline-block; width: .9em; height: .9em; margin-right: .4em; vertical-align: -.08em; }
+svg { width: 100%; height: auto; }
 """
 
 
@@ -46,9 +44,12 @@ def write(
     """
     parts = [
         f"<h1>What the calls did</h1><p class=sub>{escape(program.title)}, {program.size} ranks</p>",
-        _notes(program), _figures(program), _timeline(program), _stages(program), _bytes(program),
-        _points(program, predictor, machine),
+        _notes(program), _totals(program),
     ]  # fmt: skip
+    if figures.available():
+        parts += [_timeline(program), _stages(program), _bytes(program), _points(program, predictor, machine)]
+    else:
+        parts += ["<p>The figures of this page need matplotlib: pip install 'compcoll[bench]'.</p>"]
     parts += [_table(table) for table in tables_of]
     text = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -65,7 +66,7 @@ def _notes(program: Program) -> str:
     return f"<div class=notes>{'<br>'.join(map(escape, program.notes))}</div>"
 
 
-def _figures(program: Program) -> str:
+def _totals(program: Program) -> str:
     all_calls, inside = tables.total(program), sum(call.inside for _, call in program.calls())
     shown = [
         ("calls", str(all_calls.calls)), ("accelerated", str(all_calls.accelerated)),
@@ -110,14 +111,12 @@ def _timeline(program: Program) -> str:
                 over = min(call.start + call.total, (i + 1) * width) - max(call.start, i * width)
                 for name, part in _parts(call) if call.total else ():
                     bins[i][name] = bins[i].get(name, 0.0) + over / width * part / call.total
-        order = ("encode", "decode", "wait", "other", "MPI")
-        rows.append((f"rank {rank.rank}", [[(n, b[n]) for n in order if n in b] for b in bins]))
+        rows.append((f"rank {rank.rank}", bins))
     more = f" The first {_RANKS} of {program.size} ranks." if program.size > _RANKS else ""
     return (
         "<h2>When ranks were in calls</h2><p>The height is the fraction of time spent in calls, by what "
         f"they did; nonblocking calls are left out, since the program goes on meanwhile.{more}</p>"
-        + _key("encode", "decode", "wait", "other", "MPI")
-        + svg.timeline(rows, length)
+        + figures.timeline(rows, length)
     )
 
 
@@ -128,13 +127,10 @@ def _stages(program: Program) -> str:
         for name, part in _parts(call):
             into[name] = into.get(name, 0.0) + part
     order = sorted(sums.items(), key=lambda pair: -sum(pair[1].values()))[:20]
-    rows = [(op, list(parts.items())) for op, parts in order]
-    words = [seconds(sum(parts.values())) for _, parts in order]
+    rows = [(op, parts, seconds(sum(parts.values()))) for op, parts in order]
     return (
         "<h2>Time by operation</h2><p>Summed over ranks, of nonblocking calls until they were complete. "
-        "Encoding and decoding on several threads are cut to what the call took.</p>"
-        + _key("encode", "decode", "wait", "other", "MPI")
-        + svg.bars(rows, words)
+        "Encoding and decoding on several threads are cut to what the call took.</p>" + figures.bars(rows)
     )
 
 
@@ -145,13 +141,11 @@ def _bytes(program: Program) -> str:
         into[0] += call.raw
         into[1] += call.wire
     order = sorted(((op, raw, wire) for op, (raw, wire) in sums.items() if raw), key=lambda row: -row[1])[:20]
-    rows, words = [], []
+    rows: list[tuple[str, dict[str, float], str]] = []
     for op, raw, wire in order:
-        rows += [(op, [("uncompressed", float(raw))]), ("", [("wire", float(wire))])]
-        words += [nbytes(raw), f"{nbytes(wire)}, {raw / wire if wire else 1:.2f}x"]
-    return (
-        "<h2>Bytes by operation</h2>" + _key("uncompressed", "wire") + svg.bars(rows, words) if rows else ""
-    )
+        rows.append((op, {"uncompressed": float(raw)}, nbytes(raw)))
+        rows.append(("", {"wire": float(wire)}, f"{nbytes(wire)}, {raw / wire if wire else 1:.2f}x"))
+    return "<h2>Bytes by operation</h2>" + figures.bars(rows) if rows else ""
 
 
 def _points(program: Program, predictor: Predictor, machine: str) -> str:
@@ -165,32 +159,18 @@ def _points(program: Program, predictor: Predictor, machine: str) -> str:
             row.add(call)
             predicted[key] = predictor.seconds(call.op, row)
     plain = [(key[1], value) for key, value in predicted.items() if value]
-    some = [("MPI", _thinned(mpi)), ("accelerated", _thinned(ours)), ("plain", plain)]
-    drawing = svg.scatter(
-        [(n, [(float(x), y) for x, y in p]) for n, p in some], "bytes of the buffer", "time"
-    )
+    series = {"MPI": _thinned(mpi), "accelerated": _thinned(ours), "plain": plain}
+    drawing = figures.scatter(series, "bytes of the buffer", "seconds")
     if not drawing:
         return ""
     return (
         "<h2>Time by size</h2><p>Each point is a call. What plain MPI would have taken for the accelerated "
-        f"ones is predicted by the model, from {escape(machine)}, and was not measured.</p>"
-        + _key("accelerated", "MPI", "plain") + drawing
-    )  # fmt: skip
+        f"ones is predicted by the model, from {escape(machine)}, and was not measured.</p>" + drawing
+    )
 
 
 def _thinned(points: list) -> list:
     return points[:: max(len(points) // _POINTS, 1)]
-
-
-_WORDS = {
-    "other": "the rest of accelerated calls", "MPI": "calls that MPI served", "wire": "sent",
-    "uncompressed": "without compression", "plain": "plain MPI, predicted",
-}  # fmt: skip
-
-
-def _key(*names: str) -> str:
-    items = (f'<span><i style="background:{svg.COLOURS[n]}"></i>{_WORDS.get(n, n)}</span>' for n in names)
-    return f"<p class=key>{''.join(items)}</p>"
 
 
 def _table(table: Table) -> str:
