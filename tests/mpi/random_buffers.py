@@ -1,0 +1,195 @@
+"""Buffers of random programs: values of every type, in every form that mpi4py takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
+
+import numpy as np
+from common import BF16, DTYPES, UNKNOWN, data, spec
+from mpi4py import MPI
+
+__all__ = ["Blocks", "Buffer", "draw_count", "draw_dtype", "is_known", "mpi_type", "values"]
+
+#: Bytes of the largest message.
+LARGEST = 256 << 10
+_POOL = 300_000
+#: Forms without a datatype, which mpi4py finds out, and all others but `readonly` and `bytes`.
+_PLAIN = ("array", "offset", "fortran", "matrix", "list", "count")
+_TYPED = ("type", "typed", "displ", "vector", "contiguous", "resized", "indexed")
+
+
+def draw_dtype(rng: np.random.Generator) -> np.dtype:
+    """A type; the common ones more often."""
+    return np.dtype("f4") if rng.random() < 0.25 else DTYPES[rng.integers(len(DTYPES))]
+
+
+def draw_count(rng: np.random.Generator, dtype: np.dtype, least: int, blocks: int = 1) -> int:
+    """A number of elements: few, about ``least`` bytes, or many; ``blocks`` of them are not too large."""
+    around = least // dtype.itemsize + int(rng.integers(-2, 3))
+    many = int(LARGEST ** rng.uniform(0.4, 1)) // dtype.itemsize
+    n = (0, 1, int(rng.integers(2, 200)), around, around, many, many)[rng.integers(7)]
+    return max(0, min(n, LARGEST // (dtype.itemsize * blocks)))
+
+
+def is_known(dtype: np.dtype) -> bool:
+    """Whether mpi4py and MPI know a type."""
+    return dtype != BF16 and dtype not in UNKNOWN
+
+
+def mpi_type(dtype: np.dtype) -> MPI.Datatype:
+    """The datatype of MPI that plain mpi4py gives elements of a type."""
+    return MPI.Datatype.fromcode(dtype.char) if is_known(dtype) else MPI.UINT16_T
+
+
+@cache
+def _pool(dtype: np.dtype) -> np.ndarray:
+    return data(_POOL, dtype, 5)
+
+
+def values(n: int, dtype: np.dtype, seed: int, kind: str = "smooth") -> np.ndarray:
+    """Elements that follow from a seed: ``smooth``, ``special`` or ``exact``, whose sums are."""
+    if kind == "exact":
+        return ((np.arange(n) * 3 + seed) % 13).astype(dtype)
+    start = seed * 7919 % (_POOL - n)
+    found = _pool(dtype)[start : start + n].copy()
+    if kind == "special" and n:
+        rng = np.random.default_rng(seed)
+        where = rng.integers(n, size=n // 50 + 1)
+        if dtype.kind in "iu":
+            found.view(f"u{dtype.itemsize}")[where] = rng.integers(1 << 8, size=where.size) << (
+                8 * dtype.itemsize - 8
+            )
+        else:
+            with np.errstate(over="ignore"):
+                odd = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40]).astype(dtype)
+            found[where] = odd[rng.integers(odd.size, size=where.size)]
+    return found
+
+
+class Buffer:
+    """Memory of a call, with the argument that names a part of it.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+        Of this rank alone: ranks need not use the same form.
+    n : int
+    dtype : numpy.dtype
+    plain : bool
+        Whether the argument has to be one that mpi4py takes, which lacks some types.
+    source : callable, optional
+        ``source(k)`` gives the elements before the ``k``-th use; without it the buffer is received into.
+    blocks : int
+        For how many ranks the elements are.
+    sends : bool
+        Whether the buffer is only read.
+    derived : bool
+        Whether the type may be a derived one.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator, n: int, dtype: np.dtype, plain: bool,
+        source: Callable[[int], np.ndarray] | None = None, blocks: int = 1, sends: bool = False,
+        derived: bool = True,
+    ):  # fmt: skip
+        self.dtype, self.source, self.types, self.n_results = dtype, source, [], n
+        forms = _PLAIN[: 5 if blocks > 1 else 6]
+        if is_known(dtype):
+            forms += _TYPED[: 1 if blocks > 1 else 7 if derived else 3]
+        forms += ("readonly",) * sends + ("bytes",) * (dtype == np.uint8)
+        self.form = str(rng.choice(forms[:1] if n == 0 else forms))
+        self._step = next((k for k in (3, 2, 5, 7) if n % k == 0), 1)
+        size, self.index = self._place(n)
+        self.base = np.empty(size, dtype)
+        self.fill(0)
+        self._shown = spec(self.base) if plain else self.base
+        self.arg = self._argument(n)
+
+    def _place(self, n: int) -> tuple[int, slice | np.ndarray]:
+        """Elements in all, and the places of those that are meant."""
+        if self.form in ("offset", "displ"):
+            return n + 5, slice(3, 3 + n)
+        if self.form == "count":
+            return n + 2, slice(0, n)
+        if self.form == "vector":
+            return n // self._step * (self._step + 1), np.flatnonzero(
+                np.arange(n // self._step * (self._step + 1)) % (self._step + 1) < self._step
+            )
+        if self.form == "resized":
+            return 2 * n, slice(0, 2 * n, 2)
+        if self.form == "indexed":
+            return n + 3, np.r_[0 : n // 2, n // 2 + 3 : n + 3]
+        return n, slice(0, n)
+
+    def _argument(self, n: int):
+        shown, of, step = self._shown, mpi_type(self.dtype), self._step
+        if self.form == "readonly":
+            shown = shown.view()
+            shown.flags.writeable = False
+            return shown
+        if self.form in ("vector", "contiguous", "resized", "indexed"):
+            made = {
+                "vector": lambda: of.Create_vector(n // step, step, step + 1),
+                "contiguous": lambda: of.Create_contiguous(step),
+                "resized": lambda: of.Create_resized(0, 2 * of.extent),
+                "indexed": lambda: of.Create_indexed([n // 2, n - n // 2], [0, n // 2 + 3]),
+            }[self.form]()  # fmt: skip
+            self.types.append(made.Commit())
+            return [shown, {"contiguous": n // step, "resized": n}.get(self.form, 1), made]
+        return {
+            "array": lambda: shown, "list": lambda: [shown, None], "offset": lambda: shown[3 : 3 + n],
+            "fortran": lambda: shown.reshape((step, -1), order="F"), "matrix": lambda: shown.reshape(step, -1),
+            "count": lambda: [shown, n], "type": lambda: [shown, of], "typed": lambda: [shown, n, of],
+            "displ": lambda: [shown, (n, 3), of], "bytes": lambda: memoryview(shown),
+        }[self.form]()  # fmt: skip
+
+    def fill(self, k: int) -> None:
+        """Make it ready for its ``k``-th use."""
+        self.base.view(np.uint8)[:] = 0x5A + k
+        if self.source is not None:
+            self.base[self.index] = self.source(k)
+
+    def put(self, elements: np.ndarray) -> None:
+        """Write the results as MPI would."""
+        whole = self.base[self.index]
+        whole[: self.n_results] = elements
+        self.base[self.index] = whole
+
+    def results(self) -> tuple[np.ndarray, bytes]:
+        """The elements that count, and the bytes of all memory that no call may touch."""
+        rest = self.base.copy()
+        rest[self.index] = np.zeros(1, self.dtype)[0]
+        return self.base[self.index][: self.n_results].copy(), rest.tobytes()
+
+    def free_types(self) -> None:
+        """Free the datatypes, as a program may once a call has begun."""
+        while self.types:
+            self.types.pop().Free()
+
+    def __str__(self) -> str:
+        return f"{self.base[self.index].size} {self.dtype} ({self.form})"
+
+
+class Blocks(Buffer):
+    """A block for each rank, with counts and displacements, in any order."""
+
+    def __init__(
+        self, rng: np.random.Generator, counts: Sequence[int], dtype: np.dtype, plain: bool,
+        source: Callable[[int], np.ndarray] | None = None,
+    ):  # fmt: skip
+        self.dtype, self.source, self.types, self.form = dtype, source, [], "blocks"
+        self.n_results = sum(counts)
+        order, gap = rng.permutation(len(counts)), int(rng.integers(3))
+        starts = accumulate((counts[i] + gap for i in order), initial=gap)
+        self.displs = [0] * len(counts)
+        for i, start in zip(order, starts, strict=False):
+            self.displs[i] = start
+        self.index = np.concatenate([np.arange(n) + d for n, d in zip(counts, self.displs, strict=True)])
+        self.base = np.empty(sum(counts) + gap * (len(counts) + 1), dtype)
+        self.fill(0)
+        shown, self.counts = spec(self.base) if plain else self.base, list(counts)
+        self.arg = [shown, (self.counts, self.displs)]
+        if is_known(dtype) and rng.random() < 0.5:
+            self.arg = [shown, self.counts, self.displs, mpi_type(dtype)]

@@ -1,0 +1,247 @@
+"""Collectives of random programs: each draws its arguments, and says which buffers have its results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from common import exact_sum
+from mpi4py import MPI
+from random_buffers import Blocks, Buffer, draw_count, draw_dtype, is_known, mpi_type, values
+
+__all__ = ["COLLECTIVES", "Call", "Draw"]
+
+IN_PLACE = MPI.IN_PLACE
+
+
+@dataclass
+class Call:
+    """What a rank calls a collective with.
+
+    Attributes
+    ----------
+    args : list
+    results : list of Buffer
+    exact : bool
+        Whether results are equal bit for bit.
+    addends : callable, optional
+        Of a sum in a type that MPI lacks: ``addends(k)`` is what this rank adds in the ``k``-th use.
+    part : slice
+        What of such a sum this rank gets.
+    others : list of Buffer
+        Buffers that stand neither in ``args`` nor in ``results``.
+    """
+
+    args: list[Any]
+    results: list[Buffer] = field(default_factory=list)
+    exact: bool = True
+    addends: Callable[[int], np.ndarray] | None = None
+    part: slice = field(default_factory=lambda: slice(None))
+    others: list[Buffer] = field(default_factory=list)
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [*(a for a in self.args if isinstance(a, Buffer)), *self.others]
+
+    def fill(self, k: int) -> None:
+        """Make the buffers ready for the ``k``-th use."""
+        for buffer in {id(b): b for b in (*self.buffers, *self.results)}.values():
+            buffer.fill(k)
+
+    def sum_for_mpi(self, comm: MPI.Intracomm, k: int) -> None:
+        """Do MPI's work for a type that it lacks."""
+        assert self.addends is not None
+        parts = comm.allgather(self.addends(k))
+        for buffer in self.results:
+            total = exact_sum(parts).astype(buffer.dtype)[self.part]
+            buffer.put(total)
+
+
+class Draw:
+    """Draws arguments: ``rng`` gives all ranks the same, ``own`` is of this rank alone."""
+
+    def __init__(self, seed: list[int], rank: int, size: int, plain: bool, least: int):
+        self.rank, self.size, self.plain, self.least = rank, size, plain, least
+        self.rng, self.own = np.random.default_rng(seed), np.random.default_rng([*seed, rank])
+        self.seed = int(self.rng.integers(1 << 20))
+        self.derived = True
+        self.kind = str(self.rng.choice(["smooth", "smooth", "special"]))
+
+    def shared(self, n: int) -> int:
+        """A number below ``n``, the same on all ranks."""
+        return int(self.rng.integers(n))
+
+    def of(self, rank: int, n: int, dtype: np.dtype) -> Callable[[int], np.ndarray]:
+        """The values that a rank has."""
+        return lambda k: values(n, dtype, self.seed + rank + 16 * k, self.kind)
+
+    def send(self, n: int, dtype: np.dtype, blocks: int = 1) -> Buffer:
+        source = self.of(self.rank, n, dtype)
+        return Buffer(self.own, n, dtype, self.plain, source, blocks, sends=True, derived=self.derived)
+
+    def recv(self, n: int, dtype: np.dtype, blocks: int = 1) -> Buffer:
+        return Buffer(self.own, n, dtype, self.plain, None, blocks, derived=self.derived)
+
+    def both(self, n: int, dtype: np.dtype, blocks: int = 1) -> Buffer:
+        source = self.of(self.rank, n, dtype)
+        return Buffer(self.own, n, dtype, self.plain, source, blocks, derived=self.derived)
+
+    def shape(self, blocks: int) -> tuple[int, np.dtype]:
+        """Elements of a block, and their type."""
+        dtype = draw_dtype(self.rng)
+        return draw_count(self.rng, dtype, self.least, blocks), dtype
+
+    def counts(self, dtype: np.dtype) -> list[int]:
+        return [draw_count(self.rng, dtype, self.least, self.size) for _ in range(self.size)]
+
+    def vsend(self, counts: list[int], dtype: np.dtype) -> Blocks:
+        return Blocks(self.own, counts, dtype, self.plain, self.of(self.rank, sum(counts), dtype))
+
+    def vrecv(self, counts: list[int], dtype: np.dtype) -> Blocks:
+        return Blocks(self.own, counts, dtype, self.plain)
+
+    def vboth(self, counts: list[int], dtype: np.dtype) -> Blocks:
+        return self.vsend(counts, dtype)
+
+
+def bcast(d: Draw) -> Call:
+    (n, dtype), root = d.shape(1), d.shared(d.size)
+    buf = d.send(n, dtype) if d.rank == root else d.recv(n, dtype)
+    return Call([buf, root], [buf])
+
+
+def allgather(d: Draw) -> Call:
+    n, dtype = d.shape(d.size)
+    if d.shared(4) == 0:
+        both = d.both(n * d.size, dtype, d.size)
+        return Call([IN_PLACE, both], [both])
+    recv = d.recv(n * d.size, dtype, d.size)
+    return Call([d.send(n, dtype), recv], [recv])
+
+
+def alltoall(d: Draw) -> Call:
+    n, dtype = d.shape(d.size)
+    if d.shared(4) == 0:
+        both = d.both(n * d.size, dtype, d.size)
+        return Call([IN_PLACE, both], [both])
+    recv = d.recv(n * d.size, dtype, d.size)
+    return Call([d.send(n * d.size, dtype, d.size), recv], [recv])
+
+
+def gather(d: Draw) -> Call:
+    (n, dtype), root, in_place = d.shape(d.size), d.shared(d.size), d.shared(4) == 0
+    if d.rank != root:
+        return Call([d.send(n, dtype), None, root])
+    recv = d.both(n * d.size, dtype, d.size)
+    return Call([IN_PLACE if in_place else d.send(n, dtype), recv, root], [recv])
+
+
+def scatter(d: Draw) -> Call:
+    (n, dtype), root, in_place = d.shape(d.size), d.shared(d.size), d.shared(4) == 0
+    send = d.send(n * d.size, dtype, d.size) if d.rank == root else None
+    if in_place and send is not None:
+        return Call([send, IN_PLACE, root])
+    recv = d.recv(n, dtype)
+    return Call([send, recv, root], [recv])
+
+
+def allgatherv(d: Draw) -> Call:
+    dtype = draw_dtype(d.rng)
+    counts = d.counts(dtype)
+    if d.shared(4) == 0:
+        both = d.vboth(counts, dtype)
+        return Call([IN_PLACE, both], [both])
+    recv = d.vrecv(counts, dtype)
+    return Call([d.send(counts[d.rank], dtype), recv], [recv])
+
+
+def alltoallv(d: Draw) -> Call:
+    dtype = draw_dtype(d.rng)
+    counts = [d.counts(dtype) for _ in range(d.size)]
+    if d.shared(4) == 0:  # where each pair sends as much as it receives
+        mine = [counts[min(d.rank, r)][max(d.rank, r)] for r in range(d.size)]
+        both = d.vboth(mine, dtype)
+        return Call([IN_PLACE, both], [both])
+    recv = d.vrecv([row[d.rank] for row in counts], dtype)
+    return Call([d.vsend(counts[d.rank], dtype), recv], [recv])
+
+
+def alltoallw(d: Draw) -> Call:
+    dtypes = [t if is_known(t) else np.dtype("f4") for t in (draw_dtype(d.rng) for _ in range(d.size))]
+    counts = [[draw_count(d.rng, t, d.least, d.size) for _ in range(d.size)] for t in dtypes]
+
+    def side(mine: list[tuple[int, np.dtype]], make: Callable) -> tuple[Buffer, list]:
+        displs = [0, *accumulate(-(-n * t.itemsize // 16) * 16 for n, t in mine)]
+        buf = make([displs.pop()], np.dtype("u1"))
+        return buf, [buf.base, ([n for n, _ in mine], displs), [mpi_type(t) for _, t in mine]]
+
+    # A sender's blocks are all of its own type.
+    send, send_arg = side([(n, dtypes[d.rank]) for n in counts[d.rank]], d.vsend)
+    recv, recv_arg = side([(row[d.rank], t) for row, t in zip(counts, dtypes, strict=True)], d.vrecv)
+    return Call([send_arg, recv_arg], [recv], others=[send])
+
+
+def gatherv(d: Draw) -> Call:
+    dtype, root, in_place = draw_dtype(d.rng), d.shared(d.size), d.shared(4) == 0
+    counts = d.counts(dtype)
+    if d.rank != root:
+        return Call([d.send(counts[d.rank], dtype), None, root])
+    recv = d.vboth(counts, dtype)
+    return Call([IN_PLACE if in_place else d.send(counts[d.rank], dtype), recv, root], [recv])
+
+
+def scatterv(d: Draw) -> Call:
+    dtype, root, in_place = draw_dtype(d.rng), d.shared(d.size), d.shared(4) == 0
+    counts = d.counts(dtype)
+    send = d.vsend(counts, dtype) if d.rank == root else None
+    if in_place and send is not None:
+        return Call([send, IN_PLACE, root])
+    recv = d.recv(counts[d.rank], dtype)
+    return Call([send, recv, root], [recv])
+
+
+def reduction(d: Draw, name: str) -> Call:
+    """Any of those that combine the elements of all ranks."""
+    counts: list[int] | None = None
+    n, dtype = d.shape(1)
+    op, root, in_place = MPI.SUM, d.shared(d.size), d.shared(3) == 0
+    d.derived, d.kind = False, ("exact", "smooth")[d.shared(2)]
+    if d.shared(4) == 0 and is_known(dtype):
+        op = MPI.PROD if dtype.kind == "c" else (MPI.MAX, MPI.MIN, MPI.PROD)[d.shared(3)]
+    if name in ("Scan", "Exscan") and not is_known(dtype):
+        dtype = np.dtype("f4")
+    part, got = slice(None), n
+    if name == "Reduce_scatter_block":
+        n, got = got // d.size * d.size, got // d.size
+        part = slice(d.rank * got, (d.rank + 1) * got)
+    elif name == "Reduce_scatter":
+        counts = d.counts(dtype)
+        n, got = sum(counts), counts[d.rank]
+        part = slice(sum(counts[: d.rank]), sum(counts[: d.rank + 1]))
+    blocks = d.size if name == "Reduce_scatter_block" else 1
+    here = name != "Reduce" or d.rank == root
+    if in_place and here:
+        recv = d.both(n, dtype, blocks)
+        recv.n_results = got  # the rest is undefined
+        args: list[Any] = [IN_PLACE, recv]
+    else:
+        recv = d.recv(got, dtype) if here else None
+        args = [d.send(n, dtype, blocks), recv]
+    args += [counts] * (name == "Reduce_scatter") + [op] + [root] * (name == "Reduce")
+    results = [recv] if recv is not None and (name != "Exscan" or d.rank) else []
+    exact = dtype.kind in "iu" or (op == MPI.SUM and d.kind == "exact") or op in (MPI.MAX, MPI.MIN)
+    addends = None if is_known(dtype) else d.of(d.rank, n, dtype)
+    return Call(args, results, exact, addends, part)
+
+
+COLLECTIVES: dict[str, Callable[[Draw], Call]] = {
+    "Bcast": bcast, "Allgather": allgather, "Alltoall": alltoall, "Gather": gather, "Scatter": scatter,
+    "Allgatherv": allgatherv, "Alltoallv": alltoallv, "Alltoallw": alltoallw, "Gatherv": gatherv,
+    "Scatterv": scatterv, "Barrier": lambda d: Call([]),
+    **{name: partial(reduction, name=name)
+       for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")},
+}  # fmt: skip

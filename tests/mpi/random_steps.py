@@ -1,0 +1,171 @@
+"""What a random program consists of: steps, each on communicators that earlier steps have made."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["POLICIES", "Program", "Slot", "Step", "prepare_auto"]
+
+POLICIES: list[dict[str, Any]] = [
+    {"codec": "lossless", "min_nbytes": 0},
+    {"codec": "lossless", "min_nbytes": 4096},
+    {"codec": "lossless"},
+    {"codec": "raw", "min_nbytes": 0},
+    {"codec": "mpc:dim=2", "min_nbytes": 1000},
+    {"codec": "auto", "min_nbytes": 2000},
+    {"codec": "auto"},
+    {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
+    {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
+    {"policy": {"min_nbytes": 100, "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}]}},
+]  # fmt: skip
+#: Steps, and how often they come.
+_KINDS = {
+    "collective": 30, "repeat": 6, "round": 25, "shift": 8, "objects": 8, "make": 9, "free": 4, "complete": 6,
+    "bad": 4, "report": 2,
+}  # fmt: skip
+_MAKERS = (
+    "Dup", "Idup", "Clone", "Split", "Create", "Create_group", "Create_cart", "Sub", "using", "wrap",
+)  # fmt: skip
+
+
+def prepare_auto(folder: str) -> None:
+    """Let ``codec="auto"`` believe in a slow network, and look often whether that still holds."""
+    from compcoll.engine import auto
+    from compcoll.model import profile
+    from compcoll.schedule.virtual import Link
+
+    path = Path(folder) / "profile.json"
+    os.environ["COMPCOLL_PROFILE"] = str(path)
+    profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    auto.RENEW = 9
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A communicator, or one for each of several groups of ranks.
+
+    Attributes
+    ----------
+    groups : tuple of tuple of int
+        Ranks of the world, each in the order of its communicator.
+    handle : int
+        The slot whose handle it shares.
+    dims : tuple of int
+        Of a Cartesian topology.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    handle: int
+    dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: on which communicator, and what its random numbers follow from.
+
+    Attributes
+    ----------
+    makes : tuple
+        The name of the method that makes a communicator, and what it is called with.
+    frees : tuple of int
+        The slots that share the handle that is freed.
+    siblings : tuple of int
+        The slots that share the step's handle.
+    """
+
+    number: int
+    kind: str
+    slot: int
+    seed: int
+    makes: tuple[str, Any] | None = None
+    frees: tuple[int, ...] = ()
+    siblings: tuple[int, ...] = ()
+
+
+class Program:
+    """The steps that follow from a seed and a number, for so many ranks."""
+
+    def __init__(
+        self, seed: int, number: int, size: int, codec: str | None = None, kept: list[int] | None = None
+    ):
+        self.seed, self.number, self.size = seed, number, size
+        rng = self._rng = np.random.default_rng([seed, number, size])
+        self.policies = POLICIES
+        if codec is not None:
+            self.policies = [{"codec": codec, "min_nbytes": n} for n in (0, 1000, 4096, None)]
+        self.policy = self.policies[rng.integers(len(self.policies))]
+        #: The slot of the communicator that a program begins with is -1.
+        self.slots = {-1: Slot((tuple(range(size)),), -1)}
+        self._live = {-1}
+        self.steps: list[Step] = []
+        for i in range(int(rng.integers(4, 22))):
+            self._draw(i)
+        order = {slot.handle: i for i, slot in self.slots.items() if i in self._live}
+        #: In which order the communicators that are left are freed.
+        self.ends = [int(handle) for handle in rng.permutation(sorted(order))]
+        if kept is not None:
+            self.steps = [step for step in self.steps if step.number in kept]
+
+    def _draw(self, i: int) -> None:
+        rng, seed = self._rng, int(self._rng.integers(1 << 31))
+        weights = np.array(list(_KINDS.values())) / sum(_KINDS.values())
+        kind = str(rng.choice(list(_KINDS), p=weights))
+        at = int(rng.choice(sorted(self._live)))
+        slot = self.slots[at]
+        shared = tuple(s for s in sorted(self._live) if self.slots[s].handle == slot.handle)
+        if kind == "make":
+            self._make(i, at, seed, shared)
+            return
+        if kind == "free":
+            if len({self.slots[s].handle for s in self._live}) == 1:
+                kind = "complete"
+            else:
+                self._live -= set(shared)
+        self.steps.append(Step(i, kind, at, seed, frees=shared if kind == "free" else (), siblings=shared))
+
+    def _make(self, i: int, at: int, seed: int, shared: tuple[int, ...]) -> None:
+        """A step that makes a communicator; the groups of the new one follow."""
+        rng, slot = self._rng, self.slots[at]
+        name = str(rng.choice([m for m in _MAKERS if (m != "Sub" or slot.dims) and (m != "wrap" or not slot.dims)]))
+        groups, handle, dims, args = slot.groups, i, (), None
+        if name == "Split":
+            colors, down = rng.integers(2, size=self.size), bool(rng.integers(2))
+            args = [int(c) for c in colors], down
+            groups = tuple(
+                tuple(reversed(part) if down else part)
+                for group in groups for color in (0, 1)
+                if (part := [r for r in group if colors[r] == color])
+            )  # fmt: skip
+        elif name in ("Create", "Create_group"):
+            chosen = set(map(int, np.flatnonzero(rng.random(self.size) < 0.7)))
+            args = chosen, bool(rng.integers(2))
+            parts = ([r for r in group if r in chosen] for group in groups)
+            groups = tuple(tuple(reversed(p) if args[1] else p) for p in parts if p)
+        elif name == "Create_cart":
+            if len({len(group) for group in groups}) > 1:
+                return
+            n = len(groups[0])
+            dims = ((n,), (2, n // 2), (1, n))[int(rng.integers(3))] if n % 2 == 0 else (n,)
+            args = dims, [bool(p) for p in rng.integers(2, size=len(dims))]
+        elif name == "Sub":
+            rows = slot.dims[0] if len(slot.dims) > 1 else 1
+            args = [len(slot.dims) == 1] if len(slot.dims) == 1 else [True, False]
+            dims = (len(groups[0]),) if len(slot.dims) == 1 else (rows,)
+            if len(slot.dims) > 1:
+                columns = slot.dims[1]
+                groups = tuple(g[column::columns] for g in groups for column in range(columns))
+        elif name in ("using", "wrap"):
+            handle, dims = slot.handle, slot.dims
+            args = self.policies[rng.integers(len(self.policies))]
+        elif name in ("Dup", "Idup", "Clone"):
+            dims = slot.dims
+        if not groups:
+            return
+        self.slots[i] = Slot(groups, handle, dims)
+        self._live.add(i)
+        self.steps.append(Step(i, "make", at, seed, (name, args), siblings=shared))
