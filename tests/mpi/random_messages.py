@@ -130,7 +130,9 @@ def _draw(
     blocks = send.lower() in ("send", "ssend")
     receive = str(rng.choice(_OBJECT_RECEIVES[: 8 if small_enough else 7] if is_object else _RECEIVES))
     if not is_known(dtype) and receive.startswith(("Mprobe", "Improbe")):
-        receive = "Probe"  # a matched message is mpi4py's, which lacks the type
+        receive = "Probe"  # a matched message is mpi4py's, which lacks the type, and so is Ssend
+    if not is_known(dtype) and send == "Ssend":
+        send = "Send"
     if src == dst and receive.endswith("+irecv"):
         receive = "mprobe"  # MPICH 5.0 gives the request of a message to itself nothing
     if src == dst and blocks:
@@ -188,7 +190,7 @@ class _Part:
         while self.events:
             self.events.sort(key=lambda event: event[:3])
             self.events.pop(0)[3]()
-            if self.own.random() < 0.1:
+            if self.own.random() < 0.1 and "probes" not in self.run.program.without:
                 comm = list(self.comms.values())[self.own.integers(len(self.comms))]
                 self.run.call(comm.Iprobe if self.own.random() < 0.5 else comm.iprobe)
         return self.pending
@@ -322,6 +324,10 @@ def run_round(run: Any, comms: dict, rank: int, size: int, wrappers: list[int], 
     if rng.random() < 0.4 and not free:
         for m in messages:
             m.waited = 1e9
+    if "probes" in run.program.without:
+        for m in messages:
+            m.probe = None
+            m.receive = m.receive if m.receive in (*_POSTED, "Recv", "recv") else "recv" if m.is_object else "Recv"
     run.explain(messages)
     pending = _Part(run, messages, comms, rank, seed).go()
     if free:  # messages of a later step could match as well

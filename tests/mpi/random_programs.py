@@ -33,6 +33,7 @@ _ENDED = 70
 def check_programs(
     world: Any, seed: int, numbers: range | list[int], codec: str | None = None, seconds: float = 30,
     kept: list[int] | None = None, interrupt: bool = False, verbose: bool = False, plain: bool = False,
+    without: tuple[str, ...] = (),
 ) -> list[str]:  # fmt: skip
     """Run programs, and tell where the two kinds of communicators differ; the same on all ranks.
 
@@ -45,17 +46,18 @@ def check_programs(
     watchdog = _Watchdog(seconds, world.rank)
     try:
         for number in numbers:
-            program = Program(seed, number, world.size, codec, kept)
+            program = Program(seed, number, world.size, codec, kept, without)
             watchdog.begin(f"program {number} of seed {seed} on {world.size} ranks")
             try:
                 problem = run_program(world, program, watchdog.say, interrupt, verbose, plain)
             except BaseException:
                 watchdog.end(traceback.format_exc())
-            for text in world.allgather(problem):
-                found += [f"program {number}: {text}"] * bool(text)
-            if sys.__stderr__ is not None and world.rank == 0 and time.monotonic() > told + 20:
+            fresh = [f"program {number}: {text}" for text in world.allgather(problem) if text]
+            found += fresh
+            if world.rank == 0 and (fresh or time.monotonic() > told + 20):
                 told = time.monotonic()
-                print(f"program {number}: {len(found)} differences", file=sys.__stderr__, flush=True)
+                fresh.append(f"program {number}: {len(found)} differences")
+                print("\n".join(fresh), file=sys.__stderr__, flush=True)
     finally:
         watchdog.stop()
     return found
@@ -110,6 +112,7 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--check", action="store_true", help="COMPCOLL_CHECK=1")
     parser.add_argument("--threads", type=int, help="COMPCOLL_THREADS")
     parser.add_argument("--interrupt", action="store_true", help="a signal whose handler raises, in each program")
+    parser.add_argument("--without", default="", help="kinds of steps, or probes, as repeat,probes")
     parser.add_argument("--watchdog", type=float, default=30, help="seconds for one program")
     parser.add_argument("--minutes", type=float, default=0, help="begin no program after so long")
     parser.add_argument("--plain", action="store_true", help="twice without compcoll: tests the programs")
@@ -144,10 +147,10 @@ def main() -> int:
         kept = [int(text) for text in options.keep.split(",")] if options.keep else None
         found = check_programs(
             world, options.seed, numbers, options.codec, options.watchdog, kept, options.interrupt,
-            options.verbose, options.plain,
+            options.verbose, options.plain, tuple(options.without.split(",")),
         )  # fmt: skip
     if world.rank == 0:
-        print("\n".join([*found, f"{len(found)} differences"]))
+        print(f"{len(found)} differences")
     return 1 if found else 0
 
 

@@ -91,8 +91,9 @@ class Program:
     """The steps that follow from a seed and a number, for so many ranks."""
 
     def __init__(
-        self, seed: int, number: int, size: int, codec: str | None = None, kept: list[int] | None = None
-    ):
+        self, seed: int, number: int, size: int, codec: str | None = None, kept: list[int] | None = None,
+        without: tuple[str, ...] = (),
+    ):  # fmt: skip
         self.seed, self.number, self.size = seed, number, size
         rng = self._rng = np.random.default_rng([seed, number, size])
         self.policies = POLICIES
@@ -108,8 +109,11 @@ class Program:
         order = {slot.handle: i for i, slot in self.slots.items() if i in self._live}
         #: In which order the communicators that are left are freed.
         self.ends = [int(handle) for handle in rng.permutation(sorted(order))]
-        if kept is not None:
-            self.steps = [step for step in self.steps if step.number in kept]
+        self.without = without
+        self.steps = [
+            step for step in self.steps
+            if step.kind not in without and (kept is None or step.number in kept)
+        ]  # fmt: skip
 
     def _draw(self, i: int) -> None:
         rng, seed = self._rng, int(self._rng.integers(1 << 31))
