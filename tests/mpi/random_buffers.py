@@ -140,8 +140,9 @@ class Buffer:
             return [shown, {"contiguous": n // step, "resized": n}.get(self.form, 1), made]
         return {
             "array": lambda: shown, "list": lambda: [shown, None], "offset": lambda: shown[3 : 3 + n],
-            "fortran": lambda: shown.reshape((step, -1), order="F"), "matrix": lambda: shown.reshape(step, -1),
-            "count": lambda: [shown, n], "type": lambda: [shown, of], "typed": lambda: [shown, n, of],
+            "fortran": lambda: shown.reshape((step, -1), order="F"),
+            "matrix": lambda: shown.reshape(step, -1), "count": lambda: [shown, n],
+            "type": lambda: [shown, of], "typed": lambda: [shown, n, of],
             "displ": lambda: [shown, (n, 3), of], "bytes": lambda: memoryview(shown),
         }[self.form]()  # fmt: skip
 

@@ -71,7 +71,8 @@ class Message:
         what = "object" if self.is_object else f"{self.n} {self.dtype}"
         source = "any" if self.source == ANY_SOURCE else self.source
         return (
-            f"{self.src}->{self.dst} tag {self.tag}: {what} by {self.send} of {self.through} at {self.sent:.2f}, "
+            f"{self.src}->{self.dst} tag {self.tag}: {what} by {self.send} of {self.through} "
+            f"at {self.sent:.2f}, "
             f"{self.receive} of {self.into} from {source}{' any tag' * self.any_tag} at {self.received:.2f}"
             + (f" after a probe for {self.probe.number}" if self.probe else "")
         )
@@ -103,7 +104,9 @@ def draw_round(rng: np.random.Generator, size: int, wrappers: list[int], least: 
         if m.receive in _POSTED or m.into is None or rng.random() < 0.5:
             continue
         later = [
-            o for o in found if o.dst == m.dst and o.sent <= m.received < o.received and o.receive not in _POSTED
+            o
+            for o in found
+            if o.dst == m.dst and o.sent <= m.received < o.received and o.receive not in _POSTED
         ]
         m.probe = later[rng.integers(len(later))] if later else None
     return found
@@ -218,12 +221,16 @@ class _Part:
         buffer.free_types()
         if request is None:
             return
-        if m.send.endswith("init"):
+        persistent = m.send.endswith("init")
+        if persistent:
             call(request.Start)
-            # A persistent request is used again and again.
-            self.later(m, f"{m.number} sent", request, lambda *_: (request.Free(), buffer) and None)
-        else:
-            self.later(m, f"{m.number} sent", request, lambda *_: buffer and None)
+
+        def finish(status: MPI.Status) -> None:
+            assert buffer.arg is not None  # which lives until then
+            if persistent:
+                request.Free()
+
+        self.later(m, f"{m.number} sent", request, finish)
 
     def receive(self, m: Message) -> None:
         comm, call, status = self.comms[m.into], self.run.call, MPI.Status()
@@ -327,7 +334,9 @@ def run_round(run: Any, comms: dict, rank: int, size: int, wrappers: list[int], 
     if "probes" in run.program.without:
         for m in messages:
             m.probe = None
-            m.receive = m.receive if m.receive in (*_POSTED, "Recv", "recv") else "recv" if m.is_object else "Recv"
+            m.receive = (
+                m.receive if m.receive in (*_POSTED, "Recv", "recv") else "recv" if m.is_object else "Recv"
+            )
     run.explain(messages)
     pending = _Part(run, messages, comms, rank, seed).go()
     if free:  # messages of a later step could match as well

@@ -111,7 +111,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--codec", help="of all programs: auto, lossless, ...; drawn without")
     parser.add_argument("--check", action="store_true", help="COMPCOLL_CHECK=1")
     parser.add_argument("--threads", type=int, help="COMPCOLL_THREADS")
-    parser.add_argument("--interrupt", action="store_true", help="a signal whose handler raises, in each program")
+    parser.add_argument(
+        "--interrupt", action="store_true", help="a signal whose handler raises, in each program"
+    )
     parser.add_argument("--without", default="", help="kinds of steps, or probes, as repeat,probes")
     parser.add_argument("--watchdog", type=float, default=30, help="seconds for one program")
     parser.add_argument("--minutes", type=float, default=0, help="begin no program after so long")
@@ -187,7 +189,9 @@ class _Driver:
         """All programs; one that ends the ranks is told, and the others come after it."""
         options = self.options
         if options.only is not None:
-            _, output = self.start("--only", str(options.only), *(["--keep", options.keep] * bool(options.keep)))
+            _, output = self.start(
+                "--only", str(options.only), *(["--keep", options.keep] * bool(options.keep))
+            )
             print(output)
             return 0
         first, last, ended, end = options.first, options.first + options.count, [], time.monotonic()
@@ -218,7 +222,8 @@ class _Driver:
                     print(f"fails with {steps}", flush=True)
             size //= 2
         kept = ",".join(map(str, steps))
-        print(f"mpiexec -n {options.ranks} python {__file__} {' '.join(self.args)} --only {options.only} --keep {kept}")
+        args = [*self.args, "--only", str(options.only), "--keep", kept]
+        print(f"mpiexec -n {options.ranks} python {__file__} {' '.join(args)}")
         print(self.start("--only", str(options.only), "--keep", kept, "--verbose")[1])
         return 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import sched_yield
@@ -11,24 +10,23 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from mpi4py import MPI
-from random_buffers import Buffer, draw_count, draw_dtype, is_known
+from random_buffers import Buffer
 from random_collectives import COLLECTIVES, Call, Draw
-from random_messages import run_round, run_shift, status_of
+from random_errors import run_error
+from random_interrupts import Alarm
+from random_messages import run_round, run_shift
 from random_objects import run_objects
 from random_steps import Program, Step
+from random_waits import WAYS
 
 import compcoll
 
 __all__ = ["run_program"]
 
 
-class Interrupted(Exception):
-    """What the handler of the signal raises."""
-
-
 @dataclass
 class Entry:
-    """A request of a run: ``finish(status)``, or of an object ``finish(status, object)``, notes its results."""
+    """A request of a run; ``finish(status)``, with the object of one that has one, notes its results."""
 
     label: str
     request: MPI.Request
@@ -60,43 +58,6 @@ class Sums:
         return f"element {worst}: {other.elements[worst]} in place of {self.elements[worst]}"
 
 
-class Alarm:
-    """A signal in the middle of one call of the library, on one rank."""
-
-    def __init__(self, rng: np.random.Generator, program: Program, rank: int):
-        self._rank, self._at = int(rng.integers(program.size)), int(rng.integers(max(len(program.steps), 1)))
-        self._delay = float(10.0 ** rng.uniform(-5, -2.5))
-        self._mine, self._armed, self.inside, self.fired = rank == self._rank, False, False, ""
-
-    def begin(self, index: int) -> None:
-        """A step begins."""
-        if self._mine and index == self._at:
-            self._armed = True
-            signal.signal(signal.SIGALRM, self._raise)
-            signal.setitimer(signal.ITIMER_REAL, self._delay)
-
-    def end(self) -> None:
-        """The program is over."""
-        if self._armed:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            self._armed = False
-
-    def _raise(self, number: int, frame: Any) -> None:
-        # A method that has not begun cannot keep an interrupt back: that is one before the call.
-        at_entry = frame.f_lineno == frame.f_code.co_firstlineno
-        if not self.inside or at_entry:
-            signal.setitimer(signal.ITIMER_REAL, 1e-4)
-            return
-        self.fired = f"{frame.f_code.co_qualname if hasattr(frame.f_code, 'co_qualname') else frame.f_code.co_name}:{frame.f_lineno}"
-        raise Interrupted
-
-
-#: Calls whose results a program cannot do without; an interrupt of one leaves it nothing to go on with.
-_NEEDED = ("_init", "probe", "Test", "test", "waitany", "waitsome", "Waitany", "Waitsome", "dup", "Dup", "Split",
-           "Create", "Sub", "Clone", "using", "Free", "recv", "send", "wait")  # fmt: skip
-
-
 class Run:
     """One run of a program on this rank."""
 
@@ -112,7 +73,9 @@ class Run:
         self._unready: dict[int, MPI.Request] = {}
         self._lost: list[Any] = []
         self.step: Step = Step(-1, "begin", -1, 0)
-        self.least = program.policy.get("min_nbytes") or program.policy.get("policy", {}).get("min_nbytes", 4096)
+        self.least = program.policy.get("min_nbytes") or program.policy.get("policy", {}).get(
+            "min_nbytes", 4096
+        )
 
     def go(self) -> None:
         """Run it to its end."""
@@ -168,7 +131,7 @@ class Run:
         elif step.kind == "complete":
             self.complete(self._taken(), np.random.default_rng([*seed, rank]))
         elif step.kind == "bad":
-            self._bad(comm, seed, rank, size)
+            run_error(self, comm, rank, size, seed)
         elif step.kind == "report" and not self.plain:
             str(comm.report), repr(comm), comm.calls_accelerated
 
@@ -182,21 +145,12 @@ class Run:
 
     def call(self, function: Callable, *args: Any) -> Any:
         """Call the library; None where an interrupt came out of it, by when it has done what it was to do."""
-        alarm = self._alarm
-        if alarm is None or any(text in function.__name__ for text in _NEEDED):
+        if self._alarm is None:
             return function(*args)
-        try:
-            alarm.inside = True
-            result = function(*args)
-            alarm.inside = False
-            return result
-        except Interrupted:
-            alarm.inside = False
-            alarm.fired += f" in {function.__name__}"
+        done, result = self._alarm.call(function, *args)
+        if not done:
             self._lost.append(args)
-            return None
-        finally:
-            alarm.inside = False
+        return result
 
     def record(self, label: str, value: Any, step: Step | None = None) -> None:
         """Note a result, to be compared."""
@@ -210,7 +164,9 @@ class Run:
         elements, rest = buffer.results()
         self.record(label, (elements.tobytes(), rest), step)
 
-    def entry(self, label: str, request: MPI.Request | None, finish: Callable, is_object: bool = False) -> Entry:
+    def entry(
+        self, label: str, request: MPI.Request | None, finish: Callable, is_object: bool = False
+    ) -> Entry:
         """A request, to be completed later."""
         if request is None:  # an interrupt has taken it away
             self._lost.append(finish)
@@ -240,7 +196,7 @@ class Run:
                 found = done[1]
             self.step = entry.step
             entry.finish(status, found)
-        way = _WAYS[own.integers(len(_WAYS))]
+        way = WAYS[own.integers(len(WAYS))]
         for entry, status in way(self, arrays):
             self.step = entry.step
             entry.finish(status)
@@ -293,7 +249,9 @@ class Run:
                 self.call(found.Start)
             else:
                 self.call(MPI.Prequest.Startall, [found])
-            self.complete([self.entry(name, found, lambda status, use=use: self._note(name, call, use, self.step))], own)
+            self.complete(
+                [self.entry(name, found, lambda status, use=use: self._note(name, call, use, self.step))], own
+            )
         found.Free()
 
     def _note(self, name: str, call: Call, use: int, step: Step) -> None:
@@ -333,10 +291,7 @@ class Run:
             new, request = comm.Idup()
             self._unready[step.number] = request
         elif name == "using":
-            if self.plain:
-                new = comm
-            else:
-                new = comm.using(**args)
+            new = comm if self.plain else comm.using(**args)
         elif name == "wrap":
             new = comm if self.plain else compcoll.Comm(MPI.Intracomm(comm), **args)
         else:
@@ -354,122 +309,6 @@ class Run:
         comm.Free()
         for slot in step.frees:
             self.comms.pop(slot, None)
-
-    def _bad(self, comm: Any, seed: list[int], rank: int, size: int) -> None:
-        """A call with arguments that are wrong on all ranks, which raises before anything is sent."""
-        rng = np.random.default_rng(seed)
-        dtype = draw_dtype(rng)
-        dtype = dtype if is_known(dtype) else np.dtype("f4")
-        n = draw_count(rng, dtype, self.least, size) + 2
-        a, b = np.zeros(n * size, dtype), np.zeros(n * size, dtype)
-        calls: list[tuple[str, tuple]] = [
-            ("Bcast", (a, size)), ("Bcast", (a, -3)), ("Bcast", (a[::2],)), ("Send", (a, size)),
-            ("Send", (a, 0, -5)), ("Isend", (a, 0, -5)), ("Isend", (a, size)), ("Issend", (a[::2], 0)),
-            ("Recv", (a, size)), ("Recv", (a, 0, -7)), ("Irecv", (a, size)), ("Irecv", (a[::2], 0)),
-            ("Send_init", (a, 0, -5)), ("Recv_init", (a, size)), ("Allreduce", (a, b[: n - 1])),
-            ("Iallreduce", (a, b[: n - 1])), ("Allreduce_init", (a, b[: n - 1])), ("Ibcast", (a, size)),
-            ("Gather", (a, b, size)), ("Scatter", (a, b, -3)), ("Allgatherv", (a, [b, [n] * (size + 1)])),
-            ("Alltoallv", ([a, [n] * (size + 1)], [b, [n] * size])), ("Bcast", (None,)),
-            ("Bcast", (np.zeros(3, object),)), ("Reduce_scatter", (a, b, [n] * (size + 1))),
-            ("Sendrecv", (a, size, 0, b)), ("Sendrecv", (a, 0, -5, b)), ("Isendrecv", (a, 0, -5, b)),
-            ("send", (1, size)), ("recv", (None, size)), ("bcast", (1, size)), ("scatter", ([1] * (size + 1), 0)),
-            ("alltoall", ([1] * (size + 1),)), ("Mprobe", (size,)), ("Iprobe", (size,)),
-        ]  # fmt: skip
-        name, args = calls[rng.integers(len(calls))]
-        if name == "scatter" and rank:
-            return
-        if name == "scatter" and size > 1:  # others would wait
-            return
-        self.explain([f"{name} of {n} {dtype}: {str(args[1:])[:60]}"])
-        try:
-            found = getattr(comm, name)(*args)
-        except MPI.Exception as error:
-            self.record(name, f"{type(error).__name__} of class {error.Get_error_class()}")
-        except Exception as error:
-            self.record(name, type(error).__name__)
-        else:
-            assert not self.plain, f"{name} is right"
-            self.record(name, f"no error: {type(found).__name__}")
-
-
-# -- ways to complete requests: each gives pairs of an entry and its status
-
-
-def _wait(run: Run, entries: list[Entry]):
-    for entry in entries:
-        status = MPI.Status()
-        run.call(entry.request.Wait, status)
-        yield entry, status
-
-
-def _test(run: Run, entries: list[Entry]):
-    while entries:
-        for entry in list(entries):
-            status = MPI.Status()
-            if entry.request.Test(status):
-                entries.remove(entry)
-                yield entry, status
-        sched_yield()
-
-
-def _waitall(run: Run, entries: list[Entry]):
-    statuses = [MPI.Status() for _ in entries]
-    run.call(MPI.Request.Waitall, [entry.request for entry in entries], statuses)
-    yield from zip(entries, statuses, strict=True)
-
-
-def _testall(run: Run, entries: list[Entry]):
-    if any(isinstance(entry.request, MPI.Prequest) for entry in entries):
-        # MPICH 5.0's takes a persistent collective for one that failed.
-        yield from _test(run, entries)
-        return
-    statuses = [MPI.Status() for _ in entries]
-    while not MPI.Request.Testall([entry.request for entry in entries], statuses):
-        sched_yield()
-    yield from zip(entries, statuses, strict=True)
-
-
-def _one_by_one(method: Callable):
-    def way(run: Run, entries: list[Entry]):
-        yield from _null(entries)
-        while entries:
-            status = MPI.Status()
-            found = method([entry.request for entry in entries], status)
-            index = found if isinstance(found, int) else found[0] if found[1] else MPI.UNDEFINED
-            if index != MPI.UNDEFINED:
-                yield entries.pop(index), status
-            else:
-                sched_yield()
-
-    return way
-
-
-def _several(method: Callable):
-    def way(run: Run, entries: list[Entry]):
-        yield from _null(entries)
-        while entries:
-            statuses = [MPI.Status() for _ in entries]
-            found = method([entry.request for entry in entries], statuses) or []
-            done = [(entries[index], status) for index, status in zip(found, statuses, strict=False)]
-            entries = [entry for entry in entries if all(entry is not one for one, _ in done)]
-            yield from done
-            sched_yield()
-
-    return way
-
-
-def _null(entries: list[Entry]):
-    """Requests that an interrupt has taken away, which count as none."""
-    for entry in list(entries):
-        if not entry.request:
-            entries.remove(entry)
-            yield entry, MPI.Status()
-
-
-_WAYS = (
-    _wait, _test, _waitall, _testall, _one_by_one(MPI.Request.Waitany), _one_by_one(MPI.Request.Testany),
-    _several(MPI.Request.Waitsome), _several(MPI.Request.Testsome),
-)  # fmt: skip
 
 
 def run_program(
@@ -505,9 +344,18 @@ def _difference(key: tuple[int, str], expected: Run, found: Run) -> str:
     elif want == got:
         return ""
     elif isinstance(want, tuple) and isinstance(want[0], bytes) and isinstance(got, tuple):
-        a, b = (np.frombuffer(x[0], np.uint8) for x in (want, got))
-        where = np.flatnonzero(a != b) if a.size == b.size else np.arange(0)
-        problem = f"{where.size} of {a.size} bytes differ, from {where[:1]} to {where[-1:]}: {got[0][where[0]:][:16] if where.size else got[:20]} in place of {want[0][where[0]:][:16]  if where.size else want[:20]}"
+        problem = _bytes_that_differ(want[0], got[0]) or "bytes beside the result differ"
     else:
         problem = f"{str(got)[:200]} in place of {str(want)[:200]}"
     return f"step {step}, {label}: {problem}" if problem else ""
+
+
+def _bytes_that_differ(want: bytes, got: bytes) -> str:
+    where = np.flatnonzero(np.frombuffer(want, np.uint8) != np.frombuffer(got, np.uint8))
+    if not where.size:
+        return ""
+    at = int(where[0])
+    return (
+        f"{where.size} of {len(want)} bytes differ, from {at} to {where[-1]}: "
+        f"{got[at : at + 12].hex()} in place of {want[at : at + 12].hex()}"
+    )

@@ -21,7 +21,12 @@ POLICIES: list[dict[str, Any]] = [
     {"codec": "auto"},
     {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
     {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
-    {"policy": {"min_nbytes": 100, "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}]}},
+    {
+        "policy": {
+            "min_nbytes": 100,
+            "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}],
+        }
+    },
 ]  # fmt: skip
 #: Steps, and how often they come.
 _KINDS = {
@@ -33,16 +38,22 @@ _MAKERS = (
 )  # fmt: skip
 
 
-def prepare_auto(folder: str) -> None:
-    """Let ``codec="auto"`` believe in a slow network, and look often whether that still holds."""
+def prepare_auto(folder: str, patch: Any = None) -> None:
+    """Let ``codec="auto"`` believe in a slow network, and look often whether that still holds.
+
+    What is changed goes through pytest's ``monkeypatch``, if that is given.
+    """
     from compcoll.engine import auto
     from compcoll.model import profile
     from compcoll.schedule.virtual import Link
 
-    path = Path(folder) / "profile.json"
-    os.environ["COMPCOLL_PROFILE"] = str(path)
+    path = str(Path(folder) / "profile.json")
+    if patch is None:
+        os.environ["COMPCOLL_PROFILE"], auto.RENEW = path, 9
+    else:
+        patch.setenv("COMPCOLL_PROFILE", path)
+        patch.setattr(auto, "RENEW", 9)
     profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
-    auto.RENEW = 9
 
 
 @dataclass(frozen=True)
@@ -135,7 +146,9 @@ class Program:
     def _make(self, i: int, at: int, seed: int, shared: tuple[int, ...]) -> None:
         """A step that makes a communicator; the groups of the new one follow."""
         rng, slot = self._rng, self.slots[at]
-        name = str(rng.choice([m for m in _MAKERS if (m != "Sub" or slot.dims) and (m != "wrap" or not slot.dims)]))
+        name = str(
+            rng.choice([m for m in _MAKERS if (m != "Sub" or slot.dims) and (m != "wrap" or not slot.dims)])
+        )
         groups, handle, dims, args = slot.groups, i, (), None
         if name == "Split":
             colors, down = rng.integers(2, size=self.size), bool(rng.integers(2))

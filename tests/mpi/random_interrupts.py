@@ -1,0 +1,74 @@
+"""A signal whose handler raises, in the middle of a random program."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from random_steps import Program
+
+__all__ = ["Alarm", "Interrupted"]
+
+
+class Interrupted(Exception):
+    """What the handler of the signal raises."""
+
+
+#: Calls whose results a program cannot do without; an interrupt of one leaves it nothing to go on with.
+_NEEDED = ("_init", "probe", "Test", "test", "waitany", "waitsome", "Waitany", "Waitsome", "dup", "Dup",
+           "Split", "Create", "Sub", "Clone", "using", "Free", "recv", "send", "wait")  # fmt: skip
+
+
+class Alarm:
+    """A signal in the middle of one call of the library, on one rank."""
+
+    def __init__(self, rng: np.random.Generator, program: Program, rank: int):
+        self._mine = rank == int(rng.integers(program.size))
+        self._at, self._delay = (
+            int(rng.integers(len(program.steps) or 1)),
+            float(10.0 ** rng.uniform(-5, -2.5)),
+        )
+        self._armed = self._inside = False
+        #: Where the signal came.
+        self.fired = ""
+
+    def begin(self, index: int) -> None:
+        """A step begins."""
+        if self._mine and index == self._at:
+            self._armed = True
+            signal.signal(signal.SIGALRM, self._raise)
+            signal.setitimer(signal.ITIMER_REAL, self._delay)
+
+    def end(self) -> None:
+        """The program is over."""
+        if self._armed:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            self._armed = False
+
+    def call(self, function: Callable, *args: Any) -> tuple[bool, Any]:
+        """Whether a call went through without an interrupt, and its result."""
+        if any(text in function.__name__ for text in _NEEDED):
+            return True, function(*args)
+        try:
+            self._inside = True
+            result = function(*args)
+            self._inside = False
+            return True, result
+        except Interrupted:
+            self._inside = False
+            self.fired += f" in {function.__name__}"
+            return False, None
+        finally:
+            self._inside = False
+
+    def _raise(self, number: int, frame: Any) -> None:
+        # A method that has not begun cannot keep an interrupt back: that is one before the call.
+        code = frame.f_code
+        if not self._inside or frame.f_lineno == code.co_firstlineno:
+            signal.setitimer(signal.ITIMER_REAL, 1e-4)
+            return
+        self.fired = f"{code.co_name}:{frame.f_lineno}"
+        raise Interrupted
