@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 
@@ -95,20 +95,8 @@ class Codec:
 
     @property
     def can_add(self) -> bool:
-        """Whether the sum of two frames can be formed without decoding them (`add`)."""
+        """Whether the sum of its frames can be formed without decoding them (`add`)."""
         return not self.lossless and _cpu.can_add(self._index)
-
-    def agreed(self, blocks: Sequence[Any], largest: Callable[[float], float]) -> Codec:
-        """An equal codec whose frames of all ranks can be added.
-
-        Parameters
-        ----------
-        blocks : sequence of array
-            Of the host or a device: what this rank contributes to a sum.
-        largest : callable
-            The largest of all ranks' values; collective.
-        """
-        return self
 
     # -- payloads
 

@@ -127,7 +127,7 @@ def add(a, b, out=None):
     data = as_bytes(a), as_bytes(b)
     first, second = map(inspect, data)
     codec = _of_frame(first)
-    if not alike(first, second) or not codec.can_add:
+    if not alike(first, second) or not _cpu.can_add(codec._index):
         return None
     if out is None:
         out = np.empty(HEADER_NBYTES + first.nbytes + SLACK, np.uint8)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -69,26 +67,10 @@ class SZP(Codec):
             return (_bits(self.abs), 0)
         return (0, _bits(self.rel))  # type: ignore[arg-type]
 
-    def agreed(self, blocks: Sequence[Any], largest: Callable[[float], float]) -> SZP:
-        """The same bound on all ranks: that of the largest range that any of them has."""
-        if self.rel is None:
-            return self
-        span = largest(max(map(_range, blocks), default=0.0))
-        return SZP(abs=min(max(self.rel * span, BOUND_MIN), BOUND_MAX))
-
-
-def _range(block: Any) -> float:
-    """max - min of what is finite, in float64."""
-    values = np.asarray(block).reshape(-1)
-    if not values.size:
-        return 0.0
-    low, high = float(values.min()), float(values.max())
-    if not math.isfinite(low) or not math.isfinite(high):
-        finite = values[np.isfinite(values)]
-        if not finite.size:
-            return 0.0
-        low, high = float(finite.min()), float(finite.max())
-    return min(high - low, BOUND_MAX)
+    @property
+    def can_add(self) -> bool:
+        """As of `Codec`; a relative bound is one of each chunk's own, whose frames are not alike."""
+        return self.abs is not None and super().can_add
 
 
 def _checked(key: str, value, least: float, most: float) -> float:

@@ -66,8 +66,6 @@ class Call:
     root : int
     sample : array or None
         A block that this rank sends, for the model to look at.
-    summands : list of array
-        What this rank contributes to a reduction.
     problem : Exception or None
         What keeps this rank from taking part; the others learn of it in place of its values.
     shapes : dict
@@ -83,7 +81,6 @@ class Call:
     recv: list[Any] = field(default_factory=list)
     root: int = 0
     sample: Any = None
-    summands: list[Any] = field(default_factory=list)
     problem: Exception | None = None
     shapes: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     _copies: list[tuple[LaidOut, np.ndarray]] = field(default_factory=list)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from random import SystemRandom
 from time import perf_counter
 from typing import Any
@@ -283,7 +282,7 @@ class Wrapper(_Mixin):
         trial : Trial or None
             What says how many calls may do so; None for all.
         """
-        never = self._policy.names_communicators or self._strict or decision.algorithm == "compressed"
+        never = self._policy.names_communicators or self._strict
         if never or call.on_device or call.op in ("Allgatherv", "Reduce_scatter"):
             return
         specs = args[: 1 if call.op == "Bcast" else 2]
@@ -332,9 +331,6 @@ class Wrapper(_Mixin):
             decision, self._record = context.advisor.decide(
                 op, call.dtype, call.nbytes, decision, call.sample
             )
-        if decision.codec is not None and decision.algorithm == "compressed":
-            agreed = decision.codec.agreed(call.summands, lambda x: context.shadow.allreduce(x, MPI.MAX))
-            decision = replace(decision, codec=agreed)
         return decision
 
     def _decide_by_policy(self, op: str, call: Parsed) -> Decision:

@@ -200,7 +200,6 @@ def _uniform(
         operation, of, of.nbytes // size if operation.reduces else of.nbytes, recv, empty=not of.nbytes,
         send=sends, recv=recvs, root=given.root, sample=sample,
         shapes=_shapes(operation, rank, send, recv, len(sends)),
-        summands=[sample] if operation.reduces else [],
     )  # fmt: skip
 
 
@@ -229,7 +228,6 @@ def _reduce_scatter(
     sends, recvs = ([], [*blocks, target]) if sendbuf_in_place else (blocks, [target])
     return _parsed(
         operation, recv, max(b.nbytes for b in blocks), recv, send=sends, recv=recvs, sample=blocks[0],
-        summands=blocks,
     )  # fmt: skip
 
 

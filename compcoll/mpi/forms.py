@@ -178,8 +178,6 @@ class CollectiveMethods(PairwiseCalls):
             return replace(decision, codec=None) if decision.codec is not None else decision
         if decision.ask:
             decision = self._context.advisor.decide_ahead(op, call.dtype, call.nbytes, decision)
-        if decision.algorithm == "compressed" and decision.codec is not None:  # which needs a common bound
-            decision = replace(decision, algorithm="direct")
         return decision
 
     # -- persistent: as in MPI all ranks prepare collectives in the same order, and start them in any

@@ -147,7 +147,7 @@ def test_frames_that_cannot_be_added_are_decoded(comm, agree, device, monkeypatc
         assert values == "bits" or comm.allreduce(device.launches["szp_sum_f32"]) > 0
 
 
-def test_a_relative_bound_is_agreed_on(comm, agree, device):
+def test_a_relative_bound_is_one_of_each_chunk(comm, agree, device):
     send = walk(comm.rank, N * comm.size)
     c = chunked(comm, "szp:rel=1e-3", algorithm="compressed")
     assert agree(both(c, device, "Allreduce", send, send.size))

@@ -261,3 +261,27 @@ def test_the_bound_of_scattered_sums(comm, agree, codec, op, in_place):
         error, bound = np.abs(got[:N] - want).max(), ours.report.error_bound
         assert agree(ours.report.accelerated and ours.report.algorithm == algorithm)
         assert agree(bound is not None and 0 < error <= bound)
+
+
+@many
+@pytest.mark.parametrize("algorithm", [None, "compressed"])
+@pytest.mark.parametrize("codec", ["szp:abs=1e-3", "szp:rel=1e-3", "zfp:rate=16"])
+@pytest.mark.parametrize("op", ["Allreduce", "Reduce", "Reduce_scatter_block"])
+def test_all_forms_of_a_sum_give_the_same_bits(comm, agree, codec, algorithm, op):
+    ours, size = accelerated(comm, codec, algorithm), comm.size
+    send = data(N * size, "f4", comm.rank)
+    n = N if op == "Reduce_scatter_block" else N * size
+    blocking, nonblocking, persistent = (np.zeros(n, "f4") for _ in range(3))
+    algorithms = []
+    for _ in range(2):  # as decided, and as remembered
+        getattr(ours, op)(send, blocking)
+        algorithms.append(ours.report.algorithm)
+        getattr(ours, "I" + op.lower())(send, nonblocking).Wait()
+        algorithms.append(ours.report.algorithm)
+        request = getattr(ours, f"{op}_init")(send, persistent)
+        request.Start()
+        request.Wait()
+        request.Free()
+        algorithms.append(ours.report.algorithm)
+        assert agree(bits(blocking) == bits(nonblocking) == bits(persistent))
+    assert agree(set(algorithms) == {algorithm or algorithms[0]})
