@@ -1,6 +1,7 @@
 """The extensions. Codecs are compiled once per instruction-set level, and chosen at run time."""
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
@@ -97,7 +98,7 @@ def method_part(name):
         sources=[f"{name.replace('.', '/')}.pyx"],
         include_dirs=[np.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-O2", "-Wall"],
+        extra_compile_args=["-O2", "-g0", "-Wall"],
         depends=["setup.py"],
     )
 
@@ -119,7 +120,7 @@ def engine_part(name, sources):
         sources=[f"{name.replace('.', '/')}.pyx", *sources],
         include_dirs=["csrc", np.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-std=c++17", "-O2", "-Wall", "-fvisibility=hidden", *MORE],
+        extra_compile_args=["-std=c++17", "-O2", "-g0", "-Wall", "-fvisibility=hidden", *MORE],
         extra_link_args=MORE,
         depends=[
             "setup.py",
@@ -136,5 +137,17 @@ engine = engine_part("compcoll.engine._engine", ENGINE)
 layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
+
+def description():
+    """README.md, whose links to other files of the clone lead nowhere from a package's page: as text."""
+    text = Path("README.md").read_text(encoding="utf-8")
+    return re.sub(r"!?\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
+
+
 EXTENSIONS = [codecs, engine, interrupts, layout, schedule, shortcut, watch]
-setup(ext_modules=cythonize(EXTENSIONS), cmdclass={"build_ext": BuildLevels, "editable_wheel": EditableWheel})
+setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    ext_modules=cythonize(EXTENSIONS),
+    cmdclass={"build_ext": BuildLevels, "editable_wheel": EditableWheel},
+)

@@ -104,9 +104,12 @@ class Policy:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Policy:
-        """Make a policy from a TOML file."""
+        """Make a policy from a TOML file; ValueError, which names the file, for what it does not know."""
         with Path(path).open("rb") as file:
-            return cls.from_mapping(tomllib.load(file))
+            try:
+                return cls.from_mapping(tomllib.load(file))
+            except ValueError as error:
+                raise ValueError(f"{os.fspath(path)}: {error}") from None
 
     def using(self, **changes: Any) -> Policy:
         """Return the same policy with other defaults."""
@@ -130,7 +133,7 @@ def _decide(
     ranks_per_node: int, element: np.dtype, gpus: bool,
 ) -> Decision:  # fmt: skip
     if nbytes < policy.min_nbytes:
-        return _unchanged(op, f"messages of {nbytes} bytes are below min_nbytes = {policy.min_nbytes}")
+        return _unchanged(op, f"the messages are below min_nbytes = {policy.min_nbytes}")
     if size == 1:
         return _unchanged(op, "a single rank sends nothing")
     rule = next((r for r in policy.rules if r.fits(op, element, nbytes, comm, link)), Rule())

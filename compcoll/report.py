@@ -23,7 +23,7 @@ class Report:
         Spec of the codec that the policy chose.
     algorithm : str or None
     raw_nbytes, wire_nbytes : int
-        Bytes that this rank would have sent uncompressed, and those that it sent, headers included.
+        Bytes that would have left this rank uncompressed, and those that left it, headers included.
         Forwarded frames count each time.
     messages : int
         Frames sent.
@@ -61,7 +61,7 @@ class Report:
 
     def __str__(self) -> str:
         if not self.accelerated:
-            return f"{self.op}: to MPI unchanged ({self.reason})"
+            return f"{self.op}: by plain MPI ({self.reason})"
         used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded"
         shaped = [f"{n} in {ndim}-D" for ndim, n in self.dimensions.items() if ndim > 1]
         used += f" ({', '.join(shaped)})" if shaped else ""

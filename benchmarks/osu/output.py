@@ -20,7 +20,7 @@ __all__ = ["as_json", "describe", "environment", "heading", "line", "plot"]
 
 _COLUMNS = (
     f"{'bytes':>11} {'codec':<20} {'min us':>12} {'median us':>12} {'max us':>12} {'cpu us':>12} {'GB/s':>9} "
-    f"{'speedup':>8} {'ratio':>8}  error"
+    f"{'speedup':>8} {'ratio':>8}  from MPI's result, of bound"
 )
 
 _PACKAGES = ("mpi4py", "compcoll", "torch", "cupy", "numba")
@@ -81,7 +81,7 @@ def line(row: Row) -> str:
     times = " ".join(f"{value * 1e6:12.1f}" for value in seconds)
     bound = "unknown" if row.bound is None else f"{row.bound:.2g}"
     error = "0" if row.error == 0 else f"{row.error:.2g} of {bound}"
-    mark = "" if row.accelerated or row.name in ("mpi", CONTROL, "gloo") else f"  unchanged: {row.reason}"
+    mark = "" if row.accelerated or row.name in ("mpi", CONTROL, "gloo") else f"  plain MPI: {row.reason}"
     mark += "" if row.sound else "  WRONG"
     return (
         f"{row.nbytes:11d} {row.name:<20} {times} {row.gbytes_per_s:9.3f} {row.speedup:8.2f} "

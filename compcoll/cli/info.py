@@ -19,7 +19,7 @@ _OPTIONAL = (
     ("torch", "torch", "torch tensors, torch.distributed", "compcoll[torch]"),
     ("matplotlib", "matplotlib", "figures", "compcoll[bench]"),
     ("scipy", "scipy", "the demo", "compcoll[bench]"),
-    ("zfpy", "zfpy", "comparing with zfp", "compcoll[bench]"),
+    ("zfpy", "zfpy", "comparing with zfp", "compcoll[compare]"),
 )
 
 

@@ -46,7 +46,7 @@ def tables_of(program: Program, predictor: Predictor) -> list[Table]:
         [(*key, *_numbers(row)) for key, row in places[:MOST_PLACES]], 2,
     )  # fmt: skip
     reason = Table(
-        "Why calls went to MPI unchanged", ("reason", "calls", "sum", "bytes"),
+        "Calls of plain MPI, by reason", ("reason", "calls", "sum", "bytes"),
         [(why, str(row.calls), seconds(row.seconds), nbytes(row.raw))
          for why, row in tables.by_reason(program).items()], 1,
     )  # fmt: skip

@@ -7,7 +7,23 @@ from dataclasses import dataclass, field
 
 from compcoll.tracing.reader import Call, Program
 
-__all__ = ["Row", "by_communicator", "by_operation", "by_place", "by_reason", "size_class", "total"]
+__all__ = [
+    "Row",
+    "by_communicator",
+    "by_operation",
+    "by_place",
+    "by_reason",
+    "reason_of",
+    "size_class",
+    "total",
+]
+
+#: What the model says of a call, by how its reason begins.
+_MODEL = {
+    "predicted": "plain MPI is predicted to be faster",
+    "measured": "plain MPI was measured to be faster",
+    "on trial": "tried beside compressed calls",
+}
 
 
 @dataclass
@@ -91,10 +107,15 @@ def by_place(program: Program) -> dict[tuple[str, str], Row]:
 
 
 def by_reason(program: Program) -> dict[str, Row]:
-    """Those that went to MPI unchanged by the reason, the longest first."""
-    rows = _grouped(program, lambda call: None if call.accelerated else call.reason)
+    """Those of plain MPI by the reason, the longest first."""
+    rows = _grouped(program, lambda call: None if call.accelerated else reason_of(call.reason))
     rows.pop(None, None)
     return _longest_first(rows)
+
+
+def reason_of(text: str) -> str:
+    """A reason without the figures of one call: those of a kind are one."""
+    return next((kind for start, kind in _MODEL.items() if text.startswith(start)), text)
 
 
 def total(program: Program) -> Row:

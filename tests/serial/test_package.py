@@ -1,5 +1,6 @@
 """What an installation has to hold, and what importing it must not do."""
 
+import ast
 import os
 import re
 import shutil
@@ -147,7 +148,8 @@ def test_an_editable_installation_is_a_line_of_a_path(tmp_path):
         "import setuptools, sys; sys.argv[1:] = ['--version']\n"
         "import setup as made\n"
         "from setuptools.dist import Distribution\n"
-        "dist = Distribution({'name': 'compcoll', 'cmdclass': {'editable_wheel': made.EditableWheel}})\n"
+        "commands = {'editable_wheel': made.EditableWheel}\n"
+        "dist = Distribution({'name': 'x', 'long_description': 'x', 'cmdclass': commands})\n"
         "dist.parse_config_files()\n"
         "command = dist.get_command_obj('editable_wheel')\n"
         "command.ensure_finalized()\n"
@@ -159,3 +161,55 @@ def test_an_editable_installation_is_a_line_of_a_path(tmp_path):
         [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
     )
     assert done.stdout.split()[-1] == "_StaticPth", done.stderr
+
+
+def test_every_folder_of_the_repository_is_in_its_source_distribution():
+    manifest = (ROOT / "MANIFEST.in").read_text().splitlines()
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("this is no repository")
+    folders = {name.partition("/")[0] for name in tracked.stdout.splitlines() if "/" in name}
+    folders -= {"compcoll", ".ci"}
+    assert {f"graft {folder}" for folder in folders} <= set(manifest)
+
+
+def test_what_is_imported_is_required():
+    """Packages that the library itself cannot do without."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[^\w]", need)[0] for need in project["dependencies"]}
+    found = set()
+    for path in [p for p in (ROOT / "compcoll").rglob("*.py") if "torch" not in p.parts]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                found.add((node.module or "").partition(".")[0])
+            elif isinstance(node, ast.Import):
+                found |= {name.name.partition(".")[0] for name in node.names}
+    optional = {"cuda", "cupy", "cupy_backends", "matplotlib", "setuptools", "torch"}  # where they are needed
+    assert found - set(sys.stdlib_module_names) - {"compcoll"} - optional == required
+
+
+def test_extensions_carry_no_debug_information():
+    """Which would be two thirds of a wheel."""
+    for path in Path(compcoll.__file__).parent.rglob("*.so"):
+        assert b".debug_info" not in path.read_bytes(), path
+
+
+def test_the_page_of_a_package_has_no_links_into_the_clone():
+    program = "import sys; sys.argv[1:] = ['--version']\nimport setup; print(setup.description())"
+    pytest.importorskip("Cython")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, timeout=60, capture_output=True, text=True
+    )
+    targets = re.findall(r"\]\(([^)]+)\)", done.stdout)
+    assert targets, done.stderr
+    assert all(target.startswith(("https:", "http:", "#")) for target in targets)
+
+
+@pytest.mark.parametrize("name", ["cupy", "torch", "matplotlib", "scipy", "zfpy"])
+def test_info_names_an_extra_that_brings_what_is_missing(name):
+    from compcoll.cli import info
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    hint = next(hint for module, _, _, hint in info._OPTIONAL if module == name)
+    for extra in re.findall(r"\[(\w+)\]", hint):
+        assert any(need.startswith(name) for need in extras[extra])

@@ -116,7 +116,7 @@ def test_changes_come_on_top():
         (lambda: Policy("zfp:rate=-1"), "-1"),
         (lambda: Policy(when="sometimes"), "when 'sometimes' is not one of always, pays"),
         (lambda: Policy(min_nbytes=-1), "min_nbytes = -1"),
-        (lambda: Rule(op=("Alltoal",)), "op 'Alltoal' is not one of Alltoall"),
+        (lambda: Rule(op=("Alltoal",)), "op 'Alltoal' is not one of Bcast, .*Alltoall"),
         (lambda: Rule(dtype=("float33",)), "dtype 'float33'"),
         (lambda: Policy(shape="cube"), "shape 'cube' is not one of array, flat"),
         (lambda: Policy(shape=[4, 4, 4]), r"shape = \[4, 4, 4\] is not 'array', 'flat'"),
@@ -219,3 +219,15 @@ def test_all_ranks_have_gpus_or_none_is_counted_on():
     with_gpu, without = Mine(1, 0, True, True), Mine(1, 0, True, False)
     assert facts_of([with_gpu, with_gpu]).gpus
     assert not facts_of([with_gpu, without]).gpus
+
+
+@pytest.mark.parametrize("text", ["codec = ", 'codec = "zap"', 'colour = "red"', '[[rule]]\nop = "Alltoal"'])
+def test_errors_of_a_file_name_it(tmp_path, text):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"^{path}: "):
+        Policy.from_file(path)
+
+
+def test_one_reason_for_messages_of_all_sizes():
+    assert decide(Policy(), nbytes=5).reason == decide(Policy(), nbytes=6).reason

@@ -338,3 +338,11 @@ def test_a_network_changes_nothing_inside_a_node(ran, tmp_path):
     assert plain == network
     assert "on one node: --network changes nothing" in said
     assert "1gbe" not in (tmp_path / "report.html").read_text()
+
+
+def test_reasons_of_a_kind_are_one_row():
+    assert tables.reason_of("predicted 3 ms, plain MPI 1 ms") == tables.reason_of(
+        "predicted 4 ms, plain MPI 2 ms"
+    )
+    assert tables.reason_of("measured 3 ms, plain MPI 1 ms") != tables.reason_of("predicted 3 ms")
+    assert tables.reason_of("a single rank sends nothing") == "a single rank sends nothing"
