@@ -16,10 +16,11 @@ reductions.py    sums and others
 tensors.py       tensors as contiguous arrays, placing.py also of GPUs
 dynamo.py        what torch.compile leaves alone
 gpu.py           the order of streams, and tails.py what GPUs still do when a call is done
+watchdog.py      futures, which C++ waits for
 policies.py      which policy a group has
 options.py       what a group is made with
 tally.py         what calls did, and report.py all of them together
-notes.py         what a rank that fails tells the others
+failure_notice.py   ranks that leave, and roll_call.py those that wait
 """
 
 from __future__ import annotations

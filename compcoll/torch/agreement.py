@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from compcoll.core import environment, errors
 from compcoll.engine import _engine
+from compcoll.torch.roll_call import RollCall
 
 __all__ = ["Agreement", "MismatchError", "is_wanted"]
 
@@ -37,23 +38,26 @@ class Agreement(_engine.Request):
         Whose collectives are agreements alone: those of other communicators begin in between.
     number : int
         Of the operation.
-    said : tuple
+    words : str
         What all ranks should call: the operation, and what they know of it alike.
+    roll : RollCall
     """
 
     def __new__(cls, *args: Any) -> Agreement:
         return super().__new__(cls)
 
-    def __init__(self, comm: MPI.Intracomm, number: int, said: tuple):
-        code = crc32(repr((number, said)).encode())
-        self.number, self.said = number, said
+    def __init__(self, comm: MPI.Intracomm, number: int, words: str, roll: RollCall):
+        code = crc32(f"{number} {words}".encode())
+        self.number, self.words, self.roll = number, words, roll
         self.extremes = np.array([code, -code], np.int64)
         super().__init__(comm.Iallreduce(MPI.IN_PLACE, self.extremes, MPI.MAX))
 
     def check(self) -> None:
         super().check()
         if self.extremes[0] != -self.extremes[1]:
+            everyone = self.roll.everyone(self.number, self.words)
             raise MismatchError(
                 "the ranks of the group have called different operations, or with different sizes, types or "
-                f"roots; this one's call {self.number}: {' '.join(map(str, self.said))}"
+                f"roots, as call {self.number}: "
+                + "; ".join(f"rank {rank}: {words}" for rank, words in enumerate(everyone))
             )

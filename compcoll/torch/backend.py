@@ -55,7 +55,7 @@ class CompcollBackend(Operations, Backend):
         from compcoll.torch.start import split_core
 
         given = opts if isinstance(opts, Options) else None
-        core = split_core(self.core, list(ranks), given)
+        core = split_core(self.core, list(ranks), given, store)
         if core is None:
             return None
         return CompcollBackend(_SplitOptions(core), given, core)

@@ -23,10 +23,11 @@ from compcoll.engine import _engine, choices
 from compcoll.engine.call import Call, Task, begin, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
-from compcoll.torch import living, notes, policies
+from compcoll.torch import failure_notice, living, policies
 from compcoll.torch.agreement import Agreement, is_wanted
 from compcoll.torch.gpu import End, Order
 from compcoll.torch.options import Options
+from compcoll.torch.roll_call import AFTER, RollCall
 from compcoll.torch.tails import Tails
 from compcoll.torch.tally import Tally
 from compcoll.torch.tensors import overlap
@@ -69,10 +70,18 @@ class Core:
     timeout : timedelta
     options : Options or None
         What the group was made with.
+    store : torch.distributed.Store
+        The group's own.
 
     Attributes
     ----------
     rank, size : int
+    members : list of int
+        MPI's ranks of its ranks.
+    key : str
+        A name that no other group of any of its ranks has had.
+    n_calls, n_ended : int
+        How many collectives have begun here, and how many of the first ones have ended.
     broken : str
         Why the group cannot be used any more; empty while it can.
     tally : Tally
@@ -81,7 +90,10 @@ class Core:
         What devices still do for them.
     """
 
-    def __init__(self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None):
+    def __init__(
+        self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None,
+        store: Any,
+    ):  # fmt: skip
         self.comm, self.name, self.options = comm, name, options
         self.desc: Callable[[], str] = lambda: ""
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
@@ -93,11 +105,14 @@ class Core:
         self.batch: Any = None
         self.tails = Tails(self.break_up)
         self._policy: Any = None
-        self._stream_tag = self._calls = 0
+        self._stream_tag = self.n_calls = 0
         self._checks = is_wanted()
         mine = survey(comm, environment.threads())
-        everyone = policies.agreed(comm, options, mine)
-        self.group = Group(comm, facts_of(everyone), mine.workers if self.size > 1 else 0)
+        everyone = policies.agreed(comm, options, (mine, failure_notice.next_serial()))
+        self.key = f"{name}/{failure_notice.next_serial([serial for _, serial in everyone]) - 1}"
+        self.members, self.roll = _members(comm), RollCall(store, self.rank, self.size)
+        facts = facts_of([theirs for theirs, _ in everyone])
+        self.group = Group(comm, facts, mine.workers if self.size > 1 else 0)
         self.comm_name = name
         living.add(self)
 
@@ -144,6 +159,11 @@ class Core:
         if decision.algorithm == "compressed":  # which needs a bound that ranks agree upon first
             decision = replace(decision, algorithm="direct")
         return decision
+
+    @property
+    def n_ended(self) -> int:
+        numbers = [work.number for work in self._pending]
+        return min(numbers) - 1 if numbers else self.n_calls
 
     # -- what is begun
 
@@ -210,7 +230,7 @@ class Core:
 
     def launch(
         self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *,
-        ordered: bool = True,
+        ordered: bool = True, peers: Sequence[int] = (),
         given: Sequence[torch.Tensor] = (), said: tuple = (), calls: int = 1,
     ) -> Work:  # fmt: skip
         """Start an operation.
@@ -224,6 +244,8 @@ class Core:
         timeout : timedelta, optional
         ordered : bool
             Whether all ranks take part.
+        peers : sequence of int
+            The ranks of which one takes part otherwise.
         given : sequence of torch.Tensor
             What it reads, beside the tensors of the result.
         said : tuple
@@ -237,26 +259,27 @@ class Core:
         limit = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         if ordered:
-            steps = self._counted(steps, (op, *said))
+            steps = self._counted(steps, " ".join(map(str, (op, *said))))
         work = Work(
-            op, steps, result, timeout=seconds if seconds > 0 else self.timeout,
-            at_once=getattr(opts, "asyncOp", True) is False, look=self._look, ended=self._ended,
+            op, self.n_calls + 1 if ordered else 0, peers, steps, result,
+            timeout=seconds if seconds > 0 else self.timeout,
+            at_once=getattr(opts, "asyncOp", True) is False, group=self,
         )  # fmt: skip
         if ordered and not work._done:
             work.given, work.calls = given, calls
             self._pending.append(work)
         return work
 
-    def _counted(self, steps: Steps, said: tuple) -> Steps:
+    def _counted(self, steps: Steps, words: str) -> Steps:
         """An operation of all ranks, whose first tasks have company; wrong arguments leave it uncounted."""
         ends: list[End] | None = None
         try:
             tasks = next(steps)
         except StopIteration as stop:
             tasks, ends = [], stop.value
-        self._calls += 1
+        self.n_calls += 1
         if self._checks and self.size > 1:
-            tasks = [Agreement(self.group.shadow, self._calls, said), *tasks]
+            tasks = [Agreement(self.group.shadow, self.n_calls, words, self.roll), *tasks]
         try:
             yield tasks
         except BaseException:
@@ -279,7 +302,7 @@ class Core:
         """Wait for tasks here and now, as long as the group allows."""
         until = time.monotonic() + self.timeout
         while not wait(*tasks, limit=SLICE, launched=True):
-            self._look()
+            self._check_company(self.n_calls + 1, ())
             if time.monotonic() > until:
                 raise dist.DistBackendError(f"Timed out after {self.timeout:g} s")
 
@@ -288,12 +311,34 @@ class Core:
         if self.broken:
             raise dist.DistBackendError(self.broken)
 
-    def _look(self) -> None:
-        notes.look()
+    # -- works under way
+
+    def look(self, work: Work, seconds: float) -> None:
+        """DistBackendError where to wait for a work any longer, beyond these seconds, would be in vain."""
+        if work.number and not work.told and seconds > AFTER:
+            work.told = True
+            self.roll.tell(work.number, work.what)
+        self._check_company(work.number, work.peers)
+
+    def _check_company(self, number: int, peers: Sequence[int]) -> None:
         if self.broken:
             raise dist.DistBackendError(self.broken)
+        gone = failure_notice.look(self.key, self.members)
+        if gone and peers and all(peer in gone for peer in peers):
+            raise dist.DistBackendError("; ".join(gone[peer][1] for peer in peers))
+        for calls, words in gone.values():
+            if number > calls:
+                raise dist.DistBackendError(f"{words}, and does not come to call {number} of the group")
 
-    def _ended(self, work: Work) -> None:
+    def describe(self, work: Work) -> str:
+        """Which operation this is, and who does not come to it."""
+        if not work.number:
+            return f"{work.what} of the process group {self.name!r}"
+        missing = self.roll.missing(work.number)
+        return f"call {work.number} of the process group {self.name!r}; {missing}"
+
+    def ended(self, work: Work) -> None:
+        """All is done, whichever way."""
         with suppress(ValueError):
             self._pending.remove(work)
         self.tails.keep(work.ends)
@@ -319,11 +364,21 @@ class Core:
             living.remove(self)
             if not self.broken and not MPI.Is_finalized():
                 self.flush()
+                failure_notice.send("has destroyed the group", [self])
                 self.tally.keep(self)
                 self.group.free()
                 self.comm.Free()
             else:
                 _lost.append(self)
+
+
+def _members(comm: MPI.Intracomm) -> list[int]:
+    """MPI's ranks of a communicator's."""
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    members = group.Translate_ranks(None, world)
+    group.Free()
+    world.Free()
+    return list(members)
 
 
 def _is_of_arguments(error: BaseException) -> bool:
@@ -338,7 +393,10 @@ _lost: list[Core] = []
 @atexit.register
 def _at_exit() -> None:
     """MPI waits at its end for what will never come: end the others as well."""
-    if (_lost or any(core.broken for core in living.cores())) and not MPI.Is_finalized():
+    if MPI.Is_finalized():
+        return
+    failure_notice.send("has ended", living.cores())
+    if _lost or any(core.broken for core in living.cores()):
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(GRACE)  # for the others to say what they have found

@@ -14,6 +14,24 @@ from compcoll.torch.gpu import future_devices
 __all__ = ["Future"]
 
 
+class _Failure:
+    """The value of a future that ends with an error.
+
+    C++ pickles a value to find its tensors, and crashes where there are none, as in torch's own
+    `torch.futures.Future.set_exception`; so that raises the error, too.
+    """
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        raise self.error
+
+    def raise_error(self) -> None:
+        """What Python gets where it asks for the value."""
+        raise self.error
+
+
 class Future(torch.futures.Future):
     """A future that knows whether Python is called at its end.
 
@@ -45,7 +63,8 @@ class Future(torch.futures.Future):
 
     def _complete(self, result: Any, error: BaseException | None, ends: Sequence[Any]) -> None:
         if error is not None:
-            self.set_exception(error)
+            self._set_unwrap_func(_Failure.raise_error)
+            self.set_result(_Failure(error))
             return
         with ExitStack() as stack:  # it is done when these streams are
             for end in ends:

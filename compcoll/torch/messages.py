@@ -38,7 +38,13 @@ class _Way:
 def send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     """Start to send a tensor."""
     _check(core, peer, tag)
-    return core.launch("send", _send(core, tensor, peer, tag), [tensor], ordered=False)
+    return core.launch(
+        f"send to rank {peer}, tag {tag}",
+        _send(core, tensor, peer, tag),
+        [tensor],
+        ordered=False,
+        peers=[peer],
+    )
 
 
 def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
@@ -46,7 +52,11 @@ def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
     _check(core, peer or 0, tag)
     source = MPI.ANY_SOURCE if peer is None else peer
     found: list[int] = []
-    work = core.launch("recv", _recv(core, tensor, source, tag, found), [tensor], ordered=False)
+    work = core.launch(
+        f"recv from {'any rank' if peer is None else f'rank {peer}'}, tag {tag}",
+        _recv(core, tensor, source, tag, found), [tensor], ordered=False,
+        peers=[rank for rank in range(core.size) if rank != core.rank] if peer is None else [peer],
+    )  # fmt: skip
     work.sources = found
     return work
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.torch import notes, policies
+from compcoll.torch import failure_notice, policies
 from compcoll.torch.address import find_address
 from compcoll.torch.core import Core
 from compcoll.torch.options import Options
@@ -86,12 +86,12 @@ def make_core(opts: Any, options: Any) -> Core:
     first = not dist.is_initialized()
     if first and size == _WORLD.Get_size():
         comm = MPI.Intracomm(_WORLD).Split(0, rank)
-        notes.begin()
+        failure_notice.begin()
     elif not first and _default and ranks:
         comm = _some_of(_default[0].comm, ranks, opts.group_id)
     else:
         comm = _some_of(MPI.Intracomm(_WORLD), _found(opts.store, rank, size), opts.group_id)
-    core = Core(comm, opts.group_id, opts.timeout, options)
+    core = Core(comm, opts.group_id, opts.timeout, options, opts.store)
     if first:
         _default[:] = [core]
     return core
@@ -113,13 +113,14 @@ def _some_of(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intracomm:
     return made
 
 
-def split_core(core: Core, ranks: list[int], options: Options | None) -> Core | None:
+def split_core(core: Core, ranks: list[int], options: Options | None, store: Any) -> Core | None:
     """The core of some of the ranks of another, None for those that are not among them; collective."""
     mine = ranks.index(core.rank) if core.rank in ranks else MPI.UNDEFINED
     comm: Any = core.comm.Split(0 if mine != MPI.UNDEFINED else MPI.UNDEFINED, max(mine, 0))
     if comm == MPI.COMM_NULL:
         return None
-    return Core(comm, f"{core.name}:{'-'.join(map(str, ranks))}", timedelta(seconds=core.timeout), options)
+    name = f"{core.name}:{'-'.join(map(str, ranks))}"
+    return Core(comm, name, timedelta(seconds=core.timeout), options, store)
 
 
 def forget(core: Core) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from datetime import timedelta
 from functools import partial
 from threading import RLock
@@ -18,6 +18,7 @@ from compcoll.engine.device.mover import mover
 from compcoll.torch.agreement import Agreement, MismatchError
 from compcoll.torch.dynamo import untraced
 from compcoll.torch.futures import Future
+from compcoll.torch.watchdog import watch
 
 __all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
 
@@ -44,6 +45,10 @@ class Work(dist.Work):
     ----------
     op : str
         The operation's name.
+    number : int
+        Of the group's collectives; 0 for a message.
+    peers : sequence of int
+        The ranks that the other end of a message is one of.
     steps : generator
         Runs to its first tasks here; what comes then runs where they end.
     result : list of torch.Tensor
@@ -51,19 +56,19 @@ class Work(dist.Work):
         Seconds, for a `wait` that names none.
     at_once : bool
         Whether the caller waits for it next.
-    look : callable
-        Called every now and then while waiting; raises what makes waiting vain.
-    ended : callable
-        ``ended(work)``, when all is done, whichever way.
+    group : Core
+        Whose operation it is; asked every now and then while waiting, and told of the end.
     """
 
     def __init__(
-        self, op: str, steps: Steps, result: list[torch.Tensor], *, timeout: float, at_once: bool,
-        look: Callable[[], None], ended: Callable[[Work], None],
+        self, op: str, number: int, peers: Sequence[int], steps: Steps, result: list[torch.Tensor], *,
+        timeout: float, at_once: bool, group: Any,
     ):  # fmt: skip
         super().__init__()
-        self.what, self._limit = op, timeout
-        self._steps, self._result, self._look, self._when_ended = steps, result, look, ended
+        self.what, self.number, self.peers, self.limit = op, number, peers, timeout
+        self._steps, self._result, self._group = steps, result, group
+        #: Whether others know that this rank waits for it.
+        self.told = False
         self._lock = RLock()
         self._tasks: list[Task] = []
         self._pending = self._generation = 0
@@ -98,18 +103,16 @@ class Work(dist.Work):
         Exception
             What went wrong.
         """
-        seconds = _seconds(timeout, self._limit)
-        until = time.monotonic() + seconds
+        seconds = _seconds(timeout, self.limit)
+        since = time.monotonic()
         while not self._done:
-            left = until - time.monotonic()
-            if left <= 0:
-                self._give_up(dist.DistBackendError(f"{self.what}: Timed out after {seconds:g} s"))
             try:
-                self._look()
-                self._move(min(left, SLICE))
+                self._move(min(SLICE, seconds))
                 _engine.raise_pending()
+                if not self._done:
+                    self.check_time(time.monotonic() - since, seconds)
             except dist.DistBackendError as error:
-                self._give_up(error)
+                self.give_up(error)
             except BaseException:
                 self._leave()
                 raise
@@ -119,6 +122,13 @@ class Work(dist.Work):
             end.follow()
         return True
 
+    def check_time(self, waited: float, limit: float) -> None:
+        """DistBackendError where the time is up, or another rank does not come."""
+        self._group.look(self, waited)
+        if waited > limit:
+            who = self._group.describe(self)
+            raise dist.DistBackendError(f"{self.what}: Timed out after {limit:g} s in {who}")
+
     def is_completed(self) -> bool:
         """Whether it is done, on devices too."""
         if not self._done and not self._left:
@@ -127,6 +137,10 @@ class Work(dist.Work):
             _engine.move_on()
         mover().move_on()
         return self._done and all(end.done for end in self.ends)
+
+    def is_done(self) -> bool:
+        """Whether it is done but for what devices still do."""
+        return self._done
 
     def is_success(self) -> bool:
         return self._done and self._error is None
@@ -154,6 +168,8 @@ class Work(dist.Work):
                 self._leave()
                 if self._done:
                     self._tell()
+                else:
+                    watch(self)
         return self._future
 
     getFuture = get_future
@@ -239,21 +255,19 @@ class Work(dist.Work):
             if not self._pending:
                 self._go_on(self._raised)
 
-    def _give_up(self, error: BaseException) -> None:
-        """It will never end."""
+    def give_up(self, error: BaseException) -> None:
+        """End it with an error, as far as this rank is concerned."""
         self._leave()
         with self._lock:
-            if self._done:
-                return
-            self._end(error)
-            self._steps.close()
-        raise error
+            if not self._done:
+                self._end(error)
+                self._steps.close()
 
     def _end(self, error: BaseException | None) -> None:
         if self._done:
             return
         self._error, self._done = error, True
-        self._when_ended(self)
+        self._group.ended(self)
         if self._future is not None:
             self._tell()
 

@@ -1,6 +1,7 @@
 """What becomes of the others where a rank fails: each case is a program of its own."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,19 +21,21 @@ dist.init_process_group("compcoll", timeout=timedelta(seconds={seconds}))
 rank, n = dist.get_rank(), {n}
 x = torch.ones(n)
 dist.all_reduce(x)
+start = time.monotonic()
 try:
     if rank == 1:
         {what}
-    dist.all_reduce(x)
+    {others}
 except Exception as error:
     print(f"rank {{rank}} got {{type(error).__name__}}: {{error}}", flush=True)
+    print(f"after {{time.monotonic() - start:.1f}} s", flush=True)
     raise
 dist.barrier()
 print("nobody noticed", flush=True)
 """
 
 
-def run(what, n=10, seconds=3):
+def run(what, n=10, seconds=3, others="dist.all_reduce(x)"):
     """What a program with two ranks says, and how it ends."""
     env = {
         k: v
@@ -40,7 +43,7 @@ def run(what, n=10, seconds=3):
         if not k.startswith(("PMI", "MPI", "HYD", "RANK", "WORLD", "LOCAL"))
     }
     env.pop("MASTER_PORT", None)
-    code = PROGRAM.format(what=what, n=n, seconds=seconds)
+    code = PROGRAM.format(what=what, n=n, seconds=seconds, others=others)
     start = time.monotonic()
     done = subprocess.run(
         ["mpiexec", "-n", "2", sys.executable, "-c", code],
@@ -65,7 +68,32 @@ def test_a_rank_that_raises(alone, n):
     if alone:
         said, code, _ = run("raise ValueError('no more')", n, seconds=60)
         assert code
-        assert "rank 0 got DistBackendError: rank 1 of MPI has ended with ValueError: no more" in said
+        assert "rank 0 got DistBackendError: rank 1 has ended with ValueError: no more" in said
+
+
+TRAIN = """net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(n, 1))
+    for i in range(3 - rank):
+        start = time.monotonic()
+        net(x).sum().backward()
+    if rank: sys.exit()"""
+
+
+@pytest.mark.parametrize(
+    ("what", "others", "words"),
+    [
+        ("sys.exit()", "dist.all_reduce(x)", "has ended, and does not come to call 2"),
+        ("sys.exit()", "dist.recv(x, 1)", "has ended"),
+        ("dist.destroy_process_group(); sys.exit()", "dist.all_reduce(x)", "has destroyed the group"),
+        ("pass", TRAIN, "has ended, and does not come to call"),
+    ],
+    ids=["exit", "no message", "destroy", "a batch fewer"],
+)
+def test_a_rank_that_leaves(alone, what, others, words):
+    if alone:
+        said, code, _ = run(what, 10, 60, others)
+        assert code, said
+        assert re.search(f"rank 0 got .*DistBackendError: rank 1 {words}", said), said
+        assert float(re.search(r"after (.*) s", said)[1]) < 5, said
 
 
 @pytest.mark.parametrize("n", [10, 100_000])
@@ -78,9 +106,15 @@ def test_a_rank_that_dies(alone, n):
 
 @pytest.mark.parametrize("n", [10, 100_000])
 @pytest.mark.parametrize(
-    "what", ["dist.broadcast(x, 0)", "dist.all_gather([torch.empty(n)] * 2, x)", "dist.barrier()"], ids=str
+    ("what", "called"),
+    [
+        ("dist.broadcast(x, 0)", "broadcast 0 torch.float32 {n}"),
+        ("dist.all_gather([torch.empty(n)] * 2, x)", "allgather torch.float32 {n} {n}"),
+        ("dist.barrier()", "barrier"),
+    ],
+    ids=["broadcast", "all_gather", "barrier"],
 )
-def test_a_rank_that_calls_something_else(alone, what, n):
+def test_a_rank_that_calls_something_else(alone, what, called, n):
     if alone:
         said, code, _ = run(what, n, seconds=60)
         assert code, said
@@ -88,13 +122,15 @@ def test_a_rank_that_calls_something_else(alone, what, n):
         assert all(
             f"rank {rank} got MismatchError: the ranks of the group have called" in said for rank in (0, 1)
         )
+        assert f"rank 0: allreduce SUM torch.float32 {n}; rank 1: {called.format(n=n)}" in said, said
 
 
 def test_a_rank_that_does_not_come(alone):
     if alone:
         said, code, _ = run("time.sleep(30)")
         assert code, said
-        assert "rank 0 got DistBackendError: allreduce: Timed out after 3 s" in said, said
+        assert "rank 0 got DistBackendError: allreduce: Timed out after 3 s in call 2 of the process" in said
+        assert "missing: rank 1\n" in said, said
 
 
 @pytest.mark.parametrize("n", [10, 100_000])
