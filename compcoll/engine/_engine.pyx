@@ -2,7 +2,6 @@
 # distutils: language = c++
 """The compiled engine (csrc/engine): schedules run without Python, and what Python hands over for that."""
 
-import atexit
 import ctypes
 import os
 import traceback
@@ -15,6 +14,7 @@ from mpi4py import MPI
 
 from compcoll.core import _cpu
 from compcoll.engine._interrupts import check as check_signals, raise_pending
+from compcoll.engine.finalize import before_finalize
 
 cimport numpy as cnp
 from cpython.ref cimport Py_INCREF
@@ -65,7 +65,7 @@ def start(bint threaded, double seconds):
         _find_library()
         patience = seconds
         engine = new_engine(threaded, seconds)
-        atexit.register(_stop)
+        before_finalize(_stop)
 
 
 def _stop():

@@ -8,7 +8,6 @@ that gives up or ends says so to the others, which need not wait for it.
 
 from __future__ import annotations
 
-import atexit
 import pickle
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +25,7 @@ from mpi4py import MPI
 from compcoll.core import environment
 from compcoll.core.errors import MismatchError
 from compcoll.engine import interrupts
+from compcoll.engine.finalize import before_finalize
 from compcoll.engine.group import Group
 from compcoll.mpi.buffers import Message, parse
 from compcoll.mpi.p2p.protocol import ReceivedMessage
@@ -193,6 +193,7 @@ class Checker:
         self._open: set[Exchange] = set()
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._notices: dict[int, str] = {}
+        before_finalize(_end)
         _living.add(self)
 
     def begin(self, signature: Any, what: str) -> Exchange:
@@ -266,11 +267,13 @@ class Checker:
 _living: WeakSet[Checker] = WeakSet()
 
 
-@atexit.register
 def _end() -> None:
+    """Stop the threads, and tell other ranks that this one calls nothing any more."""
+    _stop.set()
+    for thread in _threads:
+        thread.join()
     for checker in list(_living):
-        if not MPI.Is_finalized():
-            checker.end()
+        checker.end()
 
 
 def _rest(until: float, problem: Callable[[], str]) -> None:
@@ -376,11 +379,3 @@ class Watched:
         if self.error is not None:
             self.comm._break(str(self.error))
             raise self.error
-
-
-@atexit.register
-def _stop_threads() -> None:
-    """No thread may call MPI after MPI_Finalize."""
-    _stop.set()
-    for thread in _threads:
-        thread.join()

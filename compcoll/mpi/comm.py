@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from mpi4py import MPI
@@ -41,6 +41,7 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
             return
         if codec is DEFAULT_CODEC:
             codec = None
+        _record()
         make = partial(make_policy, None, codec, when, min_nbytes, policy)
         self._setup(make, strict, owner_exact, device_buffers)
 
@@ -327,7 +328,10 @@ def _rewrapped(name: str, settings: tuple) -> Comm:
     return new
 
 
-if environment.trace() is not None:  # a program that wraps its communicators itself is traced as well
-    from compcoll.tracing import recording
+@cache
+def _record() -> None:
+    """Trace a program that wraps its communicators itself as well."""
+    if environment.trace() is not None:
+        from compcoll.tracing import recording
 
-    recording.start(CLASSES, describe)
+        recording.start(CLASSES, describe)

@@ -13,6 +13,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.engine.finalize import has_begun
 from compcoll.engine.group import Facts, Group
 from compcoll.mpi.p2p.channel import Channel
 
@@ -120,5 +121,5 @@ class Context(Group):
 def _keyval() -> int:
     return MPI.Comm.Create_keyval(
         copy_fn=lambda comm, keyval, context: context._heir or NotImplemented,
-        delete_fn=lambda comm, keyval, context: context.free(),
+        delete_fn=lambda comm, keyval, context: None if has_begun() else context.free(),
     )

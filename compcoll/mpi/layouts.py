@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,11 +80,11 @@ def entry_of(datatype: MPI.Datatype) -> Entry:
         if handle not in _predefined:
             _predefined[handle] = Entry(datatype)
         return _predefined[handle]
-    found: Any = datatype.Get_attr(_KEYVAL)
+    found: Any = datatype.Get_attr(_keyval())
     if found is None:
         MPI.Intracomm.Send_init(_SELF, [_ANY, 1, datatype], 0).Free()  # Open MPI crashes in other functions
         found = Entry(datatype)
-        datatype.Set_attr(_KEYVAL, found)
+        datatype.Set_attr(_keyval(), found)
     return found
 
 
@@ -92,8 +93,12 @@ _SELF = MPI.COMM_SELF
 #: Memory that nobody looks at.
 _ANY = np.empty(1, np.uint8)
 _predefined: dict[int, Entry] = {}
-#: Its copies are taken apart anew: what an attribute of theirs says may not be that of the original.
-_KEYVAL = MPI.Datatype.Create_keyval()
+
+
+@cache
+def _keyval() -> int:
+    """Key of an attribute that copies do not have: they are taken apart anew."""
+    return MPI.Datatype.Create_keyval()
 
 
 class _Parts(NamedTuple):

@@ -14,6 +14,9 @@ from compcoll.tracing import recording
 
 __all__ = ["wrap_world"]
 
+# By these names pickle finds mpi4py's own in a program that has others in their places.
+COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+
 #: Variables of the environment that say how calls are compressed.
 _POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.engine.finalize import before_finalize
 from compcoll.report import Report
 from compcoll.tracing import ending, hints
 from compcoll.tracing._watch import Recorder, record_with
@@ -25,7 +25,7 @@ __all__ = ["Recording", "fail", "fail_on_error", "record_with", "start"]
 
 #: Records that are kept before they are counted and written, and the seconds after which they are anyway.
 _MOST, _SECONDS = 256, 1.0
-_WORLD, _SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+_WORLD = MPI.COMM_WORLD
 
 _recording: Recording | None = None
 
@@ -104,7 +104,7 @@ class Recording:
             Traced.close = self._close
             setattr(MPI, "Request", Traced)  # noqa: B010, which type checkers take for a constant
             Thread(target=self._flush_now_and_then, daemon=True).start()
-        atexit.register(self.finish)
+        before_finalize(self.finish)
 
     # -- calls
 
@@ -162,9 +162,6 @@ class Recording:
         self._run = self._comm.bcast(f"{time.time_ns():x}")
         if self.trace is not None and level == 2:
             self.trace.note_clock(self._run, ending.compare_all(self._comm))
-        # MPI_Finalize takes the attributes of this communicator away before it does anything else.
-        keyval = MPI.Comm.Create_keyval(delete_fn=lambda comm, keyval, value: self.finish())
-        MPI.Intracomm(_SELF).Set_attr(keyval, self)
 
     def finish(self, failed: bool = False) -> None:
         """The program ends: once, and without others where it has failed."""
@@ -179,7 +176,7 @@ class Recording:
         self.recorder.flush()
         self._done = True
         record_with(None)
-        if self._comm is not None and not failed and not MPI.Is_finalized():
+        if self._comm is not None and not failed:
             self._part(self._comm)
         if self.trace is not None:
             self.trace.close(failed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, RLock, Thread
@@ -14,6 +13,7 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine
 from compcoll.engine.device.run import DeviceRun, Patience
+from compcoll.engine.finalize import before_finalize
 
 __all__ = ["Mover", "mover"]
 
@@ -72,7 +72,7 @@ class Mover:
         with self._changed:
             self._left.append(_Left(run, finished, launched))
             if self._threaded and self._thread is None and not self._stopping:
-                atexit.register(self.stop)
+                before_finalize(self.stop)
                 self._thread = Thread(target=self._work, name="compcoll-mover", daemon=True)
                 self._thread.start()
             self._changed.notify_all()

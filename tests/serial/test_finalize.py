@@ -1,0 +1,122 @@
+"""The end of a program, in each way that MPI and Python allow, and its beginning before MPI's."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from compcoll.cli.launch import find_mpiexec
+
+#: Calls of each kind, after which threads of the library run.
+CALLS = """
+import numpy as np
+from mpi4py import MPI
+import compcoll
+
+c = compcoll.Comm(MPI.COMM_WORLD, min_nbytes=0)
+right, left = (c.rank + 1) % c.size, (c.rank - 1) % c.size
+array, token = np.ones(1 << 20, "f4"), np.zeros(1, "i4")
+c.Ibcast(array).Wait()
+request = c.Irecv(token, left)
+c.Send(np.ones(1, "i4"), right)
+request.Wait()
+"""
+FINALIZED = """
+import time
+MPI.Finalize()
+time.sleep(0.2)  # for threads that would call MPI
+print("end")
+"""
+#: Its exit handler waits for more than MPI has under way by itself.
+AT_EXIT = """
+import atexit
+requests, got = [], []
+
+@atexit.register
+def wait():
+    for request in requests:
+        request.Wait()
+    assert (got[0] == 1).all()
+    print("end", flush=True)
+"""
+BEGUN = """
+got.append(np.zeros_like(array))
+requests += [c.Irecv(got[0], left), c.Isend(array, right), c.Ibcast(array.copy())]
+"""
+BEFORE_INIT = """
+import mpi4py
+mpi4py.rc.initialize = False
+import compcoll
+from compcoll import Comm
+from mpi4py import MPI
+MPI.Init_thread(MPI.THREAD_MULTIPLE)
+"""
+#: MPI allows no call in a child; mpi4py would end MPI in it as well.
+NOT_BY_ITSELF = """
+import mpi4py
+mpi4py.rc.finalize = False
+"""
+FORKED = """
+import os, sys
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+MPI.Finalize()
+print("end")
+"""
+
+
+def outputs(program: str, tmp_path, ranks: int, **environment: str) -> tuple[str, str]:
+    """What a program prints, on the standard output and the standard error output."""
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    launch = [find_mpiexec(), "-n", str(ranks)] if ranks > 1 else []
+    command = [*launch, sys.executable, str(path)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, "COMPCOLL_THREADS": "2", **environment},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "program", [CALLS + FINALIZED, AT_EXIT + CALLS + BEGUN, BEFORE_INIT + CALLS + FINALIZED],
+    ids=["Finalize", "exit handler", "before Init"],
+)  # fmt: skip
+@pytest.mark.parametrize("check", ["0", "1"])
+def test_the_end_says_nothing(program, tmp_path, check):
+    printed, complaints = outputs(program, tmp_path, 2, COMPCOLL_CHECK=check)
+    assert (printed.count("end"), complaints) == (2, "")
+
+
+def test_a_trace_is_complete_before_finalize(tmp_path):
+    printed, complaints = outputs(CALLS + FINALIZED, tmp_path, 2, COMPCOLL_TRACE=str(tmp_path))
+    assert (printed.count("end"), complaints) == (2, "")
+    assert all('{"end":' in (tmp_path / f"rank0000{rank}.jsonl").read_text() for rank in range(2))
+
+
+def test_a_child_that_exits_has_no_threads_to_wait_for(tmp_path):
+    printed, _ = outputs(NOT_BY_ITSELF + CALLS + FORKED, tmp_path, 2)
+    assert printed.count("end") == 2
+
+
+def test_the_world_that_was_replaced_can_be_pickled(tmp_path):
+    program = """
+from compcoll.mpi.world import wrap_world
+wrap_world(False)
+import pickle
+from mpi4py import MPI
+for name in "COMM_WORLD", "COMM_SELF":
+    comm = MPI.Intracomm(getattr(MPI, name))
+    again = pickle.loads(pickle.dumps(comm))
+    assert type(again) is MPI.Intracomm and again == comm
+print("end")
+"""
+    assert outputs(program, tmp_path, 1)[0] == "end\n"
