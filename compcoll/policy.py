@@ -8,12 +8,12 @@ A policy sees only what all participants of a call know, so they all decide alik
     shape = "array"               # zfp codes 2-D and 3-D arrays as such; or "flat": values in a row
 
     [[rule]]                      # the first rule that fits wins
-    op = ["Alltoall", "Allgather"]
+    op = ["Allreduce", "Allgather"]
     dtype = "float32"
     at_least = 1048576            # bytes per message
     comm = "tensor"               # MPI.Comm.Get_name()
     link = "network"              # or "node": all ranks on one node
-    codec = "zfp:rate=8"
+    codec = "zfp:rate=8"          # or "none": MPI's
     algorithm = "ring"
     chunk_nbytes = 1048576
     shape = [64, 64]              # the last dimensions of all blocks, those of sums too
@@ -35,7 +35,15 @@ from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
 from compcoll.engine import choices
 from compcoll.engine.decision import ARRAY, FLAT, Decision
-from compcoll.engine.rules import Rule, check_keys, checked_shape, checked_size, checked_spec, one_of
+from compcoll.engine.rules import (
+    NOT_CODECS,
+    Rule,
+    check_keys,
+    checked_shape,
+    checked_size,
+    checked_spec,
+    one_of,
+)
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
@@ -51,7 +59,8 @@ class Policy:
     Attributes
     ----------
     codec : str
-        A codec's spec, or ``"auto"``: lossless, and only where the model says that it pays.
+        A codec's spec; ``"auto"``: lossless, and only where the model says that it pays; or ``"none"``: calls
+        are left to MPI.
     when : {"always", "pays"}
     min_nbytes : int
         Smallest message that is compressed, in bytes.
@@ -133,11 +142,13 @@ def _decide(
     ranks_per_node: int, element: np.dtype, gpus: bool,
 ) -> Decision:  # fmt: skip
     if nbytes < policy.min_nbytes:
-        return _unchanged(op, f"the messages are below min_nbytes = {policy.min_nbytes}")
+        return _unchanged(op, below_min_nbytes(policy.min_nbytes))
     if size == 1:
         return _unchanged(op, "a single rank sends nothing")
     rule = next((r for r in policy.rules if r.fits(op, element, nbytes, comm, link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
+    if spec == "none":
+        return _unchanged(op, "the policy's codec is none")
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
         spec, why = "lossless", "the best lossless codec"
@@ -145,7 +156,7 @@ def _decide(
     if not chosen.lossless and dtype not in dtypes.FLOATS:
         chosen, why = codec("lossless"), f"{dtype} is only ever coded losslessly"
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
-    fixed = rule.algorithm if rule.algorithm in ALGORITHMS[op] else None
+    fixed = rule.algorithm
     chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
     sharing = ranks_per_node if link == "network" else 1
     algorithm = fixed or choices.algorithm(op, dtype, nbytes, size, chosen, chunk_nbytes, sharing)
@@ -153,6 +164,11 @@ def _decide(
     if not chosen.has_shape or (op in REDUCTIONS and shape == ARRAY):
         shape = FLAT
     return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape)
+
+
+def below_min_nbytes(min_nbytes: int) -> str:
+    """The reason why small messages are left to MPI, the same for all sizes."""
+    return f"the messages are below min_nbytes = {min_nbytes}"
 
 
 def _unchanged(op: str, reason: str) -> Decision:
@@ -171,7 +187,8 @@ def make_policy(
     """The policy that `compcoll.Comm`'s arguments describe; what is None comes from ``base``.
 
     ``policy`` is a `Policy`, a mapping of its keys, or the path of a TOML file; the other arguments
-    change its defaults. Without ``policy`` and ``base`` the environment is asked.
+    change its defaults. Without ``policy`` and ``base`` the environment is asked. A codec that is given
+    without a ``policy`` is that of all calls: the rules of ``base``, or of the environment, go.
     """
     if isinstance(policy, Policy):
         base = policy
@@ -184,7 +201,9 @@ def make_policy(
     changes: dict[str, Any] = {}
     if spec is not None:
         spec = checked_spec("codec", spec)
-        changes["codec"] = spec if spec == "auto" else codec(spec).spec
+        changes["codec"] = spec if spec in NOT_CODECS else codec(spec).spec
+        if policy is None:
+            changes["rules"] = ()
     if when is not None:
         changes["when"] = when
     if min_nbytes is not None:

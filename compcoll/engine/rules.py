@@ -14,8 +14,11 @@ from compcoll.core.sizes import nbytes_of
 from compcoll.engine.decision import ARRAY, FLAT
 from compcoll.operations import ALGORITHMS
 
-__all__ = ["Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
+__all__ = ["NOT_CODECS", "Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 
+#: What a policy may name in place of a codec: the best lossless one where the model says that it pays, and
+#: none at all, which leaves a call to MPI.
+NOT_CODECS = ("auto", "none")
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
 #: Smallest and largest chunk that a rule may ask for, in bytes.
 _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
@@ -28,7 +31,7 @@ class Rule:
     Attributes
     ----------
     op : str or tuple of str
-        Method names; empty: any.
+        Method names; empty: any that has the ``algorithm``.
     dtype : str or tuple of str
         NumPy names; empty: any. Complex types are not those of their parts.
     at_least, below : int, str or None
@@ -96,19 +99,18 @@ class Rule:
             raise ValueError(f"below = {self.below} leaves nothing above at_least = {self.at_least}")
         if self.op == ("Recv",):
             raise ValueError("op 'Recv' takes what arrives: what Send has decided")
-        if self.algorithm and self.op and not any(self.algorithm in ALGORITHMS[op] for op in self.op):
-            known = sorted({name for op in self.op for name in ALGORITHMS[op]})
-            raise ValueError(
-                f"algorithm {self.algorithm!r} is none of op {', '.join(self.op)}, "
-                f"which has {', '.join(known)}"
-            )
-        if self.codec not in (None, "auto"):
+        for op in self.op:
+            if self.algorithm is not None and self.algorithm not in ALGORITHMS[op]:
+                raise ValueError(
+                    f"algorithm {self.algorithm!r} is none of op {op}, which has {', '.join(ALGORITHMS[op])}"
+                )
+        if self.codec is not None and self.codec not in NOT_CODECS:
             _check_types(codec(self.codec), self.dtype)
 
     def fits(self, op: str, dtype: np.dtype, nbytes: int, comm: str, link: str) -> bool:
         """Whether the rule speaks of such a call."""
         return (
-            (not self.op or op in self.op)
+            (op in self.op if self.op else self.algorithm in (None, *ALGORITHMS[op]))
             and (not self.dtype or str(dtype) in self.dtype)
             and self.at_least <= nbytes
             and (self.below is None or nbytes < self.below)
@@ -150,12 +152,12 @@ def checked_size(key: str, value: Any) -> int:
 
 
 def checked_spec(key: str, value: Any) -> str:
-    """The spec of a codec that exists, or ``"auto"``."""
+    """The spec of a codec that exists, or one of `NOT_CODECS`."""
     if isinstance(value, Codec):
         return value.spec
     if not isinstance(value, str):
         raise ValueError(f"{key} {value!r} is not a codec's spec such as 'zfp:rate=8'")
-    if value != "auto":
+    if value not in NOT_CODECS:
         try:
             codec(value)
         except ValueError as error:

@@ -29,7 +29,7 @@ from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.packing import Buffer
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import Policy
+from compcoll.policy import Policy, below_min_nbytes
 from compcoll.report import Report
 
 __all__ = ["Wrapper", "describe"]
@@ -203,7 +203,7 @@ class Wrapper(_Mixin):
     def _why_small(self) -> str:
         if self._size == 1:
             return "a single rank sends nothing"
-        return f"the messages are below min_nbytes = {self._min_nbytes}"
+        return below_min_nbytes(self._min_nbytes)
 
     def _to_mpi(self, method: Callable, *args):
         """Call mpi4py's own method; arrays of types that it or MPI does not know, in a form that they do."""
@@ -318,7 +318,7 @@ class Wrapper(_Mixin):
 
     def _declined(self, op: str, reason: str) -> bool:
         if self._strict:
-            raise FallbackError(f"{op} would go to MPI unchanged: {reason}")
+            raise FallbackError(f"{op} would be left to MPI: {reason}")
         self._gate.last = (op, reason)
         return False
 

@@ -51,7 +51,8 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
         Parameters
         ----------
         codec, when, min_nbytes, strict, owner_exact, policy
-            As for `Comm`; others stay as they are.
+            As for `Comm`; others stay as they are. A ``codec`` without a ``policy`` takes the place of the
+            rules in force as well, and is that of all calls.
 
         Returns
         -------
@@ -206,8 +207,9 @@ class Comm(_Accelerated, MPI.Intracomm):
         The communicator, whose handle it shares.
     codec : str or Codec
         A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` changes no bit of any result;
-        ``"auto"`` is lossless, and only where the model says that it pays. Where it is not given,
-        ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it.
+        ``"auto"`` is lossless, and only where the model says that it pays; ``"none"`` leaves calls to
+        MPI. Where it is not given, ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it; where it is,
+        without a ``policy``, no rule of theirs applies.
     when : {"always", "pays"}
         ``"pays"`` asks the model before each call whether the codec would save time.
     min_nbytes : int, optional

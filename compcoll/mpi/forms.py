@@ -116,9 +116,7 @@ class CollectiveMethods(PairwiseCalls):
         """Whether any call that returns before its end is accelerated."""
         context = self._context
         if context is None or self._size == 1 or not context.facts.multithreaded:
-            reason = (
-                self._why_small() if self._size == 1 else "not all ranks may call MPI from several threads"
-            )
+            reason = self._why_small() if self._size == 1 else "MPI.THREAD_MULTIPLE is missing on some ranks"
             self._gate.last = (op, reason)
             return False
         self._check_usable()

@@ -21,6 +21,7 @@ from compcoll.mpi.buffers import Message, in_place, on_gpu
 from compcoll.mpi.collectives import Arguments
 from compcoll.mpi.staging import Staged
 from compcoll.operations import Blocks, Operation
+from compcoll.policy import below_min_nbytes
 
 __all__ = ["HybridCall", "PairwiseCalls"]
 
@@ -207,7 +208,7 @@ class PairwiseCalls(Wrapper):
             if decision.codec is not None:
                 found[peer] = _Large(message, i, decision)
         if not found:
-            self._gate.last = (op, reason or f"the messages are below min_nbytes = {self._min_nbytes}")
+            self._gate.last = (op, reason or below_min_nbytes(self._min_nbytes))
         return found
 
 

@@ -171,3 +171,37 @@ def test_names_set_later_on_some_ranks_alone(comm):
     ours.Set_name("data")
     ours.Bcast(data(N, "f4", 0))
     assert ours.report.codec == "zfp:rate=8"
+
+
+@many
+@pytest.mark.parametrize("codec", ["lossless", "none"])
+def test_an_operation_may_be_left_to_mpi(comm, agree, codec):
+    """In all its forms, and objects too; others are compressed as ever."""
+    rules = (Rule(op=("Bcast", "Alltoallv", "Send"), codec="none"),)
+    ours = compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0, rules=rules), strict=True)
+    mine, got = data(N * comm.size, "f4", comm.rank), np.zeros(N * comm.size, "f4")
+    counts, before = [N] * comm.size, ours.calls_accelerated
+    ours.Bcast(got)
+    assert agree(ours.report.reason == "the policy's codec is none")
+    ours.Ibcast(got).Wait()
+    ours.Alltoallv([mine, counts], [got, counts])
+    request = ours.Bcast_init(got)
+    request.Start()
+    request.Wait()
+    request.Free()
+    ours.Sendrecv(mine[:N], (comm.rank + 1) % comm.size, 0, got[:N])
+    sendrecv = ours.calls_accelerated - before
+    ours.Allreduce(mine, got)
+    assert agree(sendrecv == (codec != "none"))
+    assert agree(ours.calls_accelerated - before - sendrecv == (codec != "none"))
+
+
+@many
+def test_a_codec_takes_the_place_of_rules(comm, agree):
+    base = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(op=("Bcast",), codec="zfp:rate=8"),)))
+    got = data(N, "f4", 0)
+    base.Bcast(got)
+    assert agree(base.report.codec == "zfp:rate=8")
+    other = base.using("szp:abs=0.001")
+    other.Bcast(got)
+    assert agree(other.report.codec == "szp:abs=0.001")

@@ -52,7 +52,8 @@ def test_rule_chooses_algorithm_and_chunk():
     policy = Policy(rules=(Rule(algorithm="ring", chunk_nbytes=8192),))
     decision = decide(policy, op="Allreduce", size=2)
     assert (decision.algorithm, decision.chunk_nbytes) == ("ring", 8192)
-    assert decide(policy, op="Alltoall").algorithm == "pairwise"  # it has no ring
+    other = decide(policy, op="Alltoall")  # it has no ring, so that the rule is none for it
+    assert other == decide(Policy(), op="Alltoall")
 
 
 def test_reductions_keep_the_compressed_form_where_the_codec_can_add():
@@ -109,6 +110,29 @@ def test_changes_come_on_top():
     assert make_policy(base, policy={"codec": "raw"}) == Policy("raw")
 
 
+def test_a_codec_takes_the_place_of_rules_unless_a_policy_comes_with_it():
+    rules = [{"op": "Bcast", "codec": "zfp:rate=8"}]
+    base = Policy.from_mapping({"codec": "mpc", "rule": rules})
+    assert make_policy(base, "szp:abs=0.001") == Policy("szp:abs=0.001")
+    assert make_policy(base, min_nbytes=7).rules == base.rules
+    both = make_policy(None, "raw", policy={"rule": rules})
+    assert both.codec == "raw"
+    assert both.rules == base.rules
+
+
+def test_no_codec_leaves_calls_to_mpi():
+    policy = Policy.from_mapping({"rule": [{"op": "Bcast", "codec": "none"}]})
+    assert decide(policy, "Bcast").codec is None
+    assert decide(policy, "Bcast").reason == "the policy's codec is none"
+    assert decide(policy, "Alltoall").codec is not None
+    assert make_policy(None, "none").codec == "none"
+    assert not policy.asks_model
+
+
+def test_the_reason_of_small_messages_does_not_depend_on_their_size():
+    assert decide(Policy(), nbytes=5).reason == decide(Policy(), nbytes=6).reason
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -128,6 +152,10 @@ def test_changes_come_on_top():
         (
             lambda: Rule(op="Bcast", algorithm="ring"),
             "algorithm 'ring' is none of op Bcast, which has chain, tree",
+        ),
+        (
+            lambda: Policy.from_mapping({"rule": [{"op": ["Allgather", "Alltoall"], "algorithm": "ring"}]}),
+            "rule 1: algorithm 'ring' is none of op Alltoall, which has pairwise",
         ),
         (lambda: Rule(at_least=100, below=50), "below = 50 leaves nothing above at_least = 100"),
         (lambda: Rule(at_least=-1), "at_least = -1"),
