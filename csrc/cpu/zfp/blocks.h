@@ -5,11 +5,10 @@
 #include "coefficients.h"
 #include "cube_planes.h"
 #include "extent.h"
-#include "short_words.h"
-#include "square_planes.h"
 #include "stream.h"
 #include "tiles.h"
 #include "transform.h"
+#include "window_coder.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -139,10 +138,9 @@ using Coder = BlockCoder<L, D>;
 
 #if defined(__AVX512BW__)
 template <class L, int D>
-using Encoder = std::conditional_t<D == 3, CubeCoder<L>,
-                                   std::conditional_t<lanes<L>::n == 8, SquarePlaneCoder<L>, SquareCoder<L>>>;
+using Encoder = std::conditional_t<D == 3, CubeCoder<L>, SquareCoder<L>>;
 template <class L, int D>
-using Decoder = std::conditional_t<D == 3, WindowCoder<L>, NarrowWindowCoder<L>>;
+using Decoder = std::conditional_t<D == 3, WindowCoder<L>, SquareCoder<L>>;
 #else
 template <class L, int D>
 using Encoder = Coder<L, D>;
@@ -227,20 +225,7 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
   Cursor at;
   uint64_t pos = 0;
   C coder{maxbits};
-#if defined(__AVX512BW__)
-  ShortWords<D> short_words(maxbits);
-#endif
   for (uint64_t left = grid.count(); left;) {
-#if defined(__AVX512BW__)
-    if constexpr (sizeof(typename T::W) == 8) {
-      int some = left < short_words.blocks ? left : short_words.blocks;
-      if (short_words.decode(tiles, at, payload, nbytes, pos, some, dst)) {
-        pos += uint64_t(some) * maxbits;
-        left -= some;
-        continue;
-      }
-    }
-#endif
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
     const auto rows = tiles.expected(at, count, dst);

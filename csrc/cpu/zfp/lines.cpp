@@ -4,7 +4,6 @@
 #include "codec.h"
 #include "line.h"
 #include "short_line.h"
-#include "tiny_line.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -31,9 +30,6 @@ struct Lines {
     // What stands in the source has to be encoded another way if it cannot be here.
     int64_t status = Keep && src == values ? representable<E>(grid, src) : 0;
     if (status) return status;
-    if constexpr (sizeof(typename E::Word) == 8 && !Keep)
-      if (maxbits > Format<uint64_t>::header && maxbits <= short_line)
-        return encode_short_line<E>(grid, maxbits, src, dst, bound);
     return with_words<typename E::Word>(maxbits, [&](auto words) {
       return encode_line<E, decltype(words)::value, Keep>(grid, maxbits, src, dst, values, bound);
     });
@@ -41,8 +37,6 @@ struct Lines {
 
   template <class E, bool Accumulate>
   static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
-    if (is_tiny<typename E::Word>(maxbits, grid.count()))
-      return decode_tiny_line<E, Accumulate>(grid, maxbits, payload, nbytes, dst);
     if constexpr (sizeof(typename E::Word) == 8)
       if (maxbits <= short_line) {
         if (maxbits <= 32) return decode_short_line<E, 1, Accumulate>(grid, maxbits, payload, nbytes, dst);

@@ -83,7 +83,7 @@ inline void inverse_blocks(L* x, L zeros, Use use) {
 }
 
 // What a plane decoder found in blocks: so many of the highest planes and of the first coefficients hold
-// anything. planes < 0: nothing, because they do not fit.
+// anything.
 struct Found { int planes, coefficients; };
 
 // Calls run(S) with the least S that has a kernel of its own.

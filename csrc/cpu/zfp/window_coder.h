@@ -10,16 +10,13 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle. F:
-// the format of the stream. Its words may be longer than those of L, which then have to be enough.
-template <class L, class F = Format<typename lanes<L>::word>>
+// Decodes 16 or 32 blocks side by side, for one vector's chain of dependences would leave the core idle.
+template <class L>
 struct WindowCoder {
   using W = typename lanes<L>::word;
+  using F = Format<W>;
   static constexpr int bits = 8 * sizeof(W), blocks = bits == 64 ? 16 : 32;
   static constexpr int groups = blocks / lanes<L>::n, vectors = blocks / 8;
-  // In the words of L, from the highest bit of the format down. Where there are more, the inverse transform
-  // needs 2 bits below them in each dimension to be exact.
-  static constexpr int most_planes = bits == F::bits ? bits : bits - 6;
   int maxbits;
 
   // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Of the
@@ -47,16 +44,11 @@ struct WindowCoder {
                            bit(_mm512_min_epi64(next, stop), first));
     };
     Windows<Held> all[] = {windows(0), windows(1), windows(vectors - 2), windows(vectors - 1)};
-    __m512i skipped[4], exponents[4], most = _mm512_setzero_si512();
-    for (int i = 0; i < vectors; i++) {
-      exponents[i] = all[i].template start<F>(skipped[i]);
-      most = _mm512_mask_max_epi64(most, all[i].live(), most, skipped[i]);
-    }
+    __m512i skipped[4], exponents[4];
+    for (int i = 0; i < vectors; i++) exponents[i] = all[i].template start<F>(skipped[i]);
     for (int g = 0; g < groups; g++) e[g] = lanes_of(exponents, g), zeros[g] = lanes_of(skipped, g);
-    const int rest = bits - most_planes + (bits == F::bits ? 0 : int(_mm512_reduce_max_epi64(most)));
     __m512i seen = _mm512_setzero_si512();
-    const int k = read_planes(all, rest, planes, seen, beside);
-    if (bits != F::bits && more(all)) return {-1, 0};
+    const int k = read_planes(all, planes, seen, beside);
     const int top = bits - k;
     for (int g = 0; g < groups; g++) clear(planes[g], k, bits - planes_read<L>(top));
     return {top, 64 - int(_lzcnt_u64(_mm512_reduce_or_epi64(seen)))};
@@ -69,12 +61,12 @@ struct WindowCoder {
     return live != 0;
   }
 
-  // Planes down to `rest`, as far as there are any; returns the last. seen: all of them together, or more.
+  // Planes as far as there are any; returns the last. seen: all of them together, or more.
   template <class Windows, class Beside>
-  int read_planes(Windows* all, int rest, L planes[][64], __m512i& seen, Beside beside) const {
+  int read_planes(Windows* all, L planes[][64], __m512i& seen, Beside beside) const {
     int k = bits;
     if constexpr (bits == 64) {
-      while (k > rest && more(all)) {
+      while (k > 0 && more(all)) {
         beside(bits - k);
         k--;
         for (int i = 0; i < vectors; i++) all[i].step(reinterpret_cast<uint64_t*>(&planes[i][k]));
@@ -82,7 +74,7 @@ struct WindowCoder {
       seen = _mm512_set1_epi64(-1);
     } else {  // in two halves, for to_planes
       alignas(64) uint64_t whole[bits][blocks];
-      while (k > rest && more(all)) {
+      while (k > 0 && more(all)) {
         beside(bits - k);
         k--;
         for (int i = 0; i < vectors; i++) all[i].step(whole[k] + 8 * i);
