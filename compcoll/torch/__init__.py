@@ -14,7 +14,8 @@ living.py        the groups that there are
 work.py          what a call returns, and futures.py what it may be waited for by
 reductions.py    sums and others
 tensors.py       tensors as contiguous arrays, placing.py also of GPUs
-dynamo.py        what torch.compile leaves alone
+dynamo.py        what torch.compile leaves alone, visibility.py what other tools see
+patches.py       functions of torch that name its own backends
 gpu.py           the order of streams, and tails.py what GPUs still do when a call is done
 watchdog.py      futures, which C++ waits for
 policies.py      which policy a group has
@@ -54,6 +55,9 @@ def _creator():
 
         return create_backend
     from compcoll.torch.group import create_group
+    from compcoll.torch.patches import patch
+
+    patch()
 
     return create_group
 

@@ -6,7 +6,7 @@ import atexit
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -260,11 +260,12 @@ class Core:
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         if ordered:
             steps = self._counted(steps, " ".join(map(str, (op, *said))))
-        work = Work(
-            op, self.n_calls + 1 if ordered else 0, peers, steps, result,
-            timeout=seconds if seconds > 0 else self.timeout,
-            at_once=getattr(opts, "asyncOp", True) is False, group=self,
-        )  # fmt: skip
+        with _entry(op):
+            work = Work(
+                op, self.n_calls + 1 if ordered else 0, peers, steps, result,
+                timeout=seconds if seconds > 0 else self.timeout,
+                at_once=getattr(opts, "asyncOp", True) is False, group=self,
+            )  # fmt: skip
         if ordered and not work._done:
             work.given, work.calls = given, calls
             self._pending.append(work)
@@ -370,6 +371,13 @@ class Core:
                 self.comm.Free()
             else:
                 _lost.append(self)
+
+
+def _entry(op: str) -> AbstractContextManager:
+    """An entry of torch's profiler, while there is one."""
+    if torch.autograd._profiler_enabled():
+        return torch.autograd.profiler.record_function(f"compcoll:{op.split()[0]}")
+    return nullcontext()
 
 
 def _members(comm: MPI.Intracomm) -> list[int]:

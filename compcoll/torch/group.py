@@ -10,10 +10,12 @@ import torch.distributed as dist
 from compcoll.torch.dynamo import untraced
 from compcoll.torch.operations import Operations
 from compcoll.torch.start import make_core
+from compcoll.torch.visibility import visible
 
 __all__ = ["CompcollGroup", "create_group"]
 
 
+@visible
 @untraced
 class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
     """A process group whose ranks are those of MPI."""

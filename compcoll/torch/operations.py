@@ -292,6 +292,13 @@ class Operations:
 
     _set_default_timeout = set_timeout
 
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives have begun."""
+        return self.core.n_calls
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing: it counts from 0 on all ranks."""
+
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         """A barrier that names the ranks that do not come, on rank 0."""
         from compcoll.torch.barrier import monitored

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
 from compcoll.engine import _engine
 from compcoll.engine.call import Task, join, leave, wait
@@ -28,6 +29,16 @@ Steps = Generator[list[Task], None, list[Any]]
 #: Seconds between two looks at what else may have happened.
 SLICE = 0.2
 NO_TIMEOUT = timedelta(0)
+#: Torch's numbers of operations.
+_TYPES = {
+    "allreduce": OpType.ALLREDUCE, "allreduce_coalesced": OpType.ALLREDUCE_COALESCED,
+    "reduce": OpType.REDUCE, "reduce_scatter": OpType.REDUCE_SCATTER,
+    "reduce_scatter_single": OpType._REDUCE_SCATTER_BASE, "broadcast": OpType.BROADCAST,
+    "allgather": OpType.ALLGATHER, "allgather_coalesced": OpType.ALLGATHER_COALESCED,
+    "all_gather_single": OpType._ALLGATHER_BASE, "gather": OpType.GATHER, "scatter": OpType.SCATTER,
+    "alltoall": OpType.ALLTOALL, "all_to_all_single": OpType.ALLTOALL_BASE, "barrier": OpType.BARRIER,
+    "send": OpType.SEND, "recv": OpType.RECV, "coalesced": OpType.COALESCED,
+}  # fmt: skip
 
 
 @untraced
@@ -137,6 +148,9 @@ class Work(dist.Work):
             _engine.move_on()
         mover().move_on()
         return self._done and all(end.done for end in self.ends)
+
+    def _get_op_type(self) -> int:
+        return int(_TYPES.get(self.what.split()[0], OpType.UNKNOWN))
 
     def is_done(self) -> bool:
         """Whether it is done but for what devices still do."""

@@ -164,3 +164,13 @@ def test_started_without_mpi():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=90)
     assert done.returncode, done.stderr
     assert "mpiexec -n N python script.py" in done.stderr, done.stderr
+
+
+@pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 14), reason="torch keeps several backends"
+)
+def test_another_backend_beside_this_one(world):
+    for backend in ("cpu:gloo,cuda:compcoll", "cpu:compcoll,cuda:gloo"):
+        with pytest.raises(ValueError, match="names gloo"):
+            dist.new_group(backend=backend)
+    dist.new_group(backend="cpu:compcoll,cuda:compcoll")

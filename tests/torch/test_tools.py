@@ -1,9 +1,11 @@
-"""The backend under torch's tools: `torch.compile`."""
+"""The backend under torch's tools: `torch.compile`, the profiler, modes that see operations."""
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from torch._subclasses import FakeTensorMode
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -95,3 +97,84 @@ def test_a_compiled_model(world, agree):
 
     torch._dynamo.reset()
     assert agree(torch.allclose(trained(True), trained(False)))
+
+
+def every_operation(group, size, rank):
+    """Call each; the names of torch's operators, and those of the profiler's entries."""
+    x, rows = torch.ones(size), [torch.ones(size) for _ in range(size)]
+    gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    dist.all_reduce(x, group=group)
+    dist.all_reduce_coalesced([x, x.clone()], group=group)
+    dist.broadcast(x, 0, group=group)
+    dist.reduce(x, 0, group=group)
+    dist.all_gather(rows, x, group=group)
+    gather_single(torch.ones(size * size), x, group=group)
+    dist.reduce_scatter(x, rows, group=group)
+    scatter_single(torch.ones(1), x, group=group)
+    dist.gather(x, rows if rank == 0 else None, 0, group=group)
+    dist.scatter(x, rows if rank == 0 else None, 0, group=group)
+    dist.all_to_all_single(x.clone(), x, group=group)
+    dist.barrier(group)
+
+
+def test_comm_debug_mode(ours, gloo, agree):
+    def counts(group):
+        with CommDebugMode() as mode:
+            dist.all_reduce(x := torch.ones(4), group=group)
+            dist.broadcast(x, 0, group=group)
+            dist.all_gather([torch.zeros(4) for _ in range(size)], x, group=group)
+        return dict(mode.get_comm_counts()), x
+
+    size = dist.get_world_size()
+    (mine, x), (theirs, _) = counts(ours), counts(gloo)
+    assert agree(mine == theirs and sum(mine.values()) == 3)
+    assert agree(bool((x == size).all()))
+
+
+def test_a_mode_sees_every_operation(ours, agree):
+    with CommDebugMode() as mode:
+        every_operation(ours, dist.get_world_size(), dist.get_rank())
+    assert agree(mode.get_total_counts() == 11)  # it does not count barriers
+
+
+def test_fake_tensors(ours, agree):
+    """Nothing is sent: rank 0 is alone in it."""
+    if dist.get_rank() == 0:
+        with FakeTensorMode():
+            work = dist.all_reduce(x := torch.ones(1000, 1000), group=ours, async_op=True)
+            work.wait()
+            dist.broadcast(x, 0, group=ours)
+            dist.all_gather([torch.ones(3) for _ in range(dist.get_world_size())], torch.ones(3), group=ours)
+            dist.send(x, 1, group=ours)
+        assert x.shape == (1000, 1000)
+    dist.all_reduce(x := torch.ones(10), group=ours)
+    assert agree(bool((x == dist.get_world_size()).all()))
+
+
+def test_entries_of_the_profiler(ours, agree):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        every_operation(ours, dist.get_world_size(), dist.get_rank())
+        ring(torch.ones(3), dist.get_rank(), dist.get_world_size())
+    seen = {event.key for event in profile.key_averages()}
+    assert agree({f"compcoll:{name}" for name in (
+        "allreduce", "broadcast", "reduce", "allgather", "all_gather_single", "reduce_scatter", "gather",
+        "reduce_scatter_single", "scatter", "all_to_all_single", "barrier", "send", "recv",
+    )} <= seen), seen  # fmt: skip
+
+
+def test_kinds_and_numbers_of_works(ours, gloo, agree):
+    def kinds(group):
+        x = torch.ones(4)
+        works = [
+            dist.all_reduce(x, group=group, async_op=True),
+            dist.broadcast(x, 0, group=group, async_op=True),
+            dist.barrier(group, async_op=True),
+        ]
+        for work in works:
+            work.wait()
+        return [work._get_op_type() for work in works]
+
+    before = ours._get_sequence_number_for_group()
+    assert agree(kinds(ours) == kinds(gloo))
+    assert agree(ours._get_sequence_number_for_group() == before + 3)
