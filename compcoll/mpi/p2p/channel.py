@@ -8,7 +8,6 @@ each message has tags of its own.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from copy import copy
 from functools import cache
 from hashlib import blake2b
@@ -30,7 +29,7 @@ _SELF = MPI.COMM_SELF
 #: The key of the user's communicator, bytes of the message uncompressed, length of its first message, serial
 #: number, tag.
 _NOTICE = struct.Struct("<QQQIi")
-#: Notices of received messages that may wait to be received themselves.
+#: Notices of sent, and of received messages, that may wait to be completed.
 _MOST_LATE = 32
 
 
@@ -47,7 +46,7 @@ class Notices:
         self._comm, self._control = comm, largest_tag()
         self._lock = RLock()
         self._serials: dict[int, Any] = {}
-        self._sent: deque[tuple[MPI.Request, bytes]] = deque()
+        self._sent: list[tuple[MPI.Request, bytes]] = []
         # Lengths and uncompressed bytes of messages not received yet: by source, key and tag, then by serial.
         self._known: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}
         # Messages received before their notices.
@@ -64,8 +63,8 @@ class Notices:
         request = self._comm.Isend([notice, MPI.BYTE], dest, self._control)
         with self._lock:
             self._sent.append((request, notice))
-            while self._sent and self._sent[0][0].Test():
-                self._sent.popleft()
+            if len(self._sent) > _MOST_LATE:
+                self._sent = [sent for sent in self._sent if not sent[0].Test()]
 
     def drop(self, source: int, key: int, tag: int, serial: int) -> None:
         """Drop the notice of a message that was received."""
@@ -89,7 +88,8 @@ class Notices:
         """Whether all notices sent, and those of all messages received, have arrived."""
         with self._lock:
             self._collect()
-            return not self._late and all(request.Test() for request, _ in self._sent)
+            self._sent = [sent for sent in self._sent if not sent[0].Test()]
+            return not self._late and not self._sent
 
     def _collect(self) -> None:
         status, notice = MPI.Status(), bytearray(_NOTICE.size)

@@ -21,7 +21,7 @@ from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
 from compcoll.mpi.p2p.probe import Probes
 from compcoll.mpi.p2p.protocol import Tally, looks_compressed
-from compcoll.mpi.p2p.receive import Receive, copy_status, unpack_into
+from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
 from compcoll.mpi.p2p.send import Outgoing
 from compcoll.mpi.requests import Pending, Settled
 from compcoll.mpi.staging import HostCopy
@@ -251,7 +251,7 @@ class PointToPoint(Probes):
         try:
             wait(*tasks, others=others)
         finally:
-            if any(task.end != _engine.DONE for task in tasks):
+            if not all_done(tasks):
                 self._break(f"{op} was left half-way")
 
     # -- nonblocking

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from threading import Lock, Thread
@@ -27,7 +27,7 @@ from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, ROOM, ReceivedMessage, Tall
 from compcoll.mpi.requests import Request, Settled
 from compcoll.schedule import planes
 
-__all__ = ["Receive", "copy_status", "unpack_into"]
+__all__ = ["Receive", "all_done", "copy_status", "unpack_into"]
 
 _RAW = codec("raw")
 # A program may put another communicator into its place.
@@ -124,10 +124,15 @@ class Unpacking:
             if self.tasks:
                 wait(*self.tasks)
         except Exception as error:
-            if any(task.end != _engine.DONE for task in self.tasks):
+            if not all_done(self.tasks):
                 raise
             self._error = self._error or error
         self.finish()
+
+
+def all_done(tasks: Sequence[Any]) -> bool:
+    """Whether tasks have come to their ends, rather than been left half-way."""
+    return all(task.done and task.end in (None, _engine.DONE) for task in tasks)
 
 
 def _copy(data: np.ndarray, memory: Any) -> None:
