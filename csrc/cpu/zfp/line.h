@@ -3,7 +3,6 @@
 #include "../../zfp_quads.h"
 #include "../prefetch.h"
 #include "extent.h"
-#include "gather.h"
 #include "quad_decoder.h"
 #include "reconstruct.h"
 #include "stream.h"
@@ -36,9 +35,6 @@ template <int NW, class L>
 class LineReader {
   static constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
   int maxbits;
-#if defined(__AVX512BW__)
-  BlockGather<NW, L> gather{maxbits};
-#endif
 
  public:
   explicit LineReader(int maxbits) : maxbits(maxbits) {}
@@ -53,9 +49,6 @@ class LineReader {
       if constexpr (NW == 4) deinterleave(words);
       return;
     }
-#if defined(__AVX512BW__)
-    if (count == N && gather.reaches(nbytes, pos)) return gather.get(payload, pos, words);
-#endif
     get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
   }
 };
