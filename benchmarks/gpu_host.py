@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -68,6 +69,28 @@ class Calls:
                 ctypes.memmove(dst + i * dpitch, self.header, len(self.header))
 
 
+class _Pinned:
+    """CuPy's pool of pinned memory: what was freed is given out again."""
+
+    def __init__(self) -> None:
+        self._idle: dict[int, list[bytearray]] = {}
+
+    def alloc(self, nbytes: int) -> Any:
+        idle = self._idle.setdefault(nbytes, [])
+        memory = idle.pop() if idle else bytearray(nbytes)
+        lent = self._lent(nbytes).from_buffer(memory)
+        lent.memory, lent.idle = memory, idle
+        return lent
+
+    @staticmethod
+    @cache
+    def _lent(nbytes: int) -> Any:
+        def give_back(lent: Any) -> None:
+            lent.idle.append(lent.memory)
+
+        return type("Lent", (ctypes.c_uint8 * nbytes,), {"__del__": give_back})
+
+
 def stubs(calls: Calls) -> ModuleType:
     """A module in CuPy's place, whose device has memory, but does nothing with it."""
     module: Any = ModuleType("cupy")
@@ -86,7 +109,7 @@ def stubs(calls: Calls) -> ModuleType:
     )  # fmt: skip
     module.cuda = SimpleNamespace(
         Device=_Context, Stream=_Context, Event=_Context, alloc=alloc, runtime=runtime,
-        alloc_pinned_memory=bytearray, is_available=lambda: True, get_current_stream=_Context,
+        alloc_pinned_memory=_Pinned().alloc, is_available=lambda: True, get_current_stream=_Context,
     )  # fmt: skip
     launch = SimpleNamespace(get_function=lambda name: calls.count)
     module.RawModule = lambda **more: launch
@@ -109,17 +132,16 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
     from compcoll import codec
     from compcoll.devices import cuda
     from compcoll.devices.memory import DeviceArray
-    from compcoll.engine.device import staged
-    from compcoll.engine.device.pool import Pool
+    from compcoll.engine.device.launches import Frame
     from compcoll.engine.device.work import CudaWork
     from compcoll.frame import HEADER_NBYTES, inspect
 
     calls = Calls()
     before = sys.modules.get("cupy")
     sys.modules["cupy"] = stubs(calls)
-    caches = cuda.available, cuda.Device.of, staged.pinned_pool
-    for cache in caches:
-        cache.cache_clear()
+    caches = cuda.available, cuda.Device.of
+    for one in caches:
+        one.cache_clear()
     try:
         device = cuda.Device.of(0)
         blocks = [DeviceArray(device, 1 << 20, "f4", NBYTES // 4, None) for _ in range(max(batches))]
@@ -131,20 +153,21 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
             if slab.base is not None:
                 slab = slab.copy()
             arrived = [slab[i] for i in range(n)]
-            work = CudaWork(codec(SPEC), Pool())
-            work.turn.first_nbytes = 1 << 40  # all of them are one batch
+            work = CudaWork(codec(SPEC))
+            work.batcher.first_nbytes = 1 << 40  # all of them are one batch
 
             def finish(asked: list[Any], work: CudaWork = work) -> None:
-                work.turn.begin()
-                for request in asked:
-                    if request.poll() is None:
+                work.batcher.launch()
+                for future in asked:
+                    if not future.done:
                         raise RuntimeError("a stub's work is done at once")
+                    future.result()
 
             def encode(n: int = n, work: CudaWork = work, finish: Any = finish) -> None:
-                finish([work.encode(block, 0.0, None, i) for i, block in enumerate(blocks[:n])])
+                finish([work.encode(block, 0.0) for block in blocks[:n]])
 
             def decode(arrived: list[Any] = arrived, work: CudaWork = work, finish: Any = finish) -> None:
-                came = [work.received(data) for data in arrived]
+                came = [Frame(data, inspect(data)) for data in arrived]
                 finish([work.decode(one, block) for one, block in zip(came, blocks, strict=False)])
 
             check = inspect(frame).checksum
@@ -163,8 +186,8 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
             del sys.modules["cupy"]
         else:
             sys.modules["cupy"] = before
-        for cache in caches:
-            cache.cache_clear()
+        for one in caches:
+            one.cache_clear()
 
 
 class _answers:

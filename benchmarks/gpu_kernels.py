@@ -200,27 +200,26 @@ def large(machine: Machine, spec: str, dtype: np.dtype) -> None:
 def host(machine: Machine) -> None:
     """Host time for each chunk of a batch, CUDA's calls included."""
     from benchmarks import gpu_host
-    from compcoll.engine.device.pool import Pool
     from compcoll.engine.device.work import CudaWork
 
     nbytes = gpu_host.NBYTES if machine.nbytes > 1 << 20 else 8 << 10
     for n in gpu_host.BATCHES:
         blocks = [machine.array(data(np.dtype("f4"), nbytes)) for _ in range(n)]
-        work = CudaWork(codec(gpu_host.SPEC), Pool())
-        work.turn.first_nbytes = 1 << 40
+        work = CudaWork(codec(gpu_host.SPEC))
+        work.batcher.first_nbytes = 1 << 40
         begun: dict[str, float] = {}
 
         def run(verb: str, ask: Callable[[], list[Any]], work: Any = work, begun: Any = begun) -> list[Any]:
             begin = time.perf_counter()
             asked = ask()
-            work.turn.begin()
+            work.batcher.launch()
             begun[verb] = min(begun.get(verb, 1e9), time.perf_counter() - begin)
-            return [request.wait() for request in asked]
+            while not all(future.done for future in asked):
+                pass
+            return [future.result() for future in asked]
 
         for _ in range(20):
-            frames = run(
-                "encode", lambda b=blocks, w=work: [w.encode(x, 0.0, None, i) for i, x in enumerate(b)]
-            )
+            frames = run("encode", lambda b=blocks, w=work: [w.encode(x, 0.0) for x in b])
             run(
                 "decode",
                 lambda f=frames, b=blocks, w=work: [w.decode(x, y) for x, y in zip(f, b, strict=True)],

@@ -43,7 +43,11 @@ def pinned(nbytes: int) -> np.ndarray:
     """Pinned host memory, uint8, from CuPy's pool."""
     import cupy
 
-    return np.frombuffer(cupy.cuda.alloc_pinned_memory(max(nbytes, 1)), np.uint8, nbytes)
+    # CuPy keeps freed memory by its size, for ever: let there be few of them, powers of two and the halves
+    # between.
+    size = 1 << max(nbytes - 1, 511).bit_length()
+    size = size * 3 // 4 if nbytes <= size * 3 // 4 else size
+    return np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.uint8, nbytes)
 
 
 class Device:

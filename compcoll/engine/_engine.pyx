@@ -29,9 +29,10 @@ from libcpp.vector cimport vector
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport LaidOut
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CCoding, CEngine, CGoal, CLeft, CLibrary, complete, CPlace, CRecvBuffers,
-    CRun, CScratchRecv, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start,
-    make_probe, make_request, make_wire, new_engine, of_callback, Stats, the_tap, use_level,
+    all_reached, CAnswers, CAttempt, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
+    CDeviceRoom, CDeviceStep, CEngine, CGoal, CLaunch, CLeft, CLibrary, complete, CPlace, CRecvBuffers, CRun,
+    CScratchRecv, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start, make_probe,
+    make_request, make_wire, new_engine, of_callback, Stats, the_tap, use_level,
 )
 from compcoll.schedule._schedule cimport Compiled
 
@@ -395,6 +396,10 @@ cdef class Task:
         """Note how the wait for it has ended."""
         self.end = end
 
+    cdef shared_ptr[CTask] until(self, bint launched):
+        """What is waited for, where a device need not be done with it."""
+        return self.task
+
     def check(self):
         """Raise what went wrong."""
 
@@ -523,32 +528,40 @@ cdef class Running(Task):
         Handle of a communicator that carries nothing else, in which errors are returned.
     first, n : int
         The tags of the call.
-    buffers : list of numpy.ndarray or LaidOut
+    buffers : list of numpy.ndarray, DeviceArray or LaidOut
         The caller's, in the order of the schedule.
+    device : compcoll.engine.device.run.DeviceOperations, optional
+        What is done on memory of devices, where any buffer is one of these.
     """
 
     cdef CRun* run
     cdef Compiled compiled
+    cdef object device
     cdef readonly Coding coding
     cdef readonly Outcome outcome
     cdef readonly int first_tag
     cdef object keep, failed
 
-    def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers):
+    def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None):
         cdef vector[CPlace] places
         cdef LaidOut block
+        cdef CDevice own
         places.reserve(len(buffers))
         for buffer in buffers:
             if isinstance(buffer, LaidOut):
                 block = <LaidOut>buffer
                 places.push_back(CPlace(<uint8_t*>block.origin, block.layout.own, block.first))
             else:
-                places.push_back(CPlace(<uint8_t*>cnp.PyArray_DATA(buffer)))
-        self.keep = buffers
-        self.begin(compiled, coding, comm, first, n, places)
+                places.push_back(CPlace(address_of(buffer)))
+                places.back().on_device = not isinstance(buffer, np_ndarray)
+        self.keep, self.device = buffers, device
+        if device is not None:
+            own.context, own.direct = <void*>self, device.direct
+            own.receive, own.step = find_memory, step_device
+        self.begin(compiled, coding, comm, first, n, places, own)
 
     cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n,
-               vector[CPlace] places):
+               vector[CPlace] places, CDevice device):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         tags.first, tags.n = first, n
@@ -556,20 +569,48 @@ cdef class Running(Task):
         self.compiled, self.coding = compiled, coding
         self.outcome = Outcome()
         self.outcome.seconds = now()
-        run = engine.begin(compiled.own, coding.own, places, move(make_wire(library, comm)), tags)
+        run = engine.begin(compiled.own, coding.own, places, move(make_wire(library, comm)), tags, device)
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
 
+    cdef shared_ptr[CTask] until(self, bint launched):
+        if not launched or self.device is None:
+            return self.task
+        return shared_ptr[CTask](<CTask*>new CLaunch(static_pointer_cast[CRun, CTask](self.task)))
+
     cdef settle(self, int end):
         """Keep what it did."""
+        if end == DONE and not self.run.done():  # it was only launched
+            return
         self.end = end
         self.outcome.seconds = now() - self.outcome.seconds
         self.outcome.stats = self.run.stats()
 
     def fail(self, problem):
         """Take part without values: the others learn that something went wrong here, which `check` raises."""
-        self.failed = problem
+        self.note_failure(problem)
         self.run.fail(of_callback())
+
+    cdef note_failure(self, problem):
+        if self.failed is None:
+            self.failed = problem
+
+    def order(self, marks):
+        """Have it come after these events of devices, in place of what the caller has started there; before
+        the first step.
+        """
+        if self.device is not None:
+            self.device.order(marks)
+
+    def also_decode(self, data, block):
+        """Decode a frame besides, of bytes that somebody else has received; before the first step."""
+        self.device.also_decode(data, block)
+        self.run.expect()
+
+    @property
+    def ends(self):
+        """Once it is launched: devices, and events behind what they still have to do."""
+        return [] if self.device is None else self.device.ends
 
     def check(self):
         if <int>self.run.error().problem:
@@ -588,6 +629,64 @@ cdef class Running(Task):
             error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
             header.dtype, header.size(), header.payload_nbytes, header.checksum,
         )
+
+
+cdef uint8_t* address_of(array) except? NULL:
+    if isinstance(array, np_ndarray):
+        return <uint8_t*>cnp.PyArray_DATA(array)
+    return <uint8_t*><uintptr_t>array.address
+
+
+cdef cbool find_memory(void* context, vector[CDeviceRoom]& rooms) noexcept with gil:
+    cdef Running running = <Running>context
+    cdef size_t i
+    try:
+        with deferred(quiet=True):
+            found = running.device.receive([(room.frame, room.buffer, room.nbytes) for room in rooms])
+        for i in range(rooms.size()):
+            rooms[i].memory = address_of(found[i])
+        return True
+    except BaseException as problem:
+        running.note_failure(problem)
+        return False
+
+
+cdef tuple block_of(const CDeviceBlock& block):
+    return block.buffer, block.start, block.n
+
+
+cdef tuple frame_of(const CDeviceFrame& frame):
+    return frame.index, <uintptr_t>frame.memory, frame.nbytes
+
+
+cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
+    cdef Running running = <Running>context
+    cdef const CDeviceOp* one
+    cdef CDeviceDone done
+    cdef list begun = []
+    cdef size_t i
+    try:
+        for i in range(step.begun.size()):
+            one = &step.begun[i]
+            begun.append((
+                one.op, one.kind, one.made, block_of(one.block), block_of(one.into), frame_of(one.frame),
+                frame_of(one.other), one.carried,
+            ))
+        with deferred(quiet=True):
+            ended = running.device.step(begun, step.released)
+        for done.op, problem, frame, done.bound in ended:
+            done.failed = problem is not None
+            if done.failed:
+                running.note_failure(problem)
+            elif frame is not None:
+                done.memory, done.header = address_of(frame.data), address_of(frame.header)
+                done.nbytes = frame.data.nbytes
+            step.done.push_back(done)
+        step.last = running.device.is_last
+        return True
+    except BaseException as problem:
+        running.note_failure(problem)
+        return False
 
 
 cdef class Together(Task):
@@ -667,7 +766,7 @@ cdef class Plan:
             places.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv
-        running.begin(self.compiled, self.coding, self.comm, self.tags.next(), self.tags.n, places)
+        running.begin(self.compiled, self.coding, self.comm, self.tags.next(), self.tags.n, places, CDevice())
         return running
 
 
@@ -700,7 +799,7 @@ cdef double now() noexcept:
 _abandoned = []
 
 
-def wait(*tasks, others=(), double limit=inf):
+def wait(*tasks, others=(), double limit=inf, bint launched=False):
     """Move tasks on to their ends, or for as long as `patience` lasts; the first error of any is raised.
 
     Parameters
@@ -709,6 +808,9 @@ def wait(*tasks, others=(), double limit=inf):
         Moved on as well, but not waited for.
     limit : float
         Seconds after which to return; then the tasks are under way still.
+    launched : bool
+        Whether that is enough of a run on a device that all of it was given to the device, and nothing is
+        started behind that.
 
     Returns
     -------
@@ -725,7 +827,7 @@ def wait(*tasks, others=(), double limit=inf):
     cdef vector[shared_ptr[CTask]] some, more
     cdef Task task
     for task in tasks:
-        some.push_back(task.task)
+        some.push_back(task.until(launched))
     for task in others:
         more.push_back(task.task)
     cdef int end
@@ -878,7 +980,7 @@ cdef int try_to_cancel(void* context, int completed) noexcept with gil:
     return 0
 
 
-def leave(Task task, finished=None, Answering request=None):
+def leave(Task task, finished=None, Answering request=None, *, bint launched=False):
     """Have a task moved on by the engine.
 
     Parameters
@@ -890,6 +992,8 @@ def leave(Task task, finished=None, Answering request=None):
         The generalised request that the task belongs to. Without ``finished``, and by a `ScratchRecv` that has
         delivered its message, it is completed at the end, without Python; `settled` is to be called after
         waiting.
+    launched : bool
+        As of `wait`.
     """
     cdef bint native = request is not None and finished is None, lands = isinstance(task, ScratchRecv)
     cdef shared_ptr[CGoal] goal
@@ -900,7 +1004,7 @@ def leave(Task task, finished=None, Answering request=None):
     _drop_ended()
     _left.append(task)
     call = was_completed if native else has_landed if lands else was_left
-    task.left = engine.leave(task.task, finished_by(call, <void*>task), goal)
+    task.left = engine.leave(task.until(launched), finished_by(call, <void*>task), goal)
 
 
 #: What is under way and nobody waits for.
@@ -951,12 +1055,13 @@ def join(Task task, double seconds=inf):
     BaseException
         What the second of two signals has raised; the task is under way still.
     """
+    cdef shared_ptr[CLeft] left = task.left  # which a callback may leave again
     cdef int end
     with nogil:
-        end = <int>engine.join(task.left.get()[0], seconds, signalled)
+        end = <int>engine.join(left.get()[0], seconds, signalled)
     if end == INTERRUPTED:
         raise_ending()
-    return task.left.get().ended()
+    return left.get().ended()
 
 
 cdef void was_left(void* context, int end) noexcept with gil:

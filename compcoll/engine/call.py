@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from math import inf
-from threading import TIMEOUT_MAX
-from time import perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-from mpi4py import MPI
 
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
@@ -18,10 +14,10 @@ from compcoll.codecs import Codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, choices
+from compcoll.engine._engine import Task, join, leave, wait
 from compcoll.engine.coding import coding
 from compcoll.engine.decision import FLAT, Decision
-from compcoll.engine.device.mover import mover
-from compcoll.engine.device.run import DeviceRun, Patience
+from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.group import Group
 from compcoll.engine.layout import LaidOut
 from compcoll.engine.shaping import inner_shapes
@@ -34,15 +30,12 @@ __all__ = [
     "wait",
 ]  # fmt: skip
 
-#: Something under way that can be waited for and that then has an outcome.
-Task: TypeAlias = _engine.Running | DeviceRun
 _SCHEDULES = Cache()
 
 
 class Way(Protocol):
-    """A communicator that carries nothing but chunks of messages, and its handle."""
+    """The handle of a communicator that carries nothing but chunks of messages."""
 
-    comm: MPI.Intracomm
     handle: int
 
 
@@ -126,7 +119,7 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
 def begin(
     group: Group, call: Call, decision: Decision, owner_exact: bool = False,
     tags: tuple[int, int] | None = None, direct: bool = False,
-) -> Task:  # fmt: skip
+) -> _engine.Running:  # fmt: skip
     """Start a call, which then has to be waited for or left to the engine.
 
     Parameters
@@ -141,23 +134,27 @@ def begin(
     if call.on_device:
         call.pack()
     buffers = [*call.send, *call.recv]
-    first, n = tags or group.next_tags()
-    if call.on_device:
-        return DeviceRun(
-            schedule, decision.codec, call.dtype, group.shadow, (first, n), buffers, direct, call.problem
-        )
-    run = _engine.Running(
-        schedule.compiled, coding(decision.codec, call.dtype), group.shadow_handle, first, n, buffers
-    )
+    tags = tags or group.next_tags()
+    run = _begin(schedule, decision.codec, call.dtype, group.shadow_handle, tags, buffers, direct)
     if call.problem is not None:
         run.fail(call.problem)
     return run
 
 
+def _begin(
+    schedule: Schedule, codec: Codec, dtype: np.dtype, comm: int, tags: tuple[int, int], buffers: list[Any],
+    direct: bool = False,
+) -> _engine.Running:  # fmt: skip
+    device = None
+    if any(isinstance(buffer, DeviceArray) for buffer in buffers):
+        device = DeviceOperations(schedule, codec, dtype, buffers, direct)
+    return _engine.Running(schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device)
+
+
 def begin_message(
     way: Way, codec: Codec, block: Any, peer: int, chunk: int, first_tag: int, *, sends: bool,
     drops: bool = False, inner: tuple[int, ...] = (), count: int = 0,
-) -> Task:  # fmt: skip
+) -> _engine.Running:  # fmt: skip
     """Start one side of a message between two ranks, who both know its size.
 
     Parameters
@@ -194,9 +191,7 @@ def begin_message(
         ),
     )
     tags = first_tag, max(schedule.n_tags, 1)
-    if isinstance(block, DeviceArray):
-        return DeviceRun(schedule, codec, block.dtype, way.comm, tags, [block])
-    return _engine.Running(schedule.compiled, coding(codec, block.dtype), way.handle, *tags, [block])
+    return _begin(schedule, codec, block.dtype, way.handle, tags, [block])
 
 
 def n_chunks(n: int, chunk: int) -> int:
@@ -216,64 +211,6 @@ def _one_side(peer: int, sends: bool, drops: bool, count: int) -> Callable[[Any,
             await recv_chunks(rt, chunks, peer)
 
     return side
-
-
-def wait(
-    *tasks: _engine.Task | DeviceRun, others: Sequence[Any] = (), limit: float = inf, launched: bool = False
-) -> bool:
-    """Wait for the ends of tasks, and raise the first error that came up; whether they have ended.
-
-    Parameters
-    ----------
-    others : sequence of task
-        Moved on as well, but not waited for.
-    limit : float
-        Seconds after which to return.
-    launched : bool
-        Whether a run on a device has only to be `DeviceRun.launched`.
-    """
-    if not any(isinstance(task, DeviceRun) for task in (*tasks, *others)):
-        return _engine.wait(*tasks, others=others, limit=limit)
-    runs = [task for task in (*tasks, *others) if isinstance(task, DeviceRun)]
-    compiled = [task for task in tasks if not isinstance(task, DeviceRun)]
-    beside = [task for task in others if not isinstance(task, DeviceRun)]
-    patience, until = Patience(), perf_counter() + limit
-    while not all(task.launched if launched and task in runs else task.done for task in tasks):
-        moved = False
-        for one in runs:
-            moved |= one.step()
-        if beside or any(task.end is None for task in compiled):
-            _engine.wait(*(compiled or beside), others=beside if compiled else (), limit=0.0)
-        if moved:
-            patience.moved()
-        else:
-            patience.rest()
-        if perf_counter() > until:
-            return False
-    for task in tasks:
-        task.check()
-    return True
-
-
-def leave(task: Task, finished: Callable[[int], None] | None = None, *, launched: bool = False) -> None:
-    """Have a task moved on while nobody waits for it.
-
-    Parameters
-    ----------
-    finished : callable, optional
-        ``finished(end)`` is called by whichever thread comes to its end.
-    launched : bool
-        Whether a run on a device has only to be `DeviceRun.launched`.
-    """
-    if isinstance(task, DeviceRun):
-        mover().leave(task, finished, launched)
-    else:
-        _engine.leave(task, finished)
-
-
-def join(task: Task, seconds: float = TIMEOUT_MAX) -> bool:
-    """Wait for the end of what was left, for so long; whether it has ended."""
-    return mover().join(task, seconds) if isinstance(task, DeviceRun) else _engine.join(task, seconds)
 
 
 def planned(

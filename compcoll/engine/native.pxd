@@ -57,11 +57,49 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         void fail(const Error&)
         const Stats& stats()
         uint64_t messages_under_way()
+        void expect()
+    cdef cppclass CLaunch "compcoll::engine::Launch" (CTask):
+        CLaunch(shared_ptr[CRun]) except +
+    cdef cppclass CDeviceBlock "compcoll::engine::DeviceBlock":
+        int32_t buffer
+        int64_t start, n
+    cdef cppclass CDeviceFrame "compcoll::engine::DeviceFrame":
+        int32_t index
+        const uint8_t* memory
+        uint64_t nbytes
+    cdef cppclass CDeviceOp "compcoll::engine::DeviceOp":
+        int32_t op, kind, made
+        CDeviceBlock block, into
+        CDeviceFrame frame, other
+        double carried
+    cdef cppclass CDeviceRoom "compcoll::engine::DeviceRoom":
+        int32_t frame, buffer
+        uint64_t nbytes
+        uint8_t* memory
+    cdef cppclass CDeviceDone "compcoll::engine::DeviceDone":
+        int32_t op
+        cbool failed
+        uint8_t* memory
+        const uint8_t* header
+        uint64_t nbytes
+        double bound
+    cdef cppclass CDeviceStep "compcoll::engine::DeviceStep":
+        const vector[CDeviceOp]& begun
+        const vector[int32_t]& released
+        vector[CDeviceDone]& done
+        cbool last
+    cdef cppclass CDevice "compcoll::engine::Device":
+        CDevice()
+        void* context
+        cbool direct
+        cbool (*receive)(void*, vector[CDeviceRoom]&) noexcept nogil
+        cbool (*step)(void*, CDeviceStep&) noexcept nogil
     CTap the_tap "compcoll::engine::Run::tap"
 
     cdef cppclass CPlace "compcoll::engine::Place":
         CPlace(uint8_t*)
         CPlace(uint8_t*, shared_ptr[CLayout], uint64_t)
+        cbool on_device
     cdef cppclass Wire:
         pass
     cdef cppclass CPool "compcoll::engine::Pool":
@@ -123,7 +161,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
         shared_ptr[CRun] begin(
-            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags
+            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags, const CDevice&
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)

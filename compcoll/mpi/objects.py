@@ -226,7 +226,7 @@ class ObjectCalls(Wrapper):
 
         together = Together(list(map(begins, calls, decisions)), MOST_AT_ONCE)
         with interrupts.deferred():
-            self._wait(op, decisions[0], together, Together.run)  # type: ignore[arg-type]
+            self._wait(op, decisions[0], together, Together.run)
 
     def _decide_exactly(self, call: Parsed) -> Decision:
         decision = self._exact(self._decide_by_policy(call.op, call))
@@ -245,7 +245,7 @@ class ObjectCalls(Wrapper):
             return got
         decision = parcels[0].decisions[0] if parcels else None
         with interrupts.deferred():
-            self._wait(op, decision, Together(begins), Together.run)  # type: ignore[arg-type]
+            self._wait(op, decision, Together(begins), Together.run)
         return got and [one.unpacked() if type(one) is Delivered else one for one in got]
 
     def _folded(self, obj: Any, packed: Packed | None, op: Any) -> Any:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from threading import Lock
 from typing import Any, Literal, TypeAlias
 
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Task, join, leave
-from compcoll.engine.device.run import DeviceRun
+from compcoll.engine.call import Task
 from compcoll.mpi.waits import move_on, teach_waits
 
 __all__ = ["Pending", "Request", "Settled", "take_handle"]
@@ -65,7 +63,7 @@ Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]
 
 
 class Pending:
-    """Tasks that the engine moves on, those with memory of a GPU the process's `Mover`.
+    """Tasks that the engine moves on.
 
     Parameters
     ----------
@@ -90,38 +88,19 @@ class Pending:
         self._error: Exception | None = None
         self._is_settled = False
         self.request = Request(self._query, self._cancel if cancel is not None else None)
-        runs = [task for task in tasks if isinstance(task, DeviceRun)]
-        compiled = [task for task in tasks if not isinstance(task, DeviceRun)]
-        self._left: list[Any] = runs
-        if compiled:
-            self._left = [*runs, compiled[0] if len(compiled) == 1 else _engine.Together(compiled)]
-        self._missing, self._lock = len(self._left), Lock()
-        if not runs:  # which needs no Python at the end
-            _engine.leave(self._left[0], None, self.request.state)
-            return
-        for run in runs:
-            run.follow_caller()
-        for task in self._left:
-            leave(task, self._part_done)
-
-    def _part_done(self, end: int) -> None:
-        with self._lock:
-            if end == _engine.TIMEOUT:
-                self._error = TimeoutError("waited too long for messages of arrays on a GPU")
-            self._missing -= 1
-            missing = self._missing
-        if not missing:
-            self.request.complete()
+        task: Any = tasks[0] if len(tasks) == 1 else _engine.Together(tasks)
+        self._task = task
+        _engine.leave(task, None, self.request.state)
 
     def join(self) -> None:
         """Wait for the end of all tasks, not for what the caller is told of them."""
-        for task in self._left:
-            join(task)
+        if self._task is not None:
+            _engine.join(self._task)
 
     @property
     def ended(self) -> bool:
         """Whether all tasks have ended."""
-        return not self._missing or all(isinstance(t, _engine.Task) and t.ended for t in self._left)
+        return self._task is None or self._task.ended
 
     def _query(self, status: MPI.Status) -> None:
         """The request was waited for, or found to be complete."""
@@ -131,13 +110,11 @@ class Pending:
             self._raise()
             return
         self._is_settled = True
-        tasks, settled = self._left, self._settled
-        self._left, self._settled = [], _nothing  # whose buffers the request need not keep
+        task, settled = self._task, self._settled
+        self._task, self._settled = None, _nothing  # whose buffers the request need not keep
         try:
-            for task in tasks:
-                if not isinstance(task, DeviceRun):
-                    _engine.settled(task)
-                task.check()
+            _engine.settled(task)
+            task.check()
         except Exception as error:
             self._error = self._error or error
         try:

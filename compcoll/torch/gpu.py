@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from compcoll.devices import cuda
-from compcoll.engine.device.run import DeviceRun
+from compcoll.engine import _engine
 
 __all__ = ["End", "Gpu", "Order", "of"]
 
@@ -128,12 +128,12 @@ class Order:
 
     def __init__(self, gpus: Iterable[Gpu], before: Sequence[Any] = ()):
         self._marks = {gpu: [*gpu.mark(), *before] for gpu in dict.fromkeys(gpus)}
-        self._runs: list[DeviceRun] = []
+        self._runs: list[_engine.Running] = []
         self._stages: dict[Gpu, Any] = {}
 
     def hold(self, task: Any) -> None:
         """Have a task keep the order."""
-        if isinstance(task, DeviceRun):
+        if isinstance(task, _engine.Running):
             task.order({gpu.device: events for gpu, events in self._marks.items()})
             self._runs.append(task)
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
 
 from compcoll.engine import _engine
-from compcoll.engine.device.mover import mover
-from compcoll.engine.device.run import DeviceRun
 from compcoll.torch.gpu import End, Order
 from compcoll.torch.placing import Placed
 
@@ -28,7 +25,7 @@ class Tails:
 
     def __init__(self, failed: Callable[[str], None]):
         self._failed = failed
-        self._runs: list[DeviceRun] = []
+        self._runs: list[_engine.Running] = []
         self._ends: list[End] = []
 
     def order(self, *placed: Placed) -> Order:
@@ -63,10 +60,9 @@ class Tails:
                 self._runs.remove(task)
 
         self._runs.append(task)
-        mover().leave(task, ended)
+        _engine.leave(task, ended)
 
     def flush(self, seconds: float) -> None:
         """Wait for the ends of all, each for so long at most."""
         for run in list(self._runs):
-            with suppress(TimeoutError):
-                mover().join(run, seconds)
+            _engine.join(run, seconds)

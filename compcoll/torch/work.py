@@ -15,7 +15,6 @@ from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
 from compcoll.engine import _engine
 from compcoll.engine.call import Task, join, leave, wait
-from compcoll.engine.device.mover import mover
 from compcoll.torch.agreement import Agreement, MismatchError
 from compcoll.torch.dynamo import untraced
 from compcoll.torch.futures import Future
@@ -45,8 +44,8 @@ _TYPES = {
 class Work(dist.Work):
     """An operation under way.
 
-    Its tasks are left to the engine's thread, those on GPUs to that of `Mover`, or, of one that is waited for
-    at once, moved on by `wait`. The GIL is not held while waiting.
+    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The
+    GIL is not held while waiting.
 
     It is done when its messages are, and its last kernels were launched. Where these have yet to run, `wait`
     does not: it has the caller's current stream come after them. Damage that they alone can find breaks the
@@ -144,9 +143,8 @@ class Work(dist.Work):
         """Whether it is done, on devices too."""
         if not self._done and not self._left:
             self._move(0.0)
-        elif not self._done:
+        else:
             _engine.move_on()
-        mover().move_on()
         return self._done and all(end.done for end in self.ends)
 
     def _get_op_type(self) -> int:
@@ -227,7 +225,6 @@ class Work(dist.Work):
 
     def _move(self, seconds: float) -> None:
         """Move it on for so long at most."""
-        mover().move_on()
         if self._left:
             with self._lock:
                 tasks = self._tasks

@@ -65,7 +65,7 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame) {
       int64_t whole = coding_.callbacks.encode(coding_.callbacks.context, block.dtype, block.data, h.ndim,
                                                h.shape, carried, frame->memory);
       if (whole < 0) return error_of(Problem::CALLBACK, *frame);
-      return received(whole, frame);
+      return received(frame->memory, whole, frame);
     }
     nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled);
     if (nbytes >= 0 && uint64_t(nbytes) <= block.nbytes()) break;
@@ -127,13 +127,13 @@ int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, 
 
 // -- decoding
 
-Error Coder::received(uint64_t nbytes, Frame* frame) {
+Error Coder::received(const uint8_t* header, uint64_t nbytes, Frame* frame) {
   frame->nbytes = 0;
   if (!nbytes) return {};
-  if (!unpack(level_, frame->memory, nbytes, &frame->header)) {
+  if (!unpack(level_, header, nbytes, &frame->header)) {
     Error error = error_of(Problem::HEADER, *frame);
     error.available = nbytes;
-    memcpy(error.bytes, frame->memory, nbytes < HEADER_NBYTES ? nbytes : HEADER_NBYTES);
+    memcpy(error.bytes, header, nbytes < HEADER_NBYTES ? nbytes : HEADER_NBYTES);
     return error;
   }
   frame->nbytes = HEADER_NBYTES + frame->header.payload_nbytes;

@@ -11,11 +11,12 @@ namespace engine {
 
 // A frame in scratch memory; one without data is poisoned: something that it depends on failed.
 struct Frame {
-  uint8_t* memory = nullptr;  // of the pool
-  uint64_t room = 0;          // bytes asked for there
+  uint8_t* memory = nullptr;
+  uint64_t room = 0;          // bytes that were asked for of the pool; 0 of memory that is a device's affair
   uint64_t nbytes = 0;        // of the whole frame
   Header header = {};
   bool settled = false;  // its values stand already where encoding was asked to put them
+  bool on_device = false;  // where compiled code does not reach it
 
   bool poisoned() const { return !nbytes; }
   double bound() const { return nbytes ? header.bound : 0; }
@@ -108,12 +109,13 @@ class Coder {
   Error add(const Frame& frame, const Frame& other, Span like, Frame* sum);
   // Overwrites a block, widening or rounding where the types differ; what rounding is off by.
   double copy(Span block, Span into);
-  // A frame of `nbytes` arrived bytes; poisoned where there are none.
-  Error received(uint64_t nbytes, Frame* frame);
+  // A frame of `nbytes` bytes that has this header; poisoned where there are none.
+  Error received(const uint8_t* header, uint64_t nbytes, Frame* frame);
+  // Whether a frame can be decoded into such a block, or added to it.
+  bool fits(const Frame& frame, Span into, bool adds, Error* error);
 
  private:
   int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled);
-  bool fits(const Frame& frame, Span into, bool adds, Error* error);
   Error verify(const Frame& frame, const uint8_t** payload);
   const Codec* find(uint64_t name) const;
   Error decode_payload(const Frame& frame, Span into, bool adding);

@@ -23,9 +23,10 @@ void Engine::set_workers(int n) {
 }
 
 std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
-                                   std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags) {
+                                   std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags,
+                                   const Device& device) {
   auto run = std::make_shared<Run>(std::move(schedule), coding, std::move(buffers), std::move(wire), tags,
-                                   pool_, workers_.get());
+                                   pool_, workers_.get(), device);
   if (workers_) workers_->add(run);
   return run;
 }
@@ -55,6 +56,7 @@ End Engine::join(Left& left, double limit, const std::function<bool()>& interrup
 
 void Engine::forget(const std::shared_ptr<Task>& task) {
   if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
+  if (auto launch = std::dynamic_pointer_cast<Launch>(task); launch && launch->run()->done()) forget(launch->run());
   if (auto together = std::dynamic_pointer_cast<Together>(task))
     for (const auto& part : together->parts()) forget(part);
 }

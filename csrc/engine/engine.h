@@ -2,7 +2,8 @@
 //
 //   engine.h     what the process has: scratch memory, threads
 //   schedule.h   what to do, made by compcoll/schedule
-//   run.h        one schedule under way
+//   run.h        one schedule under way, and run_device.cpp its part on devices
+//   device.h     what is asked of devices
 //   coding.h     one operation: codecs, frames, sums
 //   layout.h     values that do not lie side by side, and dense.h what they are copied to
 //   frame.h      a frame's header
@@ -34,7 +35,8 @@ class Engine {
   // Threads that encode and decode. While nothing is under way.
   void set_workers(int n);
   std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
-                             std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags);
+                             std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags,
+                             const Device& device = {});
   // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
            double limit, const std::function<bool()>& interrupted);

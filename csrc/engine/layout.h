@@ -38,6 +38,7 @@ struct Place {
   uint8_t* data;
   LayoutRef layout;
   uint64_t first;
+  bool on_device = false;
 };
 
 LayoutRef run_layout(uint64_t nbytes);

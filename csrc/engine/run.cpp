@@ -28,7 +28,7 @@ bool is_lossless(uint64_t codec) {
 Tap Run::tap;
 
 Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
-         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers)
+         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device)
     : schedule_(std::move(schedule)),
       coding_(std::move(coding)),
       buffers_(std::move(buffers)),
@@ -36,6 +36,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Pl
       tags_(tags),
       pool_(pool),
       workers_(workers),
+      device_(device),
       coder_(coding_, pool),
       frames_(schedule_->n_frames),
       errors_(schedule_->blocks.size(), 0.0),
@@ -51,7 +52,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Pl
 }
 
 Run::~Run() {
-  for (Frame& frame : frames_) drop(frame);
+  for (size_t i = 0; i < frames_.size(); i++) drop(int32_t(i));
   for (size_t i = 0; i < scratch_.size(); i++)
     if (scratch_[i]) pool_.put(scratch_[i], schedule_->scratch[i].n * 16);
 }
@@ -60,6 +61,7 @@ Run::~Run() {
 
 bool Run::step() {
   bool moved = post();
+  if (device_ && step_device(device_work_, true)) moved = true;
   int32_t op = take(work_, workers_ ? workers_->idle() : 0);
   if (op != NONE) {
     execute(op);
@@ -67,6 +69,7 @@ bool Run::step() {
     if (now() - last_poll_ < poll_seconds) return true;
   }
   if (poll() || moved) return true;
+  if (device_ && step_device(device_idle_, false)) return true;
   op = take(idle_, workers_ ? workers_->idle() : 0);
   if (op == NONE) return false;
   execute(op);
@@ -89,13 +92,20 @@ bool Run::done() {
 // A worker that is done with something ends it earlier.
 void Run::rest(double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (messages_.empty() && remaining_) changed_.wait_for(lock, std::chrono::duration<double>(seconds));
+  if (messages_.empty() && device_work_.empty() && remaining_) changed_.wait_for(lock, std::chrono::duration<double>(seconds));
 }
 
 void Run::fail(const Error& error) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!error_) error_ = error;
   failed_ = true;
+}
+
+void Run::fail(Problem problem, int64_t status) {
+  Error error;
+  error.problem = problem;
+  error.status = status;
+  fail(error);
 }
 
 // The earliest one, where there are more than so many.
@@ -115,6 +125,7 @@ bool Run::post() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (; !messages_.empty(); messages_.pop()) posting_.push_back(messages_.top());
   }
+  if (device_) find_rooms();
   for (int32_t op : posting_) {
     bool under_way = schedule_->ops[op].kind == SEND ? begin_send(op) : begin_recv(op);
     if (!under_way) finish(op, {});
@@ -129,40 +140,38 @@ bool Run::begin_send(int32_t op) {
   stats_.wire_nbytes += frame.nbytes;
   stats_.messages++;
   int status = wire_->send(op, frame.memory, frame.nbytes, send.peer, tags_.first + send.tag % tags_.n);
-  if (!status) return true;
-  Error error;
-  error.problem = Problem::MPI;
-  error.status = status;
-  fail(error);
-  return false;
+  if (status) fail(Problem::MPI, status);
+  return !status;
+}
+
+// Bytes of the largest frame that may come.
+uint64_t Run::room(const Op& recv) const {
+  // Frames of 16-bit floats may come as those of their sums.
+  uint64_t each = itemsize(coding_.dtype);
+  return HEADER_NBYTES + schedule_->blocks[recv.block].most * (each > 4 ? each : 4);
 }
 
 bool Run::begin_recv(int32_t op) {
   const Op& recv = schedule_->ops[op];
-  const BlockRef& like = schedule_->blocks[recv.block];
   Frame& frame = frames_[recv.frame];
-  // Frames of 16-bit floats may come as those of their sums.
-  uint64_t each = itemsize(coding_.dtype);
-  Error error;
-  try {
-    frame.room = HEADER_NBYTES + like.most * (each > 4 ? each : 4);
-    frame.memory = pool_.get(frame.room);
-    error.status = wire_->recv(op, frame.memory, frame.room, recv.peer, tags_.first + recv.tag % tags_.n);
-    error.problem = error.status ? Problem::MPI : Problem::NONE;
-  } catch (const std::bad_alloc&) { error.problem = Problem::MEMORY; }
-  if (!error) return true;
-  fail(error);
-  return false;
+  const uint64_t nbytes = room(recv);
+  if (!on_device(recv.block)) try {
+    frame.memory = pool_.get(nbytes);
+    frame.room = nbytes;
+  } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
+  // Without memory the message is truncated to nothing: its sender does not wait for ever.
+  static uint8_t nothing;
+  uint8_t* memory = frame.memory ? frame.memory : &nothing;
+  int status = wire_->recv(op, memory, frame.memory ? nbytes : 0, recv.peer, tags_.first + recv.tag % tags_.n);
+  if (status) fail(Problem::MPI, status);
+  return !status;
 }
 
 bool Run::poll() {
   last_poll_ = now();
   arrivals_.clear();
   if (int status = wire_->poll(&arrivals_)) {
-    Error error;
-    error.problem = Problem::MPI;
-    error.status = status;
-    fail(error);
+    fail(Problem::MPI, status);
     broken_ = true;
   }
   for (const Done& done : arrivals_) arrived(done);
@@ -177,8 +186,14 @@ void Run::arrived(const Done& done) {
     error.status = done.error;
   } else if (op.kind == RECV) {
     Frame& frame = frames_[op.frame];
-    if (tap.arrived) tap.arrived(tap.context, frame.memory, done.nbytes);
-    error = coder_.received(done.nbytes, &frame);
+    if (frame.on_device && done.nbytes) {  // which knows what its header says
+      frame.nbytes = done.nbytes;
+      std::lock_guard<std::mutex> lock(mutex_);
+      device_work_.push(done.op);
+      return;
+    }
+    if (tap.arrived && frame.memory) tap.arrived(tap.context, frame.memory, done.nbytes);
+    error = coder_.received(frame.memory, done.nbytes, &frame);
   }
   if (error) fail(error);
   finish(done.op, {});
@@ -219,7 +234,8 @@ Error Run::encode(const Op& op) {
   Frame& frame = frames_[op.frame];
   const Dense block(pool_, span(op.block), true);
   const bool itself = op.into == op.block;
-  const Dense other(pool_, op.into == NONE || itself ? Span{nullptr, 0, 0} : span(op.into), false);
+  const bool apart = op.into != NONE && !itself && !on_device(op.into);
+  const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
   Error error = coder_.encode(block.span(), errors_[op.block], into.span(), &frame);
   if (error) {
@@ -234,7 +250,7 @@ Error Run::encode(const Op& op) {
 Error Run::decode(const Op& op) {
   const Frame& frame = frames_[op.frame];
   const bool adds = op.kind == DECODE_ADD;
-  const Dense block(pool_, adds ? span(op.block) : place(op.block, frame), adds);
+  const Dense block(pool_, span(adds ? schedule_->blocks[op.block] : place(op.block, frame)), adds);
   Error error =
       adds ? coder_.decode_add(frame, block.span(), &errors_[op.block]) : coder_.decode(frame, block.span());
   if (!adds) errors_[op.block] = frame.bound();
@@ -245,7 +261,7 @@ Error Run::decode(const Op& op) {
 Error Run::settle(const Op& op) {
   const Frame& frame = frames_[op.frame];
   if (frame.settled || frame.poisoned()) return {};
-  if (coding_.lossless || is_lossless(frame.header.codec)) {
+  if (is_exact(frame)) {
     copy(span(op.block), span(op.into));
     errors_[op.into] = errors_[op.block];
     return {};
@@ -255,6 +271,10 @@ Error Run::settle(const Op& op) {
   Error error = coder_.decode(frame, into.span());
   if (!error) into.store();
   return error;
+}
+
+bool Run::is_exact(const Frame& frame) const {
+  return coding_.lossless || is_lossless(frame.header.codec);
 }
 
 double Run::copy(const Span& block, const Span& into) {
@@ -275,7 +295,7 @@ double Run::copy(const Span& block, const Span& into) {
 }
 
 Span Run::span(const BlockRef& block) {
-  uint32_t dtype = block.wide ? coding_.wide_dtype() : coding_.dtype;
+  const uint32_t dtype = dtype_of(block);
   const uint64_t n = block.n, start = block.start * itemsize(dtype), plane = block.plane, row = block.row;
   if (block.buffer < schedule_->n_buffers) {
     const Place& place = buffers_[block.buffer];
@@ -290,17 +310,17 @@ Span Run::span(const BlockRef& block) {
 
 // Where a frame's values belong: those of a sender whose block has a shape lie elsewhere in the block that the
 // chunk is of. What does not fit there is as long as no frame of that shape can be.
-Span Run::place(int32_t index, const Frame& frame) {
+BlockRef Run::place(int32_t index, const Frame& frame) const {
   const BlockRef& chunk = schedule_->blocks[index];
   const Header& h = frame.header;
-  if (chunk.of == NONE || frame.poisoned() || h.ndim < 2) return span(index);
+  if (chunk.of == NONE || frame.poisoned() || h.ndim < 2) return chunk;
   BlockRef part = schedule_->blocks[chunk.of];
   const uint64_t plane = h.shape[1] * h.shape[2];
-  if (!plane || plane > uint64_t(part.n)) return span(index);
+  if (!plane || plane > uint64_t(part.n)) return chunk;
   auto [begin, end] = plane_ends(part.n, chunk.number, chunk.count, plane);
   part.start += begin;
   part.n = end - begin;
-  return span(part);
+  return part;
 }
 
 // -- what is done
@@ -317,7 +337,7 @@ void Run::finish(int32_t op, const Outcome& outcome) {
   for (const int32_t* later = schedule_->waiting_begin(op); later != schedule_->waiting_end(op); later++)
     if (!--waits_[*later]) make_ready(*later);
   remaining_--;
-  if (workers_ && (!messages_.empty() || !remaining_)) changed_.notify_one();
+  if (workers_ && (!messages_.empty() || !device_work_.empty() || !remaining_)) changed_.notify_one();
 }
 
 void Run::note(const Op& op, const Outcome& outcome) {
@@ -346,13 +366,19 @@ void Run::note_bound(int32_t block) {
 
 void Run::make_ready(int32_t index) {
   const Op& op = schedule_->ops[index];
-  (is_message(op) ? messages_ : op.idle ? idle_ : work_).push(index);
-  if (workers_ && !is_message(op)) workers_->wake();
+  if (is_message(op)) {
+    messages_.push(index);
+  } else if (needs_device(op)) {
+    (op.idle ? device_idle_ : device_work_).push(index);
+  } else {
+    (op.idle ? idle_ : work_).push(index);
+    if (workers_) workers_->wake();
+  }
 }
 
 void Run::release(const Op& op) {
   for (int32_t frame : {op.frame, op.other, op.sum})
-    if (frame != NONE && !--frame_users_[frame]) drop(frames_[frame]);
+    if (frame != NONE && !--frame_users_[frame]) drop(frame);
   for (int32_t block : {op.block, op.into}) {
     if (block == NONE || schedule_->blocks[block].buffer < schedule_->n_buffers) continue;
     int32_t k = schedule_->blocks[block].buffer - schedule_->n_buffers;
@@ -362,8 +388,10 @@ void Run::release(const Op& op) {
   }
 }
 
-void Run::drop(Frame& frame) {
-  if (frame.memory) pool_.put(frame.memory, frame.room);
+void Run::drop(int32_t index) {
+  Frame& frame = frames_[index];
+  if (frame.memory && frame.room) pool_.put(frame.memory, frame.room);
+  else if (frame.memory) released_.push_back(index);
   frame.memory = nullptr;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coding.h"
+#include "device.h"
 #include "schedule.h"
 #include "task.h"
 #include "wire.h"
@@ -39,9 +40,10 @@ struct Tap {
 
 class Run : public Task {
  public:
-  // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`.
+  // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With a
+  // device, scratch memory of the schedule is its affair too.
   Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
-      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers);
+      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device = {});
   ~Run() override;
   Run(const Run&) = delete;
 
@@ -53,6 +55,10 @@ class Run : public Task {
   void waited(double seconds) override { stats_.wait_seconds += seconds; }
   // Does one operation that is ready, in a worker's thread; false where none is.
   bool work();
+  // Whether all that is left was given to the device, and nothing is started behind that.
+  bool launched() { return launched_ || done(); }
+  // The device was asked for something besides the schedule; before the first step.
+  void expect();
 
   // Of a run that is done.
   const Error& error() const { return error_; }
@@ -80,6 +86,17 @@ class Run : public Task {
   bool begin_send(int32_t op);
   bool begin_recv(int32_t op);
   void execute(int32_t op);
+  bool step_device(Ready& ready, bool polls);
+  bool hand_over(int32_t op, DeviceOp* one, Error* error);
+  bool hand_over_copy(const Op& op, DeviceOp* one);
+  void completed(const DeviceDone& done);
+  Error accept(const Op& op, const DeviceDone& done);
+  void find_rooms();
+  uint64_t room(const Op& recv) const;
+  bool is_exact(const Frame& frame) const;
+  bool on_device(int32_t block) const;
+  bool needs_device(const Op& op) const;
+  void fail(Problem problem, int64_t status = 0);
   Error perform(const Op& op);
   Error settle(const Op& op);
   Error encode(const Op& op);
@@ -89,10 +106,11 @@ class Run : public Task {
   void note(const Op& op, const Outcome& outcome);
   void make_ready(int32_t op);
   void release(const Op& op);
-  void drop(Frame& frame);
+  void drop(int32_t frame);
   Span span(const BlockRef& block);
   Span span(int32_t block) { return span(schedule_->blocks[block]); }
-  Span place(int32_t block, const Frame& frame);
+  uint32_t dtype_of(const BlockRef& block) const { return block.wide ? coding_.wide_dtype() : coding_.dtype; }
+  BlockRef place(int32_t block, const Frame& frame) const;
   void note_bound(int32_t block);
 
   const std::shared_ptr<const Schedule> schedule_;
@@ -102,6 +120,7 @@ class Run : public Task {
   const Tags tags_;
   Pool& pool_;
   Workers* const workers_;
+  const Device device_;
   Coder coder_;
 
   // Each is written by one operation at a time.
@@ -111,17 +130,39 @@ class Run : public Task {
 
   std::mutex mutex_;  // of everything below but what only `step` uses
   std::condition_variable changed_;
-  Ready messages_, work_, idle_;
+  Ready messages_, work_, idle_, device_work_, device_idle_;
   std::vector<int32_t> waits_, frame_users_, scratch_users_;
   std::vector<uint8_t*> scratch_;
+  std::vector<int32_t> released_;  // frames of the device's
   size_t remaining_;
   Error error_;
   Stats stats_;
 
   std::vector<int32_t> posting_;
   std::vector<Done> arrivals_;
+  std::vector<DeviceRoom> rooms_;
+  std::vector<DeviceOp> handed_over_;
+  std::vector<DeviceDone> completed_;
+  size_t under_way_ = 0;  // on the device
   double last_poll_ = 0;
-  bool broken_ = false;  // MPI has failed in a way that says nothing about single messages
+  bool broken_ = false;  // MPI has failed in a way that says nothing about single messages, or the device has
+  std::atomic<bool> launched_{false};
+};
+
+// A run up to where it is launched.
+class Launch : public Task {
+ public:
+  explicit Launch(std::shared_ptr<Run> run) : run_(std::move(run)) {}
+  bool step() override { return run_->step(); }
+  bool done() override { return run_->launched(); }
+  bool broken() const override { return run_->broken(); }
+  bool is_long() const override { return run_->is_long(); }
+  void rest(double seconds) override { run_->rest(seconds); }
+  void waited(double seconds) override { run_->waited(seconds); }
+  const std::shared_ptr<Run>& run() const { return run_; }
+
+ private:
+  const std::shared_ptr<Run> run_;
 };
 
 }  // namespace engine

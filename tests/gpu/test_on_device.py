@@ -13,7 +13,6 @@ from compcoll.devices.batch import Block
 from compcoll.devices.cuda import Device
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.wrapping import wrap
-from compcoll.engine.device.pool import Pool
 from compcoll.engine.device.work import CudaWork
 from compcoll.frame import HEADER_NBYTES
 
@@ -25,6 +24,13 @@ SPECS = [
     "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "szp", "lossless", "mpc",
     "mpc:dim=3", "float",
 ]  # fmt: skip
+
+
+def results(work, asked):
+    """What comes of operations that are launched together, and of those behind them."""
+    while not all(future.done for future in asked):
+        work.batcher.launch()
+    return [future.result() for future in asked]
 
 
 def to_gpu(cupy, array):
@@ -127,22 +133,18 @@ def test_torch_tensors(cupy):
 def test_what_a_collective_asks_for_in_one_turn(cupy, spec, direct):
     """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
     arrays = [values(np.dtype("f4"), n, n) for n in SIZES]
-    work = CudaWork(codec(spec), Pool())
-    work.direct, work.turn.first_nbytes = direct, 1 << 10
+    work = CudaWork(codec(spec), direct)
+    work.batcher.first_nbytes = 1 << 10
     with cupy.cuda.Stream(non_blocking=True):
         late = [cupy.zeros(a.size, np.float32) for a in arrays]
         for array, host in zip(late, arrays, strict=True):
             array.set(host)
-        asked = [work.encode(wrap(array), 0.0) for array in late]
-        work.turn.begin()
-        frames = [request.wait() for request in asked]
+        frames = results(work, [work.encode(wrap(array), 0.0) for array in late])
         for frame, host in zip(frames, arrays, strict=True):
             assert isinstance(frame.data, DeviceArray) == direct
             assert same(frame.data, codec(spec).encode(host))
         outs = [wrap(cupy.zeros(a.size, np.float32)) for a in arrays]
         work.marks.clear()  # a call has one, at its beginning
-        asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
-        work.turn.begin()
-        for request, frame, out in zip(asked, frames, outs, strict=True):
-            request.wait()
+        results(work, [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)])
+        for frame, out in zip(frames, outs, strict=True):
             assert same(out, compcoll.decode(np.asarray(frame.data)))

@@ -54,7 +54,7 @@ def test_later_launches_of_a_turn_are_larger(comm, agree, device, monkeypatch):
     batches = []
     started = CudaWork._encode_batch
     monkeypatch.setattr(CudaWork, "__init__", _with_small_stages(CudaWork.__init__))
-    monkeypatch.setattr(CudaWork, "_encode_batch", lambda w, g: (batches.append(len(g)), started(w, g)))
+    monkeypatch.setattr(CudaWork, "_encode_batch", lambda w, g: (batches.append(len(g)), started(w, g))[1])
     rule = {"codec": "zfp:rate=8", "chunk_nbytes": 4096}
     c = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
     array = walk(0, 8 * 1024)
@@ -67,7 +67,7 @@ def test_later_launches_of_a_turn_are_larger(comm, agree, device, monkeypatch):
 def _with_small_stages(init):
     def changed(self, *args):
         init(self, *args)
-        self.turn.first_nbytes = 4096
+        self.batcher.first_nbytes = 4096
 
     return changed
 

@@ -17,7 +17,6 @@ from compcoll.core import dtypes
 from compcoll.devices.cuda import Device
 from compcoll.devices.queue import Queue
 from compcoll.devices.wrapping import wrap
-from compcoll.engine.device.pool import Pool
 from compcoll.engine.device.work import CudaWork
 
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
@@ -97,20 +96,19 @@ def test_cupy_arrays_of_bfloat16(cupy):
         compcoll.decode(frame)
 
 
-@pytest.mark.parametrize("synchronize", [False, True])
-def test_a_device_that_fails_is_an_error_and_no_hang(cupy, synchronize):
+def test_a_device_that_fails_is_an_error_and_no_hang(cupy):
     device = Device.of(0)
     array = wrap(cupy.asarray(np.ones(1000, "f4")))
-    work = CudaWork(codec("zfp:rate=8"), Pool())
-    request = work.encode(array, 0.0)
-    work.turn.begin()
-    assert request.done
+    work = CudaWork(codec("zfp:rate=8"))
+    future = work.encode(array, 0.0)
+    work.batcher.launch()
+    assert future.done
     cupy.cuda.runtime.eventQuery = lambda event: 700
-    request = work.encode(array, 0.0)
-    work.turn.begin()
+    future = work.encode(array, 0.0)
+    work.batcher.launch()
+    assert future.done
     with pytest.raises(RuntimeError, match="700"):
-        request.wait() if synchronize else request.poll()
-    assert request.done
+        future.result()
     assert len(device._streams) == 1  # it was given back
 
 
@@ -158,30 +156,28 @@ def test_scratch_memory_comes_from_one_arena_whatever_the_stream(cupy):
         assert queue.stream is not device._private
     for queue in queues:
         queue.close()
-    work = CudaWork(codec("szp:abs=1e-3"), Pool())
-    request = work.encode(array, 0.0)
-    work.turn.begin()
-    request.wait()
+    work = CudaWork(codec("szp:abs=1e-3"))
+    on_device.results(work, [work.encode(array, 0.0)])
     assert set(fake_cupy.Memory.arenas) == {id(device._private)}
 
 
 def begun(work, blocks):
     asked = [work.encode(block, 0.0) for block in blocks]
-    work.turn.begin()
+    work.batcher.launch()
     return asked
 
 
 def test_an_event_is_asked_once_for_all_that_wait_for_it(cupy, monkeypatch):
     blocks = [wrap(cupy.asarray(np.ones(1000, "f4"))) for _ in range(8)]
-    work = CudaWork(codec("zfp:rate=8"), Pool())
+    work = CudaWork(codec("zfp:rate=8"))
     asked, runtime = begun(work, blocks), cupy.cuda.runtime
-    assert len({request.event for request in asked}) == 1
+    assert len({future.event for future in asked}) == 1
     queries = []
     monkeypatch.setattr(
         runtime, "eventQuery", lambda event: queries.append(event) or (0 if len(queries) > 1 else 600)
     )
     assert not asked[0].done
-    assert all(request.done for request in asked)
+    assert all(future.done for future in asked)
     assert len(queries) == 2
 
 
@@ -222,9 +218,9 @@ def test_a_batch_is_one_launch_and_one_copy_either_way(cupy, monkeypatch, spec):
     blocks = [wrap(cupy.asarray(np.arange(1024, dtype="f4") + k)) for k in range(6)]
     counted = Counter()
     count_calls(cupy, monkeypatch, counted)
-    work = CudaWork(codec(spec), Pool())
+    work = CudaWork(codec(spec))
     asked = begun(work, blocks)
-    frames = [request.wait() for request in asked]
+    frames = on_device.results(work, asked)
     fixed = spec.startswith(("zfp", "int"))
     assert counted["launch"] == 1
     assert counted["to device"] == 1  # what kernels have to know
@@ -233,9 +229,7 @@ def test_a_batch_is_one_launch_and_one_copy_either_way(cupy, monkeypatch, spec):
         assert on_device.same(frame.data, codec(spec).encode(np.asarray(block)))
     counted.clear()
     outs = [wrap(cupy.asarray(np.zeros(1024, "f4"))) for _ in blocks]
-    asked = [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)]
-    work.turn.begin()
-    [request.wait() for request in asked]
+    on_device.results(work, [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)])
     own = spec in ("zfp:rate=8", "int8")  # whose decoders form the checksum
     assert counted["launch"] == (1 if own else 2)
     assert counted["to device"] == (2 if fixed else 1 + len(blocks))
@@ -262,16 +256,12 @@ def test_refusals_among_frames_of_known_sizes(cupy, direct):
     """They show by their headers, which memory that was used before must not hide."""
     arrays = [on_device.values(np.dtype("f4"), 2000, seed) for seed in range(5)]
     blocks = [wrap(cupy.asarray(array)) for array in arrays]
-    work = CudaWork(codec("zfp:rate=8"), Pool())
-    work.direct = direct
+    work = CudaWork(codec("zfp:rate=8"), direct)
     for bad in (None, 2):
         if bad is not None:
             arrays[bad][7] = np.nan
             blocks[bad] = wrap(cupy.asarray(arrays[bad]))
-        asked = begun(work, blocks)
-        while any(not request.done for request in asked):
-            work.turn.begin()
-        frames = [request.wait() for request in asked]
+        frames = on_device.results(work, begun(work, blocks))
         assert [frame.info.fallback for frame in frames] == [k == bad for k in range(5)]
         for frame, array in zip(frames, arrays, strict=True):
             assert on_device.same(frame.data, codec("zfp:rate=8").encode(array))
@@ -282,11 +272,10 @@ def test_conversions_are_one_launch(cupy, monkeypatch):
     count_calls(cupy, monkeypatch, counted)
     halves = [wrap(cupy.asarray(np.arange(500, dtype="f2") + k)) for k in range(4)]
     wide = [wrap(cupy.asarray(np.zeros(500, "f4"))) for _ in halves]
-    work = CudaWork(codec("zfp:rate=8"), Pool())
+    work = CudaWork(codec("zfp:rate=8"))
     asked = [work.copy(into, block) for into, block in zip(wide, halves, strict=True)]
     assert counted["launch"] == 0
-    work.turn.begin()
-    assert [request.wait() for request in asked] == [0.0] * 4
+    assert on_device.results(work, asked) == [0.0] * 4
     assert counted["launch"] == 1
     assert all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in zip(wide, halves, strict=True))
 

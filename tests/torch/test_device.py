@@ -12,8 +12,7 @@ from test_collectives import ALL_GATHER_SINGLE, REDUCE_SCATTER_SINGLE, values
 
 import compcoll.torch
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine.device import mover as moving
-from compcoll.engine.device.work import CudaWork
+from compcoll.engine import _engine
 from compcoll.torch.tensors import Host
 
 TYPES = [
@@ -303,23 +302,6 @@ def test_it_goes_on_while_nobody_waits(lossy, gpu, agree):
     assert agree(work.is_completed() and torch.equal(x, want))
 
 
-def test_without_a_thread_the_caller_moves_it_on(lossy, gpu, agree, monkeypatch):
-    """Where MPI may not be called from several."""
-    monkeypatch.setattr(moving, "_movers", [alone := moving.Mover(threaded=False)])
-    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
-    for asks in (False, True):
-        work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
-        end = time.monotonic() + 30
-        while asks and not work.is_completed() and time.monotonic() < end:
-            pass
-        assert agree(not asks or work.is_completed())
-        work.wait()
-        assert agree(same([copied(gpu, x)], [want]))
-        assert agree(alone._thread is None)
-    for core in compcoll.torch.living.cores():
-        core.flush()
-
-
 def test_futures(lossy, gpu, agree):
     dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
     work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
@@ -452,22 +434,20 @@ def reasons_of(group, monkeypatch):
 
 def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree, monkeypatch):
     core, reasons = reasons_of(lossy, monkeypatch)
-    received = CudaWork.received
 
-    def damaged(self, data):
-        data[-1] ^= 1
-        return received(self, data)
+    def damage(message):
+        message[-1] ^= 1
 
     n, size = 20_000, dist.get_world_size()
     outs = [gpu.tensor(torch.zeros(n)) for _ in range(size)]
-    with monkeypatch.context() as patch:
-        patch.setattr(CudaWork, "received", damaged)
-        problem = ""
-        try:
-            dist.all_gather(outs, gpu.tensor(noise(torch.float32)(n)), group=lossy)
-        except compcoll.FrameError as error:
-            problem = str(error)
-        core.flush()
+    problem, given = "", gpu.tensor(noise(torch.float32)(n))
+    _engine.set_tap(damage)
+    try:
+        dist.all_gather(outs, given, group=lossy)
+    except compcoll.FrameError as error:
+        problem = str(error)
+    core.flush()
+    _engine.set_tap(None)
     assert agree("checksum" in problem or any("checksum" in reason for reason in reasons))
 
 

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from compcoll import frame as frames
 from compcoll.codecs.base import SLACK, Codec
 from compcoll.devices import checks
 from compcoll.devices.batch import Batch
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine.device.host import Frame
-from compcoll.engine.device.pool import Pool
-from compcoll.engine.device.turns import Asked
-from compcoll.frame import HEADER_NBYTES, FrameInfo
+from compcoll.engine.device.launches import Encoding, Frame
+from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
 
-__all__ = ["Made", "known_info", "payloads"]
+__all__ = ["FrameBatch", "known_info", "payloads"]
 
 #: What of a header a device decides.
 _DECIDED = np.dtype({
@@ -33,76 +30,71 @@ def _room(nbytes: int) -> int:
     return -(-(HEADER_NBYTES + nbytes + SLACK) // _STEP) * _STEP
 
 
-class Made:
+class FrameBatch:
     """Frames that are made together, in one piece of a device's memory.
 
     Parameters
     ----------
-    group : sequence of Asked
-        Blocks of one device and dtype.
+    group : sequence
+        Operations on blocks of one device and dtype.
     direct : bool
         Whether MPI takes frames where they are.
     """
 
-    def __init__(self, group: Sequence[Asked], pool: Pool, direct: bool):
-        self.n, self._pool, self._direct = len(group), pool, direct
+    def __init__(self, group: Sequence[Any], direct: bool):
+        self.n, self._device, self._direct = len(group), group[0].block.device, direct
         self.step = _room(max(one.block.nbytes for one in group))
-        self.memory = group[0].block.device.scratch(self.n * self.step)
+        self.memory = self._device.scratch(self.n * self.step)
         self.addresses = range(self.memory.address, self.memory.address + self.n * self.step, self.step)
-        self.batch: Batch | None = None
-        self._event: Any = None
         self._info: FrameInfo | None = None  # where all are alike but for what the device decides
-        self._rows: np.ndarray
-        self._decided: list[tuple] | None = None
-        self._data: list[np.ndarray | None] = []
+        self._rows: Any = None  # of host memory: frames, or headers; None where there is no frame
+        self._sizes: list[int] = []
 
     def fetch_known(self, queue: Any, info: FrameInfo) -> None:
         """Start to copy frames of which all but bound and checksum is known."""
         self._info = info
         size = HEADER_NBYTES if self._direct else info.frame_nbytes
         step = -(-size // 16) * 16
-        self._rows = self._pool.get(self.n * step)[: self.n * step].reshape(self.n, step)[:, :size]
+        self._rows = self._device.host(self.n * step).reshape(self.n, step)[:, :size]
         queue.rows_to_host(self._rows, self.memory.address, self.step)
 
-    def known(self, i: int) -> tuple[int, Frame | None]:
-        """Status, and a frame, when what `fetch_known` has started is done."""
-        info = self._info
-        assert info is not None
-        if self._decided is None:
-            self._decided = self._rows[:, :HEADER_NBYTES].copy().view(_DECIDED)[:, 0].tolist()
-        magic, nbytes, bound, checksum = self._decided[i]
-        if not magic:
-            return nbytes, None
-        mine = FrameInfo(
-            info.codec, info.dtype, info.shape, info.nbytes, info.payload_nbytes, HEADER_NBYTES,
-            None if info.checksum is None else checksum, bound, info.params, info.fallback,
-        )  # fmt: skip
-        return nbytes, Frame(self._on_device(i, nbytes) if self._direct else self._rows[i], mine)
+    def fetch(self, queue: Any, batch: Batch) -> bool:
+        """Start to copy frames whose sizes are there by now; whether there are any."""
+        self._rows, self._sizes = [], batch.results["nbytes"].tolist()
+        for address, nbytes in zip(self.addresses, self._sizes, strict=True):
+            size = HEADER_NBYTES if self._direct else HEADER_NBYTES + nbytes
+            self._rows.append(self._device.host(size) if nbytes >= 0 else None)
+            if nbytes >= 0:
+                queue.to_host(self._rows[-1], address)
+        return any(row is not None for row in self._rows)
 
-    def fetch(self, queue: Any) -> Any:
-        """Start to copy frames whose sizes are there by now; the event behind that, the same for all."""
-        if self._event is None:
-            assert self.batch is not None
-            for address, nbytes in zip(self.addresses, self.batch.results["nbytes"].tolist(), strict=True):
-                size = HEADER_NBYTES if self._direct else HEADER_NBYTES + nbytes
-                data = self._pool.get(size)[:size] if nbytes >= 0 else None
-                self._data.append(data)
-                if data is not None:
-                    queue.to_host(data, address)
-            self._event = queue.event()
-        return self._event
+    def frames(self) -> list[Frame | int]:
+        """The frames, or statuses, when all is copied."""
+        if self._info is not None:
+            return self._known(self._info)
+        return [
+            nbytes if data is None else self._frame(i, data, inspect(data, HEADER_NBYTES + nbytes))
+            for i, (data, nbytes) in enumerate(zip(self._rows, self._sizes, strict=True))
+        ]
 
-    def fetched(self, i: int, nbytes: int) -> Frame:
-        """A frame, when what `fetch` has started is done."""
-        header: Any = self._data[i]
-        info = frames.inspect(header, HEADER_NBYTES + nbytes)
-        return Frame(self._on_device(i, nbytes) if self._direct else header, info)
+    def _known(self, info: FrameInfo) -> list[Frame | int]:
+        found: list[Frame | int] = []
+        decided = self._rows[:, :HEADER_NBYTES].copy().view(_DECIDED)[:, 0].tolist()
+        for i, (magic, nbytes, bound, checksum) in enumerate(decided):
+            mine = FrameInfo(
+                info.codec, info.dtype, info.shape, info.nbytes, info.payload_nbytes, HEADER_NBYTES, checksum,
+                bound, info.params, info.fallback,
+            )  # fmt: skip
+            found.append(self._frame(i, self._rows[i], mine) if magic else nbytes)
+        return found
 
-    def _on_device(self, i: int, nbytes: int) -> DeviceArray:
-        return self.memory[i * self.step : i * self.step + HEADER_NBYTES + nbytes]
+    def _frame(self, i: int, data: np.ndarray, info: FrameInfo) -> Frame:
+        if not self._direct:
+            return Frame(data, info)
+        return Frame(self.memory[i * self.step : i * self.step + info.frame_nbytes], info, data)
 
 
-def known_info(codec: Codec, group: Sequence[Asked], checksum: bool, refused: bool) -> FrameInfo | None:
+def known_info(codec: Codec, group: Sequence[Encoding], refused: bool) -> FrameInfo | None:
     """What all frames of a group have in common before they are made; None where sizes depend on values."""
     block = group[0].block
     if any(one.block.size != block.size for one in group):
@@ -113,8 +105,7 @@ def known_info(codec: Codec, group: Sequence[Asked], checksum: bool, refused: bo
     if not 0 <= nbytes <= block.nbytes:
         return None
     return FrameInfo(
-        codec.name, block.dtype, shape, block.nbytes, nbytes, HEADER_NBYTES, 0 if checksum else None, 0.0,
-        params, refused,
+        codec.name, block.dtype, shape, block.nbytes, nbytes, HEADER_NBYTES, 0, 0.0, params, refused,
     )  # fmt: skip
 
 
@@ -123,16 +114,14 @@ def payloads(queue: Any, given: Sequence[Frame]) -> list[int]:
     result = [0] * len(given)
     away = []
     for i, frame in enumerate(given):
-        data, info = frame.data, frame.info
-        assert info is not None
+        data = frame.data
         if isinstance(data, DeviceArray) and data.device is queue.device:
-            result[i] = data.address + info.payload_offset
+            result[i] = data.address + frame.info.payload_offset
         else:
             away.append(i)
     if not away:
         return result
-    infos: list[Any] = [given[i].info for i in away]
-    step = -(-max(info.payload_nbytes for info in infos) // _STEP) * _STEP
+    step = -(-max(given[i].info.payload_nbytes for i in away) // _STEP) * _STEP
     address = queue.scratch(step * len(away))
     for k, i in enumerate(away):
         result[i] = address + k * step
@@ -149,7 +138,7 @@ def payloads(queue: Any, given: Sequence[Frame]) -> list[int]:
 
 
 def _copy(queue: Any, address: int, frame: Frame) -> None:
-    info: Any = frame.info
+    info = frame.info
     if isinstance(frame.data, DeviceArray):
         queue.copy(address, frame.data.address + info.payload_offset, info.payload_nbytes)
     else:
@@ -159,14 +148,13 @@ def _copy(queue: Any, address: int, frame: Frame) -> None:
 def _alike(given: Sequence[Frame]) -> int:
     """How many of the first frames lie in one piece of host memory, equally far apart; 0 where two do not."""
     data, info = given[0].data, given[0].info
-    assert info is not None
     if not isinstance(data, np.ndarray) or not isinstance(data.base, np.ndarray):
         return 0
     places = [_place(data)]
     for frame in given[1:]:
         other = frame.data
         beside = isinstance(other, np.ndarray) and other.base is data.base
-        if not beside or frame.info is None or frame.info.payload_nbytes != info.payload_nbytes:
+        if not beside or frame.info.payload_nbytes != info.payload_nbytes:
             break
         place = _place(other)
         if place <= places[-1] or (len(places) > 1 and place - places[-1] != places[1] - places[0]):
@@ -178,7 +166,6 @@ def _alike(given: Sequence[Frame]) -> int:
 def _rows(given: Sequence[Frame]) -> np.ndarray:
     """The payloads of such frames as rows."""
     data, info = given[0].data, given[0].info
-    assert info is not None
     step = _place(given[1].data) - _place(data)
     start = _place(data) - _place(data.base) + info.payload_offset
     shape = len(given), info.payload_nbytes

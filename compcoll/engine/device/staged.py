@@ -1,46 +1,44 @@
-"""The verbs' work on a GPU's memory by way of the host: whatever a codec has no kernels for."""
+"""Operations on memory of devices by way of the host: whatever a codec has no kernels for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from compcoll import frame as frames
-from compcoll.codecs.base import Codec
-from compcoll.codecs.decoding import accumulator_dtype
-from compcoll.devices.cuda import available, pinned
+from compcoll.codecs import Codec
+from compcoll.codecs.base import SLACK
+from compcoll.codecs.decoding import accumulator_dtype, decode_add, decode_into
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine.device.host import POISON, Frame, HostWork
-from compcoll.engine.device.pool import Pool
-from compcoll.engine.device.requests import Last, Request, Steps
+from compcoll.engine import rounding
+from compcoll.engine.device.futures import DeviceFuture, Last, Steps
+from compcoll.engine.device.launches import Frame
+from compcoll.frame import HEADER_NBYTES, inspect
 
 __all__ = ["StagedWork"]
 
 
-@cache
-def pinned_pool() -> Pool:
-    """Scratch buffers from which a GPU copies while the host goes on."""
-    return Pool(allocate=pinned)
+class StagedWork:
+    """Encoding, decoding and copying of one run, each of which returns a `DeviceFuture`.
 
+    Results are frames, or what an operation adds to a block's largest absolute error.
 
-class StagedWork(HostWork):
-    """`HostWork` for blocks on a device, and on the host; what waits for a device is returned as `Request`.
+    Parameters
+    ----------
+    codec : Codec
+    direct : bool
+        Whether MPI takes frames in device memory.
 
     Attributes
     ----------
-    direct : bool
-        Whether MPI takes frames in device memory.
     marks : dict
         For each device the events that come before all work on it; by default those of the caller's
         streams when it is first used.
     """
 
-    def __init__(self, codec: Codec, pool: Pool, checksum: bool = True):
-        super().__init__(codec, pinned_pool() if available() else pool, checksum)
-        self.direct = False
+    def __init__(self, codec: Codec, direct: bool = False):
+        self.codec, self.direct = codec, direct
         self.marks: dict[Any, Sequence[Any]] = {}
 
     def queue(self, device: Any, *others: Any) -> Any:
@@ -53,137 +51,109 @@ class StagedWork(HostWork):
             queue.after(self.marks[other])
         return queue
 
-    # -- encoding
+    def encode(self, block: DeviceArray, carried: float) -> DeviceFuture:
+        """The frame of a block whose values have an error already."""
+        return DeviceFuture(self._encode_on_host(block, carried))
 
-    def encode(self, block, carried: float, into=None) -> Any:
-        if not isinstance(block, DeviceArray):
-            return super().encode(block, carried, into)
-        return Request(self._encode_on_host(block, carried))
+    def received(self, data: DeviceArray) -> DeviceFuture:
+        """The frame of bytes that have arrived in device memory."""
+        return DeviceFuture(self._opened(data))
+
+    def decode(self, frame: Frame, into: Any) -> DeviceFuture:
+        """Overwrite a block with a frame's values."""
+        return DeviceFuture(self._decode_on_host(frame, into, False))
+
+    def decode_add(self, frame: Frame, into: Any) -> DeviceFuture:
+        """Add a frame's values to a block; the error that they and the additions bring."""
+        return DeviceFuture(self._decode_on_host(frame, into, True))
+
+    def add(self, frame: Frame, other: Frame, like: Any) -> DeviceFuture:
+        """The frame of a sum."""
+        return DeviceFuture(self._add_decoded(frame, other, like))
+
+    def copy(self, into: Any, block: Any) -> DeviceFuture:
+        """Overwrite a block; the error of rounding where its type is narrower."""
+        return DeviceFuture(self._copied(into, block))
+
+    # -- their steps
 
     def _encode_on_host(self, block: DeviceArray, carried: float) -> Steps:
-        host = self._scratch(block)
-        with self.queue(block.device) as queue:
-            queue.to_host(host.view(np.uint8), block.address)
-            yield queue.event()
-        frame = super().encode(host, carried)
+        values = yield from self._to_host(block)
+        frame = self.codec.encode_into(
+            values, block.device.host(HEADER_NBYTES + block.nbytes + SLACK), carried
+        )
         if not self.direct:
-            return frame
-        memory = block.device.scratch(frame.data.size)
-        with self.queue(block.device) as queue:
-            queue.to_device(memory.address, frame.data)
-            yield queue.event()
-        return Frame(memory, frame.info)
-
-    # -- decoding
-
-    def received(self, data) -> Any:
-        if not isinstance(data, DeviceArray):
-            return super().received(data)
-        return Request(self._opened(data)) if data.size else POISON
+            return Frame(frame, inspect(frame))
+        memory = block.device.scratch(frame.size)
+        yield from self._to_device(memory, frame)
+        return Frame(memory, inspect(frame), frame)
 
     def _opened(self, data: DeviceArray) -> Steps:
-        size = min(data.size, frames.HEADER_NBYTES)
-        header = self.pool.get(size)[:size]
-        with self.queue(data.device) as queue:
-            queue.to_host(header, data.address)
-            yield queue.event()
-        return Frame(data, frames.inspect(header, data.size))
+        header = yield from self._to_host(data[:HEADER_NBYTES])
+        return Frame(data, inspect(header, data.size), header)
 
-    def decode(self, frame: Frame, into) -> Any:
-        if isinstance(into, np.ndarray) and isinstance(frame.data, np.ndarray):
-            return super().decode(frame, into)
-        return Request(self._decode_on_host(frame, into, super().decode))
-
-    def decode_add(self, frame: Frame, into) -> Any:
-        if isinstance(into, np.ndarray) and isinstance(frame.data, np.ndarray):
-            return super().decode_add(frame, into)
-        return Request(self._decode_on_host(frame, into, super().decode_add, adding=True))
-
-    def _decode_on_host(self, frame: Frame, into, decode: Any, adding: bool = False) -> Steps:
-        frame = yield from self._fetched(frame)
-        if isinstance(into, np.ndarray):
-            return decode(frame, into)
-        host = self._scratch(into)
-        with self.queue(into.device) as queue:
-            if adding:
-                queue.to_host(host.view(np.uint8), into.address)
-                yield queue.event()
-            bound = decode(frame, host)
-            queue.to_device(into.address, host.view(np.uint8))
-            yield queue.event()
+    def _decode_on_host(self, frame: Frame, into: Any, adding: bool) -> Steps:
+        data, info = (yield from self._to_host(frame.data)), frame.info
+        values, on_device = into, isinstance(into, DeviceArray)
+        if on_device:
+            values = (yield from self._to_host(into)) if adding else _host(into)
+        bound = info.bound
+        if info.dtype == into.dtype and not adding:
+            decode_into(data, info, values)
+        else:
+            if not adding:  # 16-bit floats into an accumulator
+                values[...] = 0
+            decode_add(data, values)
+            bound += rounding.of_addition(into.dtype, rounding.largest(values)) if adding else 0.0
+        if on_device:
+            yield from self._to_device(into, values)
         return bound
 
-    def _fetched(self, frame: Frame) -> Steps:
-        """The same frame in host memory."""
-        if not isinstance(frame.data, DeviceArray):
-            return frame
-        data = self.pool.get(frame.data.size)[: frame.data.size]
-        with self.queue(frame.data.device) as queue:
-            queue.to_host(data, frame.data.address)
-            yield queue.event()
-        return Frame(data, frame.info)
-
-    # -- around them
-
-    def add(self, frame: Frame, other: Frame, like) -> Any:
-        if isinstance(like, DeviceArray):
-            return Request(self._add_decoded(frame, other, like))
-        if isinstance(frame.data, np.ndarray) and isinstance(other.data, np.ndarray):
-            return super().add(frame, other, like)
-        return Request(self._add_on_host(frame, other, like))
-
-    def _add_on_host(self, frame: Frame, other: Frame, like: np.ndarray) -> Steps:
-        one, two = (yield from self._fetched(frame)), (yield from self._fetched(other))
-        return super().add(one, two, like)
-
-    def _add_decoded(self, frame: Frame, other: Frame, like: DeviceArray) -> Steps:
+    def _add_decoded(self, frame: Frame, other: Frame, like: Any) -> Steps:
         """The frame of the sum of two frames' values."""
-        total = self._sums(like.device, like)
+        device = next(one.device for one in (like, frame.data, other.data) if isinstance(one, DeviceArray))
+        dtype = accumulator_dtype(like.dtype)
+        total = device.scratch(like.size * dtype.itemsize).view(dtype)
         error = yield from self.decode(frame, total)
         error += yield from self.decode_add(other, total)
         if total.dtype != like.dtype:
-            narrow = like.device.scratch(like.nbytes).view(like.dtype)
+            narrow = device.scratch(like.nbytes).view(like.dtype)
             error += yield from self.copy(narrow, total)
             total = narrow
         return (yield from self.encode(total, error))
 
-    @staticmethod
-    def _sums(device: Any, like) -> DeviceArray:
-        dtype = accumulator_dtype(like.dtype)
-        return device.scratch(like.size * dtype.itemsize).view(dtype)
-
-    def copy(self, into, block) -> Any:
-        if isinstance(block, np.ndarray) and isinstance(into, np.ndarray):
-            return super().copy(into, block)
-        return Request(self._copied(into, block))
-
-    def _copied(self, into, block) -> Steps:
-        """Overwrite a block; the error of rounding where its type is narrower."""
-        devices = [x.device for x in (into, block) if isinstance(x, DeviceArray)]
-        with self.queue(*dict.fromkeys(devices)) as queue:
-            if len(devices) == 2 and block.dtype == into.dtype:
+    def _copied(self, into: Any, block: Any) -> Steps:
+        if isinstance(into, DeviceArray) and isinstance(block, DeviceArray) and block.dtype == into.dtype:
+            with self.queue(*dict.fromkeys((into.device, block.device))) as queue:
                 queue.copy(into.address, block.address, into.nbytes)
                 yield Last(queue)
-                return 0.0
-            # Between host and device, or with rounding.
-            if isinstance(block, DeviceArray):
-                values = self._scratch(block)
-                queue.to_host(values.view(np.uint8), block.address)
-                yield queue.event()
-                block = values
-            if isinstance(into, np.ndarray):
-                return super().copy(into, block)
-            host = self._scratch(into)
-            error = super().copy(host, block)
-            queue.to_device(into.address, host.view(np.uint8))
+            return 0.0
+        values = yield from self._to_host(block)
+        target = _host(into) if isinstance(into, DeviceArray) else into
+        with np.errstate(over="ignore"):  # sums overflow as they do in the type
+            np.copyto(target, values, "same_kind")
+        narrows = into.itemsize < block.itemsize
+        error = rounding.of_result(into.dtype, rounding.largest(target)) if narrows else 0.0
+        if target is not into:
+            yield from self._to_device(into, target)
+        return error
+
+    def _to_host(self, array: Any) -> Steps:
+        """A copy of an array of a device; one of the host as it is."""
+        if not isinstance(array, DeviceArray):
+            return array
+        values = _host(array)
+        with self.queue(array.device) as queue:
+            queue.to_host(values.view(np.uint8), array.address)
             yield queue.event()
-            return error
+        return values
 
-    def is_same(self, block, into) -> bool:
-        if isinstance(block, DeviceArray) and isinstance(into, DeviceArray):
-            return block.address == into.address
-        return type(block) is type(into) and super().is_same(block, into)
+    def _to_device(self, array: DeviceArray, values: np.ndarray) -> Steps:
+        with self.queue(array.device) as queue:
+            queue.to_device(array.address, values.view(np.uint8))
+            yield Last(queue)
 
-    def _scratch(self, like: DeviceArray) -> np.ndarray:
-        """Scratch memory on the host for a block's values."""
-        return self.pool.get(like.nbytes)[: like.nbytes].view(like.dtype)
+
+def _host(like: DeviceArray) -> np.ndarray:
+    """Scratch memory on the host for the values of an array."""
+    return like.device.host(like.nbytes).view(like.dtype)

@@ -88,7 +88,7 @@ class Unpacking:
                 sends=False, drops=drops, inner=inner, count=count if chunks else 0,
             )  # fmt: skip
             if on_device:
-                others.work.marks.update(marks)
+                others.order(marks)
             self.tasks.append(others)
         if dtype is not None:
             self._decode(first)

@@ -1,0 +1,75 @@
+"""One executor: a call on memory of a device runs the schedule that it runs on the host's."""
+
+import numpy as np
+import pytest
+from common import same, walk
+from executor import Device
+from mpi4py import MPI
+
+import compcoll
+from compcoll.engine import _engine, call
+
+N = 3000
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
+CALLS = {
+    "Alltoall": (lambda p: N * p, lambda p: N * p, ["direct"]),
+    "Allgather": (lambda p: N, lambda p: N * p, ["ring"]),
+    "Allreduce": (lambda p: N * p, lambda p: N * p, ["ring", "direct"]),
+    "Reduce_scatter_block": (lambda p: N * p, lambda p: N, ["ring", "direct"]),
+}
+
+
+class Recorded:
+    """`_engine` with a record of the schedules that it begins, and of the bytes that arrive."""
+
+    def __init__(self, monkeypatch):
+        self.schedules, self.frames = [], []
+        monkeypatch.setattr(call, "_engine", self)
+        _engine.set_tap(lambda message: self.frames.append(message.tobytes()))
+
+    def __getattr__(self, name):
+        return getattr(_engine, name)
+
+    def Running(self, compiled, *args):
+        self.schedules.append(compiled)
+        return _engine.Running(compiled, *args)
+
+
+@pytest.fixture
+def device(library):
+    device = Device(library, MPI.COMM_WORLD.rank)
+    yield device
+    assert device.sound()
+
+
+def done(c, name, send, recv, monkeypatch):
+    """The schedules of a call, its messages, and its report without times."""
+    with monkeypatch.context() as patch:
+        recorded = Recorded(patch)
+        try:
+            getattr(c, name)(send, recv)
+        finally:
+            _engine.set_tap(None)
+    report = c.report
+    what = (
+        report.messages, report.raw_nbytes, report.wire_nbytes, report.codecs, report.fallbacks,
+        report.error_bound,
+    )  # fmt: skip
+    return recorded.schedules, sorted(recorded.frames), what
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "lossless"])
+@pytest.mark.parametrize("name", CALLS)
+def test_schedules_messages_and_results_are_the_same(comm, agree, device, monkeypatch, spec, name):
+    n, m, algorithms = CALLS[name]
+    for algorithm in algorithms:
+        rule = {"codec": spec, "chunk_nbytes": 4096, "algorithm": algorithm}
+        c = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
+        send, host = walk(comm.rank, n(comm.size)), np.zeros(m(comm.size), "f4")
+        ours = device.array(host)
+        wanted = done(c, name, send, host, monkeypatch)
+        got = done(c, name, device.array(send), ours, monkeypatch)
+        assert agree(len(wanted[0]) == len(got[0]) == 1 and wanted[0][0] is got[0][0])
+        assert agree(wanted[1] and wanted[1] == got[1])
+        assert agree(wanted[2] == got[2]), (wanted[2], got[2])
+        assert agree(same(ours, host))
