@@ -196,6 +196,12 @@ def test_policy_from_a_file(program, tmp_path):
     assert summary(large.stderr)[1] == 0
 
 
+def test_calls_are_left_to_mpi_by_name(program):
+    result = run(*RUN, "-n", 2, "--codec", "none", program(""))
+    assert summary(result.stderr)[1] == 0
+    assert re.search("none of these bytes accelerated: .*none", result.stderr)
+
+
 def test_quiet(program):
     path = program("")
     assert "compcoll:" not in run(*RUN, "-n", 2, "-q", path).stderr
