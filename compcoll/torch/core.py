@@ -105,6 +105,7 @@ class Core:
         self.batch: Any = None
         self.tails = Tails(self.break_up)
         self._policy: Any = None
+        self._warned = False
         self._stream_tag = self.n_calls = 0
         self._checks = is_wanted()
         mine = survey(comm, environment.threads())
@@ -133,9 +134,9 @@ class Core:
         """The policy in force, found at the first call: a group hears of its description late."""
         if self._policy is None:
             self.comm_name, self._policy = policies.policy_of(self)
-            if self._policy.asks_model and self.size > 1:
+            if self._policy.backward.asks_model and self.size > 1:
                 self.group.prepare_advisor(None)
-        return self._policy
+        return self._policy.now
 
     def forget_policy(self) -> None:
         """The policies have changed."""
@@ -150,6 +151,8 @@ class Core:
         )  # fmt: skip
         if decision.codec is None:
             return decision
+        if not decision.codec.lossless and op in policies.REPLICATED and not self._warned:
+            self._warned = policies.warn_of_lossy_copies(self, op, nbytes, element or dtype, decision.codec)
         if decision.ask:
             advisor = self.group.advisor
             if op in ("Send", "Alltoallv"):
@@ -184,6 +187,7 @@ class Core:
         compressible : bool
             Whether the engine can.
         """
+        nbytes = call.recv[0].nbytes if call.op == "Allreduce" else call.nbytes
         if compressible:
             decision = self.decide(call.op, call.dtype, call.nbytes, element)
         else:
@@ -195,10 +199,10 @@ class Core:
             decision = replace(decision, codec=_RAW, algorithm=how, chunk_nbytes=chunk)
         if decision.codec is None or call.empty or self.size == 1:
             tasks: list[Task] = [_engine.Request(request) for request in plain()]
-            return tasks, lambda: self.tally.plain(call.op, call.nbytes, decision.reason)
+            return tasks, lambda: self.tally.plain(call.op, nbytes, decision.reason)
         task = begin(self.group, call, decision)
         order.hold(task)
-        return [task], partial(self.note, task, call.op, call.nbytes, decision)
+        return [task], partial(self.note, task, call.op, nbytes, decision)
 
     def plain_tasks(
         self, op: str, requests: list[MPI.Request], nbytes: int
@@ -259,7 +263,8 @@ class Core:
         limit = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         if ordered:
-            steps = self._counted(steps, " ".join(map(str, (op, *said))))
+            phase = self._policy.phase if self._policy is not None else ""
+            steps = self._counted(steps, " ".join(map(str, (op, *said, *phase))))
         with _entry(op):
             work = Work(
                 op, self.n_calls + 1 if ordered else 0, peers, steps, result,

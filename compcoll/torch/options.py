@@ -48,6 +48,8 @@ class Options(_BASE):
             "min_nbytes": min_nbytes,
             "policy": policy,
         }
+        #: What goes before `new_group`'s argument.
+        self.timeout = timeout
         self.policy(None)
 
     def policy(self, base: Policy | None) -> Policy:

@@ -6,25 +6,34 @@ import os
 import warnings
 import weakref
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import torch
 from mpi4py import MPI
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
+from compcoll.codecs import Codec, codecs
 from compcoll.core.errors import PolicyError
+from compcoll.engine.rules import NOT_CODECS
 from compcoll.policy import Policy, Rule, default_policy, make_policy
 from compcoll.torch.living import cores
 
-__all__ = ["OPERATIONS", "PHASES", "PRESETS", "agreed", "names_of", "policy_of", "set_policy", "watch_meshes"]
+__all__ = [
+    "OPERATIONS", "PHASES", "PRESETS", "REPLICATED", "Phased", "agreed", "names_of", "policy_of",
+    "set_policy", "warn_of_lossy_copies", "watch_meshes",
+]  # fmt: skip
 
 #: The operations that torch's names stand for in policies.
 OPERATIONS: dict[str, tuple[str, ...]] = {"send": ("Send",)}
 for _row in operations.OPERATIONS.values():
     if _row.torch:
         OPERATIONS[_row.torch] = (*OPERATIONS.get(_row.torch, ()), _row.name)
-#: What travels in which operations of data-parallel training.
+#: Operations after which the ranks have copies of values that some of them own.
+REPLICATED = ("Bcast", "Allgather", "Allgatherv")
+#: What travels in which operations of data-parallel training; gradients do so in a backward pass alone.
 PHASES = {
     "gradients": ("all_reduce", "reduce_scatter", "reduce"), "parameters": ("all_gather", "broadcast"),
 }  # fmt: skip
@@ -34,8 +43,8 @@ _DATA = (
     "dp_shard_cp", "hsdp",
 )  # fmt: skip
 _MODEL = ("tp", "pp", "cp", "ep", "tensor", "pipeline", "model", "context", "expert")
-_GRADIENTS = [{"phase": "gradients", "codec": "zfp:rate=8"}, {"codec": "lossless"}]
-#: Data-parallel gradients lossy, all else lossless; and a low rate for these, a high one for models.
+_GRADIENTS = [{"op": PHASES["gradients"], "codec": "zfp:rate=8"}, {"codec": "lossless"}]
+#: Data-parallel sums lossy, all else lossless; and a low rate for these, a high one for models.
 PRESETS: dict[str, dict[str, Any]] = {
     "mzhybrid": {
         **dict.fromkeys(_MODEL, "lossless"), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
@@ -49,10 +58,29 @@ PRESETS: dict[str, dict[str, Any]] = {
 _meshes: list[weakref.ref[DeviceMesh]] = []
 
 
+@dataclass(frozen=True)
+class Phased:
+    """A policy, and what it is outside of backward passes: without the rules of gradients."""
+
+    backward: Policy
+    outside: Policy
+
+    @property
+    def now(self) -> Policy:
+        """The one that holds in this thread at this moment."""
+        return self.backward if self.phase else self.outside
+
+    @property
+    def phase(self) -> tuple[str, ...]:
+        """Words for a backward pass, where it makes a difference."""
+        differs = self.backward is not self.outside
+        return ("in a backward pass",) if differs and torch._C._current_graph_task_id() != -1 else ()
+
+
 class _Chosen:
     """What `set_policy` has set."""
 
-    policy: Policy | None = None
+    policy: Phased | None = None
     #: Names that have to be those of groups, and the ones that have been.
     asked: tuple[str, ...] = ()
     matched: set[str] = set()  # noqa: RUF012
@@ -73,7 +101,9 @@ def set_policy(
         For each name of a mesh dimension or group, or ``"*"`` for all, a codec's spec, or a mapping (or
         a list of these, the first that fits decides) with ``codec`` and any of ``op``, ``phase``, ``dtype``,
         ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
-        ``"mzhybrid"``, ``"zhybrid"``; the path of a TOML file; None for the environment's.
+        ``"mzhybrid"``, ``"zhybrid"``; a codec's spec for all groups; the path of a TOML file; None for the
+        environment's. The phase ``"gradients"`` is that of reductions during a backward pass, by the thread
+        that runs it; ``"parameters"`` that of every `all_gather` and `broadcast`.
     strict : bool
         Whether a name that no group has is an error instead of a warning.
     min_nbytes : int or str, optional
@@ -87,12 +117,12 @@ def set_policy(
         On every rank, where ranks differ.
     """
     error: Exception | None = None
-    made: Policy | None = None
+    made: Phased | None = None
     names: tuple[str, ...] = ()
     known: set[str] = set()
     try:
         made, names = _made(policy, min_nbytes)
-    except (OSError, ValueError) as problem:
+    except (OSError, TypeError, ValueError) as problem:
         error = problem
     groups = cores()
     if groups:
@@ -118,27 +148,48 @@ def _unmatched(missing: Iterable[str], known: Iterable[str]) -> str:
     return f"no process group is called {' or '.join(map(repr, missing))}; the names that there are: {names}"
 
 
-def _made(policy: Any, min_nbytes: Any) -> tuple[Policy | None, tuple[str, ...]]:
+def _made(policy: Any, min_nbytes: Any) -> tuple[Phased | None, tuple[str, ...]]:
     """The policy, and the names that groups should have."""
     if policy is None and min_nbytes is None:
         return None, ()
     names: tuple[str, ...] = ()
     base = default_policy()
+    rules: list[tuple[Rule, bool]] = [(rule, False) for rule in base.rules]
     if isinstance(policy, str) and policy in PRESETS:
-        base = base.using(rules=tuple(_rules(PRESETS[policy])))
+        rules = list(_rules(PRESETS[policy]))
+    elif isinstance(policy, str) and _is_codec(policy):
+        rules = list(_rules({"*": policy}))
     elif isinstance(policy, Mapping):
         names = tuple(name for name in policy if name != "*")
-        base = base.using(rules=(*_rules(policy), *base.rules))
-    elif policy is not None:
+        rules = [*_rules(policy), *rules]
+    elif isinstance(policy, (Policy, str, os.PathLike)):
         base = make_policy(base, policy=policy)
-    return make_policy(base, min_nbytes=min_nbytes), names
+        rules = [(rule, False) for rule in base.rules]
+    elif policy is not None:
+        raise TypeError(
+            f"{policy!r} is not a mapping of groups' names to codecs or rules, a codec's spec, a preset "
+            f"({', '.join(PRESETS)}), a Policy, or the path of a TOML file"
+        )
+    base = make_policy(base, min_nbytes=min_nbytes)
+    backward = base.using(rules=tuple(rule for rule, _ in rules))
+    if not any(of_gradients for _, of_gradients in rules):
+        return Phased(backward, backward), names
+    return Phased(
+        backward, base.using(rules=tuple(r for r, of_gradients in rules if not of_gradients))
+    ), names
 
 
-def _rules(policy: Mapping[str, Any]) -> Iterable[Rule]:
+def _is_codec(text: str) -> bool:
+    """Whether a text is a codec's spec; that of a path with another error has its own message."""
+    return text in NOT_CODECS or text.partition(":")[0] in codecs()
+
+
+def _rules(policy: Mapping[str, Any]) -> Iterable[tuple[Rule, bool]]:
+    """Rules, and whether each is for gradients alone."""
     for name, entry in policy.items():
         for one in entry if isinstance(entry, (list, tuple)) else [entry]:
             try:
-                yield _rule(name, one)
+                yield _rule(name, one), isinstance(one, Mapping) and one.get("phase") == "gradients"
             except ValueError as error:
                 raise ValueError(f"{name!r}: {error}") from None
 
@@ -151,19 +202,48 @@ def _rule(name: str, entry: Any) -> Rule:
     wanted = [ops] if isinstance(ops, str) else [*ops]
     if phase is not None:
         wanted += PHASES[phase]
+    for op in wanted:
+        if op not in OPERATIONS and op not in operations.ALGORITHMS:
+            raise ValueError(f"op {op!r} is not one of {', '.join(OPERATIONS)}")
     translated = tuple(mpi for op in wanted for mpi in OPERATIONS.get(op, (op,)))
+    if "dtype" in values:
+        dtypes = values["dtype"]
+        values["dtype"] = tuple(
+            str(one).removeprefix("torch.") if isinstance(one, torch.dtype) else one
+            for one in (dtypes if isinstance(dtypes, (list, tuple)) else [dtypes])
+        )
     return replace(Rule.from_mapping({**values, "op": translated}), comm=None if name == "*" else name)
 
 
-def policy_of(core: Any) -> tuple[str, Policy]:
+def policy_of(core: Any) -> tuple[str, Phased]:
     """The name by which rules know a group, and its policy."""
-    base = _Chosen.policy or default_policy()
     options = core.options
-    policy = base if options is None or options.is_plain else options.policy(default_policy())
+    phased = _Chosen.policy
+    if phased is None or not (options is None or options.is_plain):
+        policy = default_policy() if options is None else options.policy(default_policy())
+        phased = Phased(policy, policy)
     names = core.names
     _Chosen.matched |= names
-    named = next((rule.comm for rule in policy.rules if rule.comm in names), None)
-    return named or core.name, policy
+    named = next((rule.comm for rule in phased.backward.rules if rule.comm in names), None)
+    return named or core.name, phased
+
+
+def warn_of_lossy_copies(core: Any, op: str, nbytes: int, element: np.dtype, codec: Codec) -> bool:
+    """Warn, on the group's first rank, where no rule names the operation; whether there was a reason."""
+    facts = core.group.facts
+    fits = (rule for rule in core.policy.rules if rule.fits(op, element, nbytes, core.comm_name, facts.link))
+    rule = next(fits, None)
+    if rule is not None and rule.op:
+        return False
+    if core.rank == 0:
+        name = "broadcast" if op == "Bcast" else "all_gather"
+        warnings.warn(
+            f"compcoll: a {name} of the group {core.label!r} is coded by {codec.spec}, which changes values, "
+            "its owner's as well: parameters and checkpoints lose accuracy if they travel so; "
+            "{'phase': 'gradients', 'codec': ...} leaves them as they are",
+            stacklevel=2,
+        )
+    return True
 
 
 def text_of(options: Any) -> str:

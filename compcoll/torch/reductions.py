@@ -26,6 +26,8 @@ _NATIVE = frozenset((
     torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int8, torch.int16, torch.int32,
     torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
 ))  # fmt: skip
+#: Types that torch does not divide.
+_UNDIVIDED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 _HALVES = frozenset((torch.float16, torch.bfloat16))
 
 
@@ -71,6 +73,8 @@ class Reduction:
             return
         if flat.dtype.is_floating_point or flat.dtype.is_complex:
             flat.div_(size)
+        elif flat.dtype in _UNDIVIDED:
+            flat.copy_(torch.from_numpy(flat.cpu().numpy() // size))
         else:
             flat.div_(size, rounding_mode="trunc")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from compcoll.codecs import codec
 from compcoll.torch.living import cores
 from compcoll.torch.tally import KEPT, Line
 
@@ -69,6 +70,8 @@ def _cells(line: Line) -> tuple[str, ...]:
         sent = ("-",) * 4
     else:
         bound = "unknown" if line.bound is None else f"{line.bound:.3g}"
+        if line.bound and codec(line.codec).lossless:
+            bound += " (rounding of the sum)"
         ratio = f"{line.raw_nbytes / line.wire_nbytes:.2f}" if line.wire_nbytes else "-"
         sent = (str(line.wire_nbytes), ratio, f"{1e3 * line.seconds:.1f}", bound)
     used = "".join(f", {n} x {name}" for name, n in line.codecs.items())
@@ -83,7 +86,8 @@ def report(together: bool = False) -> TrainingReport:
     Parameters
     ----------
     together : bool
-        Whether to add up all ranks' calls, which is then collective over the largest group.
+        Whether to add up all ranks' calls, which is then collective over the largest group; without any
+        group there are this rank's alone.
 
     Returns
     -------
@@ -99,7 +103,9 @@ def report(together: bool = False) -> TrainingReport:
             found.setdefault(label, []).extend(replace(line, codecs=dict(line.codecs)) for line in lines)
     if not together:
         return TrainingReport({label: _summed(lines) for label, lines in found.items()})
-    world = max(cores(), key=lambda core: core.size)
+    world = max(cores(), key=lambda core: core.size, default=None)
+    if world is None:
+        return TrainingReport({label: _summed(lines) for label, lines in found.items()})
     world.flush()
     everything: dict[str, list[Line]] = {}
     for theirs in world.comm.allgather(found):

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.torch import failure_notice, policies
+from compcoll.torch import failure_notice, living, policies
 from compcoll.torch.address import find_address
 from compcoll.torch.core import Core
 from compcoll.torch.options import Options
@@ -81,6 +81,16 @@ def make_core(opts: Any, options: Any) -> Core:
         )
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
+    try:
+        return _made(opts, options, rank, size)
+    except MPI.Exception as error:
+        raise RuntimeError(
+            f"MPI has no communicators for the process group {opts.group_id!r} beside {len(living.cores())} "
+            f"others, which take two each (MPICH has some 2,000; destroy_process_group frees them): {error}"
+        ) from error
+
+
+def _made(opts: Any, options: Options | None, rank: int, size: int) -> Core:
     comm: Any
     ranks = list(opts.global_ranks_in_group)
     first = not dist.is_initialized()
@@ -91,7 +101,8 @@ def make_core(opts: Any, options: Any) -> Core:
         comm = _some_of(_default[0].comm, ranks, opts.group_id)
     else:
         comm = _some_of(MPI.Intracomm(_WORLD), _found(opts.store, rank, size), opts.group_id)
-    core = Core(comm, opts.group_id, opts.timeout, options, opts.store)
+    timeout = opts.timeout if options is None or options.timeout is None else options.timeout
+    core = Core(comm, opts.group_id, timeout, options, opts.store)
     if first:
         _default[:] = [core]
     return core

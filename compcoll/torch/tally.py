@@ -20,7 +20,8 @@ class Line:
         Why it went that way, the last time.
     calls : int
     nbytes, largest : int
-        Of the messages as the operation counts them: all together, and the largest one.
+        Of the tensors that are reduced, and of the messages of other operations: all together, and the
+        largest one.
     raw_nbytes, wire_nbytes : int
         What this rank would have sent uncompressed, and what it sent; of compressed calls alone.
     seconds : float

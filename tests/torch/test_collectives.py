@@ -305,3 +305,11 @@ def test_wrong_arguments_leave_the_group_usable(ours, agree, wrong, n):
     dist.all_reduce(x := torch.ones(n), group=ours)
     before.wait()
     assert agree(bool((x == size).all()) and bool((early == size).all()))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64], ids=str)
+def test_averages_of_unsigned_integers(world, agree, dtype):
+    high = torch.iinfo(dtype).max // dist.get_world_size()
+    x = torch.tensor([3, high]).to(dtype) if dtype != torch.uint64 else torch.tensor([3, high], dtype=dtype)
+    dist.all_reduce(x, dist.ReduceOp.AVG)
+    assert agree(x.tolist() == [3, high])

@@ -3,11 +3,14 @@
 import subprocess
 import sys
 import warnings
+from datetime import timedelta
 
 import pytest
 import torch
 import torch.distributed as dist
+from mpi4py import MPI
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 import compcoll
 import compcoll.torch
@@ -88,11 +91,28 @@ def test_names_that_no_group_has(world):
 
 
 @pytest.mark.parametrize("policy", [{"default_pg": "no-such"}, {"default_pg": {"phase": "future"}},
-                                    {"default_pg": {"op": "all_things"}},
+                                    {"default_pg": {"op": "all_things"}}, [{"codec": "raw"}], "zfp:speed=8",
                                     "no/such/file.toml"], ids=str)  # fmt: skip
 def test_what_there_is_not(world, policy):
-    with pytest.raises((ValueError, OSError)):
+    with pytest.raises((ValueError, TypeError, OSError)):
         set_policy(policy)
+
+
+def test_words_for_what_there_is_not(world):
+    with pytest.raises(ValueError, match=r"op 'allreduce' is not one of .*all_reduce"):
+        set_policy({"*": {"op": "allreduce", "codec": "raw"}})
+    with pytest.raises(TypeError, match="not a mapping of groups' names"):
+        set_policy([{"codec": "raw"}])
+
+
+def test_a_codec_for_all_groups_and_types_of_torch(world):
+    set_policy("int8")
+    group = new("plain")
+    reduced(group)
+    assert used(group, "Allreduce") == "int8"
+    set_policy({"plain": {"dtype": torch.bfloat16, "codec": "raw"}})
+    reduced(group, dtype=torch.bfloat16)
+    assert used(group, "Allreduce") == "raw"
 
 
 def test_ranks_with_different_policies(world):
@@ -102,6 +122,7 @@ def test_ranks_with_different_policies(world):
         new("odd", Options("lossless" if dist.get_rank() else "raw"))
 
 
+@pytest.mark.filterwarnings("ignore:compcoll. a")
 def test_presets(world):
     dp, tp = new("dp"), new("tp")
     n, size = 100_000, dist.get_world_size()
@@ -115,6 +136,7 @@ def test_presets(world):
         assert used(dp, "Allgather") == "lossless"
 
 
+@pytest.mark.filterwarnings("ignore:compcoll. a")
 def test_nothing_lossy_for_what_must_stay_exact(world, agree):
     group = new("lossy", Options("zfp:rate=8", min_nbytes="64K"))
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -174,3 +196,63 @@ def test_another_backend_beside_this_one(world):
         with pytest.raises(ValueError, match="names gloo"):
             dist.new_group(backend=backend)
     dist.new_group(backend="cpu:compcoll,cuda:compcoll")
+
+
+def test_gradients_are_those_of_a_backward_pass(world, agree):
+    group = new("training")
+    set_policy({"training": {"phase": "gradients", "codec": "zfp:rate=8"}}, min_nbytes=0)
+    net = DDP(torch.nn.Linear(300, 300), process_group=group)
+    for _ in range(2):
+        net(torch.ones(2, 300)).sum().backward()
+    assert agree(used(group, "Allreduce") == "zfp:rate=8")
+    metric = torch.rand(10_000, generator=torch.Generator().manual_seed(dist.get_rank()))
+    exact = metric.clone()
+    dist.all_reduce(metric, group=group)
+    dist.all_reduce(exact)
+    assert agree(torch.equal(metric, exact))
+
+
+def test_lossy_copies_are_a_warning_once(world):
+    group = new("copies", Options("zfp:rate=8", min_nbytes=0))
+    x, outs = torch.rand(10_000), [torch.zeros(10_000) for _ in range(dist.get_world_size())]
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            dist.broadcast(x, 0, group=group)
+            dist.all_gather(outs, x, group=group)
+    found = [str(warning.message) for warning in seen if "changes values" in str(warning.message)]
+    assert len(found) == (dist.get_rank() == 0)
+    named = new("named")
+    set_policy({"named": {"op": "broadcast", "codec": "zfp:rate=8"}}, min_nbytes=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dist.broadcast(x, 0, group=named)
+
+
+def test_options_with_a_time_out(world):
+    group = new("hurried", Options(timeout=timedelta(seconds=7)))
+    assert core_of(group).timeout == 7
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=9), group)
+    assert core_of(group).timeout == 9
+
+
+def test_sizes_and_errors_of_the_report(world):
+    group = new("sizes", Options(min_nbytes=0))
+    reduced(group, 8192)
+    line = next(line for line in core_of(group).tally.lines.values() if line.op == "Allreduce")
+    assert (line.nbytes, line.codec) == (32768, "lossless")
+    assert "(rounding of the sum)" in str(compcoll.torch.report())
+
+
+def test_report_without_a_group(world, monkeypatch):
+    monkeypatch.setattr(sys.modules["compcoll.torch.report"], "cores", list)
+    assert compcoll.torch.report(together=True).ranks == 1
+
+
+def test_more_groups_than_mpi_has_communicators(world, monkeypatch):
+    def full(*_):
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+    monkeypatch.setattr("compcoll.torch.start._some_of", full)
+    with pytest.raises(RuntimeError, match=r"no communicators for the process group .* beside .* others"):
+        new("one too many")
