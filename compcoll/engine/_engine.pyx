@@ -27,12 +27,12 @@ from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
 from compcoll.engine._interrupts cimport deferred
-from compcoll.engine._layout cimport LaidOut
+from compcoll.engine._layout cimport StridedBlock
 from compcoll.engine.native cimport (
     all_reached, CAnswers, CAttempt, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
-    CDeviceRoom, CDeviceStep, CEngine, CGoal, CLaunch, CLeft, CLibrary, complete, CPlace, CRecvBuffers, CRun,
-    CScratchRecv, CTags, CTask, CTogether, Error, error_of, finished_by, grequest_start, make_probe,
-    make_request, make_wire, new_engine, of_callback, Stats, the_tap, use_level,
+    CDeviceRoom, CDeviceStep, CEngine, CCompletion, CLaunch, CPendingTask, CLibrary, complete, CPlace, CRecvBuffers, CRun,
+    CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_probe,
+    make_request, make_wire, new_engine, of_callback, Stats, the_recv_hook, use_level,
 )
 from compcoll.schedule._schedule cimport Compiled
 
@@ -126,21 +126,21 @@ def idle_nbytes() -> int:
     return engine.pool().idle_nbytes()
 
 
-def set_tap(tap):
-    """Call ``tap(message)`` with each message that arrives, a uint8 array, or never; for tests."""
-    global _tap
-    _tap = tap
-    if tap is None:
-        the_tap.arrived = NULL
+def set_recv_hook(recv_hook):
+    """Call ``recv_hook(message)`` with each message that arrives, a uint8 array, or never; for tests."""
+    global _recv_hook
+    _recv_hook = recv_hook
+    if recv_hook is None:
+        the_recv_hook.arrived = NULL
     else:
-        the_tap.arrived = tapped
+        the_recv_hook.arrived = call_recv_hook
 
 
-_tap = None
+_recv_hook = None
 
 
-cdef void tapped(void* context, uint8_t* data, uint64_t nbytes) noexcept with gil:
-    _tap(memory_at(<uintptr_t>data, nbytes))
+cdef void call_recv_hook(void* context, uint8_t* data, uint64_t nbytes) noexcept with gil:
+    _recv_hook(memory_at(<uintptr_t>data, nbytes))
 
 
 cdef class Count:
@@ -364,7 +364,7 @@ cdef class Outcome:
 # -- what is under way
 
 
-cdef class Answering
+cdef class GrequestState
 
 
 cdef class Task:
@@ -377,8 +377,8 @@ cdef class Task:
     """
 
     cdef shared_ptr[CTask] task
-    cdef shared_ptr[CLeft] left
-    cdef Answering request
+    cdef shared_ptr[CPendingTask] left
+    cdef GrequestState request
     cdef readonly object end
     cdef object finished
 
@@ -528,7 +528,7 @@ cdef class Running(Task):
         Handle of a communicator that carries nothing else, in which errors are returned.
     first, n : int
         The tags of the call.
-    buffers : list of numpy.ndarray, DeviceArray or LaidOut
+    buffers : list of numpy.ndarray, DeviceArray or StridedBlock
         The caller's, in the order of the schedule.
     device : compcoll.engine.device.run.DeviceOperations, optional
         What is done on memory of devices, where any buffer is one of these.
@@ -544,12 +544,12 @@ cdef class Running(Task):
 
     def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None):
         cdef vector[CPlace] places
-        cdef LaidOut block
+        cdef StridedBlock block
         cdef CDevice own
         places.reserve(len(buffers))
         for buffer in buffers:
-            if isinstance(buffer, LaidOut):
-                block = <LaidOut>buffer
+            if isinstance(buffer, StridedBlock):
+                block = <StridedBlock>buffer
                 places.push_back(CPlace(<uint8_t*>block.origin, block.layout.own, block.first))
             else:
                 places.push_back(CPlace(address_of(buffer)))
@@ -689,7 +689,7 @@ cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
         return False
 
 
-cdef class Together(Task):
+cdef class TaskGroup(Task):
     """Several tasks as one, whose end is that of the last of them.
 
     Parameters
@@ -705,7 +705,7 @@ cdef class Together(Task):
         self.tasks = list(tasks)
         for task in self.tasks:
             parts.push_back(task.task)
-        self.task = shared_ptr[CTask](new CTogether(parts))
+        self.task = shared_ptr[CTask](new CTaskGroup(parts))
 
     cdef settle(self, int end):
         cdef Task task
@@ -861,13 +861,13 @@ def _abandon(tasks):
 # -- generalised requests
 
 
-cdef class Answering:
+cdef class GrequestState:
     """A generalised request's other side, which it answers with and by which it is completed."""
 
     cdef object query, cancel
     cdef CAnswers answers
     cdef uint64_t request
-    cdef shared_ptr[CGoal] goal
+    cdef shared_ptr[CCompletion] completion
     #: Whether MPI does not refer to it any more.
     cdef cbool freed
 
@@ -888,31 +888,31 @@ def start_request(request, query, cancel=None):
 
     Returns
     -------
-    Answering
+    GrequestState
         For `complete_request` and `leave`.
     """
-    cdef Answering state = Answering()
-    state.goal = shared_ptr[CGoal](new CGoal())
+    cdef GrequestState state = GrequestState()
+    state.completion = shared_ptr[CCompletion](new CCompletion())
     state.query, state.cancel, state.freed = query, cancel, False
     state.answers.query, state.answers.free, state.answers.cancel = answer, forget, try_to_cancel
-    _answering[:] = [other for other in _answering if not is_freed(other)]
+    _grequests[:] = [other for other in _grequests if not is_freed(other)]
     check_mpi(grequest_start(library, state.answers, <void*>state, <void*><uintptr_t>MPI._addressof(request)))
     state.request = handle(request)
-    _answering.append(state)
+    _grequests.append(state)
     return state
 
 
-def complete_request(Answering state):
+def complete_request(GrequestState state):
     """Complete a generalised request."""
     cdef int error
     with nogil:
         error = complete(library, state.request)
-        state.goal.get().reach()
+        state.completion.get().reach()
     check_mpi(error)
 
 
 def finish(requests) -> bool:
-    """Do what is left to do for those of some requests whose ``state`` is an `Answering`; whether any is.
+    """Do what is left to do for those of some requests whose ``state`` is an `GrequestState`; whether any is.
 
     Raises
     ------
@@ -920,37 +920,37 @@ def finish(requests) -> bool:
         What the second of two signals has raised; that of one alone is left to
         `compcoll.engine.interrupts.raise_pending`.
     """
-    cdef vector[shared_ptr[CGoal]] goals
+    cdef vector[shared_ptr[CCompletion]] completions
     cdef int end
     for request in requests:
         state = getattr(request, "state", None)
-        if type(state) is Answering and request:
-            goals.push_back((<Answering>state).goal)
-    if goals.empty():
+        if type(state) is GrequestState and request:
+            completions.push_back((<GrequestState>state).completion)
+    if completions.empty():
         return False
     with nogil:
-        end = <int>engine.progress().wait(goals, all_reached(goals), inf_, signalled)
+        end = <int>engine.progress().wait(completions, all_reached(completions), inf_, signalled)
     if end == INTERRUPTED:
         raise_ending()
     return True
 
 
 #: The states of all generalised requests that MPI refers to.
-_answering = []
+_grequests = []
 
 
-cdef bint is_freed(Answering state):
+cdef bint is_freed(GrequestState state):
     return state.freed
 
 
 cdef int forget(void* context) noexcept nogil:
     # A plain store: Python's lock is not to be had here.
-    (<Answering>context).freed = True
+    (<GrequestState>context).freed = True
     return 0
 
 
 cdef int answer(void* context, void* status) noexcept with gil:
-    cdef Answering state = <Answering>context
+    cdef GrequestState state = <GrequestState>context
     told = MPI.Status()
     told.Set_elements(MPI.BYTE, 0)
     told.Set_cancelled(False)
@@ -967,7 +967,7 @@ cdef int answer(void* context, void* status) noexcept with gil:
 
 
 cdef int try_to_cancel(void* context, int completed) noexcept with gil:
-    cdef Answering state = <Answering>context
+    cdef GrequestState state = <GrequestState>context
     try:
         if state.cancel is not None:
             with deferred(quiet=True):
@@ -980,7 +980,7 @@ cdef int try_to_cancel(void* context, int completed) noexcept with gil:
     return 0
 
 
-def leave(Task task, finished=None, Answering request=None, *, bint launched=False):
+def leave(Task task, finished=None, GrequestState request=None, *, bint launched=False):
     """Have a task moved on by the engine.
 
     Parameters
@@ -988,7 +988,7 @@ def leave(Task task, finished=None, Answering request=None, *, bint launched=Fal
     task : Task
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
-    request : Answering, optional
+    request : GrequestState, optional
         The generalised request that the task belongs to. Without ``finished``, and by a `ScratchRecv` that has
         delivered its message, it is completed at the end, without Python; `settled` is to be called after
         waiting.
@@ -996,15 +996,15 @@ def leave(Task task, finished=None, Answering request=None, *, bint launched=Fal
         As of `wait`.
     """
     cdef bint native = request is not None and finished is None, lands = isinstance(task, ScratchRecv)
-    cdef shared_ptr[CGoal] goal
+    cdef shared_ptr[CCompletion] completion
     cdef void (*call)(void*, int) noexcept nogil
     task.finished, task.request = finished, request
     if request is not None:
-        goal = request.goal
+        completion = request.completion
     _drop_ended()
     _left.append(task)
     call = was_completed if native else has_landed if lands else was_left
-    task.left = engine.leave(task.until(launched), finished_by(call, <void*>task), goal)
+    task.left = engine.leave(task.until(launched), finished_by(call, <void*>task), completion)
 
 
 #: What is under way and nobody waits for.
@@ -1035,7 +1035,7 @@ cdef cbool is_delivered(void* context) noexcept nogil:
 
 cdef void complete_natively(void* context) noexcept nogil:
     complete(library, (<Task>context).request.request)
-    (<Task>context).request.goal.get().reach()
+    (<Task>context).request.completion.get().reach()
 
 
 def settled(Task task):
@@ -1055,7 +1055,7 @@ def join(Task task, double seconds=inf):
     BaseException
         What the second of two signals has raised; the task is under way still.
     """
-    cdef shared_ptr[CLeft] left = task.left  # which a callback may leave again
+    cdef shared_ptr[CPendingTask] left = task.left  # which a callback may leave again
     cdef int end
     with nogil:
         end = <int>engine.join(left.get()[0], seconds, signalled)

@@ -21,7 +21,7 @@ cdef class Layout:
     cdef readonly Layout child
 
 
-cdef class LaidOut:
+cdef class StridedBlock:
     cdef readonly Layout layout
     cdef readonly uintptr_t origin
     cdef readonly uint64_t first

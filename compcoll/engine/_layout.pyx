@@ -97,7 +97,7 @@ def parts(const int64_t[:] offsets, list children):
     return layout
 
 
-cdef class LaidOut:
+cdef class StridedBlock:
     """A block whose values do not lie side by side, in place of an array of them.
 
     Parameters
@@ -136,13 +136,13 @@ cdef class LaidOut:
         first, end, step = part.indices(self.size)
         if step != 1:
             raise ValueError(f"step {step} in elements of a block, which has to be 1")
-        return LaidOut(self.layout, self.origin, self.dtype, self.keep, self.first + first * self.itemsize,
+        return StridedBlock(self.layout, self.origin, self.dtype, self.keep, self.first + first * self.itemsize,
                        max(end - first, 0))
 
     def view(self, dtype):
         """The same bytes as elements of another type."""
         dtype = np.dtype(dtype)
-        return LaidOut(self.layout, self.origin, dtype, self.keep, self.first, self.nbytes // dtype.itemsize)
+        return StridedBlock(self.layout, self.origin, dtype, self.keep, self.first, self.nbytes // dtype.itemsize)
 
     def copy(self):
         """The values as an array."""

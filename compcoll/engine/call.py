@@ -19,21 +19,21 @@ from compcoll.engine.coding import coding
 from compcoll.engine.decision import FLAT, Decision
 from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.group import Group
-from compcoll.engine.layout import LaidOut
+from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_shapes
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import chunk_step, trace
 
 __all__ = [
-    "Call", "Task", "Way", "begin", "begin_message", "join", "leave", "n_chunks", "planned", "schedule_of",
-    "wait",
+    "Call", "Task", "Transport", "begin", "begin_message", "join", "leave", "n_chunks", "planned",
+    "schedule_of", "wait",
 ]  # fmt: skip
 
 _SCHEDULES = Cache()
 
 
-class Way(Protocol):
+class Transport(Protocol):
     """The handle of a communicator that carries nothing but chunks of messages."""
 
     handle: int
@@ -54,7 +54,7 @@ class Call:
     empty : bool
         Whether there is nothing to send at all, which all ranks know as well.
     send, recv : list of array
-        Contiguous blocks of the host or of a device, or a `LaidOut` for one that is not, as
+        Contiguous blocks of the host or of a device, or a `StridedBlock` for one that is not, as
         `compcoll.algorithms.catalog` wants them.
     root : int
     sample : array or None
@@ -76,7 +76,7 @@ class Call:
     sample: Any = None
     problem: Exception | None = None
     shapes: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
-    _copies: list[tuple[LaidOut, np.ndarray]] = field(default_factory=list)
+    _copies: list[tuple[StridedBlock, np.ndarray]] = field(default_factory=list)
 
     @property
     def on_device(self) -> bool:
@@ -85,9 +85,9 @@ class Call:
 
     def pack(self) -> None:
         """Take copies side by side of what is not, until `finish`."""
-        self.send = [block.copy() if isinstance(block, LaidOut) else block for block in self.send]
+        self.send = [block.copy() if isinstance(block, StridedBlock) else block for block in self.send]
         for i, block in enumerate(self.recv):
-            if isinstance(block, LaidOut):
+            if isinstance(block, StridedBlock):
                 self.recv[i] = block.copy()
                 self._copies.append((block, self.recv[i]))
 
@@ -152,23 +152,23 @@ def _begin(
 
 
 def begin_message(
-    way: Way, codec: Codec, block: Any, peer: int, chunk: int, first_tag: int, *, sends: bool,
+    transport: Transport, codec: Codec, block: Any, peer: int, chunk: int, first_tag: int, *, sends: bool,
     drops: bool = False, inner: tuple[int, ...] = (), count: int = 0,
 ) -> _engine.Running:  # fmt: skip
     """Start one side of a message between two ranks, who both know its size.
 
     Parameters
     ----------
-    way : Way
+    transport : Transport
     codec : Codec
     block : array
         What is sent, or where it is received.
     peer : int
-        The other rank, as the way counts them.
+        The other rank, as the transport counts them.
     chunk : int
         Elements of a chunk.
     first_tag : int
-        Of as many tags as there are chunks, which no other message on its way has.
+        Of as many tags as there are chunks, which no other message of the transport has.
     sends : bool
     drops : bool
         Whether what is received is of no use.
@@ -191,7 +191,7 @@ def begin_message(
         ),
     )
     tags = first_tag, max(schedule.n_tags, 1)
-    return _begin(schedule, codec, block.dtype, way.handle, tags, [block])
+    return _begin(schedule, codec, block.dtype, transport.handle, tags, [block])
 
 
 def n_chunks(n: int, chunk: int) -> int:
@@ -239,9 +239,9 @@ def planned(
     )  # fmt: skip
 
 
-def _offset(block: np.ndarray | LaidOut, array: np.ndarray | None) -> int | None:
+def _offset(block: np.ndarray | StridedBlock, array: np.ndarray | None) -> int | None:
     """Where a block begins in an array, in bytes; None where it does not lie there."""
-    if array is None or isinstance(block, LaidOut) or not array.flags.c_contiguous:
+    if array is None or isinstance(block, StridedBlock) or not array.flags.c_contiguous:
         return None
     offset = block.ctypes.data - array.ctypes.data
     return offset if 0 <= offset <= array.nbytes - block.nbytes else None

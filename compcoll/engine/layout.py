@@ -9,10 +9,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from compcoll.engine._layout import LOOP, RUN, LaidOut, Layout, loop, parts, run, runs
+from compcoll.engine._layout import LOOP, RUN, Layout, StridedBlock, loop, parts, run, runs
 
 __all__ = [
-    "EMPTY", "LOOP", "RUN", "LaidOut", "Layout", "Piece", "joined", "joined_runs", "repeated", "side_by_side",
+    "EMPTY", "LOOP", "RUN", "Layout", "Piece", "StridedBlock", "contiguous", "joined", "joined_runs",
+    "repeated",
 ]  # fmt: skip
 
 Piece: TypeAlias = tuple[int, Layout]
@@ -20,7 +21,7 @@ Piece: TypeAlias = tuple[int, Layout]
 EMPTY: Piece = (0, run(0))
 
 
-def side_by_side(nbytes: int) -> Piece:
+def contiguous(nbytes: int) -> Piece:
     """Bytes side by side."""
     return 0, run(nbytes)
 

@@ -46,7 +46,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t dimensions[4]
     cdef cppclass CTags "compcoll::engine::Tags":
         int first, n
-    cdef cppclass CTap "compcoll::engine::Tap":
+    cdef cppclass CRecvHook "compcoll::engine::RecvHook":
         void* context
         void (*arrived)(void*, uint8_t*, uint64_t) noexcept nogil
     cdef cppclass CTask "compcoll::engine::Task":
@@ -94,7 +94,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         cbool direct
         cbool (*receive)(void*, vector[CDeviceRoom]&) noexcept nogil
         cbool (*step)(void*, CDeviceStep&) noexcept nogil
-    CTap the_tap "compcoll::engine::Run::tap"
+    CRecvHook the_recv_hook "compcoll::engine::Run::recv_hook"
 
     cdef cppclass CPlace "compcoll::engine::Place":
         CPlace(uint8_t*)
@@ -141,23 +141,23 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
 
     cdef enum CEnd "compcoll::engine::End":
         pass
-    cdef cppclass CFinished "compcoll::engine::Left::Finished":
+    cdef cppclass CFinished "compcoll::engine::PendingTask::Finished":
         pass
-    cdef cppclass CGoal "compcoll::engine::Goal":
-        CGoal() except +
+    cdef cppclass CCompletion "compcoll::engine::Completion":
+        CCompletion() except +
         cbool reached()
         void reach()
-    cdef cppclass CLeft "compcoll::engine::Left":
+    cdef cppclass CPendingTask "compcoll::engine::PendingTask":
         cbool ended()
         CEnd end()
-    cdef cppclass CTogether "compcoll::engine::Together" (CTask):
-        CTogether(vector[shared_ptr[CTask]]) except +
+    cdef cppclass CTaskGroup "compcoll::engine::TaskGroup" (CTask):
+        CTaskGroup(vector[shared_ptr[CTask]]) except +
     cdef cppclass CReached "std::function<bool()>":
         pass
     cdef cppclass CProgress "compcoll::engine::Progress":
         cbool step()
         cbool step_alone()
-        CEnd wait(const vector[shared_ptr[CGoal]]&, CReached, double, cbool (*)() noexcept nogil)
+        CEnd wait(const vector[shared_ptr[CCompletion]]&, CReached, double, cbool (*)() noexcept nogil)
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
         shared_ptr[CRun] begin(
@@ -165,8 +165,8 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)
-        shared_ptr[CLeft] leave(shared_ptr[CTask], CFinished, shared_ptr[CGoal]) except +
-        CEnd join(CLeft&, double, cbool (*)() noexcept nogil)
+        shared_ptr[CPendingTask] leave(shared_ptr[CTask], CFinished, shared_ptr[CCompletion]) except +
+        CEnd join(CPendingTask&, double, cbool (*)() noexcept nogil)
         CPool& pool()
         CProgress& progress()
         size_t workers()
@@ -175,13 +175,13 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
 
 cdef extern from * nogil:
     """
-    static compcoll::engine::Left::Finished finished_by(void (*call)(void*, int), void* context) {
+    static compcoll::engine::PendingTask::Finished finished_by(void (*call)(void*, int), void* context) {
       return [call, context](compcoll::engine::End end) { call(context, int(end)); };
     }
-    using Goals = compcoll::engine::Progress::Goals;
-    static std::function<bool()> all_reached(const Goals& goals) {
-      return [&goals] {
-        return std::all_of(goals.begin(), goals.end(), [](const auto& goal) { return goal->reached(); });
+    using Completions = compcoll::engine::Progress::Completions;
+    static std::function<bool()> all_reached(const Completions& completions) {
+      return [&completions] {
+        return std::all_of(completions.begin(), completions.end(), [](const auto& completion) { return completion->reached(); });
       };
     }
     static void with_thread_state(const std::function<void()>& loop) {
@@ -204,7 +204,7 @@ cdef extern from * nogil:
     }
     """
     CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
-    CReached all_reached(const vector[shared_ptr[CGoal]]&)
+    CReached all_reached(const vector[shared_ptr[CCompletion]]&)
     CEngine* new_engine(cbool, double) except +
     Error of_callback()
     void use_level(CCoding&, size_t)

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from compcoll.core import dtypes
 from compcoll.devices import arrays
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine.layout import RUN, LaidOut
+from compcoll.engine.layout import RUN, StridedBlock
 from compcoll.mpi.arguments import (
     LeftToMPI,
     datatype_of,
@@ -131,7 +131,7 @@ class Message:
             return self._bytes(origin, nbytes).view(self.dtype)
         if self._buffer is not MPI.BOTTOM:
             origin += self._buffer.ctypes.data
-        return LaidOut(layout, origin, self.dtype, self._buffer)
+        return StridedBlock(layout, origin, self.dtype, self._buffer)
 
     def target(self, i: int) -> Block:
         """Block i, to be written."""

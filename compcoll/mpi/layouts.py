@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import dtypes
-from compcoll.engine.layout import EMPTY, Piece, joined, joined_runs, repeated, side_by_side
+from compcoll.engine.layout import EMPTY, Piece, contiguous, joined, joined_runs, repeated
 from compcoll.mpi.datatypes import predefined_type
 
 __all__ = ["Entry", "entry_of"]
@@ -119,14 +119,14 @@ _NOTHING = _Parts(frozenset(), EMPTY, (0,))
 def _taken_apart(datatype: MPI.Datatype) -> _Parts:
     if datatype.is_predefined:
         nbytes = 0 if datatype == MPI.DATATYPE_NULL else datatype.Get_size()
-        return _Parts(frozenset([predefined_type(datatype)]), side_by_side(nbytes), ())
+        return _Parts(frozenset([predefined_type(datatype)]), contiguous(nbytes), ())
     old, combiner, params = datatype.decode()
     if combiner == "STRUCT":
         return _struct(**params)
     try:
         make = _COMBINERS.get(combiner)
         if make is None:
-            return _Parts(frozenset([None]), side_by_side(datatype.Get_size()), None)
+            return _Parts(frozenset([None]), contiguous(datatype.Get_size()), None)
         made = make(_taken_apart(old), old.Get_extent()[1], **params)
     finally:
         _release(old)
@@ -162,7 +162,7 @@ def _vector(old: _Parts, extent: int, count: int, blocklength: int, stride: int)
 def _hindexed(old: _Parts, extent: int, blocklengths: Any, displacements: Any) -> _Parts:
     n, at = np.asarray(blocklengths, np.int64), np.asarray(displacements, np.int64)
     offset, layout = old.piece
-    if repeated(2, extent, old.piece)[1] == side_by_side(2 * layout.nbytes)[1]:
+    if repeated(2, extent, old.piece)[1] == contiguous(2 * layout.nbytes)[1]:
         piece = joined_runs(at + offset, n * layout.nbytes)
     else:
         each = {count: repeated(count, extent, old.piece) for count in np.unique(n).tolist()}

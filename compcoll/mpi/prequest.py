@@ -52,7 +52,7 @@ class Prequest(MPI.Prequest):
             take_handle(self, self._started)
 
     @property
-    def state(self) -> _engine.Answering | None:
+    def state(self) -> _engine.GrequestState | None:
         """What the engine knows the call under way by; None where it has no part in that."""
         return getattr(self._started, "state", None) if self._is_active() else None
 

@@ -30,7 +30,7 @@ class Request(MPI.Request):
     """
 
     #: What the engine knows it by.
-    state: _engine.Answering
+    state: _engine.GrequestState
 
     def __new__(
         cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
@@ -88,7 +88,7 @@ class Pending:
         self._error: Exception | None = None
         self._is_settled = False
         self.request = Request(self._query, self._cancel if cancel is not None else None)
-        task: Any = tasks[0] if len(tasks) == 1 else _engine.Together(tasks)
+        task: Any = tasks[0] if len(tasks) == 1 else _engine.TaskGroup(tasks)
         self._task = task
         _engine.leave(task, None, self.request.state)
 

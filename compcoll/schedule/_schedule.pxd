@@ -13,7 +13,7 @@ cdef extern from "engine/schedule.h" namespace "compcoll::engine" nogil:
     cdef cppclass CSchedule "compcoll::engine::Schedule":
         vector[Op] ops
         vector[BlockRef] blocks
-        vector[int32_t] waiting
+        vector[int32_t] successors
         vector[Scratch] scratch
         int32_t rank, size, n_buffers, n_frames, n_tags
         void count_users()

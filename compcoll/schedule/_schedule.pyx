@@ -56,7 +56,7 @@ cdef class Compiled:
         self.own.reset(s)
         read_into(s.ops, <void*><uintptr_t>schedule.ops.ctypes.data, len(schedule.ops))
         read_into(s.blocks, <void*><uintptr_t>schedule.blocks.ctypes.data, len(schedule.blocks))
-        read_into(s.waiting, <void*><uintptr_t>schedule.waiting.ctypes.data, len(schedule.waiting))
+        read_into(s.successors, <void*><uintptr_t>schedule.successors.ctypes.data, len(schedule.successors))
         read_into(s.scratch, <void*><uintptr_t>schedule.scratch.ctypes.data, len(schedule.scratch))
         s.rank, s.size, s.n_buffers = schedule.rank, schedule.size, schedule.n_buffers
         s.n_frames, s.n_tags = schedule.n_frames, schedule.n_tags

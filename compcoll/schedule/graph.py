@@ -1,8 +1,8 @@
-"""A schedule: one rank's operations in a collective, each with what it waits for.
+"""A schedule: one rank's operations in a collective, each with its dependencies.
 
 The idea is that of libNBC (Hoefler, Lumsdaine and Rehm, "Implementation and Performance Analysis of
 Non-Blocking Collective Operations for MPI", 2007). Operations stand in the order in which the algorithm comes
-to them, which is their priority; one never waits for a later one.
+to them, which is their priority; one never depends on a later one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Kind(IntEnum):
     RECV = 8  # block like the frame's, [frame], peer, tag
 
 
-#: Operands that an operation does not have are ``NONE``. ``waits`` counts what it waits for; who waits for it
-#: stands from ``first`` to the next operation's ``first`` in `Schedule.waiting`. ``idle``: nobody is in need
-#: of it, so it comes when there is nothing else to do.
+#: Operands that an operation does not have are ``NONE``. ``n_deps`` counts the operations that it depends on;
+#: those that depend on it stand from ``first`` to the next operation's ``first`` in `Schedule.successors`.
+#: ``idle``: no other rank needs it, so it comes when there is nothing else to do.
 OP = np.dtype(
     [
         ("kind", "i4"), ("block", "i4"), ("into", "i4"), ("frame", "i4"), ("other", "i4"), ("sum", "i4"),
-        ("peer", "i4"), ("tag", "i4"), ("waits", "i4"), ("first", "i4"), ("idle", "i4"),
+        ("peer", "i4"), ("tag", "i4"), ("n_deps", "i4"), ("first", "i4"), ("idle", "i4"),
     ]
 )  # fmt: skip
 #: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed. A block of
@@ -72,8 +72,8 @@ class Schedule:
         Of type `OP`.
     blocks : numpy.ndarray
         Of type `BLOCK`.
-    waiting : numpy.ndarray
-        int32: the operations that wait for each operation, side by side.
+    successors : numpy.ndarray
+        int32: the operations that depend on each operation, one after the other.
     n_buffers : int
         The caller's buffers, which have the first numbers.
     scratch : numpy.ndarray
@@ -87,7 +87,7 @@ class Schedule:
     size: int
     ops: np.ndarray
     blocks: np.ndarray
-    waiting: np.ndarray
+    successors: np.ndarray
     n_buffers: int
     scratch: np.ndarray
     n_frames: int
@@ -101,20 +101,20 @@ class Schedule:
         """The same for compiled code."""
         return Compiled(self)
 
-    def waits_for(self) -> list[list[int]]:
-        """For each operation those that it waits for."""
+    def dependencies(self) -> list[list[int]]:
+        """For each operation those that it depends on."""
         found: list[list[int]] = [[] for _ in self.ops]
-        bounds = [*self.ops["first"].tolist(), len(self.waiting)]
+        bounds = [*self.ops["first"].tolist(), len(self.successors)]
         for i, (first, end) in enumerate(pairwise(bounds)):
-            for k in self.waiting[first:end].tolist():
+            for k in self.successors[first:end].tolist():
                 found[k].append(i)
         return found
 
     def __str__(self) -> str:
         lines = [f"rank {self.rank} of {self.size}: {len(self.ops)} operations, {self.n_frames} frames"]
-        waits_for = self.waits_for()
+        dependencies = self.dependencies()
         for i, op in enumerate(self.ops):
-            after = f"  after {', '.join(map(str, waits_for[i]))}" if waits_for[i] else ""
+            after = f"  after {', '.join(map(str, dependencies[i]))}" if dependencies[i] else ""
             lines.append(f"{i:5d}  {self._described(op):60s}{after}".rstrip())
         return "\n".join(lines)
 

@@ -83,7 +83,7 @@ class Tracer:
         self._n_buffers, self._chunk = n_buffers, chunk
         self._widens, self._owner_exact, self._shaped = widens, owner_exact, shaped
         self._ops: list[tuple[int, ...]] = []
-        self._waits_for: list[frozenset[int]] = []
+        self._dependencies: list[frozenset[int]] = []
         self._blocks: dict[tuple[Any, ...], Block] = {}
         self._used: list[Block] = []
         self._scratch: list[tuple[int, bool]] = []
@@ -240,9 +240,9 @@ class Tracer:
             names = ("kind", "block", "into", "frame", "other", "sum", "peer", "tag", "idle")
             for name, column in zip(names, np.array(self._ops, np.int32).T, strict=True):
                 ops[name] = column
-        ops["waits"] = np.fromiter(map(len, self._waits_for), np.int32, n)
-        earlier = np.fromiter((k for some in self._waits_for for k in some), np.int32)
-        later = np.repeat(np.arange(n, dtype=np.int32), ops["waits"])
+        ops["n_deps"] = np.fromiter(map(len, self._dependencies), np.int32, n)
+        earlier = np.fromiter((k for some in self._dependencies for k in some), np.int32)
+        later = np.repeat(np.arange(n, dtype=np.int32), ops["n_deps"])
         ops["first"] = np.cumsum(np.bincount(earlier, minlength=n)) - np.bincount(earlier, minlength=n)
         blocks = np.array([b.noted() for b in self._used], BLOCK)
         scratch = np.array(self._scratch, SCRATCH)
@@ -288,7 +288,7 @@ class Tracer:
         before = self._frontier
         op = Awaited(before, frozenset((len(self._ops),)), value)
         self._ops.append((kind, self._number(block), self._number(into), frame, other, sum, peer, tag, idle))
-        self._waits_for.append(before)
+        self._dependencies.append(before)
         self._n_tags = max(self._n_tags, tag + 1)
         self._issued.append(op)
         return op

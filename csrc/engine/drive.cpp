@@ -17,10 +17,10 @@ namespace {
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
 // The progress thread yields for less long than callers do, who have nothing else to do.
 constexpr double thread_spinning = 1e-4;
-// It has as little of a core as will do where there is a goal, since who has one may compute meanwhile, and moves on
-// what it waits for itself. It naps between two looks at what is short and has not begun to move, and rests for a while
-// beside the others. It lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it
-// lets the caller return first.
+// It backs off while a waiter may exist: its program may compute meanwhile, and progresses its own tasks when it waits.
+// It naps between two looks at tasks that are short and have not begun to move, and rests for a while beside the
+// others. It lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it lets the
+// caller return first.
 constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e-5;
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
@@ -51,7 +51,7 @@ bool all_done(const std::vector<Task*>& tasks) {
 
 }  // namespace
 
-double Patience::pause() {
+double Backoff::pause() {
   double time = now();
   if (!since_) since_ = time;
   double waited = time - since_;
@@ -61,8 +61,8 @@ double Patience::pause() {
 }
 
 End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
-          Progress& left, const std::function<bool()>& interrupted) {
-  Patience waiting(patience);
+          Progress& progress, const std::function<bool()>& interrupted) {
+  Backoff backoff(patience);
   Ending ending(limit, interrupted);
   double began = 0;
   while (!all_done(tasks)) {
@@ -72,15 +72,15 @@ End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, dou
         if (task->broken()) return End::BROKEN;
         moved |= task->step();
       }
-    if (moved || left.step_alone()) {
+    if (moved || progress.step_alone()) {
       if (began) tasks[0]->waited(now() - began);
       began = 0;
-      waiting.moved();
+      backoff.moved();
       continue;
     }
     if (!began) began = now();
-    double pause = waiting.pause();
-    if (waiting.is_over()) return End::TIMEOUT;
+    double pause = backoff.pause();
+    if (backoff.is_over()) return End::TIMEOUT;
     if (pause) tasks[0]->rest(pause);
     else sched_yield();
     if (End end = ending.look(); end != End::DONE) return end;
@@ -88,23 +88,24 @@ End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, dou
   return End::DONE;
 }
 
-Left::Left(std::shared_ptr<Task> task, double patience, Finished finished, std::shared_ptr<Goal> goal)
+PendingTask::PendingTask(std::shared_ptr<Task> task, double patience, Finished finished,
+                         std::shared_ptr<Completion> completion)
     : task_(std::move(task)),
-      goal_(goal ? goal : std::make_shared<Goal>()),
-      patience_(patience),
+      completion_(completion ? completion : std::make_shared<Completion>()),
+      backoff_(patience),
       finished_(std::move(finished)),
-      rest_(!goal              ? 0
+      rest_(!completion        ? 0
             : task_->is_long() ? least_rest
                                : nap) {}
 
-bool Left::step() {
+bool PendingTask::step() {
   std::unique_lock<std::mutex> alone(stepping_, std::try_to_lock);
   if (!alone || ended_) return false;
   bool moved = task_->step(), done = task_->done();
-  if (moved) patience_.moved();
-  else patience_.pause();
+  if (moved) backoff_.moved();
+  else backoff_.pause();
   if (moved && rest_ > least_rest) rest_ = least_rest;
-  if (!done && !task_->broken() && !patience_.is_over()) return moved;
+  if (!done && !task_->broken() && !backoff_.is_over()) return moved;
   end_ = done ? End::DONE : task_->broken() ? End::BROKEN : End::TIMEOUT;
   Finished finished = std::move(finished_);
   finished(end_);
@@ -112,55 +113,56 @@ bool Left::step() {
   return true;
 }
 
-std::shared_ptr<Left> Progress::add(std::shared_ptr<Task> task, Left::Finished finished,
-                                    std::shared_ptr<Goal> goal) {
-  auto left = std::make_shared<Left>(std::move(task), patience_, std::move(finished), std::move(goal));
+std::shared_ptr<PendingTask> Progress::add(std::shared_ptr<Task> task, PendingTask::Finished finished,
+                                           std::shared_ptr<Completion> completion) {
+  auto pending = std::make_shared<PendingTask>(std::move(task), patience_, std::move(finished),
+                                               std::move(completion));
   std::unique_lock<std::mutex> lock(mutex_);
-  left_.push_back(left);
+  pending_.push_back(pending);
   if (threaded_ && !thread_.joinable()) thread_ = std::thread(main_, [this] { loop(); });
-  hurried_ |= left->rest() < nap;
+  hurried_ |= pending->rest() < nap;
   bool wake = asleep_ || hurried_;
   lock.unlock();
   if (wake) changed_.notify_one();
-  return left;
+  return pending;
 }
 
 bool Progress::step_some(const bool* attended) {
-  std::vector<std::shared_ptr<Left>> some;
+  std::vector<std::shared_ptr<PendingTask>> some;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     drop_ended();
-    for (const auto& left : left_)
-      if (!attended || left->goal()->attended() == *attended) some.push_back(left);
+    for (const auto& pending : pending_)
+      if (!attended || pending->completion()->attended() == *attended) some.push_back(pending);
   }
   bool moved = false;
-  for (const auto& left : some) moved |= left->step();
+  for (const auto& pending : some) moved |= pending->step();
   return moved;
 }
 
-End Progress::wait(const Goals& goals, const std::function<bool()>& reached, double limit,
+End Progress::wait(const Completions& completions, const std::function<bool()>& reached, double limit,
                    const std::function<bool()>& interrupted) {
   const bool attended = true;
-  Patience waiting(limit);
+  Backoff backoff(limit);
   Ending ending(limit, interrupted);
   End end = End::DONE;
-  attend(goals, 1);
+  attend(completions, 1);
   while (end == End::DONE && !reached()) {
     if (step_some(threaded_ ? &attended : nullptr)) {
-      waiting.moved();
+      backoff.moved();
     } else {
-      double pause = waiting.pause();
+      double pause = backoff.pause();
       if (pause) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
       else sched_yield();
     }
     end = ending.look();
   }
-  attend(goals, -1);
+  attend(completions, -1);
   return end;
 }
 
-void Progress::attend(const Goals& goals, int more) {
-  for (const auto& goal : goals) goal->attend(more);
+void Progress::attend(const Completions& completions, int more) {
+  for (const auto& completion : completions) completion->attend(more);
   if (more > 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   drop_ended();
@@ -170,21 +172,21 @@ void Progress::attend(const Goals& goals, int more) {
 // For how long the thread has to rest at least. With the lock.
 double Progress::shortest_rest() const {
   double least = nap;
-  for (const auto& left : left_)
-    if (!left->goal()->attended()) least = std::min(least, left->rest());
+  for (const auto& pending : pending_)
+    if (!pending->completion()->attended()) least = std::min(least, pending->rest());
   return least;
 }
 
 // With the lock.
 void Progress::drop_ended() {
-  left_.erase(std::remove_if(left_.begin(), left_.end(), [](const auto& left) { return left->ended(); }),
-              left_.end());
+  auto ended = [](const auto& pending) { return pending->ended(); };
+  pending_.erase(std::remove_if(pending_.begin(), pending_.end(), ended), pending_.end());
 }
 
 // Whether there is anything for the thread to do. With the lock.
 bool Progress::has_work() const {
-  return std::any_of(left_.begin(), left_.end(),
-                     [](const auto& left) { return !left->ended() && !left->goal()->attended(); });
+  return std::any_of(pending_.begin(), pending_.end(),
+                     [](const auto& pending) { return !pending->ended() && !pending->completion()->attended(); });
 }
 
 void Progress::stop() {
@@ -199,12 +201,12 @@ void Progress::stop() {
 void Progress::loop() {
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: else each nap takes longer than was asked for
   const bool attended = false;
-  Patience waiting(1e18, thread_spinning);
+  Backoff backoff(1e18, thread_spinning);
   double idle = now();  // since when
   for (;;) {
     bool moved = step_some(&attended);
     std::unique_lock<std::mutex> lock(mutex_);
-    if (moved) waiting.moved();
+    if (moved) backoff.moved();
     if (has_work()) {
       idle = now();
     } else if (now() - idle > lingering) {
@@ -215,7 +217,7 @@ void Progress::loop() {
     }
     if (stopped_) return;
     if (moved) continue;
-    double pause = std::max(waiting.pause(), shortest_rest());
+    double pause = std::max(backoff.pause(), shortest_rest());
     if (!pause) {
       lock.unlock();
       sched_yield();

@@ -20,9 +20,9 @@ enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 
 // How long to rest: not at all at first, but to yield; then for longer, since whoever yields leaves others half
 // of a core only.
-class Patience {
+class Backoff {
  public:
-  explicit Patience(double seconds, double spinning = 1e-3) : most_(seconds), spinning_(spinning) {}
+  explicit Backoff(double seconds, double spinning = 1e-3) : most_(seconds), spinning_(spinning) {}
   void moved() { since_ = 0; }
   double pause();  // seconds
   bool is_over() const { return over_; }
@@ -33,8 +33,8 @@ class Patience {
   bool over_ = false;
 };
 
-// What callers may come to wait for: the end of tasks that were left, of each alone or of several.
-class Goal {
+// The end of pending tasks, of each alone or of several, that callers may come to wait for.
+class Completion {
  public:
   bool reached() const { return reached_; }
   void reach() { reached_ = true; }
@@ -48,11 +48,12 @@ class Goal {
 };
 
 // A task that is left to the progress thread, or to whoever comes to wait for it.
-class Left {
+class PendingTask {
  public:
   using Finished = std::function<void(End)>;
 
-  Left(std::shared_ptr<Task> task, double patience, Finished finished, std::shared_ptr<Goal> goal);
+  PendingTask(std::shared_ptr<Task> task, double patience, Finished finished,
+              std::shared_ptr<Completion> completion);
 
   // Whether anything moved; not where somebody else is at it.
   bool step();
@@ -60,13 +61,13 @@ class Left {
   End end() const { return end_; }  // where it has ended
   // Seconds at least that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
-  const std::shared_ptr<Goal>& goal() const { return goal_; }
+  const std::shared_ptr<Completion>& completion() const { return completion_; }
 
  private:
   const std::shared_ptr<Task> task_;
-  const std::shared_ptr<Goal> goal_;
+  const std::shared_ptr<Completion> completion_;
   std::mutex stepping_;
-  Patience patience_;
+  Backoff backoff_;
   Finished finished_;
   End end_ = End::DONE;
   std::atomic<bool> ended_{false};
@@ -77,22 +78,23 @@ class Left {
 // somebody calls `step`.
 class Progress {
  public:
-  using Goals = std::vector<std::shared_ptr<Goal>>;
+  using Completions = std::vector<std::shared_ptr<Completion>>;
 
   Progress(bool threaded, double patience, ThreadMain main = run_loop)
       : threaded_(threaded), patience_(patience), main_(main) {}
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
-  // `finished` is called once, by the thread that comes to the end of the task. Without a goal it is one itself.
-  std::shared_ptr<Left> add(std::shared_ptr<Task> task, Left::Finished finished,
-                            std::shared_ptr<Goal> goal = nullptr);
+  // `finished` is called once, by the thread that comes to the end of the task, which has a completion of its own if
+  // none is given.
+  std::shared_ptr<PendingTask> add(std::shared_ptr<Task> task, PendingTask::Finished finished,
+                                   std::shared_ptr<Completion> completion = nullptr);
   // Moves on what was left; whether anything moved.
   bool step() { return step_some(nullptr); }
   // The same where there is no thread for it.
   bool step_alone() { return !threaded_ && step(); }
-  // Moves on what goals need until `reached`, for `limit` seconds at most.
-  End wait(const Goals& goals, const std::function<bool()>& reached, double limit,
+  // Moves on what completions need until `reached`, for `limit` seconds at most.
+  End wait(const Completions& completions, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
   // Ends the thread; what is under way stays so.
   void stop();
@@ -104,14 +106,14 @@ class Progress {
   void drop_ended();
   bool has_work() const;
   double shortest_rest() const;
-  void attend(const Goals& goals, int more);
+  void attend(const Completions& completions, int more);
 
   const bool threaded_;
   const double patience_;
   const ThreadMain main_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::shared_ptr<Left>> left_;
+  std::vector<std::shared_ptr<PendingTask>> pending_;
   std::thread thread_;
   bool stopped_ = false, asleep_ = false, hurried_ = false;
 };
@@ -120,7 +122,7 @@ class Progress {
 // `others` as well, and what was left, where that has no thread of its own. Asks `interrupted` every so often
 // while it waits.
 End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
-          Progress& left, const std::function<bool()>& interrupted);
+          Progress& progress, const std::function<bool()>& interrupted);
 
 }  // namespace engine
 }  // namespace compcoll

@@ -40,25 +40,25 @@ End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks,
   return end;
 }
 
-std::shared_ptr<Left> Engine::leave(std::shared_ptr<Task> task, Left::Finished finished,
-                                    std::shared_ptr<Goal> goal) {
+std::shared_ptr<PendingTask> Engine::leave(std::shared_ptr<Task> task, PendingTask::Finished finished,
+                                           std::shared_ptr<Completion> completion) {
   auto ended = [this, task, finished](End end) {
     forget(task);
     finished(end);
   };
-  return progress_.add(task, ended, std::move(goal));
+  return progress_.add(task, ended, std::move(completion));
 }
 
-End Engine::join(Left& left, double limit, const std::function<bool()>& interrupted) {
-  End end = progress_.wait({left.goal()}, [&left] { return left.ended(); }, limit, interrupted);
-  return end == End::DONE ? left.end() : end;
+End Engine::join(PendingTask& pending, double limit, const std::function<bool()>& interrupted) {
+  End end = progress_.wait({pending.completion()}, [&pending] { return pending.ended(); }, limit, interrupted);
+  return end == End::DONE ? pending.end() : end;
 }
 
 void Engine::forget(const std::shared_ptr<Task>& task) {
   if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
   if (auto launch = std::dynamic_pointer_cast<Launch>(task); launch && launch->run()->done()) forget(launch->run());
-  if (auto together = std::dynamic_pointer_cast<Together>(task))
-    for (const auto& part : together->parts()) forget(part);
+  if (auto group = std::dynamic_pointer_cast<TaskGroup>(task))
+    for (const auto& part : group->parts()) forget(part);
 }
 
 void Engine::stop() {

@@ -12,14 +12,14 @@
 //   workers.h    threads that encode and decode
 //   thread.h     how threads begin
 //   drive.h      who moves tasks on
-//   together.h   several tasks as one
+//   task_group.h several tasks as one
 //   pool.h       scratch memory
 #pragma once
 #include "drive.h"
 #include "mpi.h"
 #include "run.h"
 #include "scratch_recv.h"
-#include "together.h"
+#include "task_group.h"
 #include "workers.h"
 
 namespace compcoll {
@@ -40,11 +40,11 @@ class Engine {
   // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
            double limit, const std::function<bool()>& interrupted);
-  // Leaves that to the progress thread; `finished` is called at the end. It may be needed for a goal.
-  std::shared_ptr<Left> leave(std::shared_ptr<Task> task, Left::Finished finished,
-                              std::shared_ptr<Goal> goal = nullptr);
+  // Leaves that to the progress thread; `finished` is called at the end. It may be a part of a completion.
+  std::shared_ptr<PendingTask> leave(std::shared_ptr<Task> task, PendingTask::Finished finished,
+                                     std::shared_ptr<Completion> completion = nullptr);
   // Waits for a task that was left, for so long at most.
-  End join(Left& left, double limit, const std::function<bool()>& interrupted);
+  End join(PendingTask& pending, double limit, const std::function<bool()>& interrupted);
 
   Pool& pool() { return pool_; }
   Progress& progress() { return progress_; }

@@ -25,12 +25,12 @@ struct Scatter {
 };
 
 // Copies parts of a layout, from its first one on.
-template <class Way>
+template <class Direction>
 class Walk {
  public:
-  explicit Walk(typename Way::Packed packed) : packed_(packed) {}
+  explicit Walk(typename Direction::Packed packed) : packed_(packed) {}
 
-  void part(const Layout& layout, typename Way::Memory origin, uint64_t first, uint64_t end) {
+  void part(const Layout& layout, typename Direction::Memory origin, uint64_t first, uint64_t end) {
     if (first >= end) return;
     if (end - first == layout.nbytes) return whole(layout, origin);
     switch (layout.kind) {
@@ -41,12 +41,12 @@ class Walk {
   }
 
  private:
-  void run(typename Way::Memory memory, uint64_t nbytes) {
-    Way::copy(memory, packed_, nbytes);
+  void run(typename Direction::Memory memory, uint64_t nbytes) {
+    Direction::copy(memory, packed_, nbytes);
     packed_ += nbytes;
   }
 
-  void whole(const Layout& layout, typename Way::Memory origin) {
+  void whole(const Layout& layout, typename Direction::Memory origin) {
     switch (layout.kind) {
       case Layout::RUN: return run(origin, layout.nbytes);
       case Layout::LOOP: return loop(*layout.children[0], origin, layout.stride, layout.count);
@@ -57,7 +57,7 @@ class Walk {
     }
   }
 
-  void loop(const Layout& child, typename Way::Memory origin, int64_t stride, uint64_t count) {
+  void loop(const Layout& child, typename Direction::Memory origin, int64_t stride, uint64_t count) {
     if (child.kind == Layout::RUN)
       return strided(child.nbytes, count, [=](uint64_t i) { return origin + int64_t(i) * stride; });
     if (child.kind == Layout::LOOP && child.children[0]->kind == Layout::RUN) {
@@ -70,7 +70,7 @@ class Walk {
         }
       }
       for (uint64_t i = 0; i < count; i++) {
-        typename Way::Memory inner = origin + int64_t(i) * stride;
+        typename Direction::Memory inner = origin + int64_t(i) * stride;
         const int64_t step = child.stride;
         strided(each, child.count, [=](uint64_t k) { return inner + int64_t(k) * step; });
       }
@@ -81,21 +81,21 @@ class Walk {
 
   // The columns of a matrix one after the other, a few at a time: their elements share the lines of the cache.
   template <uint64_t NBYTES>
-  void transposed(const Layout& column, typename Way::Memory origin, int64_t stride, uint64_t count) {
+  void transposed(const Layout& column, typename Direction::Memory origin, int64_t stride, uint64_t count) {
     const uint64_t most = std::max<uint64_t>(line / std::max<int64_t>(std::abs(stride), 4), 2);
     for (uint64_t i = 0; i < count; i += most) {
       const uint64_t n = std::min(most, count - i);
       for (uint64_t row = 0; row < column.count; row++) {
-        typename Way::Memory memory = origin + int64_t(i) * stride + int64_t(row) * column.stride;
-        typename Way::Packed packed = packed_ + row * NBYTES;
+        typename Direction::Memory memory = origin + int64_t(i) * stride + int64_t(row) * column.stride;
+        typename Direction::Packed packed = packed_ + row * NBYTES;
         for (uint64_t k = 0; k < n; k++)
-          Way::copy(memory + int64_t(k) * stride, packed + k * column.nbytes, NBYTES);
+          Direction::copy(memory + int64_t(k) * stride, packed + k * column.nbytes, NBYTES);
       }
       packed_ += n * column.nbytes;
     }
   }
 
-  void runs(const Layout& layout, typename Way::Memory origin, size_t first, size_t end) {
+  void runs(const Layout& layout, typename Direction::Memory origin, size_t first, size_t end) {
     const int64_t* offsets = layout.offsets.data() + first;
     if (layout.each)
       return strided(layout.each, end - first, [=](uint64_t i) { return origin + offsets[i]; });
@@ -122,12 +122,12 @@ class Walk {
 
   template <uint64_t NBYTES, class Place>
   void fixed(uint64_t count, Place place) {
-    typename Way::Packed packed = packed_;
-    for (uint64_t i = 0; i < count; i++) Way::copy(place(i), packed + i * NBYTES, NBYTES);
+    typename Direction::Packed packed = packed_;
+    for (uint64_t i = 0; i < count; i++) Direction::copy(place(i), packed + i * NBYTES, NBYTES);
     packed_ = packed + count * NBYTES;
   }
 
-  void loop_part(const Layout& layout, typename Way::Memory origin, uint64_t first, uint64_t end) {
+  void loop_part(const Layout& layout, typename Direction::Memory origin, uint64_t first, uint64_t end) {
     const Layout& child = *layout.children[0];
     const uint64_t each = child.nbytes;
     uint64_t i = first / each;
@@ -143,7 +143,7 @@ class Walk {
     part(child, origin + int64_t(i) * layout.stride, 0, end - i * each);
   }
 
-  void parts_part(const Layout& layout, typename Way::Memory origin, uint64_t first, uint64_t end) {
+  void parts_part(const Layout& layout, typename Direction::Memory origin, uint64_t first, uint64_t end) {
     const std::vector<uint64_t>& starts = layout.starts;
     size_t i = std::upper_bound(starts.begin(), starts.end(), first) - starts.begin() - 1;
     if (layout.kind == Layout::RUNS && first == starts[i]) {
@@ -160,7 +160,7 @@ class Walk {
     }
   }
 
-  typename Way::Packed packed_;
+  typename Direction::Packed packed_;
 };
 
 LayoutRef made(Layout layout) { return std::make_shared<const Layout>(std::move(layout)); }

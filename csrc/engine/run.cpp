@@ -25,7 +25,7 @@ bool is_lossless(uint64_t codec) {
 
 }  // namespace
 
-Tap Run::tap;
+RecvHook Run::recv_hook;
 
 Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
          std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device)
@@ -40,14 +40,14 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Pl
       coder_(coding_, pool),
       frames_(schedule_->n_frames),
       errors_(schedule_->blocks.size(), 0.0),
-      waits_(schedule_->ops.size()),
+      n_deps_(schedule_->ops.size()),
       frame_users_(schedule_->frame_users),
       scratch_users_(schedule_->scratch_users),
       scratch_(schedule_->scratch.size(), nullptr),
       remaining_(schedule_->ops.size()) {
-  for (size_t i = 0; i < waits_.size(); i++) {
-    waits_[i] = schedule_->ops[i].waits;
-    if (!waits_[i]) make_ready(int32_t(i));
+  for (size_t i = 0; i < n_deps_.size(); i++) {
+    n_deps_[i] = schedule_->ops[i].n_deps;
+    if (!n_deps_[i]) make_ready(int32_t(i));
   }
 }
 
@@ -192,7 +192,7 @@ void Run::arrived(const Done& done) {
       device_work_.push(done.op);
       return;
     }
-    if (tap.arrived && frame.memory) tap.arrived(tap.context, frame.memory, done.nbytes);
+    if (recv_hook.arrived && frame.memory) recv_hook.arrived(recv_hook.context, frame.memory, done.nbytes);
     error = coder_.received(frame.memory, done.nbytes, &frame);
   }
   if (error) fail(error);
@@ -334,8 +334,8 @@ void Run::finish(int32_t op, const Outcome& outcome) {
   }
   note(done, outcome);
   release(done);
-  for (const int32_t* later = schedule_->waiting_begin(op); later != schedule_->waiting_end(op); later++)
-    if (!--waits_[*later]) make_ready(*later);
+  for (const int32_t* later = schedule_->successors_begin(op); later != schedule_->successors_end(op); later++)
+    if (!--n_deps_[*later]) make_ready(*later);
   remaining_--;
   if (workers_ && (!messages_.empty() || !device_work_.empty() || !remaining_)) changed_.notify_one();
 }

@@ -33,7 +33,7 @@ struct Stats {
 struct Tags { int first, n; };
 
 // For tests: sees, and may change, every message that arrives.
-struct Tap {
+struct RecvHook {
   void* context = nullptr;
   void (*arrived)(void* context, uint8_t* data, uint64_t nbytes) = nullptr;
 };
@@ -66,7 +66,7 @@ class Run : public Task {
   uint64_t messages_under_way() const { return wire_->under_way(); }
   void fail(const Error& error);
 
-  static Tap tap;
+  static RecvHook recv_hook;
 
  private:
   // Operations that may begin, earliest first.
@@ -131,7 +131,7 @@ class Run : public Task {
   std::mutex mutex_;  // of everything below but what only `step` uses
   std::condition_variable changed_;
   Ready messages_, work_, idle_, device_work_, device_idle_;
-  std::vector<int32_t> waits_, frame_users_, scratch_users_;
+  std::vector<int32_t> n_deps_, frame_users_, scratch_users_;
   std::vector<uint8_t*> scratch_;
   std::vector<int32_t> released_;  // frames of the device's
   size_t remaining_;

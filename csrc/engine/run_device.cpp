@@ -80,7 +80,8 @@ bool Run::hand_over(int32_t index, DeviceOp* one, Error* error) {
 bool Run::hand_over_copy(const Op& op, DeviceOp* one) {
   const BlockRef &from = schedule_->blocks[op.block], &to = schedule_->blocks[op.into];
   auto address = [&](const BlockRef& b) -> const uint8_t* {
-    return b.buffer < schedule_->n_buffers ? buffers_[b.buffer].data + b.start * itemsize(dtype_of(b)) : nullptr;
+    return b.buffer < schedule_->n_buffers ? buffers_[b.buffer].data + b.start * itemsize(dtype_of(b))
+                                           : nullptr;
   };
   one->kind = COPY;
   one->into = {to.buffer, to.start, to.n};
@@ -110,9 +111,7 @@ Error Run::accept(const Op& op, const DeviceDone& done) {
   switch (op.kind) {
     case DECODE: errors_[op.block] = done.bound; break;
     case DECODE_ADD: errors_[op.block] += done.bound; break;
-    case SETTLE:
-      errors_[op.into] = done.bound + (is_exact(frames_[op.frame]) ? errors_[op.block] : 0);
-      break;
+    case SETTLE: errors_[op.into] = done.bound + (is_exact(frames_[op.frame]) ? errors_[op.block] : 0); break;
     case COPY:
     case ROUND: errors_[op.into] = errors_[op.block] + done.bound; break;
     default: {

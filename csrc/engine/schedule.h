@@ -1,4 +1,4 @@
-// One rank's operations in a collective, each with what it waits for: compcoll/schedule/graph.py, which
+// One rank's operations in a collective, each with its dependencies: compcoll/schedule/graph.py, which
 // makes it, says what the operations do.
 #pragma once
 #include <cstdint>
@@ -14,8 +14,8 @@ constexpr int32_t NONE = -1;
 
 struct Op {
   int32_t kind, block, into, frame, other, sum, peer, tag;
-  int32_t waits;  // how many operations it waits for
-  int32_t first;  // who waits for it: from here on in Schedule::waiting, up to the next one's
+  int32_t n_deps;  // operations that have to end before it begins
+  int32_t first;   // its first successor in Schedule::successors; they go up to those of the next operation
   int32_t idle;   // whether it can wait until there is nothing else to do
 };
 
@@ -48,7 +48,7 @@ struct Scratch {
 struct Schedule {
   std::vector<Op> ops;
   std::vector<BlockRef> blocks;
-  std::vector<int32_t> waiting;
+  std::vector<int32_t> successors;
   std::vector<Scratch> scratch;
   int32_t rank, size, n_buffers, n_frames, n_tags;
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
@@ -69,9 +69,9 @@ struct Schedule {
     }
   }
 
-  const int32_t* waiting_begin(int32_t op) const { return waiting.data() + ops[op].first; }
-  const int32_t* waiting_end(int32_t op) const {
-    return waiting.data() + (size_t(op) + 1 < ops.size() ? size_t(ops[op + 1].first) : waiting.size());
+  const int32_t* successors_begin(int32_t op) const { return successors.data() + ops[op].first; }
+  const int32_t* successors_end(int32_t op) const {
+    return successors.data() + (size_t(op) + 1 < ops.size() ? size_t(ops[op + 1].first) : successors.size());
   }
 };
 

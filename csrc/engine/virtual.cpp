@@ -52,9 +52,9 @@ World::World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Mach
     rank.processors = 1 + machine.workers;
     rank.settled.assign(rank.schedule->n_frames, false);
     rank.frame_nbytes.assign(rank.schedule->n_frames, 0);
-    for (const Op& op : ops) rank.waits.push_back(op.waits);
+    for (const Op& op : ops) rank.n_deps.push_back(op.n_deps);
     for (size_t k = 0; k < ops.size(); k++)
-      if (!ops[k].waits) ready(rank, int32_t(k));
+      if (!ops[k].n_deps) ready(rank, int32_t(k));
   }
 }
 
@@ -173,8 +173,8 @@ void World::finish(int32_t index, int32_t op) {
   Rank& rank = ranks_[index];
   rank.remaining--;
   const Schedule& schedule = *rank.schedule;
-  for (const int32_t* later = schedule.waiting_begin(op); later != schedule.waiting_end(op); later++)
-    if (!--rank.waits[*later]) ready(rank, *later);
+  for (const int32_t* later = schedule.successors_begin(op); later != schedule.successors_end(op); later++)
+    if (!--rank.n_deps[*later]) ready(rank, *later);
 }
 
 double World::seconds_of(Rank& rank, const Op& op) {

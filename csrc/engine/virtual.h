@@ -82,7 +82,7 @@ class World {
 
   struct Rank {
     std::shared_ptr<const Schedule> schedule;
-    std::vector<int32_t> waits;
+    std::vector<int32_t> n_deps;
     std::vector<bool> settled;  // frames whose values stand where they were to be put
     std::vector<uint64_t> frame_nbytes;
     Ready work, idle, receives, sends;

@@ -34,15 +34,15 @@ def ours(comm, request):
 
 
 @pytest.fixture
-def tap():
+def recv_hook():
     """Sees the messages that this rank receives."""
-    yield _engine.set_tap
-    _engine.set_tap(None)
+    yield _engine.set_recv_hook
+    _engine.set_recv_hook(None)
 
 
 @pytest.mark.parametrize("where", [10, 60, 100, -3], ids=["name", "size", "payload", "end"])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_flipped_byte(comm, ours, agree, tap, call, where):
+def test_flipped_byte(comm, ours, agree, recv_hook, call, where):
     """The last rank receives one damaged frame."""
     damaged = []
 
@@ -52,30 +52,30 @@ def test_flipped_byte(comm, ours, agree, tap, call, where):
             message[where] ^= 0x10
 
     if comm.rank == comm.size - 1:
-        tap(damage)
+        recv_hook(damage)
     failed = False
     try:
         call(ours, data(N, "f4", comm.rank), data(N * comm.size, "f4", comm.rank))
     except FrameError:
         failed = True
-    tap(None)
+    recv_hook(None)
     assert agree(failed or comm.rank != comm.size - 1)
     total, parts = np.zeros(N, "i4"), [data(N, "i4", r) for r in range(comm.size)]
     ours.Allreduce(parts[comm.rank], total)
     assert agree(close_sum(total, parts))
 
 
-def test_error_spreads_to_whom_it_concerns(comm, agree, tap):
+def test_error_spreads_to_whom_it_concerns(comm, agree, recv_hook):
     """A chain's later ranks get no frame from one that could not read its own."""
     ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(algorithm="chain"),)))
     if comm.rank == 1:
-        tap(lambda message: message.fill(0))
+        recv_hook(lambda message: message.fill(0))
     failed = False
     try:
         ours.Bcast(data(N, "f4", comm.rank), 0)
     except FrameError:
         failed = True
-    tap(None)
+    recv_hook(None)
     assert agree(failed == (comm.rank > 0))
 
 

@@ -25,7 +25,7 @@ class Recorded:
     def __init__(self, monkeypatch):
         self.schedules, self.frames = [], []
         monkeypatch.setattr(call, "_engine", self)
-        _engine.set_tap(lambda message: self.frames.append(message.tobytes()))
+        _engine.set_recv_hook(lambda message: self.frames.append(message.tobytes()))
 
     def __getattr__(self, name):
         return getattr(_engine, name)
@@ -49,7 +49,7 @@ def done(c, name, send, recv, monkeypatch):
         try:
             getattr(c, name)(send, recv)
         finally:
-            _engine.set_tap(None)
+            _engine.set_recv_hook(None)
     report = c.report
     what = (
         report.messages, report.raw_nbytes, report.wire_nbytes, report.codecs, report.fallbacks,

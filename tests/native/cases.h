@@ -58,7 +58,7 @@ class File {
     s->n_tags = number<int32_t>();
     s->ops = list<engine::Op>();
     s->blocks = list<engine::BlockRef>();
-    s->waiting = list<int32_t>();
+    s->successors = list<int32_t>();
     s->scratch = list<engine::Scratch>();
     s->count_users();
     rank->schedule = s;

@@ -91,7 +91,7 @@ def write(file: BinaryIO) -> None:
 
 def _schedule(file: BinaryIO, s: Schedule) -> None:
     file.write(struct.pack("<5i", s.rank, s.size, s.n_buffers, s.n_frames, s.n_tags))
-    for table in (s.ops, s.blocks, s.waiting, s.scratch):
+    for table in (s.ops, s.blocks, s.successors, s.scratch):
         _list(file, table)
 
 

@@ -82,22 +82,22 @@ void all_at_once(Network& network, const std::vector<Case>& cases, int rank, int
   engine.set_workers(workers);
   for (int round = 0; round < repeats; round++) {
     std::vector<std::unique_ptr<Part>> parts;
-    std::vector<std::shared_ptr<engine::Left>> left;
+    std::vector<std::shared_ptr<engine::PendingTask>> pending;
     std::vector<std::future<End>> ends;
     for (size_t i = 0; i < cases.size(); i++) {
       if (rank >= int(cases[i].ranks.size())) continue;
       parts.push_back(std::make_unique<Part>(engine, network, cases[i], rank, int(i)));
       auto promise = std::make_shared<std::promise<End>>();
       ends.push_back(promise->get_future());
-      left.emplace_back();
+      pending.emplace_back();
       if ((i + round) % 3)
-        left.back() = engine.leave(parts.back()->run, [promise](End end) { promise->set_value(end); });
+        pending.back() = engine.leave(parts.back()->run, [promise](End end) { promise->set_value(end); });
     }
     for (size_t i = 0; i < parts.size(); i++) {
       // A third each is waited for by its driver, by somebody beside the progress thread, and by its end alone.
       End end;
-      if (!left[i]) end = engine.wait({parts[i]->run}, {}, 1e9, never);
-      else if (i % 2) end = engine.join(*left[i], 60, never);
+      if (!pending[i]) end = engine.wait({parts[i]->run}, {}, 1e9, never);
+      else if (i % 2) end = engine.join(*pending[i], 60, never);
       else end = ends[i].get();
       std::string what = parts[i]->one.name + " on rank " + std::to_string(rank);
       const engine::Error& error = parts[i]->run->error();
@@ -139,8 +139,8 @@ void alone(const Case& one) {
   check(impatient.wait({given_up.run}, {}, 1e9, never) == End::TIMEOUT, "a wait is given up");
   check(engine::now() - start > 0.05, "but not too early");
   std::promise<End> ended;
-  Part left(impatient, network, one, 0, 1);
-  impatient.leave(left.run, [&](End end) { ended.set_value(end); });
+  Part pending(impatient, network, one, 0, 1);
+  impatient.leave(pending.run, [&](End end) { ended.set_value(end); });
   check(ended.get_future().get() == End::TIMEOUT, "the progress thread gives up too");
   engine::Engine patient(false, 60);
   Part broken_off(patient, network, one, 0, 2);
@@ -157,12 +157,12 @@ void without_thread(const std::vector<Case>& cases) {
     threads.emplace_back([&, rank] {
       engine::Engine engine(false, 60);
       std::atomic<bool> ended{false};
-      Part left(engine, network, one, int(rank), 0), waited(engine, network, one, int(rank), 1);
-      engine.leave(left.run, [&](End) { ended = true; });
+      Part pending(engine, network, one, int(rank), 0), waited(engine, network, one, int(rank), 1);
+      engine.leave(pending.run, [&](End) { ended = true; });
       check(engine.wait({waited.run}, {}, 1e9, never) == End::DONE, "what is waited for ends");
       while (!ended)
         if (!engine.progress().step()) std::this_thread::yield();
-      check(left.right(int(rank)) && waited.right(int(rank)), "both are right without a thread");
+      check(pending.right(int(rank)) && waited.right(int(rank)), "both are right without a thread");
     });
   for (auto& thread : threads) thread.join();
 }

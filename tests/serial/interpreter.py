@@ -20,13 +20,13 @@ class Stuck(AssertionError):
 
 def check(schedule: Schedule) -> None:
     """What holds for every schedule."""
-    waits_for = schedule.waits_for()
+    dependencies = schedule.dependencies()
     kinds = schedule.ops["kind"].tolist()
     behind: list[set[int]] = []  # all that each operation waits for, at any distance
     last: dict[tuple[int, int, int], int] = {}
-    for i, (op, before) in enumerate(zip(schedule.ops, waits_for, strict=True)):
+    for i, (op, before) in enumerate(zip(schedule.ops, dependencies, strict=True)):
         assert all(k < i for k in before), f"operation {i} waits for a later one"
-        assert len(before) == op["waits"]
+        assert len(before) == op["n_deps"]
         behind.append(set(before).union(*(behind[k] for k in before)))
         if kinds[i] in (Kind.SEND, Kind.RECV):
             # Messages may overtake each other: those with equal tags are apart.
@@ -51,8 +51,8 @@ class Rank:
         scratch = [np.empty(n, dtype) for n in schedule.scratch["n"]]
         self.buffers = [*buffers, *scratch]
         self.frames: dict[int, np.ndarray] = {}
-        self.waits = schedule.ops["waits"].copy()
-        self.ready = np.flatnonzero(self.waits == 0).tolist()
+        self.n_deps = schedule.ops["n_deps"].copy()
+        self.ready = np.flatnonzero(self.n_deps == 0).tolist()
         self.remaining = len(schedule)
 
     def block(self, index: int) -> np.ndarray:
@@ -61,10 +61,10 @@ class Rank:
 
     def finish(self, index: int) -> None:
         ops = self.schedule.ops
-        end = ops["first"][index + 1] if index + 1 < len(ops) else len(self.schedule.waiting)
-        for later in self.schedule.waiting[ops["first"][index] : end].tolist():
-            self.waits[later] -= 1
-            if not self.waits[later]:
+        end = ops["first"][index + 1] if index + 1 < len(ops) else len(self.schedule.successors)
+        for later in self.schedule.successors[ops["first"][index] : end].tolist():
+            self.n_deps[later] -= 1
+            if not self.n_deps[later]:
                 self.ready.append(later)
         self.remaining -= 1
 

@@ -80,7 +80,7 @@ async def to_itself(rt: Tracer, send: list, recv: list) -> None:
         await rt.decode(await arriving, into)
 
 
-def run(comm, algorithm, spec, sends, recvs, *, tap=None, chunk=CHUNK, **options) -> _engine.Outcome:
+def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **options) -> _engine.Outcome:
     """Run an algorithm of one rank."""
     schedule = trace(algorithm, 0, 1, [s.size for s in sends], [r.size for r in recvs], chunk, **options)
     buffers = [*sends, *recvs]
@@ -88,18 +88,20 @@ def run(comm, algorithm, spec, sends, recvs, *, tap=None, chunk=CHUNK, **options
         schedule.compiled, coding(codec(spec), buffers[0].dtype), _engine.handle(comm), 0, 1 << 12,
         buffers,
     )  # fmt: skip
-    _engine.set_tap(tap)
+    _engine.set_recv_hook(recv_hook)
     try:
         _engine.wait(running)
     finally:
-        _engine.set_tap(None)
+        _engine.set_recv_hook(None)
     return running.outcome
 
 
 def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _engine.Outcome]:
     """The frames of the chunks, and what was decoded."""
     frames, out = [], np.zeros_like(values)
-    outcome = run(comm, to_itself, spec, [values], [out], tap=lambda message: frames.append(message.copy()))
+    outcome = run(
+        comm, to_itself, spec, [values], [out], recv_hook=lambda message: frames.append(message.copy())
+    )
     return frames, out, outcome
 
 
@@ -257,13 +259,13 @@ DAMAGE = {"magic": 0, "name": 10, "size": 60, "own checksum": 77, "payload": 100
 def test_damage_is_an_error_as_in_python(comm, where):
     values, out, damaged = data(N, "f4"), np.zeros(N, "f4"), []
 
-    def tap(message: np.ndarray) -> None:
+    def recv_hook(message: np.ndarray) -> None:
         if not damaged:
             message[where] ^= 0x10
             damaged.append(message.copy())
 
     with pytest.raises(FrameError) as error:
-        run(comm, to_itself, "zfp:rate=12", [values], [out], tap=tap)
+        run(comm, to_itself, "zfp:rate=12", [values], [out], recv_hook=recv_hook)
     with pytest.raises(FrameError) as theirs:
         codec("raw").decode(damaged[0])
     assert str(error.value) == str(theirs.value)
@@ -302,13 +304,13 @@ def test_what_fails_poisons_what_depends_on_it(comm):
     """After an error, frames are empty messages, and everything ends."""
     values, out, seen = data(N, "f4"), np.zeros(N, "f4"), []
 
-    def tap(message: np.ndarray) -> None:
+    def recv_hook(message: np.ndarray) -> None:
         seen.append(len(message))
         if len(seen) == 1:
             message[10] ^= 1
 
     with pytest.raises(FrameError):
-        run(comm, to_itself, "raw", [values], [out], tap=tap)
+        run(comm, to_itself, "raw", [values], [out], recv_hook=recv_hook)
     assert seen[1:] == [0, 0]
 
 

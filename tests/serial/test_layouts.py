@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from compcoll.engine.layout import LOOP, RUN, LaidOut
+from compcoll.engine.layout import LOOP, RUN, StridedBlock
 from compcoll.mpi.layouts import entry_of
 
 BASES = {"b": MPI.SIGNED_CHAR, "h": MPI.SHORT, "f": MPI.FLOAT, "d": MPI.DOUBLE, "D": MPI.C_DOUBLE_COMPLEX}
@@ -152,7 +152,7 @@ def check(datatype, dtype, n, draw):
     reach = abs(entry.lower) + entry.length + n * abs(entry.extent) + 16
     rng = np.random.default_rng(n)
     memory = rng.integers(0, 256, 2 * reach, dtype=np.uint8)
-    block = LaidOut(layout, memory.ctypes.data + reach + offset, np.dtype(np.uint8), memory)
+    block = StridedBlock(layout, memory.ctypes.data + reach + offset, np.dtype(np.uint8), memory)
     want = packed(datatype, n, memory, reach)
     assert (block.copy() == want).all()
     first = draw(st.integers(0, nbytes))

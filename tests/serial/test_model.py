@@ -137,7 +137,7 @@ def test_ranks_of_a_tree_are_alike_but_for_their_peers(algorithm, size):
         made = schedule_of(call, rank, algorithm, 1 << 16)
         assert made.rank == rank
         assert (made.ops == own.ops).all()
-        assert (made.waiting == own.waiting).all()
+        assert (made.successors == own.successors).all()
         assert (made.blocks == own.blocks).all()
 
 

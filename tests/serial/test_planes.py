@@ -101,18 +101,18 @@ async def to_itself(rt, send: list, recv: list) -> None:
         await rt.decode(await arriving, into)
 
 
-def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, tap=None) -> _engine.Outcome:
+def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _engine.Outcome:
     """Send an array to itself in its shape, to where its shape is not known."""
     schedule = trace(to_itself, 0, 1, [a.size], [a.size], CHUNK, [inner, ()], shaped=True)
     running = _engine.Running(
         schedule.compiled, coding(codec(spec), a.dtype), _engine.handle(comm), 0, 1 << 12,
         [a.reshape(-1), out],
     )  # fmt: skip
-    _engine.set_tap(tap)
+    _engine.set_recv_hook(recv_hook)
     try:
         _engine.wait(running)
     finally:
-        _engine.set_tap(None)
+        _engine.set_recv_hook(None)
     return running.outcome
 
 

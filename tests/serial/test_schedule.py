@@ -206,13 +206,13 @@ def test_deadlock_is_noticed():
 def test_windows_bound_what_is_under_way():
     """A sender holds no more frames than it may, and waits for the first before it makes another."""
     schedule = trace(program("Send", "stream"), 0, 2, [40 * CHUNK], [], CHUNK, window=3)
-    waits_for = schedule.waits_for()
+    dependencies = schedule.dependencies()
     encodes = np.flatnonzero(schedule.ops["kind"] == Kind.ENCODE).tolist()
     sends = np.flatnonzero(schedule.ops["kind"] == Kind.SEND).tolist()
     assert len(encodes) == len(sends) == 40
-    assert [not waits_for[i] for i in encodes] == [True] * 3 + [False] * 37
+    assert [not dependencies[i] for i in encodes] == [True] * 3 + [False] * 37
     for nth in range(3, 40):
-        assert sends[nth - 3] in waits_for[encodes[nth]]
+        assert sends[nth - 3] in dependencies[encodes[nth]]
 
 
 def test_dependencies_stay_few():
@@ -221,8 +221,8 @@ def test_dependencies_stay_few():
         n = 300 * CHUNK
         sends, recvs = {"Alltoall": ([n] * 3, [n] * 3), "Allreduce": ([n], [n])}.get(op, ([n], [n] * 3))
         schedule = trace(program(op, ALGORITHMS[op][0]), 1, 3, sends, recvs, CHUNK)
-        assert max(schedule.ops["waits"]) < 40, op
-        assert len(schedule.waiting) < 8 * len(schedule), op
+        assert max(schedule.ops["n_deps"]) < 40, op
+        assert len(schedule.successors) < 8 * len(schedule), op
 
 
 def test_text():

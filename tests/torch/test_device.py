@@ -441,13 +441,13 @@ def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree
     n, size = 20_000, dist.get_world_size()
     outs = [gpu.tensor(torch.zeros(n)) for _ in range(size)]
     problem, given = "", gpu.tensor(noise(torch.float32)(n))
-    _engine.set_tap(damage)
+    _engine.set_recv_hook(damage)
     try:
         dist.all_gather(outs, given, group=lossy)
     except compcoll.FrameError as error:
         problem = str(error)
     core.flush()
-    _engine.set_tap(None)
+    _engine.set_recv_hook(None)
     assert agree("checksum" in problem or any("checksum" in reason for reason in reasons))
 
 

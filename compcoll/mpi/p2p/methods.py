@@ -107,7 +107,7 @@ class PointToPoint(Probes):
                 on_end = partial(self._received, "Sendrecv")
             else:
                 outgoing, settled = self._begin_send("Sendrecv", send, decision, dest, sendtag, tally)
-                sent = _engine.Together(outgoing.tasks)
+                sent = _engine.TaskGroup(outgoing.tasks)
             if recv is not None:
                 return Receive(
                     self._context.channel, recv, source, recvtag, sent=(sent, settled), on_end=on_end,

@@ -19,7 +19,7 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks, wait
 from compcoll.engine.coding import coding
-from compcoll.engine.layout import LaidOut
+from compcoll.engine.layout import StridedBlock
 from compcoll.mpi import check
 from compcoll.mpi.buffers import Message, parse
 from compcoll.mpi.p2p.channel import Channel
@@ -98,7 +98,7 @@ class Unpacking:
         try:
             if isinstance(first, DeviceArray):
                 self.tasks[0].also_decode(frame, first)
-            elif isinstance(first, LaidOut):
+            elif isinstance(first, StridedBlock):
                 first.put(decode(frame, np.empty(first.size, first.dtype)))
             else:
                 decode(frame, first)
@@ -141,7 +141,7 @@ def _copy(data: np.ndarray, memory: Any) -> None:
         with memory.device.queue() as queue:
             queue.to_device(memory.address, data)
             queue.wait()
-    elif isinstance(memory, LaidOut):
+    elif isinstance(memory, StridedBlock):
         memory.put(data)
     else:
         memory[: data.size] = data

@@ -13,7 +13,7 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks
 from compcoll.engine.decision import Decision
-from compcoll.engine.layout import LaidOut
+from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_of_message
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.p2p.channel import Channel
@@ -67,7 +67,7 @@ class Outgoing:
         """The first chunk's frame; an empty one tells the receiver of an error here."""
         start = perf_counter()
         try:
-            values = first.copy() if isinstance(first, LaidOut) else first
+            values = first.copy() if isinstance(first, StridedBlock) else first
             return np.asarray(spec.encode(values.reshape(-1, *inner) if inner else values)).reshape(-1)
         except Exception as error:
             self._error = error

@@ -10,11 +10,11 @@
 namespace compcoll {
 namespace engine {
 
-class Together : public Task {
+class TaskGroup : public Task {
  public:
   using Parts = std::vector<std::shared_ptr<Task>>;
 
-  explicit Together(Parts parts) : parts_(std::move(parts)) {}
+  explicit TaskGroup(Parts parts) : parts_(std::move(parts)) {}
 
   bool step() override {
     bool moved = false;
