@@ -1,11 +1,12 @@
 """mpi4py's own test-suite on compcoll's communicators: exactly those tests pass that pass on plain mpi4py.
 
-``python tests/mpi4py_suite.py [-n N]... [--codec SPEC] [--path FOLDER] [PATTERN]``
+``python tests/mpi4py_suite.py [-n N]... [--codec SPEC] [--trace] [--openmpi] [--path FOLDER] [PATTERN]``
 
 runs it both ways under mpiexec and compares the outcome of each test on each rank. The tests are those of
 the source distribution of the mpi4py that is installed, which pip fetches; FOLDER is its folder ``test``,
 where that is there already. Every message is compressed, however small: ``min_nbytes=0``. PATTERN is a
-regular expression for the names of files.
+regular expression for the names of files. With ``--trace`` all calls on compcoll's communicators are written
+down; with ``--openmpi`` both ways run on the system's Open MPI.
 
 Most tests repeat themselves for each kind of array and each type of its elements. On more than two ranks,
 which share the cores of a small machine, each test does so for some of these alone, others than the test
@@ -49,6 +50,11 @@ SPARSE = {3: 8, 4: 8}
 LINES = 25
 #: Ranks outnumber cores here: one that waits lets another run.
 YIELD = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
+#: How Debian's Open MPI is started, and by which variables mpi4py finds it.
+OPEN_MPI = (
+    [os.environ.get("OPENMPI_EXEC", "mpiexec.openmpi"), "--allow-run-as-root", "--oversubscribe"],
+    {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": os.environ.get("OPENMPI_LIB", "libmpi.so.40")},
+)
 
 
 class Result(unittest.TestResult):
@@ -189,12 +195,16 @@ def fetch() -> Path:
 Outcomes = dict[str, tuple[str, float, str]]
 
 
-def run(ranks: int, path: Path, spec: str, pattern: str) -> list[Outcomes]:
+def run(
+    ranks: int, path: Path, spec: str, pattern: str, trace: bool = False, openmpi: bool = False
+) -> list[Outcomes]:
     """What each rank has seen; the tests after one that hung are missing."""
-    with tempfile.TemporaryDirectory() as out:
-        command = ["mpiexec", "-n", str(ranks), sys.executable, __file__, "--here", "--codec", spec]
+    with tempfile.TemporaryDirectory() as out, tempfile.TemporaryDirectory() as traces:
+        launch, more = OPEN_MPI if openmpi else (["mpiexec"], {})
+        command = [*launch, "-n", str(ranks), sys.executable, __file__, "--here", "--codec", spec]
         command += ["--path", str(path), "--out", out, pattern]
-        done = subprocess.run(command, check=False, env={**YIELD, **os.environ})
+        environment = {**YIELD, **os.environ, **more, **({"COMPCOLL_TRACE": traces} if trace else {})}
+        done = subprocess.run(command, check=False, env=environment)
         if done.returncode:
             print(f"{ranks} ranks, {spec}: the tests ended with status {done.returncode}")
         lines = [Path(out, str(rank)).read_text().splitlines() for rank in range(ranks)]
@@ -237,6 +247,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-n", "--ranks", type=int, action="append")
     parser.add_argument("--codec", default="lossless")
+    parser.add_argument("--trace", action="store_true", help="trace the calls on compcoll's communicators")
+    parser.add_argument("--openmpi", action="store_true", help="run on the system's Open MPI")
     parser.add_argument("--path", type=Path)
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
@@ -246,18 +258,19 @@ def main() -> None:
         on_ranks(str(asked.path), asked.codec, asked.pattern, asked.out)
         return
     path, different = asked.path or fetch(), 0
+    where = " on Open MPI" * asked.openmpi + ", traced" * asked.trace
     for ranks in asked.ranks or (1, 2, 3, 4):
         start = time.monotonic()
-        plain = run(ranks, path, "mpi", asked.pattern)
+        plain = run(ranks, path, "mpi", asked.pattern, openmpi=asked.openmpi)
         between = time.monotonic()
-        ours = run(ranks, path, asked.codec, asked.pattern)
+        ours = run(ranks, path, asked.codec, asked.pattern, asked.trace, asked.openmpi)
         end = time.monotonic()
         found = compare(plain, ours)
         passed = sum(outcome == "passed" for outcome, *_ in plain[0].values())
         # Where nothing passed, nothing was compared.
         different += found or not passed
         print(
-            f"== mpi4py's tests on {ranks} ranks: {len(plain[0])} run, {passed} pass on plain mpi4py, "
+            f"== mpi4py's tests on {ranks} ranks{where}: {len(plain[0])} run, {passed} pass on plain mpi4py, "
             f"{found} differ on compcoll; {between - start:.0f} and {end - between:.0f} s",
             flush=True,
         )

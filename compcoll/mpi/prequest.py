@@ -15,9 +15,10 @@ from typing import Literal
 
 from mpi4py import MPI
 
+from compcoll.core.patching import patch_method
 from compcoll.engine import _engine, interrupts
 from compcoll.mpi.requests import take_handle
-from compcoll.mpi.waits import move_on, teach
+from compcoll.mpi.waits import move_on
 
 __all__ = ["Prequest"]
 
@@ -105,4 +106,4 @@ def _teach_startall() -> None:
         for request in requests:
             request.Start()
 
-    teach(MPI.Prequest, "Startall", Startall)
+    patch_method(MPI.Prequest, "Startall", classmethod(Startall))

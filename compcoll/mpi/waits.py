@@ -6,8 +6,6 @@ requests are class methods of mpi4py's `MPI.Request`, which has others from the 
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from os import sched_yield
@@ -16,19 +14,13 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.core.patching import patch_method
 from compcoll.engine import _engine
 
-__all__ = ["move_on", "teach", "teach_waits"]
+__all__ = ["move_on", "teach_waits"]
 
 #: Seconds for which a wait in Python yields to others, and those of its pauses from then on.
 _SPINNING, _PAUSE = 1e-3, 5e-5
-
-
-def teach(cls: type, name: str, method: Callable[..., Any]) -> None:
-    """Give a class of mpi4py's another class method; those in C have no other way."""
-    (attributes,) = (a for a in gc.get_referents(cls.__dict__) if isinstance(a, dict))
-    attributes[name] = classmethod(method)
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def move_on(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: Any) -> Any:
@@ -40,7 +32,6 @@ def move_on(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: An
     return done
 
 
-# Tracing puts another class into its place.
 _Plain = MPI.Request
 #: What waits for the first of several requests; what tests for that, whether its result says that there is
 #: one, and what the first function gives then.
@@ -87,4 +78,4 @@ def teach_waits() -> None:
         known[name] = _waits_for_first(getattr(_Plain, name), getattr(_Plain, test), is_there, given)
     for name, method in known.items():
         method.__name__, method.__doc__ = name, getattr(_Plain, name).__doc__
-        teach(_Plain, name, method)
+        patch_method(_Plain, name, classmethod(method))

@@ -4,7 +4,7 @@
 ``names``         which methods are calls, and what their arguments say
 ``_watch``        a method that notes when it was called and had returned; records, and who takes them
 ``watch``         puts those in the places of a communicator's methods
-``requests``      requests that note when they were complete
+``requests``      mpi4py's methods of requests, which note when these are complete
 ``tally``         calls, bytes and seconds, added up
 ``trace``         the file that a rank writes; ``lines`` makes its lines
 ``clock``         how far the clocks of ranks are off

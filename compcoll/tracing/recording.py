@@ -16,7 +16,7 @@ from compcoll.engine.finalize import before_finalize
 from compcoll.report import Report
 from compcoll.tracing import ending, hints
 from compcoll.tracing._watch import Recorder, record_with
-from compcoll.tracing.requests import Traced
+from compcoll.tracing.requests import watch_requests
 from compcoll.tracing.tally import Tally
 from compcoll.tracing.trace import Trace
 from compcoll.tracing.watch import watch
@@ -89,7 +89,8 @@ class Recording:
         self._comm: MPI.Intracomm | None = None
         self._context: Any = None
         self._run, self._level, self._done = "", 0, False
-        self._open: dict[int, tuple[Traced, MPI.Request]] = {}
+        # Calls whose requests are not complete, by the identities of these.
+        self._open: dict[int, tuple[Any, MPI.Request]] = {}
         self._lock, self._stop = RLock(), Event()
         self.recorder = Recorder(self._take, None if trace is None else self._began, _MOST)
         watch(classes, self._completed)
@@ -101,8 +102,7 @@ class Recording:
             cls._watched, cls._meet = 1 if trace is None else 2, meet
         record_with(self.recorder)
         if trace is not None:
-            Traced.close = self._close
-            setattr(MPI, "Request", Traced)  # noqa: B010, which type checkers take for a constant
+            watch_requests(self._seen)
             Thread(target=self._flush_now_and_then, daemon=True).start()
         before_finalize(self.finish)
 
@@ -116,28 +116,32 @@ class Recording:
                     self.trace.add(records)
 
     def _began(self, record: Any, request: MPI.Request) -> MPI.Request:
-        if not request:
+        if request:
+            self._open[id(request)] = record, request
+        else:
             self.recorder.add(record)
-            return request
-        traced = Traced(request)
-        traced.record, traced.key, traced.state = record, id(request), getattr(request, "state", None)
-        self._open[traced.key] = traced, request
-        return traced
+        return request
 
     def _completed(self, request: MPI.Request, last: tuple) -> None:
-        traced, _ = self._open.get(id(request), (None, None))
-        if traced is None:
+        record, _ = self._open.get(id(request), (None, None))
+        if record is None:
             with self._lock:
                 self.tally.add_outcome(last[2])
             return
-        traced.record.last, traced.record.accelerated = last, True
-        self._close(traced)
+        record.last, record.accelerated = last, True
+        self._close(request)
 
-    def _close(self, traced: Traced) -> None:
-        """The request of a call is complete."""
-        if self._open.pop(traced.key, None) is not None:
-            record, traced.record = traced.record, None
-            record.end = perf_counter()
+    def _seen(self, requests: Iterable[MPI.Request]) -> None:
+        """Close the records of those requests that are complete."""
+        for request in requests:
+            if id(request) in self._open and not request:
+                self._close(request)
+
+    def _close(self, request: MPI.Request, late: bool = False) -> None:
+        """Close the record of a request that is complete."""
+        record, _ = self._open.pop(id(request), (None, None))
+        if record is not None:
+            record.end, record.late = perf_counter(), late
             self.recorder.add(record)
 
     def _flush_now_and_then(self) -> None:
@@ -147,10 +151,9 @@ class Recording:
 
     def _sweep(self) -> None:
         """Close what was completed in another way than by methods of requests."""
-        for traced, _ in list(self._open.values()):
-            if traced.record is not None and not traced:
-                traced.record.late = True
-                self._close(traced)
+        for _, request in list(self._open.values()):
+            if not request:
+                self._close(request, late=True)
 
     # -- the beginning and the end
 
@@ -170,9 +173,9 @@ class Recording:
         failed |= ending.has_failed()
         self._stop.set()
         self._sweep()
-        for traced, _ in list(self._open.values()):
-            traced.record.problem = "unfinished"
-            self._close(traced)
+        for record, request in list(self._open.values()):
+            record.problem = "unfinished"
+            self._close(request)
         self.recorder.flush()
         self._done = True
         record_with(None)

@@ -1,74 +1,44 @@
-"""Requests of a traced program, which note when they were complete."""
+"""Requests of a traced program: mpi4py's own, whose methods note when they are complete."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.engine import _engine
+from compcoll.core.patching import patch_method
 
-__all__ = ["Traced"]
+__all__ = ["watch_requests"]
 
-_Plain = MPI.Request
-
-
-class _Kind(type):
-    """All requests are instances of the class that stands in the place of mpi4py's."""
-
-    def __instancecheck__(cls, one: Any) -> bool:
-        return isinstance(one, _Plain)
-
-    def __subclasscheck__(cls, one: type) -> bool:
-        return issubclass(one, _Plain)
+_ONE = ("Wait", "Test", "wait", "test", "Free", "free")
+_SEVERAL = ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome")
 
 
-class Traced(_Plain, metaclass=_Kind):
-    """A request whose record is closed when it is found to be complete."""
-
-    record: Any = None
-    #: Identity of the request in whose place it is, and what the engine knows that by.
-    key, state = 0, None
-    #: What is told of those that are complete.
-    close: Callable[[Traced], None] = staticmethod(lambda traced: None)
-
-    def seen(self) -> None:
-        """Close the record if there is one and the request is no more."""
-        if self.record is not None and not self:
-            Traced.close(self)
+def watch_requests(seen: Callable[[Sequence[MPI.Request]], None]) -> None:
+    """Have ``seen(requests)`` called with those that a method of `MPI.Request` has looked at."""
+    for name in _ONE:
+        patch_method(MPI.Request, name, _one(getattr(MPI.Request, name), seen))
+    for name in (*_SEVERAL, *map(str.lower, _SEVERAL)):
+        patch_method(MPI.Request, name, classmethod(_several(getattr(MPI.Request, name), seen)))
 
 
-def _one(name: str) -> Callable:
-    plain, waits = getattr(_Plain, name), name in ("Wait", "wait")
-
-    def method(self, *args, **kwargs):
+def _one(plain: Callable[..., Any], seen: Callable[[Sequence[MPI.Request]], None]) -> Callable[..., Any]:
+    def method(self: MPI.Request, *args: Any, **kwargs: Any) -> Any:
         try:
-            if waits:
-                _engine.finish((self,))
             return plain(self, *args, **kwargs)
         finally:
-            self.seen()
+            seen((self,))
 
-    method.__name__, method.__doc__ = name, plain.__doc__
-    return method
+    return update_wrapper(method, plain)
 
 
-def _several(name: str) -> classmethod:
-    def method(cls, requests, *args, **kwargs):
+def _several(plain: Callable[..., Any], seen: Callable[[Sequence[MPI.Request]], None]) -> Callable[..., Any]:
+    def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
         try:
-            return getattr(_Plain, name)(requests, *args, **kwargs)  # which may be another one from now on
+            return plain(requests, *args, **kwargs)
         finally:
-            for request in requests:
-                if type(request) is Traced:
-                    request.seen()
+            seen(requests)
 
-    method.__name__, method.__doc__ = name, getattr(_Plain, name).__doc__
-    return classmethod(method)
-
-
-for _name in ("Wait", "Test", "wait", "test", "Free", "free"):
-    setattr(Traced, _name, _one(_name))
-for _name in ("Waitall", "Waitany", "Waitsome", "Testall", "Testany", "Testsome"):
-    setattr(Traced, _name, _several(_name))
-    setattr(Traced, _name.lower(), _several(_name.lower()))
+    return update_wrapper(method, plain)

@@ -218,6 +218,31 @@ def test_a_program_that_wraps_its_communicators(tmp_path):
     assert {call.codec for _, call in program.calls()} == {"mpc", None}
 
 
+def test_requests_stay_mpi4pys(tmp_path):
+    """Their class and type do, and the methods serve null requests and executors, which send from threads."""
+    program = """
+from mpi4py import MPI
+from mpi4py.futures import MPICommExecutor
+import numpy as np
+
+assert MPI.Request.Test(MPI.REQUEST_NULL) and MPI.REQUEST_NULL.Wait()
+assert type(MPI.REQUEST_NULL) is MPI.Request
+rank = MPI.COMM_WORLD.rank
+request = MPI.COMM_WORLD.Irecv(np.zeros(1), 1 - rank, 7)
+assert type(request) is MPI.Request and not request.Test()
+MPI.COMM_WORLD.Isend(np.ones(1), 1 - rank, 7).Wait()
+MPI.Request.Waitall([request])
+with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
+    if executor is not None:
+        print(list(executor.map(abs, range(-3, 0))))
+"""
+    assert traced(program, tmp_path).stdout == "[3, 2, 1]\n"
+    for rank in lines_of(tmp_path / "trace"):
+        (received,) = (line for line in rank if line.get("op") == "Irecv")
+        assert 0 < received["returned"] < received["total"]
+        assert "late" not in received
+
+
 def test_what_a_killed_program_leaves(tmp_path):
     kill = "import os, time\ntime.sleep(2.5)\nif world.rank == 1: os.kill(os.getpid(), 9)\nworld.Barrier()"
     assert traced(PROGRAM + kill, tmp_path, check=False).returncode != 0
