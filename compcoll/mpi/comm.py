@@ -69,6 +69,18 @@ class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
         )
         return other
 
+    def __repr__(self) -> str:
+        if self == MPI.COMM_NULL:
+            return f"<compcoll.{type(self).__name__}: null>"
+        name = f"{self._name!r}, " if self._name else ""
+        if self._unattached is None and self._own is None:
+            return f"<compcoll.{type(self).__name__}: {name}not accelerated>"
+        rules = f", {len(self._policy.rules)} rules" if self._policy.rules else ""
+        return (
+            f"<compcoll.{type(self).__name__}: {name}rank {self._rank} of {self._size}, "
+            f"{self._policy.codec}, min_nbytes={self._policy.min_nbytes}{rules}>"
+        )
+
     def __reduce__(self) -> Any:
         """Communicators that MPI has from the beginning can be pickled, as mpi4py's can."""
         name = next((name for name, comm in PREDEFINED.items() if self == comm), None)

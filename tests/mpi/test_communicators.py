@@ -178,6 +178,20 @@ def test_pickle_gives_a_wrapper():
     new.Free()
 
 
+def test_repr(comm, agree):
+    """It tells name, place and policy, and whether there is anything behind the communicator."""
+    ours = compcoll.Comm(comm, "zfp:rate=9", min_nbytes=5)
+    ours.Set_name("fields")
+    assert agree(
+        repr(ours) == f"<compcoll.Comm: 'fields', rank {comm.rank} of {comm.size}, zfp:rate=9, min_nbytes=5>"
+    )
+    new, request = ours.Idup()
+    request.Wait()
+    assert agree(f"rank {comm.rank} of {comm.size}, zfp:rate=9" in repr(new))
+    new.Free()
+    assert agree(repr(new) == repr(compcoll.Comm()) == "<compcoll.Comm: null>")
+
+
 def test_hundreds_of_communicators(comm, agree):
     """Each has a private one: MPICH has room for a thousand pairs."""
     ours = compcoll.Comm(comm, min_nbytes=0)
