@@ -13,7 +13,8 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import _cpu
-from compcoll.engine._interrupts import check as check_signals, raise_pending
+from compcoll.engine._interrupts import check as check_signals
+from compcoll.engine._interrupts import raise_pending  # no-cython-lint
 from compcoll.engine.finalize import before_finalize
 
 cimport numpy as cnp
@@ -30,7 +31,8 @@ from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport StridedBlock
 from compcoll.engine.native cimport (
     all_reached, CAnswers, CAttempt, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
-    CDeviceRoom, CDeviceStep, CEngine, CCompletion, CLaunch, CPendingTask, CLibrary, complete, CPlace, CRecvBuffers, CRun,
+    CDeviceRoom, CDeviceStep, CEngine, CCompletion, CLaunch, CPendingTask, CLibrary, complete, CPlace,
+    CRecvBuffers, CRun,
     CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_probe,
     make_request, make_wire, new_engine, of_callback, Stats, the_recv_hook, use_level,
 )
@@ -744,7 +746,9 @@ cdef class Plan:
     cdef vector[int] which
     cdef vector[size_t] offsets
 
-    def __init__(self, str op, decision, Compiled compiled, Coding coding, CallTags tags, uint64_t comm, places):
+    def __init__(
+        self, str op, decision, Compiled compiled, Coding coding, CallTags tags, uint64_t comm, places
+    ):
         self.op, self.decision, self.compiled, self.coding = op, decision, compiled, coding
         self.tags, self.comm = tags, comm
         for which, offset in places:
@@ -989,8 +993,8 @@ def leave(Task task, finished=None, GrequestState request=None, *, bint launched
     finished : callable, optional
         ``finished(end)`` is called by whichever thread comes to the end of the task.
     request : GrequestState, optional
-        The generalised request that the task belongs to. Without ``finished``, and by a `ScratchRecv` that has
-        delivered its message, it is completed at the end, without Python; `settled` is to be called after
+        The generalised request that the task belongs to. Without ``finished``, and by a `ScratchRecv` that
+        has delivered its message, it is completed at the end, without Python; `settled` is to be called after
         waiting.
     launched : bool
         As of `wait`.

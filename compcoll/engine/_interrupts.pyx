@@ -24,8 +24,8 @@ cdef tuple SIGNALS = tuple(
         getattr(_signal, name)
         for name in (
             "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGPIPE", "SIGALRM", "SIGTERM", "SIGCHLD",
-            "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGWINCH",
-            "SIGIO", "SIGPWR",
+            "SIGCONT", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGVTALRM", "SIGPROF",
+            "SIGWINCH", "SIGIO", "SIGPWR",
         )
         if hasattr(_signal, name)
     )

@@ -136,13 +136,14 @@ cdef class StridedBlock:
         first, end, step = part.indices(self.size)
         if step != 1:
             raise ValueError(f"step {step} in elements of a block, which has to be 1")
-        return StridedBlock(self.layout, self.origin, self.dtype, self.keep, self.first + first * self.itemsize,
-                       max(end - first, 0))
+        begin = self.first + first * self.itemsize
+        return StridedBlock(self.layout, self.origin, self.dtype, self.keep, begin, max(end - first, 0))
 
     def view(self, dtype):
         """The same bytes as elements of another type."""
         dtype = np.dtype(dtype)
-        return StridedBlock(self.layout, self.origin, dtype, self.keep, self.first, self.nbytes // dtype.itemsize)
+        n = self.nbytes // dtype.itemsize
+        return StridedBlock(self.layout, self.origin, dtype, self.keep, self.first, n)
 
     def copy(self):
         """The values as an array."""

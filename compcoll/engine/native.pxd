@@ -181,7 +181,8 @@ cdef extern from * nogil:
     using Completions = compcoll::engine::Progress::Completions;
     static std::function<bool()> all_reached(const Completions& completions) {
       return [&completions] {
-        return std::all_of(completions.begin(), completions.end(), [](const auto& completion) { return completion->reached(); });
+        return std::all_of(completions.begin(), completions.end(),
+                           [](const auto& completion) { return completion->reached(); });
       };
     }
     static void with_thread_state(const std::function<void()>& loop) {

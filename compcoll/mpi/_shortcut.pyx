@@ -130,7 +130,7 @@ cdef class Shortcut:
         return self if comm is None else PyMethod_New(self, comm)
 
     cdef Count count_plain(self, Gate gate, PyObject* const* args, Py_ssize_t n):
-        """The count of a call that is sure to be MPI's, else None; ``args`` are n, from the first buffer on."""
+        """The count of a call that is sure to be MPI's, else None; ``args`` begin with the first buffer."""
         cdef Py_ssize_t root
         if self.pairs and not gate.paired:
             return None

@@ -234,6 +234,8 @@ def test_buffers_are_let_go_of_at_the_end(ours, name, planned):
 
 
 def test_persistent_requests_let_go_of_their_buffers(ours, agree):
+    if ours.size == 1:
+        pytest.skip("the call of a single rank is mpi4py's, whose persistent requests keep no buffers")
     a, b = np.ones(5000), np.ones(5000)
     kept = [ref(a), ref(b)]
     request = ours.Allreduce_init(a, b)

@@ -197,8 +197,7 @@ class PointToPoint(Probes):
     # -- blocking
 
     def _exchange(
-        self, op: str, decision: Decision | None = None, outgoing: tuple | None = None,
-        incoming: tuple | None = None,
+        self, op: str, decision: Decision | None = None, outgoing: Any = None, incoming: Any = None
     ) -> None:  # fmt: skip
         """Send a message, receive one, or both at once."""
         tally, accelerated = Tally(), decision is not None
@@ -206,13 +205,15 @@ class PointToPoint(Probes):
         tasks: Sequence[Any] = ()
         try:
             if outgoing is not None and decision is not None:
-                sending = Outgoing(self._context.channel, decision, *outgoing, tally)
+                message, dest, tag = outgoing
+                sending = Outgoing(self._context.channel, decision, message, dest, tag, tally)
                 tasks = sending.tasks
             elif outgoing is not None:
                 tasks = [_engine.Request(self._to_mpi(super().Isend, *outgoing))]
             try:
                 if incoming is not None:
-                    accelerated |= self._receive(op, *incoming, tally, tasks)
+                    buf, source, tag, status = incoming
+                    accelerated |= self._receive(op, buf, source, tag, status, tally, tasks)
             finally:
                 if not self._context.broken:
                     self._finish(op, *tasks)

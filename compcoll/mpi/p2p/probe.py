@@ -99,6 +99,7 @@ class MatchedMessage(MPI.Message):
     received : ReceivedMessage
     """
 
+    _channel: Channel
     _received: ReceivedMessage | None
 
     def __new__(cls, channel: Channel, received: ReceivedMessage) -> MatchedMessage:

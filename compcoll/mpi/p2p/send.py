@@ -41,7 +41,8 @@ class Outgoing:
         assert spec is not None
         step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1))
         first, rest = split_first(block, step)
-        self._tally, self._error = tally, None
+        self._tally = tally
+        self._error: Exception | None = None
         chunks = n_chunks(len(rest), step) if len(rest) else 0
         inner = _inner(decision, message, block, step, 1 + chunks)
         if inner:
