@@ -139,9 +139,9 @@ class PointToPoint(Probes):
 
     # -- arguments
 
-    def _understands(self) -> bool:
-        """Whether messages of this communicator may be compressed at all."""
-        if self._context is None or self._size == 1 or self._context.channel is None:
+    def _understands(self, alone: bool = False) -> bool:
+        """Whether messages of this communicator may be compressed at all; ``alone``: or those of one rank."""
+        if self._context is None or self._context.channel is None or (self._size == 1 and not alone):
             return False
         self._check_usable()
         return True
@@ -179,9 +179,10 @@ class PointToPoint(Probes):
         Its message may come compressed, perhaps from another wrapper of the communicator, which compresses
         smaller ones; or it is memory of a GPU that MPI does not take.
         """
-        if source == MPI.PROC_NULL or not self._understands():
+        staged = on_gpu(buf) and not self._passes_gpu_memory
+        if source == MPI.PROC_NULL or not self._understands(alone=staged):
             return None
-        least, staged = self._context.least, on_gpu(buf) and not self._passes_gpu_memory
+        least = self._context.least
         if not staged and is_small(buf, least):
             return None
         message = parse(buf, device=True, truncate=True)  # MPI looks at no more of a buffer than it needs
