@@ -36,6 +36,8 @@ class Context(Group):
         All that wrap the communicator.
     checker : Checker or None
         What compares calls, where ``COMPCOLL_CHECK`` says so.
+    reduces_objects : bool
+        Whether mpi4py has the communicator on which it reduces objects.
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None, key: int):
@@ -51,6 +53,7 @@ class Context(Group):
         self.least = 1 << 62
         self.wrappers: list[Any] = []
         self.checker: Any = None
+        self.reduces_objects = False
 
     def duplicate_for(self, comm: MPI.Intracomm) -> Context:
         """A context for a duplicate of the communicator; collective."""

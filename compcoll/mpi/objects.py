@@ -102,8 +102,21 @@ class ObjectCalls(Wrapper):
         got = super().alltoall(sendobj if parcels is None else parcels)
         return self._exchanged("alltoall", parcels or [], got)
 
+    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+        self._meet_to_reduce()
+        return super().reduce(sendobj, op, root)
+
+    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        self._meet_to_reduce()
+        return super().scan(sendobj, op)
+
+    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        self._meet_to_reduce()
+        return super().exscan(sendobj, op)
+
     def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
         """As mpi4py's, with its order of operations."""
+        self._meet_to_reduce()
         if not self._has_channel() or not mpi4py.rc.fast_reduce:
             return super().allreduce(sendobj, op)
         packed = self._packed(sendobj)
@@ -116,6 +129,17 @@ class ObjectCalls(Wrapper):
 
         got = super().allreduce(found, combined)
         return got if got is not LARGE else self._broadcast("allreduce", self._folded(sendobj, packed, op), 0)
+
+    def _meet_to_reduce(self) -> None:
+        """Wait for all ranks before a communicator's first reduction of objects.
+
+        mpi4py duplicates the communicator then, and holds the interpreter's lock until all ranks have come.
+        Tasks that have to call Python would not end meanwhile, nor would ranks that wait for them.
+        """
+        context = self._context
+        if context is not None and not context.reduces_objects:
+            MPI.Comm.Barrier(self)
+            context.reduces_objects = True
 
     # -- messages: recv, irecv and the like are mpi4py's, and unpickle what completes itself
 

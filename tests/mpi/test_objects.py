@@ -330,3 +330,19 @@ def test_a_stranger_cannot_unpickle_what_is_for_others():
 )  # fmt: skip
 def test_a_quick_look(obj, plain):
     assert packing.is_plain(obj, 1000) is plain
+
+
+@needs_two
+@pytest.mark.parametrize("name", ["allreduce", "reduce", "scan", "exscan"])
+def test_the_first_reduction_while_an_object_is_on_its_way(comm, agree, name):
+    """mpi4py duplicates the communicator with Python's lock held, which the rest of the object may need."""
+    c = compcoll.Comm(comm.Dup())
+    sent, received = {"a": np.arange(200_000.0), "b": np.arange(300_000.0)}, None
+    request = c.isend(sent, 1, 5) if c.rank == 0 else None
+    if c.rank == 1:
+        received = c.recv(source=0, tag=5)
+    getattr(c, name)(1)
+    if request is not None:
+        request.wait()
+    c.Free()
+    assert agree(c.rank != 1 or (received["a"] == sent["a"]).all())
