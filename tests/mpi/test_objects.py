@@ -345,4 +345,4 @@ def test_the_first_reduction_while_an_object_is_on_its_way(comm, agree, name):
     if request is not None:
         request.wait()
     c.Free()
-    assert agree(c.rank != 1 or (received["a"] == sent["a"]).all())
+    assert agree(comm.rank != 1 or (received["a"] == sent["a"]).all())
