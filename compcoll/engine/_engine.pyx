@@ -1017,7 +1017,12 @@ _left = []
 
 def _drop_ended():
     """Keep no task, and so no buffer, that the engine is done with."""
-    _left[:] = [other for other in _left if not other.ended]
+    _left[:] = [other for other in _left if not is_over(other)]
+
+
+cdef bint is_over(Task task):
+    """Whether the engine refers to a task no more; its request may be complete a moment earlier."""
+    return task.left.get() != NULL and task.left.get().ended()
 
 
 cdef void was_completed(void* context, int end) noexcept nogil:
