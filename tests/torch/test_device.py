@@ -15,6 +15,9 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.torch.tensors import Host
 
+# A lossy codec for broadcasts is what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:compcoll. a :UserWarning")
+
 TYPES = [
     torch.float32,
     torch.float64,
