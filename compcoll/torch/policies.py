@@ -103,7 +103,7 @@ def set_policy(
         ``at_least``, ``below``, ``link``, ``algorithm``, ``chunk_nbytes``, ``when``. Or a preset:
         ``"mzhybrid"``, ``"zhybrid"``; a codec's spec for all groups; the path of a TOML file; None for the
         environment's. The phase ``"gradients"`` is that of reductions during a backward pass, by the thread
-        that runs it; ``"parameters"`` that of every `all_gather` and `broadcast`.
+        that runs it; ``"parameters"`` that of every ``all_gather`` and ``broadcast``.
     strict : bool
         Whether a name that no group has is an error instead of a warning.
     min_nbytes : int or str, optional

@@ -14,7 +14,10 @@ from compcoll import Policy, Rule
 N, TAG = 20_000, 6
 #: Lengths of plain messages: odd ones, of which the last two are those of first messages.
 LENGTHS = [25, 1001, 1101, 1024 + 7 * 128 + 77]
-pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+pytestmark = [
+    pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks"),
+    pytest.mark.skipif(MPI.get_vendor()[0] == "Open MPI", reason="a known fault: probes hang on Open MPI 4"),
+]
 threaded = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="MPI lets one thread call it")
 #: MPI 3 has no Isendrecv_replace.
 HAS_ISENDRECV = MPI.Get_version() >= (4, 0)
