@@ -185,10 +185,11 @@ def test_an_operation_may_be_left_to_mpi(comm, agree, codec):
     assert agree(ours.report.reason == "the policy's codec is none")
     ours.Ibcast(got).Wait()
     ours.Alltoallv([mine, counts], [got, counts])
-    request = ours.Bcast_init(got)
-    request.Start()
-    request.Wait()
-    request.Free()
+    if MPI.Get_version() >= (4, 0):
+        request = ours.Bcast_init(got)
+        request.Start()
+        request.Wait()
+        request.Free()
     ours.Sendrecv(mine[:N], (comm.rank + 1) % comm.size, 0, got[:N])
     sendrecv = ours.calls_accelerated - before
     ours.Allreduce(mine, got)
