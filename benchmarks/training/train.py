@@ -21,7 +21,7 @@ import compcoll.torch
 from ..osu.output import as_json, environment
 from .corpus import corpus
 from .model import Shape
-from .ways import WAYS, make
+from .strategies import WAYS, make
 
 __all__ = ["run"]
 

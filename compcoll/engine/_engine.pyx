@@ -1084,7 +1084,7 @@ cdef void was_left(void* context, int end) noexcept with gil:
             finished(end)
 
 
-def move_on():
+def progress():
     """Move on what was left, where the engine has no thread of its own for it."""
     cdef cbool moved
     with nogil:

@@ -110,11 +110,11 @@ class Advisor:
             return trial.chosen, None
         return (trial.compressed if trial.count.calls % 2 else trial.plain), trial.record
 
-    def decide_ahead(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
+    def decide_nonblocking(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a collective of which nobody waits for the time."""
         return self._from_profile(op, dtype, nbytes, decision, self.comm.size)
 
-    def decide_alone(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
+    def decide_p2p(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a message between two ranks, from the shared profile alone."""
         return self._from_profile("Send", dtype, nbytes, decision, 2)
 

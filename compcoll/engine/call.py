@@ -135,7 +135,7 @@ def begin(
         call.pack()
     buffers = [*call.send, *call.recv]
     tags = tags or group.next_tags()
-    run = _begin(schedule, decision.codec, call.dtype, group.shadow_handle, tags, buffers, direct)
+    run = _begin(schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct)
     if call.problem is not None:
         run.fail(call.problem)
     return run
@@ -235,7 +235,7 @@ def planned(
     schedule = schedule_of(group, call, decision, owner_exact)
     return _engine.Plan(
         call.op, decision, schedule.compiled, coding(decision.codec, call.dtype), group.tags,
-        group.shadow_handle, places,
+        group.private_handle, places,
     )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from mpi4py import MPI
 from compcoll.devices import driver
 from compcoll.engine import _engine
 from compcoll.engine.auto import Advisor
-from compcoll.engine.lasting import Lasting
 from compcoll.engine.measure import measure_links
+from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
 
@@ -74,10 +74,10 @@ class Group:
     comm : MPI.Intracomm
         As mpi4py knows it.
     rank, size : int
-    shadow : MPI.Intracomm
+    private_comm : MPI.Intracomm
         A duplicate that carries frames, so that no tag ever meets a user's. It is made with the group, since
         no call that comes later has to wait for all ranks; a single rank, which sends nothing, needs none.
-    shadow_handle : int
+    private_handle : int
     facts : Facts
     tags : CallTags
         Of the calls that all ranks make in the same order.
@@ -85,7 +85,7 @@ class Group:
         For calls in which some ranks have no part, so that a count of calls would differ.
     advisor : Advisor or None
         What the model says, where a policy asks for it.
-    lasting : Lasting
+    persistent : PersistentPool
         For calls that are begun again and again.
     broken : str
         Why the communicator cannot be used any more; empty while it can.
@@ -109,17 +109,17 @@ class Group:
         self.broken = ""
         self.abandoned: list[Any] = []
         self.tags = _engine.CallTags(0, self.pairwise_tags[1], self._most)
-        self.lasting = Lasting(self, largest_tag())
-        self.comm = self.shadow = MPI.Intracomm(MPI.COMM_NULL)
+        self.persistent = PersistentPool(self, largest_tag())
+        self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)
         self._made: MPI.Request = MPI.REQUEST_NULL
         self._duplicates: WeakSet[Group] = WeakSet()
 
     def belong_to(
-        self, comm: MPI.Intracomm, shadow: MPI.Intracomm, made: MPI.Request = MPI.REQUEST_NULL
+        self, comm: MPI.Intracomm, private_comm: MPI.Intracomm, made: MPI.Request = MPI.REQUEST_NULL
     ) -> None:
         """Have communicators, of which the private one is complete when ``made`` is; local."""
-        self.comm, self.shadow, self._made = MPI.Intracomm(comm), shadow, made
-        self.shadow_handle = _engine.handle(shadow)
+        self.comm, self.private_comm, self._made = MPI.Intracomm(comm), private_comm, made
+        self.private_handle = _engine.handle(private_comm)
         if self.advisor is not None:
             machine, facts = self.advisor.machine, self.facts
             self.advisor = Advisor(self.comm, machine, facts.ranks_per_node, facts.workers)
@@ -172,9 +172,9 @@ class Group:
         ):  # Open MPI crashes where their origin is freed first
             group.wait_until_made()
         self.tags.join()
-        self.lasting.free()
-        if self.size > 1 and self.shadow != MPI.COMM_NULL:
-            self.shadow.Free()
+        self.persistent.free()
+        if self.size > 1 and self.private_comm != MPI.COMM_NULL:
+            self.private_comm.Free()
 
 
 @dataclass(frozen=True)

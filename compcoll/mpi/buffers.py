@@ -29,7 +29,7 @@ from compcoll.mpi.arguments import (
     vector_layout,
 )
 from compcoll.mpi.datatypes import LACKS_FLOAT16, moved_as
-from compcoll.mpi.layouts import Entry, entry_of
+from compcoll.mpi.flattened import Entry, entry_of
 
 #: A block: an array of the host or a device, or what stands for one.
 Block: TypeAlias = Any

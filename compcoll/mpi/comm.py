@@ -12,8 +12,8 @@ from mpi4py import MPI
 from compcoll.core import environment
 from compcoll.mpi import check
 from compcoll.mpi._shortcut import Gate
-from compcoll.mpi.base import Wrapper, describe
 from compcoll.mpi.context import Context
+from compcoll.mpi.core import CommBase, describe
 from compcoll.mpi.objects import ObjectCalls
 from compcoll.mpi.persistent import PersistentCalls
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
@@ -29,7 +29,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(ObjectCalls, PersistentCalls, Guarded, Wrapper):
+class _Accelerated(ObjectCalls, PersistentCalls, Guarded, CommBase):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(

@@ -58,7 +58,7 @@ class Context(Group):
     def duplicate_for(self, comm: MPI.Intracomm) -> Context:
         """A context for a duplicate of the communicator; collective."""
         new = self.duplicate()
-        new.belong_to(comm, self.shadow.Dup() if self.size > 1 else comm)
+        new.belong_to(comm, self.private_comm.Dup() if self.size > 1 else comm)
         comm.Set_attr(_keyval(), new)
         return new
 
@@ -73,7 +73,7 @@ class Context(Group):
 
     def idup(self, comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Request]:
         """Begin to make a private communicator for a duplicate; collective, but waits for nobody."""
-        return self.shadow.Idup() if self.size > 1 else (comm, MPI.REQUEST_NULL)
+        return self.private_comm.Idup() if self.size > 1 else (comm, MPI.REQUEST_NULL)
 
     def belong_to(self, comm: MPI.Intracomm, *private: Any) -> None:
         super().belong_to(comm, *private)

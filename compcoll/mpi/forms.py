@@ -134,7 +134,7 @@ class CollectiveMethods(PairwiseCalls):
         if call is None:
             self._declined(op, "the buffers' type is not accelerated")
             return None
-        decision = self._decide_ahead(op, call)
+        decision = self._decide_nonblocking(op, call)
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
             if not call.empty:
@@ -169,13 +169,13 @@ class CollectiveMethods(PairwiseCalls):
         self.calls_accelerated += 1
         return Pending(both, settled)
 
-    def _decide_ahead(self, op: str, call: Parsed) -> Decision:
+    def _decide_nonblocking(self, op: str, call: Parsed) -> Decision:
         """The decision on a call in which ranks cannot wait for each other."""
         decision = self._decide_by_policy(op, call)
         if decision.codec is None or self._policy.names_communicators:
             return replace(decision, codec=None) if decision.codec is not None else decision
         if decision.ask:
-            decision = self._context.advisor.decide_ahead(op, call.dtype, call.nbytes, decision)
+            decision = self._context.advisor.decide_nonblocking(op, call.dtype, call.nbytes, decision)
         return decision
 
     # -- persistent: as in MPI all ranks prepare collectives in the same order, and start them in any
@@ -191,7 +191,7 @@ class CollectiveMethods(PairwiseCalls):
         (decision, call), op = found, operation.name
         kept = KeptArguments(*given.buffers)
         make = self._parser(operation, replace(given, buffers=kept.args))
-        place = self._context.lasting.take()
+        place = self._context.persistent.take()
         specs = (None, *given.buffers)[-2:]
         plan = None if call.on_device else planned(place, call, decision, self._owner_exact, specs)
 
@@ -230,7 +230,7 @@ class CollectiveMethods(PairwiseCalls):
         if not self._may_begin(operation.name) or self._policy.names_communicators:
             return self._to_mpi(plain, *given.for_mpi(operation), given.info)
         given = self._on_host(operation.persistent, given)
-        place = self._context.lasting.take()  # by all ranks, those without large messages as well
+        place = self._context.persistent.take()  # by all ranks, those without large messages as well
         hybrid = self._hybrid(operation, given)
         if hybrid is None:
             place.free()

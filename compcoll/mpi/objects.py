@@ -20,11 +20,11 @@ from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import largest_tag
-from compcoll.mpi.base import Wrapper
 from compcoll.mpi.collectives import Parsed
+from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.protocol import Tally
-from compcoll.mpi.packing import Arriving, Buffer, Packed, is_plain, pack
 from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Together
+from compcoll.mpi.pickle5 import Arriving, Buffer, Packed, is_plain, pack
 from compcoll.mpi.requests import Pending
 
 __all__ = ["ObjectCalls"]
@@ -43,7 +43,7 @@ class _Large:
 LARGE = _Large()
 
 
-class ObjectCalls(Wrapper):
+class ObjectCalls(CommBase):
     """The methods of an accelerated communicator that take any object."""
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
@@ -201,7 +201,7 @@ class ObjectCalls(Wrapper):
         return self._addressed(packed.copied() if keeps else packed, dest, op, at_once)
 
     def _addressed(self, packed: Packed, dest: int, op: str, at_once: bool) -> Parcel:
-        decisions = [self._exact(self._decide_alone(op, b, b.array.nbytes)) for b in packed.buffers]
+        decisions = [self._exact(self._decide_p2p(op, b, b.array.nbytes)) for b in packed.buffers]
         return Parcel(self._context.channel, dest, packed, decisions, at_once)
 
     def _parcels(self, objects: Any, op: str) -> list[Any] | None:
@@ -255,7 +255,7 @@ class ObjectCalls(Wrapper):
     def _decide_exactly(self, call: Parsed) -> Decision:
         decision = self._exact(self._decide_by_policy(call.op, call))
         if decision.ask:
-            ahead = self._context.advisor.decide_ahead(call.op, call.dtype, call.nbytes, decision)
+            ahead = self._context.advisor.decide_nonblocking(call.op, call.dtype, call.nbytes, decision)
             decision = self._exact(ahead)
         return decision
 
@@ -274,7 +274,7 @@ class ObjectCalls(Wrapper):
 
     def _folded(self, obj: Any, packed: Packed | None, op: Any) -> Any:
         """Combine the objects of all ranks along mpi4py's tree; what rank 0 has is the result."""
-        comm, tag = self._context.shadow, largest_tag()  # no call's frames have this one
+        comm, tag = self._context.private_comm, largest_tag()  # no call's frames have this one
         value, is_mine, mask = obj, True, 1
         while mask < self._size and not self._rank & mask:
             peer = self._rank | mask

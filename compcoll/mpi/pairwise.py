@@ -15,10 +15,10 @@ import numpy as np
 from compcoll.engine.call import Call
 from compcoll.engine.decision import Decision
 from compcoll.mpi.arguments import LeftToMPI
-from compcoll.mpi.base import Wrapper
 from compcoll.mpi.blocks import sides_of, significant_buffers
 from compcoll.mpi.buffers import Message, in_place, on_gpu
 from compcoll.mpi.collectives import Arguments
+from compcoll.mpi.core import CommBase
 from compcoll.mpi.staging import Staged
 from compcoll.operations import Blocks, Operation
 from compcoll.policy import below_min_nbytes
@@ -64,7 +64,7 @@ class _Large:
         return str(self.message.dtype), repr(self.decision)
 
 
-class PairwiseCalls(Wrapper):
+class PairwiseCalls(CommBase):
     """Operations of which each pair of ranks decides for the message between them."""
 
     def _run_hybrid(self, operation: Operation, given: Arguments) -> None:
@@ -159,13 +159,13 @@ class PairwiseCalls(Wrapper):
             return None
         significant = significant_buffers(operation, self._rank, given)
         mine = [spec for spec, is_mine in zip(given.buffers, significant, strict=True) if is_mine]
-        if not typed and self._is_together() and all(in_place(s) or self._small(op, s) for s in mine):
+        if not typed and self._is_agreed() and all(in_place(s) or self._small(op, s) for s in mine):
             return None
         try:
             sides = sides_of(operation, self._rank, self._size, given)
         except (LeftToMPI, TypeError):
             return None
-        self._come_together()
+        self._ensure_agreed()
         if any(side is None and is_mine for side, is_mine in zip(sides, significant, strict=True)):
             self._declined(op, "the buffers' type is not accelerated")
         if typed and not any(self._is_large(p, n) for side in sides for p, n in side.nbytes.items()):
@@ -173,17 +173,17 @@ class PairwiseCalls(Wrapper):
             return None
         return sides
 
-    def _is_together(self) -> bool:
-        """Whether there is nothing left for `_come_together` to do."""
+    def _is_agreed(self) -> bool:
+        """Whether there is nothing left for `_ensure_agreed` to do."""
         context = self._context
         if context is None or self._size == 1:
             return True
         self._check_usable()
         return not self._policy.names_communicators
 
-    def _come_together(self) -> None:
+    def _ensure_agreed(self) -> None:
         """What all ranks have to do together before some of them talk to each other; collective."""
-        if self._is_together():
+        if self._is_agreed():
             return
         self._agree_on_name()
 
@@ -203,7 +203,7 @@ class PairwiseCalls(Wrapper):
             if message is None:
                 self._declined(op, "the buffers' type is not accelerated")
                 continue
-            decision = self._decide_alone(op, message, nbytes)
+            decision = self._decide_p2p(op, message, nbytes)
             reason = decision.reason
             if decision.codec is not None:
                 found[peer] = _Large(message, i, decision)

@@ -17,7 +17,7 @@ from compcoll.engine.call import Task, begin_message, n_chunks, wait
 from compcoll.engine.decision import Decision
 from compcoll.mpi.p2p.channel import Channel, find
 from compcoll.mpi.p2p.protocol import Tally
-from compcoll.mpi.packing import Arriving, Layout, Packed
+from compcoll.mpi.pickle5 import Arriving, Layout, Packed
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["Delivered", "Parcel", "Together"]

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from compcoll.core.patching import patch_method
 from compcoll.engine import _engine, interrupts
 from compcoll.mpi.requests import take_handle
-from compcoll.mpi.waits import move_on
+from compcoll.mpi.waits import progress
 
 __all__ = ["Prequest"]
 
@@ -59,7 +59,7 @@ class Prequest(MPI.Prequest):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the end, and meanwhile do what is left to do for it."""
-        return move_on((self,), super().Wait, status)
+        return progress((self,), super().Wait, status)
 
     def Free(self) -> None:
         """Free the request; a message under way goes on."""

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine
 from compcoll.engine.call import Task
-from compcoll.mpi.waits import move_on, teach_waits
+from compcoll.mpi.waits import patch_waits, progress
 
 __all__ = ["Pending", "Request", "Settled", "take_handle"]
 
@@ -35,7 +35,7 @@ class Request(MPI.Request):
     def __new__(
         cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
     ) -> Request:  # fmt: skip
-        teach_waits()
+        patch_waits()
         self = super().__new__(cls)
         self.state = _engine.start_request(self, query, cancel)
         return self
@@ -46,11 +46,11 @@ class Request(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for the end, and meanwhile do what is left to do for it."""
-        return move_on((self,), super().Wait, status)
+        return progress((self,), super().Wait, status)
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """As `Wait`."""
-        return move_on((self,), super().wait, status)
+        return progress((self,), super().wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
         """Whether it has ended, after doing what can be done for it."""

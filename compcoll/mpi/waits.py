@@ -19,13 +19,13 @@ from mpi4py import MPI
 from compcoll.core.patching import patch_method
 from compcoll.engine import _engine
 
-__all__ = ["move_on", "teach_waits"]
+__all__ = ["patch_waits", "progress"]
 
 #: Seconds for which a wait in Python yields to others, and those of its pauses from then on.
 _SPINNING, _PAUSE = 1e-3, 5e-5
 
 
-def move_on(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: Any) -> Any:
+def progress(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: Any) -> Any:
     """Do what is left to do for requests, and then wait for them; an interrupt is kept back until the end."""
     finished = _engine.finish(requests)
     done = wait(*args)
@@ -47,7 +47,7 @@ _FIRST: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
 
 def _waits_for_all(plain: Callable[..., Any]) -> Callable[..., Any]:
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
-        return move_on(requests, partial(plain, **kwargs), requests, *args)
+        return progress(requests, partial(plain, **kwargs), requests, *args)
 
     return method
 
@@ -73,7 +73,7 @@ def _waits_for_first(
 
 
 @cache
-def teach_waits() -> None:
+def patch_waits() -> None:
     """Have mpi4py's `Request.Waitall` and its like do what is left to do, too."""
     known = {name: _waits_for_all(getattr(_Plain, name)) for name in ("Waitall", "waitall")}
     for name, (test, is_there, given) in _FIRST.items():

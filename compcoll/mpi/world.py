@@ -8,8 +8,8 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core import environment
-from compcoll.mpi.base import describe
 from compcoll.mpi.comm import CLASSES, PREDEFINED, Comm
+from compcoll.mpi.core import describe
 from compcoll.tracing import recording
 
 __all__ = ["wrap_world"]

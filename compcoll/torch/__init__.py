@@ -10,7 +10,7 @@ collectives.py   each collective as the engine's, or as MPI's
 messages.py      messages between two ranks
 hooks.py         for those who keep NCCL or gloo, over exchange.py
 core.py          a group of ranks, and how a call of theirs begins
-living.py        the groups that there are
+registry.py        the groups that there are
 work.py          what a call returns, and futures.py what it may be waited for by
 reductions.py    sums and others
 tensors.py       tensors as contiguous arrays, placing.py also of GPUs

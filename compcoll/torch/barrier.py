@@ -35,7 +35,7 @@ def monitored(core: Core, timeout: timedelta | None = None, wait_all_ranks: bool
     core.check_usable()
     core.flush()
     seconds = timeout.total_seconds() if timeout is not None else core.timeout
-    until, comm, tag = time.monotonic() + seconds, core.group.shadow, core.group.pairwise_tags[0]
+    until, comm, tag = time.monotonic() + seconds, core.group.private_comm, core.group.pairwise_tags[0]
     if core.rank:
         _wait(comm.Isend([b"", MPI.BYTE], 0, tag), until, 0, seconds)
         answer = bytearray(1)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from compcoll.engine.call import leave
-from compcoll.torch import living
+from compcoll.torch import registry
 from compcoll.torch.core import MOST_PENDING, Core, Part
 from compcoll.torch.dynamo import untraced
 from compcoll.torch.gpu import End
@@ -216,7 +216,7 @@ def mend_manager() -> None:
             with theirs(group, device, async_ops) as manager:
                 yield manager
         except BaseException:
-            core = next((core for core in living.cores() if core.name == group.group_name), None)
+            core = next((core for core in registry.cores() if core.name == group.group_name), None)
             if core is not None and not known:
                 pending.pop(group, None)
                 if core.batch is not None:

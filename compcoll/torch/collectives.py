@@ -15,8 +15,8 @@ from compcoll.engine import _engine
 from compcoll.engine.call import Call
 from compcoll.torch.core import Core, Part
 from compcoll.torch.gpu import End
-from compcoll.torch.placing import OnGpu, Placed, Rest, Several, place
 from compcoll.torch.reductions import Reduction
+from compcoll.torch.tensor_buffers import OnGpu, Placed, Rest, Several, place
 from compcoll.torch.tensors import Host, apart, element_of, overlap
 
 __all__ = [

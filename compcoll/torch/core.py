@@ -23,12 +23,12 @@ from compcoll.engine import _engine, choices
 from compcoll.engine.call import Call, Task, begin, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
-from compcoll.torch import failure_notice, living, policies
+from compcoll.torch import failure_notice, policies, registry
 from compcoll.torch.agreement import Agreement, is_wanted
 from compcoll.torch.gpu import End, Order
 from compcoll.torch.options import Options
 from compcoll.torch.roll_call import AFTER, RollCall
-from compcoll.torch.tails import Tails
+from compcoll.torch.stream_epilogue import Tails
 from compcoll.torch.tally import Tally
 from compcoll.torch.tensors import overlap
 from compcoll.torch.work import SLICE, Steps, Work
@@ -115,7 +115,7 @@ class Core:
         facts = facts_of([theirs for theirs, _ in everyone])
         self.group = Group(comm, facts, mine.workers if self.size > 1 else 0)
         self.comm_name = name
-        living.add(self)
+        registry.add(self)
 
     # -- what is decided
 
@@ -156,9 +156,9 @@ class Core:
         if decision.ask:
             advisor = self.group.advisor
             if op in ("Send", "Alltoallv"):
-                decision = advisor.decide_alone(op, dtype, nbytes, decision)
+                decision = advisor.decide_p2p(op, dtype, nbytes, decision)
             else:
-                decision = advisor.decide_ahead(op, dtype, nbytes, decision)
+                decision = advisor.decide_nonblocking(op, dtype, nbytes, decision)
         if decision.algorithm == "compressed":  # which needs a bound that ranks agree upon first
             decision = replace(decision, algorithm="direct")
         return decision
@@ -285,7 +285,7 @@ class Core:
             tasks, ends = [], stop.value
         self.n_calls += 1
         if self._checks and self.size > 1:
-            tasks = [Agreement(self.group.shadow, self.n_calls, words, self.roll), *tasks]
+            tasks = [Agreement(self.group.private_comm, self.n_calls, words, self.roll), *tasks]
         try:
             yield tasks
         except BaseException:
@@ -366,8 +366,8 @@ class Core:
 
     def free(self) -> None:
         """Free what MPI has of the group; collective."""
-        if self in living.cores():
-            living.remove(self)
+        if self in registry.cores():
+            registry.remove(self)
             if not self.broken and not MPI.Is_finalized():
                 self.flush()
                 failure_notice.send("has destroyed the group", [self])
@@ -408,8 +408,8 @@ def _at_exit() -> None:
     """MPI waits at its end for what will never come: end the others as well."""
     if MPI.Is_finalized():
         return
-    failure_notice.send("has ended", living.cores())
-    if _lost or any(core.broken for core in living.cores()):
+    failure_notice.send("has ended", registry.cores())
+    if _lost or any(core.broken for core in registry.cores()):
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(GRACE)  # for the others to say what they have found

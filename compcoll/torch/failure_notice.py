@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.torch import living
+from compcoll.torch import registry
 
 __all__ = ["begin", "look", "next_serial", "send"]
 
@@ -45,7 +45,7 @@ class _Notices:
         """Tell the others, and go on as ever."""
         self._hook(kind, error, trace)
         if not MPI.Is_finalized():
-            self.send(f"has ended with {kind.__name__}: {error}", living.cores())
+            self.send(f"has ended with {kind.__name__}: {error}", registry.cores())
 
     def send(self, words: str, cores: Iterable[Any]) -> None:
         """Tell the other ranks of some groups that this one leaves them."""

@@ -19,7 +19,7 @@ from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks
 from compcoll.engine.group import largest_tag
 from compcoll.torch.core import Core
-from compcoll.torch.placing import place
+from compcoll.torch.tensor_buffers import place
 from compcoll.torch.tensors import element_of
 from compcoll.torch.work import Steps, Work
 
@@ -83,7 +83,7 @@ def _send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Steps:
     chunk = max(decision.chunk_nbytes // array.itemsize, 1)
     first = core.next_stream(n_chunks(array.size, chunk))
     envelope = bytearray(_ENVELOPE.pack(first, array.size, chunk))
-    way = _Way(core.group.shadow, core.group.shadow_handle)
+    way = _Way(core.group.private_comm, core.group.private_handle)
     opening = core.comm.Isend([envelope, MPI.BYTE], peer, tag)
     task = begin_message(way, decision.codec, array, peer, chunk, first, sends=True)
     order.hold(task)
@@ -112,7 +112,7 @@ def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[i
         first, size, chunk = _ENVELOPE.unpack(bytes(room))
         if size != array.size:
             raise ValueError(f"{size} elements came from rank {status.source} for a tensor of {array.size}")
-        way = _Way(core.group.shadow, core.group.shadow_handle)
+        way = _Way(core.group.private_comm, core.group.private_handle)
         assert decision.codec is not None
         task = begin_message(way, decision.codec, array, status.source, chunk, first, sends=False)
         order.hold(task)

@@ -19,7 +19,7 @@ from compcoll.codecs import Codec, codecs
 from compcoll.core.errors import PolicyError
 from compcoll.engine.rules import NOT_CODECS
 from compcoll.policy import Policy, Rule, default_policy, make_policy
-from compcoll.torch.living import cores
+from compcoll.torch.registry import cores
 
 __all__ = [
     "OPERATIONS", "PHASES", "PRESETS", "REPLICATED", "Phased", "agreed", "names_of", "policy_of",

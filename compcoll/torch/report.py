@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compcoll.codecs import codec
-from compcoll.torch.living import cores
+from compcoll.torch.registry import cores
 from compcoll.torch.tally import KEPT, Line
 
 __all__ = ["TrainingReport", "report"]

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.torch import failure_notice, living, policies
+from compcoll.torch import failure_notice, policies, registry
 from compcoll.torch.address import find_address
 from compcoll.torch.core import Core
 from compcoll.torch.options import Options
@@ -85,7 +85,7 @@ def make_core(opts: Any, options: Any) -> Core:
         return _made(opts, options, rank, size)
     except MPI.Exception as error:
         raise RuntimeError(
-            f"MPI has no communicators for the process group {opts.group_id!r} beside {len(living.cores())} "
+            f"MPI has no communicators for process group {opts.group_id!r} beside {len(registry.cores())} "
             f"others, which take two each (MPICH has some 2,000; destroy_process_group frees them): {error}"
         ) from error
 

@@ -61,7 +61,7 @@ class Host:
     array : numpy.ndarray
         The same memory, of the real type of its elements.
     gpus : tuple
-        See `compcoll.torch.placing.OnGpu`.
+        See `compcoll.torch.tensor_buffers.OnGpu`.
     """
 
     __slots__ = ("_stream", "_tensor", "array", "flat")

@@ -144,7 +144,7 @@ class Work(dist.Work):
         if not self._done and not self._left:
             self._move(0.0)
         else:
-            _engine.move_on()
+            _engine.progress()
         return self._done and all(end.done for end in self.ends)
 
     def _get_op_type(self) -> int:

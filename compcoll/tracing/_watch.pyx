@@ -70,7 +70,7 @@ cdef class Record:
     ----------
     name : str
         Of the method.
-    comm : Wrapper
+    comm : CommBase
     nbytes : int
         Of the buffer that a rank which sends gives it; 0 where its arguments do not tell.
     sends : bool

@@ -103,7 +103,7 @@ def _timeline(program: Program) -> str:
     for rank in shown:
         bins: list[dict[str, float]] = [{} for _ in range(_BINS)]
         for call in rank.calls:
-            if call.goes_on:
+            if call.is_nonblocking:
                 continue
             for i in range(
                 int(call.start / width), min(int((call.start + call.total) / width), _BINS - 1) + 1

@@ -73,7 +73,7 @@ def _of_call(pid: int, call: Call, lanes: dict[str, _Lanes]) -> Iterator[dict[st
         "why": call.reason, "where": call.place, "problem": call.problem,
         **{f"{stage} us": round(1e6 * getattr(call, stage), 3) for stage in _STAGES},
     }  # fmt: skip
-    tid = lanes["under way" if call.goes_on else "calls"].take(start, start + total)
+    tid = lanes["under way" if call.is_nonblocking else "calls"].take(start, start + total)
     category = "accelerated" if call.accelerated else "MPI"
     yield _span(call.op, category, pid, tid, start, total, args)
     for stage, (begin, nanoseconds) in _laid_out(call, start, total).items():

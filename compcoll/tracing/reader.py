@@ -48,7 +48,7 @@ class Call:
     problem: str | None
 
     @property
-    def goes_on(self) -> bool:
+    def is_nonblocking(self) -> bool:
         """Whether it was under way after its method had returned."""
         return self.inside != self.total
 

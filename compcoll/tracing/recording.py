@@ -14,7 +14,7 @@ from mpi4py import MPI
 from compcoll.core import environment
 from compcoll.engine.finalize import before_finalize
 from compcoll.report import Report
-from compcoll.tracing import ending, hints
+from compcoll.tracing import finalize, hints
 from compcoll.tracing._watch import Recorder, record_with
 from compcoll.tracing.requests import watch_requests
 from compcoll.tracing.tally import Tally
@@ -56,7 +56,7 @@ def fail(problem: BaseException) -> None:
     """The program ends on this rank by an exception, and MPI is to end all of them; an exit of 0 is none."""
     if isinstance(problem, SystemExit) and problem.code in (None, 0):
         return
-    ending.end_all(problem)
+    finalize.end_all(problem)
     if _recording is not None:
         _recording.finish(failed=True)
 
@@ -164,13 +164,13 @@ class Recording:
         self._comm, self._level, self._context = MPI.Intracomm(_WORLD).Dup(), level, comm._context
         self._run = self._comm.bcast(f"{time.time_ns():x}")
         if self.trace is not None and level == 2:
-            self.trace.note_clock(self._run, ending.compare_all(self._comm))
+            self.trace.note_clock(self._run, finalize.compare_all(self._comm))
 
     def finish(self, failed: bool = False) -> None:
         """The program ends: once, and without others where it has failed."""
         if self._done:
             return
-        failed |= ending.has_failed()
+        failed |= finalize.has_failed()
         self._stop.set()
         self._sweep()
         for record, request in list(self._open.values()):
@@ -186,9 +186,9 @@ class Recording:
 
     def _part(self, comm: MPI.Intracomm) -> None:
         """Say what all ranks did, and compare clocks again."""
-        total, ranks, reading = ending.gather(comm, self.tally.values, self._level == 2)
+        total, ranks, reading = finalize.gather(comm, self.tally.values, self._level == 2)
         if reading is not None and self.trace is not None:
             self.trace.note_clock(self._run, reading)
         if self.summary and comm.rank == 0:
-            lines = [ending.line(total, ranks, comm.size), *hints.of(self.tally, total, self._context)]
+            lines = [finalize.line(total, ranks, comm.size), *hints.of(self.tally, total, self._context)]
             print("\n".join(lines), file=sys.stderr, flush=True)

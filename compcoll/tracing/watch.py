@@ -18,7 +18,7 @@ def watch(classes: Iterable[Any], completed: Callable[[Any, tuple], None]) -> No
     Parameters
     ----------
     classes : iterable of type
-        Subclasses of `compcoll.mpi.base.Wrapper`.
+        Subclasses of `compcoll.mpi.core.CommBase`.
     completed : callable
         ``completed(request, last)`` is called when the nonblocking call of a request has ended, with what the
         communicator keeps of it.
@@ -35,7 +35,7 @@ def watch(classes: Iterable[Any], completed: Callable[[Any, tuple], None]) -> No
 
 
 def _noting_parts(plain: Callable) -> Callable:
-    """`Wrapper._wait`: a part of a call is done."""
+    """`CommBase._wait`: a part of a call is done."""
 
     def method(comm, *args):
         try:
@@ -47,7 +47,7 @@ def _noting_parts(plain: Callable) -> Callable:
 
 
 def _noting_ends(plain: Callable, completed: Callable[[Any, tuple], None]) -> Callable:
-    """`Wrapper._completed`."""
+    """`CommBase._completed`."""
 
     def method(comm, request, last):
         plain(comm, request, last)

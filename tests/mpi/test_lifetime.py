@@ -77,7 +77,8 @@ def test_one_rank_uses_a_duplicate_before_all_wrap_it(ours, agree, make, wrap):
 def test_links_are_measured_beside_frames_under_way(ours, agree, monkeypatch):
     """Messages of the measurement meet none of the frames that have been sent already."""
     monkeypatch.setattr("compcoll.engine.group.load", lambda: None)
-    private, right, left = ours._context.shadow, (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
+    right, left = (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
+    private = ours._context.private_comm
     frame, came = data(100, "f4", ours.rank), np.empty(100, "f4")
     request = private.Isend(frame, right, 7)
     auto = ours.using("auto")

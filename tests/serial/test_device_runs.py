@@ -205,7 +205,7 @@ for call in calls:
     _engine.leave(call.run, lambda end: threads.append(threading.current_thread()))
 _engine.join(calls[0].run)
 while not calls[1].run.ended:
-    _engine.move_on()
+    _engine.progress()
 _engine.wait((last := Call(comm, device)).run)
 _engine.join(calls[2].run)
 assert set(threads) == {threading.main_thread()} and len(threads) == 3

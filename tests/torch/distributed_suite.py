@@ -140,7 +140,7 @@ class Suite:
 
     def give_up_what_is_stuck(self):
         """A test that failed may have left operations that will never end: their groups cannot be freed."""
-        from compcoll.torch.living import cores
+        from compcoll.torch.registry import cores
 
         stuck = any(core.broken or any(not work._done for work in core._pending) for core in cores())
         if self.comm.allreduce(stuck):

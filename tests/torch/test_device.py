@@ -57,7 +57,7 @@ def gpu(library, monkeypatch, world):
 
     monkeypatch.setattr(Host, "__init__", on_host)
     yield gpu
-    for core in compcoll.torch.living.cores():
+    for core in compcoll.torch.registry.cores():
         core.flush()
     end = time.monotonic() + 30
     while gpu.device.open and time.monotonic() < end:  # what went on after an error

@@ -35,7 +35,7 @@ def alone() -> list[float]:
 
 
 def made(name: str, dims: tuple[int, int, int]):
-    from benchmarks.training.ways import make  # warns when it is imported
+    from benchmarks.training.strategies import make  # warns when it is imported
 
     torch.manual_seed(0)
     return make(name, SHAPE, RATE, dims)

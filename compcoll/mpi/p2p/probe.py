@@ -9,8 +9,8 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from compcoll.engine import interrupts
-from compcoll.mpi.base import Wrapper
 from compcoll.mpi.buffers import parse
+from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.protocol import ReceivedMessage, Tally, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, unpack_into
@@ -23,7 +23,7 @@ ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 _LATE = 10e-3
 
 
-class Probes(Wrapper):
+class Probes(CommBase):
     """The methods of a communicator that look at a message before it is received."""
 
     def Probe(

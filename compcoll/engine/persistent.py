@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine
 
-__all__ = ["Lasting", "Place"]
+__all__ = ["PersistentPool", "PersistentTags"]
 
 #: Calls that share a private communicator.
 _PLACES = 64
@@ -28,12 +28,12 @@ class _Home:
             self.comm.Free()
 
 
-class Place:
+class PersistentTags:
     """What a `Group` is to calls that all ranks begin in the same order, to a single one."""
 
     def __init__(self, group: Any, home: _Home, first: int, n: int):
         self.rank, self.size, self.facts = group.rank, group.size, group.facts
-        self.shadow, self.shadow_handle = home.comm, home.handle
+        self.private_comm, self.private_handle = home.comm, home.handle
         self._home = home
         #: The call has the same ones each time: it ends before it begins again.
         self.tags = _engine.CallTags(first, n, 1)
@@ -48,7 +48,7 @@ class Place:
         self._home.free_unused()
 
 
-class Lasting:
+class PersistentPool:
     """The places of a group's prepared calls.
 
     Parameters
@@ -63,7 +63,7 @@ class Lasting:
         self._homes: list[_Home] = []
         self._home: _Home | None = None
 
-    def take(self) -> Place:
+    def take(self) -> PersistentTags:
         """A place for a call that all ranks prepare; collective."""
         if self._home is None or self._home.given == _PLACES:
             self._home = self._unused() or self._another()
@@ -71,7 +71,7 @@ class Lasting:
         first = home.given * self._tags
         home.given += 1
         home.used += 1
-        return Place(self._group, home, first, self._tags)
+        return PersistentTags(self._group, home, first, self._tags)
 
     def free(self) -> None:
         """The group ends: free the communicators, those in use with the last of their calls."""
@@ -82,7 +82,7 @@ class Lasting:
     def _unused(self) -> _Home | None:
         """A communicator of which no rank uses any place."""
         unused = np.array([not home.used for home in self._homes], bool)
-        self._group.shadow.Allreduce(MPI.IN_PLACE, unused, MPI.LAND)
+        self._group.private_comm.Allreduce(MPI.IN_PLACE, unused, MPI.LAND)
         home = next((home for home, free in zip(self._homes, unused, strict=True) if free), None)
         if home is not None:
             home.given = 0

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from compcoll.engine import _engine
 from compcoll.torch.gpu import End, Order
-from compcoll.torch.placing import Placed
+from compcoll.torch.tensor_buffers import Placed
 
 __all__ = ["Tails"]
 

@@ -26,13 +26,13 @@ from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
-from compcoll.mpi.packing import Buffer
+from compcoll.mpi.pickle5 import Buffer
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
 from compcoll.policy import Policy, below_min_nbytes
 from compcoll.report import Report
 
-__all__ = ["Wrapper", "describe"]
+__all__ = ["CommBase", "describe"]
 
 #: Where keys come from: programs may seed others.
 _RANDOM = SystemRandom()
@@ -45,7 +45,7 @@ MOST_REMEMBERED = 1024
 _Mixin: Any = object
 
 
-class Wrapper(_Mixin):
+class CommBase(_Mixin):
     """The state of an accelerated communicator and what all its methods do."""
 
     # Communicators that MPI made and nobody adopted send everything to MPI unchanged.
@@ -347,7 +347,7 @@ class Wrapper(_Mixin):
             facts.gpus,
         )
 
-    def _decide_alone(self, op: str, message: buffers.Message | Buffer, nbytes: int) -> Decision:
+    def _decide_p2p(self, op: str, message: buffers.Message | Buffer, nbytes: int) -> Decision:
         """The decision on a message of so many bytes that only its two ends know of."""
         context, dtype = self._context, message.dtype
         decision = self._policy.decide(
@@ -355,7 +355,7 @@ class Wrapper(_Mixin):
         )
         if not decision.ask or decision.codec is None:
             return decision
-        return context.advisor.decide_alone(op, dtype, nbytes, decision)
+        return context.advisor.decide_p2p(op, dtype, nbytes, decision)
 
     def _carry_out(
         self, op: str, decision: Decision, call: Call, tags: tuple[int, int] | None = None
@@ -391,7 +391,7 @@ class _Committed:
 
     __slots__ = ("_comm", "_op")
 
-    def __init__(self, comm: Wrapper, op: str):
+    def __init__(self, comm: CommBase, op: str):
         self._comm, self._op = comm, op
 
     def __enter__(self) -> None:
