@@ -9,7 +9,7 @@ from common import BF16, bits, data
 from mpi4py import MPI
 
 import compcoll
-from compcoll.mpi import packing
+from compcoll.mpi import pickle5
 
 WORLD = MPI.COMM_WORLD
 N = 30011
@@ -329,7 +329,7 @@ def test_a_stranger_cannot_unpickle_what_is_for_others():
      ([0.5] * 100000, True)],
 )  # fmt: skip
 def test_a_quick_look(obj, plain):
-    assert packing.is_plain(obj, 1000) is plain
+    assert pickle5.is_plain(obj, 1000) is plain
 
 
 @needs_two
