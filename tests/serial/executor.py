@@ -25,6 +25,7 @@ FLAGS = [
     "-DCC_LEVEL=device", "-Wall", "-Wno-unknown-pragmas", "-Werror",
 ]  # fmt: skip
 GUARD = 256
+_ONE_AT_A_TIME = threading.Lock()  # the emulated threads of a launch are global state of its library
 
 
 def build() -> Path:
@@ -105,9 +106,10 @@ class Executor:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
         flush = "f64" not in kernel.name
         order = ctypes.c_uint64(self.seed)
-        problem = self.library.executor_launch(
-            function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order
-        )
+        with _ONE_AT_A_TIME:
+            problem = self.library.executor_launch(
+                function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order
+            )
         assert problem is None, f"{kernel.name}, seed {self.seed}: {problem.decode()}"
 
 
