@@ -6,7 +6,7 @@
 says what the program did.
 """
 
-from compcoll.mpi.world import wrap_world
+from compcoll.mpi.comm import wrap_world
 from compcoll.tracing.recording import fail_on_error
 
 __all__: list[str] = []

@@ -62,7 +62,7 @@ def command(
         become_ranks(ranks, ["run", *options, *flags, program, *arguments])
     need_mpi()
     from compcoll.cli.program import run_as_main
-    from compcoll.mpi.world import wrap_world
+    from compcoll.mpi.comm import wrap_world
 
     if ranks is not None:
         same_ranks(ranks)

@@ -119,7 +119,7 @@ cdef class Shortcut:
     def __init__(self, full, Py_ssize_t buffers, bint pairs, bint begins):
         self.vectorcall = call
         self.name = full.__name__
-        self.full, self.plain, self.op = full, getattr(MPI.Comm, self.name), self.name
+        self.full, self.plain, self.op = full, getattr(MPI.Intracomm, self.name), self.name
         self.buffers, self.pairs, self.begins = buffers, pairs, begins
         if begins:
             self.op = self.name[1:].capitalize()

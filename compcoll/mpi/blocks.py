@@ -12,7 +12,7 @@ from compcoll.devices import arrays
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.buffers import Message, in_place, on_gpu
 from compcoll.mpi.collectives import Arguments, buffers_of
-from compcoll.mpi.flattened import entry_of
+from compcoll.mpi.datatypes import entry_of
 from compcoll.operations import Blocks, Operation
 
 __all__ = ["CountedBlocks", "TypedBlocks", "sides_of", "significant_buffers"]

@@ -28,8 +28,7 @@ from compcoll.mpi.arguments import (
     unpack_form,
     vector_layout,
 )
-from compcoll.mpi.datatypes import LACKS_FLOAT16, moved_as
-from compcoll.mpi.flattened import Entry, entry_of
+from compcoll.mpi.datatypes import LACKS_FLOAT16, Entry, entry_of, moved_as
 
 #: A block: an array of the host or a device, or what stands for one.
 Block: TypeAlias = Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from functools import cache, partial
@@ -14,12 +15,13 @@ from compcoll.mpi import check
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.context import Context
 from compcoll.mpi.core import CommBase, describe
+from compcoll.mpi.forms import CollectiveMethods
 from compcoll.mpi.objects import ObjectCalls
-from compcoll.mpi.persistent import PersistentCalls
+from compcoll.mpi.p2p.methods import PointToPoint
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
 from compcoll.policy import make_policy
 
-__all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"]
+__all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
 
 
 class _DefaultCodec(str):
@@ -29,7 +31,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("lossless")
 
 
-class _Accelerated(ObjectCalls, PersistentCalls, Guarded, CommBase):
+class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBase):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
@@ -349,3 +351,38 @@ def _record() -> None:
         from compcoll.tracing import recording
 
         recording.start(CLASSES, describe)
+
+
+# -- in the places of MPI.COMM_WORLD and MPI.COMM_SELF
+
+# By these names pickle finds mpi4py's own in a program that has others in their places.
+COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+
+#: Variables of the environment that say how calls are compressed.
+_POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
+
+
+def wrap_world(summary: bool | None = None, **settings: Any) -> None:
+    """Put a `Comm` into the places of `MPI.COMM_WORLD` and `MPI.COMM_SELF`; collective over all ranks.
+
+    Whoever imports them afterwards has them, and whatever is made of them has their policy. Where that has
+    been done before, nothing happens.
+
+    Parameters
+    ----------
+    summary : bool, optional
+        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
+        default what ``COMPCOLL_SUMMARY`` says, else yes.
+    **settings
+        As for `compcoll.Comm`. Where neither these nor the environment say which codec, it is ``"auto"``: a
+        program that was not written for compression is to gain by it or to stay as it is.
+    """
+    if isinstance(MPI.COMM_WORLD, Comm):
+        return
+    from compcoll.tracing import recording
+
+    if not {"codec", "when", "policy"} & settings.keys() and not any(map(os.environ.get, _POLICY)):
+        settings["codec"] = "auto"
+    recording.start(CLASSES, describe, environment.summary() if summary is None else summary)
+    for name, comm in PREDEFINED.items():
+        setattr(MPI, name, Comm(comm, **settings))

@@ -20,12 +20,11 @@ from compcoll.mpi._shortcut import shortcut, uninterrupted
 from compcoll.mpi.buffers import in_place, on_gpu, parse
 from compcoll.mpi.collectives import Arguments, Parsed, parse_call
 from compcoll.mpi.pairwise import HybridCall, PairwiseCalls
-from compcoll.mpi.prequest import Prequest
-from compcoll.mpi.requests import Pending
+from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
 
-__all__ = ["CollectiveMethods", "KeptArguments"]
+__all__ = ["CollectiveMethods"]
 
 _ACCELERATED = [operation for operation in OPERATIONS.values() if operation.decides is not Decides.NONE]
 
@@ -56,7 +55,7 @@ class CollectiveMethods(PairwiseCalls):
 
     def _plain(self, name: str) -> Callable:
         """mpi4py's own method."""
-        return getattr(MPI.Comm, name).__get__(self)
+        return getattr(MPI.Intracomm, name).__get__(self)
 
     # -- nonblocking
 
@@ -260,34 +259,6 @@ class CollectiveMethods(PairwiseCalls):
         return Prequest(start, free)
 
 
-class KeptArguments:
-    """Arguments whose datatypes the caller may free."""
-
-    def __init__(self, *args: Any):
-        self._types: list[MPI.Datatype] = []
-        self.args: tuple = tuple(map(self._keep, args))
-
-    def _keep(self, arg: Any) -> Any:
-        if isinstance(arg, MPI.Datatype):
-            return self._own(arg)
-        if not isinstance(arg, (list, tuple)):
-            return arg
-        kept = map(self._keep, arg)
-        return tuple(kept) if isinstance(arg, tuple) else list(kept)
-
-    def _own(self, datatype: MPI.Datatype) -> MPI.Datatype:
-        if datatype.is_predefined:
-            return datatype
-        self._types.append(datatype.Dup())
-        return self._types[-1]
-
-    def free(self) -> None:
-        """Free the datatypes, and keep no buffer."""
-        self.args = ()
-        while self._types:
-            self._types.pop().Free()
-
-
 # -- the methods
 
 
@@ -328,7 +299,7 @@ def _persistent_method(operation: Operation) -> Any:
 
 def _describe(method: Any, name: str) -> None:
     """Give a method the name, signature and documentation of mpi4py's."""
-    plain = getattr(MPI.Comm, name)
+    plain = getattr(MPI.Intracomm, name)
     method.__name__, method.__doc__ = name, plain.__doc__
     method.__qualname__ = f"Comm.{name}"
     method.__signature__ = inspect.signature(plain)

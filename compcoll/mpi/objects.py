@@ -23,8 +23,17 @@ from compcoll.engine.group import largest_tag
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.protocol import Tally
-from compcoll.mpi.parcels import MOST_AT_ONCE, Delivered, Parcel, Together
-from compcoll.mpi.pickle5 import Arriving, Buffer, Packed, is_plain, pack
+from compcoll.mpi.pickle5 import (
+    MOST_AT_ONCE,
+    Arriving,
+    Buffer,
+    Delivered,
+    Packed,
+    Parcel,
+    Together,
+    is_plain,
+    pack,
+)  # fmt: skip
 from compcoll.mpi.requests import Pending
 
 __all__ = ["ObjectCalls"]

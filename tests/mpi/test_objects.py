@@ -316,7 +316,7 @@ def test_communicators_made_from_others(comm, ours, agree):
 
 
 def test_a_stranger_cannot_unpickle_what_is_for_others():
-    from compcoll.mpi.parcels import Delivered
+    from compcoll.mpi.pickle5 import Delivered
 
     with pytest.raises(pickle.UnpicklingError, match="does not belong"):
         Delivered("nobody", 0, [], b"", [])

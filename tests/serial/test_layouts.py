@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mpi4py import MPI
 
 from compcoll.engine.layout import LOOP, RUN, StridedBlock
-from compcoll.mpi.flattened import entry_of
+from compcoll.mpi.datatypes import entry_of
 
 BASES = {"b": MPI.SIGNED_CHAR, "h": MPI.SHORT, "f": MPI.FLOAT, "d": MPI.DOUBLE, "D": MPI.C_DOUBLE_COMPLEX}
 small = st.integers(0, 4)

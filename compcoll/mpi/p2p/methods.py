@@ -1,4 +1,4 @@
-"""Send, Recv, Sendrecv, and their nonblocking forms; persistent ones are in `compcoll.mpi.persistent`.
+"""Send, Recv, Sendrecv, and their nonblocking and persistent forms.
 
 A compressed send is on its way when a nonblocking method returns: its first message is, and the engine
 encodes and sends the other chunks while the program computes. It cannot be cancelled any more.
@@ -6,7 +6,7 @@ encodes and sends the other chunks while the program computes. It cannot be canc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from compcoll.mpi.p2p.probe import Probes
 from compcoll.mpi.p2p.protocol import Tally, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
 from compcoll.mpi.p2p.send import Outgoing
-from compcoll.mpi.requests import Pending, Settled
+from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled
 from compcoll.mpi.staging import HostCopy
 
 __all__ = ["PointToPoint"]
@@ -136,6 +136,31 @@ class PointToPoint(Probes):
         if copy is None:
             return self._to_mpi(super().Isendrecv_replace, buf, dest, sendtag, source, recvtag)
         return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
+
+    # -- persistent
+
+    def Send_init(self, buf, dest: int, tag: int = 0) -> MPI.Prequest:
+        return self._prepare_send(PointToPoint.Isend, super().Send_init, buf, dest, tag)
+
+    def Ssend_init(self, buf, dest: int, tag: int = 0) -> MPI.Prequest:
+        return self._prepare_send(PointToPoint.Issend, super().Ssend_init, buf, dest, tag)
+
+    def Recv_init(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
+        if self._incoming(buf, source) is None:
+            return self._to_mpi(super().Recv_init, buf, source, tag)
+        self._check_receive(buf, source, tag)
+        kept = KeptArguments(buf)
+        return Prequest(lambda: PointToPoint.Irecv(self, kept.args[0], source, tag), kept.free)
+
+    def _prepare_send(
+        self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Prequest], buf, dest: int, tag: int
+    ) -> MPI.Prequest:  # fmt: skip
+        _, decision = self._outgoing("Send", buf, dest)
+        if decision is None and (self._passes_gpu_memory or not on_gpu(buf)):
+            return self._to_mpi(plain, buf, dest, tag)
+        self._check_send(buf, dest, tag)
+        kept = KeptArguments(buf)
+        return Prequest(lambda: begin(self, kept.args[0], dest, tag), kept.free)
 
     # -- arguments
 
