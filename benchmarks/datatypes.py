@@ -1,4 +1,4 @@
-"""What derived datatypes cost: the transposition of a distributed array, as mpi4py-fft does it.
+"""Cost of derived datatypes: the transposition of a distributed array, as mpi4py-fft does it.
 
 ``mpiexec -n 2 python -m benchmarks.datatypes``. Each rank has slabs of an array of doubles and sends those of
 another axis, by Alltoallw with a subarray type for each peer. Beside plain MPI there are this library, which

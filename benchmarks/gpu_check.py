@@ -1,4 +1,4 @@
-"""What can only be known on a GPU, in less than nine minutes: ``make gpu-check``, or this file by itself.
+"""Checks that need a GPU, in less than nine minutes: ``make gpu-check``, or this file by itself.
 
 In order of information: the device and its copies, loading, one launch of each codec's kernels with its
 bytes, codecs timed at a size at which their bytes are compared too, bytes just below 4 GiB, host time per

@@ -49,7 +49,7 @@ class _Context:
 
 
 class Calls:
-    """How often each of CUDA's functions was called."""
+    """The number of calls of each of CUDA's functions."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -191,7 +191,7 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
 
 
 class _answers:
-    """What a decoder says of every payload: that it has this checksum."""
+    """A decoder's result for every payload: that it has this checksum."""
 
     def __init__(self, checksum: int | None):
         self.checksum = checksum

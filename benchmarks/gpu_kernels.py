@@ -58,7 +58,7 @@ def data(dtype: np.dtype, nbytes: int) -> np.ndarray:
 
 
 def device(machine: Machine) -> None:
-    """What the device is, and how fast it copies."""
+    """The device, and the speed of its copies."""
     report("device", **machine.about())
     n, device = machine.nbytes, machine.device
     source, target, host = device.empty(n), device.empty(n), device.host(n)
@@ -96,7 +96,7 @@ class Pair:
         return operations.encode(queue, self.codec, [block], [self.frame.address])
 
     def compare(self) -> str:
-        """What is wrong with the frame and its values beside the CPU's; nothing, or a refusal's status."""
+        """Differences of the frame and its values from the CPU's; nothing, or a refusal's status."""
         with self.device.queue() as queue:
             made = self.encode(queue)
             queue.wait()

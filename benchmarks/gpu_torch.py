@@ -126,7 +126,7 @@ class Bench:
     # -- each operation
 
     def part(self, op: str) -> Callable[[], Iterator[dict[str, Any]]]:
-        """What measures one operation."""
+        """Make the function that measures one operation."""
 
         def rows() -> Iterator[dict[str, Any]]:
             yield from self.measure(op)

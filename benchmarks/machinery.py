@@ -1,4 +1,4 @@
-"""What carrying a message costs where nothing is compressed: this library with codec `raw` beside plain MPI.
+"""Cost of messages that are not compressed: this library with codec `raw` beside plain MPI.
 
 ``mpiexec -n 2 python -m benchmarks.machinery``. Both are called in turns, in another random order each round,
 and the least time of each counts, as the slowest rank has it. A second part takes calls in chunks of 4 KiB
@@ -28,7 +28,7 @@ SMALL_CHUNK = 4 << 10
 #: Chunks of the calls that are taken apart.
 CHUNKS = (1, 2, 4, 8, 16, 32, 64, 128)
 SECONDS = 1.0
-#: How late a rank comes to a collective while others count, and how often.
+#: Delay of a rank at a collective while others count, and the number of repeats.
 LATE, LATE_ROUNDS = 0.15, 20
 
 Operation = Callable[[MPI.Intracomm], object]
@@ -118,7 +118,7 @@ def taken_apart(world: MPI.Intracomm) -> dict[str, float]:
 
 
 def counted(during: Callable[[], object]) -> float:
-    """How far a thread counts in a second, while the main thread does something."""
+    """The number to which a thread counts in a second, while the main thread works."""
     stopped, count = Event(), [0]
 
     def work() -> None:

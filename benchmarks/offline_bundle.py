@@ -1,4 +1,4 @@
-"""What a machine with a GPU needs and may not have: ``make carry`` builds it, in a folder that git ignores.
+"""A bundle for a machine with a GPU and without a network: ``make carry`` builds it, in an ignored folder.
 
 The extension for that machine's Python, the kernels compiled for its GPU, and packages as they are on PyPI:
 mpi4py and an MPI, and what the tests import. Nothing of it needs a compiler, or the network, there.

@@ -1,4 +1,4 @@
-"""What a call costs that is too small to be compressed, next to mpi4py's own.
+"""Cost of a call that is too small to be compressed, beside mpi4py's own.
 
 ``mpiexec -n 2 python -m benchmarks.overhead``. Both are called in turns, so that noise meets both alike.
 """

@@ -30,7 +30,7 @@ from .report.figures import scaling
 __all__ = ["main", "predicted_row"]
 
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Reduce_scatter_block", "Allreduce")
-#: What a profile without measurements says of zfp at rate 8: half of what one AVX-512 core reaches.
+#: Speeds of zfp at rate 8 for a profile without measurements: half of those of one AVX-512 core.
 CAREFUL = CodecSpeed(1.5e9, 1.0e9, 4.0)
 #: Algorithms that the quick look predicts to take more than so many times as long as the best are left out:
 #: it is exact but for Bcast, whose pipelines take 0.75 to 1.3 times as long.

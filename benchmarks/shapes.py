@@ -68,7 +68,7 @@ class Sent:
         return comm.allreduce(perf_counter() - start, op=MPI.MAX)
 
     def arrived(self, rank: int) -> np.ndarray:
-        """What a rank has of another one's field."""
+        """The block that a rank has of another one's field."""
         return self.send if self.op == "Bcast" else self.recv[(rank + 1) % self.size]
 
 

@@ -1,4 +1,4 @@
-"""What counting and tracing a program's calls costs each of them.
+"""Cost of counting and tracing, per call of a program.
 
 ``mpiexec -n 1 python -m benchmarks.tracing``; on more ranks times are those of waiting, too. The same calls
 on a communicator that nobody watches, on one whose calls are counted (`compcoll run`), and on one whose calls

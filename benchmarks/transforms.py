@@ -30,7 +30,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured over one communicator; equal on all ranks.
+    """Figures of one communicator; equal on all ranks.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ OPERATIONS = {
     "alltoall": "Alltoall", "allgather": "Allgather", "bcast": "Bcast",
     "reduce_scatter": "Reduce_scatter_block", "allreduce": "Allreduce",
 }  # fmt: skip
-#: How far a prediction may be off to count as close.
+#: Relative error up to which a prediction counts as close.
 CLOSE = 0.25
 
 

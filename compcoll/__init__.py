@@ -24,7 +24,7 @@ _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
 
 
 def __getattr__(name: str):
-    # Importing mpi4py initialises MPI, which whoever only wants a codec should not pay for.
+    # Importing mpi4py initialises MPI, which programs that use codecs alone should not pay for.
     if name in _NEED_MPI:
         from compcoll.core.library import check_mpi
 

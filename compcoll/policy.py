@@ -128,7 +128,7 @@ class Policy:
         self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
         element: np.dtype | None = None, gpus: bool = False,
     ) -> Decision:  # fmt: skip
-        """How a call runs whose largest message has ``nbytes`` bytes, among ``size`` ranks.
+        """Decide how to run a call whose largest message has ``nbytes`` bytes, among ``size`` ranks.
 
         ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
         ``gpus``: whether all ranks have one.

@@ -29,7 +29,7 @@ CC_HD uint32_t itemsize(uint32_t dtype) {
   return dtype < sizeof sizes ? sizes[dtype] : 0;
 }
 
-// What a codec answers in place of a byte count. compcoll/core/_cpu.pyx names the same.
+// Status codes of a codec in place of a byte count. compcoll/core/_cpu.pyx names the same.
 enum Status : int64_t {
   NONFINITE = -1,        // encode: a NaN or an infinity; the chunk has to go another way
   UNREPRESENTABLE = -2,  // encode: a value outside of the codec's contract

@@ -46,7 +46,7 @@ struct CodeHeader {
 };
 static_assert(sizeof(CodeHeader) == 48);
 
-// How a value becomes the bytes of the planes: `turn` moves the bits of a word (of any lane type L) such
+// The map from a value to the bytes of the planes: `turn` moves the bits of a word (of any lane type L) such
 // that each of its bytes is a plane, the most significant one first; `turn_back` is the inverse. Only
 // float16 has a plane more than bytes, see there.
 template <uint32_t dtype>

@@ -1,4 +1,4 @@
-// What ZFP's plane coder in lanes needs beyond operators: shifts by any count, table look-ups, masks.
+// Operations of ZFP's plane coder in lanes beyond operators: shifts by any count, table look-ups, masks.
 // Each has a scalar form, which a CUDA thread uses, and forms for the vectors of x86.
 #pragma once
 #include "zfp.h"

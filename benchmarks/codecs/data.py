@@ -1,4 +1,4 @@
-"""What the codecs are compared on: real fields and tensors where they are at hand, and synthetic values."""
+"""Data that codecs are compared on: real fields and tensors where they are at hand, and synthetic values."""
 
 from __future__ import annotations
 

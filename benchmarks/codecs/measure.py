@@ -30,7 +30,7 @@ COPY = Contestant("numpy copy", "copy", False, lambda a: _copy(a))
 
 @dataclass
 class Row:
-    """What a codec did to an array.
+    """Figures of a codec on an array.
 
     Attributes
     ----------

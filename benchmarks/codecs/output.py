@@ -1,4 +1,4 @@
-"""What the comparison of codecs writes: a table for the terminal, Markdown, JSON."""
+"""Output of the comparison of codecs: a table for the terminal, Markdown, JSON."""
 
 from __future__ import annotations
 

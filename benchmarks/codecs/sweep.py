@@ -77,7 +77,7 @@ def _cell(gain: float | None, least: float) -> str:
 
 
 def below(rows: Sequence[Row], least: float) -> list[str]:
-    """What is slower than `least` times zfpy, worst first."""
+    """Rows that are slower than `least` times zfpy, worst first."""
     gains = sorted(_gains(rows), key=lambda entry: entry[-1])
     return [
         f"{gain:.2f}x  {verb}, rate {rate}, {blocks} blocks, {data}"

@@ -89,7 +89,7 @@ def _bytes(axes, runs, styles) -> None:
 
 
 def _times(axes, where: str, runs, styles) -> None:
-    """What the time steps took, and in full colour the part of it inside Alltoall."""
+    """Times of the steps, and in full colour the part of them inside Alltoall."""
     axes.set_title(where)
     if isinstance(runs, str):
         axes.set_axis_off()

@@ -102,7 +102,7 @@ class Metered:
         raw = send.nbytes - send[0].nbytes
         report = getattr(self._comm, "report", None)
         self.raw_nbytes += raw
-        # What went to MPI unchanged has a report without bytes.
+        # Calls that plain MPI carried out have a report without bytes.
         self.wire_nbytes += report.wire_nbytes if report and report.accelerated else raw
         self.fallbacks += report.fallbacks if report else 0
 

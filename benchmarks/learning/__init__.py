@@ -1,4 +1,4 @@
-"""What codecs do to learning: matrices, k-means and nearest neighbours on many ranks, time beside accuracy.
+"""Effect of codecs on learning: matrices, k-means and nearest neighbours on many ranks, time and accuracy.
 
 ``mpiexec -n 2 python -m benchmarks.learning --codec lossless,zfp:rate=8``
 

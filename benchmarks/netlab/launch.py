@@ -82,7 +82,7 @@ def run(
 
 
 def _drop(lab: Lab, host: int, seconds: float) -> list[threading.Timer]:
-    """What is to happen when a link drops, and what after that if the program goes on.
+    """Actions when a link drops, and after that if the program goes on.
 
     MPICH may wait for ever for a peer whose connection UCX gave up, and mpiexec has nothing to send to the
     lost host and so does not notice. Clusters have keep-alives for this: here mpiexec's connections to the

@@ -1,4 +1,4 @@
-"""What the benchmarks send: message sizes, and values of a file or smooth ones with noise."""
+"""Data of the benchmarks: message sizes, and values of a file or smooth ones with noise."""
 
 from __future__ import annotations
 

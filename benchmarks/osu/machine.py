@@ -1,4 +1,4 @@
-"""What a figure was measured on: the machine, and the commit that is checked out. Starts no MPI."""
+"""Context of a figure: the machine, and the commit that is checked out. Starts no MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benchmarks write: lines of text, the machine, a plot."""
+"""Output of the benchmarks: lines of text, the machine, a plot."""
 
 from __future__ import annotations
 

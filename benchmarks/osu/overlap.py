@@ -5,10 +5,10 @@
 A collective is timed alone, begun and waited for at once. Then it is begun, as much is computed as takes the
 same time, and it is waited for. The overlap is what of its own time does not come on top of the computation:
 ``100 (1 - (total - compute) / alone)`` percent, at least 0, with the time that the computation really took
-there, as OSU has it. How much it is slowed by whoever moves the call on stands beside it, against the same
-computation alone, and what whoever does that takes of processors: where there is a core to spare, it slows
-nothing. Times are means over the ranks, and medians over the calls. Plain MPI and every codec take turns in
-one loop.
+there, as OSU has it. Beside it stand the slowdown of the computation, against the same
+computation alone, and the processor time of the thread that progresses the call: with a core to spare, it
+slows nothing. Times are means over the ranks, and medians over the calls. Plain MPI and every codec take
+turns in one loop.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _EDGE = 96
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured for one size and one communicator; equal on all ranks.
+    """Figures of one size and one communicator; equal on all ranks.
 
     Attributes
     ----------

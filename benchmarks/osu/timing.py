@@ -3,7 +3,7 @@
 Plain MPI and every codec run side by side in one loop, call by call and each round in another random order,
 so that whatever disturbs the machine, and what a call leaves to the next one, disturbs them alike. A call
 begins after a barrier; its time is the maximum over the ranks. The results are compared with plain MPI's
-after the loop, never inside, when whoever chooses between ways to run has chosen.
+after the loop, never inside, when the choice between ways to run has been made.
 
 GB/s are effective ones: bytes that the busiest rank has to move in any algorithm, uncompressed, per
 second of the median call.
@@ -34,7 +34,7 @@ BATCHES = 10
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured for one size and one communicator; equal on all ranks.
+    """Figures of one size and one communicator; equal on all ranks.
 
     Attributes
     ----------
@@ -181,11 +181,11 @@ def _spread(plain: np.ndarray, own: np.ndarray) -> float | None:
 
 
 def _check(case: Case, comms: dict[str, MPI.Comm], world: MPI.Comm, values: Source) -> list[tuple]:
-    """What `Row` says of each communicator from `accelerated` on."""
+    """The fields of `Row` from `accelerated` on, of each communicator."""
     checks = []
     expected = None
     for comm in comms.values():
-        # What the call before received must not pass for this one's.
+        # Values of the call before must not pass for this one's.
         values.spoil(case.result)
         case.reset()
         before = getattr(comm, "report", None)

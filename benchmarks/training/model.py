@@ -25,7 +25,7 @@ class Shape:
 
     @property
     def parameters(self) -> int:
-        """How many there are, but for those of norms and biases."""
+        """The number of parameters, without those of norms and biases."""
         return 12 * self.layers * self.width**2 + (2 * BYTES + self.length) * self.width
 
 

@@ -1,4 +1,4 @@
-"""What codecs do to a loss: every way to train, several policies and seeds; a table, and curves.
+"""Effect of codecs on a loss: all strategies, several policies and seeds; a table, and curves.
 
 ``python -m benchmarks.training.study --seeds 5``. Each run is a process group of its own under mpiexec; what
 is there already is not run again. Losses are compared with those of ``lossless``, seed by seed.

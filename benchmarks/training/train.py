@@ -27,14 +27,14 @@ __all__ = ["run"]
 
 
 def policy(text: str) -> Any:
-    """What `compcoll.torch.set_policy` takes: a preset, JSON, or one codec for all groups."""
+    """An argument of `compcoll.torch.set_policy`: a preset, JSON, or one codec for all groups."""
     if text in compcoll.torch.policies.PRESETS:
         return text
     return json.loads(text) if text.startswith("{") else {"*": text}
 
 
 def _share(i: int, rise: int, steps: int) -> float:
-    """How much of its rate the optimizer has at step ``i``."""
+    """The share of its learning rate that the optimizer has at step ``i``."""
     risen = min(1.0, (i + 1) / max(rise, 1))
     return risen * (0.55 + 0.45 * cos(pi * i / steps))
 

@@ -17,10 +17,10 @@ from compcoll.cli.launch import benchmark, is_launched, need_mpi, on_all, relaun
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import codec_option, ranks_option
 
-#: What a lab that cannot be had here ends with.
+#: Exit status of a lab that cannot be made here.
 UNAVAILABLE = 69
 _ANOTHER = "--out names another file"
-#: Where an ordinary user may have a lab: as root of namespaces of its own, with a place for their names.
+#: Command by which an ordinary user gets a lab: root of namespaces of its own, with a folder for their names.
 _OWN_NAMESPACES = [
     "unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c",
     'mount -t tmpfs tmpfs /run && exec "$@"', "sh",
@@ -67,7 +67,7 @@ def command(ctx, ranks, out, codec, points, steps, dtype, gbit, here, where, rec
 
 
 def _simulate(codecs, flow: dict, out: Path, where: str, record: Path | None) -> None:
-    """Run on the ranks that there are; draw what comes out, unless whoever asks does."""
+    """Run on the ranks that there are; draw the result, unless a record is asked for."""
     need_mpi()
     from mpi4py import MPI
 

@@ -49,7 +49,7 @@ def command(arch: str, show_all: bool, as_json: bool) -> None:
 
 
 def _problems(found: list, archs: list[str], expected: set[str]) -> list[str]:
-    """What must not be, a line each."""
+    """Faults of a kernel, a line each."""
     problems = []
     for arch in archs:
         missing = expected - {f.kernel for f in found if f.arch == arch}

@@ -28,7 +28,7 @@ __all__ = [
     "same_ranks",
 ]
 
-#: What process managers tell the processes that they start: Hydra, PMIx, Open MPI, Intel MPI, PALS.
+#: Environment variables that process managers set: Hydra, PMIx, Open MPI, Intel MPI, PALS.
 _MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
 
 
@@ -86,7 +86,7 @@ def _launch(ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def on_all(comm: Any, function: Callable[[], Any]) -> Any:
-    """What a function gives on this rank; where it fails on any, one rank says why and all of them end."""
+    """Call a function on this rank; where it fails on any, one rank prints why and all of them exit."""
     result = problem = None
     try:
         result = function()

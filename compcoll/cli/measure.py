@@ -1,4 +1,4 @@
-"""What codecs do to an array: ratio, error and speed, for ``compcoll codec``."""
+"""Ratio, error and speed of codecs on an array, for ``compcoll codec``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every codec is: parameters, promises, and encode and decode on top of its kernels."""
+"""The base of all codecs: parameters, promises, and encode and decode on top of kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``int8``, ``int4`` and ``fp8`` share: small codes, and one scale per block of values."""
+"""The base of ``int8``, ``int4`` and ``fp8``: small codes, and one scale per block of values."""
 
 from __future__ import annotations
 

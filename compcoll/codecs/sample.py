@@ -31,7 +31,7 @@ class Places:
 
 
 def places(nbytes: int, dtype: np.dtype) -> Places:
-    """Where the sample of an array of so many bytes lies."""
+    """The slices that are the sample of an array of so many bytes."""
     piece = 1024 * (8 if dtypes.real_dtype(dtype).itemsize == 8 else 4)
     n = max(min(nbytes // (piece * _SHARE), NBYTES // piece), 1)
     piece = min(piece, nbytes)

@@ -71,7 +71,7 @@ except ValueError as error:
 
 
 def active_address():
-    """Where the table in use stands, for other extensions; it changes with `set_level`."""
+    """The address of the table in use, for other extensions; it changes with `set_level`."""
     return <uintptr_t>&active
 
 

@@ -1,4 +1,4 @@
-"""What the variables ``COMPCOLL_*`` of the environment say; what is wrong with one is said by its name."""
+"""The variables ``COMPCOLL_*`` of the environment; errors name the variable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_THREADS = 256
 
 
 def read(name: str, parse: Callable[[str], T]) -> T | None:
-    """What a variable says; None where it is not set, or empty.
+    """The value of a variable; None where it is not set, or empty.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def threads() -> int | None:
 
 
 def timeout() -> float:
-    """``COMPCOLL_TIMEOUT``, in seconds; infinite where it is not set: MPI waits for ever, too."""
+    """``COMPCOLL_TIMEOUT``, in seconds; infinite where it is not set, as in MPI."""
     seconds = read("COMPCOLL_TIMEOUT", _seconds)
     return inf if seconds is None else seconds
 

@@ -1,4 +1,4 @@
-"""Where the C++ sources of the codecs lie, for whatever compiles them again on the user's machine."""
+"""Paths of the C++ sources of the codecs, which are compiled again on the user's machine."""
 
 from __future__ import annotations
 

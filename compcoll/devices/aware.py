@@ -14,7 +14,7 @@ _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 @cache
 def reported() -> bool | None:
-    """What this MPI says of itself; None where it has no function that tells.
+    """This MPI's own answer; None where it has no function for it.
 
     MPICH and those made from it have ``MPIX_GPU_query_support``, Open MPI ``MPIX_Query_cuda_support``.
     """

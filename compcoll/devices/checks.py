@@ -1,4 +1,4 @@
-"""What the host has to know of payloads on a device: the sizes that are sound, and what a result says."""
+"""The host's checks of payloads on a device: sound sizes, and the meaning of results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compcoll.frame import FrameInfo
 
 __all__ = ["REFUSALS", "payload_nbytes", "problem", "size_is_sound"]
 
-#: What an encoder's result says where the values have to go another way.
+#: Results of an encoder that cannot represent the values.
 REFUSALS = (_cpu.NONFINITE, _cpu.UNREPRESENTABLE)
 
 
@@ -66,7 +66,7 @@ def _ceil(n: int, parts: int) -> int:
 
 
 def problem(info: FrameInfo, result: np.void) -> str | None:
-    """What is wrong with a decoded frame, or None."""
+    """The fault of a decoded frame, or None."""
     if info.checksum is not None and int(result["checksum"]) != info.checksum:
         return f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged"
     if result["bad"]:

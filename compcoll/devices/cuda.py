@@ -87,7 +87,7 @@ class Device:
             return self._allocate(nbytes)
 
     def scratch(self, nbytes: int) -> DeviceArray:
-        """Memory of no stream: whoever lets go of it has waited for all that was done with it."""
+        """Memory of no stream: before it is freed, all work on it has been waited for."""
         with self.current(), self._private:
             return self._allocate(nbytes)
 
@@ -108,7 +108,7 @@ class Device:
         return Queue(self, self.mark() if after is None else after)
 
     def mark(self, streams: Iterable[int] | None = None) -> list[Any]:
-        """Events behind what has been put into these streams, else into the caller's current ones."""
+        """Events after all work of these streams, else of the caller's current ones."""
         events = []
         with self.cupy.cuda.Device(self.index):
             for handle in self.current_streams() if streams is None else streams:

@@ -25,7 +25,7 @@ __all__ = ["check"]
 #: Bytes of the trials: sent at once, and after a handshake.
 SIZES = (1 << 10, 4 << 20)
 SECONDS = 60.0
-#: What a launcher leaves in the environment for its ranks, by the beginnings of the names.
+#: Prefixes of the environment variables that launchers set for their ranks.
 _LAUNCHERS = ("PMI", "PMIX", "OMPI_", "PRTE_", "HYDRA", "MPI_LOCAL", "MPIEXEC", "SLURM_")
 _CANNOT_START = 77
 _CHILD = f"""

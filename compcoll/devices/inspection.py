@@ -1,4 +1,4 @@
-"""What can be known of a kernel without a GPU: registers, spills, shared memory, instructions."""
+"""Facts of a kernel that need no GPU: registers, spills, shared memory, instructions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compcoll.devices.nvrtc import compile_kernels
 
 __all__ = ["Figures", "find_disassembler", "inspect"]
 
-# What CuPy adds to every compilation is part of what has to be looked at.
+# The code that CuPy adds to every compilation is inspected, too.
 _OPTIONS = ("-ftz=true", "--ptxas-options=-v")
 _ENTRY = re.compile(r"Compiling entry function '(\w+)'")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -139,7 +139,7 @@ def _longest_loop(code: list[str], labels: dict[str, int]) -> int:
 
 
 def _reached(code: list[str], labels: dict[str, int]) -> set[int]:
-    """Where control gets without calls."""
+    """Indices of the instructions that control reaches without calls."""
     reached: set[int] = set()
     starts = [0]
     while starts:

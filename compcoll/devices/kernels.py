@@ -112,7 +112,7 @@ def adds(codec: str, dtype: np.dtype) -> bool:
 
 
 def units(codec: str, reals: int, nbytes: int) -> int:
-    """What a codec's kernels take for the size of an array."""
+    """The size of an array as a codec's kernels take it."""
     return nbytes if codec in ("mpc", "raw") else reals
 
 

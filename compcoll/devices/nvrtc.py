@@ -13,7 +13,7 @@ __all__ = ["OPTIONS", "CompileError", "Unavailable", "compile_kernels", "cubin_p
 
 #: For CuPy as well. No contraction: the bytes must be those of the CPU.
 OPTIONS = ("--std=c++17", "--fmad=false")
-#: What CuPy adds by itself; not every NVRTC takes it twice.
+#: Options that CuPy adds by itself; not every NVRTC takes them twice.
 _CUPYS = ("--device-as-default-execution-space",)
 
 _INCLUDE = re.compile(r'#include "(.+)"')
@@ -51,7 +51,7 @@ def source(name: str) -> str:
 
 
 def cubin_path(folder: Path, name: str, arch: str) -> Path:
-    """Where a folder has a file of ``csrc/cuda``, compiled for an architecture such as ``sm_90``."""
+    """The path in a folder of a file of ``csrc/cuda``, compiled for an architecture such as ``sm_90``."""
     key = hashlib.sha256("\0".join((source(name), arch, *OPTIONS)).encode()).hexdigest()
     return folder / f"{name}-{arch}-{key[:16]}.cubin"
 

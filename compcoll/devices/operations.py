@@ -1,4 +1,4 @@
-"""What a device does to several frames in one go: what is launched, and with which arguments."""
+"""Launches of a device for several frames at once: kernels and their arguments."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def largest(device: Launcher, blocks: Sequence[Block]) -> Batch:
 
 
 def magnitude(batch: Batch, i: int, dtype: np.dtype) -> float:
-    """What `largest` found in a block; not finite where any value is not."""
+    """The result of `largest` on a block; not finite where any value is not."""
     word = int(batch.results[i]["extent"][0])
     real = dtypes.real_dtype(dtype)
     return float(np.array([word], f"u{real.itemsize}").view(real)[0])

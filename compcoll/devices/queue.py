@@ -98,7 +98,7 @@ class Queue:
         self.close()
 
     def after(self, events: Sequence[Any]) -> None:
-        """What is put into the queue from here on comes after these events, of any device."""
+        """Have later work of the queue wait for these events, of any device."""
         for event in events:
             self.stream.wait_event(event)
 

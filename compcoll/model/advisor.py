@@ -1,4 +1,4 @@
-"""What pays: codec or not, which algorithm, which chunk size, decided from predictions.
+"""Decisions from predictions: codec or not, which algorithm, which chunk size.
 
 A decision is a function of the call and of a machine's profile that all ranks share, so it is the same on
 all of them. It is made once per operation, type, codec and size class, and then looked up.
@@ -194,7 +194,7 @@ def _least_seconds(work: Callable[[], object]) -> float:
 
 
 def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> CodecSpeed:
-    """What to expect of a codec where nothing can be measured: the profile's figures, else careful ones."""
+    """Expected figures of a codec that cannot be measured: the profile's, else careful ones."""
     known = machine.codec(codec.spec, str(dtype))
     if known is not None:
         return known

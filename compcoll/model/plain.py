@@ -1,4 +1,4 @@
-"""How long a collective takes in plain MPI, by the algorithms that libraries have."""
+"""Time of a collective in plain MPI, by the algorithms that libraries have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PIPELINED", "by_the_book", "plain_seconds"]
 
 #: Chunks of pipelined algorithms without a codec, in bytes.
 PIPELINED = 128 << 10
-#: What a connection's socket buffers hold at least, once it is under way (Linux, tcp_wmem and tcp_rmem).
+#: Least capacity of a connection's socket buffers, once it is under way (Linux, tcp_wmem and tcp_rmem).
 _SOCKET_NBYTES = 1 << 20
 #: MPICH's Allgather goes round a ring from this total size on.
 _RING_NBYTES = 512 << 10
@@ -57,7 +57,7 @@ def by_the_book(call: Call, machine: MachineProfile) -> float:
 
 
 def _steps(call: Call, link: Link) -> tuple[float, int, float]:
-    """What MPICH does: rounds, hops on a ring, and bytes through one port."""
+    """Rounds, hops on a ring, and bytes through one port, as in MPICH."""
     size, others, n = call.size, call.size - 1, call.nbytes
     k = 1 if call.on_one_node else call.ranks_per_node
     nodes = ceil(size / k)
@@ -65,7 +65,7 @@ def _steps(call: Call, link: Link) -> tuple[float, int, float]:
         return others, 0, (size - k) * n * k
     if call.op == "Bcast" and size < 8:  # a binomial tree of nodes
         rounds = ceil(log2(nodes))
-        # What sockets take leaves for all children at once, and so arrives with the last of them.
+        # Bytes that fit into sockets leave for all children at once, and so arrive with the last of them.
         return rounds, 0, n * (rounds * (rounds + 1) / 2 if link.cpu and n <= _SOCKET_NBYTES else rounds)
     if call.op == "Bcast":  # scatter and allgather
         return log2(size), others, n * (nodes - 1) / nodes + n * others / size

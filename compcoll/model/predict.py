@@ -1,4 +1,4 @@
-"""How long a collective takes: its schedule in virtual time, with what was measured of codec, cores and
+"""Time of a collective: its schedule in virtual time, with the measured figures of codec, cores and
 links.
 
 Symmetric collectives are simulated on one rank or one node, which stands for all.
@@ -28,7 +28,7 @@ _RINGS = {"ring", "compressed"}
 #: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
 #: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
 _ENOUGH, _MOST = 4, 16
-#: Where work takes so many times longer while all ranks work, they have too few cores; below, it is noise.
+#: Slowdown of work while all ranks work from which they have too few cores; below, it is noise.
 SHARED = 1.2
 #: Elements are as small as they get, so that counts are bytes.
 _ITEMSIZE = 1
@@ -136,7 +136,7 @@ def _mirrored(call: Call, profile: Profile, algorithm: str) -> tuple[int, int, b
 
 
 def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int) -> Schedule:
-    """What a rank does where all messages have ``call.nbytes``."""
+    """The work of a rank where all messages have ``call.nbytes``."""
     op, size = call.op, call.size
     if op not in ROOTED:
         return _traced(op, size, call.nbytes, algorithm, chunk_nbytes, rank)

@@ -40,7 +40,7 @@ class CodecSpeed:
 
 @dataclass(frozen=True)
 class MachineProfile:
-    """What the model knows of a machine.
+    """Figures of a machine, for the model.
 
     Attributes
     ----------
@@ -173,7 +173,7 @@ UNKNOWN = MachineProfile("unknown", FABRICS["10gbe"], FABRICS["pcie4"], measured
 
 
 def fingerprint() -> str:
-    """What a profile depends on: the processor, its cores and the machine's name."""
+    """The key of a profile: the processor, its cores and the machine's name."""
     cpu = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
@@ -185,7 +185,7 @@ def fingerprint() -> str:
 
 
 def cache_path() -> Path:
-    """Where the profile of this machine is kept: ``COMPCOLL_PROFILE``, else in the user's cache."""
+    """The path of this machine's profile: ``COMPCOLL_PROFILE``, else in the user's cache."""
     if path := os.environ.get("COMPCOLL_PROFILE"):
         return Path(path)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")

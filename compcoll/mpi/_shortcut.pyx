@@ -39,7 +39,7 @@ MOST_REMEMBERED = 1024
 
 
 cdef class Gate:
-    """What the shortcuts of one communicator know, and the trace that they leave.
+    """Remembered decisions for the shortcuts of one communicator, and the trace that these leave.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ cdef class Gate:
         self.planned.clear()
 
     cdef tuple find(self, dict remembered, known):
-        """What is known of calls of a kind and their count; None where that has to be asked anew."""
+        """The decision on calls of a kind and their count; None where a new decision is due."""
         cdef tuple found = remembered.get(known)
         cdef Count count
         if found is None:

@@ -124,7 +124,7 @@ def vector_layout(counts, displs, blocks: int, nbytes: int, extent: int) -> tupl
 
 
 def _entries(nbytes: int, extent: int) -> int:
-    """How many entries fill the memory."""
+    """The number of entries that fill the memory."""
     if not nbytes:
         return 0
     if extent <= 0 or nbytes % extent:

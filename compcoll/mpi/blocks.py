@@ -27,7 +27,7 @@ class CountedBlocks:
         each = [n * message.dtype.itemsize for n in counts]
         self.nbytes: dict[int, int] = dict(enumerate(each)) if peer is None else {peer: each[0]}
         self.on_gpu = message.device is not None
-        #: What has to be finished when the blocks are written.
+        #: Unpacking to finish when the blocks are written.
         self.written = message
 
     def block(self, peer: int) -> tuple[Message | None, int]:

@@ -71,7 +71,7 @@ class Message:
 
     @property
     def device(self):
-        """Where the memory is; None for the host."""
+        """The device of the memory; None for the host."""
         return self._buffer.device if isinstance(self._buffer, DeviceArray) else None
 
     @property
@@ -182,7 +182,7 @@ class Message:
         return self._buffer[first : first + nbytes]
 
     def _span(self, n: int, displ: int) -> tuple[int, int]:
-        """Where the bytes of ``n`` entries begin and end; ValueError where the memory ends before."""
+        """First and last byte of ``n`` entries; ValueError where the memory ends before."""
         if n < 0:
             raise ValueError(f"count {n} is negative")
         if n == 0:
@@ -292,7 +292,7 @@ def parse(
         message.dims = shape_of(first, message.dtype.itemsize)
     if message.device is None or message.is_plain:
         return message
-    # What does not lie side by side is packed and unpacked in host memory.
+    # Non-contiguous blocks are packed and unpacked in host memory.
     return Message(np.asarray(buffer), datatype, entry, entries, displs, buffer)
 
 

@@ -110,7 +110,7 @@ class Parsed(Call):
 def buffers_of(
     operation: Operation, rank: int, size: int, given: Arguments, strict: bool = False
 ) -> tuple[Message | None, Message | None]:
-    """What a rank sends and what it receives: the same object where that is in place.
+    """Send and receive blocks of a rank: the same object for a call in place.
 
     Either is None where this rank's argument is not significant, or mpi4py has to deal with it. ``strict`` is
     that of `compcoll.mpi.buffers.parse`.

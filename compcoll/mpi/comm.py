@@ -322,12 +322,12 @@ def _known(comm):
 
 
 def _plain(cls: type, name: str):
-    """What was pickled of a communicator that nobody has wrapped."""
+    """Unpickle a communicator that is not wrapped."""
     return cls.__new__(cls, PREDEFINED[name])
 
 
 def _rewrapped(name: str, settings: tuple) -> Comm:
-    """What was pickled of a `Comm`: the very one, where this process has it."""
+    """Unpickle a `Comm`: the same object where this process has it."""
     comm = PREDEFINED[name]
     context = Context.find(comm)
     if context is None and name != "COMM_SELF":
@@ -365,8 +365,8 @@ _POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
 def wrap_world(summary: bool | None = None, **settings: Any) -> None:
     """Put a `Comm` into the places of `MPI.COMM_WORLD` and `MPI.COMM_SELF`; collective over all ranks.
 
-    Whoever imports them afterwards has them, and whatever is made of them has their policy. Where that has
-    been done before, nothing happens.
+    Later imports find the wrapped ones, and communicators made from them inherit their policy. A second call
+    has no effect.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What compcoll keeps beside a communicator of mpi4py: the engine's side, and a channel for messages.
+"""State beside a communicator of mpi4py: the engine's side, and a channel for messages.
 
 It is made once per communicator, by all its ranks together in the call that makes or wraps the communicator,
 hangs on it as an MPI attribute, and is freed with it.

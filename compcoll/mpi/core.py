@@ -1,4 +1,4 @@
-"""How a `Comm` runs a call: policy, decision, execution, report."""
+"""The base of all communicators: policy, decision, execution and report of a call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from compcoll.report import Report
 
 __all__ = ["CommBase", "describe"]
 
-#: Where keys come from: programs may seed others.
+#: Source of keys: programs may seed other generators.
 _RANDOM = SystemRandom()
 #: More bytes than any message has.
 NEVER = 1 << 62
@@ -77,7 +77,7 @@ class CommBase(_Mixin):
 
     @property
     def _context(self) -> Any:
-        """What is kept beside the communicator; None where nothing is accelerated."""
+        """The state kept beside the communicator; None where nothing is accelerated."""
         if self._unattached is not None:
             self._unattached.wait_until_made()
             self._attach(self._unattached, self.settings)
@@ -90,7 +90,7 @@ class CommBase(_Mixin):
 
     @property
     def report(self) -> Report:
-        """What the last call did, as this rank saw it."""
+        """The report of the last call on this rank."""
         last = self._gate.last
         if not isinstance(last, Report):
             if isinstance(last, str):
@@ -270,7 +270,7 @@ class CommBase(_Mixin):
         return True
 
     def _problem_of_root(self, decision: Decision) -> Exception | None:
-        """What keeps a root from taking the decoded values that it may not write."""
+        """The reason why a root cannot take the decoded values: its buffer is read-only; else None."""
         keeps = self._owner_exact or decision.codec is None or decision.codec.lossless
         return None if keeps else BufferError(_READ_ONLY_ROOT)
 
@@ -292,7 +292,7 @@ class CommBase(_Mixin):
             self._gate.plan(known, trial and trial.count, plan)
 
     def _trial(self, decision: Decision) -> Trial | None:
-        """What says for how many calls a decision on a blocking collective holds; None for all."""
+        """The count of calls for which a decision on a blocking collective holds; None for all."""
         return self._context.advisor.last if decision.ask else None
 
     def _remember(self, name: str, args: tuple, trial: Trial | None) -> None:
@@ -409,7 +409,7 @@ _READ_ONLY_ROOT = (
 
 
 def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> Report:
-    """What a call did; without an outcome the second argument is why it went to MPI."""
+    """The report of a call; without an outcome the second argument is the reason why MPI ran it."""
     if outcome is None:
         return Report(op, False, str(decision))
     reason, spec, algorithm = "received as it came", None, "stream"

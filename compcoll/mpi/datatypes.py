@@ -49,7 +49,7 @@ def mpi_type(dtype: np.dtype) -> MPI.Datatype | None:
 
 
 def moved_as(dtype: np.dtype) -> MPI.Datatype:
-    """What MPI moves a 16-bit float as that it has no type of its own for."""
+    """The datatype that moves a 16-bit float unknown to MPI."""
     known = _OWN_BFLOAT16 if dtype == dtypes.BFLOAT16 else MPI.DATATYPE_NULL
     return known if known != MPI.DATATYPE_NULL else MPI.UINT16_T
 
@@ -86,7 +86,7 @@ def _dtype(datatype: MPI.Datatype) -> np.dtype | None:
 
 
 class Entry:
-    """What one entry of a datatype is.
+    """One entry of a datatype: its elements and the layout of its bytes.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Entry:
         return other
 
     def piece_of(self, n: int) -> Piece:
-        """Where the bytes of ``n`` entries lie."""
+        """Layout of the bytes of ``n`` entries."""
         many = self._many
         if many[0] != n:
             many = self._many = n, repeated(n, self.extent, self.piece)
@@ -138,7 +138,7 @@ class Entry:
 
 
 def entry_of(datatype: MPI.Datatype) -> Entry:
-    """What one entry of a datatype is; MPI's error where it is not committed."""
+    """The `Entry` of a datatype; MPI's error where it is not committed."""
     if datatype.is_predefined:
         handle = datatype.handle
         if handle not in _predefined:

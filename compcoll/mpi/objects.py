@@ -85,7 +85,7 @@ class ObjectCalls(CommBase):
         return [arriving[rank].unpacked() if rank in arriving else one for rank, one in enumerate(got)]
 
     def _round(self, i: int, mine: list[Buffer], arriving: dict[int, Arriving]) -> Parsed:
-        """What all ranks do with the buffer of each that is its ``i``-th."""
+        """The Allgatherv of the ``i``-th buffer of each rank."""
         blocks = {rank: one.buffers[i].array for rank, one in arriving.items() if i < len(one.buffers)}
         types = {block.dtype for block in blocks.values()}
         dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)

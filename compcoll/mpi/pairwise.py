@@ -152,7 +152,7 @@ class PairwiseCalls(CommBase):
             side.large[self._rank] = _Large(message, i, first.decision)
 
     def _sides(self, operation: Operation, given: Arguments) -> tuple[Any, Any] | None:
-        """What is sent and what is received; None where no message of this rank is large."""
+        """The send and the receive side of a call; None where no message of this rank is large."""
         op, typed = operation.name, operation.send is Blocks.TYPED
         if self._context is None or self._size == 1:
             self._gate.last = (op, self._why_small())
@@ -182,7 +182,7 @@ class PairwiseCalls(CommBase):
         return not self._policy.names_communicators
 
     def _ensure_agreed(self) -> None:
-        """What all ranks have to do together before some of them talk to each other; collective."""
+        """Agree on the communicator before some ranks exchange messages; collective."""
         if self._is_agreed():
             return
         self._agree_on_name()

@@ -59,7 +59,7 @@ class Buffer:
     array : numpy.ndarray
         One-dimensional.
     readonly : bool
-        Whether whoever unpickles the object may only read it.
+        Whether the unpickled object may only read it.
     """
 
     array: np.ndarray
@@ -80,7 +80,7 @@ class Buffer:
 
     @classmethod
     def of(cls, buffer: pickle.PickleBuffer) -> Buffer:
-        """What pickle found."""
+        """Make one from a buffer that pickle found."""
         raw = np.frombuffer(buffer.raw(), np.uint8)
         array = raw.view(_element(np.asarray(buffer).dtype))
         return cls(array if array.flags.aligned else raw, not raw.flags.writeable)
@@ -144,7 +144,7 @@ class Packed:
 
     @property
     def layouts(self) -> list[Layout]:
-        """What whoever receives the buffers has to know."""
+        """Types and sizes of the buffers, for the receiver."""
         return [buffer.layout for buffer in self.buffers]
 
     def __reduce__(self) -> Any:
@@ -153,7 +153,7 @@ class Packed:
         return Arriving, (self.data, self.layouts)
 
     def copied(self) -> Packed:
-        """The same with buffers that nobody else writes to."""
+        """The same with copies of the buffers."""
         return Packed(self.data, [Buffer(b.array.copy(), b.readonly) for b in self.buffers])
 
 
@@ -230,12 +230,12 @@ class Together:
 
     @property
     def end(self) -> Any:
-        """How they ended."""
+        """The first status that is not `DONE`, else `DONE`."""
         return next((task.end for task in self.tasks if task.end != _engine.DONE), _engine.DONE)
 
     @property
     def outcome(self) -> Tally:
-        """What they did together."""
+        """The sum of the outcomes of all tasks."""
         tally = Tally()
         for task in self.tasks:
             tally.add(task.outcome)
@@ -244,7 +244,7 @@ class Together:
 
 @dataclass(frozen=True)
 class Part:
-    """How a buffer travels: the elements of a chunk, and the first of as many tags as there are chunks."""
+    """Chunking of a buffer: elements a chunk, and the first of as many tags as there are chunks."""
 
     step: int
     tag: int
@@ -290,7 +290,7 @@ class Parcel(Packed):
 
     @property
     def begins(self) -> list[Callable[[], Task]]:
-        """What `Together` begins."""
+        """The tasks' starts, for `Together`."""
         return [lambda i=i: self.begin(i) for i in range(len(self.buffers))]  # type: ignore[misc]
 
 
@@ -316,12 +316,12 @@ class Delivered(Arriving):
 
     @property
     def begins(self) -> list[Callable[[], Task]]:
-        """What `Together` begins."""
+        """The tasks' starts, for `Together`."""
         return [lambda i=i: self.begin(i) for i in range(len(self.buffers))]  # type: ignore[misc]
 
 
 def _received(*args: Any) -> Any:
-    """What the unpickler calls: the object, after its buffers have come."""
+    """Receive the buffers and return the object; called by the unpickler."""
     arriving = Delivered(*args)
     with interrupts.deferred():
         Together(arriving.begins).run()

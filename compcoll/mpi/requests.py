@@ -38,7 +38,7 @@ class Request(MPI.Request):
         As for `compcoll.engine._engine.start_request`.
     """
 
-    #: What the engine knows it by.
+    #: The engine's record of the operation.
     state: _engine.GrequestState
 
     def __new__(
@@ -50,11 +50,11 @@ class Request(MPI.Request):
         return self
 
     def complete(self) -> None:
-        """Say that it is complete."""
+        """Mark the request as complete."""
         _engine.complete_request(self.state)
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait for the end, and meanwhile do what is left to do for it."""
+        """Wait for completion, and progress the operation meanwhile."""
         return progress((self,), super().Wait, status)
 
     def wait(self, status: MPI.Status | None = None) -> Any:
@@ -62,7 +62,7 @@ class Request(MPI.Request):
         return progress((self,), super().wait, status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
-        """Whether it has ended, after doing what can be done for it."""
+        """Progress the operation, and return whether it is complete."""
         if self:
             _engine.step()
         return super().Test(status)
@@ -72,7 +72,7 @@ Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]
 
 
 class Pending:
-    """Tasks that the engine moves on.
+    """Tasks that the engine progresses, behind a request.
 
     Parameters
     ----------
@@ -102,7 +102,7 @@ class Pending:
         _engine.leave(task, None, self.request.state)
 
     def join(self) -> None:
-        """Wait for the end of all tasks, not for what the caller is told of them."""
+        """Wait for the end of all tasks, but do not report to the caller."""
         if self._task is not None:
             _engine.join(self._task)
 
@@ -179,11 +179,11 @@ class Prequest(MPI.Prequest):
 
     @property
     def state(self) -> _engine.GrequestState | None:
-        """What the engine knows the call under way by; None where it has no part in that."""
+        """The engine's record of the active call; None where MPI alone carries it out."""
         return getattr(self._started, "state", None) if self._is_active() else None
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
-        """Wait for the end, and meanwhile do what is left to do for it."""
+        """Wait for completion, and progress the operation meanwhile."""
         return progress((self,), super().Wait, status)
 
     def Free(self) -> None:
@@ -221,7 +221,7 @@ _startall = MPI.Prequest.Startall
 
 @cache
 def _teach_startall() -> None:
-    """Have mpi4py's `Prequest.Startall` start what has a `Start` of its own."""
+    """Have mpi4py's `Prequest.Startall` call `Start` of requests of this module."""
 
     def Startall(cls: type, requests: list[MPI.Prequest]) -> None:
         """Start a collection of persistent requests."""
@@ -269,7 +269,7 @@ _SPINNING, _PAUSE = 1e-3, 5e-5
 
 
 def progress(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: Any) -> Any:
-    """Do what is left to do for requests, and then wait for them; an interrupt is kept back until the end."""
+    """Progress requests, and then wait for them; an interrupt is deferred until the end."""
     finished = _engine.finish(requests)
     done = wait(*args)
     if finished:
@@ -278,8 +278,8 @@ def progress(requests: Sequence[MPI.Request], wait: Callable[..., Any], *args: A
 
 
 _Plain = MPI.Request
-#: What waits for the first of several requests; what tests for that, whether its result says that there is
-#: one, and what the first function gives then.
+#: Waits for the first of several requests; for each the test, whether a result of the test names a complete
+#: request, and the result of the wait that follows from it.
 _FIRST: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "Waitany": ("Testany", lambda found: found[1], lambda found: found[0]),
     "Waitsome": ("Testsome", lambda found: found is None or bool(found), lambda found: found),
@@ -317,7 +317,7 @@ def _waits_for_first(
 
 @cache
 def patch_waits() -> None:
-    """Have mpi4py's `Request.Waitall` and its like do what is left to do, too."""
+    """Have mpi4py's `Request.Waitall` and its like progress outstanding operations, too."""
     known = {name: _waits_for_all(getattr(_Plain, name)) for name in ("Waitall", "waitall")}
     for name, (test, is_there, given) in _FIRST.items():
         known[name] = _waits_for_first(getattr(_Plain, name), getattr(_Plain, test), is_there, given)

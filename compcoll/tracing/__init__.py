@@ -1,4 +1,4 @@
-"""What a whole program did: its calls counted, and written down one by one where that is asked for.
+"""Tracing of whole programs: calls are counted, and on request recorded one by one.
 
 ================  ==============================================================================
 ``names``         which methods are calls, and what their arguments say

@@ -117,7 +117,7 @@ cdef class Record:
 
     @property
     def times(self):
-        """How long its method took, where that is less, when it began, how long it took; as JSON has it."""
+        """Seconds of its method where these are fewer, its start and its duration, as in JSON."""
         cdef char text[160]
         cdef int n = 0
         if self.returned != self.end:
@@ -127,12 +127,12 @@ cdef class Record:
 
     @property
     def seconds(self):
-        """How long its method took."""
+        """Seconds that its method took."""
         return self.returned - self.start
 
 
 cdef class Recorder:
-    """Who takes records.
+    """A sink of records.
 
     Parameters
     ----------

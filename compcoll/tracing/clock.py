@@ -17,7 +17,7 @@ _PING, _PONG, _RESULT = 1, 2, 3
 
 
 class Reading(NamedTuple):
-    """How far a clock is off.
+    """Offset of a clock.
 
     Attributes
     ----------

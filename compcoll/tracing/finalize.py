@@ -1,6 +1,6 @@
 """The beginning and the end of a program, where its ranks talk about what they record.
 
-Nobody waits for ever for a rank that does not come to its end: one that fails takes no part.
+No rank waits for ever for another that does not reach its end: a rank that fails takes no part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TAG = 0
 
 
 def compare_all(comm: MPI.Intracomm) -> Reading:
-    """How far this rank's clock is off; collective."""
+    """Offset of this rank's clock; collective."""
     if comm.rank:
         return answer(comm)
     for peer in range(1, comm.size):
@@ -76,7 +76,7 @@ def _own() -> Reading:
 
 
 def line(total: np.ndarray, ranks: int, size: int) -> str:
-    """What the program did, for its user.
+    """Summary of the program, for its user.
 
     Parameters
     ----------

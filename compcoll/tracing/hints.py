@@ -62,7 +62,7 @@ def _reason(tally: Tally, context: Any) -> str:
 
 
 def _seconds(tally: Tally, context: Any, machine: MachineProfile) -> tuple[float, float]:
-    """What plain MPI would have taken for the calls that took most, and what they took."""
+    """Predicted times of plain MPI for the calls that took most, beside the measured ones."""
     plain = ours = 0.0
     longest = sorted(tally.collectives.items(), key=lambda pair: -pair[1].seconds)[:_MOST]
     for (op, nbytes, size), known in longest:

@@ -85,7 +85,7 @@ class Lines:
         return text + record.times
 
     def _keep(self, record: Any, done: list | None, decision: Any) -> str:
-        """What calls like this one have in common, which is kept."""
+        """The part of the line that calls like this one share, which is cached."""
         said = _unchanged(record) if done is None else self._decided(done) if done else _NOT_ENDED
         if len(self._known) >= _MOST:
             self._known.clear()
@@ -126,7 +126,7 @@ def _unchanged(record: Any) -> str:
 
 
 def _done(parts: list) -> str:
-    """What the parts of an accelerated call did together."""
+    """The sum of the parts of an accelerated call."""
     _, decision, outcome = parts[0]
     if len(parts) == 1 and type(outcome) is Outcome:
         return f',{outcome.as_json},"error_bound":{_error(_bound(decision, outcome))}'

@@ -83,7 +83,7 @@ def _of_call(pid: int, call: Call, lanes: dict[str, _Lanes]) -> Iterator[dict[st
 
 
 def _laid_out(call: Call, start: int, total: int) -> dict[str, tuple[int, int]]:
-    """Where the sums of the stages are drawn within the call: beginning and length, no longer than it."""
+    """Start and length of the stages' sums within the call, no longer than it."""
     encode, wait, decode = (min(round(1e9 * getattr(call, stage)), total) for stage in _STAGES)
     middle = min(start + encode, start + total - wait)
     spans = {

@@ -1,4 +1,4 @@
-"""How long plain MPI would have taken for the calls of a traced program: a prediction, by the model."""
+"""Predicted times of plain MPI for the calls of a traced program, by the model."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Call:
 
 @dataclass
 class Rank:
-    """What one rank wrote.
+    """The trace of one rank.
 
     Attributes
     ----------
@@ -81,11 +81,11 @@ class Rank:
 
     @property
     def run(self) -> str | None:
-        """What all ranks of a program have in common, once they have met."""
+        """Identity of the program, which all ranks share after their first meeting."""
         return self.head.get("run")
 
     def offset(self, at: float) -> float | None:
-        """How far its clock is off at a time of its own, by a line through what was found."""
+        """Offset of its clock at a time of its own, by a line through the measured offsets."""
         if not self.clocks:
             return None
         (t0, a), (t1, b) = self.clocks[0], self.clocks[-1]
@@ -159,7 +159,7 @@ def read(folder: Path) -> Program:
 
 
 def _state(rank: Rank) -> Iterator[str]:
-    """What is wrong with a rank's file."""
+    """Faults of a rank's file."""
     if rank.bad_lines:
         yield f"rank {rank.rank}: {rank.bad_lines} lines are damaged, and left out"
     if rank.end is None:

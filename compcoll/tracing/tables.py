@@ -1,4 +1,4 @@
-"""What a traced program did, by operation and size, communicator, place, and reason."""
+"""Tables of a traced program: by operation and size, communicator, place, and reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
     "total",
 ]
 
-#: What the model says of a call, by how its reason begins.
+#: Answers of the model on a call, by the beginning of its reason.
 _MODEL = {
     "predicted": "plain MPI is predicted to be faster",
     "measured": "plain MPI was measured to be faster",

@@ -22,7 +22,7 @@ class Sum:
 
 
 class Tally:
-    """What this rank did.
+    """Sums over the calls of this rank.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Tally:
 
 
 def outcomes(record: Any) -> list:
-    """What the accelerated parts of a call did; none of a nonblocking one that has not ended."""
+    """The outcomes of the accelerated parts of a call; none of a nonblocking one that is incomplete."""
     parts = (record.last,) if record.parts is None else record.parts
     return [part[2] for part in parts if type(part) is tuple and len(part) == 3]
 

@@ -1,4 +1,4 @@
-"""Where calls begin and end: the classes of communicators, changed for a program that is watched."""
+"""Interception of calls: the classes of communicators are patched in a program that is traced."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ constexpr uint32_t plane_values = chunk_nbytes / 2;  // of the smallest type
 
 inline uint64_t low_bits(uint32_t n) { return n < 64 ? (uint64_t(1) << n) - 1 : ~uint64_t(0); }
 
-// What follows from the lengths of a canonical code.
+// Tables that follow from the lengths of a canonical code.
 struct Code {
   uint32_t depth = 0, shortest = 0;     // lengths of the longest and of the shortest
   uint8_t shorter[max_depth + 1] = {};  // how many codes have at most d bits

@@ -92,7 +92,7 @@ inline void decode_bits(PlaneHeader h, const uint8_t* in, uint32_t n, uint8_t* p
   }
 }
 
-// Where the n bytes are afterwards: in the payload, or in `scratch` (64 bytes longer); null if damaged.
+// Returns the n bytes: in the payload, or in `scratch` (64 bytes longer); null if damaged.
 inline const uint8_t* decode_plane(PlaneHeader h, const uint8_t*& in, const uint8_t* end, uint32_t n,
                                    uint8_t* scratch, Ahead ahead) {
   const uint8_t* begin = in;

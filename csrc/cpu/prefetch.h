@@ -19,7 +19,7 @@ struct Ahead {
   }
 };
 
-// What a loop comes to in 2 KiB, `nbytes` of it: the processor does not look that far ahead by itself where
+// Prefetches `nbytes`, 2 KiB ahead of a loop: the processor does not look that far ahead by itself where
 // much is computed between one access and the next, nor across pages.
 template <bool Write>
 inline void fetch_ahead(const void* at, uint32_t nbytes) {

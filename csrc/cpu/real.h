@@ -68,7 +68,7 @@ struct Bfloat16 { uint16_t bits; };
 // Per type T: `value`, the vector that sums and comparisons are made in; `real`, its element; `unit`, the
 // largest relative error of rounding to T, `tiny`, the largest absolute one below the normal range, and `most`,
 // the largest finite value.
-// What is stored has been rounded before.
+// Stored values have been rounded before.
 template <class T> struct Real;
 
 template <> struct Real<double> {
@@ -93,7 +93,7 @@ template <> struct Real<float> {
 };
 
 // 16-bit floats live in registers as floats; rounding goes through float, so it is not always the nearest.
-// What is called pair does two vectors at once.
+// Functions named pair take two vectors at once.
 template <class T> struct Narrow {
   using real = float;
   using value = Floats;

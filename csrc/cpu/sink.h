@@ -1,4 +1,4 @@
-// Where a decoder's values go, a piece at a time: into the array, or added to it while the piece is still
+// Destination of a decoder's values, a piece at a time: into the array, or added to it while the piece is still
 // in the first-level cache.
 #pragma once
 #include "../accumulate.h"

@@ -175,7 +175,7 @@ class Receive:
     message : Message
     source, tag : int
     sent : (Task, callable), optional
-        What has to end as well, and what is called, as of a `Pending`, when the request is waited for.
+        A send that has to end as well, and the function called, as in `Pending`, when the request completes.
     on_end : callable, optional
         ``on_end(request, tally)`` is called then, where the message came compressed.
     tally : Tally, optional
@@ -200,7 +200,7 @@ class Receive:
         self._received, self._status = received, MPI.Status()
         self._error: Exception | None = None
         self._missing, self._lock = 1 if sent is None else 2, Lock()
-        # What the caller has started comes first; another thread will not know its streams.
+        # The caller's own work comes first; another thread does not know its streams.
         device: Any = message.device
         self._marks = {} if device is None else {device: device.mark()}
         self._arrival: Any = None

@@ -240,7 +240,7 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
   }
 }
 
-// What CodecOf asks for, of D dimensions.
+// The parameter of CodecOf for D dimensions.
 template <int D>
 struct Blocks {
   static constexpr int ndim = D;

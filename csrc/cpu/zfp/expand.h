@@ -1,4 +1,4 @@
-// What ZFP's plane encoders with AVX-512 share: bits in which each 1 becomes two, and strings of bits that
+// Parts of ZFP's plane encoder with AVX-512: bits in which each 1 becomes two, and strings of bits that
 // grow in the lanes of a vector.
 //
 // A plane is coded as its first n bits, a test, and then each further bit up to the highest 1, where a 1 is

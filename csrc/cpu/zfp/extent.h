@@ -1,4 +1,4 @@
-// What ZFP promises of an array: whether it can be coded, and the bound of the error.
+// Promises of ZFP for an array: whether it can be coded, and the bound of the error.
 #pragma once
 #include "elements.h"
 
@@ -6,7 +6,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace zfp {
 
-// What the codec promises depends on the data only through these three.
+// The codec's promises depend on the data only through these three.
 template <class L>
 struct Extent {
   L largest = {};   // magnitude, as a bit pattern

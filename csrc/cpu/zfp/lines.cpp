@@ -27,7 +27,7 @@ struct Lines {
   template <class E, bool Keep>
   static int64_t encode(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t* values,
                         double* bound) {
-    // What stands in the source has to be encoded another way if it cannot be here.
+    // Values that cannot be represented have to stay in the source, for another codec.
     int64_t status = Keep && src == values ? representable<E>(grid, src) : 0;
     if (status) return status;
     return with_words<typename E::Word>(maxbits, [&](auto words) {

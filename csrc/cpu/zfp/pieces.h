@@ -55,7 +55,7 @@ class Pieces {
     }
   }
 
-  // What stands outside of the array, in vectors of lanes.
+  // Padding outside of the array, in vectors of lanes.
   template <class L>
   void add_padding(L* v) const {
     using Int = typename Lane<L>::Int;
@@ -83,7 +83,7 @@ class Pieces {
       }
   }
 
-  // What stands at place i of a partial block that has `left` values along an axis: padding repeats.
+  // The source of value i of a partial block that has `left` values along an axis: padding repeats.
   static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 
  private:

@@ -56,8 +56,8 @@ inline int decode_planes(const L* words, L& pos, int end, L* planes) {
   }
 }
 
-// How many vectors of blocks are best decoded side by side: what a plane needs of the one before leaves the
-// processor idle with one.
+// The best number of vectors of blocks to decode side by side: with one, the dependence of a plane on the
+// one before leaves the processor idle.
 template <class L>
 constexpr int quad_group = 1;
 

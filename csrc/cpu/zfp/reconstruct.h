@@ -1,4 +1,4 @@
-// What a decoder makes of 1-D blocks, from the coefficients that were encoded: the stream is not read again.
+// Decoded values of 1-D blocks, from the coefficients that were encoded: the stream is not read again.
 //
 // All planes but one are stored whole or not at all. Of the one that is cut off, the decoder sees the first
 // bits of its code; a scan that was cut leaves a 1 where the bits ran out.

@@ -127,7 +127,7 @@ struct Tiles {
     return (z * grid.n[1] + y) * grid.n[0] + 4 * at.b[0];
   }
 
-  // What stands at place i of a partial block that has `left` values along an axis: padding repeats.
+  // The source of value i of a partial block that has `left` values along an axis: padding repeats.
   static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 
   // Calls use(r, v) with the 4 vectors of each row r of the blocks.
@@ -177,7 +177,7 @@ struct Tiles {
     }
   }
 
-  // Where the next blocks go, as a function that fetches one of their rows.
+  // Destinations of the next blocks, as a function that prefetches one of their rows.
 #if defined(__AVX512BW__)
   ExpectedRows expected(Cursor at, uint64_t count, const uint8_t* dst) const {
     constexpr uint64_t size = sizeof(Target);

@@ -13,7 +13,7 @@ namespace zfp {
 template <int D>
 inline constexpr Places<D> places;
 
-// Where the value of a place is kept.
+// The index at which the value of a place is kept.
 template <int D>
 constexpr int kept(int place) {
   return places<D>.at[place];
@@ -82,8 +82,7 @@ inline void inverse_blocks(L* x, L zeros, Use use) {
   }
 }
 
-// What a plane decoder found in blocks: so many of the highest planes and of the first coefficients hold
-// anything.
+// Result of a plane decoder: all but so many of the highest planes and of the first coefficients are zero.
 struct Found { int planes, coefficients; };
 
 // Calls run(S) with the least S that has a kernel of its own.
