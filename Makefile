@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 RANKS ?= 4
 TEST_RANKS ?= 1 2 3 4
+NODE_TESTS ?= tests/mpi/test_collectives.py tests/mpi/test_nonblocking.py tests/mpi/test_persistent.py
 OPENMPI_EXEC ?= mpiexec.openmpi
 OPENMPI_LIB ?= libmpi.so.40
 TORCH_RANKS ?= 2 3
@@ -23,7 +24,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -44,6 +45,11 @@ test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 	  echo "== tests/mpi on $$n ranks"; \
 	  mpiexec -n $$n python -m pytest tests/mpi || exit 1; \
 	done
+
+test-nodes: $(VENV)/.test  ## Run tests of collectives on 2 hosts of 2 ranks, as root
+	@echo "== tests/mpi on 2 hosts of 2 ranks"
+	@python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 --gbit 0 -- python -m pytest $(NODE_TESTS); \
+	  status=$$?; [ $$status != 69 ] || { echo "== skipped: no hosts on this machine"; exit 0; }; exit $$status
 
 test-mpi4py: $(VENV)/.test  ## Run mpi4py's own tests on wrapped communicators, traced ones too, against plain ones
 	@timeout 1500 python tests/mpi4py_suite.py $(TEST_RANKS:%=-n %)

@@ -28,16 +28,19 @@ class Drop(click.ParamType):
 
 @click.command(context_settings={"allow_interspersed_args": False, "show_default": True})
 @click.option("--hosts", default=2, help="Number of hosts.")
-@click.option("--ppn", default=1, help="Ranks on each host.")
+@click.option(
+    "--ranks-per-host", "--ppn", "ppn", default=1, help="Ranks on each host, which share its memory."
+)
 @click.option("--gbit", default=1.0, help="Gb/s of every link in each direction; 0 for unshaped.")
 @click.option("--mtu", default=9000, help="Bytes of a packet.")
 @click.option("--burst", type=int, help="Bytes that may pass at once. [default: 72 KiB per Gb/s]")
 @click.option("--down", type=Drop(), multiple=True, help="Drop a host's link so long after the start.")
 @click.option("--timeout", type=float, help="Kill the program after so many seconds, with status 124.")
 @click.option("--measure", is_flag=True, help="Measure every link first.")
+@click.option("--count", is_flag=True, help="Print the bytes through each host's port after the program.")
 @click.option("--verbose", is_flag=True, help="Show the commands that are run.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- [MPIEXEC OPTIONS] PROGRAM ...")
-def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, verbose, argv) -> None:
+def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, count, verbose, argv) -> None:
     """Run an MPI program on a cluster of network namespaces on this machine."""
     if not argv and not measure:
         raise click.UsageError("no program: give one after --, or --measure")
@@ -46,7 +49,10 @@ def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, verbose, argv) ->
         with lab:
             if measure:
                 show_links(lab)
+            before = lab.port_bytes()
             status = lab.run(argv, ppn=ppn, check=False, timeout=timeout, down=down).returncode if argv else 0
+            if count:
+                show_bytes(before, lab.port_bytes())
     except subprocess.TimeoutExpired:
         click.echo(f"netlab: killed after {timeout:g} s", err=True)
         status = TIMED_OUT
@@ -63,6 +69,12 @@ def show_links(lab: Lab) -> None:
     """Print what every link carries, in TCP payload."""
     for host, (sent, received) in enumerate(lab.measure()):
         click.echo(f"host {host}: sends {sent:.3f} Gb/s, receives {received:.3f} Gb/s")
+
+
+def show_bytes(before: list[tuple[int, int]], after: list[tuple[int, int]]) -> None:
+    """Print what went through every port in between, mpiexec's own messages included."""
+    for host, (old, new) in enumerate(zip(before, after, strict=True)):
+        click.echo(f"host {host}: sent {new[0] - old[0]:,} bytes, received {new[1] - old[1]:,} bytes")
 
 
 if __name__ == "__main__":

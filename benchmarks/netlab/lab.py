@@ -1,4 +1,4 @@
-"""A cluster of network namespaces: one for each host, and a head with the switch and mpiexec."""
+"""A cluster of namespaces: some for each host, and a head with the switch and mpiexec."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import launch, watchdog
-from .namespace import connected, throughput, write_sysctl
+from .namespace import connected, hold_host, inside, port_bytes, throughput, write_sysctl
 
 __all__ = ["HEAD_ADDRESS", "Lab", "LabError", "Unavailable"]
 
@@ -24,6 +24,7 @@ _ONE_PACKET = 72 << 10
 #: A peer that went silent is given up after 13 s, not after the usual quarter of an hour.
 _HOST_SYSCTLS = {"ipv4.tcp_retries2": 5, "ipv6.conf.all.disable_ipv6": 1, "ipv6.conf.default.disable_ipv6": 1}
 _NOT_HERE = ("not permitted", "not supported", "unknown device", "kind is unknown", "permission denied")
+_PACKAGES = {"iproute2": ("ip", "tc"), "util-linux": ("unshare", "nsenter"), "hostname": ("hostname",)}
 _numbers = itertools.count()
 
 
@@ -38,8 +39,9 @@ class Unavailable(LabError):
 class Lab:
     """A cluster on one machine, from ``with`` to its end.
 
-    Every host is a network namespace with one interface, ``eth0``, on a common switch. Both ends of each
-    link are shaped by a token bucket. Hosts reach one another and the head, and nothing else.
+    Every host is a network namespace with one interface, ``eth0``, on a common switch, and has a name and
+    shared memory of its own. Both ends of each link are shaped by a token bucket. Hosts reach one another
+    and the head, and nothing else.
 
     Parameters
     ----------
@@ -80,6 +82,7 @@ class Lab:
         self.burst = burst or int(_ONE_PACKET * max(1.0, gbit))
         self.verbose = verbose
         self.name = ""
+        self.holders: list[subprocess.Popen] = []
         self._watchdog: subprocess.Popen | None = None
 
     @property
@@ -121,6 +124,9 @@ class Lab:
             self._watchdog.stdin.close()
             self._watchdog.wait()
             self._watchdog = None
+        for holder in self.holders:
+            holder.communicate()
+        self.holders.clear()
 
     def run(
         self, argv: Sequence[str], *, ppn: int = 1, env: Mapping[str, str] | None = None, check: bool = True,
@@ -187,6 +193,10 @@ class Lab:
             result.append((sent * 8e-9, received * 8e-9))
         return result
 
+    def port_bytes(self) -> list[tuple[int, int]]:
+        """For each host the bytes that it has sent and received so far, headers included."""
+        return [inside(self.namespace(host), port_bytes) for host in range(self.hosts)]
+
     def command(self, *argv: str, stdin: str = "") -> str:
         """Run a command that has to succeed, and return its output; LabError where it does not."""
         if self.verbose:
@@ -214,11 +224,18 @@ class Lab:
             self._shape(name, "eth0")
             self._batch(self.head, [f"link set port{host} master eth0 up"])
             self._batch(name, [f"address add {self.address(host)}/16 dev eth0", "link set eth0 up"])
+            self._hold(f"host{host}")
 
     def _add_namespace(self, name: str) -> None:
         self.command("ip", "netns", "add", name)
         write_sysctl(name, _HOST_SYSCTLS)
         self._batch(name, ["link set lo up"])
+
+    def _hold(self, hostname: str) -> None:
+        holder = hold_host(hostname)
+        self.holders.append(holder)
+        if not holder.stdout.readline():
+            raise Unavailable(f"no namespaces for {hostname}: {holder.communicate()[1].strip()}")
 
     def _shape(self, namespace: str, device: str) -> None:
         if self.gbit:
@@ -237,8 +254,9 @@ class Lab:
 def _require_tools() -> None:
     if os.geteuid() != 0:
         raise Unavailable("network namespaces need root: run this with sudo")
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    if missing:
-        raise Unavailable(f"{' and '.join(missing)} not found: install iproute2")
+    for package, tools in _PACKAGES.items():
+        missing = [tool for tool in tools if shutil.which(tool) is None]
+        if missing:
+            raise Unavailable(f"{' and '.join(missing)} not found: install {package}")
     if not Path("/proc/self/ns/net").exists():
         raise Unavailable("this kernel has no network namespaces")

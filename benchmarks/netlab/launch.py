@@ -21,16 +21,19 @@ __all__ = ["find_mpiexec", "run"]
 
 #: Called as ``ssh [options] ADDRESS COMMAND...``; like ssh it has a shell read the joined words.
 #: Every host has cores of its own, so that a rank finds no idle ones that are another host's.
+#: ``ip netns exec`` comes last: it mounts the host's ``/sys``, where UCX looks for interfaces.
 _LAUNCHER = """#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
 host=${{1##*.}}
 shift
 first=$((host * {each} % {cores}))
-exec ip netns exec {lab}.$host taskset -c $first-$((first + {each} - 1)) sh -c "$*"
+holder=$(echo {holders} | cut -d' ' -f$((host + 1)))
+set -- taskset -c $first-$((first + {each} - 1)) sh -c "$*"
+exec nsenter --target $holder --ipc --uts --mount --wd="$PWD" ip netns exec {lab}.$host "$@"
 """
-#: One wire only: no shared memory between hosts, no interface but the shaped one.
+#: One wire between hosts, the shaped one; shared memory inside them, where UCX finds one IPC namespace.
 _TRANSPORT = {
-    "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
+    "UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
     "GLOO_SOCKET_IFNAME": "eth0",
 }  # fmt: skip
 
@@ -105,6 +108,8 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
     command += ["-hosts", hosts, "-ppn", str(ppn)]
     for name, value in _TRANSPORT.items():
         command += ["-genv", name, value]
+    if ppn > _cores_per_host(lab):
+        command += ["-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1"]  # a rank that waits is in another's way
     if argv[0] not in ("-n", "-np"):
         command += ["-n", str(lab.hosts * ppn)]
     return [*command, *argv]
@@ -113,7 +118,13 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
 def _write_launcher(lab: Lab, folder: Path) -> Path:
     path = folder / "launcher"
     cores = len(os.sched_getaffinity(0))
-    each = max(1, cores // lab.hosts)
-    path.write_text(_LAUNCHER.format(lab=lab.name, cores=cores - cores % each, each=each))
+    each = _cores_per_host(lab)
+    holders = " ".join(str(holder.pid) for holder in lab.holders)
+    text = _LAUNCHER.format(lab=lab.name, cores=cores - cores % each, each=each, holders=holders)
+    path.write_text(text)
     path.chmod(0o700)
     return path
+
+
+def _cores_per_host(lab: Lab) -> int:
+    return max(1, len(os.sched_getaffinity(0)) // lab.hosts)

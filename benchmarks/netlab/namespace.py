@@ -1,10 +1,11 @@
-"""Act inside a network namespace without starting a process in it: sysctls, sockets, measurements."""
+"""A host's namespaces: the network's, from outside (sysctls, sockets, bytes); a process holds the others."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,11 +14,13 @@ from typing import TypeVar
 
 from .watchdog import NETNS
 
-__all__ = ["connected", "inside", "throughput", "write_sysctl"]
+__all__ = ["connected", "hold_host", "inside", "port_bytes", "throughput", "write_sysctl"]
 
 T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
 _CHUNK = 1 << 18
+#: Ends with its input, and the namespaces and the shared memory with the last process in them.
+_HOLD = 'mount -t tmpfs tmpfs /dev/shm && hostname "$0" && echo && exec cat >&2'
 
 
 def inside(namespace: str, function: Callable[[], T]) -> T:
@@ -35,6 +38,30 @@ def inside(namespace: str, function: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(task).result()
+
+
+def hold_host(hostname: str) -> subprocess.Popen:
+    """Start a process with IPC, UTS and mount namespaces of its own: a host name, and memory to share.
+
+    MPI and UCX share memory where these agree: System V's is that of the IPC namespace, POSIX's is a file
+    in ``/dev/shm``. The process writes a line when all is set up and ends when its input is closed.
+    """
+    command = ["unshare", "--ipc", "--uts", "--mount", "--propagation", "slave", "sh", "-c", _HOLD, hostname]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def port_bytes(device: str = "eth0") -> tuple[int, int]:
+    """Bytes that this namespace's network interface sent and received, headers included.
+
+    On a rank in a lab, the counts of its host.
+    """
+    for line in Path("/proc/thread-self/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == device:
+            received, *_ = fields = counts.split()
+            return int(fields[8]), int(received)
+    raise LookupError(f"no network interface {device}")
 
 
 def write_sysctl(namespace: str, settings: dict[str, int]) -> None:

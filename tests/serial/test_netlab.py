@@ -21,6 +21,23 @@ left = comm.sendrecv(comm.rank, (comm.rank + 1) % comm.size, source=(comm.rank -
 near = comm.Split_type(MPI.COMM_TYPE_SHARED).size
 print(f"left {left} of {comm.size} near {near}\\n", end="", flush=True)
 """
+NODES = """
+import socket
+from mpi4py import MPI
+from benchmarks.netlab import port_bytes
+comm = MPI.COMM_WORLD
+data, into = bytearray(8 << 20), bytearray(8 << 20)
+
+def moved(peer):
+    comm.Barrier()
+    before = port_bytes(), port_bytes("lo")
+    comm.Sendrecv(data, peer, 0, into, peer, 0)
+    comm.Barrier()
+    return port_bytes()[0] - before[0][0], port_bytes("lo")[0] - before[1][0]
+
+line = " ".join(map(str, [socket.gethostname(), *moved(comm.rank ^ 1), *moved(comm.rank ^ 2)]))
+print(line + "\\n", end="", flush=True)
+"""
 ENDLESS = "from mpi4py import MPI\nwhile True: MPI.COMM_WORLD.allgather(bytes(1 << 16))"
 
 
@@ -55,6 +72,31 @@ def test_ranks_of_a_host_share_it(lab):
     assert done.stdout.count("of 4 near 2") == 4
 
 
+def test_hosts_share_memory_inside_and_not_across(lab):
+    done = lab.run([sys.executable, "-c", NODES], ppn=2, capture=True, timeout=30)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert sorted(name for name, *_ in lines) == ["host0", "host0", "host1", "host1"]
+    for name, *counts in lines:
+        near, near_lo, far, far_lo = map(int, counts)
+        assert max(near, near_lo, far_lo) < 1 << 20, (name, counts)
+        assert 16 << 20 < far < 18 << 20, (name, counts)
+
+
+def test_bytes_through_the_ports_are_counted(lab):
+    before = lab.port_bytes()
+    lab.measure(1 << 20, repeats=1)
+    moved = [new - old for one, other in zip(before, lab.port_bytes(), strict=True)
+             for old, new in zip(one, other, strict=True)]  # fmt: skip
+    assert moved == [pytest.approx(1 << 20, rel=0.1)] * 4
+
+
+def test_shared_memory_goes_with_the_lab(lab):
+    name = f"netlab-{os.getpid()}"
+    script = f"from pathlib import Path; f = Path('/dev/shm/{name}'); assert not f.exists(); f.write_text('')"
+    lab.run(["-ppn", "1", sys.executable, "-c", script])
+    assert not Path("/dev/shm", name).exists()
+
+
 def test_links_have_their_rate(lab):
     rates = [rate for link in lab.measure() for rate in link]
     assert len(rates) == 4
@@ -87,6 +129,7 @@ def test_nothing_stays_after_the_end(lab):
         assert len(remains(other.name)) == 4
         assert other.name != lab.name
     assert remains(other.name) == []
+    assert other.holders == []
     assert len(remains(lab.name)) == 3, "a lab in use was taken for a stale one"
 
 
