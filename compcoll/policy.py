@@ -126,26 +126,29 @@ class Policy:
 
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
-        element: np.dtype | None = None, gpus: bool = False,
+        element: np.dtype | None = None, gpus: bool = False, buffer_nbytes: int | None = None,
     ) -> Decision:  # fmt: skip
         """Decide how to run a call whose largest message has ``nbytes`` bytes, among ``size`` ranks.
+
+        ``buffer_nbytes``: what ``min_nbytes`` and rules are compared with instead.
 
         ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
         ``gpus``: whether all ranks have one.
         """
-        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element or dtype, gpus)
+        ruled, element = nbytes if buffer_nbytes is None else buffer_nbytes, element or dtype
+        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled)
 
 
 @lru_cache(maxsize=4096)
 def _decide(
     policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
-    ranks_per_node: int, element: np.dtype, gpus: bool,
+    ranks_per_node: int, element: np.dtype, gpus: bool, ruled: int,
 ) -> Decision:  # fmt: skip
-    if nbytes < policy.min_nbytes:
+    if ruled < policy.min_nbytes:
         return _unchanged(op, below_min_nbytes(policy.min_nbytes))
     if size == 1:
         return _unchanged(op, "a single rank sends nothing")
-    rule = next((r for r in policy.rules if r.fits(op, element, nbytes, comm, link)), Rule())
+    rule = next((r for r in policy.rules if r.fits(op, element, ruled, comm, link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
     if spec == "none":
         return _unchanged(op, "the policy's codec is none")

@@ -23,6 +23,7 @@ from compcoll.engine import _engine, choices
 from compcoll.engine.call import Call, Task, begin, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
+from compcoll.operations import REDUCTIONS
 from compcoll.torch import failure_notice, policies, registry
 from compcoll.torch.agreement import Agreement, is_wanted
 from compcoll.torch.gpu import End, Order
@@ -142,12 +143,15 @@ class Core:
         """The policies have changed."""
         self._policy = None
 
-    def decide(self, op: str, dtype: np.dtype, nbytes: int, element: np.dtype | None = None) -> Decision:
+    def decide(
+        self, op: str, dtype: np.dtype, nbytes: int, element: np.dtype | None = None,
+        buffer_nbytes: int | None = None,
+    ) -> Decision:  # fmt: skip
         """How a call runs: common knowledge of all ranks, or of the two ends of a message."""
         policy, facts = self.policy, self.group.facts
         decision = policy.decide(
             op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
-            facts.gpus,
+            facts.gpus, buffer_nbytes,
         )  # fmt: skip
         if decision.codec is None:
             return decision
@@ -159,8 +163,6 @@ class Core:
                 decision = advisor.decide_p2p(op, dtype, nbytes, decision)
             else:
                 decision = advisor.decide_nonblocking(op, dtype, nbytes, decision)
-        if decision.algorithm == "compressed":  # which needs a bound that ranks agree upon first
-            decision = replace(decision, algorithm="direct")
         return decision
 
     @property
@@ -187,9 +189,11 @@ class Core:
         compressible : bool
             Whether the engine can.
         """
-        nbytes = call.recv[0].nbytes if call.op == "Allreduce" else call.nbytes
+        nbytes = call.nbytes
+        if call.op in REDUCTIONS:  # whose messages are parts of what the caller passes
+            nbytes = sum(block.nbytes for block in call.send or call.recv)
         if compressible:
-            decision = self.decide(call.op, call.dtype, call.nbytes, element)
+            decision = self.decide(call.op, call.dtype, call.nbytes, element, nbytes)
         else:
             decision = Decision(None, "mpi", 0, "only sums are compressed")
         if decision.codec is None and not by_mpi and not call.empty and self.size > 1:
@@ -234,7 +238,7 @@ class Core:
 
     def launch(
         self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *,
-        ordered: bool = True, peers: Sequence[int] = (),
+        ordered: bool = True, at_once: bool = False, peers: Sequence[int] = (),
         given: Sequence[torch.Tensor] = (), said: tuple = (), calls: int = 1,
     ) -> Work:  # fmt: skip
         """Start an operation.
@@ -248,6 +252,8 @@ class Core:
         timeout : timedelta, optional
         ordered : bool
             Whether all ranks take part.
+        at_once : bool
+            Whether it is left to its waiter, not to the engine's thread, if ``opts`` do not say so already.
         peers : sequence of int
             The ranks of which one takes part otherwise.
         given : sequence of torch.Tensor
@@ -269,7 +275,7 @@ class Core:
             work = Work(
                 op, self.n_calls + 1 if ordered else 0, peers, steps, result,
                 timeout=seconds if seconds > 0 else self.timeout,
-                at_once=getattr(opts, "asyncOp", True) is False, group=self,
+                at_once=at_once or getattr(opts, "asyncOp", True) is False, group=self,
             )  # fmt: skip
         if ordered and not work._done:
             work.given, work.calls = given, calls
@@ -345,8 +351,9 @@ class Core:
 
     def ended(self, work: Work) -> None:
         """All is done, whichever way."""
-        with suppress(ValueError):
-            self._pending.remove(work)
+        if work.number:
+            with suppress(ValueError):  # one that has ended before it was noted
+                self._pending.remove(work)
         self.tails.keep(work.ends)
         error = work.exception()
         if error is not None and (work.begun or not _is_of_arguments(error)):

@@ -21,10 +21,14 @@ from compcoll.engine.group import largest_tag
 from compcoll.torch.core import Core
 from compcoll.torch.tensor_buffers import place
 from compcoll.torch.tensors import element_of
+from compcoll.torch.watchdog import may_watch, watch_idle
 from compcoll.torch.work import Steps, Work
 
 __all__ = ["recv", "send"]
 
+#: Bytes that every MPI sends at once, whether or not their receiver makes progress: such a message is left to
+#: whoever waits for it, which takes no thread.
+_EAGER_NBYTES = 2048
 #: First tag, elements, elements of a chunk.
 _ENVELOPE = struct.Struct("<QQQ")
 
@@ -38,13 +42,13 @@ class _Way:
 def send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     """Start to send a tensor."""
     _check(core, peer, tag)
-    return core.launch(
-        f"send to rank {peer}, tag {tag}",
-        _send(core, tensor, peer, tag),
-        [tensor],
-        ordered=False,
-        peers=[peer],
-    )
+    work = core.launch(
+        f"send to rank {peer}, tag {tag}", _send(core, tensor, peer, tag), [tensor], ordered=False,
+        at_once=_is_eager(tensor), peers=[peer],
+    )  # fmt: skip
+    if not work.is_completed():
+        work.leave()
+    return work
 
 
 def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
@@ -54,11 +58,17 @@ def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
     found: list[int] = []
     work = core.launch(
         f"recv from {'any rank' if peer is None else f'rank {peer}'}, tag {tag}",
-        _recv(core, tensor, source, tag, found), [tensor], ordered=False,
+        _recv(core, tensor, source, tag, found), [tensor], ordered=False, at_once=_is_eager(tensor),
         peers=[rank for rank in range(core.size) if rank != core.rank] if peer is None else [peer],
     )  # fmt: skip
     work.sources = found
+    if not work.is_completed():
+        watch_idle(work)
     return work
+
+
+def _is_eager(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() <= _EAGER_NBYTES and may_watch()
 
 
 def _check(core: Core, peer: int, tag: int) -> None:

@@ -83,6 +83,7 @@ class Work(dist.Work):
         self._tasks: list[Task] = []
         self._pending = self._generation = 0
         self._left = not at_once
+        self._attended = False
         self._done = False
         self._error: BaseException | None = None
         self._raised: BaseException | None = None
@@ -124,7 +125,7 @@ class Work(dist.Work):
             except dist.DistBackendError as error:
                 self.give_up(error)
             except BaseException:
-                self._leave()
+                self.leave()
                 raise
         if self._error is not None:
             raise self._error
@@ -177,7 +178,7 @@ class Work(dist.Work):
         with self._lock:
             if self._future is None:
                 self._future = Future(self._result)
-                self._leave()
+                self.leave()
                 if self._done:
                     self._tell()
                 else:
@@ -216,31 +217,43 @@ class Work(dist.Work):
             ended = partial(self._task_ended, task)
             leave(task, ended, launched=True)
 
-    def _leave(self) -> None:
-        """From now on the engine's thread moves it on."""
+    def leave(self) -> None:
+        """Have the engine's thread progress it from now on."""
         with self._lock:
             if not self._left and not self._done:
                 self._left = True
                 self._hand_over()
 
+    def leave_idle(self) -> bool:
+        """`leave` it, unless somebody is waiting for it; whether it is left or done."""
+        with self._lock:
+            if not self._attended:
+                self.leave()
+            return self._left or self._done
+
     def _move(self, seconds: float) -> None:
         """Move it on for so long at most."""
-        if self._left:
-            with self._lock:
-                tasks = self._tasks
+        with self._lock:
+            left, tasks = self._left, self._tasks
+            self._attended = not left
+        if left:
             for task in tasks:
                 if not join(task, seconds):
                     return
             return
         try:
-            if not wait(*self._tasks, limit=seconds, launched=True):
-                for task in self._tasks:
+            self._wait_here(tasks, seconds)
+        finally:
+            self._attended = False
+
+    def _wait_here(self, tasks: list[Task], seconds: float) -> None:
+        try:
+            if not wait(*tasks, limit=seconds, launched=True):
+                for task in tasks:
                     if isinstance(task, Agreement) and task.done:
                         task.check()
                 return
-        except BaseException as problem:
-            if not isinstance(problem, Exception):
-                raise
+        except Exception as problem:
             self._leave_rest()
             self._go_on(problem)
             return
@@ -268,7 +281,7 @@ class Work(dist.Work):
 
     def give_up(self, error: BaseException) -> None:
         """End it with an error, as far as this rank is concerned."""
-        self._leave()
+        self.leave()
         with self._lock:
             if not self._done:
                 self._end(error)

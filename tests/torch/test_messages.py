@@ -1,5 +1,8 @@
 """Messages between two ranks."""
 
+import threading
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -84,6 +87,51 @@ def test_messages_do_not_wait_for_collectives(group, agree):
             dist.recv(torch.zeros(1), 0, group=group)
             dist.send(torch.full((50_000,), 5.0), 0, group=group)
     assert agree(bool((x == dist.get_world_size()).all()))
+
+
+def test_small_message_nobody_waits_for(group, gloo, agree):
+    """It arrives all the same, and its receiver's memory stays while MPI may write to it."""
+    rank = dist.get_rank()
+    if rank == 0:
+        into = torch.zeros(4)
+        dist.irecv(into, 1, group=group)  # whose Work is not kept
+        dist.irecv(other := torch.zeros(4), 1, group=group)
+        told = dist.irecv(last := torch.zeros(4), 1, group=group).get_future()
+    dist.barrier(gloo)
+    if rank == 1:
+        for value in (1.0, 2.0, 3.0):
+            dist.isend(torch.full((4,), value), 0, group=group)
+    if rank == 0:
+        told.wait()
+        limit = time.monotonic() + 20
+        while not (into.any() and other.any()) and time.monotonic() < limit:
+            time.sleep(0.01)
+        assert [int(x[0]) for x in (into, other, last)] == [1, 2, 3]
+    assert agree(True)
+
+
+def test_small_messages_of_two_threads(group, agree):
+    rank = dist.get_rank()
+    found = []
+
+    def talk(tag):
+        for i in range(50):
+            x = torch.full((4,), float(i))
+            if rank == 0:
+                dist.send(x, 1, group=group, tag=tag)
+            dist.recv(into := torch.empty(4), 1 - rank, group=group, tag=tag)
+            if rank == 1:
+                dist.send(x, 0, group=group, tag=tag)
+            found.append(torch.equal(into, x))
+
+    if rank < 2:
+        threads = [threading.Thread(target=talk, args=(tag,)) for tag in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [True] * 100
+    assert agree(True)
 
 
 def test_to_itself(group, agree):

@@ -241,6 +241,20 @@ def test_sizes_and_errors_of_the_report(world):
     reduced(group, 8192)
     line = next(line for line in core_of(group).tally.lines.values() if line.op == "Allreduce")
     assert (line.nbytes, line.codec) == (32768, "lossless")
+
+
+def test_sizes_of_policies_are_those_of_what_is_reduced(world):
+    size = dist.get_world_size()
+    group = new("thresholds", Options("lossless", min_nbytes="64K"))
+    for n in (4096, 16384):
+        dist.all_reduce(torch.ones(n), group=group)
+        dist.reduce_scatter_single(torch.ones(n // size), torch.ones(n // size * size), group=group)
+    lines = core_of(group).tally.lines.values()
+    expected = 65536 // 4 // size * size * 4
+    for op, nbytes in (("Allreduce", 65536), ("Reduce_scatter_block", expected)):
+        largest = {line.codec: line.largest for line in lines if line.op == op}
+        assert largest["lossless" if nbytes >= 65536 else "-"] == nbytes
+        assert ("lossless" in largest) == (nbytes >= 65536)
     assert "(rounding of the sum)" in str(compcoll.torch.report())
 
 
