@@ -22,6 +22,7 @@ from compcoll.engine.decision import Decision
 from compcoll.engine.group import largest_tag
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.core import CommBase
+from compcoll.mpi.p2p.objects import ObjectMessage, receive_object
 from compcoll.mpi.p2p.protocol import Tally
 from compcoll.mpi.pickle5 import (
     MOST_AT_ONCE,
@@ -150,7 +151,7 @@ class ObjectCalls(CommBase):
             MPI.Comm.Barrier(self)
             context.reduces_objects = True
 
-    # -- messages: recv, irecv and the like are mpi4py's, and unpickle what completes itself
+    # -- messages: receives are mpi4py's, and unpickle what completes itself
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         packed = self._parcel(obj, dest, "Send", at_once=True)
@@ -179,7 +180,28 @@ class ObjectCalls(CommBase):
         finally:
             request.Wait()
 
+    def irecv(
+        self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG
+    ) -> MPI.Request:  # fmt: skip
+        if source == MPI.PROC_NULL or not self._has_channel():
+            return super().irecv(buf, source, tag)
+        with interrupts.deferred():
+            return receive_object(super().irecv(buf, source, tag))
+
+    def mprobe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message:  # fmt: skip
+        return self._matched(super().mprobe(source, tag, status))
+
+    def improbe(
+        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    ) -> MPI.Message | None:
+        return self._matched(super().improbe(source, tag, status))
+
     # -- helpers
+
+    def _matched(self, message: Any) -> Any:
+        return message if message is None or not self._has_channel() else ObjectMessage(message)
 
     def _takes_objects(self) -> bool:
         """Whether objects of this communicator are looked at."""

@@ -28,16 +28,9 @@ from compcoll.mpi.p2p.protocol import Tally
 from compcoll.schedule.trace import chunk_step
 
 __all__ = [
-    "MOST_AT_ONCE",
-    "Arriving",
-    "Buffer",
-    "Delivered",
-    "Packed",
-    "Parcel",
-    "Together",
-    "is_plain",
-    "pack",
-]
+    "COMPLETE", "MOST_AT_ONCE", "Arriving", "Buffer", "Delivered", "Packed", "Parcel", "Together", "is_plain",
+    "pack", "receive_buffers",
+]  # fmt: skip
 
 #: Types whose objects go mpi4py's way unseen.
 _PLAIN = frozenset(
@@ -278,7 +271,7 @@ class Parcel(Packed):
     def __reduce__(self) -> Any:
         source = self.channel.rank_of(self.channel.user.Get_rank())
         parts = [(part.step, part.tag) for part in self.parts]
-        made = _received if self.at_once else Delivered
+        made = receive_buffers if self.at_once else Delivered
         return made, (self.channel.family, source, parts, self.data, self.layouts)
 
     def begin(self, i: int) -> Task:
@@ -319,10 +312,24 @@ class Delivered(Arriving):
         """The tasks' starts, for `Together`."""
         return [lambda i=i: self.begin(i) for i in range(len(self.buffers))]  # type: ignore[misc]
 
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """No other object on its way to this process has the same."""
+        return self.family.key, self.source, self.parts[0].tag
 
-def _received(*args: Any) -> Any:
+
+#: Objects of requests that were waited for, and the tasks that have received their buffers.
+COMPLETE: dict[tuple[int, int, int], tuple[Delivered, Task]] = {}
+
+
+def receive_buffers(*args: Any) -> Any:
     """Receive the buffers and return the object; called by the unpickler."""
     arriving = Delivered(*args)
     with interrupts.deferred():
-        Together(arriving.begins).run()
+        complete = COMPLETE.pop(arriving.key, None)
+        if complete is None:
+            Together(arriving.begins).run()
+        else:
+            arriving, task = complete
+            task.check()
     return arriving.unpacked()

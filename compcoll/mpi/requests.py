@@ -36,16 +36,19 @@ class Request(MPI.Request):
     ----------
     query, cancel : callable
         As for `compcoll.engine._engine.start_request`.
+    like : MPI.Request, optional
+        One of mpi4py's that receives an object, which this one will unpickle.
     """
 
     #: The engine's record of the operation.
     state: _engine.GrequestState
 
     def __new__(
-        cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
+        cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None,
+        like: MPI.Request | None = None,
     ) -> Request:  # fmt: skip
         patch_waits()
-        self = super().__new__(cls)
+        self = super().__new__(cls, like)
         self.state = _engine.start_request(self, query, cancel)
         return self
 
@@ -66,6 +69,12 @@ class Request(MPI.Request):
         if self:
             _engine.step()
         return super().Test(status)
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, Any]:
+        """As `Test`."""
+        if self:
+            _engine.step()
+        return super().test(status)
 
 
 Settled: TypeAlias = Callable[[MPI.Request, Exception | None], None]

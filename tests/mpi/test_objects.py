@@ -346,3 +346,58 @@ def test_the_first_reduction_while_an_object_is_on_its_way(comm, agree, name):
         request.wait()
     c.Free()
     assert agree(comm.rank != 1 or (received["a"] == sent["a"]).all())
+
+
+def _completed(request, how, status):
+    """What a receive has brought, in one of mpi4py's ways."""
+    if how == "wait":
+        return request.wait(status)
+    if how == "test":
+        while not (found := request.test(status))[0]:
+            pass
+        return found[1]
+    if how == "waitall":
+        return MPI.Request.waitall([request], [status])[0]
+    return MPI.Request.waitany([request], status)[1]
+
+
+@needs_two
+@pytest.mark.parametrize("how", ["wait", "test", "waitall", "waitany"])
+@pytest.mark.parametrize("posted", ["irecv", "mprobe"])
+@pytest.mark.parametrize("name", ["send", "isend"])
+def test_a_send_ends_once_a_receive_is_posted(comm, ours, agree, name, posted, how):
+    """As MPI's own, it need not wait for what its receiver does between `irecv` and `wait`."""
+    sent, right = OBJECTS["several"](0), True
+    if comm.rank == 0:
+        request = getattr(ours, name)(sent, 1, 3)
+        if request is not None:
+            request.wait()
+        sent[0][:] = 0
+        ours.Send(data(N, "i8", 1), 1, 4)
+    elif comm.rank == 1:
+        got, status = np.empty(N, "i8"), MPI.Status()
+        request = ours.irecv(None, 0, 3) if posted == "irecv" else ours.mprobe(0, 3).irecv()
+        ours.Recv(got, 0, 4)
+        right = bits(got) == bits(data(N, "i8", 1))
+        right &= alike(_completed(request, how, status), OBJECTS["several"](0))
+        right &= (status.source, status.tag) == (0, 3)
+    assert agree(right)
+
+
+@needs_two
+def test_receives_of_objects_that_are_given_up(comm, ours, agree):
+    """A cancelled one takes nothing, and one that is freed receives all the same."""
+    status, ok = MPI.Status(), True
+    if comm.rank == 1:
+        request = ours.irecv(None, 0, 3)
+        request.Cancel()
+        request.Wait(status)
+        ok = status.Is_cancelled()
+        ours.irecv(None, 0, 3).Free()
+    comm.Barrier()
+    if comm.rank == 0:
+        for number in range(2):
+            ours.send(data(N, "f4", number), 1, 3)
+    elif comm.rank == 1:
+        ok &= alike(ours.irecv(None, 0, 3).wait(), data(N, "f4", 1))
+    assert agree(ok)
