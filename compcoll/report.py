@@ -38,6 +38,8 @@ class Report:
         additions and of a sum; 0 if the result is exact, None where it is not known.
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
+    base_nbytes : int
+        Bytes that `delta` keeps on this rank until the call starts again: what it sent and received last.
     """
 
     op: str
@@ -53,6 +55,7 @@ class Report:
     error_bound: float | None = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     dimensions: dict[int, int] = field(default_factory=dict)
+    base_nbytes: int = 0
 
     @property
     def ratio(self) -> float:

@@ -46,6 +46,7 @@ struct Args {
   uint64_t capacity;     // encode, add: bytes of room at dst
   uint32_t acc_dtype;    // decode_add: type of dst (FLOAT32 for 16-bit floats, else dtype)
   double bound;  // encode, add: out, largest absolute error of any value; 0 if exact, NaN if unknown
+  const void* base;  // nbytes() that both sides have, of a codec of differences; null where there are none
 
   CC_HD uint64_t size() const { return shape[0] * shape[1] * shape[2]; }
   CC_HD uint64_t nbytes() const { return size() * itemsize(dtype); }

@@ -55,7 +55,7 @@ Args arguments(const Header& h) {
   const int codec = codec_index(h);
   Args args = {};
   args.dtype = h.dtype & 15;
-  const bool any_type = is(codec, "raw") || is(codec, "mpc") || is(codec, "lossless");
+  const bool any_type = is(codec, "raw") || is(codec, "mpc") || is(codec, "delta") || is(codec, "lossless");
   if (!any_type && !is_float(args.dtype) && !(h.flags & PARAMS_AS_THEY_ARE))
     args.dtype = FLOAT16 + args.dtype % 6;
   args.ndim = 1 + h.ndim % 3;

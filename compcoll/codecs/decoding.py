@@ -20,6 +20,11 @@ STATUS = {
     _cpu.UNSUPPORTED: "a dtype or parameter that the codec does not take",
 }
 
+NO_BASE = (
+    "the frame holds differences to values that are not here, or are not the ones that it names: after an "
+    "error or a restart the transfer has to be prepared again by all its ranks"
+)
+
 
 def decode(frame, out=None):
     """Decompress a frame.
@@ -179,5 +184,7 @@ def _check_out(dst: np.ndarray, info: FrameInfo, dtype: np.dtype) -> None:
 
 
 def _raise(status: int, info: FrameInfo) -> None:
+    if status == _cpu.UNSUPPORTED and info.codec == "delta":
+        raise FrameError(NO_BASE)
     if status:
         raise FrameError(f"the {info.codec} payload of {info.payload_nbytes} bytes is {STATUS[status]}")

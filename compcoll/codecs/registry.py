@@ -22,6 +22,7 @@ _known: dict[str, str | type[Codec]] = {
     "fp8": "compcoll.codecs.fp8:FP8",
     "szp": "compcoll.codecs.szp:SZP",
     "lossless": "compcoll.codecs.lossless:Lossless",
+    "delta": "compcoll.codecs.delta:Delta",
     "zfp": "compcoll.codecs.zfp:ZFP",
 }
 

@@ -15,6 +15,7 @@ cdef extern from "cpu/table.h" namespace "compcoll":
         uint64_t capacity
         uint32_t acc_dtype
         double bound
+        const void* base
 
     cdef struct Codec:
         const char* name
@@ -113,6 +114,7 @@ cdef Args arguments(int dtype, tuple shape, tuple params):
     args.capacity = 0
     args.acc_dtype = 0
     args.bound = 0.0
+    args.base = NULL
     return args
 
 
@@ -121,7 +123,8 @@ cdef const uint8_t* begin(const uint8_t[::1] view) noexcept:
     return &view[0] if view.shape[0] else NULL
 
 
-def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst):
+def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] src, uint8_t[::1] dst,
+           const uint8_t[::1] base=None):
     """(payload bytes or a negative status, bound, params as the codec left them)."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
@@ -129,6 +132,8 @@ def encode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] s
     cdef uint8_t* d = <uint8_t*>begin(dst)
     cdef int64_t n
     args.capacity = dst.shape[0]
+    if base is not None:
+        args.base = begin(base)
     with nogil:
         n = found.encode(&args, s, d)
     return n, args.bound, (args.params[0], args.params[1])
@@ -149,13 +154,16 @@ def reconstruct(int codec, int dtype, tuple shape, tuple params, const uint8_t[:
     return n, args.bound, (args.params[0], args.params[1])
 
 
-def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload, uint8_t[::1] dst):
-    """0 or a negative status."""
+def decode(int codec, int dtype, tuple shape, tuple params, const uint8_t[::1] payload, uint8_t[::1] dst,
+           const uint8_t[::1] base=None):
+    """0 or a negative status; ``base``: as many bytes as ``dst``, for codecs that need one."""
     cdef const Codec* found = kernels(codec)
     cdef Args args = arguments(dtype, shape, params)
     cdef const uint8_t* p = begin(payload)
     cdef uint8_t* d = <uint8_t*>begin(dst)
     cdef int64_t status
+    if base is not None:
+        args.base = begin(base)
     with nogil:
         status = found.decode(&args, p, payload.shape[0], d)
     return status

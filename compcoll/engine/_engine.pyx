@@ -30,7 +30,7 @@ from libcpp.vector cimport vector
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport StridedBlock
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
+    all_reached, CAnswers, CAttempt, CBases, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
     CDeviceRoom, CDeviceStep, CEngine, CCompletion, CLaunch, CPendingTask, CLibrary, complete, CPlace,
     CRecvBuffers, CRun,
     CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_probe,
@@ -45,6 +45,7 @@ cnp.import_array()
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
 #: What went wrong (csrc/engine/coding.h).
 NO_PROBLEM, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI_ERROR, CALLBACK, MEMORY = range(9)
+BASE = 11
 
 cdef double inf_ = inf
 cdef CLibrary library
@@ -291,6 +292,8 @@ cdef class Outcome:
 
     cdef Stats stats
     cdef readonly double seconds
+    #: Bytes of the values that are kept until the call starts again.
+    cdef readonly uint64_t base_nbytes
 
     @property
     def raw_nbytes(self):
@@ -519,6 +522,15 @@ cdef check_mpi(int error):
         raise MPI.Exception(error)
 
 
+cdef class Bases:
+    """What the blocks of a persistent call held last, on this rank."""
+
+    cdef shared_ptr[CBases] own
+
+    def __init__(self):
+        self.own = shared_ptr[CBases](new CBases())
+
+
 cdef class Running(Task):
     """A schedule under way.
 
@@ -534,9 +546,12 @@ cdef class Running(Task):
         The caller's, in the order of the schedule.
     device : compcoll.engine.device.run.DeviceOperations, optional
         What is done on memory of devices, where any buffer is one of these.
+    bases : Bases, optional
+        Of the persistent call that this is a start of.
     """
 
     cdef CRun* run
+    cdef Bases bases
     cdef Compiled compiled
     cdef object device
     cdef readonly Coding coding
@@ -544,7 +559,10 @@ cdef class Running(Task):
     cdef readonly int first_tag
     cdef object keep, failed
 
-    def __init__(self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None):
+    def __init__(
+        self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None,
+        Bases bases=None,
+    ):
         cdef vector[CPlace] places
         cdef StridedBlock block
         cdef CDevice own
@@ -560,18 +578,22 @@ cdef class Running(Task):
         if device is not None:
             own.context, own.direct = <void*>self, device.direct
             own.receive, own.step = find_memory, step_device
-        self.begin(compiled, coding, comm, first, n, places, own)
+        self.begin(compiled, coding, comm, first, n, places, own, bases)
 
     cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n,
-               vector[CPlace] places, CDevice device):
+               vector[CPlace] places, CDevice device, Bases bases):
         cdef CTags tags
         cdef shared_ptr[CRun] run
+        cdef shared_ptr[CBases] kept
+        self.bases = bases
+        if bases is not None:
+            kept = bases.own
         tags.first, tags.n = first, n
         self.first_tag = first
         self.compiled, self.coding = compiled, coding
         self.outcome = Outcome()
         self.outcome.seconds = now()
-        run = engine.begin(compiled.own, coding.own, places, move(make_wire(library, comm)), tags, device)
+        run = engine.begin(compiled.own, coding.own, places, move(make_wire(library, comm)), tags, device, kept)
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
 
@@ -587,6 +609,8 @@ cdef class Running(Task):
         self.end = end
         self.outcome.seconds = now() - self.outcome.seconds
         self.outcome.stats = self.run.stats()
+        if self.bases is not None:
+            self.outcome.base_nbytes = self.bases.own.get().nbytes()
 
     def fail(self, problem):
         """Take part without values: the others learn that something went wrong here, which `check` raises."""
@@ -755,7 +779,7 @@ cdef class Plan:
             self.which.push_back(which)
             self.offsets.push_back(offset)
 
-    def begin(self, send, recv):
+    def begin(self, send, recv, Bases bases=None):
         """Start a call; None where its arrays are not fit for it."""
         cdef uint8_t* data[2]
         cdef vector[CPlace] places
@@ -770,7 +794,7 @@ cdef class Plan:
             places.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv
-        running.begin(self.compiled, self.coding, self.comm, self.tags.next(), self.tags.n, places, CDevice())
+        running.begin(self.compiled, self.coding, self.comm, self.tags.next(), self.tags.n, places, CDevice(), bases)
         return running
 
 

@@ -118,7 +118,7 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
 
 def begin(
     group: Group, call: Call, decision: Decision, owner_exact: bool = False,
-    tags: tuple[int, int] | None = None, direct: bool = False,
+    tags: tuple[int, int] | None = None, direct: bool = False, bases: _engine.Bases | None = None,
 ) -> _engine.Running:  # fmt: skip
     """Start a call, which then has to be waited for or left to the engine.
 
@@ -128,6 +128,8 @@ def begin(
         First tag and how many; those of the next call of all ranks otherwise.
     direct : bool
         Whether MPI takes frames in device memory.
+    bases : Bases, optional
+        What a persistent call in host memory carried last.
     """
     assert decision.codec is not None
     schedule = schedule_of(group, call, decision, owner_exact)
@@ -135,7 +137,7 @@ def begin(
         call.pack()
     buffers = [*call.send, *call.recv]
     tags = tags or group.next_tags()
-    run = _begin(schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct)
+    run = _begin(schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct, bases)
     if call.problem is not None:
         run.fail(call.problem)
     return run
@@ -143,12 +145,12 @@ def begin(
 
 def _begin(
     schedule: Schedule, codec: Codec, dtype: np.dtype, comm: int, tags: tuple[int, int], buffers: list[Any],
-    direct: bool = False,
+    direct: bool = False, bases: _engine.Bases | None = None,
 ) -> _engine.Running:  # fmt: skip
     device = None
     if any(isinstance(buffer, DeviceArray) for buffer in buffers):
         device = DeviceOperations(schedule, codec, dtype, buffers, direct)
-    return _engine.Running(schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device)
+    return _engine.Running(schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device, bases)
 
 
 def begin_message(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from compcoll.codecs import Codec
+from compcoll.codecs import Codec, codec
+from compcoll.codecs.delta import Delta
 
-__all__ = ["ARRAY", "FLAT", "Decision"]
+__all__ = ["ARRAY", "FLAT", "Decision", "without_base"]
 
 #: Blocks are coded in the shape of the array that they are sent from; or as values in a row.
 ARRAY, FLAT = "array", "flat"
@@ -39,3 +40,11 @@ class Decision:
     ask: bool = False
     fixed_algorithm: str | None = None
     shape: Any = FLAT
+
+
+def without_base(op: str, decision: Decision) -> Decision:
+    """The decision for a call that has nothing to do with any call before it."""
+    if not isinstance(decision.codec, Delta):
+        return decision
+    reason = f"{op} is not persistent or reduces, and delta then has nothing that both ends know: lossless"
+    return replace(decision, codec=codec("lossless"), reason=reason)

@@ -39,6 +39,9 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         vector[CAttempt] attempts
         Callbacks callbacks
 
+    cdef cppclass CBases "compcoll::engine::Bases":
+        CBases() except +
+        uint64_t nbytes()
     cdef cppclass Stats:
         uint64_t raw_nbytes, wire_nbytes, messages, fallbacks
         double bound, encode_seconds, decode_seconds, wait_seconds
@@ -161,7 +164,8 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
         shared_ptr[CRun] begin(
-            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags, const CDevice&
+            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags, const CDevice&,
+            shared_ptr[CBases]
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.codecs.decoding import STATUS
+from compcoll.codecs.decoding import NO_BASE, STATUS
 from compcoll.core import dtypes
 from compcoll.core.errors import FrameError
 from compcoll.engine import _engine
@@ -35,6 +35,8 @@ def exception(
             return FrameError("another rank met an error before it could send this block")
         case _engine.MPI_ERROR:
             return MPI.Exception(status) if status > 0 else ValueError("a message of more than 2 GiB")
+        case _engine.BASE:
+            return FrameError(NO_BASE)
         case _engine.MEMORY:
             return MemoryError("no memory is left for a chunk")
     raise AssertionError(f"unknown problem {problem}")

@@ -19,7 +19,7 @@ from compcoll.devices.aware import reported
 from compcoll.engine import _engine, rounding
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
-from compcoll.engine.decision import Decision
+from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import facts_of, survey
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
@@ -333,9 +333,10 @@ class CommBase(_Mixin):
             )
         return decision
 
-    def _decide_by_policy(self, op: str, call: Parsed) -> Decision:
+    def _decide_by_policy(self, op: str, call: Parsed, keeps: bool = False) -> Decision:
+        """What the policy says; ``keeps``: the call is the same each time, and may keep what it carried."""
         facts = self._context.facts
-        return self._policy.decide(
+        decision = self._policy.decide(
             op,
             call.dtype,
             call.nbytes,
@@ -346,6 +347,7 @@ class CommBase(_Mixin):
             call.element,
             facts.gpus,
         )
+        return decision if keeps else without_base(op, decision)
 
     def _decide_p2p(self, op: str, message: buffers.Message | Buffer, nbytes: int) -> Decision:
         """The decision on a message of so many bytes that only its two ends know of."""
@@ -353,6 +355,7 @@ class CommBase(_Mixin):
         decision = self._policy.decide(
             op, dtype, nbytes, self._size, self._name, context.facts.link, element=message.element
         )
+        decision = without_base(op, decision)
         if not decision.ask or decision.codec is None:
             return decision
         return context.advisor.decide_p2p(op, dtype, nbytes, decision)
@@ -421,4 +424,5 @@ def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> R
     return Report(
         op, True, reason, spec, algorithm, outcome.raw_nbytes, outcome.wire_nbytes, outcome.messages,
         dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages), dict(outcome.dimensions),
+        getattr(outcome, "base_nbytes", 0),
     )  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
+from compcoll.codecs.delta import Delta
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin, planned
 from compcoll.engine.decision import Decision
@@ -121,7 +122,9 @@ class CollectiveMethods(PairwiseCalls):
         self._check_usable()
         return True
 
-    def _decided(self, operation: Operation, given: Arguments) -> tuple[Decision, Parsed] | None:
+    def _decided(
+        self, operation: Operation, given: Arguments, persistent: bool = False
+    ) -> tuple[Decision, Parsed] | None:
         """The decision on a call, and the call; None where MPI carries it out."""
         op = operation.name
         if operation.reduces and given.op != MPI.SUM:
@@ -133,7 +136,7 @@ class CollectiveMethods(PairwiseCalls):
         if call is None:
             self._declined(op, "the buffers' type is not accelerated")
             return None
-        decision = self._decide_nonblocking(op, call)
+        decision = self._decide_nonblocking(op, call, persistent and not operation.reduces)
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
             if not call.empty:
@@ -168,12 +171,12 @@ class CollectiveMethods(PairwiseCalls):
         self.calls_accelerated += 1
         return Pending(both, settled)
 
-    def _decide_nonblocking(self, op: str, call: Parsed) -> Decision:
-        """The decision on a call in which ranks cannot wait for each other."""
-        decision = self._decide_by_policy(op, call)
+    def _decide_nonblocking(self, op: str, call: Parsed, keeps: bool = False) -> Decision:
+        """The decision on a call in which ranks cannot wait for each other; ``keeps``: see there."""
+        decision = self._decide_by_policy(op, call, keeps)
         if decision.codec is None or self._policy.names_communicators:
             return replace(decision, codec=None) if decision.codec is not None else decision
-        if decision.ask:
+        if decision.ask and not isinstance(decision.codec, Delta):  # whose ratio no profile knows
             decision = self._context.advisor.decide_nonblocking(op, call.dtype, call.nbytes, decision)
         return decision
 
@@ -184,10 +187,11 @@ class CollectiveMethods(PairwiseCalls):
         if operation.decides is Decides.PAIR:
             return self._prepare_hybrid(operation, given, plain)
         given = self._with_counts(operation, given)
-        found = self._decided(operation, given)
+        found = self._decided(operation, given, persistent=True)
         if found is None:
             return self._to_mpi(plain, *given.for_mpi(operation), given.info)
         (decision, call), op = found, operation.name
+        bases = _engine.Bases() if isinstance(decision.codec, Delta) else None
         kept = KeptArguments(*given.buffers)
         make = self._parser(operation, replace(given, buffers=kept.args))
         place = self._context.persistent.take()
@@ -197,13 +201,15 @@ class CollectiveMethods(PairwiseCalls):
         def start() -> MPI.Request:
             self._check_usable()
             with interrupts.deferred(), self._committed(op):
-                task = plan.begin(*specs) if plan is not None else None
+                task = plan.begin(*specs, bases) if plan is not None else None
                 if task is not None:
                     return self._leave(op, decision, [task]).request
+                if bases is not None and call.on_device:
+                    return self._start_on_host(operation, kept.args, given, place, decision, bases)
                 again = make(self._rank, self._size)
                 assert again is not None
                 again.problem = call.problem
-                task = begin(place, again, decision, self._owner_exact, None, self._device_buffers)
+                task = begin(place, again, decision, self._owner_exact, None, self._device_buffers, bases)
                 return self._leave(op, decision, [task], finish=again.finish).request
 
         def free() -> None:
@@ -211,6 +217,22 @@ class CollectiveMethods(PairwiseCalls):
             kept.free()
 
         return Prequest(start, free)
+
+    def _start_on_host(
+        self, operation: Operation, buffers: tuple, given: Arguments, place: Any, decision: Decision,
+        bases: _engine.Bases,
+    ) -> MPI.Request:  # fmt: skip
+        """Start a call of a GPU's arrays whose values are kept on the host, on copies there."""
+        staged = Staged(operation.name, buffers)
+        call = self._parser(operation, replace(given, buffers=tuple(staged.args)))(self._rank, self._size)
+        assert call is not None
+        task = begin(place, call, decision, self._owner_exact, None, self._device_buffers, bases)
+
+        def finish() -> None:
+            call.finish()
+            staged.finish()
+
+        return self._leave(operation.name, decision, [task], finish=finish).request
 
     def _with_counts(self, operation: Operation, given: Arguments) -> Arguments:
         """The arguments with the receive counts of Reduce_scatter, not to be exchanged with each start."""

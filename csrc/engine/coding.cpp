@@ -21,7 +21,8 @@ uint32_t wide(uint32_t dtype) { return dtype == FLOAT16 || dtype == BFLOAT16 ? u
 
 Args args_of(const Header& h, uint32_t acc_dtype) {
   uint32_t ndim = h.ndim ? h.ndim : 1;
-  return {h.dtype, ndim, {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype, 0};
+  return {h.dtype, ndim,   {h.shape[0], h.shape[1], h.shape[2]}, {h.params[0], h.params[1]}, 0, acc_dtype,
+          0,       nullptr};
 }
 
 Args args_of(const Span& block, const uint64_t* params, uint64_t capacity) {
@@ -31,7 +32,13 @@ Args args_of(const Span& block, const uint64_t* params, uint64_t capacity) {
           {params[0], params[1]},
           capacity,
           0,
-          0};
+          0,
+          nullptr};
+}
+
+bool is_delta(const uint64_t codec) {
+  static const uint64_t delta = packed_name("delta");
+  return codec == delta;
 }
 
 Error error_of(Problem problem, const Frame& frame, int64_t status = 0) {
@@ -52,7 +59,7 @@ const Codec* Coder::find(uint64_t name) const {
 
 // -- encoding
 
-Error Coder::encode(Span block, double carried, Span into, Frame* frame) {
+Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* base) {
   frame->room = HEADER_NBYTES + block.nbytes() + SLACK;
   frame->memory = pool_.get(frame->room);
   Header& h = frame->header;
@@ -67,7 +74,7 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame) {
       if (whole < 0) return error_of(Problem::CALLBACK, *frame);
       return received(frame->memory, whole, frame);
     }
-    nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled);
+    nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled, base);
     if (nbytes >= 0 && uint64_t(nbytes) <= block.nbytes()) break;
     frame->settled = false;
     if ((nbytes == NONFINITE || nbytes == UNREPRESENTABLE) && !coding_.lossless) h.fallback = true;
@@ -77,11 +84,13 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame) {
   h.bound += carried;
   pack(level_, &h, frame->memory);
   frame->nbytes = HEADER_NBYTES + nbytes;
+  if (base) base->keep(level_, block.data, block.nbytes());
   return {};
 }
 
 // Payload bytes or a status, of one codec or those that it chooses.
-int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, Header* h, bool* settled) {
+int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, Header* h, bool* settled,
+                       const Base* base) {
   enum Choice : uint64_t { RAW, MPC, FLOAT };  // csrc/cpu/lossless.cpp
   static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
   static const uint64_t lossless = packed_name("lossless");
@@ -98,6 +107,10 @@ int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, 
     args.params[1] = 0;
   } else {
     codec = level_.codecs[one.codec];
+    if (base && base->known && base->values.size() == block.nbytes() && is_delta(packed_name(codec->name))) {
+      args.base = base->values.data();
+      args.params[1] = base->name();
+    }
   }
   int64_t nbytes = UNSUPPORTED;
   if (into.data && codec->reconstruct) {
@@ -162,23 +175,26 @@ Error Coder::verify(const Frame& frame, const uint8_t** payload) {
   return {};
 }
 
-Error Coder::decode(const Frame& frame, Span into) {
+Error Coder::decode(const Frame& frame, Span into, Base* base) {
   Error error;
   if (!fits(frame, into, false, &error)) return error;
   bool adding = frame.header.dtype != into.dtype;  // 16-bit floats into an accumulator
   if (adding) memset(into.data, 0, into.nbytes());
-  return decode_payload(frame, into, adding);
+  error = decode_payload(frame, into, adding, base);
+  if (base && error) base->drop();
+  else if (base) base->keep(level_, into.data, into.nbytes());
+  return error;
 }
 
 Error Coder::decode_add(const Frame& frame, Span into, double* error) {
   Error problem;
   if (!fits(frame, into, true, &problem)) return problem;
-  problem = decode_payload(frame, into, true);
+  problem = decode_payload(frame, into, true, nullptr);
   *error += frame.bound() + of_addition(into.dtype, level_.largest(into.dtype, into.data, into.n));
   return problem;
 }
 
-Error Coder::decode_payload(const Frame& frame, Span into, bool adding) {
+Error Coder::decode_payload(const Frame& frame, Span into, bool adding, Base* base) {
   const Header& h = frame.header;
   const Codec* codec = find(h.codec);
   if (!codec) {
@@ -190,6 +206,11 @@ Error Coder::decode_payload(const Frame& frame, Span into, bool adding) {
   const uint8_t* payload;
   if (Error error = verify(frame, &payload)) return error;
   Args args = args_of(h, into.dtype);
+  if (is_delta(h.codec)) {
+    if (!base || base->values.size() != h.nbytes() || !base->is_named(h.params[1]))
+      return error_of(Problem::BASE, frame);
+    args.base = base->values.data();
+  }
   int64_t status;
   if (!adding) {
     status = codec->decode(&args, payload, h.payload_nbytes, into.data);

@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "bases.h"
 #include "frame.h"
 #include "layout.h"
 #include "pool.h"
@@ -12,8 +13,8 @@ namespace engine {
 // A frame in scratch memory; one without data is poisoned: something that it depends on failed.
 struct Frame {
   uint8_t* memory = nullptr;
-  uint64_t room = 0;          // bytes that were asked for of the pool; 0 of memory that is a device's affair
-  uint64_t nbytes = 0;        // of the whole frame
+  uint64_t room = 0;  // bytes that were asked for of the pool; 0 of memory that is a device's affair
+  uint64_t nbytes = 0;  // of the whole frame
   Header header = {};
   bool settled = false;  // its values stand already where encoding was asked to put them
   bool on_device = false;  // where compiled code does not reach it
@@ -35,14 +36,15 @@ enum class Problem : int32_t {
   MEMORY,
   TIMEOUT,
   INTERRUPTED,
+  BASE,
 };
 
 struct Error {
   Problem problem = Problem::NONE;
-  int64_t status = 0;     // PAYLOAD: the codec's; MPI: the error's code
+  int64_t status = 0;  // PAYLOAD: the codec's; MPI: the error's code
   uint64_t expected = 0;  // MISMATCH: elements, and their type
   uint32_t expected_dtype = 0;
-  Header header = {};             // of the frame that was read
+  Header header = {};  // of the frame that was read
   uint8_t bytes[HEADER_NBYTES] = {};  // HEADER: what came in its place
   uint64_t available = 0;
 
@@ -101,9 +103,10 @@ class Coder {
  public:
   Coder(const Coding& coding, Pool& pool) : coding_(coding), level_(**coding.level), pool_(pool) {}
 
-  // `into` may be the block itself; its data are null where nobody asks for the frame's values.
-  Error encode(Span block, double carried, Span into, Frame* frame);
-  Error decode(const Frame& frame, Span into);
+  // `into` may be the block itself; its data are null where nobody asks for the frame's values. The values are
+  // kept as `base`, if there is one, and are encoded by their differences to those that it had.
+  Error encode(Span block, double carried, Span into, Frame* frame, Base* base = nullptr);
+  Error decode(const Frame& frame, Span into, Base* base = nullptr);
   // `error`: what the values are off by, which grows.
   Error decode_add(const Frame& frame, Span into, double* error);
   Error add(const Frame& frame, const Frame& other, Span like, Frame* sum);
@@ -115,10 +118,11 @@ class Coder {
   bool fits(const Frame& frame, Span into, bool adds, Error* error);
 
  private:
-  int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled);
+  int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled,
+                  const Base* base);
   Error verify(const Frame& frame, const uint8_t** payload);
   const Codec* find(uint64_t name) const;
-  Error decode_payload(const Frame& frame, Span into, bool adding);
+  Error decode_payload(const Frame& frame, Span into, bool adding, Base* base);
 
   const Coding& coding_;
   const Level& level_;

@@ -24,9 +24,9 @@ void Engine::set_workers(int n) {
 
 std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                                    std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags,
-                                   const Device& device) {
+                                   const Device& device, std::shared_ptr<Bases> bases) {
   auto run = std::make_shared<Run>(std::move(schedule), coding, std::move(buffers), std::move(wire), tags,
-                                   pool_, workers_.get(), device);
+                                   pool_, workers_.get(), device, std::move(bases));
   if (workers_) workers_->add(run);
   return run;
 }
@@ -50,13 +50,15 @@ std::shared_ptr<PendingTask> Engine::leave(std::shared_ptr<Task> task, PendingTa
 }
 
 End Engine::join(PendingTask& pending, double limit, const std::function<bool()>& interrupted) {
-  End end = progress_.wait({pending.completion()}, [&pending] { return pending.ended(); }, limit, interrupted);
+  End end =
+      progress_.wait({pending.completion()}, [&pending] { return pending.ended(); }, limit, interrupted);
   return end == End::DONE ? pending.end() : end;
 }
 
 void Engine::forget(const std::shared_ptr<Task>& task) {
   if (auto run = std::dynamic_pointer_cast<Run>(task); run && workers_) workers_->remove(run);
-  if (auto launch = std::dynamic_pointer_cast<Launch>(task); launch && launch->run()->done()) forget(launch->run());
+  if (auto launch = std::dynamic_pointer_cast<Launch>(task); launch && launch->run()->done())
+    forget(launch->run());
   if (auto group = std::dynamic_pointer_cast<TaskGroup>(task))
     for (const auto& part : group->parts()) forget(part);
 }

@@ -7,6 +7,7 @@
 //   coding.h     one operation: codecs, frames, sums
 //   layout.h     values that do not lie side by side, and dense.h what they are copied to
 //   frame.h      a frame's header
+//   bases.h      what persistent calls carried last
 //   wire.h       messages, and mpi.h those of MPI
 //   scratch_recv.h  receives of messages that may come compressed
 //   workers.h    threads that encode and decode
@@ -36,7 +37,7 @@ class Engine {
   void set_workers(int n);
   std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                              std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags,
-                             const Device& device = {});
+                             const Device& device = {}, std::shared_ptr<Bases> bases = nullptr);
   // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
            double limit, const std::function<bool()>& interrupted);

@@ -17,7 +17,8 @@ constexpr double poll_seconds = 4e-6;
 bool is_message(const Op& op) { return op.kind == SEND || op.kind == RECV; }
 
 bool is_lossless(uint64_t codec) {
-  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
+  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float"),
+                                   packed_name("delta")};
   for (uint64_t name : names)
     if (codec == name) return true;
   return false;
@@ -28,7 +29,8 @@ bool is_lossless(uint64_t codec) {
 RecvHook Run::recv_hook;
 
 Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
-         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device)
+         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device,
+         std::shared_ptr<Bases> bases)
     : schedule_(std::move(schedule)),
       coding_(std::move(coding)),
       buffers_(std::move(buffers)),
@@ -38,6 +40,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Pl
       workers_(workers),
       device_(device),
       coder_(coding_, pool),
+      bases_(std::move(bases)),
       frames_(schedule_->n_frames),
       errors_(schedule_->blocks.size(), 0.0),
       n_deps_(schedule_->ops.size()),
@@ -45,6 +48,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Pl
       scratch_users_(schedule_->scratch_users),
       scratch_(schedule_->scratch.size(), nullptr),
       remaining_(schedule_->ops.size()) {
+  if (bases_) bases_->prepare(schedule_->ops.size());
   for (size_t i = 0; i < n_deps_.size(); i++) {
     n_deps_[i] = schedule_->ops[i].n_deps;
     if (!n_deps_[i]) make_ready(int32_t(i));
@@ -92,7 +96,8 @@ bool Run::done() {
 // A worker that is done with something ends it earlier.
 void Run::rest(double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (messages_.empty() && device_work_.empty() && remaining_) changed_.wait_for(lock, std::chrono::duration<double>(seconds));
+  if (messages_.empty() && device_work_.empty() && remaining_)
+    changed_.wait_for(lock, std::chrono::duration<double>(seconds));
 }
 
 void Run::fail(const Error& error) {
@@ -156,13 +161,14 @@ bool Run::begin_recv(int32_t op) {
   Frame& frame = frames_[recv.frame];
   const uint64_t nbytes = room(recv);
   if (!on_device(recv.block)) try {
-    frame.memory = pool_.get(nbytes);
-    frame.room = nbytes;
-  } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
+      frame.memory = pool_.get(nbytes);
+      frame.room = nbytes;
+    } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
   // Without memory the message is truncated to nothing: its sender does not wait for ever.
   static uint8_t nothing;
   uint8_t* memory = frame.memory ? frame.memory : &nothing;
-  int status = wire_->recv(op, memory, frame.memory ? nbytes : 0, recv.peer, tags_.first + recv.tag % tags_.n);
+  int status =
+      wire_->recv(op, memory, frame.memory ? nbytes : 0, recv.peer, tags_.first + recv.tag % tags_.n);
   if (status) fail(Problem::MPI, status);
   return !status;
 }
@@ -237,7 +243,7 @@ Error Run::encode(const Op& op) {
   const bool apart = op.into != NONE && !itself && !on_device(op.into);
   const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
-  Error error = coder_.encode(block.span(), errors_[op.block], into.span(), &frame);
+  Error error = coder_.encode(block.span(), errors_[op.block], into.span(), &frame, base_of(op));
   if (error) {
     frame.nbytes = 0;
   } else if (frame.settled) {
@@ -251,8 +257,8 @@ Error Run::decode(const Op& op) {
   const Frame& frame = frames_[op.frame];
   const bool adds = op.kind == DECODE_ADD;
   const Dense block(pool_, span(adds ? schedule_->blocks[op.block] : place(op.block, frame)), adds);
-  Error error =
-      adds ? coder_.decode_add(frame, block.span(), &errors_[op.block]) : coder_.decode(frame, block.span());
+  Error error = adds ? coder_.decode_add(frame, block.span(), &errors_[op.block])
+                     : coder_.decode(frame, block.span(), base_of(op));
   if (!adds) errors_[op.block] = frame.bound();
   if (!error) block.store();
   return error;
@@ -273,9 +279,7 @@ Error Run::settle(const Op& op) {
   return error;
 }
 
-bool Run::is_exact(const Frame& frame) const {
-  return coding_.lossless || is_lossless(frame.header.codec);
-}
+bool Run::is_exact(const Frame& frame) const { return coding_.lossless || is_lossless(frame.header.codec); }
 
 double Run::copy(const Span& block, const Span& into) {
   if (block.data == into.data && block.layout == into.layout && block.first == into.first) return 0;
@@ -292,6 +296,10 @@ double Run::copy(const Span& block, const Span& into) {
   const double error = coder_.copy(from.span(), to.span());
   to.store();
   return error;
+}
+
+Base* Run::base_of(const Op& op) {
+  return bases_ ? bases_->of(int32_t(&op - schedule_->ops.data())) : nullptr;
 }
 
 Span Run::span(const BlockRef& block) {
@@ -334,7 +342,8 @@ void Run::finish(int32_t op, const Outcome& outcome) {
   }
   note(done, outcome);
   release(done);
-  for (const int32_t* later = schedule_->successors_begin(op); later != schedule_->successors_end(op); later++)
+  for (const int32_t* later = schedule_->successors_begin(op); later != schedule_->successors_end(op);
+       later++)
     if (!--n_deps_[*later]) make_ready(*later);
   remaining_--;
   if (workers_ && (!messages_.empty() || !device_work_.empty() || !remaining_)) changed_.notify_one();

@@ -41,9 +41,10 @@ struct RecvHook {
 class Run : public Task {
  public:
   // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With a
-  // device, scratch memory of the schedule is its affair too.
+  // device, scratch memory of the schedule is its affair too. `bases` are of nobody else while it is under way.
   Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
-      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device = {});
+      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device = {},
+      std::shared_ptr<Bases> bases = nullptr);
   ~Run() override;
   Run(const Run&) = delete;
 
@@ -107,6 +108,7 @@ class Run : public Task {
   void make_ready(int32_t op);
   void release(const Op& op);
   void drop(int32_t frame);
+  Base* base_of(const Op& op);
   Span span(const BlockRef& block);
   Span span(int32_t block) { return span(schedule_->blocks[block]); }
   uint32_t dtype_of(const BlockRef& block) const { return block.wide ? coding_.wide_dtype() : coding_.dtype; }
@@ -122,6 +124,7 @@ class Run : public Task {
   Workers* const workers_;
   const Device device_;
   Coder coder_;
+  const std::shared_ptr<Bases> bases_;
 
   // Each is written by one operation at a time.
   std::vector<Frame> frames_;

@@ -67,6 +67,14 @@ def test_a_codec_on_a_file(run):
     assert "the payload is damaged" in text
 
 
+def test_weights(run):
+    text = run(*python("weights.py", ranks=2))
+    assert text.count("equal on all ranks: True") == 4
+    ratios = [float(ratio) for ratio in re.findall(r"([\d.]+)x by delta", text)]
+    assert len(ratios) == 3
+    assert min(ratios) > 30
+
+
 def test_tracing(run, tmp_path):
     compcoll = sys.executable, "-m", "compcoll"
     text = run(*compcoll, "run", "-n", 2, "--codec", "lossless", "--trace", "trace", EXAMPLES / "traced.py")

@@ -1,0 +1,228 @@
+// The words of one block of `delta` as runs of bits, and back: csrc/delta.h. Arrays of values have room for 32 more.
+#pragma once
+#include <cstring>
+
+#include "compact.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace deltas {
+
+template <class V>
+constexpr int lanes_of = vector_nbytes / int(sizeof(V));
+template <class V>
+constexpr uint32_t all_lanes = (1u << lanes_of<V>)-1;
+template <class V>
+using Lanes = vec<V, lanes_of<V>>;
+
+// Bit i: lane i is not zero.
+template <class V>
+CC_HD uint32_t mask_of(Lanes<V> v) {
+#if defined(__AVX2__)
+  return nonzero(v);
+#else
+  uint32_t mask = 0;
+  for (int i = 0; i < lanes_of<V>; i++) mask |= uint32_t(v[i] != 0) << i;
+  return mask;
+#endif
+}
+
+// The bits of `value` set in the lanes of a mask.
+template <class V>
+CC_HD Lanes<V> set_in(Lanes<V> v, uint32_t mask, V value) {
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(V) == 4)
+    return Lanes<V>(
+        _mm512_mask_or_epi32(__m512i(v), __mmask16(mask), __m512i(v), _mm512_set1_epi32(int(value))));
+  else
+    return Lanes<V>(
+        _mm512_mask_or_epi64(__m512i(v), __mmask8(mask), __m512i(v), _mm512_set1_epi64(int64_t(value))));
+#else
+  Lanes<V> bit;
+  for (int i = 0; i < lanes_of<V>; i++) bit[i] = V(1) << i;
+  return v | (Lanes<V>((bit & V(mask)) != 0) & value);
+#endif
+}
+
+CC_HD uint64_t bytes_of(uint64_t bits) { return (bits + 7) / 8; }
+
+// A run of n bits from out on, of f(i) for the 32 values from i on. Writes up to 3 bytes more.
+template <class F>
+CC_HD uint8_t* put_run(uint8_t* out, uint32_t n, F f) {
+  for (uint32_t i = 0; i < n; i += 32) store<uint32_t>(out + i / 8, f(i));
+  return out + bytes_of(n);
+}
+
+// 32 bits of the run of n from `in` on, without those behind its end; i < n.
+CC_HD uint32_t take_bits(const uint8_t* in, uint32_t i, uint32_t n) {
+  uint32_t bits = load<uint32_t>(in + i / 8);
+  return n - i < 32 ? bits & ((1u << (n - i)) - 1) : bits;
+}
+
+// What `f` makes of each vector of 32 values from p on, as masks side by side.
+template <class V, class F>
+CC_HD uint32_t masks32(const V* p, F f) {
+  uint32_t mask = 0;
+  for (int k = 0; k < 32; k += lanes_of<V>) mask |= mask_of<V>(f(load<Lanes<V>>(p + k))) << k;
+  return mask;
+}
+
+// u: n values, zeros behind them up to a multiple of 32. They are lost.
+template <class V>
+uint8_t* encode_values(V* u, uint32_t n, uint32_t r, uint8_t* out) {
+  const uint64_t stride = bytes_of(n);
+  for (uint32_t i = 0; i < n; i += 32) {
+    Lanes<V> v[32 / lanes_of<V>];
+    for (int k = 0; k < 32 / lanes_of<V>; k++) v[k] = load<Lanes<V>>(u + i + k * lanes_of<V>);
+    for (uint32_t plane = 0; plane < r; plane++) {
+      uint32_t bits = 0;
+      for (int k = 0; k < 32 / lanes_of<V>; k++)
+        bits |= mask_of<V>(v[k] & (V(1) << plane)) << k * lanes_of<V>;
+      uint8_t* at = out + plane * stride + i / 8;
+      if (n - i >= 32) store(at, bits);
+      else memcpy(at, &bits, bytes_of(n - i));
+    }
+  }
+  out += r * stride;
+  for (uint32_t i = 0; i < n; i += lanes_of<V>) store(u + i, (load<Lanes<V>>(u + i) >> r) + 1);
+  memset(u + n, 0, 32 * sizeof(V));
+  while (n) {
+    uint8_t* kept = reinterpret_cast<uint8_t*>(u);
+    out = put_run(out, n, [&](uint32_t i) {
+      uint32_t mask = 0;
+      for (int k = 0; k < 32; k += lanes_of<V>) {
+        auto v = load<Lanes<V>>(u + i + k);
+        mask |= store_nonzero<V>(v & Lanes<V>(v > 1), kept) << k;
+      }
+      return mask;
+    });
+    n = uint32_t((kept - reinterpret_cast<uint8_t*>(u)) / sizeof(V));
+    memset(u + n, 0, 32 * sizeof(V));
+    out = put_run(out, n, [&](uint32_t i) {
+      uint32_t mask = masks32(u + i, [](auto v) { return v & 1; });
+      for (int k = 0; k < 32; k += lanes_of<V>) store(u + i + k, load<Lanes<V>>(u + i + k) >> 1);
+      return mask;
+    });
+  }
+  return out;
+}
+
+inline uint32_t count_bits(const uint8_t* in, uint32_t n) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n; i += 32) count += uint32_t(__builtin_popcount(take_bits(in, i, n)));
+  return count;
+}
+
+// The inverse, into u; where the runs end, or null where these are none that an encoder writes. Up to 3 bytes
+// behind `end` are read. `other` has as much room as u.
+template <class V>
+const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, uint32_t r, V* u, V* other) {
+  constexpr uint32_t bits = 8 * sizeof(V);
+  struct Level {
+    const uint8_t *more, *low;
+    uint32_t n;
+  } levels[bits + 1];
+  const uint8_t* planes = in;
+  if (uint64_t(end - in) < r * bytes_of(n)) return nullptr;
+  in += r * bytes_of(n);
+  uint32_t depth = 0;
+  for (uint32_t left = n; left; depth++) {
+    if (depth == bits + 1 || uint64_t(end - in) < bytes_of(left)) return nullptr;
+    uint32_t next = count_bits(in, left);
+    if (uint64_t(end - in) < bytes_of(left) + bytes_of(next)) return nullptr;
+    levels[depth] = {in, in + bytes_of(left), left};
+    in += bytes_of(left) + bytes_of(next);
+    left = next;
+  }
+  // From the last values left to all: `from` has those of the level behind, `to` gets those of this one.
+  V *from = depth % 2 ? other : u, *to = depth % 2 ? u : other;
+  memset(from, 0, 32 * sizeof(V));
+  for (uint32_t k = depth, behind = 0; k-- > 0; behind = levels[k].n) {
+    const Level& level = levels[k];
+    for (uint32_t i = 0; i < behind; i += 32) {
+      uint32_t low = take_bits(level.low, i, behind);
+      for (int j = 0; j < 32; j += lanes_of<V>)
+        store(from + i + j, set_in<V>(load<Lanes<V>>(from + i + j) << 1, low >> j, 1));
+    }
+    const uint8_t* packed = reinterpret_cast<uint8_t*>(from);
+    for (uint32_t i = 0; i < level.n; i += 32) {
+      uint32_t more = take_bits(level.more, i, level.n);
+      for (int j = 0; j < 32; j += lanes_of<V>) {
+        uint32_t mask = more >> j & all_lanes<V>;
+        store(to + i + j, set_in<V>(load_nonzero<V, Lanes<V>>(mask, packed), ~mask, 1));
+      }
+    }
+    V* both = from;
+    from = to;
+    to = both;
+  }
+  const uint64_t stride = bytes_of(n);
+  for (uint32_t i = 0; i < n; i += 32) {
+    Lanes<V> v[32 / lanes_of<V>];
+    for (int k = 0; k < 32 / lanes_of<V>; k++) v[k] = (load<Lanes<V>>(u + i + k * lanes_of<V>) - 1) << r;
+    for (uint32_t plane = 0; plane < r; plane++) {
+      uint32_t bits =
+          load<uint32_t>(planes + plane * stride + i / 8);  // those behind the end are of no value
+      for (int k = 0; k < 32 / lanes_of<V>; k++)
+        v[k] = set_in<V>(v[k], bits >> k * lanes_of<V>, V(1) << plane);
+    }
+    for (int k = 0; k < 32 / lanes_of<V>; k++) store(u + i + k * lanes_of<V>, v[k]);
+  }
+  return in;
+}
+
+// -- which words are not zero, a bit for each
+
+CC_HD uint8_t nonzero_bytes(uint64_t word) {
+  uint8_t mask = 0;
+  for (int i = 0; i < 8; i++) mask |= uint8_t((word >> 8 * i & 255) != 0) << i;
+  return mask;
+}
+
+// Writes up to 8 bytes more.
+inline uint8_t* encode_sparse(const uint64_t* map, uint32_t words, uint8_t* out) {
+  uint8_t* any = out;
+  memset(any, 0, words / 8);
+  out += words / 8;
+  uint8_t which[64];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < words; i++)
+    if (map[i]) {
+      any[i / 8] |= uint8_t(1u << i % 8);
+      which[n++] = nonzero_bytes(map[i]);
+    }
+  memcpy(out, which, n);
+  out += n;
+  for (uint32_t i = 0; i < words; i++)
+    for (uint64_t rest = map[i]; rest;) {
+      uint32_t at = uint32_t(__builtin_ctzll(rest)) & ~7u;
+      uint8_t byte = uint8_t(rest >> at);
+      *out++ = byte;
+      rest &= ~(uint64_t(255) << at);
+    }
+  return out;
+}
+
+// Null where the bytes end too early, or a byte is 0.
+inline const uint8_t* decode_sparse(const uint8_t* in, const uint8_t* end, uint64_t* map, uint32_t words) {
+  if (end - in < int64_t(words / 8)) return nullptr;
+  const uint8_t* any = in;
+  in += words / 8;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < words / 8; i++) n += uint32_t(__builtin_popcount(any[i]));
+  if (end - in < int64_t(n)) return nullptr;
+  const uint8_t* which = in;
+  in += n;
+  memset(map, 0, 8 * words);
+  for (uint32_t i = 0; i < words; i++) {
+    if (!(any[i / 8] >> i % 8 & 1)) continue;
+    uint32_t bytes = *which++;
+    if (end - in < __builtin_popcount(bytes)) return nullptr;
+    for (; bytes; bytes &= bytes - 1) map[i] |= uint64_t(*in++) << 8 * __builtin_ctz(bytes);
+  }
+  return in;
+}
+
+}  // namespace deltas
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,222 @@
+"""Differences to a base: exact on every level, bounded, and never against another base."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lossless_checks import DTYPES, cpu_level, fenced, samples
+
+import compcoll
+from compcoll import FrameError
+from compcoll.codecs import delta
+from compcoll.core import _cpu, dtypes
+from compcoll.frame import HEADER_NBYTES, inspect
+
+INDEX = _cpu.index("delta")
+
+
+def encode_everywhere(array: np.ndarray, base: np.ndarray) -> tuple[bytes, tuple[int, int]] | None:
+    """The payload, the same on every level, from sources that are fenced; None where it takes others."""
+    results = set()
+    for level in _cpu.available_levels():
+        (src, _), (known, _), (dst, guard) = (
+            fenced("src", array.nbytes), fenced("base", array.nbytes), fenced("dst", array.nbytes)
+        )  # fmt: skip
+        src[:], known[:] = array.view(np.uint8), base.view(np.uint8)
+        with cpu_level(level):
+            code = dtypes.code_of(array.dtype)
+            n, _, params = _cpu.encode(INDEX, code, array.shape, (1, 0), src, dst, known)
+        assert (guard == 0xA5).all()
+        assert n >= 0 or n == (_cpu.TOO_LARGE if array.size else _cpu.UNSUPPORTED)
+        results.add((bytes(dst[:n]), params) if n >= 0 else None)
+    assert len(results) == 1
+    return results.pop()
+
+
+def decode_everywhere(payload: bytes, params, base: np.ndarray) -> bytes | None:
+    """What it decodes to, the same on every level and in place of the base; None where it is damaged."""
+    results = set()
+    for level in _cpu.available_levels():
+        for in_place in (False, True):
+            (data, _), (known, _), (dst, guard) = (
+                fenced("payload", len(payload)), fenced("base", base.nbytes), fenced("decoded", base.nbytes)
+            )  # fmt: skip
+            data[:], known[:] = np.frombuffer(payload, np.uint8), base.view(np.uint8)
+            out = known if in_place else dst
+            with cpu_level(level):
+                status = _cpu.decode(INDEX, dtypes.code_of(base.dtype), base.shape, params, data, out, known)
+            assert status in (0, _cpu.BAD_STREAM)
+            assert (guard == 0xA5).all()
+            results.add(bytes(out) if status == 0 else None)
+    assert len(results) == 1
+    return results.pop()
+
+
+def changed(base: np.ndarray, share: float, size: int, seed: int = 0) -> np.ndarray:
+    """An array of which a part of the words differ, by up to so much."""
+    rng = np.random.default_rng(seed)
+    word = np.dtype(f"u{min(base.dtype.itemsize, 8)}")
+    array = base.copy()
+    words = array.view(word)
+    chosen = rng.random(words.size) < share
+    words[chosen] += rng.integers(-size, size + 1, chosen.sum()).astype(np.int64).astype(word)
+    return array
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 31, 2049, 40_003])
+def test_round_trip(dtype, n):
+    for name, base in samples(dtype, n).items():
+        for share, size in ((0, 1), (0.01, 1), (0.2, 3), (0.6, 100), (1, 2**20)):
+            array = changed(base, share, size)
+            found = encode_everywhere(array, base)
+            if found is not None:
+                payload, params = found
+                assert decode_everywhere(payload, params, base) == array.tobytes(), (name, share)
+            frame = delta.encode(array, base)
+            assert frame.nbytes <= array.nbytes + HEADER_NBYTES
+            assert delta.decode(frame, base).tobytes() == array.tobytes()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(DTYPES), st.binary(max_size=6000), st.binary(max_size=6000), st.integers(0, 5000),
+    st.sampled_from([0.0, 0.01, 0.5, 1.0]),
+)  # fmt: skip
+def test_any_values(dtype, one, other, n, share):
+    """Any two arrays, alike or not."""
+    nbytes = n * dtype.itemsize
+    base = np.frombuffer((one * (nbytes // max(len(one), 1) + 1)).ljust(nbytes, b"\0")[:nbytes], dtype)
+    new = np.frombuffer((other * (nbytes // max(len(other), 1) + 1)).ljust(nbytes, b"\0")[:nbytes], dtype)
+    array = np.where(np.random.default_rng(n).random(n) < share, new, base)
+    found = encode_everywhere(array, base)
+    if found is not None:
+        assert decode_everywhere(*found, base) == array.tobytes()
+    assert delta.decode(delta.encode(array, base), base).tobytes() == array.tobytes()
+
+
+def reference(array: np.ndarray, base: np.ndarray, difference: bool) -> bytes:
+    """csrc/delta.h's text, bit by bit."""
+    width = 2 if array.dtype.itemsize <= 2 else 8 if dtypes.real_dtype(array.dtype).itemsize == 8 else 4
+    width = 8 if array.dtype.kind in "iu" and array.dtype.itemsize == 8 else width
+    raw, words, bits = array.tobytes(), 4096 // width, 8 * width
+
+    def run(values) -> bytes:
+        return np.packbits(np.array(list(values), bool), bitorder="little").tobytes()
+
+    sizes, codes = [], []
+    for at in range(0, len(raw), 4096):
+        pair = [a.tobytes()[at : at + 4096].ljust(4096, b"\0") for a in (array, base)]
+        w, b = (np.frombuffer(part, f"<u{width}").tolist() for part in pair)
+        if difference:
+            signed = [
+                ((x - y + (1 << bits - 1)) % (1 << bits)) - (1 << bits - 1) for x, y in zip(w, b, strict=True)
+            ]
+            word = [2 * d if d >= 0 else -2 * d - 1 for d in signed]
+        else:
+            word = [x ^ y for x, y in zip(w, b, strict=True)]
+        n = sum(map(bool, word))
+        if not n:
+            sizes.append(0)
+            continue
+        u, positions, kind = [x - 1 for x in word if x], b"", 0
+        flags = run(x != 0 for x in word)
+        if n > words - words // 8:
+            kind, u = 2, word
+        elif 4 * n > words:
+            kind, positions = 1, flags
+        else:
+            groups = [flags[i : i + 8] for i in range(0, len(flags), 8)]
+            positions = run(map(any, groups)) + b"".join(run(map(bool, g)) for g in groups if any(g))
+            positions += bytes(x for x in flags if x)
+        lengths = [x.bit_length() for x in u[:: len(u) // 64 + 1]]
+        r = next(r for r in range(65) if 2 * sum(x > r for x in lengths) <= len(lengths))
+        r = max(min(r, bits - 1), kind == 2)
+        code = bytes([kind << 6 | r]) + positions + b"".join(run(x >> k & 1 for x in u) for k in range(r))
+        rest = [(x >> r) + 1 for x in u]
+        while rest:
+            code += run(x > 1 for x in rest)
+            rest = [x for x in rest if x > 1]
+            code += run(x & 1 for x in rest)
+            rest = [x >> 1 for x in rest]
+        whole = raw[at : at + 4096]
+        sizes.append(len(code) if len(code) < len(whole) else 65535)
+        codes.append(code if len(code) < len(whole) else whole)
+    return np.array(sizes, "<u2").tobytes() + b"".join(codes)
+
+
+@pytest.mark.parametrize("dtype", ["u2", "f4", "f8", "i1"])
+@pytest.mark.parametrize(("share", "size"), [(0.003, 1), (0.1, 4), (0.4, 1000), (1.0, 20), (1.0, 2**40)])
+def test_layout(dtype, share, size):
+    """The text of csrc/delta.h, read as a program."""
+    base = samples(np.dtype(dtype), 6001)["noise"]
+    array = changed(base, share, size)
+    found = encode_everywhere(array, base)
+    if found is None:  # one of the other codecs does better
+        assert share == 1
+        return
+    payload, params = found
+    assert payload == reference(array, base, bool(params[0] & 256))
+
+
+def test_base_is_named():
+    """Another base, or none, is an error; so is another number."""
+    base = samples(np.dtype("f4"), 5000)["wave"]
+    array = changed(base, 0.01, 1)
+    frame = delta.encode(array, base, 7)
+    info = inspect(frame)
+    assert info.codec == "delta"
+    assert info.params[1] >> 32 == 7
+    assert delta.decode(frame, base).tobytes() == array.tobytes()
+    other = base.copy()
+    other.view("u4")[77] ^= 1
+    for wrong in (other, base[:-1], base.astype("f8"), None):
+        with pytest.raises(FrameError, match="prepared again"):
+            delta.decode(frame, wrong)
+    with pytest.raises(FrameError, match="prepared again"):
+        compcoll.decode(frame)
+    with pytest.raises(ValueError, match="the base is"):
+        delta.encode(array, base[:-1])
+    with pytest.raises(ValueError, match="number = 0"):
+        delta.encode(array, base, 0)
+
+
+def test_without_base():
+    values = samples(np.dtype("f4"), 5000)["noise"]
+    for frame in (delta.encode(values, None), compcoll.codec("delta").encode(values)):
+        assert bytes(frame) == bytes(compcoll.codec("lossless").encode(values))
+        assert delta.decode(frame, None).tobytes() == values.tobytes()
+
+
+def test_damage():
+    """Decoders keep to their buffers, levels agree, and a frame's checksum notices all."""
+    rng = np.random.default_rng(3)
+    for dtype in ("u2", "f4", "f8"):
+        base = samples(np.dtype(dtype), 5000)["noise"]
+        for share in (0.01, 0.3, 1):
+            array = changed(base, share, 50)
+            found = encode_everywhere(array, base)
+            if found is None:
+                continue
+            payload, params = found
+            for cut in (0, 1, len(payload) // 2, len(payload) - 1):
+                assert decode_everywhere(payload[:cut], params, base) is None
+            assert decode_everywhere(payload + b"\0", params, base) is None
+            for _ in range(60):
+                bad = np.frombuffer(payload, np.uint8).copy()
+                bad[rng.integers(0, bad.size, rng.integers(1, 4))] ^= np.uint8(rng.integers(1, 256))
+                decode_everywhere(bad.tobytes(), params, base)
+            frame = delta.encode(array, base).copy()
+            frame[rng.integers(HEADER_NBYTES, frame.size)] ^= 4
+            with pytest.raises(FrameError):
+                delta.decode(frame, base)
+
+
+def test_xor_or_difference():
+    """A sample says which: steps in the last place carry far, and flags have no sign."""
+    rng = np.random.default_rng(1)
+    base = rng.integers(0, 2**16, 50_000).astype("u2")
+    steps = base + rng.integers(-1, 2, base.size).astype("u2")
+    flags = base ^ (rng.random(base.size) < 0.3).astype("u2")
+    assert inspect(delta.encode(steps, base)).params[0] == 257
+    assert inspect(delta.encode(flags, base)).params[0] == 1
