@@ -1,27 +1,21 @@
 """The backend ``compcoll`` of torch.distributed.
 
-start.py         ranks from MPI, and what a group begins with
-address.py       where they find the first of them
-group.py         the process group of torch up to 2.13
-backend.py       the backend of torch from 2.14 on
+start.py         ranks from MPI, and how a group is made
+group.py         the process group of torch up to 2.13, and the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
 coalescing.py    several operations as one
 collectives.py   each collective as the engine's, or as MPI's
 messages.py      messages between two ranks
-hooks.py         for those who keep NCCL or gloo, over exchange.py
 core.py          a group of ranks, and how a call of theirs begins
-registry.py        the groups that there are
-work.py          what a call returns, and futures.py what it may be waited for by
+work.py          the Work of a call, and futures.py its future
+buffers.py       tensors as contiguous buffers on the host or a GPU
+gpu.py           the order of streams, and pending kernels
 reductions.py    sums and others
-tensors.py       tensors as contiguous arrays, placing.py also of GPUs
-dynamo.py        what torch.compile leaves alone, visibility.py what other tools see
-patches.py       functions of torch that name its own backends
-gpu.py           the order of streams, and tails.py what GPUs still do when a call is done
-watchdog.py      futures, which C++ waits for
-policies.py      which policy a group has
-options.py       what a group is made with
-tally.py         what calls did, and report.py all of them together
-failure_notice.py   ranks that leave, and roll_call.py those that wait
+policies.py      the policy of a group, and its options
+report.py        statistics of calls
+peers.py         all groups, ranks that leave them, and checks of what ranks call
+integration.py   torch.compile, other tools of torch, and its functions that name its own backends
+hooks.py         compression beside NCCL or gloo
 """
 
 from __future__ import annotations
@@ -29,17 +23,18 @@ from __future__ import annotations
 import torch as _torch
 import torch.distributed as _dist
 
+from compcoll.torch import integration as _integration
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
-from compcoll.torch.coalescing import mend_manager as _mend_manager
+from compcoll.torch.group import CompcollBackend as _CompcollBackend
+from compcoll.torch.group import CompcollGroup as _CompcollGroup
 from compcoll.torch.hooks import (
     CompressedAllGather,
     CompressedReduceScatter,
     ErrorFeedback,
     compressed_hook,
 )
-from compcoll.torch.options import Options
-from compcoll.torch.policies import set_policy
+from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
 
 __all__ = [
@@ -48,31 +43,16 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _creator():
-    """The shell for this version of torch."""
-    if _has_trampoline():
-        from compcoll.torch.backend import create_backend
-
-        return create_backend
-    from compcoll.torch.group import create_group
-    from compcoll.torch.patches import patch
-
-    patch()
-
-    return create_group
-
-
-def _has_trampoline() -> bool:
-    """Whether torch calls the methods of a backend that is written in Python: from 2.14 on."""
-    major, minor = _torch.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 14)
-
-
 def _register() -> None:
     if "compcoll" not in _dist.Backend.backend_list:
-        _dist.Backend.register_backend("compcoll", _creator(), extended_api=True, devices=["cpu", "cuda"])
+        shell: type = _CompcollBackend
+        # Only from 2.14 on torch calls the methods of a backend that is written in Python.
+        if tuple(map(int, _torch.__version__.split(".")[:2])) < (2, 14):
+            shell = _CompcollGroup
+            _integration.patch_2_13()
+        _dist.Backend.register_backend("compcoll", shell, extended_api=True, devices=["cpu", "cuda"])
         _policies.watch_meshes()
-        _mend_manager()
+        _integration.patch_coalescing_manager()
     _start.set_environment()
 
 
@@ -80,4 +60,4 @@ _register()
 
 
 def load() -> None:
-    """What torch calls to have the backend registered, which importing this module has done."""
+    """The entry point of torch, which registers the backend; importing this module has done that."""

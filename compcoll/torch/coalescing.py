@@ -2,226 +2,171 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d as c10d
 
 from compcoll.engine.call import leave
-from compcoll.torch import registry
-from compcoll.torch.core import MOST_PENDING, Core, Part
-from compcoll.torch.dynamo import untraced
-from compcoll.torch.gpu import End
-from compcoll.torch.tensors import overlap
-from compcoll.torch.work import NO_TIMEOUT, Steps, Together, Work
+from compcoll.torch.buffers import overlap
+from compcoll.torch.core import MAX_PENDING, Core, Part
+from compcoll.torch.integration import not_compiled
+from compcoll.torch.work import CombinedWork, Steps, Work
 
-__all__ = ["Batch", "Operation", "begin", "mend_manager"]
+__all__ = ["Batch", "Operation", "begin"]
 
 
 @dataclass
 class Operation:
-    """A collective, or several of a kind, to begin.
-
-    Attributes
-    ----------
-    op : str
-        Its name.
-    begins : sequence of callable
-        Each starts a collective.
-    result : list of torch.Tensor
-    opts : object or None
-        Torch's options.
-    timeout : timedelta or None
-    given : sequence of torch.Tensor
-        What it reads, beside the tensors of the result.
-    said : tuple
-        What all ranks should know alike of it.
-    """
+    """A collective, or several of a kind, each begun by a function; further fields as in `Core.launch`."""
 
     op: str
-    begins: Sequence[Callable[[], Part]]
+    starts: Sequence[Callable[[], Part]]
     result: list[torch.Tensor]
+    signature: tuple = ()
     opts: Any = None
-    timeout: Any = None
-    given: Sequence[torch.Tensor] = ()
-    said: tuple = ()
+    timeout: timedelta | None = None
+    inputs: Sequence[torch.Tensor] = ()
+
+    def conflicts_with(self, other: Operation) -> bool:
+        """Whether either writes memory of the other."""
+        return any(overlap(tensor, (*other.result, *other.inputs)) for tensor in self.result) or any(
+            overlap(tensor, other.result) for tensor in self.inputs
+        )
 
 
 def begin(core: Core, operations: Sequence[Operation]) -> Work:
     """Start operations as one."""
     first = operations[0]
-    name = first.op if len(operations) == 1 else "coalesced"
-    said = first.said if len(operations) == 1 else tuple((one.op, *one.said) for one in operations)
+    single = len(operations) == 1
+    signature = first.signature if single else tuple((one.op, *one.signature) for one in operations)
     return core.launch(
-        name, _steps(core, operations), [tensor for one in operations for tensor in one.result], first.opts,
+        first.op if single else "coalesced", _steps(core, operations),
+        [tensor for one in operations for tensor in one.result], first.opts,
         max((one.timeout for one in operations if one.timeout is not None), default=None),
-        given=[tensor for one in operations for tensor in one.given], said=said,
-        calls=min(sum(len(one.begins) for one in operations), MOST_PENDING),
+        inputs=[tensor for one in operations for tensor in one.inputs], signature=signature,
+        calls=min(sum(len(one.starts) for one in operations), MAX_PENDING),
     )  # fmt: skip
 
 
 def _steps(core: Core, operations: Sequence[Operation]) -> Steps:
-    """All of them at once, but for those that need what others leave, and for more than have tags."""
+    """Begin all at once, but for those that conflict with others, and for more than have tags."""
     parts: list[Part] = []
-    ends: list[End] = []
-    under_way: list[Operation] = []
-    begun = 0
+    events: list[Any] = []
+    outstanding: list[Operation] = []
+    started = 0
     try:
         for operation in operations:
-            if any(_meet(operation, other) for other in under_way):
-                ends += _finish(core, parts)
-                under_way.clear()
-            under_way.append(operation)
-            for start in operation.begins:
-                if len(parts) == MOST_PENDING:
-                    ends += _finish(core, parts)
+            if any(operation.conflicts_with(other) for other in outstanding):
+                events += _finish(core, parts)
+                outstanding.clear()
+            outstanding.append(operation)
+            for start in operation.starts:
+                if len(parts) == MAX_PENDING:
+                    events += _finish(core, parts)
                 parts.append(start())
-                begun += 1
+                started += 1
     except BaseException as error:
         for task in (task for part in parts for task in part.tasks if not task.done):
             leave(task)
-        if begun and isinstance(error, Exception):
-            raise dist.DistBackendError(f"{error}; {begun} operations had begun together with it") from error
+        if started and isinstance(error, Exception):
+            message = f"{error}; {started} operations had begun together with it"
+            raise dist.DistBackendError(message) from error
         raise
     tasks = [task for part in parts for task in part.tasks]
     if tasks:
         yield tasks
-    return ends + [end for part in parts for end in part.finish()]
+    return events + [event for part in parts for event in part.finish()]
 
 
-def _finish(core: Core, parts: list[Part]) -> list[End]:
-    """Wait for what has begun: all ranks begin everything in the same order, so nothing may begin later."""
-    core.settle([task for part in parts for task in part.tasks])
-    ends = [end for part in parts for end in part.finish()]
+def _finish(core: Core, parts: list[Part]) -> list[Any]:
+    """Wait for what has begun, in the calling thread: all ranks begin everything in the same order."""
+    core.wait_for([task for part in parts for task in part.tasks])
+    events = [event for part in parts for event in part.finish()]
     parts.clear()
-    return ends
-
-
-def _meet(one: Operation, other: Operation) -> bool:
-    return any(overlap(tensor, (*other.result, *other.given)) for tensor in one.result) or any(
-        overlap(tensor, other.result) for tensor in one.given
-    )
+    return events
 
 
 class Batch:
-    """What has been called since coalescing began; nothing of it has begun."""
+    """The calls since coalescing began, none of which has begun."""
 
     def __init__(self, core: Core):
         self.core = core
-        self.operations: list[Operation] = []
+        self.operations: list[tuple[Operation, Deferred]] = []
         self.messages: list[tuple[Callable[[], Work], Deferred]] = []
         self.works: list[Work] = []
-        self._deferred: list[Deferred] = []
 
     def add(self, operation: Operation) -> Deferred:
-        """A collective."""
-        self.operations.append(operation)
-        self._deferred.append(Deferred(self, operation.op, operation.result))
-        return self._deferred[-1]
+        """Add a collective."""
+        self.operations.append((operation, Deferred(self, operation.op, operation.result)))
+        return self.operations[-1][1]
 
     def add_message(self, start: Callable[[], Work], op: str, result: list[torch.Tensor]) -> Deferred:
-        """A message, which two ranks alone know of: a Work of its own."""
+        """Add a message, which gets a Work of its own: two ranks alone take part in it."""
         self.messages.append((start, Deferred(self, op, result)))
         return self.messages[-1][1]
 
     def begin(self) -> None:
-        """Start what there is."""
-        messages, operations, deferred = self.messages, self.operations, self._deferred
-        self.messages, self.operations, self._deferred = [], [], []
-        for start, waiting in messages:
-            waiting.work = start()
-            self.works.append(waiting.work)
+        """Start all of them."""
+        messages, operations = self.messages, self.operations
+        self.messages, self.operations = [], []
+        for start, deferred in messages:
+            self.works.append(start())
+            deferred.begun_as(self.works[-1])
         if operations:
-            work = begin(self.core, operations)
+            work = begin(self.core, [operation for operation, _ in operations])
             self.works.append(work)
-            for waiting in deferred:
-                waiting.work = work
+            for _, deferred in operations:
+                deferred.begun_as(work)
 
     def drop(self) -> None:
-        """Forget what has not begun."""
-        self.messages, self.operations, self._deferred = [], [], []
+        """Forget all of them."""
+        self.messages, self.operations = [], []
         self.core.batch = None
 
     def end(self) -> dist.Work:
-        """One Work for all of it."""
+        """Start all of them, as one Work."""
         self.begin()
-        return self.works[0] if len(self.works) == 1 else Together(self.works)
+        return self.works[0] if len(self.works) == 1 else CombinedWork(self.works)
 
 
-@untraced
-class Deferred(dist.Work):
-    """An operation of a batch: whoever waits for it before the batch ends has it begin, and all before it."""
+@not_compiled
+class Deferred(CombinedWork):
+    """An operation of a batch: a wait for it before the batch ends starts it, and all before it."""
 
     def __init__(self, batch: Batch, op: str, result: list[torch.Tensor]):
-        super().__init__()
-        self.what, self._batch, self._result = op, batch, result
-        self.work: Work | None = None
+        super().__init__([])
+        self.op, self._batch, self._result = op, batch, result
 
-    def _begun(self) -> Work:
-        if self.work is None:
+    def works(self) -> list[Work]:
+        if not self._works:
             self._batch.begin()
-        if self.work is None:
-            raise RuntimeError(f"{self.what} has not begun: its coalescing manager failed")
-        return self.work
+        if not self._works:
+            raise RuntimeError(f"{self.op} has not begun: its coalescing manager failed")
+        return self._works
 
-    def wait(self, timeout: Any = NO_TIMEOUT) -> bool:
-        return self._begun().wait(timeout)
+    def begun_as(self, work: Work) -> None:
+        """Note the Work that it is part of."""
+        self._works = [work]
 
     def is_completed(self) -> bool:
-        return self.work is not None and self.work.is_completed()
+        return bool(self._works) and super().is_completed()
 
     def is_success(self) -> bool:
-        return self.work is not None and self.work.is_success()
-
-    def exception(self) -> BaseException | None:
-        return None if self.work is None else self.work.exception()
+        return bool(self._works) and super().is_success()
 
     def result(self) -> list[torch.Tensor]:
         return self._result
 
-    def synchronize(self) -> None:
-        self.wait()
-
     def source_rank(self) -> int:
-        return self._begun().source_rank()
+        return self.works()[0].source_rank()
 
     _source_rank = source_rank
 
     def get_future(self) -> torch.futures.Future:
-        return self._begun().get_future()
+        return self.works()[0].get_future()
 
     getFuture = get_future
-
-
-def mend_manager() -> None:
-    """Have torch's coalescing manager forget what it has collected where its body raises.
-
-    Otherwise every later collective of the group joins that list, never to begin. Groups of other backends
-    stay as torch has them.
-    """
-    theirs = c10d._coalescing_manager
-
-    @contextmanager
-    def _coalescing_manager(
-        group: Any = None, device: Any = None, async_ops: bool = False
-    ) -> Iterator[c10d._CoalescingManager]:
-        group = group or c10d._get_default_group()
-        pending = c10d._world.pg_coalesce_state
-        known = group in pending
-        try:
-            with theirs(group, device, async_ops) as manager:
-                yield manager
-        except BaseException:
-            core = next((core for core in registry.cores() if core.name == group.group_name), None)
-            if core is not None and not known:
-                pending.pop(group, None)
-                if core.batch is not None:
-                    core.batch.drop()
-            raise
-
-    _coalescing_manager.__doc__ = theirs.__doc__
-    c10d._coalescing_manager = dist._coalescing_manager = _coalescing_manager

@@ -1,4 +1,4 @@
-"""A group of ranks, and how a collective of theirs begins: compressed by the engine, or plainly by MPI."""
+"""A group of ranks, and how a collective of theirs begins: compressed by the engine, or by MPI as it is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import atexit
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,71 +25,44 @@ from compcoll.engine.call import Call, Task, begin, wait
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import Group, facts_of, survey
 from compcoll.operations import REDUCTIONS
-from compcoll.torch import failure_notice, policies, registry
-from compcoll.torch.agreement import Agreement, is_wanted
-from compcoll.torch.gpu import End, Order
-from compcoll.torch.options import Options
-from compcoll.torch.roll_call import AFTER, RollCall
-from compcoll.torch.stream_epilogue import Tails
-from compcoll.torch.tally import Tally
-from compcoll.torch.tensors import overlap
+from compcoll.torch import peers, policies
+from compcoll.torch.buffers import overlap
+from compcoll.torch.gpu import PendingKernels, StreamOrder
+from compcoll.torch.integration import profiler_entry
+from compcoll.torch.policies import Options
+from compcoll.torch.report import GroupStats
 from compcoll.torch.work import SLICE, Steps, Work
 
-__all__ = ["Core", "Part"]
+__all__ = ["MAX_PENDING", "Core", "Part"]
 
 #: Operations under way at once: tags are used again after 64 calls.
-MOST_PENDING = 48
+MAX_PENDING = 48
 #: Seconds between the end of a rank that has met an error and that of the others.
-GRACE = 2.0
+_GRACE = 2.0
 _RAW = codec("raw")
 
 
 @dataclass
 class Part:
-    """A collective under way.
-
-    Attributes
-    ----------
-    tasks : list
-        What has to end first.
-    finish : callable
-        What is to be done then; it returns what a wait for it comes after.
-    """
+    """A collective under way."""
 
     tasks: list[Task]
-    finish: Callable[[], list[End]]
+    #: To be called when the tasks have ended; it returns events that a wait for the collective includes.
+    finish: Callable[[], list[Any]]
 
 
 class Core:
-    """What a process group of torch is behind either of its shells.
+    """The implementation of a process group, in either of its shells.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         The group's own, of its ranks in torch's order.
     name : str
-        The group's.
     timeout : timedelta
     options : Options or None
-        What the group was made with.
     store : torch.distributed.Store
         The group's own.
-
-    Attributes
-    ----------
-    rank, size : int
-    members : list of int
-        MPI's ranks of its ranks.
-    key : str
-        A name that no other group of any of its ranks has had.
-    n_calls, n_ended : int
-        How many collectives have begun here, and how many of the first ones have ended.
-    broken : str
-        Why the group cannot be used any more; empty while it can.
-    tally : Tally
-        What its calls did.
-    tails : Tails
-        What devices still do for them.
     """
 
     def __init__(
@@ -99,55 +73,56 @@ class Core:
         self.desc: Callable[[], str] = lambda: ""
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.timeout = timeout.total_seconds()
+        #: The reason why the group cannot be used any more; empty while it can.
         self.broken = ""
-        self.tally = Tally()
-        self._pending: list[Work] = []
-        #: What is being coalesced.
+        self.stats, self.kernels = GroupStats(), PendingKernels(self.invalidate)
+        #: The calls that are being coalesced, a `coalescing.Batch`.
         self.batch: Any = None
-        self.tails = Tails(self.break_up)
+        self._pending: list[Work] = []
         self._policy: Any = None
         self._warned = False
-        self._stream_tag = self.n_calls = 0
-        self._checks = is_wanted()
+        self._message_tag = self.n_calls = 0
+        self._checks = peers.checks_signatures()
         mine = survey(comm, environment.threads())
-        everyone = policies.agreed(comm, options, (mine, failure_notice.next_serial()))
-        self.key = f"{name}/{failure_notice.next_serial([serial for _, serial in everyone]) - 1}"
-        self.members, self.roll = _members(comm), RollCall(store, self.rank, self.size)
+        everyone = policies.exchange(comm, options, (mine, peers.next_serial()))
+        #: A name that no other group of any of its ranks has had.
+        self.key = f"{name}/{peers.next_serial([serial for _, serial in everyone]) - 1}"
+        self.members, self.board = _world_ranks(comm), peers.CallBoard(store, self.rank, self.size)
         facts = facts_of([theirs for theirs, _ in everyone])
         self.group = Group(comm, facts, mine.workers if self.size > 1 else 0)
         self.comm_name = name
-        registry.add(self)
+        peers.add(self)
 
-    # -- what is decided
+    # -- decisions
 
     @property
     def names(self) -> set[str]:
-        """All names that the group goes by."""
+        """All names of the group."""
         return policies.names_of(self.name, self.desc())
 
     @property
     def label(self) -> str:
-        """What reports call the group."""
+        """The group's name in reports."""
         return "/".join(sorted(self.names)) or self.name
 
     @property
     def policy(self) -> Any:
-        """The policy in force, found at the first call: a group hears of its description late."""
+        """The policy in force, found at the first call: torch describes a group after it is made."""
         if self._policy is None:
             self.comm_name, self._policy = policies.policy_of(self)
             if self._policy.backward.asks_model and self.size > 1:
                 self.group.prepare_advisor(None)
-        return self._policy.now
+        return self._policy.current
 
     def forget_policy(self) -> None:
-        """The policies have changed."""
+        """Find the policy anew at the next call."""
         self._policy = None
 
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, element: np.dtype | None = None,
         buffer_nbytes: int | None = None,
     ) -> Decision:  # fmt: skip
-        """How a call runs: common knowledge of all ranks, or of the two ends of a message."""
+        """Decide on a call: common knowledge of all ranks, or of the two ends of a message."""
         policy, facts = self.policy, self.group.facts
         decision = policy.decide(
             op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
@@ -159,240 +134,220 @@ class Core:
             self._warned = policies.warn_of_lossy_copies(self, op, nbytes, element or dtype, decision.codec)
         if decision.ask:
             advisor = self.group.advisor
-            if op in ("Send", "Alltoallv"):
-                decision = advisor.decide_p2p(op, dtype, nbytes, decision)
-            else:
-                decision = advisor.decide_nonblocking(op, dtype, nbytes, decision)
+            ask = advisor.decide_p2p if op in ("Send", "Alltoallv") else advisor.decide_nonblocking
+            decision = ask(op, dtype, nbytes, decision)
         return decision
 
     @property
     def n_ended(self) -> int:
+        """The number of collectives that have ended, up to the first that has not."""
         numbers = [work.number for work in self._pending]
         return min(numbers) - 1 if numbers else self.n_calls
 
-    # -- what is begun
+    # -- beginning
 
     def begin(
-        self, call: Call, element: np.dtype, plain: Callable[[], list[MPI.Request]], order: Order, *,
-        by_mpi: bool = True, compressible: bool = True,
-    ) -> tuple[list[Task], Callable[[], None]]:  # fmt: skip
-        """Start a collective; its tasks, and what notes their end.
+        self, call: Call, element: np.dtype, start: Callable[[], MPI.Request], order: StreamOrder, *,
+        native: bool = True, compressible: bool = True,
+    ) -> tuple[Task, Callable[[], None]]:  # fmt: skip
+        """Start a collective; returns its task, and a function that counts it when that has ended.
 
-        Parameters
-        ----------
-        plain : callable
-            Starts the same by MPI.
-        order : Order
-            The call's, among those of the caller's streams.
-        by_mpi : bool
-            Whether MPI can do it at all.
-        compressible : bool
-            Whether the engine can.
+        ``start`` does the same with MPI. ``native``, ``compressible``: whether MPI or the engine can do it.
         """
         nbytes = call.nbytes
-        if call.op in REDUCTIONS:  # whose messages are parts of what the caller passes
+        if call.op in REDUCTIONS:  # whose messages are parts of the caller's buffer
             nbytes = sum(block.nbytes for block in call.send or call.recv)
         if compressible:
             decision = self.decide(call.op, call.dtype, call.nbytes, element, nbytes)
         else:
             decision = Decision(None, "mpi", 0, "only sums are compressed")
-        if decision.codec is None and not by_mpi and not call.empty and self.size > 1:
+        if decision.codec is None and not native and not call.empty and self.size > 1:
             facts = self.group.facts
             chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW, facts.link, facts.gpus)
-            how = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
-            decision = replace(decision, codec=_RAW, algorithm=how, chunk_nbytes=chunk)
+            name = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
+            decision = replace(decision, codec=_RAW, algorithm=name, chunk_nbytes=chunk)
         if decision.codec is None or call.empty or self.size == 1:
-            tasks: list[Task] = [_engine.Request(request) for request in plain()]
-            return tasks, lambda: self.tally.plain(call.op, nbytes, decision.reason)
-        task = begin(self.group, call, decision)
-        order.hold(task)
-        return [task], partial(self.note, task, call.op, nbytes, decision)
+            return self.mpi_task(call.op, start(), nbytes, decision.reason)
+        return self.begin_decided(call, decision, order, nbytes)
 
-    def plain_tasks(
-        self, op: str, requests: list[MPI.Request], nbytes: int
-    ) -> tuple[list[Task], list[Callable[[], None]]]:
-        """MPI's part of a call that the engine has the rest of."""
-        tasks: list[Task] = [_engine.Request(request) for request in requests]
-        return tasks, [lambda: self.tally.plain(op, nbytes, "below min_nbytes, or as the policy says")]
+    def mpi_task(
+        self, op: str, request: MPI.Request, nbytes: int, reason: str
+    ) -> tuple[Task, Callable[[], None]]:
+        """As `begin`, of a call that MPI carries out."""
+        return _engine.Request(request), partial(self.stats.add_mpi, op, nbytes, reason)
 
     def begin_decided(
-        self, call: Call, decision: Decision, tags: tuple[int, int], order: Order
-    ) -> tuple[Task, Callable[[], None]]:
-        """Start a call in which every pair of ranks has decided on its own; all of them have counted it."""
+        self, call: Call, decision: Decision, order: StreamOrder, nbytes: int,
+        tags: tuple[int, int] | None = None,
+    ) -> tuple[Task, Callable[[], None]]:  # fmt: skip
+        """As `begin`, by the engine; with tags where each pair of ranks decides, and all have taken these."""
         task = begin(self.group, call, decision, tags=tags)
-        order.hold(task)
-        return task, partial(self.note, task, call.op, call.nbytes, decision)
+        order.attach(task)
+        return task, partial(self.count, task, call.op, nbytes, decision)
 
-    def note(self, task: Any, op: str, nbytes: int, decision: Decision) -> None:
-        """Count a call, when devices have done all of it."""
-        self.tails.at_end(task, op, lambda: self.tally.compressed(op, nbytes, decision, task.outcome))
+    def count(self, task: Any, op: str, nbytes: int, decision: Decision) -> None:
+        """Count a call of the engine, when devices have done all of it."""
+        add = self.stats.add_compressed
+        self.kernels.when_done(task, op, lambda: add(op, nbytes, decision, task.outcome))
 
-    def next_stream(self, n: int) -> int:
+    @property
+    def transport(self) -> Any:
+        """The private communicator, for chunks of messages."""
+        return SimpleNamespace(comm=self.group.private_comm, handle=self.group.private_handle)
+
+    def next_message_tag(self, n: int) -> int:
         """The first of ``n`` tags for the chunks of a message from this rank."""
         first, most = self.group.pairwise_tags
-        if self._stream_tag + n > most:
-            self._stream_tag = 0
-        tag = first + self._stream_tag
-        self._stream_tag += n
+        if self._message_tag + n > most:
+            self._message_tag = 0
+        tag = first + self._message_tag
+        self._message_tag += n
         return tag
 
     def launch(
-        self, op: str, steps: Any, result: list[Any], opts: Any = None, timeout: Any = None, *,
-        ordered: bool = True, at_once: bool = False, peers: Sequence[int] = (),
-        given: Sequence[torch.Tensor] = (), said: tuple = (), calls: int = 1,
+        self, op: str, steps: Steps, result: list[Any], opts: Any = None, timeout: Any = None, *,
+        ordered: bool = True, sync: bool = False, peers: Sequence[int] = (),
+        inputs: Sequence[torch.Tensor] = (), signature: tuple = (), calls: int = 1,
     ) -> Work:  # fmt: skip
         """Start an operation.
 
         Parameters
         ----------
-        steps : generator
+        steps, result, peers, sync, inputs, calls
             See `Work`.
         opts : object, optional
             Torch's options: time-out, and whether the caller waits at once.
         timeout : timedelta, optional
         ordered : bool
             Whether all ranks take part.
-        at_once : bool
-            Whether it is left to its waiter, not to the engine's thread, if ``opts`` do not say so already.
-        peers : sequence of int
-            The ranks of which one takes part otherwise.
-        given : sequence of torch.Tensor
-            What it reads, beside the tensors of the result.
-        said : tuple
-            What all ranks should know alike of an ordered operation.
-        calls : int
-            Of the engine, under way at once.
+        signature : tuple
+            All that they have to agree upon then.
         """
         self.check_usable()
         if ordered and self._pending:
-            self._make_room(result, given, calls)
+            self._wait_for_conflicts(result, inputs, calls)
         limit = timeout if timeout is not None else getattr(opts, "timeout", None)
         seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
         if ordered:
             phase = self._policy.phase if self._policy is not None else ""
-            steps = self._counted(steps, " ".join(map(str, (op, *said, *phase))))
-        with _entry(op):
+            steps = self._checked(steps, " ".join(map(str, (op, *signature, *phase))))
+        with profiler_entry(op):
             work = Work(
                 op, self.n_calls + 1 if ordered else 0, peers, steps, result,
                 timeout=seconds if seconds > 0 else self.timeout,
-                at_once=at_once or getattr(opts, "asyncOp", True) is False, group=self,
+                sync=sync or getattr(opts, "asyncOp", True) is False, group=self,
             )  # fmt: skip
-        if ordered and not work._done:
-            work.given, work.calls = given, calls
+        if ordered and not work.is_done():
+            work.inputs, work.calls = inputs, calls
             self._pending.append(work)
         return work
 
-    def _counted(self, steps: Steps, words: str) -> Steps:
-        """An operation of all ranks, whose first tasks have company; wrong arguments leave it uncounted."""
-        ends: list[End] | None = None
+    def _checked(self, steps: Steps, signature: str) -> Steps:
+        """An operation of all ranks with a check of its signature; wrong arguments leave it uncounted."""
+        events: list[Any] | None = None
         try:
             tasks = next(steps)
         except StopIteration as stop:
-            tasks, ends = [], stop.value
+            tasks, events = [], stop.value
         self.n_calls += 1
         if self._checks and self.size > 1:
-            tasks = [Agreement(self.group.private_comm, self.n_calls, words, self.roll), *tasks]
+            check = peers.SignatureCheck(self.group.private_comm, self.n_calls, signature, self.board)
+            tasks = [check, *tasks]
         try:
             yield tasks
         except BaseException:
             steps.close()
             raise
-        return (yield from steps) if ends is None else ends
+        return (yield from steps) if events is None else events
 
-    def _make_room(self, result: Sequence[torch.Tensor], given: Sequence[torch.Tensor], calls: int) -> None:
-        """Wait for what has to be over before another operation begins: it may be about the same memory."""
+    def _wait_for_conflicts(
+        self, result: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], calls: int
+    ) -> None:
+        """Wait for operations on the same memory, and for those that hold the tags needed."""
         for work in list(self._pending):
-            writes, reads = work.result(), work.given
+            writes, reads = work.result(), work.inputs
             if (
                 any(overlap(tensor, (*writes, *reads)) for tensor in result)
-                or any(overlap(tensor, writes) for tensor in given)
-                or sum(other.calls for other in self._pending) + calls > MOST_PENDING
+                or any(overlap(tensor, writes) for tensor in inputs)
+                or sum(other.calls for other in self._pending) + calls > MAX_PENDING
             ):
                 work.wait()
 
-    def settle(self, tasks: list[Task]) -> None:
-        """Wait for tasks here and now, as long as the group allows."""
+    def wait_for(self, tasks: list[Task]) -> None:
+        """Wait for tasks in the calling thread, for as long as the group allows."""
         until = time.monotonic() + self.timeout
         while not wait(*tasks, limit=SLICE, launched=True):
-            self._check_company(self.n_calls + 1, ())
+            self._check_peers(self.n_calls + 1, ())
             if time.monotonic() > until:
                 raise dist.DistBackendError(f"Timed out after {self.timeout:g} s")
 
     def check_usable(self) -> None:
-        """DistBackendError where an earlier call of the group went wrong."""
+        """DistBackendError where an earlier call of the group failed."""
         if self.broken:
             raise dist.DistBackendError(self.broken)
 
     # -- works under way
 
-    def look(self, work: Work, seconds: float) -> None:
-        """DistBackendError where to wait for a work any longer, beyond these seconds, would be in vain."""
-        if work.number and not work.told and seconds > AFTER:
-            work.told = True
-            self.roll.tell(work.number, work.what)
-        self._check_company(work.number, work.peers)
+    def check_progress(self, work: Work, seconds: float) -> None:
+        """DistBackendError where a work that was waited for so long cannot end any more."""
+        if work.number and not work.posted and seconds > peers.POST_AFTER:
+            work.posted = True
+            self.board.post(work.number, work.op)
+        self._check_peers(work.number, work.peers)
 
-    def _check_company(self, number: int, peers: Sequence[int]) -> None:
-        if self.broken:
-            raise dist.DistBackendError(self.broken)
-        gone = failure_notice.look(self.key, self.members)
-        if gone and peers and all(peer in gone for peer in peers):
-            raise dist.DistBackendError("; ".join(gone[peer][1] for peer in peers))
-        for calls, words in gone.values():
+    def _check_peers(self, number: int, ranks: Sequence[int]) -> None:
+        self.check_usable()
+        gone = peers.departed(self.key, self.members)
+        if gone and ranks and all(rank in gone for rank in ranks):
+            raise dist.DistBackendError("; ".join(gone[rank][1] for rank in ranks))
+        for calls, notice in gone.values():
             if number > calls:
-                raise dist.DistBackendError(f"{words}, and does not come to call {number} of the group")
+                raise dist.DistBackendError(f"{notice}, and does not come to call {number} of the group")
 
     def describe(self, work: Work) -> str:
-        """Which operation this is, and who does not come to it."""
+        """Name an operation, and the ranks that have not come to it."""
         if not work.number:
-            return f"{work.what} of the process group {self.name!r}"
-        missing = self.roll.missing(work.number)
+            return f"{work.op} of the process group {self.name!r}"
+        missing = self.board.describe_missing(work.number)
         return f"call {work.number} of the process group {self.name!r}; {missing}"
 
-    def ended(self, work: Work) -> None:
-        """All is done, whichever way."""
+    def retire(self, work: Work) -> None:
+        """Note the end of a work, whether or not it failed."""
         if work.number:
-            with suppress(ValueError):  # one that has ended before it was noted
+            with suppress(ValueError):  # one that has ended before it was pending
                 self._pending.remove(work)
-        self.tails.keep(work.ends)
+        self.kernels.add(work.events)
         error = work.exception()
-        if error is not None and (work.begun or not _is_of_arguments(error)):
-            self.break_up(f"{work.what}: {error}")
+        if error is not None and (work.started or not _is_of_arguments(error)):
+            self.invalidate(f"{work.op}: {error}")
 
-    def break_up(self, reason: str) -> None:
-        """From now on every call says why the group cannot be used any more."""
+    def invalidate(self, reason: str) -> None:
+        """Have every later call raise."""
         if not self.broken:
             self.broken = f"the process group {self.name!r} cannot be used any more: {reason}"
 
     def flush(self) -> None:
-        """Wait for what is under way."""
+        """Wait for all operations."""
         for work in list(self._pending):
             with suppress(Exception):
                 work.wait()
-        self.tails.flush(self.timeout)
+        self.kernels.flush(self.timeout)
 
     def free(self) -> None:
-        """Free what MPI has of the group; collective."""
-        if self in registry.cores():
-            registry.remove(self)
+        """Free the communicators; collective."""
+        if self in peers.cores():
+            peers.remove(self)
             if not self.broken and not MPI.Is_finalized():
                 self.flush()
-                failure_notice.send("has destroyed the group", [self])
-                self.tally.keep(self)
+                peers.send_notice("has destroyed the group", [self])
+                self.stats.keep(self.label)
                 self.group.free()
                 self.comm.Free()
             else:
                 _lost.append(self)
 
 
-def _entry(op: str) -> AbstractContextManager:
-    """An entry of torch's profiler, while there is one."""
-    if torch.autograd._profiler_enabled():
-        return torch.autograd.profiler.record_function(f"compcoll:{op.split()[0]}")
-    return nullcontext()
-
-
-def _members(comm: MPI.Intracomm) -> list[int]:
+def _world_ranks(comm: MPI.Intracomm) -> list[int]:
     """MPI's ranks of a communicator's."""
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
     members = group.Translate_ranks(None, world)
@@ -406,18 +361,18 @@ def _is_of_arguments(error: BaseException) -> bool:
     return isinstance(error, (TypeError, ValueError, NotImplementedError)) or type(error) is RuntimeError
 
 
-#: Groups that were left half-way.
+#: Groups that were destroyed after an error, and so have operations that never end.
 _lost: list[Core] = []
 
 
 @atexit.register
 def _at_exit() -> None:
-    """MPI waits at its end for what will never come: end the others as well."""
+    """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
     if MPI.Is_finalized():
         return
-    failure_notice.send("has ended", registry.cores())
-    if _lost or any(core.broken for core in registry.cores()):
+    peers.send_notice("has ended", peers.cores())
+    if _lost or any(core.broken for core in peers.cores()):
         sys.stdout.flush()
         sys.stderr.flush()
-        time.sleep(GRACE)  # for the others to say what they have found
+        time.sleep(_GRACE)  # for the others to print their errors
         MPI.COMM_WORLD.Abort(1)

@@ -2,7 +2,8 @@
 
 As with NCCL, an operation comes after what is in the caller's current stream when it is called, works on
 streams of its own, and `Work.wait` has the stream that is current then come after it. Messages of MPI need
-the host, though: `wait` returns when the last kernel was launched, which is after the last message.
+the host, though: `wait` returns when the last kernel was launched, which is after the last message. What
+devices still do then is noted in `PendingKernels`.
 """
 
 from __future__ import annotations
@@ -13,21 +14,16 @@ from functools import cache
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from compcoll.devices import cuda
 from compcoll.engine import _engine
 
-__all__ = ["End", "Gpu", "Order", "of"]
+__all__ = ["Gpu", "PendingKernels", "StreamEvent", "StreamOrder", "future_devices", "of"]
 
 
-class End:
-    """A place in a stream behind an operation.
-
-    Attributes
-    ----------
-    ptr : int
-        CUDA's handle of its event.
-    """
+class StreamEvent:
+    """An event behind an operation in a stream; ``ptr`` is CUDA's handle of it."""
 
     def __init__(self, stream: Any):
         self._stream, self._event = stream, stream.record_event()
@@ -35,45 +31,39 @@ class End:
 
     @property
     def done(self) -> bool:
-        """Whether the stream has come so far."""
+        """Whether the stream has reached it."""
         return self._event.query()
 
-    def follow(self) -> None:
-        """Have the caller's current stream come after it, without a wait of the host."""
+    def wait(self) -> None:
+        """Have the caller's current stream wait for it; the host does not."""
         torch.cuda.current_stream(self._stream.device).wait_event(self._event)
 
-    def current(self) -> AbstractContextManager:
+    def stream_context(self) -> AbstractContextManager:
         """A context in which its stream is the current one."""
         return torch.cuda.stream(self._stream)
 
 
-class Stage:
-    """A stream of torch's for what comes after some events."""
+class SideStream:
+    """A stream of torch's that waits for some events first."""
 
     def __init__(self, gpu: Gpu, events: Iterable[Any]):
         self._stream = torch.cuda.Stream(gpu.place)
         gpu.device.order(self._stream.cuda_stream, events)
 
     def do(self, run: Callable[[], Any], *tensors: torch.Tensor) -> None:
-        """Put what torch does with some tensors into the stream."""
+        """Launch an operation of torch on some tensors in the stream."""
         with torch.cuda.stream(self._stream):
             run()
         for tensor in tensors:
             tensor.record_stream(self._stream)
 
-    def end(self) -> End:
-        """Behind all that is in the stream."""
-        return End(self._stream)
+    def record(self) -> StreamEvent:
+        """Record an event behind all that is in the stream."""
+        return StreamEvent(self._stream)
 
 
 class Gpu:
-    """A GPU as the backend uses it.
-
-    Attributes
-    ----------
-    device : compcoll.devices.cuda.Device
-    place : torch.device
-    """
+    """A GPU: torch's device, and the engine's, a `compcoll.devices.cuda.Device`."""
 
     def __init__(self, device: Any):
         self.device = device
@@ -84,7 +74,7 @@ class Gpu:
         return torch.empty(n, dtype=dtype, device=self.place)
 
     def do(self, run: Callable[[], Any]) -> None:
-        """Put what torch does into the caller's current stream."""
+        """Launch an operation of torch in the caller's current stream."""
         run()
 
     def mark(self) -> list[Any]:
@@ -95,9 +85,9 @@ class Gpu:
         """A copy on the host, which waits for the caller's current stream."""
         return values.cpu()
 
-    def behind(self, events: Iterable[Any]) -> Stage:
-        """A stream that comes after these events."""
-        return Stage(self, events)
+    def side_stream(self, events: Iterable[Any]) -> SideStream:
+        """A stream that waits for these events."""
+        return SideStream(self, events)
 
 
 @cache
@@ -115,41 +105,82 @@ def future_devices(tensors: Sequence[torch.Tensor]) -> list[Any]:
     return list(dict.fromkeys(tensor.device for tensor in tensors if tensor.is_cuda))
 
 
-class Order:
-    """The place of one operation in the order of streams.
+class StreamOrder:
+    """The place of one operation with buffers on some GPUs in the order of streams.
 
-    Parameters
-    ----------
-    gpus : iterable of Gpu
-        Those with memory of it.
-    before : sequence of End
-        Of earlier operations, which it comes after as well.
+    It comes after the caller's current streams, and after the events ``before``, of earlier operations.
     """
 
     def __init__(self, gpus: Iterable[Gpu], before: Sequence[Any] = ()):
         self._marks = {gpu: [*gpu.mark(), *before] for gpu in dict.fromkeys(gpus)}
         self._runs: list[_engine.Running] = []
-        self._stages: dict[Gpu, Any] = {}
+        self._streams: dict[Gpu, Any] = {}
 
-    def hold(self, task: Any) -> None:
+    def attach(self, task: Any) -> None:
         """Have a task keep the order."""
         if isinstance(task, _engine.Running):
             task.order({gpu.device: events for gpu, events in self._marks.items()})
             self._runs.append(task)
 
-    def stage(self, gpu: Gpu) -> Any:
-        """A stream for what comes behind the tasks, all of which were launched."""
-        if gpu not in self._stages:
-            events = [
-                event for run in self._runs for device, event in run.ends if device is gpu.device
-            ]  # fmt: skip
-            self._stages[gpu] = gpu.behind([*self._marks[gpu], *events])
-        return self._stages[gpu]
+    def stream(self, gpu: Gpu) -> Any:
+        """A stream that waits for the tasks, all of which were launched."""
+        if gpu not in self._streams:
+            events = [event for run in self._runs for device, event in run.ends if device is gpu.device]
+            self._streams[gpu] = gpu.side_stream([*self._marks[gpu], *events])
+        return self._streams[gpu]
 
-    def ends(self) -> list[Any]:
-        """What a wait for the operation comes after, of which the host has not seen the end."""
+    def record(self) -> list[Any]:
+        """Record events behind what the host has not seen the end of."""
         busy = {device for run in self._runs for device, _ in run.ends}
         for gpu in self._marks:
             if gpu.device in busy:
-                self.stage(gpu)
-        return [stage.end() for stage in self._stages.values()]
+                self.stream(gpu)
+        return [stream.record() for stream in self._streams.values()]
+
+
+class PendingKernels:
+    """The kernels of a group's operations that were launched, and have yet to end."""
+
+    def __init__(self, on_error: Callable[[str], None]):
+        self._on_error = on_error
+        self._runs: list[_engine.Running] = []
+        self._events: list[Any] = []
+
+    def order(self, *buffers: Any) -> StreamOrder:
+        """The place of an operation on these buffers: after the caller's streams and earlier operations."""
+        gpus = [gpu for buffer in buffers for gpu in buffer.gpus]
+        if not gpus:
+            return StreamOrder(())
+        for event in list(self._events):  # to which others may add meanwhile
+            if event.done:
+                self._events.remove(event)
+        return StreamOrder(gpus, list(self._events))
+
+    def add(self, events: Sequence[Any]) -> None:
+        """Have later operations wait for these events."""
+        self._events += events
+
+    def when_done(self, task: Any, op: str, callback: Callable[[], None]) -> None:
+        """Call back when a task that was launched has ended."""
+        if task.done:
+            callback()
+            return
+
+        def ended(end: int) -> None:
+            try:
+                task.check()
+                if end != _engine.DONE:
+                    raise dist.DistBackendError("it was interrupted")
+                callback()
+            except Exception as error:
+                self._on_error(f"{op}: {error}")
+            finally:
+                self._runs.remove(task)
+
+        self._runs.append(task)
+        _engine.leave(task, ended)
+
+    def flush(self, seconds: float) -> None:
+        """Wait for all of them, each for so long at most."""
+        for run in list(self._runs):
+            _engine.join(run, seconds)

@@ -1,24 +1,31 @@
-"""The process group of torch up to 2.13, in Python."""
+"""The process group of torch up to 2.13, and the backend of torch from 2.14 on, both in Python.
+
+From 2.14 on torch's own process group calls a backend, and may hold others beside it.
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch.distributed import distributed_c10d as c10d
 
-from compcoll.torch.dynamo import untraced
+from compcoll.torch.integration import dispatched, not_compiled
 from compcoll.torch.operations import Operations
-from compcoll.torch.start import make_core
-from compcoll.torch.visibility import visible
+from compcoll.torch.policies import Options
+from compcoll.torch.start import make_core, split_core
 
-__all__ = ["CompcollGroup", "create_group"]
+__all__ = ["CompcollBackend", "CompcollGroup"]
 
 
-@visible
-@untraced
+@dispatched
+@not_compiled
 class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
-    """A process group whose ranks are those of MPI."""
+    """A process group whose ranks are those of MPI; made collectively."""
 
     def __init__(self, opts: Any, options: Any):
         dist.ProcessGroup.__init__(self, opts.group_rank, opts.group_size)  # type: ignore[call-arg]
@@ -57,7 +64,7 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
 
     @property
     def options(self) -> Any:
-        """What the group was made with."""
+        """The options that the group was made with."""
         return self._options
 
     @property
@@ -72,6 +79,45 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
         return "compcoll"
 
 
-def create_group(opts: Any, options: Any) -> CompcollGroup:
-    """What `torch.distributed` calls to make a group; collective over its ranks."""
-    return CompcollGroup(opts, options)
+@not_compiled
+class CompcollBackend(Operations, Backend):
+    """A backend whose ranks are those of MPI; made collectively."""
+
+    def __init__(self, opts: Any, options: Any, core: Any = None):
+        Backend.__init__(self, opts.group_rank, opts.group_size)
+        self.core = core or make_core(opts, options)
+        self._options = options if options is not None else Options(timeout=opts.timeout)
+        self._group_name, self._group_desc = opts.group_id, "undefined"
+        self.core.desc = self.getGroupDesc
+
+    @property
+    def options(self) -> Any:
+        """The options that the group was made with."""
+        return self._options
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    @property
+    def supports_splitting(self) -> bool:
+        return True
+
+    supportsSplitting = supports_splitting
+
+    def getGroupDesc(self) -> str:
+        """The description that torch has given to the group since."""
+        groups = c10d._world.pg_names.items()
+        return next((g.group_desc for g, name in groups if name == self._group_name), self._group_desc)
+
+    def split(self, store: Any, ranks: list[int], opts: Any = None) -> CompcollBackend | None:
+        """A backend of some of the group's ranks; collective over all of them."""
+        options = opts if isinstance(opts, Options) else None
+        core = split_core(self.core, list(ranks), options, store)
+        if core is None:
+            return None
+        made = SimpleNamespace(
+            group_rank=core.rank, group_size=core.size, group_id=core.name,
+            timeout=timedelta(seconds=core.timeout),
+        )  # fmt: skip
+        return CompcollBackend(made, options, core)

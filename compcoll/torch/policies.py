@@ -1,4 +1,4 @@
-"""Which policy a group of ranks has: by its own options, by its name, or by the environment."""
+"""The policy of a process group: by its own options, by its name, or by the environment."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch
 from mpi4py import MPI
+from torch._C._distributed_c10d import Backend
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
@@ -19,21 +21,21 @@ from compcoll.codecs import Codec, codecs
 from compcoll.core.errors import PolicyError
 from compcoll.engine.rules import NOT_CODECS
 from compcoll.policy import Policy, Rule, default_policy, make_policy
-from compcoll.torch.registry import cores
+from compcoll.torch.peers import cores
 
 __all__ = [
-    "OPERATIONS", "PHASES", "PRESETS", "REPLICATED", "Phased", "agreed", "names_of", "policy_of",
-    "set_policy", "warn_of_lossy_copies", "watch_meshes",
+    "PHASES", "PRESETS", "REPLICATED", "Options", "exchange", "names_of", "policy_of", "set_policy",
+    "warn_of_lossy_copies", "warn_of_unmatched", "watch_meshes",
 ]  # fmt: skip
 
-#: The operations that torch's names stand for in policies.
-OPERATIONS: dict[str, tuple[str, ...]] = {"send": ("Send",)}
+#: MPI's names of torch's operations.
+_OPERATIONS: dict[str, tuple[str, ...]] = {"send": ("Send",)}
 for _row in operations.OPERATIONS.values():
     if _row.torch:
-        OPERATIONS[_row.torch] = (*OPERATIONS.get(_row.torch, ()), _row.name)
+        _OPERATIONS[_row.torch] = (*_OPERATIONS.get(_row.torch, ()), _row.name)
 #: Operations after which the ranks have copies of values that some of them own.
 REPLICATED = ("Bcast", "Allgather", "Allgatherv")
-#: What travels in which operations of data-parallel training; gradients do so in a backward pass alone.
+#: The operations of data-parallel training; those of gradients count in a backward pass alone.
 PHASES = {
     "gradients": ("all_reduce", "reduce_scatter", "reduce"), "parameters": ("all_gather", "broadcast"),
 }  # fmt: skip
@@ -44,7 +46,7 @@ _DATA = (
 )  # fmt: skip
 _MODEL = ("tp", "pp", "cp", "ep", "tensor", "pipeline", "model", "context", "expert")
 _GRADIENTS = [{"op": PHASES["gradients"], "codec": "zfp:rate=8"}, {"codec": "lossless"}]
-#: Data-parallel sums lossy, all else lossless; and a low rate for these, a high one for models.
+#: Data-parallel sums lossy, and model parallelism lossless or at a higher rate.
 PRESETS: dict[str, dict[str, Any]] = {
     "mzhybrid": {
         **dict.fromkeys(_MODEL, "lossless"), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
@@ -54,34 +56,80 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+_BASE: Any = Backend.Options
 #: All meshes; equal ones may have different groups.
 _meshes: list[weakref.ref[DeviceMesh]] = []
 
 
+class Options(_BASE):
+    """Options of a process group: ``pg_options`` of ``new_group``, or a backend's of ``init_device_mesh``.
+
+    Parameters
+    ----------
+    codec : str, optional
+        A codec's spec, or ``"auto"``.
+    when : {"always", "pays"}, optional
+    min_nbytes : int or str, optional
+        Smallest message that is compressed.
+    policy : Policy, mapping, or path of a TOML file, optional
+        The base that the other arguments change.
+    timeout : timedelta, optional
+
+    Raises
+    ------
+    ValueError
+        For an unknown value.
+    """
+
+    def __init__(
+        self, codec: Any = None, *, when: str | None = None, min_nbytes: int | str | None = None,
+        policy: Policy | Mapping[str, Any] | str | os.PathLike | None = None,
+        timeout: timedelta | None = None,
+    ):  # fmt: skip
+        super().__init__("compcoll", *(() if timeout is None else (timeout,)))
+        self._settings = {"spec": codec, "when": when, "min_nbytes": min_nbytes, "policy": policy}
+        #: It comes before `new_group`'s argument.
+        self.timeout = timeout
+        self.policy(None)
+
+    def policy(self, base: Policy | None) -> Policy:
+        """Apply the options to another policy, that of the environment if there is none."""
+        return make_policy(base, **self._settings)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all options are the default."""
+        return all(value is None for value in self._settings.values())
+
+    def __repr__(self) -> str:
+        given = {("codec" if k == "spec" else k): v for k, v in self._settings.items() if v is not None}
+        return f"Options({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+
+
 @dataclass(frozen=True)
-class Phased:
-    """A policy, and what it is outside of backward passes: without the rules of gradients."""
+class _PhasedPolicy:
+    """A policy, and the one outside of backward passes: without the rules of gradients."""
 
     backward: Policy
     outside: Policy
 
     @property
-    def now(self) -> Policy:
-        """The one that holds in this thread at this moment."""
+    def current(self) -> Policy:
+        """The policy in this thread at this moment."""
         return self.backward if self.phase else self.outside
 
     @property
     def phase(self) -> tuple[str, ...]:
-        """Words for a backward pass, where it makes a difference."""
+        """The part of a call's signature that names a backward pass, where policies depend on it."""
         differs = self.backward is not self.outside
         return ("in a backward pass",) if differs and torch._C._current_graph_task_id() != -1 else ()
 
 
-class _Chosen:
-    """What `set_policy` has set."""
+class _Current:
+    """The policy of `set_policy`."""
 
-    policy: Phased | None = None
-    #: Names that have to be those of groups, and the ones that have been.
+    policy: _PhasedPolicy | None = None
+    #: Names in it that no group had yet, and all names that groups have had.
     asked: tuple[str, ...] = ()
     matched: set[str] = set()  # noqa: RUF012
 
@@ -92,8 +140,8 @@ def set_policy(
 ) -> None:  # fmt: skip
     """Set the policy of all process groups from now on.
 
-    All ranks call it alike and at the same place; once there is a process group it is collective. What a
-    group's own options say goes before it.
+    All ranks call it with the same arguments; once there is a process group it is collective. A group's own
+    options come first.
 
     Parameters
     ----------
@@ -117,11 +165,11 @@ def set_policy(
         On every rank, where ranks differ.
     """
     error: Exception | None = None
-    made: Phased | None = None
+    made: _PhasedPolicy | None = None
     names: tuple[str, ...] = ()
     known: set[str] = set()
     try:
-        made, names = _made(policy, min_nbytes)
+        made, names = _parse(policy, min_nbytes)
     except (OSError, TypeError, ValueError) as problem:
         error = problem
     groups = cores()
@@ -135,21 +183,21 @@ def set_policy(
         raise error
     missing = [name for name in names if name not in known] if groups else []
     if missing and strict:
-        raise ValueError(_unmatched(missing, known))
+        raise ValueError(_describe_unmatched(missing, known))
     if missing:
-        warnings.warn(_unmatched(missing, known), stacklevel=2)
-    _Chosen.policy, _Chosen.asked, _Chosen.matched = made, () if groups else tuple(names), set()
+        warnings.warn(_describe_unmatched(missing, known), stacklevel=2)
+    _Current.policy, _Current.asked, _Current.matched = made, () if groups else tuple(names), set()
     for core in groups:
         core.forget_policy()
 
 
-def _unmatched(missing: Iterable[str], known: Iterable[str]) -> str:
+def _describe_unmatched(missing: Iterable[str], known: Iterable[str]) -> str:
     names = ", ".join(map(repr, sorted(known))) or "none"
     return f"no process group is called {' or '.join(map(repr, missing))}; the names that there are: {names}"
 
 
-def _made(policy: Any, min_nbytes: Any) -> tuple[Phased | None, tuple[str, ...]]:
-    """The policy, and the names that groups should have."""
+def _parse(policy: Any, min_nbytes: Any) -> tuple[_PhasedPolicy | None, tuple[str, ...]]:
+    """The policy, and the names of groups in it."""
     if policy is None and min_nbytes is None:
         return None, ()
     names: tuple[str, ...] = ()
@@ -172,15 +220,14 @@ def _made(policy: Any, min_nbytes: Any) -> tuple[Phased | None, tuple[str, ...]]
         )
     base = make_policy(base, min_nbytes=min_nbytes)
     backward = base.using(rules=tuple(rule for rule, _ in rules))
-    if not any(of_gradients for _, of_gradients in rules):
-        return Phased(backward, backward), names
-    return Phased(
-        backward, base.using(rules=tuple(r for r, of_gradients in rules if not of_gradients))
-    ), names
+    outside = backward
+    if any(of_gradients for _, of_gradients in rules):
+        outside = base.using(rules=tuple(rule for rule, of_gradients in rules if not of_gradients))
+    return _PhasedPolicy(backward, outside), names
 
 
 def _is_codec(text: str) -> bool:
-    """Whether a text is a codec's spec; that of a path with another error has its own message."""
+    """Whether a text is a codec's spec, not a path."""
     return text in NOT_CODECS or text.partition(":")[0] in codecs()
 
 
@@ -203,9 +250,9 @@ def _rule(name: str, entry: Any) -> Rule:
     if phase is not None:
         wanted += PHASES[phase]
     for op in wanted:
-        if op not in OPERATIONS and op not in operations.ALGORITHMS:
-            raise ValueError(f"op {op!r} is not one of {', '.join(OPERATIONS)}")
-    translated = tuple(mpi for op in wanted for mpi in OPERATIONS.get(op, (op,)))
+        if op not in _OPERATIONS and op not in operations.ALGORITHMS:
+            raise ValueError(f"op {op!r} is not one of {', '.join(_OPERATIONS)}")
+    translated = tuple(mpi for op in wanted for mpi in _OPERATIONS.get(op, (op,)))
     if "dtype" in values:
         dtypes = values["dtype"]
         values["dtype"] = tuple(
@@ -215,21 +262,21 @@ def _rule(name: str, entry: Any) -> Rule:
     return replace(Rule.from_mapping({**values, "op": translated}), comm=None if name == "*" else name)
 
 
-def policy_of(core: Any) -> tuple[str, Phased]:
-    """The name by which rules know a group, and its policy."""
+def policy_of(core: Any) -> tuple[str, _PhasedPolicy]:
+    """The name of a group in rules, and its policy."""
     options = core.options
-    phased = _Chosen.policy
+    phased = _Current.policy
     if phased is None or not (options is None or options.is_plain):
         policy = default_policy() if options is None else options.policy(default_policy())
-        phased = Phased(policy, policy)
+        phased = _PhasedPolicy(policy, policy)
     names = core.names
-    _Chosen.matched |= names
+    _Current.matched |= names
     named = next((rule.comm for rule in phased.backward.rules if rule.comm in names), None)
     return named or core.name, phased
 
 
 def warn_of_lossy_copies(core: Any, op: str, nbytes: int, element: np.dtype, codec: Codec) -> bool:
-    """Warn, on the group's first rank, where no rule names the operation; whether there was a reason."""
+    """Warn, on the group's first rank, unless a rule names the operation; returns False where one does."""
     facts = core.group.facts
     fits = (rule for rule in core.policy.rules if rule.fits(op, element, nbytes, core.comm_name, facts.link))
     rule = next(fits, None)
@@ -246,16 +293,11 @@ def warn_of_lossy_copies(core: Any, op: str, nbytes: int, element: np.dtype, cod
     return True
 
 
-def text_of(options: Any) -> str:
-    """What ranks have to have in common, in words."""
-    return repr((_Chosen.policy or default_policy(), options))
-
-
-def agreed(comm: MPI.Intracomm, options: Any, extra: Any) -> list[Any]:
-    """PolicyError on all ranks where they have different policies; what each says besides; collective."""
+def exchange(comm: MPI.Intracomm, options: Any, extra: Any) -> list[Any]:
+    """Allgather an object, or raise PolicyError on all ranks where they have different policies."""
     error: Exception | None = None
     try:
-        text = text_of(options)
+        text = repr((_Current.policy or default_policy(), options))
     except (OSError, ValueError) as problem:
         error, text = problem, f"{type(problem).__name__}: {problem}"
     everyone = comm.allgather((text, extra))
@@ -272,7 +314,7 @@ def _check_same(texts: list[str], rank: int) -> None:
 
 
 def names_of(name: str, desc: str) -> set[str]:
-    """What a group with this name and description is called, mesh dimensions included."""
+    """All names of a group, mesh dimensions included."""
     found = {name, desc, desc.removeprefix("mesh_")}
     for mesh in filter(None, (reference() for reference in _meshes)):
         groups, dims = getattr(mesh, "_dim_group_names", None) or (), mesh.mesh_dim_names or ()
@@ -281,18 +323,18 @@ def names_of(name: str, desc: str) -> set[str]:
 
 
 def watch_meshes() -> None:
-    """Note each `DeviceMesh`: one of all ranks takes the default group, whose name tells nothing."""
-    made = DeviceMesh.__init__
+    """Keep each `DeviceMesh`: the group of a dimension of all ranks is the default one, by another name."""
+    original = DeviceMesh.__init__
 
     def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
-        made(self, *args, **kwargs)
+        original(self, *args, **kwargs)
         if getattr(self, "mesh_dim_names", None) and getattr(self, "_dim_group_names", None):
-            _note(self)
+            _add_mesh(self)
 
     DeviceMesh.__init__ = init  # type: ignore[method-assign]
 
 
-def _note(mesh: DeviceMesh) -> None:
+def _add_mesh(mesh: DeviceMesh) -> None:
     _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(mesh)]
     named = set(mesh._dim_group_names)
     for core in cores():
@@ -301,8 +343,8 @@ def _note(mesh: DeviceMesh) -> None:
 
 
 def warn_of_unmatched() -> None:
-    """At the end: names that no group ever had."""
-    missing = [name for name in _Chosen.asked if name not in _Chosen.matched]
+    """Warn, at the end, of names in the policy that no group has had."""
+    missing = [name for name in _Current.asked if name not in _Current.matched]
     if missing:
-        warnings.warn(_unmatched(missing, _Chosen.matched), stacklevel=2)
-        _Chosen.asked = ()
+        warnings.warn(_describe_unmatched(missing, _Current.matched), stacklevel=2)
+        _Current.asked = ()

@@ -1,15 +1,118 @@
-"""The calls of all process groups, as a table."""
+"""Statistics of the calls of all process groups, as a table."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compcoll.codecs import codec
-from compcoll.torch.registry import cores
-from compcoll.torch.tally import KEPT, Line
+from compcoll.torch.peers import cores
 
-__all__ = ["TrainingReport", "report"]
+__all__ = ["CallStats", "GroupStats", "TrainingReport", "report"]
+
+
+@dataclass
+class CallStats:
+    """Sums over calls of one operation by one codec and algorithm.
+
+    Attributes
+    ----------
+    op, codec, algorithm : str
+        MPI's name of the operation; ``"-"`` and ``"mpi"`` where it was not compressed.
+    reason : str
+        The reason for codec and algorithm, of the last call.
+    calls : int
+    nbytes, largest : int
+        Of the tensors that are reduced, and of the messages of other operations: all together, and the
+        largest one.
+    raw_nbytes, wire_nbytes : int
+        Bytes that this rank would have sent uncompressed, and those that it sent; of compressed calls alone.
+    seconds : float
+        From the beginning of each call to its end.
+    fallbacks : int
+        Chunks that went lossless because their codec could not carry them.
+    codecs : dict of str to int
+        Chunks by the codec that was really used.
+    bound : float or None
+        The largest error of any result; None where it is not known.
+    """
+
+    op: str
+    codec: str = "-"
+    algorithm: str = "mpi"
+    reason: str = ""
+    calls: int = 0
+    nbytes: int = 0
+    largest: int = 0
+    raw_nbytes: int = 0
+    wire_nbytes: int = 0
+    seconds: float = 0.0
+    fallbacks: int = 0
+    codecs: dict[str, int] = field(default_factory=dict)
+    bound: float | None = 0.0
+
+    def add(self, other: CallStats) -> None:
+        """Add the calls of another rank, group or time."""
+        self.reason = other.reason
+        for name in ("calls", "nbytes", "raw_nbytes", "wire_nbytes", "seconds", "fallbacks"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest = max(self.largest, other.largest)
+        for name, chunks in other.codecs.items():
+            self.codecs[name] = self.codecs.get(name, 0) + chunks
+        if self.bound is not None:
+            self.bound = None if other.bound is None else max(self.bound, other.bound)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row of a table."""
+        sent: tuple[str, ...] = ("-",) * 4
+        if self.codec != "-":
+            bound = "unknown" if self.bound is None else f"{self.bound:.3g}"
+            if self.bound and codec(self.codec).lossless:
+                bound += " (rounding of the sum)"
+            ratio = f"{self.raw_nbytes / self.wire_nbytes:.2f}" if self.wire_nbytes else "-"
+            sent = (str(self.wire_nbytes), ratio, f"{1e3 * self.seconds:.1f}", bound)
+        used = "".join(f", {n} x {name}" for name, n in self.codecs.items())
+        back = f", {self.fallbacks} fallbacks" if self.fallbacks else ""
+        numbers = str(self.calls), str(self.nbytes), str(self.largest)
+        return self.op, self.codec, *numbers, *sent, self.reason + used + back
+
+
+class GroupStats:
+    """The calls of a group, by operation, codec and algorithm."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str, str, str], CallStats] = {}
+
+    def add(self, stats: CallStats) -> None:
+        """Add to the line of the same operation, codec and algorithm."""
+        key = stats.op, stats.codec, stats.algorithm
+        line = self.lines.get(key)
+        if line is None:
+            line = self.lines[key] = CallStats(*key)
+        line.add(stats)
+
+    def add_mpi(self, op: str, nbytes: int, reason: str) -> None:
+        """Count a call that MPI carried out."""
+        self.add(CallStats(op, reason=reason, calls=1, nbytes=nbytes, largest=nbytes))
+
+    def add_compressed(self, op: str, nbytes: int, decision: Any, outcome: Any) -> None:
+        """Count a call that the engine carried out."""
+        self.add(CallStats(
+            op, decision.codec.spec, decision.algorithm, decision.reason, 1, nbytes, nbytes,
+            outcome.raw_nbytes, outcome.wire_nbytes, outcome.stages["total"], outcome.fallbacks,
+            outcome.codecs, outcome.bound,
+        ))  # fmt: skip
+
+    def keep(self, label: str) -> None:
+        """Keep the lines for the report, as the group ends."""
+        if self.lines:
+            _ended.append((label, list(self.lines.values())))
+
+
+#: Label and lines of groups that were destroyed.
+_ended: list[tuple[str, list[CallStats]]] = []
 
 
 @dataclass(frozen=True)
@@ -18,13 +121,13 @@ class TrainingReport:
 
     Attributes
     ----------
-    lines : dict of str to list of Line
+    lines : dict of str to list of CallStats
         By the name of the group, in the order in which they were made.
     ranks : int
         How many ranks' calls these are.
     """
 
-    lines: dict[str, list[Line]] = field(default_factory=dict)
+    lines: dict[str, list[CallStats]] = field(default_factory=dict)
     ranks: int = 1
 
     @property
@@ -38,46 +141,16 @@ class TrainingReport:
         return sum(line.wire_nbytes for lines in self.lines.values() for line in lines)
 
     def __str__(self) -> str:
-        head = (
-            "group",
-            "operation",
-            "codec",
-            "calls",
-            "bytes",
-            "largest",
-            "sent",
-            "ratio",
-            "ms",
-            "error",
-            "why",
-        )
-        rows: list[tuple[str, ...]] = [head]
-        for group, lines in self.lines.items():
-            rows += [(group, *_cells(line)) for line in lines]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(head) - 1)]
-        said = f"{self.ranks} ranks together" if self.ranks > 1 else "this rank"
-        return "\n".join(
-            [f"compcoll.torch: {said}"]
-            + [
-                " ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
-                for row in rows
-            ]
-        )
-
-
-def _cells(line: Line) -> tuple[str, ...]:
-    if line.codec == "-":
-        sent = ("-",) * 4
-    else:
-        bound = "unknown" if line.bound is None else f"{line.bound:.3g}"
-        if line.bound and codec(line.codec).lossless:
-            bound += " (rounding of the sum)"
-        ratio = f"{line.raw_nbytes / line.wire_nbytes:.2f}" if line.wire_nbytes else "-"
-        sent = (str(line.wire_nbytes), ratio, f"{1e3 * line.seconds:.1f}", bound)
-    used = "".join(f", {n} x {name}" for name, n in line.codecs.items())
-    back = f", {line.fallbacks} fallbacks" if line.fallbacks else ""
-    why = line.reason + used + back
-    return line.op, line.codec, str(line.calls), str(line.nbytes), str(line.largest), *sent, why
+        columns = "group operation codec calls bytes largest sent ratio ms error reason"
+        rows = [tuple(columns.split())]
+        rows += [(group, *line.cells) for group, lines in self.lines.items() for line in lines]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+        table = [
+            " ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
+            for row in rows
+        ]  # fmt: skip
+        ranks = f"{self.ranks} ranks together" if self.ranks > 1 else "this rank"
+        return "\n".join([f"compcoll.torch: {ranks}", *table])
 
 
 def report(together: bool = False) -> TrainingReport:
@@ -93,41 +166,22 @@ def report(together: bool = False) -> TrainingReport:
     -------
     TrainingReport
     """
-    found: dict[str, list[Line]] = {}
-    for core in cores():
-        core.tails.flush(core.timeout)
-    for label, lines in [(label, lines) for label, _, _, lines in KEPT] + [
-        (core.label, list(core.tally.lines.values())) for core in cores()
-    ]:
-        if lines:
-            found.setdefault(label, []).extend(replace(line, codecs=dict(line.codecs)) for line in lines)
-    if not together:
-        return TrainingReport({label: _summed(lines) for label, lines in found.items()})
-    world = max(cores(), key=lambda core: core.size, default=None)
-    if world is None:
-        return TrainingReport({label: _summed(lines) for label, lines in found.items()})
+    groups = cores()
+    for core in groups:
+        core.kernels.flush(core.timeout)
+    mine = _ended + [(core.label, list(core.stats.lines.values())) for core in groups]
+    world = max(groups, key=lambda core: core.size, default=None)
+    if not together or world is None:
+        return TrainingReport(_summed(mine))
     world.flush()
-    everything: dict[str, list[Line]] = {}
-    for theirs in world.comm.allgather(found):
-        for label, lines in theirs.items():
-            everything.setdefault(label, []).extend(lines)
-    return TrainingReport({label: _summed(lines) for label, lines in everything.items()}, world.size)
+    everyone = world.comm.allgather(mine)
+    return TrainingReport(_summed(pair for pairs in everyone for pair in pairs), world.size)
 
 
-def _summed(lines: list[Line]) -> list[Line]:
-    """One line for each operation, codec and algorithm."""
-    made: dict[Any, Line] = {}
-    for line in lines:
-        key = line.op, line.codec, line.algorithm
-        if key not in made:
-            made[key] = line
-            continue
-        into = made[key]
-        for name in ("calls", "nbytes", "raw_nbytes", "wire_nbytes", "seconds", "fallbacks"):
-            setattr(into, name, getattr(into, name) + getattr(line, name))
-        into.largest = max(into.largest, line.largest)
-        for name, chunks in line.codecs.items():
-            into.codecs[name] = into.codecs.get(name, 0) + chunks
-        known = into.bound is not None and line.bound is not None
-        into.bound = max(into.bound, line.bound) if known else None  # type: ignore[type-var]
-    return list(made.values())
+def _summed(groups: Iterable[tuple[str, list[CallStats]]]) -> dict[str, list[CallStats]]:
+    """One line for each operation, codec and algorithm of groups with the same label."""
+    made: dict[str, GroupStats] = {}
+    for label, lines in groups:
+        for line in lines:
+            made.setdefault(label, GroupStats()).add(replace(line))
+    return {label: list(stats.lines.values()) for label, stats in made.items()}

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 from mpi4py import MPI
 
-from compcoll.torch import failure_notice, policies, registry
-from compcoll.torch.address import find_address
+from compcoll.torch import peers, policies
 from compcoll.torch.core import Core
-from compcoll.torch.options import Options
+from compcoll.torch.policies import Options
 
-__all__ = ["make_core", "set_environment"]
+__all__ = ["forget", "make_core", "set_environment", "split_core"]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
 #: Ports that the system gives to nobody on its own.
 _PORTS = range(20_000, 32_000)
 _HOW = "start the program by `mpiexec -n N python script.py`"
+_LOOPBACK = "127.0.0.1"
+#: From linux/sockios.h: the address of an interface.
+_SIOCGIFADDR = 0x8915
+#: Seconds that a connection may take.
+_CONNECT_TIMEOUT = 2.0
 
 
 def set_environment() -> None:
@@ -56,22 +64,57 @@ def _free_port() -> int:
     raise OSError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free")
 
 
+def find_address(comm: MPI.Intracomm, node: MPI.Comm) -> str:
+    """An address of rank 0's host that all nodes reach, OSError on all ranks if there is none; collective."""
+    if comm.allreduce(int(node.Get_size()), MPI.MIN) == comm.Get_size():
+        return _LOOPBACK
+    server = socket.create_server(("", 0), backlog=1024) if comm.Get_rank() == 0 else None
+    found = None if server is None else (list(_addresses()), server.getsockname()[1])
+    addresses, port = comm.bcast(found)
+    tries = node.Get_rank() == 0
+    reached = [not tries or _connects(address, port) for address in addresses]
+    common = [all(column) for column in zip(*comm.allgather(reached), strict=True)]
+    if server is not None:
+        server.close()
+    if not any(common):
+        raise OSError(f"rank 0 is not reached at {', '.join(addresses)}; set MASTER_ADDR and MASTER_PORT")
+    return addresses[common.index(True)]
+
+
+def _connects(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port), _CONNECT_TIMEOUT).close()
+        return True
+    except OSError:
+        return False
+
+
+def _addresses() -> Iterator[str]:
+    """The interface that gloo is told to use, the host's name, then all interfaces but loopback."""
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    others = [name for _, name in socket.if_nameindex()]
+    if wanted in others:
+        yield from _address_of(wanted)
+    yield socket.gethostname()
+    for name in others:
+        if name != wanted:
+            yield from (address for address in _address_of(name) if address != _LOOPBACK)
+
+
+def _address_of(interface: str) -> Iterator[str]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        yield socket.inet_ntoa(found[20:24])
+
+
 #: The core of the default group.
 _default: list[Core] = []
 
 
 def make_core(opts: Any, options: Any) -> Core:
-    """What a process group is behind its shell; collective over its ranks.
+    """The core of a process group, RuntimeError where MPI does not have its ranks; collective over these.
 
-    Parameters
-    ----------
-    opts : torch.distributed's _DistributedBackendOptions
-    options : Options or None
-
-    Raises
-    ------
-    RuntimeError
-        Where MPI does not have these ranks.
+    ``opts`` are torch's _DistributedBackendOptions.
     """
     rank, size = opts.group_rank, opts.group_size
     if size > _WORLD.Get_size():
@@ -82,25 +125,25 @@ def make_core(opts: Any, options: Any) -> Core:
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
     try:
-        return _made(opts, options, rank, size)
+        return _make(opts, options, rank, size)
     except MPI.Exception as error:
         raise RuntimeError(
-            f"MPI has no communicators for process group {opts.group_id!r} beside {len(registry.cores())} "
+            f"MPI has no communicators for the process group {opts.group_id!r} beside {len(peers.cores())} "
             f"others, which take two each (MPICH has some 2,000; destroy_process_group frees them): {error}"
         ) from error
 
 
-def _made(opts: Any, options: Options | None, rank: int, size: int) -> Core:
+def _make(opts: Any, options: Options | None, rank: int, size: int) -> Core:
     comm: Any
     ranks = list(opts.global_ranks_in_group)
     first = not dist.is_initialized()
     if first and size == _WORLD.Get_size():
         comm = MPI.Intracomm(_WORLD).Split(0, rank)
-        failure_notice.begin()
+        peers.start_notices()
     elif not first and _default and ranks:
-        comm = _some_of(_default[0].comm, ranks, opts.group_id)
+        comm = _create_group(_default[0].comm, ranks, opts.group_id)
     else:
-        comm = _some_of(MPI.Intracomm(_WORLD), _found(opts.store, rank, size), opts.group_id)
+        comm = _create_group(MPI.Intracomm(_WORLD), _world_ranks(opts.store, rank, size), opts.group_id)
     timeout = opts.timeout if options is None or options.timeout is None else options.timeout
     core = Core(comm, opts.group_id, timeout, options, opts.store)
     if first:
@@ -108,13 +151,13 @@ def _made(opts: Any, options: Options | None, rank: int, size: int) -> Core:
     return core
 
 
-def _found(store: Any, rank: int, size: int) -> list[int]:
-    """MPI's ranks of the ranks of a group, which tell each other by the store."""
+def _world_ranks(store: Any, rank: int, size: int) -> list[int]:
+    """MPI's ranks of the ranks of a group, exchanged through the store."""
     store.set(f"compcoll/{rank}", str(_WORLD.Get_rank()))
     return [int(store.get(f"compcoll/{other}")) for other in range(size)]
 
 
-def _some_of(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intracomm:
+def _create_group(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intracomm:
     """A communicator of some ranks, in this order; collective over these."""
     everyone = comm.Get_group()
     some = everyone.Incl(ranks)
@@ -135,7 +178,7 @@ def split_core(core: Core, ranks: list[int], options: Options | None, store: Any
 
 
 def forget(core: Core) -> None:
-    """A core is freed."""
+    """Forget a core that is freed."""
     if core in _default:
         _default.clear()
         policies.warn_of_unmatched()

@@ -1,4 +1,4 @@
-"""What an operation returns: something to wait for, which the engine moves on meanwhile."""
+"""The Work of an operation, which the engine progresses meanwhile."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
 from compcoll.engine import _engine
 from compcoll.engine.call import Task, join, leave, wait
-from compcoll.torch.agreement import Agreement, MismatchError
-from compcoll.torch.dynamo import untraced
-from compcoll.torch.futures import Future
-from compcoll.torch.watchdog import watch
+from compcoll.torch.futures import Future, watch
+from compcoll.torch.integration import not_compiled
+from compcoll.torch.peers import MismatchError, SignatureCheck
 
-__all__ = ["NO_TIMEOUT", "SLICE", "Steps", "Together", "Work"]
+__all__ = ["NO_TIMEOUT", "SLICE", "CombinedWork", "Steps", "Work"]
 
-#: An operation: it begins tasks, yields them, and goes on when they have ended, or devices have all that is
-#: left of them. It returns places in streams, which a wait for it comes after.
+#: An operation: it begins tasks, yields them, and goes on when they have ended, or were launched on devices.
+#: It returns events that a wait for it includes.
 Steps = Generator[list[Task], None, list[Any]]
-#: Seconds between two looks at what else may have happened.
+#: Seconds between two checks of time and peers.
 SLICE = 0.2
 NO_TIMEOUT = timedelta(0)
 #: Torch's numbers of operations.
@@ -40,65 +39,58 @@ _TYPES = {
 }  # fmt: skip
 
 
-@untraced
+@not_compiled
 class Work(dist.Work):
     """An operation under way.
 
-    Its tasks are left to the engine's thread, or, of one that is waited for at once, moved on by `wait`. The
-    GIL is not held while waiting.
+    Its tasks are left to the engine's thread or, of a synchronous one, progressed by `wait`, without the GIL.
 
-    It is done when its messages are, and its last kernels were launched. Where these have yet to run, `wait`
-    does not: it has the caller's current stream come after them. Damage that they alone can find breaks the
-    group.
+    It is done when its messages are, and its last kernels were launched. `wait` does not wait for these: it
+    has the caller's current stream come after them. Damage that they alone can find invalidates the group.
 
     Parameters
     ----------
-    op : str
-        The operation's name.
     number : int
         Of the group's collectives; 0 for a message.
     peers : sequence of int
-        The ranks that the other end of a message is one of.
+        The ranks of which one is the other end of a message.
     steps : generator
-        Runs to its first tasks here; what comes then runs where they end.
-    result : list of torch.Tensor
+        Runs to its first tasks here, and then in the thread that comes to their end.
     timeout : float
         Seconds, for a `wait` that names none.
-    at_once : bool
+    sync : bool
         Whether the caller waits for it next.
     group : Core
-        Whose operation it is; asked every now and then while waiting, and told of the end.
+        Asked now and then during a wait, and told of the end.
     """
 
     def __init__(
         self, op: str, number: int, peers: Sequence[int], steps: Steps, result: list[torch.Tensor], *,
-        timeout: float, at_once: bool, group: Any,
+        timeout: float, sync: bool, group: Any,
     ):  # fmt: skip
         super().__init__()
-        self.what, self.number, self.peers, self.limit = op, number, peers, timeout
+        self.op, self.number, self.peers, self.limit = op, number, peers, timeout
         self._steps, self._result, self._group = steps, result, group
-        #: Whether others know that this rank waits for it.
-        self.told = False
+        #: Events behind pending kernels, once it is done.
+        self.events: Sequence[Any] = ()
+        #: Tensors that it reads, beside those of the result.
+        self.inputs: Sequence[torch.Tensor] = ()
+        #: Whether other ranks may know of it, and whether they know that this one waits for it.
+        self.started = self.posted = False
+        #: The engine's calls under way at once.
+        self.calls = 1
+        #: The rank that sent a message, once that is known.
+        self.sources: list[int] = []
         self._lock = RLock()
         self._tasks: list[Task] = []
-        self._pending = self._generation = 0
-        self._left = not at_once
-        self._attended = False
+        self._n_pending = self._n_steps = 0
+        # Whether the engine's thread has its tasks, or a thread waits for them.
+        self._left, self._attended = not sync, False
         self._done = False
         self._error: BaseException | None = None
-        self._raised: BaseException | None = None
+        self._task_error: BaseException | None = None
         self._future: Any = None
-        #: Behind what devices still do for it, once it is done.
-        self.ends: Sequence[Any] = ()
-        #: What it reads and writes, where later operations have to wait for it.
-        self.given: Sequence[torch.Tensor] = ()
-        #: Whether others may know of it: wrong arguments come up before.
-        self.begun = False
-        #: The engine's calls that it is.
-        self.calls = 1
-        #: The rank that a message came from, once that is known.
-        self.sources: list[int] = []
-        self._go_on()
+        self._advance()
 
     # -- the caller's side
 
@@ -112,47 +104,47 @@ class Work(dist.Work):
         torch.distributed.DistBackendError
             Where the time is up, or another rank has ended.
         Exception
-            What went wrong.
+            Whatever the operation raised.
         """
         seconds = _seconds(timeout, self.limit)
         since = time.monotonic()
         while not self._done:
             try:
-                self._move(min(SLICE, seconds))
+                self._progress(min(SLICE, seconds))
                 _engine.raise_pending()
                 if not self._done:
                     self.check_time(time.monotonic() - since, seconds)
             except dist.DistBackendError as error:
-                self.give_up(error)
+                self.fail(error)
             except BaseException:
                 self.leave()
                 raise
         if self._error is not None:
             raise self._error
-        for end in self.ends:
-            end.follow()
+        for event in self.events:
+            event.wait()
         return True
 
     def check_time(self, waited: float, limit: float) -> None:
         """DistBackendError where the time is up, or another rank does not come."""
-        self._group.look(self, waited)
+        self._group.check_progress(self, waited)
         if waited > limit:
-            who = self._group.describe(self)
-            raise dist.DistBackendError(f"{self.what}: Timed out after {limit:g} s in {who}")
+            where = self._group.describe(self)
+            raise dist.DistBackendError(f"{self.op}: Timed out after {limit:g} s in {where}")
 
     def is_completed(self) -> bool:
         """Whether it is done, on devices too."""
         if not self._done and not self._left:
-            self._move(0.0)
+            self._progress(0.0)
         else:
             _engine.progress()
-        return self._done and all(end.done for end in self.ends)
+        return self._done and all(event.done for event in self.events)
 
     def _get_op_type(self) -> int:
-        return int(_TYPES.get(self.what.split()[0], OpType.UNKNOWN))
+        return int(_TYPES.get(self.op.split()[0], OpType.UNKNOWN))
 
     def is_done(self) -> bool:
-        """Whether it is done but for what devices still do."""
+        """Whether it is done but for pending kernels."""
         return self._done
 
     def is_success(self) -> bool:
@@ -169,7 +161,7 @@ class Work(dist.Work):
 
     def source_rank(self) -> int:
         if not self.sources:
-            raise RuntimeError(f"{self.what} has no source, or not yet")
+            raise RuntimeError(f"{self.op} has no source, or not yet")
         return self.sources[0]
 
     _source_rank = source_rank
@@ -180,7 +172,7 @@ class Work(dist.Work):
                 self._future = Future(self._result)
                 self.leave()
                 if self._done:
-                    self._tell()
+                    self._complete_future()
                 else:
                     watch(self)
         return self._future
@@ -189,50 +181,49 @@ class Work(dist.Work):
 
     # -- the engine's side
 
-    def _go_on(self, error: BaseException | None = None) -> None:
-        """Run the operation up to its next tasks, and see to these."""
+    def _advance(self, error: BaseException | None = None) -> None:
+        """Run the operation up to its next tasks."""
         with self._lock, torch.inference_mode():  # in which tensors of either kind may be written to
-            self._generation += 1
+            self._n_steps += 1
             try:
                 tasks: list[Task] = []
                 while not tasks:
                     tasks = next(self._steps) if error is None else self._steps.throw(error)
                     error = None
             except StopIteration as stop:
-                self.ends = stop.value or ()
+                self.events = stop.value or ()
                 self._end(None)
                 return
             except BaseException as problem:
                 self._end(problem)
-                if self._generation == 1:
+                if self._n_steps == 1:
                     raise
                 return
-            self.begun = True
-            self._tasks, self._pending, self._raised = tasks, len(tasks), None
+            self.started = True
+            self._tasks, self._n_pending, self._task_error = tasks, len(tasks), None
             if self._left:
-                self._hand_over()
+                self._leave_tasks()
 
-    def _hand_over(self) -> None:
+    def _leave_tasks(self) -> None:
         for task in self._tasks:
-            ended = partial(self._task_ended, task)
-            leave(task, ended, launched=True)
+            leave(task, partial(self._task_ended, task), launched=True)
 
     def leave(self) -> None:
         """Have the engine's thread progress it from now on."""
         with self._lock:
             if not self._left and not self._done:
                 self._left = True
-                self._hand_over()
+                self._leave_tasks()
 
     def leave_idle(self) -> bool:
-        """`leave` it, unless somebody is waiting for it; whether it is left or done."""
+        """`leave` it, unless somebody is waiting for it; returns whether it is left or done."""
         with self._lock:
             if not self._attended:
                 self.leave()
             return self._left or self._done
 
-    def _move(self, seconds: float) -> None:
-        """Move it on for so long at most."""
+    def _progress(self, seconds: float) -> None:
+        """Progress it for so long at most."""
         with self._lock:
             left, tasks = self._left, self._tasks
             self._attended = not left
@@ -250,37 +241,33 @@ class Work(dist.Work):
         try:
             if not wait(*tasks, limit=seconds, launched=True):
                 for task in tasks:
-                    if isinstance(task, Agreement) and task.done:
+                    if isinstance(task, SignatureCheck) and task.done:
                         task.check()
                 return
         except Exception as problem:
-            self._leave_rest()
-            self._go_on(problem)
+            for task in tasks:  # which are the engine's for as long as MPI may write to them
+                if not task.done:
+                    leave(task)
+            self._advance(problem)
             return
-        self._go_on()
-
-    def _leave_rest(self) -> None:
-        """What will not be waited for any more is the engine's, as long as MPI may write to it."""
-        for task in self._tasks:
-            if not task.done:
-                leave(task)
+        self._advance()
 
     def _task_ended(self, task: Task, end: int) -> None:
         with self._lock:
             try:
                 if end != _engine.DONE:
-                    raise dist.DistBackendError(f"{self.what} was left half-way")
+                    raise dist.DistBackendError(f"{self.op} was interrupted")
                 task.check()
             except BaseException as problem:
-                self._raised = self._raised or problem
+                self._task_error = self._task_error or problem
                 if isinstance(problem, MismatchError):
                     self._end(problem)
-            self._pending -= 1
-            if not self._pending:
-                self._go_on(self._raised)
+            self._n_pending -= 1
+            if not self._n_pending:
+                self._advance(self._task_error)
 
-    def give_up(self, error: BaseException) -> None:
-        """End it with an error, as far as this rank is concerned."""
+    def fail(self, error: BaseException) -> None:
+        """End it with an error on this rank."""
         self.leave()
         with self._lock:
             if not self._done:
@@ -291,24 +278,28 @@ class Work(dist.Work):
         if self._done:
             return
         self._error, self._done = error, True
-        self._group.ended(self)
+        self._group.retire(self)
         if self._future is not None:
-            self._tell()
+            self._complete_future()
 
-    def _tell(self) -> None:
-        self._future.tell(self._result, self._error, self.ends)
+    def _complete_future(self) -> None:
+        self._future.complete(self._result, self._error, self.events)
 
 
-@untraced
-class Together(dist.Work):
-    """Several operations, to be waited for as one."""
+@not_compiled
+class CombinedWork(dist.Work):
+    """The Work of several operations."""
 
     def __init__(self, works: list[Work]):
         super().__init__()
         self._works = works
 
+    def works(self) -> list[Work]:
+        """Its operations, all of which have begun."""
+        return self._works
+
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        return all(work.wait(timeout) for work in self._works)
+        return all(work.wait(timeout) for work in self.works())
 
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
@@ -326,11 +317,7 @@ class Together(dist.Work):
         self.wait()
 
     def get_future(self) -> torch.futures.Future:
-        if not self._works:
-            future: torch.futures.Future = torch.futures.Future()
-            future.set_result([])
-            return future
-        every = torch.futures.collect_all([work.get_future() for work in self._works])
+        every = torch.futures.collect_all([work.get_future() for work in self.works()])
         return every.then(lambda futures: [tensor for one in futures.value() for tensor in one.value()])
 
     getFuture = get_future

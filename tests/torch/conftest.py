@@ -3,6 +3,7 @@
 import atexit
 import os
 import tempfile
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,7 +15,12 @@ import torch  # noqa: E402
 
 torch.set_num_threads(1)
 
+from mpi4py import MPI  # noqa: E402
+from standin import Gpu  # noqa: E402
+
 import compcoll.torch  # noqa: E402
+from compcoll.devices.memory import DeviceArray  # noqa: E402
+from compcoll.torch.buffers import HostBuffer  # noqa: E402
 
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
@@ -59,3 +65,48 @@ def agree(world):
         return bool(flag)
 
     return ask
+
+
+@pytest.fixture(scope="session")
+def library():
+    """The executor of device code, compiled by one rank for all."""
+    from executor import build
+
+    comm = MPI.COMM_WORLD
+    library = comm.bcast(build() if comm.rank == 0 else None)
+    if library is None:
+        pytest.skip("needs g++ on x86-64")
+    return library
+
+
+@pytest.fixture
+def gpu(library, monkeypatch, world):
+    """A device of which nobody gives MPI an address, or takes its memory for the host's."""
+    gpu = Gpu(library, dist.get_rank())
+    monkeypatch.setattr("compcoll.torch.gpu.of", gpu.of)
+    monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(_refuse))
+    monkeypatch.setattr(DeviceArray, "__array__", _refuse)
+    made = HostBuffer.__init__
+
+    def on_host(self, tensor, **how):
+        assert gpu.of(tensor) is None
+        made(self, tensor, **how)
+
+    monkeypatch.setattr(HostBuffer, "__init__", on_host)
+    yield gpu
+    for core in compcoll.torch.peers.cores():
+        core.flush()
+    end = time.monotonic() + 30
+    while gpu.device.open and time.monotonic() < end:  # what went on after an error
+        time.sleep(1e-3)
+    gpu.drain()
+    assert gpu.device.sound()
+
+
+def _refuse(*args):
+    raise AssertionError("memory of the device was taken for the host's")
+
+
+@pytest.fixture(scope="session")
+def lossy(world):
+    return dist.new_group(pg_options=compcoll.torch.Options("zfp:rate=8", min_nbytes=0))

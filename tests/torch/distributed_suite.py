@@ -140,12 +140,12 @@ class Suite:
 
     def give_up_what_is_stuck(self):
         """A test that failed may have left operations that will never end: their groups cannot be freed."""
-        from compcoll.torch.registry import cores
+        from compcoll.torch.peers import cores
 
-        stuck = any(core.broken or any(not work._done for work in core._pending) for core in cores())
+        stuck = any(core.broken or any(not work.is_done() for work in core._pending) for core in cores())
         if self.comm.allreduce(stuck):
             for core in cores():
-                core.break_up("a test failed")
+                core.invalidate("a test failed")
 
 
 def judge(found):

@@ -22,8 +22,8 @@ class Memory:
         self.owned, self.__array_interface__ = owned, owned.data.__array_interface__
 
 
-class End:
-    """`compcoll.torch.gpu.End`, and an event as the device's queues take it."""
+class StreamEvent:
+    """`compcoll.torch.gpu.StreamEvent`, and an event as the device's queues take it."""
 
     def __init__(self, device, stream):
         self.device, self.stream, self.event = device, stream, stream.event()
@@ -36,16 +36,16 @@ class End:
     def done(self):
         return self.event.done
 
-    def follow(self):
+    def wait(self):
         self.device.current.wait(self.event)
 
-    def current(self):
+    def stream_context(self):
         self.event.synchronize()  # a future of the host's tensors has no streams
         return torch.inference_mode(False)
 
 
-class Stage:
-    """`compcoll.torch.gpu.Stage`."""
+class SideStream:
+    """`compcoll.torch.gpu.SideStream`."""
 
     def __init__(self, device, events):
         self.device, self.stream = device, Stream(device)
@@ -55,8 +55,8 @@ class Stage:
     def do(self, run, *tensors):
         put(self.stream, run)
 
-    def end(self):
-        return End(self.device, self.stream)
+    def record(self):
+        return StreamEvent(self.device, self.stream)
 
 
 def put(stream, run):
@@ -103,8 +103,8 @@ class Gpu:
         self.synchronize()
         return values.clone()
 
-    def behind(self, events):
-        return Stage(self.device, events)
+    def side_stream(self, events):
+        return SideStream(self.device, events)
 
     # -- the tests' side
 

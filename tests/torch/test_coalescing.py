@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from compcoll.torch import registry
+from compcoll.torch import peers
 
 ALL_GATHER_SINGLE = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER_SINGLE = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -20,7 +20,7 @@ def group(request):
 
 @pytest.fixture
 def core(group):
-    return next(core for core in registry.cores() if core.name == group.group_name)
+    return next(core for core in peers.cores() if core.name == group.group_name)
 
 
 @pytest.fixture

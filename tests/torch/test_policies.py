@@ -34,7 +34,7 @@ def core_of(group):
 
 def used(group, op):
     """The codec and the algorithm of a group's last kind of call."""
-    return next((line.codec for line in reversed(core_of(group).tally.lines.values()) if line.op == op), None)
+    return next((line.codec for line in reversed(core_of(group).stats.lines.values()) if line.op == op), None)
 
 
 def reduced(group, n=100_000, dtype=torch.float32):
@@ -54,7 +54,7 @@ def test_by_name_operation_type_and_size(world):
     dist.broadcast(torch.rand(100_000), 0, group=group)
     assert used(group, "Bcast") == "lossless"
     reduced(group, 10)
-    assert used(group, "Allreduce") == "-" or core_of(group).tally.lines["Allreduce", "-", "mpi"].calls == 1
+    assert used(group, "Allreduce") == "-" or core_of(group).stats.lines["Allreduce", "-", "mpi"].calls == 1
 
 
 def test_options_go_first(world):
@@ -239,7 +239,7 @@ def test_options_with_a_time_out(world):
 def test_sizes_and_errors_of_the_report(world):
     group = new("sizes", Options(min_nbytes=0))
     reduced(group, 8192)
-    line = next(line for line in core_of(group).tally.lines.values() if line.op == "Allreduce")
+    line = next(line for line in core_of(group).stats.lines.values() if line.op == "Allreduce")
     assert (line.nbytes, line.codec) == (32768, "lossless")
 
 
@@ -249,7 +249,7 @@ def test_sizes_of_policies_are_those_of_what_is_reduced(world):
     for n in (4096, 16384):
         dist.all_reduce(torch.ones(n), group=group)
         dist.reduce_scatter_single(torch.ones(n // size), torch.ones(n // size * size), group=group)
-    lines = core_of(group).tally.lines.values()
+    lines = core_of(group).stats.lines.values()
     expected = 65536 // 4 // size * size * 4
     for op, nbytes in (("Allreduce", 65536), ("Reduce_scatter_block", expected)):
         largest = {line.codec: line.largest for line in lines if line.op == op}
@@ -267,6 +267,6 @@ def test_more_groups_than_mpi_has_communicators(world, monkeypatch):
     def full(*_):
         raise MPI.Exception(MPI.ERR_OTHER)
 
-    monkeypatch.setattr("compcoll.torch.start._some_of", full)
+    monkeypatch.setattr("compcoll.torch.start._create_group", full)
     with pytest.raises(RuntimeError, match=r"no communicators for the process group .* beside .* others"):
         new("one too many")

@@ -1,0 +1,154 @@
+"""What torch's tools and functions have to know of the backend: Dynamo, dispatch modes, the profiler, c10d.
+
+Up to torch 2.13 the calls of a process group in Python pass no dispatcher, and some functions of torch know
+its own backends alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import cache, wraps
+from types import FunctionType
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
+from torch._C._dynamo import eval_frame
+from torch._subclasses import FakeTensor
+from torch.distributed import distributed_c10d as c10d
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from compcoll.torch import peers
+
+__all__ = ["dispatched", "not_compiled", "patch_2_13", "patch_coalescing_manager", "profiler_entry"]
+
+_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+_Class = TypeVar("_Class", bound=type)
+#: Methods of a process group, and their names in C++.
+_METHODS = {
+    **{name: name for name in (
+        "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather",
+        "allgather_coalesced", "gather", "scatter", "alltoall", "barrier", "send", "recv", "recv_anysource",
+        "alltoall_base", "_allgather_base", "_reduce_scatter_base", "allgather_into_tensor_coalesced",
+        "reduce_scatter_tensor_coalesced",
+    )},
+    "all_gather_single": "_allgather_base", "reduce_scatter_single": "_reduce_scatter_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced", "all_to_all_single": "alltoall_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}  # fmt: skip
+
+
+def not_compiled(cls: _Class) -> _Class:
+    """Have Dynamo neither inline the methods of a class nor compile their frames, nor those of callees.
+
+    `torch.compiler.disable` does the same, but imports all of Dynamo, which takes seconds.
+    """
+    for member in vars(cls).values():
+        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        if isinstance(function, FunctionType):
+            function._torchdynamo_disable = True  # type: ignore[attr-defined]
+            eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
+    return cls
+
+
+def dispatched(cls: _Class) -> _Class:
+    """Have dispatch modes see the operations of a process group, which do nothing with fake tensors.
+
+    While such a mode is on, each of them is called as well, with other tensors, on a group of torch's that
+    communicates nothing.
+    """
+    for name, theirs in _METHODS.items():
+        setattr(cls, name, _dispatched(getattr(cls, name), theirs))
+    return cls
+
+
+def _dispatched(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    @wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch._C._len_torch_dispatch_stack():
+            return method(self, *args, **kwargs)
+        twin, work = getattr(_fake_group(self.rank(), self.size()), name), None
+        with suppress(TypeError):  # C++ does not take all forms of arguments
+            work = twin(
+                *tree_map_only(torch.Tensor, torch.empty_like, args),
+                **tree_map_only(torch.Tensor, torch.empty_like, kwargs),
+            )
+        if any(isinstance(leaf, FakeTensor) for leaf in tree_leaves((args, kwargs))):
+            return work
+        return method(self, *args, **kwargs)
+
+    return wrapper
+
+
+@cache
+def _fake_group(rank: int, size: int) -> dist.ProcessGroup:
+    group = dist.ProcessGroup(rank, size)  # type: ignore[call-arg]
+    backend = FakeProcessGroup._create_internal(rank, size)
+    for device in ("cpu", "cuda"):
+        group._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    return group
+
+
+def profiler_entry(op: str) -> AbstractContextManager:
+    """An entry of torch's profiler, while there is one."""
+    if torch.autograd._profiler_enabled():
+        return torch.autograd.profiler.record_function(f"compcoll:{op.split()[0]}")
+    return nullcontext()
+
+
+def patch_2_13() -> None:
+    """Refuse other backends beside this one, and have `_set_pg_timeout` know its groups."""
+    init_config, set_timeout = c10d.BackendConfig.__init__, c10d._set_pg_timeout
+
+    def init(self: c10d.BackendConfig, backend: Any) -> None:
+        init_config(self, backend)
+        others = {name for name in self.device_backend_map.values() if name != "compcoll"}
+        if others and "compcoll" in self.device_backend_map.values():
+            raise ValueError(
+                f"{backend}: with torch up to 2.13 a group of compcoll has no other backend beside it, and "
+                f"this one names {', '.join(sorted(others))}; use 'compcoll' for all, or a group for each"
+            )
+
+    @wraps(set_timeout)
+    def _set_pg_timeout(timeout: timedelta, group: Any = None) -> None:
+        group = group or c10d._get_default_group()
+        if hasattr(group, "core"):
+            group.set_timeout(timeout)
+        else:
+            set_timeout(timeout, group)
+
+    c10d.BackendConfig.__init__ = init  # type: ignore[method-assign]
+    c10d._set_pg_timeout = _set_pg_timeout
+
+
+def patch_coalescing_manager() -> None:
+    """Have torch's coalescing manager drop the collectives of a body that raises.
+
+    Otherwise every later collective of the group joins that list, never to begin. Groups of other backends
+    stay as torch has them.
+    """
+    original = c10d._coalescing_manager
+
+    @contextmanager
+    @wraps(original)
+    def _coalescing_manager(
+        group: Any = None, device: Any = None, async_ops: bool = False
+    ) -> Iterator[c10d._CoalescingManager]:
+        group = group or c10d._get_default_group()
+        pending = c10d._world.pg_coalesce_state
+        nested = group in pending
+        try:
+            with original(group, device, async_ops) as manager:
+                yield manager
+        except BaseException:
+            core = next((core for core in peers.cores() if core.name == group.group_name), None)
+            if core is not None and not nested:
+                pending.pop(group, None)
+                if core.batch is not None:
+                    core.batch.drop()
+            raise
+
+    c10d._coalescing_manager = dist._coalescing_manager = _coalescing_manager

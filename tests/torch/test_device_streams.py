@@ -1,0 +1,145 @@
+"""Tensors on a GPU, for which the tests' device stands: the order of streams, futures, and errors."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_collectives import ALL_GATHER_SINGLE
+from test_device import copied, noise, run, same
+
+import compcoll.torch
+from compcoll.engine import _engine
+
+# A lossy codec for broadcasts is what these tests are about.
+pytestmark = pytest.mark.filterwarnings("ignore:compcoll. a :UserWarning")
+
+
+def test_an_operation_follows_the_stream_that_was_current(lossy, gpu, agree):
+    """And whoever waits, the stream that is current then: neither waits for another one."""
+    size = dist.get_world_size()
+    given = noise(torch.float32)(9000)
+    dist.all_gather(want := [torch.zeros(9000) for _ in range(size)], given, group=lossy)
+    never = SimpleNamespace(fired=False)
+    first = gpu.device.current
+    first.wait(never)
+    gpu.other_stream()
+    x, outs = gpu.tensor(given), [gpu.tensor(torch.zeros(9000)) for _ in range(size)]
+    work = dist.all_gather(outs, x, group=lossy, async_op=True)
+    gpu.other_stream()
+    work.wait()
+    got = [copied(gpu, out) for out in outs]
+    assert agree(same(got, want))
+    first.operations.clear()
+
+
+def test_a_wait_ends_when_the_last_kernel_was_launched(lossy, gpu, agree):
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    unfinished = []
+    for _ in range(10):  # the device may have come to its end all the same, but not each time
+        x = gpu.tensor(noise(torch.float32)(20_000))
+        with gpu.device.lock:  # nobody else has the device do anything
+            dist.all_reduce(x, group=lossy)
+            unfinished.append(gpu.device.open)
+        assert agree(same([copied(gpu, x)], [want]))
+    assert agree(any(unfinished))
+
+
+def test_operations_on_one_tensor_follow_each_other(lossy, gpu, agree):
+    """Though nobody has waited for the first ones."""
+    given = noise(torch.float32)(20_000)
+    for x in (want := given.clone(), got := gpu.tensor(given)):
+        dist.all_reduce(x, dist.ReduceOp.AVG, group=lossy, async_op=True)
+        dist.broadcast(x[:9000], 0, group=lossy, async_op=True)
+        dist.all_reduce(x, group=lossy, async_op=True).wait()
+    assert agree(same([copied(gpu, got)], [want]))
+
+
+def test_it_goes_on_while_nobody_waits(lossy, gpu, agree):
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+    end = time.monotonic() + 30
+    while not work.is_completed() and time.monotonic() < end:
+        time.sleep(1e-3)
+    assert agree(work.is_completed() and torch.equal(x, want))
+
+
+def test_futures(lossy, gpu, agree):
+    dist.all_reduce(want := noise(torch.float32)(20_000), group=lossy)
+    work = dist.all_reduce(x := gpu.tensor(noise(torch.float32)(20_000)), group=lossy, async_op=True)
+    future = work.get_future().then(lambda done: done.value()[0].clone())
+    assert agree(same([future.wait()], [want]))
+    assert agree(same([copied(gpu, x)], [want]))
+
+
+# -- errors
+
+
+def reasons_of(group, monkeypatch):
+    """Why a group would not be usable any more; it is, so that MPI need not be aborted at the end."""
+    reasons = []
+    core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
+    monkeypatch.setattr(core, "invalidate", reasons.append)
+    monkeypatch.setattr(core.kernels, "_on_error", reasons.append)
+    return core, reasons
+
+
+def test_damage_is_noticed_by_the_next_operation_at_the_latest(lossy, gpu, agree, monkeypatch):
+    core, reasons = reasons_of(lossy, monkeypatch)
+
+    def damage(message):
+        message[-1] ^= 1
+
+    n, size = 20_000, dist.get_world_size()
+    outs = [gpu.tensor(torch.zeros(n)) for _ in range(size)]
+    problem, given = "", gpu.tensor(noise(torch.float32)(n))
+    _engine.set_recv_hook(damage)
+    try:
+        dist.all_gather(outs, given, group=lossy)
+    except compcoll.FrameError as error:
+        problem = str(error)
+    core.flush()
+    _engine.set_recv_hook(None)
+    assert agree("checksum" in problem or any("checksum" in reason for reason in reasons))
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_kernel_that_cannot_be_started_is_an_error_of_all(lossy, gpu, agree, monkeypatch, later):
+    _, reasons = reasons_of(lossy, monkeypatch)
+
+    def refuse(*args):
+        raise MemoryError("no memory left on the device")
+
+    x = gpu.tensor(noise(torch.float32)(20_000))
+    gpu.synchronize()
+    with monkeypatch.context() as patch:
+        if dist.get_rank() == 0:
+            patch.setattr(gpu.device, "scratch", refuse)
+        with pytest.raises((MemoryError, compcoll.FrameError), match=r"no memory left|another rank met an"):
+            run(dist.all_reduce, x, group=lossy, later=later)
+    assert agree(reasons)
+
+
+def test_arguments_that_do_not_fit(lossy, gpu, agree, monkeypatch):
+    reasons_of(lossy, monkeypatch)
+    x = gpu.tensor(torch.zeros(9001))
+    with pytest.raises((ValueError, RuntimeError), match=r"elements|size"):
+        ALL_GATHER_SINGLE(gpu.tensor(torch.zeros(7)), x, group=lossy)
+
+
+def test_the_report_has_what_was_done(lossy, gpu, agree):
+    before = lines(lossy)
+    dist.all_reduce(gpu.tensor(noise(torch.float32)(20_000)), group=lossy)
+    after = lines(lossy)
+    assert agree(after[0] == before[0] + 1 and after[1] > before[1] and after[2] > 0)
+
+
+def lines(group):
+    """Compressed sums so far: calls, bytes sent, and the bound."""
+    compcoll.torch.report()
+    core = group.core if hasattr(group, "core") else group._get_backend(torch.device("cpu")).core
+    found = [
+        line for line in core.stats.lines.values() if (line.op, line.codec) == ("Allreduce", "zfp:rate=8")
+    ]
+    return (found[0].calls, found[0].wire_nbytes, found[0].bound) if found else (0, 0, 0.0)
