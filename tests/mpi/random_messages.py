@@ -132,10 +132,6 @@ def _draw(
         send = "Isend"
     blocks = send.lower() in ("send", "ssend")
     receive = str(rng.choice(_OBJECT_RECEIVES[: 8 if small_enough else 7] if is_object else _RECEIVES))
-    if not is_known(dtype) and receive.startswith(("Mprobe", "Improbe")):
-        receive = "Probe"  # a matched message is mpi4py's, which lacks the type, and so is Ssend
-    if not is_known(dtype) and send == "Ssend":
-        send = "Send"
     if src == dst and receive.endswith("+irecv"):
         receive = "mprobe"  # MPICH 5.0 gives the request of a message to itself nothing
     if src == dst and blocks:

@@ -51,6 +51,9 @@ class PointToPoint(Probes):
     def Isend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
         return self._isend(super().Isend, buf, dest, tag)
 
+    def Ssend(self, buf, dest: int, tag: int = 0) -> None:
+        self.Issend(buf, dest, tag).Wait()
+
     def Issend(self, buf, dest: int, tag: int = 0) -> MPI.Request:
         return self._isend(super().Issend, buf, dest, tag, synchronous=True)
 

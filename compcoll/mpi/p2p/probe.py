@@ -9,7 +9,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from compcoll.engine import interrupts
-from compcoll.mpi.buffers import parse
+from compcoll.mpi.buffers import known_to_mpi, parse, unknown_type
 from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.protocol import ReceivedMessage, Tally, looks_compressed
@@ -47,19 +47,22 @@ class Probes(CommBase):
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
         if not self._understands():
-            return super().Mprobe(source, tag, status)
+            return PlainMessage(super().Mprobe(source, tag, status))
         while (message := self.Improbe(source, tag, status)) is None:
             sched_yield()
         return message
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
         if not self._understands():
-            return super().Improbe(source, tag, status)
+            found = super().Improbe(source, tag, status)
+            return found if found is None else PlainMessage(found)
         status = MPI.Status() if status is None else status
         with interrupts.deferred():
             message = super().Improbe(source, tag, status)
-            if message is None or not looks_compressed(status):
-                return message
+            if message is None:
+                return None
+            if not looks_compressed(status):
+                return PlainMessage(message)
             channel = self._context.channel
             received = channel.receive(message, status)
         received.fill(status)
@@ -88,6 +91,22 @@ class Probes(CommBase):
         recent = {known: since for known, since in channel.unannounced.items() if now - since < 1.0}
         channel.unannounced = recent
         return now - recent.setdefault(message, now) > _LATE
+
+
+class PlainMessage(MPI.Message):
+    """A message that a matched probe has found and MPI receives, into types that mpi4py lacks as well."""
+
+    def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
+        """Receive the message."""
+        super().Recv(_known(buf), status)
+
+    def Irecv(self, buf: Any) -> MPI.Request:
+        """Begin to receive the message."""
+        return super().Irecv(_known(buf))
+
+
+def _known(buf: Any) -> Any:
+    return buf if unknown_type(buf) is None else known_to_mpi(buf)
 
 
 class MatchedMessage(MPI.Message):
