@@ -13,7 +13,7 @@ gpu.py           the order of streams, and pending kernels
 reductions.py    sums and others
 policies.py      the policy of a group, and its options
 report.py        statistics of calls
-peers.py         all groups, ranks that leave them, and checks of what ranks call
+peers.py         all groups, ranks that leave them, and checks of their calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo
 """

@@ -1,7 +1,8 @@
 """Tensors as the engine and MPI take them: contiguous buffers on the host or a GPU, one or several.
 
 Only when a call is decided is it known whether the engine carries it out, which takes blocks on the host or a
-device, or MPI, which takes one contiguous buffer of the host. So that one is made when it is asked for.
+device, or MPI, which takes one contiguous buffer of the host. So each class has the ``blocks`` of its memory,
+and makes ``host``, that buffer, when it is asked for; ``gpus`` are those with the memory.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from itertools import accumulate, pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,27 +45,6 @@ _COMPLEX: dict[torch.dtype, np.dtype] = {
 def element_of(dtype: torch.dtype) -> np.dtype:
     """The type of elements that rules name: a complex one for complex tensors."""
     return _COMPLEX.get(dtype) or _REAL.get(dtype, _BYTES)
-
-
-class TensorBuffer(Protocol):
-    """One or several tensors in contiguous memory: `HostBuffer`, `DeviceBuffer`, `BufferList`."""
-
-    @property
-    def blocks(self) -> list[Any]:
-        """Arrays of the host or a device, as the engine takes them."""
-
-    @property
-    def host(self) -> np.ndarray:
-        """One array, as MPI takes it."""
-
-    @property
-    def gpus(self) -> tuple: ...
-
-    def apply(self, change: _Change) -> None:
-        """Change the values before the operation."""
-
-    def finish(self, order: StreamOrder, after: _Change | None = None) -> None:
-        """Change the values that the operation has written, and copy them to the tensors."""
 
 
 class HostBuffer:
@@ -116,10 +96,14 @@ class HostBuffer:
         return [self.array]
 
     def apply(self, change: _Change) -> None:
+        """Change the values before the operation."""
         change(self.flat)
 
     def finish(self, order: StreamOrder | None = None, after: _Change | None = None) -> None:
-        """As of a `TensorBuffer`; a copy to a GPU is in the order of the stream that was current first."""
+        """Change the values that the operation has written, and copy them to the tensor.
+
+        A copy to a GPU is in the order of the stream that was current first.
+        """
         if after is not None:
             after(self.flat)
         if self._tensor is None:
@@ -159,7 +143,7 @@ class DeviceBuffer:
 
     @property
     def host(self) -> np.ndarray:
-        """A copy, for whose values the host waits."""
+        """A copy, for which the host waits."""
         if self._host is None:
             self._host = self.gpu.to_host(self.flat) if self._reads else _empty(self.flat)
         return _array_of(self._host)
@@ -169,7 +153,7 @@ class DeviceBuffer:
         self.gpu.do(lambda: change(self.flat))
 
     def finish(self, order: StreamOrder, after: _Change | None = None) -> None:
-        """As of a `TensorBuffer`, behind what the device has been given."""
+        """Change the values that the operation has written, and copy them to the tensor."""
         flat, host, own = self.flat, self._host, self._tensor
         if host is not None and self._writes:
             order.stream(self.gpu).do(lambda: flat.copy_(host), flat)
@@ -230,6 +214,9 @@ class BufferList:
 
     def _pieces(self, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return whole.split([part.flat.numel() for part in self.parts])
+
+
+TensorBuffer = HostBuffer | DeviceBuffer | BufferList
 
 
 class RemainingBlocks:

@@ -81,7 +81,7 @@ class Future(torch.futures.Future):
 
 
 class _Watchdog:
-    """A thread for operations that nobody waits for in Python: futures waited for in C++, small messages."""
+    """A thread for operations without a waiter in Python: futures waited for in C++, small messages."""
 
     def __init__(self) -> None:
         self._since: dict[Any, float] = {}
@@ -136,7 +136,7 @@ def may_watch() -> bool:
 
 
 def watch(work: Any) -> None:
-    """End a work with an error when its time is up or others have left, where a thread may look at that."""
+    """End a work with an error when its time is up or its peers have left, if a thread may call MPI."""
     if may_watch():
         _watchdog().add(work)
 

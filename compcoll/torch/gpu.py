@@ -1,4 +1,4 @@
-"""Tensors on GPUs: whose memory the engine's kernels reach, and how a call keeps the order of streams.
+"""GPUs: memory that the engine's kernels reach, and the order of a call among streams.
 
 As with NCCL, an operation comes after what is in the caller's current stream when it is called, works on
 streams of its own, and `Work.wait` has the stream that is current then come after it. Messages of MPI need
@@ -130,7 +130,7 @@ class StreamOrder:
         return self._streams[gpu]
 
     def record(self) -> list[Any]:
-        """Record events behind what the host has not seen the end of."""
+        """Record events behind all work that the host has not seen the end of."""
         busy = {device for run in self._runs for device, _ in run.ends}
         for gpu in self._marks:
             if gpu.device in busy:

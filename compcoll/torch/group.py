@@ -63,17 +63,8 @@ class CompcollGroup(Operations, dist.ProcessGroup):  # type: ignore[misc]
         return self._store
 
     @property
-    def options(self) -> Any:
-        """The options that the group was made with."""
-        return self._options
-
-    @property
     def supports_splitting(self) -> bool:
         return False
-
-    @property
-    def supports_coalescing(self) -> bool:
-        return True
 
     def name(self) -> str:
         return "compcoll"
@@ -89,15 +80,6 @@ class CompcollBackend(Operations, Backend):
         self._options = options if options is not None else Options(timeout=opts.timeout)
         self._group_name, self._group_desc = opts.group_id, "undefined"
         self.core.desc = self.getGroupDesc
-
-    @property
-    def options(self) -> Any:
-        """The options that the group was made with."""
-        return self._options
-
-    @property
-    def supports_coalescing(self) -> bool:
-        return True
 
     @property
     def supports_splitting(self) -> bool:

@@ -130,7 +130,7 @@ def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[i
 
 
 def monitored_barrier(core: Core, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-    """Wait for all ranks; RuntimeError on those that have come where others have not.
+    """Wait for all ranks; RuntimeError on those that wait for missing ones.
 
     Rank 0 names the first rank that is missing, or all of them with ``wait_all_ranks``.
     """

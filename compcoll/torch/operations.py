@@ -31,6 +31,7 @@ class Operations:
     """
 
     core: Core
+    _options: Any
 
     # -- reductions
 
@@ -175,6 +176,15 @@ class Operations:
     _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
     # -- the group
+
+    @property
+    def options(self) -> Any:
+        """The options that the group was made with."""
+        return self._options
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
 
     def getBackendName(self) -> str:
         return "compcoll"

@@ -1,4 +1,4 @@
-"""The process groups that there are, and what their ranks tell each other beside their calls."""
+"""The process groups of this process, and the messages of their ranks about calls and departures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def cores() -> list[Any]:
 
 
 class _Notices:
-    """Notices of ranks that leave groups, whichever way, over a private communicator."""
+    """Notices of ranks that leave groups, at exit, on errors or on purpose, over a private communicator."""
 
     def __init__(self) -> None:
         self.comm = MPI.Intracomm(_WORLD).Dup()
@@ -99,7 +99,7 @@ _serials = [0]
 
 
 def start_notices() -> None:
-    """Have ranks tell each other from now on; the first time collective over all ranks of MPI."""
+    """Send and receive notices from now on; the first time collective over all ranks of MPI."""
     if not _notices and _WORLD.Get_size() > 1:
         _notices.append(_Notices())
 
@@ -148,7 +148,7 @@ class CallBoard:
             self._store.set(_key("waits", self._rank), json.dumps([number, call]))
 
     def describe_missing(self, number: int) -> str:
-        """Name the ranks that have not come to a call, as far as they have posted theirs."""
+        """Name the ranks that are missing in a call, with the calls that they have posted."""
         absent = []
         for rank in range(self._size):
             posted = self._read("waits", rank)
@@ -189,9 +189,9 @@ def checks_signatures() -> bool:
 
 
 class SignatureCheck(_engine.Request):
-    """A comparison of all ranks' signatures of a call, under way with it: of checksums, then of the texts.
+    """A comparison of all ranks' signatures, concurrent with their call: of checksums, then of the texts.
 
-    MPI matches whatever comes next, and may give one rank's sum to another's broadcast. The collectives of
+    Without it MPI would match any collectives, one rank's sum with another's broadcast. The collectives of
     ``comm`` are checks alone.
     """
 

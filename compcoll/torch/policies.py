@@ -328,18 +328,15 @@ def watch_meshes() -> None:
 
     def init(self: DeviceMesh, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if getattr(self, "mesh_dim_names", None) and getattr(self, "_dim_group_names", None):
-            _add_mesh(self)
+        groups = getattr(self, "_dim_group_names", None)
+        if not groups or not getattr(self, "mesh_dim_names", None):
+            return
+        _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(self)]
+        for core in cores():
+            if core.name in groups:
+                core.forget_policy()
 
     DeviceMesh.__init__ = init  # type: ignore[method-assign]
-
-
-def _add_mesh(mesh: DeviceMesh) -> None:
-    _meshes[:] = [*(known for known in _meshes if known() is not None), weakref.ref(mesh)]
-    named = set(mesh._dim_group_names)
-    for core in cores():
-        if core.name in named:
-            core.forget_policy()
 
 
 def warn_of_unmatched() -> None:

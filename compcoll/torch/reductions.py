@@ -1,4 +1,4 @@
-"""Reductions as torch names them, by what MPI and the engine can do."""
+"""Torch's reductions, as operations of MPI or sums of the engine."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Reduction:
         return self.factor is not None
 
     def before(self, flat: torch.Tensor) -> None:
-        """Make of a rank's values what is reduced."""
+        """Prepare a rank's values."""
         if self.factor is not None:
             flat.mul_(self.factor.to(flat.device) if isinstance(self.factor, torch.Tensor) else self.factor)
 
     def after(self, flat: torch.Tensor, size: int) -> None:
-        """Make of the reduced values the result."""
+        """Divide the sums of an average."""
         if not self.averages:
             return
         if flat.dtype.is_floating_point or flat.dtype.is_complex:

@@ -23,7 +23,7 @@ __all__ = ["forget", "make_core", "set_environment", "split_core"]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
-#: Ports that the system gives to nobody on its own.
+#: Ports that the system does not assign on its own.
 _PORTS = range(20_000, 32_000)
 _HOW = "start the program by `mpiexec -n N python script.py`"
 _LOOPBACK = "127.0.0.1"
@@ -34,7 +34,7 @@ _CONNECT_TIMEOUT = 2.0
 
 
 def set_environment() -> None:
-    """Set torch's variables from MPI, where nobody else has set them; collective."""
+    """Set torch's variables from MPI where they are not set; collective."""
     if _WORLD.Get_size() == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         return  # `make_core` says what is wrong, where the backend is asked for
     node = MPI.Intracomm(_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
@@ -52,14 +52,9 @@ def set_environment() -> None:
 
 
 def _free_port() -> int:
-    ports = random.SystemRandom()
-    for _ in range(1000):
-        port = ports.choice(_PORTS)
-        with socket.socket() as trial:
-            try:
-                trial.bind(("", port))
-            except OSError:
-                continue
+    for port in random.SystemRandom().sample(_PORTS, 1000):
+        with suppress(OSError), socket.socket() as trial:
+            trial.bind(("", port))
             return port
     raise OSError(f"no port from {_PORTS.start} to {_PORTS.stop - 1} is free")
 

@@ -55,13 +55,13 @@ class Work(dist.Work):
     peers : sequence of int
         The ranks of which one is the other end of a message.
     steps : generator
-        Runs to its first tasks here, and then in the thread that comes to their end.
+        Runs to its first tasks here, and then in the thread that completes them.
     timeout : float
         Seconds, for a `wait` that names none.
     sync : bool
         Whether the caller waits for it next.
     group : Core
-        Asked now and then during a wait, and told of the end.
+        Checks for errors during a wait, and retires the work at its end.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class Work(dist.Work):
                 self._leave_tasks()
 
     def leave_idle(self) -> bool:
-        """`leave` it, unless somebody is waiting for it; returns whether it is left or done."""
+        """`leave` it, unless a thread waits for it; returns whether it is left or done."""
         with self._lock:
             if not self._attended:
                 self.leave()
