@@ -68,8 +68,8 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	  echo "== tests/torch_bases on $$n ranks"; \
 	  mpiexec -n $$n python -m pytest tests/torch_bases || exit 1; \
 	done
-	@echo "== tests of examples with torch"
-	@python -m pytest tests/serial/test_examples.py -k 'ddp or fsdp2'
+	@echo "== tests of torchrun, and of examples with torch"
+	@python -m pytest tests/serial/test_torchrun.py tests/serial/test_examples.py -k 'torchrun or ddp or fsdp2'
 
 test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where OMB_PY is, OSU's benchmarks as they are
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs

@@ -16,8 +16,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Cartcomm", "Codec", "Comm", "DeviceBufferError", "Distgraphcomm", "FallbackError", "FrameError",
-    "FrameInfo", "Graphcomm", "MismatchError", "Policy", "PolicyError", "Report", "Rule", "codec", "codecs",
-    "decode", "inspect",
+    "FrameInfo", "Graphcomm", "MismatchError", "Policy", "PolicyError", "Report", "Rule", "bootstrap",
+    "codec", "codecs", "decode", "inspect",
 ]  # fmt: skip
 
 _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
@@ -32,6 +32,10 @@ def __getattr__(name: str):
         from compcoll.mpi import comm
 
         return getattr(comm, name)
+    if name == "bootstrap":
+        from compcoll.launch.bootstrap import bootstrap
+
+        return bootstrap
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

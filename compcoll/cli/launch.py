@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import click
 
 from compcoll.core.library import check_mpi
+from compcoll.launch import is_launched
 
 __all__ = [
     "become_ranks",
@@ -27,14 +28,6 @@ __all__ = [
     "relaunch",
     "same_ranks",
 ]
-
-#: Environment variables that process managers set: Hydra, PMIx, Open MPI, Intel MPI, PALS.
-_MARKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "PALS_RANKID")
-
-
-def is_launched() -> bool:
-    """Whether a process manager such as mpiexec started this process; does not initialise MPI."""
-    return any(mark in os.environ for mark in _MARKS)
 
 
 def find_mpiexec() -> str | None:

@@ -1,6 +1,6 @@
 """The backend ``compcoll`` of torch.distributed.
 
-start.py         ranks from MPI, and how a group is made
+start.py         ranks from MPI, or MPI's from torchrun's, and how a group is made
 group.py         the process group of torch up to 2.13, and the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
 coalescing.py    several operations as one
@@ -23,6 +23,7 @@ from __future__ import annotations
 import torch as _torch
 import torch.distributed as _dist
 
+from compcoll.launch.torchrun import is_deferred as _is_deferred  # the first to import mpi4py.MPI
 from compcoll.torch import integration as _integration
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
@@ -53,7 +54,8 @@ def _register() -> None:
         _dist.Backend.register_backend("compcoll", shell, extended_api=True, devices=["cpu", "cuda"])
         _policies.watch_meshes()
         _integration.patch_coalescing_manager()
-    _start.set_environment()
+    if not _is_deferred:
+        _start.set_environment()
 
 
 _register()

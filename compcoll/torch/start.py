@@ -1,4 +1,7 @@
-"""How a process finds its rank: from MPI, which torch's variables of the environment then repeat."""
+"""How a process finds its rank: from MPI, which torch's variables of the environment then repeat.
+
+Under torchrun it is the other way round: the first group has MPI initialised with torch's ranks.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from mpi4py import MPI
 
+from compcoll.launch.torchrun import start_mpi
 from compcoll.torch import peers, policies
 from compcoll.torch.core import Core
 from compcoll.torch.policies import Options
@@ -112,10 +116,12 @@ def make_core(opts: Any, options: Any) -> Core:
     ``opts`` are torch's _DistributedBackendOptions.
     """
     rank, size = opts.group_rank, opts.group_size
+    if not MPI.Is_initialized():
+        _start_mpi(opts)
     if size > _WORLD.Get_size():
         raise RuntimeError(
-            f"the process group has {size} ranks, and MPI has {_WORLD.Get_size()}: {_HOW} (torchrun starts "
-            "processes that do not know of each other as MPI's)"
+            f"the process group has {size} ranks, and MPI has {_WORLD.Get_size()}: {_HOW}, or by "
+            "torchrun and import compcoll.torch before mpi4py.MPI"
         )
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
@@ -126,6 +132,17 @@ def make_core(opts: Any, options: Any) -> Core:
             f"MPI has no communicators for the process group {opts.group_id!r} beside {len(peers.cores())} "
             f"others, which take two each (MPICH has some 2,000; destroy_process_group frees them): {error}"
         ) from error
+
+
+def _start_mpi(opts: Any) -> None:
+    """Initialise MPI on all of torch's ranks, whichever group comes first: MPI cannot take in more later."""
+    store, rank, size = opts.store, opts.group_rank, opts.group_size
+    if dist.is_initialized():
+        store, rank, size = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+    try:
+        start_mpi(store, rank, size, opts.timeout.total_seconds())
+    except TimeoutError as error:
+        raise RuntimeError(f"{error}; the first group of this backend is made by all ranks") from None
 
 
 def _make(opts: Any, options: Options | None, rank: int, size: int) -> Core:

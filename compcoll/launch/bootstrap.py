@@ -1,0 +1,327 @@
+"""Processes that no mpiexec started become the ranks of an MPICH job."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import operator
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import wraps
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+from mpi4py.run import set_abort_status
+
+from compcoll.core.patching import patch_method
+from compcoll.launch import pmi
+
+__all__ = ["become_rank", "bootstrap", "import_mpi", "listen"]
+
+#: Seconds between two attempts to reach rank 0, and that one may take.
+_PAUSE, _PATIENCE = 0.05, 10.0
+_SHARED_MEMORY = re.compile(r"/dev/shm/mpich_\S+")
+
+_lock = Lock()
+#: Descriptors of this process's connections, which end with it: MPICH needs one after Python's end.
+_lines: list[int] = []
+
+
+def bootstrap(rank: int, size: int, address: str, *, secret: str = "", timeout: float = 60.0) -> None:
+    """Become a rank of MPI, where no mpiexec started this process, and initialise MPI; collective.
+
+    Each of ``size`` processes that a program started itself (by multiprocessing with spawn, Ray, Dask,
+    Jupyter, srun) calls it before `mpi4py.MPI` is imported, or with ``mpi4py.rc.initialize = False``. Rank 0
+    starts a small server at the address, which ends with the last rank. As under mpiexec, all ranks are
+    killed, one second later, where one ends without ``MPI_Finalize``.
+
+    Parameters
+    ----------
+    rank : int
+        0 to ``size - 1``, another one for each process.
+    size : int
+    address : str
+        ``"host:port"``, the same on all ranks: an address of rank 0's host that the others reach, and a port
+        that is free there.
+    secret : str
+        The same on all ranks; nobody joins without it. Pass a random one on a network that strangers reach.
+    timeout : float
+        Seconds to wait for the other ranks.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a wrong argument.
+    RuntimeError
+        Where MPI is initialised already or is an Open MPI, and where the ranks do not fit together: one is
+        there twice, is one of another size, has another secret, or left.
+    TimeoutError
+        Where ranks are missing, which it names.
+    OSError
+        Where rank 0 cannot listen at the address.
+    """
+    rank, size = operator.index(rank), operator.index(size)
+    if not 0 <= rank < size:
+        raise ValueError(f"rank {rank} is not one of {size} ranks, 0 to {size - 1}")
+    if not isinstance(secret, str):
+        raise TypeError(f"a secret is a str, not {type(secret).__name__}")
+    if not (timeout > 0 and math.isfinite(timeout)):
+        raise ValueError(f"timeout {timeout} is not a positive number of seconds")
+    place = _parse(address)
+    import_mpi(needed=True)
+    become_rank(rank, size, place, listen([place]) if rank == 0 else [], secret, timeout)
+
+
+def import_mpi(*, needed: bool = False) -> Any:
+    """`mpi4py.MPI`, imported without initialising MPI.
+
+    Raises
+    ------
+    RuntimeError
+        With ``needed``, where no rank of a job of ours can come of this process.
+    """
+    import mpi4py
+
+    rc = mpi4py.rc
+    if "mpi4py.MPI" not in sys.modules:
+        before = rc.initialize, rc.finalize
+        rc.initialize, rc.finalize = False, rc.initialize if rc.finalize is None else rc.finalize
+        try:
+            from mpi4py import MPI
+        finally:
+            rc.initialize, rc.finalize = before
+    else:
+        from mpi4py import MPI
+    if needed and MPI.Is_initialized():
+        world = MPI.COMM_WORLD
+        raise RuntimeError(
+            f"MPI is initialised in this process already, as rank {world.rank} of {world.size}: "
+            "compcoll.bootstrap comes before mpi4py.MPI is imported, once"
+        )
+    if needed and MPI.get_vendor()[0] == "Open MPI":
+        raise RuntimeError(
+            "Open MPI's processes have to be started by its mpiexec: `mpiexec -n N python script.py`; "
+            "compcoll.bootstrap needs MPICH (pip install mpich)"
+        )
+    return MPI
+
+
+def listen(places: Sequence[tuple[str, int]]) -> list[socket.socket]:
+    """Sockets that listen at addresses of this host; a port of 0 is any that is free."""
+    listeners = []
+    for host, port in places:
+        try:
+            family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listeners.append(socket.create_server(where[:2], family=family, backlog=1024))
+        except OSError as error:
+            for listener in listeners:
+                listener.close()
+            raise OSError(error.errno, f"rank 0 cannot listen at {host}:{port}: {error.strerror}") from None
+    return listeners
+
+
+def become_rank(
+    rank: int, size: int, place: tuple[str, int], listeners: list[socket.socket], secret: str, timeout: float
+) -> None:
+    """Join the other ranks and initialise MPI; `bootstrap` has the parameters.
+
+    Rank 0 has ``listeners``, for the server that it starts, at least one of them at ``place``.
+    """
+    with _lock:
+        MPI = import_mpi(needed=True)
+        if listeners:
+            _start_server(listeners, size, secret, timeout)
+        line, watch = _join(rank, size, place, secret, timeout)
+        _lines[:] = watch.detach(), line.detach()
+        os.register_at_fork(after_in_child=_leave)
+        _end_with(_lines[0])
+        with _environment(PMI_FD=_lines[1], PMI_RANK=rank, PMI_SIZE=size, MPIR_CVAR_PMI_VERSION=1):
+            MPI.Init_thread(_thread_level(MPI))
+    world = MPI.COMM_WORLD
+    if (world.rank, world.size) != (rank, size):
+        raise RuntimeError(
+            f"{MPI.Get_library_version().splitlines()[0]} does not speak PMI-1: it has this process as rank "
+            f"{world.rank} of {world.size}, not {rank} of {size}; start the program by its own mpiexec"
+        )
+    world.Barrier()  # all ranks of a node have opened what they share
+    _unlink_shared_memory()
+    _announce_ends(MPI)
+
+
+def _parse(address: str) -> tuple[str, int]:
+    if not isinstance(address, str):
+        raise TypeError(f"an address is a str, 'host:port', not {address!r}")
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
+        raise ValueError(f"{address!r} is not 'host:port' with a port from 1 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _start_server(listeners: list[socket.socket], size: int, secret: str, timeout: float) -> None:
+    fds = [listener.fileno() for listener in listeners]
+    given = {"listeners": fds, "size": size, "secret": secret, "timeout": timeout}
+    # Neither the command line nor the environment would keep the secret.
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", pmi.__file__], input=json.dumps(given).encode(), pass_fds=fds, cwd="/",
+        stdout=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    for listener in listeners:
+        listener.close()
+    if done.returncode:
+        raise RuntimeError(f"the server of PMI did not start: {sys.executable} ended with {done.returncode}")
+
+
+def _join(
+    rank: int, size: int, place: tuple[str, int], secret: str, timeout: float
+) -> tuple[socket.socket, socket.socket]:
+    """Connections to the server on both channels, when all ranks have come."""
+    line, lines = _connect(rank, size, place, timeout), []
+    try:
+        lines.append(line)
+        _introduce(line, rank, size, "pmi", secret)
+        with suppress(OSError):  # the server gives the reason on the first connection
+            lines.append(socket.create_connection(place, _PATIENCE))
+            _introduce(lines[1], rank, size, "watch", secret)
+        answer = json.loads(_read_line(line) or '{"error": "the server of PMI has ended"}')
+        if error := answer.get("error"):
+            raise (TimeoutError if " did not come " in error else RuntimeError)(error)
+    except BaseException:
+        for one in lines:
+            one.close()
+        raise
+    return line, lines[1]
+
+
+def _connect(rank: int, size: int, place: tuple[str, int], timeout: float) -> socket.socket:
+    """A connection to the server, which rank 0 may start later."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            return socket.create_connection(place, max(min(_PATIENCE, deadline - time.monotonic()), 0.001))
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"rank {rank} of {size}: rank 0, whose server is at {place[0]}:{place[1]}, did not come "
+                    f"within {timeout:g} s: {error.strerror or error}"
+                ) from None
+            time.sleep(_PAUSE)
+
+
+def _introduce(line: socket.socket, rank: int, size: int, channel: str, secret: str) -> None:
+    """Tell the server of which rank a connection is."""
+    pmi.keep_alive(line)
+    line.settimeout(_PATIENCE)
+    try:
+        protocol, _, nonce = _read_line(line).partition(" ")
+    except TimeoutError:
+        protocol = nonce = ""
+    if protocol != pmi.PROTOCOL and channel == "pmi":
+        place = ":".join(map(str, line.getpeername()[:2]))
+        raise RuntimeError(f"rank {rank} of {size}: another program answers at {place}")
+    host = f"process {os.getpid()} on {socket.gethostname()}"
+    hello = json.dumps({"rank": rank, "size": size, "channel": channel, "host": host, "node": _node()})
+    line.sendall(f"{pmi.proof(secret, nonce, hello)} {hello}\n".encode())
+    line.settimeout(None)  # the server keeps the time
+
+
+def _read_line(line: socket.socket) -> str:
+    """Receive one line, or the rest of the connection."""
+    received = b""
+    while not received.endswith(b"\n"):
+        data = line.recv(1)
+        if not data:
+            break
+        received += data
+    return received.decode(errors="replace").strip()
+
+
+def _node() -> str:
+    """A name common to the processes that can share memory and read each other's."""
+    found = [socket.gethostname()]
+    with suppress(OSError):
+        with open("/proc/sys/kernel/random/boot_id") as boot:
+            found.append(boot.read().strip())
+        found.extend(os.readlink(f"/proc/self/ns/{kind}") for kind in ("net", "pid"))
+        found.append(str(os.stat("/dev/shm").st_dev))
+    return " ".join(found)
+
+
+def _end_with(fd: int) -> None:
+    """Have the kernel kill this process when the server closes the connection, as mpiexec would.
+
+    No thread could: MPI_Init and MPI_Finalize hold Python's lock, and wait for ranks that have ended.
+    """
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _leave() -> None:
+    """Give up the connections in a forked process: they end with its parent."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for line in _lines:
+        os.dup2(nothing, line, inheritable=False)
+    os.close(nothing)
+
+
+@contextmanager
+def _environment(**variables: object) -> Iterator[None]:
+    """Variables for MPI_Init, without those of another launcher that started this process or its parent."""
+    names = [name for name in os.environ if name.startswith("PMI_") or name in variables]
+    before = {name: os.environ.pop(name) for name in names}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _thread_level(MPI: Any) -> int:
+    from mpi4py import rc
+
+    return getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE
+
+
+def _announce_ends(MPI: Any) -> None:
+    """Have the server told at once how this process leaves MPI, and the process end where it aborts."""
+    finalize, abort, hook = MPI.Finalize, MPI.Comm.Abort, sys.excepthook
+
+    @wraps(finalize)
+    def Finalize() -> None:
+        finalize()
+        with socket.socket(
+            fileno=os.dup(_lines[1])
+        ) as line:  # MPICH does so in exit(3): others end by _exit(2)
+            line.sendall(b"cmd=finalize\n")
+            _read_line(line)
+
+    @wraps(abort)
+    def Abort(self: Any, errorcode: int = 0) -> None:
+        abort(self, errorcode)
+        os._exit(errorcode & 0xFF or 1)  # MPICH 5.0 returns, and waits for a launcher's signal
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        hook(kind, error, trace)
+        set_abort_status(error)  # MPI_Finalize would wait for the others, which wait for this one
+
+    MPI.Finalize, sys.excepthook = Finalize, excepthook
+    patch_method(MPI.Comm, "Abort", Abort)
+
+
+def _unlink_shared_memory() -> None:
+    """Remove the names of memory that MPICH shares within a node: it leaves them where ranks are killed."""
+    with open("/proc/self/maps") as maps:
+        for name in set(_SHARED_MEMORY.findall(maps.read())):
+            with suppress(OSError):
+                os.unlink(name)

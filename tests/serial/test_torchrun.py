@@ -1,0 +1,146 @@
+"""``torchrun`` starts programs of the backend compcoll as it does those of gloo, and nothing stays behind."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from test_launch import free_port, marked, run  # noqa: F401
+
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+TORCHRUN = sys.executable, "-m", "torch.distributed.run"
+
+#: Losses of a model by each of two backends, one after the other.
+TRAIN = """
+import sys
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import compcoll.torch
+
+torch.set_num_threads(1)
+
+def losses(backend):
+    dist.init_process_group(backend)
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(200, 200))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    found = []
+    for _ in range(3):
+        loss = (model(torch.randn(16, 200)) ** 2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss = loss.detach()
+        dist.all_reduce(loss)
+        found.append(loss.item())
+    report = str(compcoll.torch.report())
+    dist.destroy_process_group()
+    return found, report
+
+(theirs, _), (ours, report) = losses("gloo"), losses("compcoll")
+assert len(set(theirs)) == 3 and all(abs(a - b) <= 1e-6 * a for a, b in zip(theirs, ours, strict=True))
+assert "Allreduce lossless" in report, report
+sys.stdout.write("learned\\n")
+"""
+
+#: One rank fails at the first attempt.
+FAIL = """
+import os
+import signal
+import sys
+import torch
+import torch.distributed as dist
+import compcoll.torch
+
+dist.init_process_group("compcoll")
+x = torch.ones(1 << 16)
+dist.all_reduce(x)
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if dist.get_rank() == 1 and attempt == 0:
+    if sys.argv[1] == "raise":
+        raise KeyError("lost")
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.all_reduce(x)
+sys.stdout.write(f"{int(x[0])} at attempt {attempt}\\n")
+"""
+
+
+@pytest.fixture
+def launch(tmp_path, marked):  # noqa: F811
+    """Starts torchrun."""
+
+    def launch(options, text, *words):
+        program = tmp_path / "train.py"
+        program.write_text(text)
+        return subprocess.Popen(
+            [*TORCHRUN, *map(str, options), str(program), *words], env=marked, cwd=tmp_path, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    return launch
+
+
+def said_by(process):
+    return process.communicate(timeout=120)[0]
+
+
+def test_the_losses_of_gloo(launch):
+    process = launch(["--standalone", "--nproc-per-node", 3], TRAIN)
+    said = said_by(process)
+    assert process.returncode == 0, said
+    assert said.count("learned") == 3
+
+
+def test_two_jobs_at_once_one_of_them_of_two_nodes(launch):
+    endpoint = "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}"
+    jobs = [launch([*endpoint, "--rdzv-id", "two", "--node-rank", node], TRAIN) for node in range(2)]
+    jobs.append(launch(["--standalone", "--nproc-per-node", 2], TRAIN))
+    said = [said_by(job) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0, 0], said
+    assert [words.count("learned") for words in said] == [1, 1, 2]
+
+
+def test_a_killed_rank_and_a_restart(launch):
+    process = launch(["--standalone", "--nproc-per-node", 3, "--max-restarts", 1], FAIL, "kill")
+    said = said_by(process)
+    assert process.returncode == 0, said
+    assert said.count("9 at attempt 1") == 3
+
+
+def test_an_exception_is_the_root_cause(launch):
+    process = launch(["--standalone", "--nproc-per-node", 3], FAIL, "raise")
+    said = said_by(process)
+    assert process.returncode
+    assert "KeyError: 'lost'" in said
+    cause = said[said.index("Root Cause") :]
+    assert re.search(r"rank +: 1 ", cause), said
+    assert re.search(r"exitcode +: 1 ", cause), said
+
+
+#: MPI is left alone until a group of this backend needs it.
+ALONE = """
+import os
+import sys
+from datetime import timedelta
+import torch
+import torch.distributed as dist
+import compcoll.torch
+
+mpi = sys.modules["mpi4py.MPI"]
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+compcoll.torch.ErrorFeedback("zfp:rate=8")
+dist.destroy_process_group()
+assert not mpi.Is_initialized()
+dist.init_process_group(
+    "compcoll", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.5)
+)
+"""
+
+
+def test_missing_ranks_are_named(tmp_path, marked):  # noqa: F811
+    done = run(tmp_path, {**marked, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, ALONE)
+    assert "RuntimeError: rank 1 of 2 did not come within 0.5 s; the first group" in done.stderr
