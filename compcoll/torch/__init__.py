@@ -16,6 +16,7 @@ report.py        statistics of calls
 peers.py         all groups, ranks that leave them, and checks of their calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo
+weight_sync.py   parameters from one rank to all others, in any backend's groups
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from compcoll.torch.hooks import (
 )
 from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
+from compcoll.torch.weight_sync import SyncReport, WeightSync
 
 __all__ = [
-    "CompressedAllGather", "CompressedReduceScatter", "ErrorFeedback", "Options", "TrainingReport",
-    "compressed_hook", "load", "report", "set_policy",
+    "CompressedAllGather", "CompressedReduceScatter", "ErrorFeedback", "Options", "SyncReport",
+    "TrainingReport", "WeightSync", "compressed_hook", "load", "report", "set_policy",
 ]  # fmt: skip
 
 

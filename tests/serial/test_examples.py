@@ -95,6 +95,16 @@ def test_ddp(run):
 
 
 @needs_torch
+def test_generators(run):
+    launcher = sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 3
+    text = run(*launcher, EXAMPLES / "generators.py")
+    rewards = [float(reward) for reward in re.findall(r"reward ([\d.]+)", text)]
+    assert rewards[-1] > 1.5 * rewards[0]
+    assert "sync 1: whole" in text
+    assert "sync 30: differences" in text
+
+
+@needs_torch
 def test_fsdp2(run):
     text = run(*python("fsdp2.py", ranks=2))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]

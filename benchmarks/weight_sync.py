@@ -1,0 +1,54 @@
+"""``mpiexec -n 2 python -m benchmarks.weight_sync``: WeightSync next to gloo's broadcast.
+
+Steps of bfloat16 weights are those of Adam: each moves by up to the learning rate in float32, and is rounded.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import click
+import torch
+import torch.distributed as dist
+
+import compcoll.torch
+
+
+def seconds(call) -> float:
+    """Time until the last rank is done."""
+    dist.barrier()
+    start = perf_counter()
+    call()
+    dist.barrier()
+    return perf_counter() - start
+
+
+@click.command()
+@click.option("--million", default=100, show_default=True, help="Parameters.")
+@click.option("--syncs", default=4, show_default=True)
+@click.option("--rate", default=1e-6, show_default=True, help="Learning rate.")
+def main(million: int, syncs: int, rate: float) -> None:
+    """Print the times of a first sync, of later ones, and of gloo's broadcast of the same tensors."""
+    dist.init_process_group("compcoll")
+    torch.set_num_threads(1)
+    gloo = dist.new_group(backend="gloo")
+    source = dist.get_rank() == 0
+    torch.manual_seed(0)
+    tensors = [torch.empty(1 << 20) for _ in range(million * 1_000_000 // (1 << 20))]
+    masters = [tensor.normal_(0, 0.02) for tensor in tensors] if source else []
+    weights = [tensor.bfloat16() if source else torch.zeros_like(tensor).bfloat16() for tensor in tensors]
+    sync = compcoll.torch.WeightSync(weights, 0, gloo)
+    for step in range(syncs):
+        plain = seconds(lambda: [dist.broadcast(tensor, 0, group=gloo) for tensor in weights])
+        reports: list[compcoll.torch.SyncReport] = []
+        ours = seconds(lambda found=reports: found.append(sync.sync()))
+        if source:
+            print(f"{step}: gloo {plain:.3f} s, WeightSync {ours:.3f} s; {reports[0]}", flush=True)
+        for master, weight in zip(masters, weights, strict=False):
+            master += rate * torch.randn_like(master).clamp(-1, 1)
+            weight.copy_(master)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

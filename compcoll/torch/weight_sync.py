@@ -1,0 +1,335 @@
+"""Parameters brought from one rank to all others: whole at first, then by what has changed."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from compcoll.codecs import delta
+from compcoll.core import dtypes
+from compcoll.core.errors import FrameError
+from compcoll.devices import arrays
+from compcoll.frame import inspect
+
+__all__ = ["SyncReport", "WeightSync"]
+
+#: Bytes of values in one frame, and in one broadcast.
+_PIECE_NBYTES, _MESSAGE_NBYTES = 1 << 20, 16 << 20
+#: Behind the frames of a message: the bytes of the next one, negative where the source has failed.
+_NEXT_NBYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """One `WeightSync.sync`, as this rank saw it.
+
+    Attributes
+    ----------
+    number : int
+        Of this sync among those of this object, from 1 on.
+    whole : bool
+        Whether all values were sent, rather than what had changed.
+    reason : str
+        Why.
+    tensors : int
+    raw_nbytes, wire_nbytes : int
+        Bytes of the tensors, and of the messages that the source sent.
+    base_nbytes : int
+        Host memory that is kept until the next sync.
+    seconds : float
+    """
+
+    number: int
+    whole: bool
+    reason: str
+    tensors: int
+    raw_nbytes: int
+    wire_nbytes: int
+    base_nbytes: int
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the tensors per byte sent."""
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    def __str__(self) -> str:
+        how = "whole" if self.whole else "differences"
+        return (
+            f"sync {self.number}: {how} ({self.reason}), {self.tensors} tensors, {self.raw_nbytes} -> "
+            f"{self.wire_nbytes} bytes ({self.ratio:.1f}x), {1e3 * self.seconds:.1f} ms"
+        )
+
+
+class WeightSync:
+    """Bring parameters and buffers from one rank to all others, exactly.
+
+    The first `sync` sends all values, `lossless`; each further one sends the differences to the one before
+    (`delta`). Frames are encoded on the source, in host memory, and travel by the group's own broadcast, so
+    that any backend will do. Every rank keeps a copy of the values in host memory; what it does to tensors
+    between two syncs does not matter.
+
+    Parameters
+    ----------
+    tensors : torch.nn.Module, mapping of str to Tensor, or iterable of Tensor
+        The same shapes and dtypes on all ranks. Of a module its parameters and buffers; of a DTensor, as
+        FSDP2 has them, this rank's shard, so that ``group`` has to join ranks with equal shards.
+    src : int
+        The rank, in the default group, whose values all others get.
+    group : ProcessGroup, optional
+        The default group otherwise.
+
+    Raises
+    ------
+    ValueError
+        Where there are no tensors, or this rank or ``src`` is not in ``group``.
+    """
+
+    def __init__(
+        self, tensors: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], src: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ):  # fmt: skip
+        self._given = _listed(tensors)
+        if not self._given:
+            raise ValueError("there are no tensors to synchronise")
+        self._tensors: list[torch.Tensor] = []
+        self._messages: list[list[tuple[int, int, int]]] = []
+        self._kept: list[torch.Tensor] | None = None
+        self._base: list[np.ndarray] = []
+        self._number = self._base_id = 0
+        self._layout = 0
+        self.use(group, src)
+
+    def use(self, group: dist.ProcessGroup | None = None, src: int = 0) -> None:
+        """Go on in another group, such as one that a new receiver has joined.
+
+        The values that this rank keeps stay; where any rank of the group has others, the next sync is whole.
+
+        Parameters
+        ----------
+        group : ProcessGroup, optional
+        src : int
+            As of the class.
+        """
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        if dist.get_rank() not in ranks or src not in ranks:
+            raise ValueError(
+                f"rank {dist.get_rank()} or the source {src} is not in the group of ranks {ranks}"
+            )
+        self._group, self._src, self._ranks = group, src, ranks
+        on_host = "cpu:" in str(dist.get_backend_config(group))
+        self._device = torch.device("cpu") if on_host else torch.device("cuda", torch.cuda.current_device())
+
+    def sync(self) -> SyncReport:
+        """Give all ranks the source's values; collective.
+
+        Returns
+        -------
+        SyncReport
+
+        Raises
+        ------
+        ValueError
+            On all ranks, where shapes or dtypes differ between them.
+        FrameError
+            On a rank whose messages were damaged; its tensors then are undefined, and the next sync is whole.
+        RuntimeError
+            Where the source could not encode its values, on all ranks.
+        """
+        start = perf_counter()
+        self._look()
+        reason = self._agree()
+        whole, base_id = bool(reason), self._base_id
+        self._base_id = 0  # until all is there
+        if self._kept is None:
+            self._kept = [torch.empty(t.shape, dtype=t.dtype) for t in self._tensors]
+            self._base = [_flat(kept) for kept in self._kept]
+        if dist.get_rank() == self._src:
+            wire_nbytes, base_id = self._send(whole)
+        else:
+            wire_nbytes, base_id = self._receive()
+        self._base_id = base_id
+        self._number += 1
+        raw_nbytes = sum(base.nbytes for base in self._base)
+        return SyncReport(
+            self._number, whole, reason or "all ranks have the values of the last sync", len(self._tensors),
+            raw_nbytes, wire_nbytes, raw_nbytes, perf_counter() - start,
+        )  # fmt: skip
+
+    def _look(self) -> None:
+        """Find the tensors' memory, which may be another one than at the last sync."""
+        self._tensors = [_local(tensor) for tensor in self._given]
+        text = repr([(tuple(tensor.shape), str(tensor.dtype)) for tensor in self._tensors])
+        layout = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+        if layout != self._layout:
+            self._layout, self._base_id, self._kept = layout, 0, None
+            self._messages = list(_messages(self._tensors))
+
+    # -- what ranks agree on
+
+    def _agree(self) -> str:
+        """Why values have to be sent whole; empty where all ranks have those of the last sync."""
+        mine = torch.tensor([self._layout, self._base_id], device=self._device)
+        everyone = [torch.empty_like(mine) for _ in self._ranks]
+        dist.all_gather(everyone, mine, group=self._group)
+        facts = [one.tolist() for one in everyone]
+        layout, base_id = facts[self._ranks.index(self._src)]
+        for rank, (theirs, _) in zip(self._ranks, facts, strict=True):
+            if theirs != layout:
+                raise ValueError(
+                    f"rank {rank} has tensors of other shapes or dtypes than the source, rank {self._src}"
+                )
+        if not base_id:
+            return "the source has sent nothing before"
+        lack = [rank for rank, (_, theirs) in zip(self._ranks, facts, strict=True) if theirs != base_id]
+        return f"rank {', '.join(map(str, lack))} has not the values of the last sync" if lack else ""
+
+    # -- the source
+
+    def _send(self, whole: bool) -> tuple[int, int]:
+        """Send all messages, each encoded while the one before is on its way; their bytes, and a name."""
+        base_id, sent, problem = secrets.randbits(62) | 1, 0, None
+        work: Any = None
+        message = self._encoded(0, whole)
+        size = message.size + _NEXT_NBYTES if isinstance(message, np.ndarray) else -1
+        dist.broadcast(torch.tensor([size, base_id], device=self._device), self._src, group=self._group)
+        for k in range(len(self._messages)):
+            if not isinstance(message, np.ndarray):
+                problem = message
+                break
+            more = k + 1 < len(self._messages)
+            following = self._encoded(k + 1, whole) if more else np.empty(0, np.uint8)
+            size = following.size + _NEXT_NBYTES if isinstance(following, np.ndarray) else -1
+            data = np.concatenate([message, np.array([size], "<i8").view(np.uint8)])
+            if work is not None:
+                work.wait()
+            on_wire = torch.from_numpy(data).to(self._device)
+            work = dist.broadcast(on_wire, self._src, group=self._group, async_op=True)
+            sent += data.size
+            message = following
+        if work is not None:
+            work.wait()
+        if problem is not None:
+            raise RuntimeError("the source could not encode its values") from problem
+        return sent, base_id
+
+    def _encoded(self, k: int, whole: bool) -> np.ndarray | Exception:
+        """The frames of a message; what went wrong otherwise, which the receivers have to learn."""
+        frames, values, at = [], None, -1
+        try:
+            for index, begin, end in self._messages[k]:
+                if index != at:
+                    at, values = index, _flat(self._tensors[index])
+                assert values is not None
+                new, base = values[begin:end], self._base[index][begin:end]
+                frames.append(delta.encode(new, None if whole else base, self._number or 1))
+                base[:] = new
+            return np.concatenate(frames)
+        except Exception as error:
+            return error
+
+    # -- the others
+
+    def _receive(self) -> tuple[int, int]:
+        """Receive all messages, each while the one before is decoded; their bytes, and a name."""
+        head = torch.empty(2, dtype=torch.int64, device=self._device)
+        dist.broadcast(head, self._src, group=self._group)
+        (size, base_id), received = head.tolist(), 0
+        problem: Exception | None = None
+        data = self._arriving(size)
+        for k in range(len(self._messages)):
+            message = data()
+            received += message.size
+            size = int(message[-_NEXT_NBYTES:].view("<i8")[0])
+            if k + 1 < len(self._messages):
+                data = self._arriving(size)
+            try:
+                if problem is None:
+                    self._decode(k, message[:-_NEXT_NBYTES])
+            except FrameError as error:  # all messages have to be received all the same
+                problem = error
+        if problem is not None:
+            raise problem
+        return received, base_id
+
+    def _arriving(self, size: int) -> Any:
+        """Begin to receive a message; a function that waits for it."""
+        if size < 0:
+            raise RuntimeError(f"the source, rank {self._src}, could not encode its values")
+        memory = torch.empty(size, dtype=torch.uint8, device=self._device)
+        work = dist.broadcast(memory, self._src, group=self._group, async_op=True)
+
+        def wait() -> np.ndarray:
+            assert work is not None
+            work.wait()
+            data: np.ndarray = memory.cpu().numpy()
+            return data
+
+        return wait
+
+    def _decode(self, k: int, data: np.ndarray) -> None:
+        """Bring the values of a message into the tensors."""
+        assert self._kept is not None
+        for index, begin, end in self._messages[k]:
+            base, info = self._base[index][begin:end], inspect(data)
+            if (info.size, info.dtype) != (base.size, base.dtype):
+                raise FrameError(f"a frame of {info.size} {info.dtype} came for {base.size} {base.dtype}")
+            delta.decode(data[: info.frame_nbytes], base, base)
+            data = data[info.frame_nbytes :]
+            if end == self._base[index].size:
+                with torch.no_grad():
+                    self._tensors[index].copy_(self._kept[index])
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    if isinstance(tensors, torch.nn.Module):
+        return [*tensors.parameters(), *tensors.buffers()]
+    return list(tensors.values()) if isinstance(tensors, Mapping) else list(tensors)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or this rank's part of it: one that shares its memory."""
+    to_local = getattr(tensor.detach(), "to_local", None)
+    return tensor.detach() if to_local is None else to_local()
+
+
+def _flat(tensor: torch.Tensor) -> np.ndarray:
+    """Values in a row in host memory, as bytes where frames know no such type."""
+    flat = tensor.reshape(-1)
+    if tensor.dtype in _UNKNOWN:
+        flat = flat.view(torch.uint8)
+    return arrays.to_host(flat)
+
+
+def _unknown() -> frozenset[torch.dtype]:
+    known = {str(dtype) for dtype in dtypes.CODES}
+    every = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
+    return frozenset(dtype for dtype in every if str(dtype).removeprefix("torch.") not in known)
+
+
+_UNKNOWN = _unknown()
+
+
+def _messages(tensors: list[torch.Tensor]) -> Iterator[list[tuple[int, int, int]]]:
+    """For each message its pieces: a tensor's number, and where the piece begins and ends in it."""
+    pieces: list[tuple[int, int, int]] = []
+    nbytes = 0
+    for index, tensor in enumerate(tensors):
+        itemsize = 1 if tensor.dtype in _UNKNOWN else tensor.itemsize
+        n, step = tensor.numel() * tensor.itemsize // itemsize, _PIECE_NBYTES // itemsize
+        for begin in range(0, n, step):
+            pieces.append((index, begin, min(begin + step, n)))
+            nbytes += (pieces[-1][2] - begin) * itemsize
+            if nbytes >= _MESSAGE_NBYTES:
+                yield pieces
+                pieces, nbytes = [], 0
+    if pieces:
+        yield pieces

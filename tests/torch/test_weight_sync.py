@@ -1,0 +1,143 @@
+"""WeightSync: all ranks have the source's values, whatever they did to theirs, and later ones send little."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from compcoll import FrameError
+from compcoll.torch import WeightSync, weight_sync
+
+
+class Model(torch.nn.Module):
+    """Parameters and buffers of several types, one of them in an order of its own."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.big = torch.nn.Parameter(torch.randn(700, 1001).mul(0.02).bfloat16())
+        self.turned = torch.nn.Parameter(torch.randn(300, 200).T)
+        self.one = torch.nn.Parameter(torch.tensor(float(seed)))
+        self.tied = self.big
+        self.register_buffer("count", torch.tensor([seed, 3]))
+        self.register_buffer("mask", torch.rand(1000) < 0.5)
+        self.register_buffer("empty", torch.zeros(0, 3))
+
+
+@pytest.fixture(params=["gloo", "ours"])
+def group(request):
+    return request.getfixturevalue(request.param)
+
+
+def train(model: Model, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            chosen = torch.rand(parameter.shape, generator=generator) < 0.02
+            parameter.copy_(torch.where(chosen, parameter * 1.01, parameter))
+    model.count += 1
+    model.mask[seed % 1000] ^= True
+
+
+def same(model: Model, reference: Model) -> bool:
+    pairs = zip(model.state_dict().values(), reference.state_dict().values(), strict=True)
+    return all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+
+
+def test_later_syncs_send_differences(group, agree):
+    rank, src = dist.get_rank(), dist.get_world_size() - 1
+    model, reference = Model(rank), Model(src)
+    sync = WeightSync(model, src, group)
+    for step in range(4):
+        if rank != src:
+            with torch.no_grad():
+                model.big.fill_(float("nan"))
+        report = sync.sync()
+        assert agree(same(model, reference))
+        assert agree(report.whole == (step == 0) and report.number == step + 1)
+        assert agree(report.wire_nbytes < report.raw_nbytes / (1 if step == 0 else 8))
+        assert agree(report.base_nbytes == report.raw_nbytes > 2 * 700 * 1001)
+        train(reference, step)
+        if rank == src:
+            train(model, step)
+
+
+def test_a_new_receiver(gloo, world, agree):
+    """One that has nothing, and then a group in which all go on."""
+    rank, reference = dist.get_rank(), Model(0)
+    model = Model(rank)
+    sync = WeightSync(model, 0, gloo)
+    sync.sync()
+    if rank == 1:
+        model = Model(5)
+        sync = WeightSync(model, 0, gloo)
+    report = sync.sync()
+    assert agree(report.whole and "rank 1" in report.reason)
+    assert agree(same(model, reference))
+    sync.use(world)
+    report = sync.sync()
+    assert agree(not report.whole and same(model, reference))
+
+
+def test_lost_values(gloo, agree, monkeypatch):
+    """A damaged message raises where it came, and the next sync is whole."""
+    rank, last, reference = dist.get_rank(), dist.get_world_size() - 1, Model(0)
+    model = Model(rank)
+    sync = WeightSync(model, 0, gloo)
+    sync.sync()
+    train(reference, 1)
+    if rank == 0:
+        train(model, 1)
+    decode, failed = sync._decode, False
+    if rank == last:
+        monkeypatch.setattr(sync, "_decode", lambda k, data: decode(k, data ^ (data == data[100])))
+    try:
+        sync.sync()
+    except FrameError:
+        failed = True
+    monkeypatch.undo()
+    assert agree(failed == (rank == last))
+    assert agree(sync.sync().whole)
+    assert agree(same(model, reference))
+
+
+def test_a_source_that_fails(gloo, agree, monkeypatch):
+    rank = dist.get_rank()
+    model = Model(rank)
+    sync = WeightSync(model, 0, gloo)
+    sync.sync()
+
+    def fail(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(weight_sync.delta, "encode", fail)
+    with pytest.raises(RuntimeError, match="could not encode"):
+        sync.sync()
+    monkeypatch.undo()
+    assert agree(sync.sync().whole)
+    assert agree(same(model, Model(0)))
+
+
+def test_wrong_arguments(gloo, agree):
+    rank = dist.get_rank()
+    sync = WeightSync([torch.zeros(3 + (rank == 1))], 0, gloo)
+    with pytest.raises(ValueError, match="rank 1 has tensors of other shapes"):
+        sync.sync()
+    with pytest.raises(ValueError, match="no tensors"):
+        WeightSync([], 0, gloo)
+    with pytest.raises(ValueError, match="not in the group"):
+        WeightSync([torch.zeros(3)], 99, gloo)
+
+
+def test_shards(gloo, agree):
+    """Of DTensors each rank's own part."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = torch.arange(1000.0)
+    tensor = distribute_tensor(whole.clone(), mesh, [Replicate()])
+    sync = WeightSync({"w": tensor}, 0, gloo)
+    if dist.get_rank() == 0:
+        tensor.to_local().add_(1)
+    sync.sync()
+    assert agree(torch.equal(tensor.to_local(), whole + 1))
