@@ -1,6 +1,7 @@
 """DistributedDataParallel over the backend compcoll: gradients at 8 bits a value, all else exact.
 
-mpiexec -n 2 python ddp.py [CODEC]               # zfp:rate=8 by default; lossless, int8, ...
+torchrun --standalone --nproc-per-node 2 ddp.py [CODEC]    # zfp:rate=8 by default; lossless, int8, ...
+mpiexec -n 2 python ddp.py [CODEC]
 """
 
 import sys
@@ -13,7 +14,7 @@ import compcoll.torch
 
 
 def main(codec="zfp:rate=8", steps=20):
-    dist.init_process_group("compcoll")  # ranks and store come from MPI
+    dist.init_process_group("compcoll")  # under torchrun or mpiexec
     # By operation: the broadcast of the first parameters and of buffers stays lossless.
     compcoll.torch.set_policy({"*": [{"op": "all_reduce", "codec": codec}, {"codec": "lossless"}]})
     torch.manual_seed(0)

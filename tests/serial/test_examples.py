@@ -84,9 +84,15 @@ def test_tracing(run, tmp_path):
     assert (tmp_path / "trace" / "report.html").exists()
 
 
+def test_ranks_without_mpiexec(run):
+    assert "3 ranks, exact: True" in run(*python("without_mpiexec.py"))
+
+
 @needs_torch
-def test_ddp(run):
-    text = run(*python("ddp.py", ranks=2))
+@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+def test_ddp(run, launcher):
+    torchrun = sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2
+    text = run(*(python("ddp.py", ranks=2) if launcher == "mpiexec" else (*torchrun, EXAMPLES / "ddp.py")))
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
     assert losses[-1] < 0.75 * losses[0]
     assert "replicas identical: True" in text

@@ -96,8 +96,8 @@ def test_the_losses_of_gloo(launch):
 
 
 def test_two_jobs_at_once_one_of_them_of_two_nodes(launch):
-    endpoint = "--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}"
-    jobs = [launch([*endpoint, "--rdzv-id", "two", "--node-rank", node], TRAIN) for node in range(2)]
+    two = "--nnodes", 2, "--master-addr", "localhost", "--master-port", free_port(), "--node-rank"
+    jobs = [launch([*two, node], TRAIN) for node in range(2)]
     jobs.append(launch(["--standalone", "--nproc-per-node", 2], TRAIN))
     said = [said_by(job) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0, 0], said
