@@ -30,12 +30,7 @@ from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
 from compcoll.torch.group import CompcollBackend as _CompcollBackend
 from compcoll.torch.group import CompcollGroup as _CompcollGroup
-from compcoll.torch.hooks import (
-    CompressedAllGather,
-    CompressedReduceScatter,
-    ErrorFeedback,
-    compressed_hook,
-)
+from compcoll.torch.hooks import CompressedAllGather, CompressedReduceScatter, ErrorFeedback, compressed_hook
 from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
 from compcoll.torch.weight_sync import SyncReport, WeightSync

@@ -44,7 +44,7 @@ _COMPLEX: dict[torch.dtype, np.dtype] = {
 
 def element_of(dtype: torch.dtype) -> np.dtype:
     """The type of elements that rules name: a complex one for complex tensors."""
-    return _COMPLEX.get(dtype) or _REAL.get(dtype, _BYTES)
+    return _COMPLEX.get(dtype, _REAL.get(dtype, _BYTES))
 
 
 class HostBuffer:

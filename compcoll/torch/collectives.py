@@ -17,7 +17,6 @@ from compcoll.engine.call import Call
 from compcoll.engine.decision import Decision
 from compcoll.torch.buffers import (
     BufferList,
-    DeviceBuffer,
     HostBuffer,
     RemainingBlocks,
     TensorBuffer,
@@ -345,7 +344,7 @@ def _begin(
     return Part([task], finish)
 
 
-def _target(out: torch.Tensor, how: Reduction) -> HostBuffer | DeviceBuffer:
+def _target(out: torch.Tensor, how: Reduction) -> Any:
     return buffer_of(out, writes=True, dtype=how.dtype, reads=False)
 
 
