@@ -1,10 +1,11 @@
-"""The record of a call: bytes, ratio, codecs really used, stage times, error bound."""
+"""The record of a call: bytes, ratio, codecs really used, stage times, error bound; and sums of records."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-__all__ = ["Report"]
+__all__ = ["Report", "Stats"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +75,36 @@ class Report:
             f"{self.op}: {self.codec} by {self.algorithm}, {self.raw_nbytes} -> {self.wire_nbytes} bytes "
             f"({self.ratio:.2f}x), {used}, {self.fallbacks} fallbacks, error <= {bound}; {times}"
         )
+
+
+@dataclass(eq=False)
+class Stats:
+    """Sums over schedules, with the fields of `compcoll.engine._engine.Outcome`."""
+
+    raw_nbytes: int = 0
+    wire_nbytes: int = 0
+    messages: int = 0
+    fallbacks: int = 0
+    bound: float | None = 0.0
+    codecs: dict[str, int] = field(default_factory=dict)
+    dimensions: dict[int, int] = field(default_factory=dict)
+    stages: dict[str, float] = field(
+        default_factory=lambda: {"encode": 0.0, "decode": 0.0, "wait": 0.0, "total": 0.0}
+    )
+
+    def add(self, outcome: Any, bound: float | None) -> None:
+        """Add the outcome of a schedule, whose result has this error."""
+        self.raw_nbytes += outcome.raw_nbytes
+        self.wire_nbytes += outcome.wire_nbytes
+        self.messages += outcome.messages
+        self.fallbacks += outcome.fallbacks
+        self.add_bound(bound)
+        for name in ("codecs", "dimensions", "stages"):
+            sums = getattr(self, name)
+            for key, value in getattr(outcome, name).items():
+                sums[key] = sums.get(key, 0) + value
+
+    def add_bound(self, bound: float | None) -> None:
+        """Raise the bound of the error; None and NaN make it unknown."""
+        known = bound is not None and self.bound is not None and bound == bound
+        self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]

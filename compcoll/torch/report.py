@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from compcoll.codecs import codec
+from compcoll.report import Stats
 from compcoll.torch.peers import cores
 
 __all__ = ["CallStats", "GroupStats", "TrainingReport", "report"]
 
 
-@dataclass
-class CallStats:
-    """Sums over calls of one operation by one codec and algorithm.
+@dataclass(eq=False)
+class CallStats(Stats):
+    """Sums over calls of one operation by one codec and algorithm; of bytes sent, of compressed calls alone.
 
     Attributes
     ----------
@@ -26,42 +27,22 @@ class CallStats:
     nbytes, largest : int
         Of the tensors that are reduced, and of the messages of other operations: all together, and the
         largest one.
-    raw_nbytes, wire_nbytes : int
-        Bytes that this rank would have sent uncompressed, and those that it sent; of compressed calls alone.
-    seconds : float
-        From the beginning of each call to its end.
-    fallbacks : int
-        Chunks that went lossless because their codec could not carry them.
-    codecs : dict of str to int
-        Chunks by the codec that was really used.
-    bound : float or None
-        The largest error of any result; None where it is not known.
     """
 
-    op: str
+    op: str = ""
     codec: str = "-"
     algorithm: str = "mpi"
     reason: str = ""
     calls: int = 0
     nbytes: int = 0
     largest: int = 0
-    raw_nbytes: int = 0
-    wire_nbytes: int = 0
-    seconds: float = 0.0
-    fallbacks: int = 0
-    codecs: dict[str, int] = field(default_factory=dict)
-    bound: float | None = 0.0
 
-    def add(self, other: CallStats) -> None:
-        """Add the calls of another rank, group or time."""
-        self.reason = other.reason
-        for name in ("calls", "nbytes", "raw_nbytes", "wire_nbytes", "seconds", "fallbacks"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.largest = max(self.largest, other.largest)
-        for name, chunks in other.codecs.items():
-            self.codecs[name] = self.codecs.get(name, 0) + chunks
-        if self.bound is not None:
-            self.bound = None if other.bound is None else max(self.bound, other.bound)
+    def count(self, calls: int, nbytes: int, largest: int, reason: str) -> None:
+        """Count calls."""
+        self.calls += calls
+        self.nbytes += nbytes
+        self.largest = max(self.largest, largest)
+        self.reason = reason
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -72,7 +53,7 @@ class CallStats:
             if self.bound and codec(self.codec).lossless:
                 bound += " (rounding of the sum)"
             ratio = f"{self.raw_nbytes / self.wire_nbytes:.2f}" if self.wire_nbytes else "-"
-            sent = (str(self.wire_nbytes), ratio, f"{1e3 * self.seconds:.1f}", bound)
+            sent = (str(self.wire_nbytes), ratio, f"{1e3 * self.stages['total']:.1f}", bound)
         used = "".join(f", {n} x {name}" for name, n in self.codecs.items())
         back = f", {self.fallbacks} fallbacks" if self.fallbacks else ""
         numbers = str(self.calls), str(self.nbytes), str(self.largest)
@@ -85,25 +66,22 @@ class GroupStats:
     def __init__(self) -> None:
         self.lines: dict[tuple[str, str, str], CallStats] = {}
 
-    def add(self, stats: CallStats) -> None:
-        """Add to the line of the same operation, codec and algorithm."""
-        key = stats.op, stats.codec, stats.algorithm
-        line = self.lines.get(key)
-        if line is None:
-            line = self.lines[key] = CallStats(*key)
-        line.add(stats)
+    def line(self, op: str, codec: str, algorithm: str) -> CallStats:
+        """The calls of an operation by a codec and an algorithm."""
+        key = op, codec, algorithm
+        if key not in self.lines:
+            self.lines[key] = CallStats(op=op, codec=codec, algorithm=algorithm)
+        return self.lines[key]
 
     def add_mpi(self, op: str, nbytes: int, reason: str) -> None:
         """Count a call that MPI carried out."""
-        self.add(CallStats(op, reason=reason, calls=1, nbytes=nbytes, largest=nbytes))
+        self.line(op, "-", "mpi").count(1, nbytes, nbytes, reason)
 
     def add_compressed(self, op: str, nbytes: int, decision: Any, outcome: Any) -> None:
         """Count a call that the engine carried out."""
-        self.add(CallStats(
-            op, decision.codec.spec, decision.algorithm, decision.reason, 1, nbytes, nbytes,
-            outcome.raw_nbytes, outcome.wire_nbytes, outcome.stages["total"], outcome.fallbacks,
-            outcome.codecs, outcome.bound,
-        ))  # fmt: skip
+        line = self.line(op, decision.codec.spec, decision.algorithm)
+        line.count(1, nbytes, nbytes, decision.reason)
+        line.add(outcome, outcome.bound)
 
     def keep(self, label: str) -> None:
         """Keep the lines for the report, as the group ends."""
@@ -182,6 +160,9 @@ def _summed(groups: Iterable[tuple[str, list[CallStats]]]) -> dict[str, list[Cal
     """One line for each operation, codec and algorithm of groups with the same label."""
     made: dict[str, GroupStats] = {}
     for label, lines in groups:
+        stats = made.setdefault(label, GroupStats())
         for line in lines:
-            made.setdefault(label, GroupStats()).add(replace(line))
+            total = stats.line(line.op, line.codec, line.algorithm)
+            total.count(line.calls, line.nbytes, line.largest, line.reason)
+            total.add(line, line.bound)
     return {label: list(stats.lines.values()) for label, stats in made.items()}
