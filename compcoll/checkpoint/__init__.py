@@ -1,0 +1,70 @@
+"""Checkpoints: arrays encoded once, written beside the rank, copied to a partner, flushed to a shared folder.
+
+file.py          the bytes of one rank's file
+folders.py       files that are there whole or not at all, and where they are found
+checkpointer.py  saving and loading, which all ranks do together
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.checkpoint.checkpointer import Checkpoint, Checkpointer, SaveReport
+from compcoll.checkpoint.file import Part
+
+__all__ = ["Checkpoint", "Checkpointer", "Part", "SaveReport", "load", "save", "wait"]
+
+_checkpointers: dict[str, Checkpointer] = {}
+
+
+def save(
+    path: str | os.PathLike, arrays: Mapping[str, Any], step: int, *, comm: MPI.Intracomm | None = None,
+    **options: Any,
+) -> SaveReport:  # fmt: skip
+    """Save arrays of all ranks; collective.
+
+    Parameters
+    ----------
+    path : path
+        The shared folder. The first call for a folder makes its `Checkpointer`, which further ones use.
+    arrays : mapping of str to numpy.ndarray or Part
+        Each rank's own; a `Part` of an array that all ranks hold together can be loaded by any number of
+        ranks.
+    step : int
+    comm : MPI.Intracomm, optional
+        COMM_WORLD otherwise.
+    **options
+        As of `Checkpointer`, in the first call for a folder.
+
+    Returns
+    -------
+    SaveReport
+    """
+    key = os.path.abspath(path)
+    if key not in _checkpointers:
+        _checkpointers[key] = Checkpointer(path, comm, **options)
+    elif options:
+        raise ValueError(f"{', '.join(options)} can only be given in the first save to {key}")
+    return _checkpointers[key].save(arrays, step)
+
+
+def load(
+    path: str | os.PathLike, parts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *,
+    comm: MPI.Intracomm | None = None, local: str | os.PathLike | None = None,
+) -> Checkpoint:  # fmt: skip
+    """Load the newest complete set; collective. See `Checkpointer.load`."""
+    known = _checkpointers.get(os.path.abspath(path))
+    if known is not None:
+        return known.load(parts)
+    return Checkpointer(path, comm, local=local).load(parts)
+
+
+def wait(path: str | os.PathLike) -> None:
+    """Wait until all that this rank has saved is in the shared folder; its OSError, if there was one."""
+    known = _checkpointers.get(os.path.abspath(path))
+    if known is not None:
+        known.wait()

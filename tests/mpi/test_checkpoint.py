@@ -1,0 +1,187 @@
+"""Checkpoints: the newest complete set loads, exactly, with a folder or file lost, by any number of ranks."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import BF16, bits, data
+from mpi4py import MPI
+
+from compcoll import checkpoint
+from compcoll.checkpoint import Checkpointer, Part
+
+N = 50_001
+
+
+@pytest.fixture
+def folder(comm):
+    """A folder that all ranks share."""
+    made = comm.bcast(tempfile.mkdtemp(prefix="checkpoint-") if comm.rank == 0 else None)
+    yield Path(made)
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def arrays(rank: int, step: int) -> dict[str, np.ndarray]:
+    weights = data(N, BF16, rank)
+    weights.view("u2")[:: 40 + rank] += np.uint16(step)
+    return {
+        "w": weights, "u": data(6000, "f8", rank + step).reshape(20, 3, 100), "none": np.zeros((0, 4), "i4"),
+        "flags": np.arange(777) % (step + 2) == 0, "one": np.array(3.5 + step), "c": data(900, "c8", step),
+        "five": data(7 * 32, "f4", step).reshape(7, 2, 2, 2, 4),
+    }  # fmt: skip
+
+
+def equal(found, want) -> bool:
+    return found.keys() == want.keys() and all(
+        found[k].dtype == want[k].dtype
+        and found[k].shape == want[k].shape
+        and bits(found[k]) == bits(want[k])
+        for k in want
+    )
+
+
+def everything(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("codec", ["lossless", "delta"])
+@pytest.mark.parametrize("has_local", [True, False])
+def test_save_and_load(comm, agree, folder, codec, has_local):
+    local = folder / f"local-{comm.rank}" if has_local else None
+    ours = Checkpointer(folder / "shared", comm, local=local, codec=codec, keep=2, whole_every=3)
+    for step in range(8):
+        report = ours.save(arrays(comm.rank, step), step)
+        assert agree(report.whole == (codec != "delta" or step % 3 == 0))
+        assert agree(report.raw_nbytes == sum(a.nbytes for a in arrays(comm.rank, step).values()))
+    if codec == "delta":
+        assert agree(report.ratio > 1.9)
+    ours.wait()
+    comm.Barrier()
+    for checkpointer in (ours, Checkpointer(folder / "shared", comm, local=local)):
+        loaded = checkpointer.load()
+        assert agree((loaded.step, loaded.ranks, loaded.rebuilt) == (7, comm.size, False))
+        assert agree(equal(loaded.arrays, arrays(comm.rank, 7)))
+    comm.Barrier()
+    steps = {path.parent.name.split("-")[1].lstrip("0") for path in everything(folder / "shared")}
+    assert agree(
+        steps == ({"6", "7"} if not has_local else {"5", "6", "7"} | ({"3"} if codec == "delta" else set()))
+    )
+
+
+def test_a_lost_folder(comm, agree, folder):
+    """That of one rank, before anything was flushed: it comes from the partner, and is written anew."""
+    if comm.size == 1:
+        pytest.skip("a single rank has no partner")
+    local = folder / f"local-{comm.rank}"
+    ours = Checkpointer(folder / "shared", comm, local=local)
+    ours.save(arrays(comm.rank, 3), 3)
+    ours.wait()
+    for lost in range(comm.size):
+        comm.Barrier()
+        if comm.rank == 0:
+            shutil.rmtree(folder / "shared", ignore_errors=True)
+            shutil.rmtree(folder / f"local-{lost}")
+        comm.Barrier()
+        loaded = Checkpointer(folder / "shared", comm, local=local).load()
+        assert agree(equal(loaded.arrays, arrays(comm.rank, 3)))
+        assert agree(loaded.rebuilt == (comm.rank == lost))
+        assert agree(len(everything(local)) == 2)
+
+
+def test_flipped_bits(comm, agree, folder):
+    """One in each file, at a time: noticed, and the file is written anew."""
+    local = folder / f"local-{comm.rank}"
+    ours = Checkpointer(folder / "shared", comm, local=local)
+    ours.save(arrays(comm.rank, 1), 1)
+    ours.save(arrays(comm.rank, 2), 2)
+    ours.wait()
+    comm.Barrier()
+    newest = comm.bcast([path for path in everything(folder) if "step-000000000002" in str(path)])
+    rng = np.random.default_rng(0)
+    for path in newest:
+        before = path.read_bytes()
+        at, bit = int(rng.integers(len(before))), int(rng.integers(8))
+        comm.Barrier()
+        if comm.rank == 0:
+            damaged = bytearray(before)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+        comm.Barrier()
+        loaded = ours.load()
+        assert agree(loaded.step == 2)
+        assert agree(equal(loaded.arrays, arrays(comm.rank, 2)))
+        comm.Barrier()
+        if "local" in str(path):
+            assert agree(path.read_bytes() == before)
+        elif comm.rank == 0:
+            path.write_bytes(before)
+
+
+def test_an_incomplete_set(comm, agree, folder):
+    """One that not all ranks have written is not there."""
+    ours = Checkpointer(folder, comm)
+    ours.save(arrays(comm.rank, 1), 1)
+    ours.save(arrays(comm.rank, 2), 2)
+    comm.Barrier()
+    if comm.rank == 0:
+        for path in everything(folder):
+            if "step-000000000002" in str(path) and path.name in ("rank-0.cck", "copy-0.cck"):
+                os.rename(path, f"{path}.7.tmp")
+    comm.Barrier()
+    loaded = ours.load()
+    assert agree(loaded.step == 1 and equal(loaded.arrays, arrays(comm.rank, 1)))
+
+
+def test_other_numbers_of_ranks(comm, agree, folder):
+    """All ranks save, and one loads; one saves, and all load, whole rows and any box."""
+    whole = data(37 * 11 * 5, "f4", 0).reshape(37, 11, 5)
+    begin, end = comm.rank * 37 // comm.size, (comm.rank + 1) * 37 // comm.size
+    Checkpointer(folder / "all", comm).save({"u": Part(whole[begin:end], whole.shape, (begin, 0, 0))}, 1)
+    alone = comm.Split(comm.rank, 0)
+    if comm.rank == 0:
+        Checkpointer(folder / "one", alone).save({"u": Part(whole, whole.shape, (0, 0, 0))}, 1)
+    comm.Barrier()
+    assert agree(bits(Checkpointer(folder / "all", alone).load().arrays["u"]) == bits(whole))
+    ours = Checkpointer(folder / "one", comm)
+    if comm.size > 1:
+        assert agree(bits(ours.load().arrays["u"]) == bits(whole[begin:end]))
+    for path in ("one", "all"):
+        box = ours if path == "one" else Checkpointer(folder / path, comm)
+        found = box.load({"u": ((comm.rank, 2, 1), (20, 7, 3))}).arrays["u"]
+        assert agree(bits(found) == bits(whole[comm.rank : comm.rank + 20, 2:9, 1:4]))
+        with pytest.raises((ValueError, RuntimeError), match="does not lie"):
+            box.load({"u": ((30, 0, 0), (20, 7, 3))})
+        with pytest.raises((ValueError, RuntimeError), match="no array 'v'"):
+            box.load({"v": ((0,), (1,))})
+    alone.Free()
+
+
+def test_errors(comm, agree, folder):
+    """One rank's error is raised by all, and the set is not there."""
+    ours = Checkpointer(folder, comm)
+    with pytest.raises(FileNotFoundError, match="no complete checkpoint"):
+        ours.load()
+    ours.save({"u": np.ones(5)}, 1)
+    with pytest.raises((ValueError, RuntimeError), match="step = "):
+        ours.save({"u": np.ones(5)}, -1 if comm.rank == comm.size - 1 else 2)
+    bad = {"u": np.array([object()])} if comm.rank == comm.size - 1 else {"u": np.zeros(5)}
+    with pytest.raises((TypeError, ValueError, RuntimeError)):
+        ours.save(bad, 3)
+    assert agree(ours.load().step == 1)
+    with pytest.raises(ValueError, match="does not lie"):
+        Part(np.ones((3, 4)), (3, 5), (0, 2))
+    with pytest.raises(ValueError, match="keep = 0"):
+        Checkpointer(folder, comm, keep=0)
+
+
+def test_functions(comm, agree, folder):
+    report = checkpoint.save(folder, {"u": np.arange(10.0)}, 4, comm=comm, codec="zfp:rate=32")
+    checkpoint.wait(folder)
+    assert agree(report.step == 4 and report.nbytes > 0)
+    assert agree(np.allclose(checkpoint.load(folder).arrays["u"], np.arange(10.0), atol=1e-3))
+    assert MPI.COMM_WORLD.size == comm.size

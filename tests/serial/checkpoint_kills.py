@@ -1,0 +1,95 @@
+"""``python checkpoint_kills.py [KILLS]``: kill savers at random moments; a complete set always loads.
+
+Each run loads what is there, which has to be what was saved, of no earlier step than the last save that
+returned, and goes on to save until one of its ranks is killed.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+RANKS, WRONG = 2, 3
+
+
+def arrays(rank, step):
+    import numpy as np
+
+    rng = np.random.default_rng(rank)
+    values = rng.standard_normal(60_000).astype("f4")
+    values.view("u4")[step % 97 :: 97] += np.uint32(step)
+    return {"u": values, "step": np.array(step)}
+
+
+def save(folder: Path) -> None:
+    from mpi4py import MPI
+
+    from compcoll.checkpoint import Checkpointer
+
+    comm = MPI.COMM_WORLD
+    ours = Checkpointer(folder / "shared", local=folder / f"local-{comm.rank}", codec="delta", whole_every=3)
+    step = 0
+    try:
+        loaded = ours.load()
+        want = arrays(comm.rank, loaded.step)
+        acknowledged = int((folder / "acknowledged").read_text())
+        if loaded.step < acknowledged or any(want[k].tobytes() != loaded.arrays[k].tobytes() for k in want):
+            print(f"step {loaded.step} is wrong, or older than {acknowledged}", flush=True)
+            comm.Abort(WRONG)
+        step = loaded.step + 1
+    except FileNotFoundError:
+        if (folder / "acknowledged").exists():
+            comm.Abort(WRONG)
+    (folder / f"pid-{comm.rank}").write_text(str(os.getpid()))
+    while True:
+        ours.save(arrays(comm.rank, step), step)
+        if comm.rank == 0:
+            (folder / "new").write_text(str(step))
+            os.replace(folder / "new", folder / "acknowledged")
+        step += 1
+
+
+def kill_once(folder: Path, mpiexec: str, rng: random.Random) -> None:
+    """Start ranks, and kill one of them at some moment; RuntimeError where they find something wrong."""
+    pids = [folder / f"pid-{rank}" for rank in range(RANKS)]
+    for pid in pids:
+        pid.unlink(missing_ok=True)
+    command = [mpiexec, "-n", str(RANKS), sys.executable, __file__, "save", str(folder)]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    begun = time.monotonic()
+    while running.poll() is None and not all(pid.exists() and pid.read_text() for pid in pids):
+        if time.monotonic() - begun > 60:
+            running.kill()
+            raise RuntimeError("the ranks did not start")
+        time.sleep(0.005)
+    time.sleep(rng.random() * 0.3)
+    if running.poll() is None:
+        os.kill(int(rng.choice(pids).read_text()), signal.SIGKILL)
+    output, _ = running.communicate(timeout=60)
+    if running.returncode == WRONG or "is wrong" in output or "Traceback" in output:
+        raise RuntimeError(output)
+
+
+def main(kills: int, mpiexec: str) -> int:
+    """The step that was reached."""
+    rng = random.Random(kills)
+    with tempfile.TemporaryDirectory(prefix="checkpoint-kills-") as made:
+        folder = Path(made)
+        for _ in range(kills):
+            kill_once(folder, mpiexec, rng)
+        step = int((folder / "acknowledged").read_text())
+    print(f"{kills} kills; {step + 1} steps were saved")
+    return step
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["save"]:
+        save(Path(sys.argv[2]))
+    else:
+        from compcoll.cli.launch import find_mpiexec
+
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 100, find_mpiexec())
