@@ -13,6 +13,7 @@ NEWEST ?= .venv-newest
 CUPY ?= cuda13
 WHEEL_PYTHONS ?= $(PYTHON)
 PROGRAMS := $(VENV)/programs
+ZARR := $(VENV)/zarr
 CARRY_PYTHON ?= 3.12
 CARRY_ARCH ?= sm_90
 FIGURE ?= out/taylor_green.png
@@ -24,7 +25,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -73,6 +74,10 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 
 test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where OMB_PY is, OSU's benchmarks as they are
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
+
+test-zarr: $(VENV)/.zarr  ## Run the tests of the codec for Zarr, in an environment of its own
+	@echo "== tests of the codec for Zarr"
+	@$(ZARR)/bin/python -m pytest tests/serial/test_zarr.py
 
 test-arm64: $(VENV)/.cross  ## Run the codecs on arm64, cross-compiled, by qemu, and compare their bytes with this machine's
 	@PYTHON=$(abspath $(BIN)/python) tests/arm64/run.sh $(ARM64_TESTS)
@@ -173,4 +178,12 @@ $(VENV)/.programs: $(VENV)/.package
 	  $(PROGRAMS)/bin/python -m pip --disable-pip-version-check install -q $$packages || \
 	    echo "== $$packages cannot be installed here"; \
 	done
+	@touch $@
+
+# zfpy and numcodecs cannot be in one environment; compcoll is the one that is compiled already.
+$(VENV)/.zarr: $(VENV)/.package
+	@echo "== installing Zarr"
+	@$(PYTHON) -m venv $(ZARR)
+	@cp -r $(VENV)/lib/python3*/site-packages/*compcoll* $(ZARR)/lib/python3*/site-packages/
+	@$(ZARR)/bin/python -m pip --disable-pip-version-check install -q 'compcoll[test-zarr]'
 	@touch $@

@@ -1,0 +1,66 @@
+"""Frames as a codec of numcodecs: for Zarr's format 2, and whatever else takes numcodecs.
+
+The entry point ``compcoll`` of the group ``numcodecs.codecs`` names it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numcodecs.abc
+import numcodecs.compat
+import numpy as np
+
+import compcoll
+from compcoll.core import dtypes
+
+__all__ = ["Compcoll", "as_frame_array", "is_supported"]
+
+#: Kinds of dtype that are coded as integers of the same size: bool, timedelta64, datetime64.
+_INTEGERS = {"b": "u", "m": "i", "M": "i"}
+
+
+def is_supported(dtype: np.dtype) -> bool:
+    """Whether arrays of a dtype can be coded as such, in native byte order."""
+    return dtype.kind in _INTEGERS or dtype in dtypes.CODES
+
+
+def as_frame_array(array: Any) -> Any:
+    """A view, of a dtype that frames hold and at most 3 dimensions, of a contiguous array."""
+    if array.dtype.kind in _INTEGERS:
+        array = array.view(f"{_INTEGERS[array.dtype.kind]}{array.dtype.itemsize}")
+    return array if array.ndim <= 3 else array.reshape(-1, *array.shape[-2:])
+
+
+class Compcoll(numcodecs.abc.Codec):
+    """A compressor for arrays; each chunk is one frame, with the bytes that a message would have.
+
+    Parameters
+    ----------
+    codec : str
+        A spec, such as ``"szp:abs=1e-4"``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown codec or parameter.
+    """
+
+    codec_id: ClassVar[str] = "compcoll"
+
+    def __init__(self, codec: str = "lossless"):
+        self.codec = compcoll.codec(codec).spec
+
+    def encode(self, buf: Any) -> Any:
+        """The frame of an array, uint8; other buffers, and dtypes that frames cannot hold, go as bytes."""
+        array = numcodecs.compat.ensure_ndarray(buf)
+        # As numcodecs has it, bytes come in the order of memory.
+        array = array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
+        if not (array.dtype.isnative and is_supported(array.dtype)):
+            array = array.reshape(-1).view(np.uint8)
+        return compcoll.codec(self.codec).encode(as_frame_array(array))
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        """The values of a frame; FrameError where it is damaged."""
+        values = compcoll.decode(numcodecs.compat.ensure_contiguous_ndarray(buf).view(np.uint8))
+        return values if out is None else numcodecs.compat.ndarray_copy(values, out)
