@@ -214,7 +214,7 @@ class Run:
         d.own = np.random.default_rng([*seed, rank, k])
         call = COLLECTIVES[name](d)
         form = 0 if k else int(rng.integers(3))
-        if form == 2 and not hasattr(comm, f"{name}_init"):
+        if form == 2 and (MPI.Get_version() < (4, 0) or not hasattr(comm, f"{name}_init")):
             form = 1
         method = getattr(comm, (name, f"I{name.lower()}", f"{name}_init")[form])
         args = [arg.arg if isinstance(arg, Buffer) else arg for arg in call.args]

@@ -291,3 +291,31 @@ def test_wrong_options_are_told_before_anything_starts(program, tmp_path):
     result = started(2, *RUN[1:], "-n", 3, path)
     assert result.returncode == 1
     assert "-n 3, where a launcher has started 2 ranks" in result.stderr
+
+
+#: mpi4py.futures, with tasks of this file in other processes.
+EXECUTOR = """
+from mpi4py import MPI
+from mpi4py.futures import {kind}
+
+def square(x):
+    return x * x
+
+if __name__ == "__main__":
+    with {kind}({arguments}) as executor:
+        if executor is not None:
+            print(list(executor.map(square, range(5))), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "n", "module"),
+    [("MPICommExecutor", "MPI.COMM_WORLD", 2, []), ("MPIPoolExecutor", "", 2, ["-m", "mpi4py.futures"]),
+     ("MPIPoolExecutor", "1", 1, [])],
+    ids=["ranks", "pool of ranks", "spawned"],
+)  # fmt: skip
+def test_executors_under_a_trace(program, tmp_path, kind, arguments, n, module):
+    path = program(EXECUTOR.format(kind=kind, arguments=arguments))
+    got = run(*BY_DEFAULT, "-n", n, "--trace", tmp_path / "trace", *module, path)
+    assert (got.returncode, got.stdout.strip()) == (0, "[0, 1, 4, 9, 16]"), got.stderr
+    assert list((tmp_path / "trace").iterdir())
