@@ -186,7 +186,7 @@ class ObjectCalls(CommBase):
         if source == MPI.PROC_NULL or not self._has_channel():
             return super().irecv(buf, source, tag)
         with interrupts.deferred():
-            return receive_object(super().irecv(buf, source, tag))
+            return receive_object(self._context.channel, super().irecv(buf, source, tag))
 
     def mprobe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
@@ -201,7 +201,9 @@ class ObjectCalls(CommBase):
     # -- helpers
 
     def _matched(self, message: Any) -> Any:
-        return message if message is None or not self._has_channel() else ObjectMessage(message)
+        if message is None or not self._has_channel():
+            return message
+        return ObjectMessage(self._context.channel, message)
 
     def _takes_objects(self) -> bool:
         """Whether objects of this communicator are looked at."""

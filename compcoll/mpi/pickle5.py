@@ -312,24 +312,19 @@ class Delivered(Arriving):
         """The tasks' starts, for `Together`."""
         return [lambda i=i: self.begin(i) for i in range(len(self.buffers))]  # type: ignore[misc]
 
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """No other object on its way to this process has the same."""
-        return self.family.key, self.source, self.parts[0].tag
 
-
-#: Objects of requests that were waited for, and the tasks that have received their buffers.
+#: Objects of requests that were waited for, and the tasks that have received their buffers; by family, source
+#: and first tag, which no other object on its way has.
 COMPLETE: dict[tuple[int, int, int], tuple[Delivered, Task]] = {}
 
 
-def receive_buffers(*args: Any) -> Any:
+def receive_buffers(key: int, source: int, parts: Sequence[tuple[int, int]], *rest: Any) -> Any:
     """Receive the buffers and return the object; called by the unpickler."""
-    arriving = Delivered(*args)
     with interrupts.deferred():
-        complete = COMPLETE.pop(arriving.key, None)
-        if complete is None:
-            Together(arriving.begins).run()
-        else:
-            arriving, task = complete
-            task.check()
+        found = COMPLETE.pop((key, source, parts[0][1]), None)
+        if found is not None:
+            found[1].check()
+            return found[0].unpacked()
+        arriving = Delivered(key, source, parts, *rest)
+        Together(arriving.begins).run()
     return arriving.unpacked()

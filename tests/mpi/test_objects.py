@@ -401,3 +401,24 @@ def test_receives_of_objects_that_are_given_up(comm, ours, agree):
     elif comm.rank == 1:
         ok &= alike(ours.irecv(None, 0, 3).wait(), data(N, "f4", 1))
     assert agree(ok)
+
+
+@needs_two
+@pytest.mark.parametrize("late", [False, True])
+def test_a_communicator_is_freed_before_its_objects_are_unpickled(comm, ours, agree, late):
+    """After they were received, or before that."""
+    sent, made = OBJECTS["several"](0), compcoll.Comm(comm.Dup(), min_nbytes=1000)
+    request = made.irecv(None, 0, 3) if comm.rank == 1 else None
+    if comm.rank == 0 and not late:
+        made.send(sent, 1, 3)
+    if comm.rank == 1 and late:
+        made.Free()
+        comm.Send(np.zeros(1), 0, 5)
+    if comm.rank == 0 and late:
+        comm.Recv(np.zeros(1), 1, 5)
+        request = made.isend(sent, 1, 3)
+    if made:
+        made.Free()
+    compcoll.Comm(comm.Dup()).Free()  # when communicators that were left are freed
+    got = request.wait() if request is not None else None
+    assert agree(comm.rank != 1 or alike(got, OBJECTS["several"](0)))

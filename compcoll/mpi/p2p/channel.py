@@ -108,12 +108,24 @@ class _Family:
 
     def __init__(self, comm: MPI.Intracomm, key: int):
         self.comm, self.handle, self.key = comm, _engine.handle(comm), key
-        self.members = 0
+        self._members = 0
         self.notices = Notices(comm)
         self._sends: list[Any] = []
         self._receives: list[Any] = []
         self._lock, self._used = RLock(), 0
         _FAMILIES[key] = self
+
+    def join(self) -> None:
+        """Keep the communicator until a communicator, or a receive, has left."""
+        with self._lock:
+            self._members += 1
+
+    def leave(self) -> None:
+        """The opposite; with the last member, what is left is freed later."""
+        with self._lock:
+            self._members -= 1
+            if not self._members and self is not _alone():
+                _left.append(self)
 
     def reserve(self, n: int) -> int:
         """The first of ``n`` tags of no other message on its way from here; all are below `largest_tag`."""
@@ -148,7 +160,7 @@ class _Family:
     def free(self) -> bool:
         """Free the communicator if nothing is under way on it any more; whether that was so."""
         under_way = self.sweep_receives() or not all(send.ended for send in self._sends)
-        if self.members or under_way or not self.notices.settle():
+        if self._members or under_way or not self.notices.settle():
             return False
         del _FAMILIES[self.key]
         self.comm.Free()
@@ -159,6 +171,10 @@ class _Family:
 _FAMILIES: dict[int, _Family] = {}
 #: Those whose communicators were freed with messages under way.
 _left: list[_Family] = []
+
+
+def _free_left() -> None:
+    _left[:] = [family for family in _left if not family.free()]
 
 
 def find(key: int) -> _Family | None:
@@ -197,16 +213,17 @@ class Channel:
     """
 
     def __init__(self, user: MPI.Intracomm, parent: Channel | None, key: int):
-        _left[:] = [family for family in _left if not family.free()]
+        _free_left()
         if user.Get_size() == 1:
             self._family = _alone()
         else:
             self._family = parent._family if parent is not None else _Family(user.Dup(), key)
-        self._family.members += 1
+        self._family.join()
         self.track_receive = self._family.track_receive
         self.user, self.comm, self.handle = user, self._family.comm, self._family.handle
         self.notices, self.family = self._family.notices, self._family.key
         self.reserve, self.track = self._family.reserve, self._family.track
+        self.join_family, self.leave_family = self._family.join, self._family.leave
         self._key, self._children = key, count()
         self.unannounced: dict[tuple[int, int, int], float] = {}
         mine, theirs = user.Get_group(), self.comm.Get_group()
@@ -221,7 +238,7 @@ class Channel:
         name = f"{self._key} {next(self._children)}".encode()
         new._key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
         new.user, new._children, new.unannounced = user, count(), {}
-        self._family.members += 1
+        self._family.join()
         return new
 
     def rank_of(self, user_rank: int) -> int:
@@ -258,6 +275,5 @@ class Channel:
 
     def leave(self) -> None:
         """The communicator is about to be freed."""
-        self._family.members -= 1
-        if not self._family.members and self._family is not _alone() and not self._family.free():
-            _left.append(self._family)
+        self._family.leave()
+        _free_left()

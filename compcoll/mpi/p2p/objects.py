@@ -15,6 +15,7 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task
+from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.receive import copy_status
 from compcoll.mpi.pickle5 import COMPLETE, Delivered, receive_buffers
 from compcoll.mpi.requests import Request
@@ -52,10 +53,10 @@ def _memory_of(request: MPI.Request) -> memoryview | None:
     return memoryview(found[0]) if found else None
 
 
-def receive_object(plain: MPI.Request) -> MPI.Request:
+def receive_object(channel: Channel, plain: MPI.Request) -> MPI.Request:
     """The request of mpi4py's `irecv`, behind which the buffers of a parcel are received as well."""
     data = _memory_of(plain)
-    return plain if data is None else _ObjectRecv(plain, data).request
+    return plain if data is None else _ObjectRecv(channel, plain, data).request
 
 
 class _ObjectRecv:
@@ -63,6 +64,7 @@ class _ObjectRecv:
 
     Parameters
     ----------
+    channel : Channel
     plain : MPI.Request
     data : memoryview
         Where the pickle is received.
@@ -72,10 +74,11 @@ class _ObjectRecv:
     request : MPI.Request
     """
 
-    def __init__(self, plain: MPI.Request, data: memoryview):
-        self._data = data
+    def __init__(self, channel: Channel, plain: MPI.Request, data: memoryview):
+        self._channel, self._data = channel, data
         self._found: tuple[Delivered, Task] | None = None
         self.request = Request(self._query, self._cancel, plain)
+        channel.join_family()  # the communicator may be freed before the pickle is there
         self._arrival = _engine.Request(plain, nbytes=data.nbytes)
         _engine.leave(self._arrival, self._arrived, self.request.state)
 
@@ -90,13 +93,15 @@ class _ObjectRecv:
         if task is None:
             self.request.complete()
         else:
+            self._channel.track(task)
             _engine.leave(task, None, self.request.state)
+        self._channel.leave_family()
 
     def _query(self, status: MPI.Status) -> None:
         if self._found is not None:
             delivered, task = self._found
             _engine.settled(task)
-            COMPLETE[delivered.key] = self._found
+            COMPLETE[delivered.family.key, delivered.source, delivered.parts[0].tag] = self._found
         self._arrival.check()
         copy_status(self._arrival.status, status)
 
@@ -108,7 +113,14 @@ class _ObjectRecv:
 class ObjectMessage(MPI.Message):
     """A matched message that is an object."""
 
+    _channel: Channel
+
+    def __new__(cls, channel: Channel, message: MPI.Message) -> ObjectMessage:
+        self = super().__new__(cls, message)
+        self._channel = channel
+        return self
+
     def irecv(self) -> MPI.Request:
         """Begin to receive it."""
         with interrupts.deferred():
-            return receive_object(super().irecv())
+            return receive_object(self._channel, super().irecv())
