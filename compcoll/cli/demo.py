@@ -33,7 +33,10 @@ _OWN_NAMESPACES = [
     "--out", type=click.Path(dir_okay=False, path_type=Path), default="taylor_green.png", show_default=True,
     help="File for the figure.",
 )  # fmt: skip
-@codec_option("Codec to compare with plain MPI, such as zfp:rate=16. Repeatable.", auto=True, multiple=True)
+@codec_option(
+    "Codec to compare with plain MPI, such as zfp:rate=16, or none. Repeatable.", also=("auto", "none"),
+    multiple=True,
+)  # fmt: skip
 @click.option("--points", type=click.IntRange(4), help="Points in each direction.")
 @click.option("--steps", type=click.IntRange(1), help="Time steps.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Precision of the flow.")

@@ -15,7 +15,7 @@ from compcoll.cli.spec import Operation, Size, codec_option, ranks_option
 @click.argument("op", metavar="OP", type=Operation())
 @click.argument("nbytes", metavar="NBYTES", type=Size(1))
 @ranks_option(2, 2, "Number of ranks.")
-@codec_option("Codec, or auto: the best lossless one.", default="lossless", show_default=True, auto=True)
+@codec_option("Codec, or auto: the best lossless one.", default="lossless", show_default=True, also=("auto",))
 @click.option("--dtype", type=DType(), default="f4", show_default=True, help="Type of the values.")
 @click.option("--network", help="A fabric by name in place of the measured network; `list` shows them.")
 @click.option("--ranks-per-node", type=click.IntRange(1), default=1, show_default=True)

@@ -48,21 +48,21 @@ class _Spec(click.ParamType):
 
     name = "spec"
 
-    def __init__(self, auto: bool):
-        self._auto = auto
+    def __init__(self, also: tuple[str, ...]):
+        self._also = also
 
     def convert(self, value, param, ctx) -> str:
         try:
-            if not (self._auto and value == "auto"):
+            if value not in self._also:
                 compcoll.codec(value)
         except (TypeError, ValueError) as error:
             self.fail(str(error), param, ctx)
         return value
 
 
-def codec_option(help: str, *, auto: bool = False, **more: Any):
-    """``--codec``, whose specs `compcoll.codec` takes; ``auto`` too where that makes sense."""
-    return click.option("-c", "--codec", metavar="SPEC", type=_Spec(auto), help=help, **more)
+def codec_option(help: str, *, also: tuple[str, ...] = (), **more: Any):
+    """``--codec``, whose specs `compcoll.codec` takes, and those of a policy that make sense besides."""
+    return click.option("-c", "--codec", metavar="SPEC", type=_Spec(also), help=help, **more)
 
 
 def ranks_option(least: int, default: int | None, help: str):

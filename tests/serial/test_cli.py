@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 import compcoll
+from compcoll import launch as launching
 from compcoll.cli import COMMANDS, launch, main
 from compcoll.cli import demo as demo_command
 from compcoll.cli.measure import Measurement, default_specs, measure
@@ -229,7 +230,7 @@ def test_figure_of_many_codecs(tmp_path):
 @pytest.fixture
 def outside(monkeypatch):
     """As if no process manager had started this process."""
-    for mark in launch._MARKS:
+    for mark in launching._MARKS:
         monkeypatch.delenv(mark, raising=False)
 
 
@@ -265,10 +266,10 @@ def test_demo_starts_its_ranks_here_and_in_the_lab(run, demo_runs, monkeypatch, 
     monkeypatch.setattr(demo_command.os, "geteuid", lambda: 0)
     picture = tmp_path / "x.png"
     result = run(
-        "demo", "--ranks", 2, "--out", picture, "-c", "raw", "--steps", 5, "--points", 12, "--gbit", 3
+        "demo", "--ranks", 2, "--out", picture, "-c", "none", "--steps", 5, "--points", 12, "--gbit", 3
     )
     assert result.exit_code == 0, result.output
-    options = ["--codec", "raw", "--points", "12", "--steps", "5", "--where"]
+    options = ["--codec", "none", "--points", "12", "--steps", "5", "--where"]
     here, lab = demo_runs
     assert here[:5] == ["/bin/mpiexec", "-n", "2", sys.executable, "-m"]
     assert here[5:-3] == ["mpi4py", "-m", "compcoll", "demo", "--here", *options]

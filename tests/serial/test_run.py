@@ -272,9 +272,10 @@ def test_without_an_mpi_library(program, tmp_path):
         result = run(*command, **none)
         assert result.returncode == 1
         assert re.fullmatch(f"Error: {hint}[^\\n]*\\n", result.stderr), result.stderr
-    result = run(sys.executable, "-c", "from compcoll import Comm", **none)
-    assert re.match(f"ImportError: {hint}", result.stderr.splitlines()[-1])
-    assert len(result.stderr.splitlines()) < 12
+    for text in ("from compcoll import Comm", "import compcoll.auto"):
+        result = run(sys.executable, "-c", text, **none)
+        assert re.match(f"ImportError: {hint}", result.stderr.splitlines()[-1])
+        assert len(result.stderr.splitlines()) < 12
 
 
 def test_wrong_options_are_told_before_anything_starts(program, tmp_path):
@@ -314,8 +315,9 @@ if __name__ == "__main__":
      ("MPIPoolExecutor", "1", 1, [])],
     ids=["ranks", "pool of ranks", "spawned"],
 )  # fmt: skip
-def test_executors_under_a_trace(program, tmp_path, kind, arguments, n, module):
-    path = program(EXECUTOR.format(kind=kind, arguments=arguments))
+def test_executors_under_a_trace(tmp_path, kind, arguments, n, module):
+    path = tmp_path / "executor.py"
+    path.write_text(EXECUTOR.format(kind=kind, arguments=arguments))
     got = run(*BY_DEFAULT, "-n", n, "--trace", tmp_path / "trace", *module, path)
     assert (got.returncode, got.stdout.strip()) == (0, "[0, 1, 4, 9, 16]"), got.stderr
     assert list((tmp_path / "trace").iterdir())
