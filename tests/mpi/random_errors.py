@@ -16,7 +16,7 @@ def run_error(run: Any, comm: Any, rank: int, size: int, seed: list[int]) -> Non
     rng = np.random.default_rng(seed)
     dtype = draw_dtype(rng)
     dtype = dtype if is_known(dtype) else np.dtype("f4")
-    n = draw_count(rng, dtype, run.least, size) + 2
+    n = draw_count(rng, dtype, run.least, size) + 3  # every second of two is one, without a gap
     a, b = np.zeros(n * size, dtype), np.zeros(n * size, dtype)
     calls: list[tuple[str, tuple]] = [
         ("Bcast", (a, size)), ("Bcast", (a, -3)), ("Bcast", (a[::2],)), ("Send", (a, size)),

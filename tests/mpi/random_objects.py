@@ -90,4 +90,7 @@ def run_objects(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[
         else:
             args = [[args[0]], _joined]
         args += [root] * (name == "reduce")
-    run.record(name, flat(run.call(getattr(comm, name), *args)))
+    lost = len(run.lost)
+    found = run.call(getattr(comm, name), *args)
+    if len(run.lost) == lost:  # no interrupt has taken it away
+        run.record(name, flat(found))

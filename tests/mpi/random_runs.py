@@ -71,7 +71,7 @@ class Run:
         self.pending: list[Entry] = []
         self.comms: dict[int, Any] = {}
         self._unready: dict[int, MPI.Request] = {}
-        self._lost: list[Any] = []
+        self.lost: list[Any] = []
         self.step: Step = Step(-1, "begin", -1, 0)
         self.least = program.policy.get("min_nbytes") or program.policy.get("policy", {}).get(
             "min_nbytes", 4096
@@ -149,7 +149,7 @@ class Run:
             return function(*args)
         done, result = self._alarm.call(function, *args)
         if not done:
-            self._lost.append(args)
+            self.lost.append(args)
         return result
 
     def record(self, label: str, value: Any, step: Step | None = None) -> None:
@@ -169,7 +169,7 @@ class Run:
     ) -> Entry:
         """A request, to be completed later."""
         if request is None:  # an interrupt has taken it away
-            self._lost.append(finish)
+            self.lost.append(finish)
             request, finish = MPI.Request(), lambda *_: None
         handle = self.program.slots[self.step.slot].handle
         return Entry(label, request, finish, is_object, handle, self.step)
@@ -336,7 +336,7 @@ def run_program(
 
 def _difference(key: tuple[int, str], expected: Run, found: Run) -> str:
     step, label = key
-    if key not in found.results and found._lost:
+    if key not in found.results and found.lost:
         return ""  # an interrupt has taken the request away, or an object
     want, got = (run.results.get(key, "nothing") for run in (expected, found))
     if isinstance(want, Sums):
