@@ -11,7 +11,9 @@ from random_steps import prepare_auto
 import compcoll
 
 
-@pytest.mark.skipif(MPI.get_vendor()[0] == "Open MPI", reason="the programs were tried on MPICH alone")
+@pytest.mark.skipif(
+    MPI.get_vendor()[0] == "Open MPI", reason="Open MPI 4 hangs in its own Igather beside Idup"
+)
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
 def test_programs(comm, capfd, monkeypatch, tmp_path):
