@@ -23,7 +23,6 @@ from compcoll.engine.group import largest_tag
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.objects import ObjectMessage, receive_object
-from compcoll.mpi.p2p.protocol import Tally
 from compcoll.mpi.pickle5 import (
     MOST_AT_ONCE,
     Arriving,
@@ -36,6 +35,7 @@ from compcoll.mpi.pickle5 import (
     pack,
 )  # fmt: skip
 from compcoll.mpi.requests import Pending
+from compcoll.report import Stats
 
 __all__ = ["ObjectCalls"]
 
@@ -263,10 +263,10 @@ class ObjectCalls(CommBase):
         self, parcel: Parcel, tasks: list[Task], request: MPI.Request, error: Exception | None
     ) -> None:  # fmt: skip
         """A pickled object with its buffers has been sent."""
-        tally = Tally()
+        stats = Stats()
         for task in tasks:
-            tally.add(task.outcome)
-        self._completed(request, ("isend", parcel.decisions[0], tally))
+            stats.add(task.outcome, task.outcome.bound)
+        self._completed(request, ("isend", parcel.decisions[0], stats))
 
     def _exact(self, decision: Decision) -> Decision:
         """The same without loss."""

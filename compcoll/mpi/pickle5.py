@@ -24,7 +24,7 @@ from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin_message, n_chunks, wait
 from compcoll.engine.decision import Decision
 from compcoll.mpi.p2p.channel import Channel, find
-from compcoll.mpi.p2p.protocol import Tally
+from compcoll.report import Stats
 from compcoll.schedule.trace import chunk_step
 
 __all__ = [
@@ -227,12 +227,12 @@ class Together:
         return next((task.end for task in self.tasks if task.end != _engine.DONE), _engine.DONE)
 
     @property
-    def outcome(self) -> Tally:
+    def outcome(self) -> Stats:
         """The sum of the outcomes of all tasks."""
-        tally = Tally()
+        stats = Stats()
         for task in self.tasks:
-            tally.add(task.outcome)
-        return tally
+            stats.add(task.outcome, task.outcome.bound)
+        return stats
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from typing import Any
 from compcoll.engine import rounding
 from compcoll.engine._engine import Outcome
 from compcoll.operations import ALGORITHMS
-from compcoll.report import Report
+from compcoll.report import Report, Stats
 from compcoll.tracing.names import leaving_nbytes
 from compcoll.tracing.tally import reason_of
 
@@ -130,28 +130,15 @@ def _done(parts: list) -> str:
     _, decision, outcome = parts[0]
     if len(parts) == 1 and type(outcome) is Outcome:
         return f',{outcome.as_json},"error_bound":{_error(_bound(decision, outcome))}'
-    raw = wire = fallbacks = 0
-    encode = decode = wait = 0.0
-    bound: float | None = 0.0
-    codecs: dict[str, int] = {}
-    dimensions: dict[int, int] = {}
+    total = Stats()
     for _, decision, outcome in parts:
-        raw += outcome.raw_nbytes
-        wire += outcome.wire_nbytes
-        fallbacks += outcome.fallbacks
-        stages = outcome.stages
-        encode, decode, wait = encode + stages["encode"], decode + stages["decode"], wait + stages["wait"]
-        own = _bound(decision, outcome)
-        bound = None if own is None or bound is None else max(bound, own)
-        for name, n in outcome.codecs.items():
-            codecs[name] = codecs.get(name, 0) + n
-        for ndim, n in outcome.dimensions.items():
-            dimensions[ndim] = dimensions.get(ndim, 0) + n
-    used = ",".join([f'"{name}":{n}' for name, n in codecs.items()])
-    shaped = ",".join([f'"{ndim}":{n}' for ndim, n in dimensions.items()])
+        total.add(outcome, _bound(decision, outcome))
+    used = ",".join([f'"{name}":{n}' for name, n in total.codecs.items()])
+    shaped = ",".join([f'"{ndim}":{n}' for ndim, n in total.dimensions.items()])
+    times = ",".join([f'"{stage}":{total.stages[stage]:.9f}' for stage in ("encode", "decode", "wait")])
     return (
-        f',"codecs":{{{used}}},"dimensions":{{{shaped}}},"bytes":{raw},"wire_bytes":{wire},'
-        f'"fallbacks":{fallbacks},"error_bound":{_error(bound)},"encode":{encode:.9f},"decode":{decode:.9f},"wait":{wait:.9f}'
+        f',"codecs":{{{used}}},"dimensions":{{{shaped}}},"bytes":{total.raw_nbytes},'
+        f'"wire_bytes":{total.wire_nbytes},"fallbacks":{total.fallbacks},"error_bound":{_error(total.bound)},{times}'
     )
 
 

@@ -20,7 +20,7 @@ from compcoll.mpi import check
 from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
 from compcoll.mpi.p2p.probe import Probes
-from compcoll.mpi.p2p.protocol import Tally, looks_compressed
+from compcoll.mpi.p2p.protocol import MessageStats, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
 from compcoll.mpi.p2p.send import Outgoing
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled
@@ -104,17 +104,17 @@ class PointToPoint(Probes):
         self._check_send(sendbuf, dest, sendtag)
         with interrupts.deferred():
             settled: Settled = _nothing
-            tally, on_end = Tally(), None
+            stats, on_end = MessageStats(), None
             if send is None or decision is None or send.device is not None:
                 sent: _engine.Task = _engine.Request(self._to_mpi(super().Isend, sendbuf, dest, sendtag))
                 on_end = partial(self._received, "Sendrecv")
             else:
-                outgoing, settled = self._begin_send("Sendrecv", send, decision, dest, sendtag, tally)
+                outgoing, settled = self._begin_send("Sendrecv", send, decision, dest, sendtag, stats)
                 sent = _engine.TaskGroup(outgoing.tasks)
             if recv is not None:
                 return Receive(
                     self._context.channel, recv, source, recvtag, sent=(sent, settled), on_end=on_end,
-                    tally=tally,
+                    stats=stats,
                 ).request  # fmt: skip
             arriving = _engine.Request(self._to_mpi(super().Irecv, recvbuf, source, recvtag))
             return Pending(
@@ -229,37 +229,37 @@ class PointToPoint(Probes):
         self, op: str, decision: Decision | None = None, outgoing: Any = None, incoming: Any = None
     ) -> None:  # fmt: skip
         """Send a message, receive one, or both at once."""
-        tally, accelerated = Tally(), decision is not None
+        stats, accelerated = MessageStats(), decision is not None
         sending: Outgoing | None = None
         tasks: Sequence[Any] = ()
         try:
             if outgoing is not None and decision is not None:
                 message, dest, tag = outgoing
-                sending = Outgoing(self._context.channel, decision, message, dest, tag, tally)
+                sending = Outgoing(self._context.channel, decision, message, dest, tag, stats)
                 tasks = sending.tasks
             elif outgoing is not None:
                 tasks = [_engine.Request(self._to_mpi(super().Isend, *outgoing))]
             try:
                 if incoming is not None:
                     buf, source, tag, status = incoming
-                    accelerated |= self._receive(op, buf, source, tag, status, tally, tasks)
+                    accelerated |= self._receive(op, buf, source, tag, status, stats, tasks)
             finally:
                 if not self._context.broken:
                     self._finish(op, *tasks)
             if sending is not None:
                 sending.finish()
         finally:
-            tally.end()
+            stats.end()
             self.calls_accelerated += accelerated
             if accelerated:
-                self._gate.last = (op, decision, tally)
+                self._gate.last = (op, decision, stats)
             elif incoming is not None:
                 small = is_small(incoming[0], self._context.least)
                 self._gate.last = op if small else (op, "the message came uncompressed")
-        self._check_strict(op, decision, tally.fallbacks)
+        self._check_strict(op, decision, stats.fallbacks)
 
     def _receive(
-        self, op: str, buf, source: int, tag: int, status: MPI.Status | None, tally: Tally,
+        self, op: str, buf, source: int, tag: int, status: MPI.Status | None, stats: MessageStats,
         others: Sequence[Any],
     ) -> bool:  # fmt: skip
         """Receive the next message into a buffer of any kind; whether it came compressed."""
@@ -273,7 +273,7 @@ class PointToPoint(Probes):
             return False
         channel = self._context.channel
         received = channel.receive(probe.message, status)
-        unpack_into(channel, received, buf, status, tally, partial(self._finish, op, others=others))
+        unpack_into(channel, received, buf, status, stats, partial(self._finish, op, others=others))
         return received.is_compressed
 
     def _finish(self, op: str, *tasks: Any, others: Sequence[Any] = ()) -> None:
@@ -295,36 +295,38 @@ class PointToPoint(Probes):
             return self._to_mpi(plain, buf, dest, tag)
         self._check_send(buf, dest, tag)
         with interrupts.deferred():
-            outgoing, settled = self._begin_send("Send", message, decision, dest, tag, Tally(), synchronous)
+            outgoing, settled = self._begin_send(
+                "Send", message, decision, dest, tag, MessageStats(), synchronous
+            )
             pending = Pending(outgoing.tasks, settled)
             self._context.channel.track(pending)
         return pending.request
 
     def _begin_send(
-        self, op: str, message: Message, decision: Decision, dest: int, tag: int, tally: Tally,
+        self, op: str, message: Message, decision: Decision, dest: int, tag: int, stats: MessageStats,
         synchronous: bool = False,
     ) -> tuple[Outgoing, Settled]:  # fmt: skip
         """Begin to send a message compressed; also a function to call when all is sent."""
-        outgoing = Outgoing(self._context.channel, decision, message, dest, tag, tally, synchronous)
+        outgoing = Outgoing(self._context.channel, decision, message, dest, tag, stats, synchronous)
 
         def settled(request: MPI.Request, error: Exception | None) -> None:
             try:
                 outgoing.finish()
             finally:
-                tally.end()
-                self._completed(request, (op, decision, tally))
+                stats.end()
+                self._completed(request, (op, decision, stats))
                 if any(task.end != _engine.DONE for task in outgoing.tasks):
                     self._break(f"{op} was left half-way")
             if error is None:
-                self._check_strict(op, decision, tally.fallbacks)
+                self._check_strict(op, decision, stats.fallbacks)
 
         self.calls_accelerated += 1
         return outgoing, settled
 
-    def _received(self, op: str, request: MPI.Request, tally: Tally) -> None:
+    def _received(self, op: str, request: MPI.Request, stats: MessageStats) -> None:
         """Account for a message that came compressed."""
         self.calls_accelerated += 1
-        self._completed(request, (op, None, tally))
+        self._completed(request, (op, None, stats))
 
 
 def _nothing(request: MPI.Request, error: Exception | None) -> None:

@@ -12,7 +12,7 @@ from compcoll.engine import interrupts
 from compcoll.mpi.buffers import known_to_mpi, parse, unknown_type
 from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.channel import Channel
-from compcoll.mpi.p2p.protocol import ReceivedMessage, Tally, looks_compressed
+from compcoll.mpi.p2p.protocol import MessageStats, ReceivedMessage, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, unpack_into
 from compcoll.mpi.requests import Request
 
@@ -129,7 +129,7 @@ class MatchedMessage(MPI.Message):
     def Recv(self, buf: Any, status: MPI.Status | None = None) -> None:
         """Receive the message."""
         with interrupts.deferred():
-            unpack_into(self._channel, self._take(), buf, status, Tally())
+            unpack_into(self._channel, self._take(), buf, status, MessageStats())
 
     def Irecv(self, buf: Any) -> MPI.Request:
         """Begin to receive the message."""
@@ -139,7 +139,7 @@ class MatchedMessage(MPI.Message):
                 return Receive(
                     self._channel, message, received.source, received.tag, received=received
                 ).request  # fmt: skip
-            unpack_into(self._channel, received, buf, None, Tally())
+            unpack_into(self._channel, received, buf, None, MessageStats())
             request = Request(received.fill)
             request.complete()
             return request

@@ -32,10 +32,11 @@ from mpi4py import MPI
 from compcoll.core import _cpu
 from compcoll.core.errors import FrameError
 from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
+from compcoll.report import Stats
 
 __all__ = [
-    "LARGEST_CHUNK", "ROOM", "ReceivedMessage", "Tally", "looks_compressed", "pack_header", "serial_of",
-    "split_first",
+    "LARGEST_CHUNK", "ROOM", "MessageStats", "ReceivedMessage", "looks_compressed", "pack_header",
+    "serial_of", "split_first",
 ]  # fmt: skip
 
 _HEADER = struct.Struct("<QIIIIII")
@@ -154,31 +155,15 @@ class ReceivedMessage:
             status.Set_elements(MPI.BYTE, self.nbytes)
 
 
-class Tally:
-    """The sum of what a message's parts did; as `compcoll.engine._engine.Outcome`."""
+class MessageStats(Stats):
+    """Sums over the parts of a message, and the time since its beginning."""
 
     def __init__(self) -> None:
-        self.raw_nbytes = self.wire_nbytes = self.messages = self.fallbacks = 0
-        self.bound: float | None = 0.0
-        self.codecs: dict[str, int] = {}
-        self.dimensions: dict[int, int] = {}
-        self.stages = {"encode": 0.0, "decode": 0.0, "wait": 0.0, "total": 0.0}
+        super().__init__()
         self._start = perf_counter()
 
-    def add(self, outcome: Any) -> None:
-        """Count what a schedule did."""
-        for key in ("raw_nbytes", "wire_nbytes", "messages", "fallbacks"):
-            setattr(self, key, getattr(self, key) + getattr(outcome, key))
-        for name, n in outcome.codecs.items():
-            self.codecs[name] = self.codecs.get(name, 0) + n
-        for ndim, n in outcome.dimensions.items():
-            self.dimensions[ndim] = self.dimensions.get(ndim, 0) + n
-        self.note_bound(outcome.bound)
-        for stage, seconds in outcome.stages.items():
-            self.stages[stage] += seconds
-
-    def note_first(self, raw_nbytes: int, wire_nbytes: int, frame: np.ndarray) -> None:
-        """Count a first message."""
+    def add_first(self, raw_nbytes: int, wire_nbytes: int, frame: np.ndarray) -> None:
+        """Add a first message."""
         self.raw_nbytes += raw_nbytes
         self.wire_nbytes += wire_nbytes
         self.messages += 1
@@ -188,11 +173,6 @@ class Tally:
             ndim = len(info.shape)
             self.dimensions[ndim] = self.dimensions.get(ndim, 0) + 1
             self.fallbacks += info.fallback
-
-    def note_bound(self, bound: float | None) -> None:
-        """Some of the result has this error."""
-        known = bound is not None and self.bound is not None and bound == bound
-        self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]
 
     def end(self) -> None:
         """Note the time of the end."""

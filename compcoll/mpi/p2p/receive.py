@@ -23,7 +23,14 @@ from compcoll.engine.layout import StridedBlock
 from compcoll.mpi import check
 from compcoll.mpi.buffers import Message, parse
 from compcoll.mpi.p2p.channel import Channel
-from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, ROOM, ReceivedMessage, Tally, serial_of, split_first
+from compcoll.mpi.p2p.protocol import (
+    LARGEST_CHUNK,
+    ROOM,
+    MessageStats,
+    ReceivedMessage,
+    serial_of,
+    split_first,
+)
 from compcoll.mpi.requests import Request, Settled
 from compcoll.schedule import planes
 
@@ -53,10 +60,10 @@ class Unpacking:
 
     def __init__(
         self, channel: Channel, received: ReceivedMessage, message: Message, status: MPI.Status | None,
-        tally: Tally, marks: dict[Any, Any] | None = None,
+        stats: MessageStats, marks: dict[Any, Any] | None = None,
     ):  # fmt: skip
         received.fill(status)
-        self._channel, self._received, self._message, self._tally = channel, received, message, tally
+        self._channel, self._received, self._message, self._stats = channel, received, message, stats
         self._error = received.problem(message.dtype.itemsize) or check.wrong_type(received, message)
         self.tasks: list[Any] = []
         memory = message.target(0).view(np.uint8)
@@ -105,13 +112,13 @@ class Unpacking:
         except (FrameError, TypeError, ValueError) as error:
             self._error = self._error or error
         assert info is not None
-        self._tally.note_bound(info.bound)
-        self._tally.stages["decode"] += perf_counter() - start
+        self._stats.add_bound(info.bound)
+        self._stats.stages["decode"] += perf_counter() - start
 
     def finish(self) -> None:
         """Put values where they belong, when all tasks are done, and raise what went wrong."""
         for task in self.tasks:
-            self._tally.add(task.outcome)
+            self._stats.add(task.outcome, task.outcome.bound)
         self._message.finish()
         if self._error is not None:
             raise self._error
@@ -148,19 +155,19 @@ def _copy(data: np.ndarray, memory: Any) -> None:
 
 
 def unpack_into(
-    channel: Channel, received: ReceivedMessage, buf: Any, status: MPI.Status | None, tally: Tally,
+    channel: Channel, received: ReceivedMessage, buf: Any, status: MPI.Status | None, stats: MessageStats,
     wait: Callable[..., Any] = wait,
 ) -> None:  # fmt: skip
     """Bring a received message into a buffer of any kind, and wait by a function that takes tasks."""
     message = parse(buf, device=True, truncate=True)  # MPI looks at no more of a buffer than it needs
     if message is not None:
-        Unpacking(channel, received, message, status, tally).wait(wait)
+        Unpacking(channel, received, message, status, stats).wait(wait)
         return
     # Of a type that MPI alone can unpack: it has the bytes once more, from this rank to itself.
     data = received.data
     if received.is_compressed:
         data = np.empty(received.nbytes, np.uint8)
-        Unpacking(channel, received, parse(data), None, tally).wait(wait)  # type: ignore[arg-type]
+        Unpacking(channel, received, parse(data), None, stats).wait(wait)  # type: ignore[arg-type]
     with _UNPACKING:
         _mirror().Sendrecv([data, MPI.BYTE], 0, 0, buf, 0, 0)
     received.fill(status)
@@ -177,8 +184,8 @@ class Receive:
     sent : (Task, callable), optional
         A send that has to end as well, and the function called, as in `Pending`, when the request completes.
     on_end : callable, optional
-        ``on_end(request, tally)`` is called then, where the message came compressed.
-    tally : Tally, optional
+        ``on_end(request, stats)`` is called then, where the message came compressed.
+    stats : MessageStats, optional
         Where to count what is done.
     received : ReceivedMessage, optional
         One that a matched probe has received already.
@@ -191,12 +198,12 @@ class Receive:
     def __init__(
         self, channel: Channel, message: Message, source: int, tag: int, *,
         sent: tuple[_engine.Task, Settled] | None = None,
-        on_end: Callable[[MPI.Request, Tally], None] | None = None, tally: Tally | None = None,
+        on_end: Callable[[MPI.Request, MessageStats], None] | None = None, stats: MessageStats | None = None,
         received: ReceivedMessage | None = None,
     ):  # fmt: skip
         self._channel, self._message, self._source, self._tag = channel, message, source, tag
         self._sent, self._on_end, self._is_settled = sent, on_end, False
-        self._tally = Tally() if tally is None else tally
+        self._stats = MessageStats() if stats is None else stats
         self._received, self._status = received, MPI.Status()
         self._error: Exception | None = None
         self._missing, self._lock = 1 if sent is None else 2, Lock()
@@ -288,7 +295,7 @@ class Receive:
         try:
             assert self._received is not None
             unpacking = Unpacking(
-                self._channel, self._received, self._message, self._status, self._tally, self._marks
+                self._channel, self._received, self._message, self._status, self._stats, self._marks
             )
             if self._message.device is None and unpacking.tasks:
                 _engine.leave(unpacking.tasks[0], lambda end: self._finish(unpacking), self.request.state)
@@ -324,8 +331,8 @@ class Receive:
         if self._arrival.compressed:
             self._received = self._opened()
             self._received.fill(self._status)
-            self._tally.stages["decode"] += self._arrival.seconds
-            self._tally.note_bound(self._received.info.bound if self._received.info is not None else None)
+            self._stats.stages["decode"] += self._arrival.seconds
+            self._stats.add_bound(self._received.info.bound if self._received.info is not None else None)
         self._missing = 0
 
     def _settle(self) -> None:
@@ -335,8 +342,8 @@ class Receive:
                 settled(self.request, self._error)
                 task.check()
             if self._on_end is not None and self._received is not None and self._received.is_compressed:
-                self._tally.end()
-                self._on_end(self.request, self._tally)
+                self._stats.end()
+                self._on_end(self.request, self._stats)
         except Exception as error:
             self._error = self._error or error
 

@@ -17,7 +17,7 @@ from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_of_message
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.p2p.channel import Channel
-from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, Tally, pack_header, split_first
+from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, MessageStats, pack_header, split_first
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 
@@ -34,14 +34,14 @@ class Outgoing:
     """
 
     def __init__(
-        self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int, tally: Tally,
-        synchronous: bool = False,
+        self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int,
+        stats: MessageStats, synchronous: bool = False,
     ):  # fmt: skip
         block, spec = message.source(0), decision.codec
         assert spec is not None
         step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1))
         first, rest = split_first(block, step)
-        self._tally = tally
+        self._stats = stats
         self._error: Exception | None = None
         chunks = n_chunks(len(rest), step) if len(rest) else 0
         inner = _inner(decision, message, block, step, 1 + chunks)
@@ -51,7 +51,7 @@ class Outgoing:
         serial = channel.notices.next_serial(there)
         frame = self._encode(spec, first, inner)
         data = pack_header(block, step, stream, serial, frame)
-        tally.note_first(first.nbytes, data.size, frame)
+        stats.add_first(first.nbytes, data.size, frame)
         channel.announce(dest, tag, block.nbytes, data.size, serial)
         send = channel.user.Issend if synchronous else channel.user.Isend
         self.tasks: list[Any] = [_engine.Request(send([data, MPI.BYTE], dest, tag), None, data.size)]
@@ -74,12 +74,12 @@ class Outgoing:
             self._error = error
             return np.empty(0, np.uint8)
         finally:
-            self._tally.stages["encode"] += perf_counter() - start
+            self._stats.stages["encode"] += perf_counter() - start
 
     def finish(self) -> None:
         """Count what the tasks did, which are done, and raise what went wrong."""
         for task in self.tasks[1:]:
-            self._tally.add(task.outcome)
+            self._stats.add(task.outcome, task.outcome.bound)
         if self._error is not None:
             raise self._error
 
