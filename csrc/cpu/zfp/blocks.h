@@ -2,7 +2,6 @@
 // planes, then through the plane coder: in lanes where that is faster, else one by one.
 #pragma once
 #include "../../zfp_squares.h"
-#include "coefficients.h"
 #include "cube_planes.h"
 #include "extent.h"
 #include "stream.h"
@@ -62,8 +61,8 @@ struct BlockCoder {
 
   // Plane after plane of all blocks: each one's next plane waits for the one before, the others do not.
   template <class Beside>
-  Found decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es, L* moved,
-               Beside) const {
+  void decode(const uint8_t* payload, uint64_t, uint64_t begin, int count, L out[][B::size], L* es, L* moved,
+              Beside) const {
     L *planes = out[0], e = {};
     for (int i = 0; i < B::size; i++) planes[i] = L{};
     uint64_t words[lanes<L>::n][block_words];
@@ -91,7 +90,6 @@ struct BlockCoder {
       }
     }
     *es = e, *moved = L{};
-    return {F::bits, B::size};
   }
 };
 
@@ -115,15 +113,14 @@ struct SquareCoder {
   }
 
   template <class Beside>
-  Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
-               L* zeros, Beside) const {
+  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t pos, int count, L planes[][16], L* e,
+              L* zeros, Beside) const {
     L block[16];
     for (int i = 0; i < 16; i++) planes[0][i] = L{};
     get_lanes(payload, nbytes, pos, block, words(), count, maxbits);
     *e = (block[0] & 1) != 0 ? (block[0] >> 1) & W(2 * F::bias + 1) : L{};
     decode_squares(LaneBits<L>{block, words()}, maxbits, square_tables, planes[0]);
     *zeros = L{};
-    return {F::bits, 16};
   }
 };
 
@@ -186,8 +183,7 @@ int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t
 
 // From planes to values in memory. zeros: by how many planes each block was moved up.
 template <int D, class T, class L>
-inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, Found found, L e, L zeros,
-                          uint8_t* dst) {
+inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
   const bool whole = tiles.whole(at, count);
   const L scale = dequantise_scale(e);
 #if defined(__AVX512BW__)
@@ -195,21 +191,17 @@ inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, Fou
 #else
   L values[1 << 2 * D];
 #endif
-  with_sequency<D>(found.coefficients, [&](auto sequency) {
-    constexpr int S = decltype(sequency)::value;
-    if constexpr (D == 3) to_coefficients<coefficients_up_to<D, S>()>(x, found.planes);
-    else to_planes<D>(x);
-    inverse_blocks<D, S>(x, zeros, [&](int slab, L* v) {
+  to_planes<D>(x);  // its own inverse
+  inverse_blocks<D>(x, zeros, [&](int slab, L* v) {
 #pragma GCC unroll 4
-      for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
-      for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
-      if (whole) return tiles.store_rows(at, 4 * slab, 4, v, dst);
+    for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
+    if (whole) return tiles.store_rows(at, 4 * slab, 4, v, dst);
 #if defined(__AVX512BW__)
-      tiles.store_pieces(pieces, slab, v, dst);
+    tiles.store_pieces(pieces, slab, v, dst);
 #else
-      memcpy(values + 16 * slab, v, sizeof(L[16]));
+    memcpy(values + 16 * slab, v, sizeof(L[16]));
 #endif
-    });
   });
 #if !defined(__AVX512BW__)
   if (!whole) tiles.store_partial(at, count, values, dst);
@@ -229,12 +221,12 @@ void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
     int count = left < T::N * C::groups ? left : T::N * C::groups;
     const auto rows = tiles.expected(at, count, dst);
-    const Found found = coder.decode(payload, nbytes, pos, count, planes, e, zeros, rows);
+    coder.decode(payload, nbytes, pos, count, planes, e, zeros, rows);
     pos += uint64_t(count) * maxbits;
     left -= count;
     for (int g = 0; count > 0; g++, count -= T::N) {
       int some = count < T::N ? count : T::N;
-      finish_blocks<D>(tiles, at, some, planes[g], found, e[g], zeros[g], dst);
+      finish_blocks<D>(tiles, at, some, planes[g], e[g], zeros[g], dst);
       at.advance(grid, some);
     }
   }

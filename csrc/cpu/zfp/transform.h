@@ -2,8 +2,6 @@
 // code throughout. A second array would be a multiple of 4 KiB away, where loads wait for stores that only
 // look as if they went to the same address.
 #pragma once
-#include <type_traits>
-
 #include "../../zfp_lanes.h"
 
 namespace compcoll {
@@ -17,19 +15,6 @@ inline constexpr Places<D> places;
 template <int D>
 constexpr int kept(int place) {
   return places<D>.at[place];
-}
-
-// The sequency of a place: how far from the block's mean its coefficient is.
-constexpr int sequency(int place) { return place % 4 + place / 4 % 4 + place / 16; }
-
-// Largest sequency, and how many coefficients there are up to sequency S.
-template <int D>
-inline constexpr int all_sequencies = 3 * D;
-template <int D, int S>
-constexpr int coefficients_up_to() {
-  int n = 0;
-  for (int i = 0; i < 1 << 2 * D; i++) n += sequency(i) <= S;
-  return n;
 }
 
 // Quantised values to negabinary coefficients.
@@ -54,17 +39,14 @@ inline void forward_blocks(L* x, L scale) {
     }
 }
 
-// The reverse, of coefficients times 2^zeros, of which those above sequency S are zero and not read; use(z,
-// values) gets the 16 integers of each z, of which the rows of 4 are still to be lifted.
-template <int D, int S = all_sequencies<D>, class L, class Use>
+// The reverse, of coefficients times 2^zeros; use(z, values) gets the 16 integers of each z, of which the rows
+// of 4 are still to be lifted.
+template <int D, class L, class Use>
 inline void inverse_blocks(L* x, L zeros, Use use) {
-  auto integer = [&](int place) {
-    return sequency(place) <= S ? from_negabinary(shift_right(x[kept<D>(place)], zeros)) : L{};
-  };
+  auto integer = [&](int place) { return from_negabinary(shift_right(x[kept<D>(place)], zeros)); };
   if constexpr (D == 3)
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++) {
-      if (sequency(i) > S) continue;
       L a = integer(i), b = integer(i + 16), c = integer(i + 32), d = integer(i + 48);
       lift_inverse(a, b, c, d);
       x[kept<D>(i)] = a, x[kept<D>(i + 16)] = b, x[kept<D>(i + 32)] = c, x[kept<D>(i + 48)] = d;
@@ -73,26 +55,11 @@ inline void inverse_blocks(L* x, L zeros, Use use) {
   for (int slab = 0; slab < 1 << 2 * D; slab += 16) {
     L v[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; i++)
-      if (D == 2) v[i] = integer(i);
-      else v[i] = sequency(i) <= S ? x[kept<D>(slab + i)] : L{};
+    for (int i = 0; i < 16; i++) v[i] = D == 2 ? integer(i) : x[kept<D>(slab + i)];
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) lift_inverse(v[i], v[i + 4], v[i + 8], v[i + 12]);
     use(slab / 16, v);
   }
-}
-
-// Result of a plane decoder: all but so many of the highest planes and of the first coefficients are zero.
-struct Found { int planes, coefficients; };
-
-// Calls run(S) with the least S that has a kernel of its own.
-template <int D, class Run>
-inline void with_sequency(int coefficients, Run run) {
-#if defined(__AVX512BW__)
-  if (coefficients <= coefficients_up_to<D, D - 1>()) return run(std::integral_constant<int, D - 1>());
-  if (coefficients <= coefficients_up_to<D, D>()) return run(std::integral_constant<int, D>());
-#endif
-  run(std::integral_constant<int, all_sequencies<D>>());
 }
 
 }  // namespace zfp

@@ -1,6 +1,5 @@
 // ZFP's plane decoder for 3-D blocks with AVX-512: from the payload to the planes of N blocks.
 #pragma once
-#include "coefficients.h"
 #include "tiles.h"
 #include "transform.h"
 #include "windows.h"
@@ -19,51 +18,39 @@ struct WindowCoder {
   static constexpr int groups = blocks / lanes<L>::n, vectors = blocks / 8;
   int maxbits;
 
-  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does. Of the
-  // planes that hold nothing, planes_read says which are set. beside(i): what else is to be done before the
-  // i-th plane.
+  // Planes and e of `count` blocks from bit `begin` on, group by group; moved up as decode_quads does.
+  // beside(i): other work before the i-th plane.
   template <class Beside>
-  Found decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
+  void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
                L* zeros, Beside beside) const {
     uint8_t copy[blocks * 64 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
-    if (maxbits <= 64) return decode<1>(payload, begin % 8, count, planes, e, zeros, beside);
-    if (maxbits <= 128) return decode<2>(payload, begin % 8, count, planes, e, zeros, beside);
-    return decode<0>(payload, begin % 8, count, planes, e, zeros, beside);
-  }
-
- private:
-  template <int Held, class Beside>
-  Found decode(const uint8_t* payload, int first, int count, L planes[][64], L* e, L* zeros,
-               Beside beside) const {
+    const int first = begin % 8;
     auto windows = [&](int i) {
       const __m512i lane = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
       __m512i block = _mm512_add_epi64(lane, _mm512_set1_epi64(8 * i)), stop = _mm512_set1_epi64(count);
       __m512i next = _mm512_add_epi64(block, _mm512_set1_epi64(1));
-      return Windows<Held>(payload, bit(_mm512_min_epi64(block, stop), first),
-                           bit(_mm512_min_epi64(next, stop), first));
+      return Windows(payload, bit(_mm512_min_epi64(block, stop), first),
+                     bit(_mm512_min_epi64(next, stop), first));
     };
-    Windows<Held> all[] = {windows(0), windows(1), windows(vectors - 2), windows(vectors - 1)};
+    Windows all[] = {windows(0), windows(1), windows(vectors - 2), windows(vectors - 1)};
     __m512i skipped[4], exponents[4];
     for (int i = 0; i < vectors; i++) exponents[i] = all[i].template start<F>(skipped[i]);
     for (int g = 0; g < groups; g++) e[g] = lanes_of(exponents, g), zeros[g] = lanes_of(skipped, g);
-    __m512i seen = _mm512_setzero_si512();
-    const int k = read_planes(all, planes, seen, beside);
-    const int top = bits - k;
-    for (int g = 0; g < groups; g++) clear(planes[g], k, bits - planes_read<L>(top));
-    return {top, 64 - int(_lzcnt_u64(_mm512_reduce_or_epi64(seen)))};
+    const int k = read_planes(all, planes, beside);
+    for (int g = 0; g < groups; g++) clear(planes[g], k);
   }
 
-  template <class Windows>
+ private:
   static bool more(const Windows* all) {
     uint32_t live = all[0].live() | all[1].live();
     if (vectors > 2) live |= all[2].live() | all[3].live();
     return live != 0;
   }
 
-  // Planes as far as there are any; returns the last. seen: all of them together, or more.
-  template <class Windows, class Beside>
-  int read_planes(Windows* all, L planes[][64], __m512i& seen, Beside beside) const {
+  // Planes as far as there are any; returns the last.
+  template <class Beside>
+  int read_planes(Windows* all, L planes[][64], Beside beside) const {
     int k = bits;
     if constexpr (bits == 64) {
       while (k > 0 && more(all)) {
@@ -71,7 +58,6 @@ struct WindowCoder {
         k--;
         for (int i = 0; i < vectors; i++) all[i].step(reinterpret_cast<uint64_t*>(&planes[i][k]));
       }
-      seen = _mm512_set1_epi64(-1);
     } else {  // in two halves, for to_planes
       alignas(64) uint64_t whole[bits][blocks];
       while (k > 0 && more(all)) {
@@ -79,12 +65,9 @@ struct WindowCoder {
         k--;
         for (int i = 0; i < vectors; i++) all[i].step(whole[k] + 8 * i);
       }
-      const bool few = maxbits <= 256;  // of more bits, most coefficients have some
-      if (!few) seen = _mm512_set1_epi64(-1);
       for (int i = bits - 1; i >= k; i--)
         for (int g = 0; g < groups; g++) {
           const L* pair = reinterpret_cast<const L*>(whole[i]) + 2 * g;
-          if (few) seen = _mm512_ternarylogic_epi64(seen, __m512i(pair[0]), __m512i(pair[1]), 0xfe);
           planes[g][i] = shuffle(pair[0], pair[1], Every<2, 0>());
           planes[g][i + 32] = shuffle(pair[0], pair[1], Every<2, 1>());
         }
@@ -92,8 +75,8 @@ struct WindowCoder {
     return k;
   }
 
-  static void clear(L* planes, int k, int end) {
-    while (k > end) {
+  static void clear(L* planes, int k) {
+    while (k > 0) {
       planes[--k] = L{};
       if (bits == 32) planes[k + 32] = L{};
     }

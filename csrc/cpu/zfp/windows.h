@@ -66,9 +66,7 @@ inline __m512i popcount64(__m512i v) {
   return _mm512_sad_epu8(_mm512_add_epi8(a, b), _mm512_setzero_si512());
 }
 
-// 8 blocks of a payload that has 16 bytes behind the last of them. Held: blocks of at most so many words, 1 or
-// 2, which are read once and shifted on; 0: of any length.
-template <int Held>
+// 8 blocks of a payload that has 16 bytes behind the last of them.
 class Windows {
  public:
   Windows(const uint8_t* payload, __m512i pos, __m512i end)
@@ -126,33 +124,19 @@ class Windows {
   __m512i base_;     // a word before each block's end
   __m512i gone_;     // how much of a word there is no more before the end; below 0: there is more
   __m512i n_;        // as in decode_plane
-  __m512i window_;   // what comes next
-  __m512i behind_;   // what comes behind it, where Held is 2
+  __m512i window_;   // the next 64 bits
 
   static __m512i word() { return _mm512_set1_epi64(64); }
 
   void go_to(__m512i pos) {  // at most the end
     gone_ = _mm512_sub_epi64(pos, base_);
     window_ = load(pos, gone_);
-    if constexpr (Held == 2) {
-      __m512i gone = _mm512_min_epi64(_mm512_add_epi64(gone_, word()), word());
-      behind_ = load(_mm512_add_epi64(base_, gone), gone);
-    }
   }
 
   // By all of the window but so many bits, not beyond the end.
   void advance(__m512i others) {
-    const __m512i length = _mm512_sub_epi64(word(), others);
-    gone_ = _mm512_add_epi64(gone_, length);
-    if constexpr (Held == 0) {
-      window_ = load(_mm512_add_epi64(base_, gone_), gone_);
-    } else {
-      window_ = _mm512_srlv_epi64(window_, length);
-      if constexpr (Held == 2) {
-        window_ = _mm512_or_si512(window_, _mm512_sllv_epi64(behind_, others));
-        behind_ = _mm512_srlv_epi64(behind_, length);
-      }
-    }
+    gone_ = _mm512_add_epi64(gone_, _mm512_sub_epi64(word(), others));
+    window_ = load(_mm512_add_epi64(base_, gone_), gone_);
   }
 
   __m512i load(__m512i pos, __m512i gone) const {
