@@ -11,10 +11,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from .baselines import contestants, missing
-from .data import Data, real, synthetic, synthetic_grids, synthetic_halves
-from .measure import Row, measure
-from .output import about, markdown, replace_section, table, write_json
-from .sweep import below, sweep, sweep_table
+from .data import real, synthetic, synthetic_grids
+from .measure import measure
+from .output import about, markdown, replace_section, write_json
 
 __all__ = ["main"]
 
@@ -27,86 +26,43 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--values", default=1 << 20, type=click.IntRange(64), help="Values of a synthetic array.")
 @click.option("--rate", "rates", multiple=True, type=float, help="Rates of ZFP; repeatable. [8, 16]")
 @click.option("--repeats", default=4, type=click.IntRange(1), help="Turns of each codec, four calls each.")
-@click.option(
-    "--sweep", "swept", type=click.Choice(["zfp"]), help="ZFP against zfpy, by default at 16 rates."
-)
-@click.option("--least", default=5.0, type=float, help="Speed, in zfpy's, below which a sweep marks figures.")
 @click.option("--quick", is_flag=True, help="Small arrays and one turn: does everything work?")
 @click.option("--json", "json_path", type=_FILE, help="Write the measurements to a file.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print tables for a README instead.")
-@click.option("--readme", type=_FILE, help="Put these tables between the marks of a file.")
+@click.option("--readme", type=_FILE, help="Put the tables between the marks of a file.")
 @click.option("--plot", "plot_path", type=_FILE, help="Draw ratio over speed into a file, PNG, PDF or SVG.")
-def main(
-    folder, values, rates, repeats, swept, least, quick, json_path, as_markdown, readme, plot_path
-) -> None:
+def main(folder, values, rates, repeats, quick, json_path, readme, plot_path) -> None:
     """Compare codecs: ratio, error and speed on one thread, all of them in one run.
 
     Speeds are those of calls from Python by processor time, with outputs allocated before where an interface
     takes them; ours include the frame and its checksum.
     """
     notes = Console(stderr=True)
-    if swept and (as_markdown or readme or plot_path):
-        raise click.UsageError("--sweep has a table of its own: no --markdown, --readme or --plot")
     if quick:
         values, repeats = min(values, 1 << 14), 1
     inputs = [*real(folder, 1 << 16 if quick else None), *synthetic(values), *synthetic_grids(values)]
-    if swept:
-        inputs += synthetic_halves(values)
     if not folder.is_dir():
         notes.print(f"no real data: there is no folder {folder}; --data names another one")
     if absent := missing():
         notes.print(f"not compared with {', '.join(absent)}: not installed (pip install 'compcoll[compare]')")
-    if swept and "zfpy" in absent:
-        raise click.UsageError("there is no zfpy to compare with")
-
-    def compared(data: Data, tick) -> list[Row]:
-        if swept:
-            return sweep(data, rates, repeats, tick)
-        return measure(data, contestants(data.array.ndim, rates or (8, 16)), repeats, tick)
-
     info, rows = about(repeats), []
     with Progress(console=notes, transient=True, disable=not sys.stderr.isatty()) as progress:
         task = progress.add_task("codecs", total=len(inputs) * repeats)
         for data in inputs:
             progress.update(task, description=data.label)
-            rows += compared(data, lambda: progress.advance(task))
+            chosen = contestants(data.array.ndim, rates or (8, 16))
+            rows += measure(data, chosen, repeats, lambda: progress.advance(task))
     if json_path:
         write_json(rows, info, json_path)
-    _check(rows)
-    if swept:
-        _print_sweep(rows, info, least)
-        return
-    if as_markdown:
-        click.echo(markdown(rows, info), nl=False)
-    else:
-        _console().print(table(rows, info))
+    wrong = [f"{row.codec} on {row.data}" for row in rows if not row.sound]
+    if wrong:
+        raise click.ClickException(f"wrong results: {', '.join(wrong)}")
+    click.echo(markdown(rows, info, len(inputs)), nl=False)
     if readme:
         replace_section(readme, markdown(rows, info))
     if plot_path:
         from .plot import draw
 
         draw(rows, plot_path)
-
-
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 160)
-
-
-def _print_sweep(rows: list[Row], info: dict, least: float) -> None:
-    _console().print(sweep_table(rows, info, least))
-    slow = below(rows, least)
-    compared = 2 * sum(row.encode_gain is not None for row in rows)
-    click.echo(f"{len(slow)} of {compared} figures are below {least:g}x")
-    for entry in slow[:40]:
-        click.echo(f"  {entry}")
-    if len(slow) > 40:
-        click.echo("  ...")
-
-
-def _check(rows: list[Row]) -> None:
-    wrong = [f"{row.codec} on {row.data}" for row in rows if not row.sound]
-    if wrong:
-        raise click.ClickException(f"wrong results: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import numpy as np
 
 from compcoll.core import dtypes
 
-__all__ = ["Data", "real", "synthetic", "synthetic_grids", "synthetic_halves"]
+__all__ = ["Data", "real", "synthetic", "synthetic_grids"]
 
 #: Raw files: what they are called in tables, dtype, shape.
 _FILES = {
@@ -68,16 +68,6 @@ def synthetic_grids(n: int) -> Iterator[Data]:
         grid = grid + 1e-5 * rng.standard_normal(grid.shape)
         for dtype in ("f4", "f8"):
             yield Data(f"waves {ndim}-D", grid.astype(dtype), True)
-
-
-def synthetic_halves(n: int) -> Iterator[Data]:
-    """Smooth arrays of 16-bit floats, in 1 and 2 dimensions."""
-    waves = 1.5 + np.sin(np.arange(n) / 160)
-    side = int(n**0.5)
-    for dtype in (np.dtype("f2"), dtypes.BFLOAT16):
-        if dtype is not None:
-            yield Data("smooth", waves.astype(dtype), True)
-            yield Data("smooth 2-D", waves[: side * side].astype(dtype).reshape(side, side), True)
 
 
 def _start(array: np.ndarray, most_nbytes: int | None) -> np.ndarray:

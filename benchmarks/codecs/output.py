@@ -1,4 +1,4 @@
-"""Output of the comparison of codecs: a table for the terminal, Markdown, JSON."""
+"""Output of the comparison of codecs: Markdown, JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ import shlex
 import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from rich.table import Table
 
 from compcoll.core import _cpu
 
 from ..osu.machine import commit, machine
 from .measure import CALLS, Row
 
-__all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "table", "write_json"]
+__all__ = ["BEGIN", "END", "about", "heading", "markdown", "replace_section", "write_json"]
 
 BEGIN, END = "<!-- codecs:begin -->", "<!-- codecs:end -->"
 _PACKAGES = ["numpy", "zfpy", "blosc2", "zstandard", "lz4", "pcodec", "fpzip", "zipnn"]
@@ -53,29 +51,6 @@ def heading(info: dict) -> str:
         f"{info['processor']}, {info['cores']} cores, {info['level']}, one thread, "
         f"least processor time of {CALLS * info['repeats'] + 1} calls, load {info['load']:.1f}\n{names}"
     )
-
-
-def table(rows: Sequence[Row], info: dict) -> Table:
-    """All rows, a section for each array."""
-    result = Table(title="Codecs", caption=heading(info), title_justify="left", caption_justify="left")
-    result.add_column("data / codec", no_wrap=True)
-    for name in ("ratio", "max error", "PSNR dB", "encode GB/s", "decode GB/s", "x zfpy"):
-        result.add_column(name, justify="right", no_wrap=True)
-    for data, group in groupby(rows, key=lambda row: row.data):
-        own = list(group)
-        result.add_section()
-        result.add_row(f"[bold]{data}[/], {own[0].nbytes / 1e6:.1f} MB")
-        for row in own:
-            style = "cyan" if row.ours else None
-            name = row.codec if row.sound else f"[red]{row.codec} WRONG[/]"
-            result.add_row(f"  {name}", *_cells(row), style=style)
-    return result
-
-
-def _cells(row: Row) -> list[str]:
-    gain = "" if row.encode_gain is None else f"{row.encode_gain:.1f} / {row.decode_gain:.1f}"
-    error = "0" if row.error == 0 else f"{row.error:.2g}"
-    return [f"{row.ratio:.2f}", error, _decibels(row.psnr), _speed(row.encode), _speed(row.decode), gain]
 
 
 def _decibels(psnr: float) -> str:
