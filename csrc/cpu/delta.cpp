@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint64_t block_nbytes = delta_block_nbytes;
 constexpr uint32_t slack = 64;
-// Of 64 words, that are put where they belong one by one.
-constexpr int few = 6;
+// Of 64 words: so many are taken, and put back, one by one.
+constexpr int few = 8;
 
 // Integers of the array, and the lanes in which those that are not zero are coded.
 template <class W>
@@ -47,10 +47,16 @@ CC_HD Words from_word(Words word, Words b, bool difference) {
 
 template <class Words>
 CC_HD bool is_any(Words v) {
+#if defined(__AVX512BW__)
+  return _mm512_test_epi64_mask(__m512i(v), __m512i(v));
+#elif defined(__AVX2__)
+  return !_mm256_testz_si256(__m256i(v), __m256i(v));
+#else
   vec<uint64_t, sizeof(Words) / 8> parts = vec<uint64_t, sizeof(Words) / 8>(v);
   uint64_t any = 0;
   for (size_t i = 0; i < sizeof(Words) / 8; i++) any |= parts[i];
   return any;
+#endif
 }
 
 // Both as a whole block; whether they differ.
@@ -73,12 +79,19 @@ CC_HD Lanes<V> widened(const W* word) {
   else return __builtin_convertvector(load<vec<W, lanes_of<V>>>(word), Lanes<V>);
 }
 
+// Which of 64 words are not zero; where that takes too long, all of them if any is not.
 template <class W>
-CC_HD bool is_zero64(const W* word) {
+CC_HD uint64_t map_of(const W* word) {
   using Words = typename Block<W>::Words;
+#if defined(__AVX512BW__)
+  if constexpr (sizeof(W) == 2) {
+    const __m512i low = load<__m512i>(word), high = load<__m512i>(word + 32);
+    return _mm512_test_epi16_mask(low, low) | uint64_t(_mm512_test_epi16_mask(high, high)) << 32;
+  }
+#endif
   Words any = {};
   for (uint32_t i = 0; i < 64; i += sizeof(Words) / sizeof(W)) any |= load<Words>(word + i);
-  return !is_any(any);
+  return is_any(any) ? ~uint64_t(0) : 0;
 }
 
 // The words that are not zero side by side, less one, and where they stand; how many.
@@ -87,11 +100,14 @@ uint32_t gather(Block<W>& block) {
   using V = typename Block<W>::V;
   uint8_t* out = reinterpret_cast<uint8_t*>(block.u);
   for (uint32_t i = 0; i < block.words; i += 64) {
-    uint64_t map = 0;
-    if (is_zero64(block.word + i)) {
-      block.map[i / 64] = 0;
+    uint64_t map = map_of(block.word + i);
+    if (__builtin_popcountll(map) <= few) {
+      block.map[i / 64] = map;
+      for (; map; map &= map - 1, out += sizeof(V))
+        store(out, V(block.word[i + uint32_t(__builtin_ctzll(map))]));
       continue;
     }
+    map = 0;
     for (uint32_t j = 0; j < 64; j += lanes_of<V>)
       map |= uint64_t(store_nonzero<V>(widened<W, V>(block.word + i + j), out)) << j;
     block.map[i / 64] = map;

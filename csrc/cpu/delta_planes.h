@@ -173,34 +173,26 @@ const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, 
 
 // -- which words are not zero, a bit for each
 
-CC_HD uint8_t nonzero_bytes(uint64_t word) {
-  uint8_t mask = 0;
-  for (int i = 0; i < 8; i++) mask |= uint8_t((word >> 8 * i & 255) != 0) << i;
-  return mask;
-}
-
-// Writes up to 8 bytes more.
 inline uint8_t* encode_sparse(const uint64_t* map, uint32_t words, uint8_t* out) {
-  uint8_t* any = out;
+  uint8_t *any = out, which[64], bytes[8 * 64 + 8];
   memset(any, 0, words / 8);
-  out += words / 8;
-  uint8_t which[64];
-  uint32_t n = 0;
-  for (uint32_t i = 0; i < words; i++)
-    if (map[i]) {
-      any[i / 8] |= uint8_t(1u << i % 8);
-      which[n++] = nonzero_bytes(map[i]);
-    }
-  memcpy(out, which, n);
-  out += n;
-  for (uint32_t i = 0; i < words; i++)
+  uint32_t n = 0, n_bytes = 0;
+  for (uint32_t i = 0; i < words; i++) {
+    if (!map[i]) continue;
+    any[i / 8] |= uint8_t(1u << i % 8);
+    uint32_t mask = 0;
     for (uint64_t rest = map[i]; rest;) {
-      uint32_t at = uint32_t(__builtin_ctzll(rest)) & ~7u;
-      uint8_t byte = uint8_t(rest >> at);
-      *out++ = byte;
-      rest &= ~(uint64_t(255) << at);
+      const uint32_t at = uint32_t(__builtin_ctzll(rest)) / 8;
+      mask |= 1u << at;
+      bytes[n_bytes++] = uint8_t(rest >> 8 * at);
+      rest &= ~(uint64_t(255) << 8 * at);
     }
-  return out;
+    which[n++] = uint8_t(mask);
+  }
+  out += words / 8;
+  memcpy(out, which, n);
+  memcpy(out + n, bytes, n_bytes);
+  return out + n + n_bytes;
 }
 
 // Null where the bytes end too early, or a byte is 0.
