@@ -16,6 +16,7 @@ report.py        statistics of calls
 peers.py         all groups, ranks that leave them, and checks of their calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo
+dcp.py           torch.distributed.checkpoint with compressed files
 weight_sync.py   parameters from one rank to all others, in any backend's groups
 """
 

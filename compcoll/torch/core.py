@@ -22,7 +22,7 @@ from compcoll.codecs import codec
 from compcoll.core import environment
 from compcoll.engine import _engine, choices
 from compcoll.engine.call import Call, Task, begin, wait
-from compcoll.engine.decision import Decision
+from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import Group, facts_of, survey
 from compcoll.operations import REDUCTIONS
 from compcoll.torch import peers, policies
@@ -124,10 +124,10 @@ class Core:
     ) -> Decision:  # fmt: skip
         """Decide on a call: common knowledge of all ranks, or of the two ends of a message."""
         policy, facts = self.policy, self.group.facts
-        decision = policy.decide(
+        decision = without_base(op, policy.decide(
             op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
             facts.gpus, buffer_nbytes,
-        )  # fmt: skip
+        ))  # fmt: skip
         if decision.codec is None:
             return decision
         if not decision.codec.lossless and op in policies.REPLICATED and not self._warned:

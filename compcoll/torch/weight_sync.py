@@ -254,7 +254,7 @@ class WeightSync:
             try:
                 if problem is None:
                     self._decode(k, message[:-_NEXT_NBYTES])
-            except FrameError as error:  # all messages have to be received all the same
+            except Exception as error:  # all messages have to be received all the same
                 problem = error
         if problem is not None:
             raise problem
