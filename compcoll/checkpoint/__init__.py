@@ -60,7 +60,11 @@ def load(
     known = _checkpointers.get(os.path.abspath(path))
     if known is not None:
         return known.load(parts)
-    return Checkpointer(path, comm, local=local).load(parts)
+    reader = Checkpointer(path, comm, local=local)
+    try:
+        return reader.load(parts)
+    finally:
+        reader.close()
 
 
 def wait(path: str | os.PathLike) -> None:

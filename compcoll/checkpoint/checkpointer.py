@@ -191,6 +191,14 @@ class Checkpointer:
         if flush is not None:
             flush.result()
 
+    def close(self) -> None:
+        """Wait as `wait` does, and free the communicator; collective."""
+        try:
+            self.wait()
+        finally:
+            self._flusher.shutdown()
+            self._comm.Free()
+
     def _all(self, error: Exception | None, what: str) -> None:
         """Raise on all ranks where one has an error."""
         errors = self._comm.allgather(None if error is None else f"{type(error).__name__}: {error}")

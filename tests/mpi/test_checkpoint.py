@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from common import BF16, bits, data
-from mpi4py import MPI
 
 from compcoll import checkpoint
 from compcoll.checkpoint import Checkpointer, Part
@@ -184,4 +183,6 @@ def test_functions(comm, agree, folder):
     checkpoint.wait(folder)
     assert agree(report.step == 4 and report.nbytes > 0)
     assert agree(np.allclose(checkpoint.load(folder).arrays["u"], np.arange(10.0), atol=1e-3))
-    assert MPI.COMM_WORLD.size == comm.size
+    for _ in range(3):  # by a reader of its own
+        with pytest.raises(FileNotFoundError):
+            checkpoint.load(folder / "none", comm=comm)
