@@ -128,47 +128,17 @@ class Staged:
         elif recv is not None:
             self._arrays.write(recv, into)
 
-    def Allgather(self, send, recv) -> None:
-        self._both(self._comm.Allgather, send, recv)
-
     def Allreduce(self, send, recv, op: MPI.Op = MPI.SUM) -> None:
         if isinstance(recv, np.ndarray):  # the benchmark's own, which may be MPI.IN_PLACE
             self._comm.Allreduce(send, recv, op)
         else:
             self._both(self._comm.Allreduce, send, recv, op)
 
-    def Allgatherv(self, send, recv) -> None:
-        self._both(self._comm.Allgatherv, send, recv)
-
-    def Alltoall(self, send, recv) -> None:
-        self._both(self._comm.Alltoall, send, recv)
-
-    def Alltoallv(self, send, recv) -> None:
-        self._both(self._comm.Alltoallv, send, recv)
-
     def Bcast(self, buffer, root: int = 0) -> None:
         values = self._arrays.get(buffer)
         self._comm.Bcast(values, root)
         if self._comm.rank != root:
             self._arrays.write(buffer, values)
-
-    def Gather(self, send, recv, root: int = 0) -> None:
-        self._both(self._comm.Gather, send, recv, root)
-
-    def Gatherv(self, send, recv, root: int = 0) -> None:
-        self._both(self._comm.Gatherv, send, recv, root)
-
-    def Reduce(self, send, recv, root: int = 0) -> None:
-        self._both(self._comm.Reduce, send, recv, MPI.SUM, root)
-
-    def Scatter(self, send, recv, root: int = 0) -> None:
-        self._both(self._comm.Scatter, send, recv, root)
-
-    def Scatterv(self, send, recv, root: int = 0) -> None:
-        self._both(self._comm.Scatterv, send, recv, root)
-
-    def Reduce_scatter_block(self, send, recv) -> None:
-        self._both(self._comm.Reduce_scatter_block, send, recv)
 
     def Send(self, send, dest: int) -> None:
         self._comm.Send(self._arrays.get(send), dest)
@@ -182,3 +152,15 @@ class Staged:
         values = self._arrays.get(recvbuf)
         self._comm.Sendrecv(self._arrays.get(send), dest, recvbuf=values, source=source)
         self._arrays.write(recvbuf, values)
+
+
+def _staged(name: str) -> Callable:
+    def method(self: Staged, send, recv, *args) -> None:
+        self._both(getattr(self._comm, name), send, recv, *args)
+
+    return method
+
+
+for _name in ("Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Gather", "Gatherv", "Reduce",
+              "Reduce_scatter_block", "Scatter", "Scatterv"):  # fmt: skip
+    setattr(Staged, _name, _staged(_name))
