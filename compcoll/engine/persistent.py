@@ -15,7 +15,7 @@ __all__ = ["PersistentPool", "PersistentTags"]
 _PLACES = 64
 
 
-class _Home:
+class _PrivateComm:
     """A private communicator, and how many of its places were given away and how many are in use."""
 
     def __init__(self, comm: MPI.Intracomm):
@@ -31,10 +31,10 @@ class _Home:
 class PersistentTags:
     """What a `Group` is to calls that all ranks begin in the same order, to a single one."""
 
-    def __init__(self, group: Any, home: _Home, first: int, n: int):
+    def __init__(self, group: Any, comm: _PrivateComm, first: int, n: int):
         self.rank, self.size, self.facts = group.rank, group.size, group.facts
-        self.private_comm, self.private_handle = home.comm, home.handle
-        self._home = home
+        self.private_comm, self.private_handle = comm.comm, comm.handle
+        self._comm = comm
         #: The call has the same ones each time: it ends before it begins again.
         self.tags = _engine.CallTags(first, n, 1)
 
@@ -44,8 +44,8 @@ class PersistentTags:
 
     def free(self) -> None:
         """The call will not be begun any more."""
-        self._home.used -= 1
-        self._home.free_unused()
+        self._comm.used -= 1
+        self._comm.free_unused()
 
 
 class PersistentPool:
@@ -60,34 +60,34 @@ class PersistentPool:
 
     def __init__(self, group: Any, tags: int):
         self._group, self._tags = group, tags // _PLACES
-        self._homes: list[_Home] = []
-        self._home: _Home | None = None
+        self._comms: list[_PrivateComm] = []
+        self._comm: _PrivateComm | None = None
 
     def take(self) -> PersistentTags:
         """A place for a call that all ranks prepare; collective."""
-        if self._home is None or self._home.given == _PLACES:
-            self._home = self._unused() or self._another()
-        home = self._home
-        first = home.given * self._tags
-        home.given += 1
-        home.used += 1
-        return PersistentTags(self._group, home, first, self._tags)
+        if self._comm is None or self._comm.given == _PLACES:
+            self._comm = self._unused() or self._another()
+        comm = self._comm
+        first = comm.given * self._tags
+        comm.given += 1
+        comm.used += 1
+        return PersistentTags(self._group, comm, first, self._tags)
 
     def free(self) -> None:
         """The group ends: free the communicators, those in use with the last of their calls."""
-        for home in self._homes:
-            home.orphaned = True
-            home.free_unused()
+        for comm in self._comms:
+            comm.orphaned = True
+            comm.free_unused()
 
-    def _unused(self) -> _Home | None:
+    def _unused(self) -> _PrivateComm | None:
         """A communicator of which no rank uses any place."""
-        unused = np.array([not home.used for home in self._homes], bool)
+        unused = np.array([not comm.used for comm in self._comms], bool)
         self._group.private_comm.Allreduce(MPI.IN_PLACE, unused, MPI.LAND)
-        home = next((home for home, free in zip(self._homes, unused, strict=True) if free), None)
-        if home is not None:
-            home.given = 0
-        return home
+        comm = next((comm for comm, free in zip(self._comms, unused, strict=True) if free), None)
+        if comm is not None:
+            comm.given = 0
+        return comm
 
-    def _another(self) -> _Home:
-        self._homes.append(_Home(self._group.comm.Dup()))
-        return self._homes[-1]
+    def _another(self) -> _PrivateComm:
+        self._comms.append(_PrivateComm(self._group.comm.Dup()))
+        return self._comms[-1]

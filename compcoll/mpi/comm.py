@@ -314,7 +314,7 @@ def _sibling(comm):
 def _known(comm):
     """The same communicator as it was wrapped before, if it was."""
     context = Context.find(comm) if isinstance(comm, MPI.Intracomm) else None
-    settings = [known.settings for known in context.living] if context is not None else []
+    settings = [known.settings for known in context.attached] if context is not None else []
     if settings:
         comm = _sibling(comm)
         comm._attach(context, settings[-1])
@@ -334,7 +334,7 @@ def _rewrapped(name: str, settings: tuple) -> Comm:
         raise pickle.UnpicklingError(
             f"{name} was pickled as a compcoll.Comm, which this process has not made"
         )
-    for known in context.living if context is not None else ():
+    for known in context.attached if context is not None else ():
         if known.settings == settings:
             return known
     if context is None:

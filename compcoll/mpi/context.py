@@ -107,7 +107,7 @@ class Context(Group):
             comm.Delete_attr(_keyval())
 
     @property
-    def living(self) -> list[Any]:
+    def attached(self) -> list[Any]:
         """The wrappers that there still are."""
         return [known for reference in self.wrappers if (known := reference()) is not None]
 

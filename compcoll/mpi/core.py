@@ -154,7 +154,7 @@ class CommBase(_Mixin):
         self._rank, self._size = context.rank, context.size
         self._min_nbytes = self._policy.min_nbytes if self._size > 1 else NEVER
         context.least = min(context.least, self._min_nbytes)
-        context.wrappers = [*map(ref, context.living), ref(self)]
+        context.wrappers = [*map(ref, context.attached), ref(self)]
         self._name = self.Get_name()
         self._gate = Gate(self._min_nbytes, self._gate.last)
         self._gate.paired = not self._policy.names_communicators
@@ -173,7 +173,7 @@ class CommBase(_Mixin):
         """A call was left half-way: from now on all calls of all wrappers say so, small ones included."""
         context = self._context
         context.broken = f"this communicator cannot be used any more: {reason}"
-        for wrapper in context.living:
+        for wrapper in context.attached:
             wrapper._gate = Gate(0, wrapper._gate.last)
 
     def _committed(self, op: str) -> _Committed:

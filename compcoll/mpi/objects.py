@@ -30,7 +30,7 @@ from compcoll.mpi.pickle5 import (
     Delivered,
     Packed,
     Parcel,
-    Together,
+    TaskBatch,
     is_plain,
     pack,
 )  # fmt: skip
@@ -282,9 +282,9 @@ class ObjectCalls(CommBase):
         def begins(call: Parsed, decision: Decision) -> Callable:
             return lambda: begin(self._context, call, decision)
 
-        together = Together(list(map(begins, calls, decisions)), MOST_AT_ONCE)
+        batch = TaskBatch(list(map(begins, calls, decisions)), MOST_AT_ONCE)
         with interrupts.deferred():
-            self._wait(op, decisions[0], together, Together.run)
+            self._wait(op, decisions[0], batch, TaskBatch.run)
 
     def _decide_exactly(self, call: Parsed) -> Decision:
         decision = self._exact(self._decide_by_policy(call.op, call))
@@ -303,7 +303,7 @@ class ObjectCalls(CommBase):
             return got
         decision = parcels[0].decisions[0] if parcels else None
         with interrupts.deferred():
-            self._wait(op, decision, Together(begins), Together.run)
+            self._wait(op, decision, TaskBatch(begins), TaskBatch.run)
         return got and [one.unpacked() if type(one) is Delivered else one for one in got]
 
     def _folded(self, obj: Any, packed: Packed | None, op: Any) -> Any:

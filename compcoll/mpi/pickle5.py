@@ -28,8 +28,8 @@ from compcoll.report import Stats
 from compcoll.schedule.trace import chunk_step
 
 __all__ = [
-    "COMPLETE", "MOST_AT_ONCE", "Arriving", "Buffer", "Delivered", "Packed", "Parcel", "Together", "is_plain",
-    "pack", "receive_buffers",
+    "COMPLETE", "MOST_AT_ONCE", "Arriving", "Buffer", "Delivered", "Packed", "Parcel", "TaskBatch",
+    "is_plain", "pack", "receive_buffers",
 ]  # fmt: skip
 
 #: Types whose objects go mpi4py's way unseen.
@@ -199,7 +199,7 @@ _RAW = codec("raw")
 MOST_AT_ONCE = 32
 
 
-class Together:
+class TaskBatch:
     """Several tasks of one call, as one: they are begun, and waited for.
 
     Parameters
@@ -283,7 +283,7 @@ class Parcel(Packed):
 
     @property
     def begins(self) -> list[Callable[[], Task]]:
-        """The tasks' starts, for `Together`."""
+        """The tasks' starts, for `TaskBatch`."""
         return [lambda i=i: self.begin(i) for i in range(len(self.buffers))]  # type: ignore[misc]
 
 
@@ -309,7 +309,7 @@ class Delivered(Arriving):
 
     @property
     def begins(self) -> list[Callable[[], Task]]:
-        """The tasks' starts, for `Together`."""
+        """The tasks' starts, for `TaskBatch`."""
         return [lambda i=i: self.begin(i) for i in range(len(self.buffers))]  # type: ignore[misc]
 
 
@@ -326,5 +326,5 @@ def receive_buffers(key: int, source: int, parts: Sequence[tuple[int, int]], *re
             found[1].check()
             return found[0].unpacked()
         arriving = Delivered(key, source, parts, *rest)
-        Together(arriving.begins).run()
+        TaskBatch(arriving.begins).run()
     return arriving.unpacked()
