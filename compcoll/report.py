@@ -40,7 +40,7 @@ class Report:
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
     base_nbytes : int
-        Bytes that `delta` keeps on this rank until the call starts again: what it sent and received last.
+        Bytes that ``delta`` keeps on this rank until the call starts again: what it sent and received last.
     """
 
     op: str

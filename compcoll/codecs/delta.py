@@ -22,7 +22,7 @@ class Delta(Codec):
     Notes
     -----
     Persistent collectives that do not reduce keep what they carried, on both ends, and send differences to
-    it; other calls, a first one, and chunks that `lossless` makes smaller are coded by that. A sample says
+    it; other calls, a first one, and chunks that ``lossless`` makes smaller are coded by that. A sample says
     whether differences are those of integers or the exclusive or. The byte layout stands in ``csrc/delta.h``.
     The first word of the frame header's two is the version of that layout, plus 256 for differences of
     integers; the second one names the base: its checksum, and 2**32 times its number.
@@ -46,14 +46,14 @@ def encode(array: np.ndarray, base: np.ndarray | None, number: int = 1) -> np.nd
     array : numpy.ndarray
         C-contiguous, of up to 3 dimensions and any dtype of frames.
     base : numpy.ndarray or None
-        C-contiguous, of the same dtype and shape; None where there is none: the frame is `lossless`.
+        C-contiguous, of the same dtype and shape; None where there is none: the frame is ``lossless``.
     number : int
         Which one of several bases it is, 1 to 2**32 - 1; stands in the frame, besides its checksum.
 
     Returns
     -------
     numpy.ndarray
-        The frame, uint8: of `delta`, or of `lossless` where that is smaller.
+        The frame, uint8: of ``delta``, or of ``lossless`` where that is smaller.
     """
     if base is None:
         return codec("lossless").encode(array)

@@ -72,8 +72,8 @@ class SyncReport:
 class WeightSync:
     """Bring parameters and buffers from one rank to all others, exactly.
 
-    The first `sync` sends all values, `lossless`; each further one sends the differences to the one before
-    (`delta`). Frames are encoded on the source, in host memory, and travel by the group's own broadcast, so
+    The first `sync` sends all values, ``lossless``; each further one sends the differences to the one before
+    (``delta``). Frames are encoded on the source, in host memory, and travel by the group's own broadcast, so
     that any backend will do. Every rank keeps a copy of the values in host memory; what it does to tensors
     between two syncs does not matter.
 
