@@ -64,7 +64,7 @@ class SaveReport:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What was loaded.
+    """Arrays of one complete set, as this rank loaded them.
 
     Attributes
     ----------

@@ -51,14 +51,35 @@ class Lossless(StreamTransformExtension):  # type: ignore[misc]
 
 
 class Writer(FileSystemWriter):  # type: ignore[misc]
-    """A `FileSystemWriter` whose files are compressed, for ``save`` and ``async_save``; arguments are its."""
+    """A ``FileSystemWriter`` whose files are compressed, for ``save`` and ``async_save``.
+
+    Parameters
+    ----------
+    path : path
+        The checkpoint's folder.
+    **kwargs
+        Those of ``torch.distributed.checkpoint.FileSystemWriter``.
+    """
 
     def __init__(self, path: str | os.PathLike, **kwargs: Any):
         super().__init__(path, _extensions=[Lossless()], **kwargs)
 
 
 class Reader(FileSystemReader):  # type: ignore[misc]
-    """A `FileSystemReader` of such files, and of others."""
+    """A ``FileSystemReader`` of compressed files, and of those of torch's own writer.
+
+    Parameters
+    ----------
+    path : path
+        The checkpoint's folder.
+    **kwargs
+        Those of ``torch.distributed.checkpoint.FileSystemReader``.
+
+    Raises
+    ------
+    FrameError
+        Where a file is damaged, when its tensor is loaded.
+    """
 
     def __init__(self, path: str | os.PathLike, **kwargs: Any):
         registry = ExtensionRegistry()
