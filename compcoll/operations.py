@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["ALGORITHMS", "OPERATIONS", "REDUCTIONS", "Blocks", "Decides", "Operation", "blocking_name"]
+__all__ = [
+    "ALGORITHMS",
+    "OPERATIONS",
+    "REDUCTIONS",
+    "TWO_LEVEL",
+    "Blocks",
+    "Decides",
+    "Operation",
+    "blocking_name",
+]
 
 
 class Blocks(Enum):
@@ -136,6 +145,12 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     **{name: operation.algorithms for name, operation in OPERATIONS.items() if operation.algorithms},
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
 }  # fmt: skip
+#: Operations that have algorithms of two levels; in others each value crosses a port once in any case.
+TWO_LEVEL = tuple(
+    name
+    for name, operation in OPERATIONS.items()
+    if operation.replicates or (operation.reduces and operation.algorithms)
+)
 REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATIONS[name].reduces)
 
 

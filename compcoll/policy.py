@@ -17,6 +17,8 @@ A policy sees only what all participants of a call know, so they all decide alik
     algorithm = "ring"
     chunk_nbytes = 1048576
     shape = [64, 64]              # the last dimensions of all blocks, those of sums too
+    levels = 2                    # or 1: sums inside nodes first, then among them
+    intra = "raw"                 # or a codec: for what stays in a node
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from compcoll.codecs import codec
+from compcoll.codecs.delta import Delta
 from compcoll.core import dtypes, environment
 from compcoll.engine import choices
 from compcoll.engine.decision import ARRAY, FLAT, Decision
@@ -127,22 +130,25 @@ class Policy:
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
         element: np.dtype | None = None, gpus: bool = False, buffer_nbytes: int | None = None,
+        n_nodes: int = 1,
     ) -> Decision:  # fmt: skip
         """Decide how to run a call whose largest message has ``nbytes`` bytes, among ``size`` ranks.
 
         ``buffer_nbytes``: what ``min_nbytes`` and rules are compared with instead.
 
         ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
-        ``gpus``: whether all ranks have one.
+        ``gpus``: whether all ranks have one. ``n_nodes``: that the ranks are on.
         """
         ruled, element = nbytes if buffer_nbytes is None else buffer_nbytes, element or dtype
-        return _decide(self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled)
+        return _decide(
+            self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled, n_nodes
+        )
 
 
 @lru_cache(maxsize=4096)
 def _decide(
     policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
-    ranks_per_node: int, element: np.dtype, gpus: bool, ruled: int,
+    ranks_per_node: int, element: np.dtype, gpus: bool, ruled: int, n_nodes: int,
 ) -> Decision:  # fmt: skip
     if ruled < policy.min_nbytes:
         return _unchanged(op, below_min_nbytes(policy.min_nbytes))
@@ -161,12 +167,20 @@ def _decide(
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     fixed = rule.algorithm
     chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
-    sharing = ranks_per_node if link == "network" else 1
-    algorithm = fixed or choices.algorithm(op, dtype, nbytes, size, chosen, chunk_nbytes, sharing)
+    levels = choices.levels(op, n_nodes, ranks_per_node, gpus if rule.levels is None else False)
+    levels = (
+        1 if isinstance(chosen, Delta) else min(levels, rule.levels or 2)
+    )  # bases are those of pairs of ranks
+    intra = codec(rule.intra) if rule.intra else None
+    if intra is not None and not intra.lossless and dtype not in dtypes.FLOATS:
+        intra = None
+    sharing = ranks_per_node if link == "network" and levels == 1 else 1
+    among = n_nodes if levels == 2 else size
+    algorithm = fixed or choices.algorithm(op, dtype, nbytes, among, chosen, chunk_nbytes, sharing)
     shape = rule.shape or policy.shape
     if not chosen.has_shape or (op in REDUCTIONS and shape == ARRAY):
         shape = FLAT
-    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape)
+    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape, levels, intra)
 
 
 def below_min_nbytes(min_nbytes: int) -> str:

@@ -25,7 +25,8 @@ class Report:
     algorithm : str or None
     raw_nbytes, wire_nbytes : int
         Bytes that would have left this rank uncompressed, and those that left it, headers included.
-        Forwarded frames count each time.
+        Forwarded frames count each time. Where the communicator has several nodes, those that went to other
+        nodes: added up over the ranks of a node, what its port has sent.
     messages : int
         Frames sent.
     codecs : dict of str to int
@@ -41,6 +42,8 @@ class Report:
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
     base_nbytes : int
         Bytes that ``delta`` keeps on this rank until the call starts again: what it sent and received last.
+    inside_nbytes : int
+        Bytes sent to ranks of the same node, where the communicator has several.
     """
 
     op: str
@@ -57,6 +60,7 @@ class Report:
     seconds: dict[str, float] = field(default_factory=dict)
     dimensions: dict[int, int] = field(default_factory=dict)
     base_nbytes: int = 0
+    inside_nbytes: int = 0
 
     @property
     def ratio(self) -> float:
@@ -69,11 +73,12 @@ class Report:
         used = ", ".join(f"{n} x {name}" for name, n in self.codecs.items()) or "nothing encoded"
         shaped = [f"{n} in {ndim}-D" for ndim, n in self.dimensions.items() if ndim > 1]
         used += f" ({', '.join(shaped)})" if shaped else ""
+        inside = f" and {self.inside_nbytes} inside the node" if self.inside_nbytes else ""
         bound = "unknown" if self.error_bound is None else f"{self.error_bound:.3g}"
         times = ", ".join(f"{stage} {1e3 * t:.2f} ms" for stage, t in self.seconds.items())
         return (
             f"{self.op}: {self.codec} by {self.algorithm}, {self.raw_nbytes} -> {self.wire_nbytes} bytes "
-            f"({self.ratio:.2f}x), {used}, {self.fallbacks} fallbacks, error <= {bound}; {times}"
+            f"({self.ratio:.2f}x){inside}, {used}, {self.fallbacks} fallbacks, error <= {bound}; {times}"
         )
 
 
@@ -83,6 +88,7 @@ class Stats:
 
     raw_nbytes: int = 0
     wire_nbytes: int = 0
+    inside_nbytes: int = 0
     messages: int = 0
     fallbacks: int = 0
     bound: float | None = 0.0
@@ -96,6 +102,7 @@ class Stats:
         """Add the outcome of a schedule, whose result has this error."""
         self.raw_nbytes += outcome.raw_nbytes
         self.wire_nbytes += outcome.wire_nbytes
+        self.inside_nbytes += outcome.inside_nbytes
         self.messages += outcome.messages
         self.fallbacks += outcome.fallbacks
         self.add_bound(bound)

@@ -8,72 +8,92 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from compcoll.algorithms import two_level
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_allgather
 from compcoll.algorithms.allreduce import allreduce, reduce
 from compcoll.algorithms.alltoall import alltoall
 from compcoll.algorithms.bcast import chain_bcast, tree_bcast
+from compcoll.algorithms.cut import cut
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.operations import ALGORITHMS
 
-__all__ = ["CUT_UNIT", "cut", "program"]
-
-#: Elements of a codec's largest block.
-CUT_UNIT = 64
+__all__ = ["program"]
 
 _BCAST = {"chain": chain_bcast, "tree": tree_bcast}
 _ALLGATHER = {"ring": ring_allgather, "recursive_doubling": recursive_doubling_allgather}
 _SUM = {"ring": ring_sum, "direct": direct_sum, "compressed": compressed_sum}
 
 
-async def _alltoall(rt, send: list, recv: list, algorithm: str, root: int) -> None:
+class _How(NamedTuple):
+    algorithm: str
+    root: int
+    levels: int
+
+
+async def _alltoall(rt, send: list, recv: list, how: _How) -> None:
     await alltoall(rt, send, recv)
 
 
-async def _bcast(rt, send: list, recv: list, algorithm: str, root: int) -> None:
-    await _BCAST[algorithm](rt, recv[0], root)
+async def _bcast(rt, send: list, recv: list, how: _How) -> None:
+    if how.levels == 2:
+        await two_level.bcast(rt, recv[0], how.root, _BCAST[how.algorithm])
+    else:
+        await _BCAST[how.algorithm](rt, recv[0], how.root)
 
 
-async def _allgather(rt, send: list, recv: list, algorithm: str, root: int) -> None:
-    await _ALLGATHER[algorithm](rt, send[0] if send else recv[rt.rank], recv)
+async def _allgather(rt, send: list, recv: list, how: _How) -> None:
+    mine = send[0] if send else recv[rt.rank]
+    if how.levels == 2:
+        await two_level.allgather(rt, mine, recv, how.algorithm)
+    else:
+        await _ALLGATHER[how.algorithm](rt, mine, recv)
 
 
-async def _gather(rt, send: list, recv: list, algorithm: str, root: int) -> None:
-    await gather(rt, send[0] if send else None, recv, root)
+async def _gather(rt, send: list, recv: list, how: _How) -> None:
+    await gather(rt, send[0] if send else None, recv, how.root)
 
 
-async def _scatter(rt, send: list, recv: list, algorithm: str, root: int) -> None:
-    await scatter(rt, send, recv[0] if recv else None, root)
+async def _scatter(rt, send: list, recv: list, how: _How) -> None:
+    await scatter(rt, send, recv[0] if recv else None, how.root)
 
 
-async def _allreduce(rt, send: list, recv: list, algorithm: str, root: int) -> None:
+async def _allreduce(rt, send: list, recv: list, how: _How) -> None:
     target = recv[0]
     source = send[0] if send else target
+    if how.levels == 2:
+        await two_level.allreduce(rt, source, target, _SUM[how.algorithm])
+        return
     sources, targets = (cut(block, rt.size, block.unit) for block in (source, target))
-    await allreduce(rt, sources, targets, _SUM[algorithm])
+    await allreduce(rt, sources, targets, _SUM[how.algorithm])
 
 
-async def _reduce(rt, send: list, recv: list, algorithm: str, root: int) -> None:
-    source, target = (send or recv)[0], cut(recv[0], rt.size, recv[0].unit) if recv else None
-    await reduce(rt, cut(source, rt.size, source.unit), target, root, _SUM[algorithm])
+async def _reduce(rt, send: list, recv: list, how: _How) -> None:
+    source = (send or recv)[0]
+    if how.levels == 2:
+        await two_level.reduce(rt, source, recv[0] if recv else None, how.root, _SUM[how.algorithm])
+        return
+    target = cut(recv[0], rt.size, recv[0].unit) if recv else None
+    await reduce(rt, cut(source, rt.size, source.unit), target, how.root, _SUM[how.algorithm])
 
 
-async def _reduce_scatter(rt, send: list, recv: list, algorithm: str, root: int) -> None:
+async def _reduce_scatter(rt, send: list, recv: list, how: _How) -> None:
+    by_levels = two_level.reduce_scatter if how.levels == 2 else reduce_scatter
     if send:
-        await reduce_scatter(rt, send, recv[0], _SUM[algorithm])
+        await by_levels(rt, send, recv[0], _SUM[how.algorithm])
         return
     # In place, the result lies where other ranks' blocks still wait to be sent.
     *blocks, target = recv
     total = rt.scratch(target)
-    await rt.start(reduce_scatter(rt, blocks, total, _SUM[algorithm]))
+    await rt.start(by_levels(rt, blocks, total, _SUM[how.algorithm]))
     parts = zip(rt.chunks(total), rt.chunks(target), strict=True)  # each with the error of its own chunk
     await rt.all(rt.copy(part, into) for part, into in parts)
 
 
-async def _send(rt, send: list, recv: list, algorithm: str, root: int) -> None:
+async def _send(rt, send: list, recv: list, how: _How) -> None:
     if send:
         await send_block(rt, send[0], 1 - rt.rank)
     else:
@@ -89,19 +109,13 @@ _PROGRAMS: dict[str, Callable[..., Coroutine]] = {
 }  # fmt: skip
 
 
-def program(op: str, algorithm: str, root: int = 0) -> Callable[[Any, list, list], Coroutine]:
-    """``program(rt, send, recv)`` of an operation, to be traced."""
+def program(
+    op: str, algorithm: str, root: int = 0, levels: int = 1
+) -> Callable[[Any, list, list], Coroutine]:
+    """``program(rt, send, recv)`` of an operation, to be traced.
+
+    ``levels``: 2 inside nodes and among them, else 1.
+    """
     if algorithm not in ALGORITHMS[op]:
         raise ValueError(f"{op} has no algorithm {algorithm!r}; it has {', '.join(ALGORITHMS[op])}")
-    return partial(_PROGRAMS[op], algorithm=algorithm, root=root)
-
-
-def cut(block, size: int, unit: int = 0) -> list:
-    """A block in as many parts as there are ranks, multiples of so many elements but for the tail.
-
-    By default those of a codec's block.
-    """
-    unit = unit or CUT_UNIT
-    step = -(-len(block) // size)
-    step = -(-step // unit) * unit
-    return [block[i * step : (i + 1) * step] for i in range(size)]
+    return partial(_PROGRAMS[op], how=_How(algorithm, root, levels))

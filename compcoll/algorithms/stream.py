@@ -18,7 +18,7 @@ async def send_chunks(rt, chunks: list, dest: int) -> None:
     """Encode and send the chunks of a block; empty ones, which nobody may wait for, come first."""
 
     async def one(tag: int, chunk) -> None:
-        await rt.send(await rt.encode(chunk), dest, tag)
+        await rt.send(await rt.encode(chunk, inside=rt.is_near(dest)), dest, tag)
 
     numbered = list(enumerate(chunks))
     for tag, chunk in numbered:

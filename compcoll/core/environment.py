@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["checks", "device_buffers", "read", "summary", "threads", "timeout", "trace"]
+__all__ = ["checks", "device_buffers", "nodes", "read", "summary", "threads", "timeout", "trace"]
 
 T = TypeVar("T")
 #: Most threads that a rank may be given.
@@ -50,6 +50,11 @@ def device_buffers() -> bool:
     return bool(read("COMPCOLL_DEVICE_BUFFERS", _flag))
 
 
+def nodes(size: int) -> list[int] | None:
+    """``COMPCOLL_NODES``: the node of each rank of COMM_WORLD, which has ``size``, for tests."""
+    return read("COMPCOLL_NODES", lambda text: _nodes(text, size))
+
+
 def summary() -> bool:
     """``COMPCOLL_SUMMARY``; a program whose world is wrapped by itself says at its end what it did."""
     return read("COMPCOLL_SUMMARY", _flag) is not False
@@ -76,6 +81,13 @@ def _threads(text: str) -> int:
     if not text.isdecimal() or int(text) > MOST_THREADS:
         raise ValueError(f"not a whole number from 0 to {MOST_THREADS}")
     return int(text)
+
+
+def _nodes(text: str, size: int) -> list[int]:
+    found = [part.strip() for part in text.split(",")]
+    if len(found) != size or not all(part.isdecimal() and len(part) < 10 for part in found):
+        raise ValueError(f"not {size} whole numbers with commas between them, one for each rank")
+    return [int(part) for part in found]
 
 
 def _seconds(text: str) -> float:

@@ -304,6 +304,10 @@ cdef class Outcome:
         return self.stats.wire_nbytes
 
     @property
+    def inside_nbytes(self):
+        return self.stats.inside_nbytes
+
+    @property
     def messages(self):
         return self.stats.messages
 
@@ -548,6 +552,8 @@ cdef class Running(Task):
         What is done on memory of devices, where any buffer is one of these.
     bases : Bases, optional
         Of the persistent call that this is a start of.
+    inside : Coding, optional
+        For what stays in a node; else ``coding``.
     """
 
     cdef CRun* run
@@ -555,13 +561,14 @@ cdef class Running(Task):
     cdef Compiled compiled
     cdef object device
     cdef readonly Coding coding
+    cdef Coding inside
     cdef readonly Outcome outcome
     cdef readonly int first_tag
     cdef object keep, failed
 
     def __init__(
         self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None,
-        Bases bases=None,
+        Bases bases=None, Coding inside=None,
     ):
         cdef vector[CPlace] places
         cdef StridedBlock block
@@ -578,9 +585,9 @@ cdef class Running(Task):
         if device is not None:
             own.context, own.direct = <void*>self, device.direct
             own.receive, own.step = find_memory, step_device
-        self.begin(compiled, coding, comm, first, n, places, own, bases)
+        self.begin(compiled, coding, inside, comm, first, n, places, own, bases)
 
-    cdef begin(self, Compiled compiled, Coding coding, uint64_t comm, int first, int n,
+    cdef begin(self, Compiled compiled, Coding coding, Coding inside, uint64_t comm, int first, int n,
                vector[CPlace] places, CDevice device, Bases bases):
         cdef CTags tags
         cdef shared_ptr[CRun] run
@@ -590,10 +597,12 @@ cdef class Running(Task):
             kept = bases.own
         tags.first, tags.n = first, n
         self.first_tag = first
-        self.compiled, self.coding = compiled, coding
+        self.compiled, self.coding, self.inside = compiled, coding, coding if inside is None else inside
         self.outcome = Outcome()
         self.outcome.seconds = now()
-        run = engine.begin(compiled.own, coding.own, places, move(make_wire(library, comm)), tags, device, kept)
+        run = engine.begin(
+            compiled.own, coding.own, self.inside.own, places, move(make_wire(library, comm)), tags, device, kept
+        )
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
 
@@ -752,7 +761,7 @@ cdef class Plan:
     op : str
     decision : Decision
     compiled : Compiled
-    coding : Coding
+    coding, inside : Coding
     tags : CallTags
     comm : int
         As of a `Running`.
@@ -764,16 +773,18 @@ cdef class Plan:
     cdef readonly str op
     cdef readonly object decision
     cdef Compiled compiled
-    cdef Coding coding
+    cdef Coding coding, inside
     cdef CallTags tags
     cdef uint64_t comm
     cdef vector[int] which
     cdef vector[size_t] offsets
 
     def __init__(
-        self, str op, decision, Compiled compiled, Coding coding, CallTags tags, uint64_t comm, places
+        self, str op, decision, Compiled compiled, Coding coding, Coding inside, CallTags tags, uint64_t comm,
+        places
     ):
-        self.op, self.decision, self.compiled, self.coding = op, decision, compiled, coding
+        self.op, self.decision, self.compiled = op, decision, compiled
+        self.coding, self.inside = coding, inside
         self.tags, self.comm = tags, comm
         for which, offset in places:
             self.which.push_back(which)
@@ -794,7 +805,10 @@ cdef class Plan:
             places.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv
-        running.begin(self.compiled, self.coding, self.comm, self.tags.next(), self.tags.n, places, CDevice(), bases)
+        running.begin(
+            self.compiled, self.coding, self.inside, self.comm, self.tags.next(), self.tags.n, places, CDevice(),
+            bases,
+        )
         return running
 
 

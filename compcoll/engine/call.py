@@ -10,7 +10,7 @@ import numpy as np
 
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
-from compcoll.codecs import Codec
+from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, choices
@@ -31,6 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 _SCHEDULES = Cache()
+_RAW = codec("raw")
 
 
 class Transport(Protocol):
@@ -104,14 +105,15 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     widens = accumulator_dtype(call.dtype) != call.dtype
     window = choices.window(decision.chunk_nbytes, group.facts.gpus)
     shapes = inner_shapes(call, decision, chunk)
-    shaped = decision.shape != FLAT
+    shaped, nodes = decision.shape != FLAT, group.facts.nodes
     key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
-           sends, recvs, shapes, shaped)  # fmt: skip
+           sends, recvs, shapes, shaped, decision.levels, nodes)  # fmt: skip
     return _SCHEDULES.get(
         key,
         lambda: trace(
-            program(call.op, decision.algorithm, call.root), group.rank, group.size, sends, recvs, chunk,
-            shapes, window=window, widens=widens, owner_exact=owner_exact, shaped=shaped,
+            program(call.op, decision.algorithm, call.root, decision.levels), group.rank, group.size, sends,
+            recvs, chunk, shapes, window=window, widens=widens, owner_exact=owner_exact, shaped=shaped,
+            nodes=nodes,
         ),
     )  # fmt: skip
 
@@ -137,7 +139,10 @@ def begin(
         call.pack()
     buffers = [*call.send, *call.recv]
     tags = tags or group.next_tags()
-    run = _begin(schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct, bases)
+    run = _begin(
+        schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct, bases,
+        decision.intra or _RAW,
+    )  # fmt: skip
     if call.problem is not None:
         run.fail(call.problem)
     return run
@@ -145,12 +150,14 @@ def begin(
 
 def _begin(
     schedule: Schedule, codec: Codec, dtype: np.dtype, comm: int, tags: tuple[int, int], buffers: list[Any],
-    direct: bool = False, bases: _engine.Bases | None = None,
+    direct: bool = False, bases: _engine.Bases | None = None, inside: Codec = _RAW,
 ) -> _engine.Running:  # fmt: skip
     device = None
     if any(isinstance(buffer, DeviceArray) for buffer in buffers):
-        device = DeviceOperations(schedule, codec, dtype, buffers, direct)
-    return _engine.Running(schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device, bases)
+        device = DeviceOperations(schedule, codec, dtype, buffers, direct, inside)
+    return _engine.Running(
+        schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device, bases, coding(inside, dtype)
+    )
 
 
 def begin_message(
@@ -236,8 +243,8 @@ def planned(
         places.append(found[0])
     schedule = schedule_of(group, call, decision, owner_exact)
     return _engine.Plan(
-        call.op, decision, schedule.compiled, coding(decision.codec, call.dtype), group.tags,
-        group.private_handle, places,
+        call.op, decision, schedule.compiled, coding(decision.codec, call.dtype),
+        coding(decision.intra or _RAW, call.dtype), group.tags, group.private_handle, places,
     )  # fmt: skip
 
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
-from compcoll.operations import ALGORITHMS
+from compcoll.operations import ALGORITHMS, TWO_LEVEL
 from compcoll.schedule.trace import WINDOW
 
-__all__ = ["algorithm", "chunk_nbytes", "window"]
+__all__ = ["algorithm", "chunk_nbytes", "levels", "window"]
 
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
@@ -39,6 +39,11 @@ def algorithm(
     if "tree" in names and size > -(-nbytes // chunk_nbytes) * sharing**2:
         return "tree"
     return names[0]
+
+
+def levels(op: str, n_nodes: int, ranks_per_node: int, gpus: bool) -> int:
+    """2 where ranks of a node can share its port; not with GPUs, where it is not measured."""
+    return 2 if op in TWO_LEVEL and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
 
 
 def window(chunk_nbytes: int, gpus: bool) -> int:

@@ -31,6 +31,10 @@ class Decision:
         The one that a rule demands.
     shape : str or tuple of int
         `ARRAY`, `FLAT`, or the last one or two dimensions of all blocks.
+    levels : int
+        2: first inside nodes, then among them.
+    intra : Codec or None
+        For what stays in a node of several; None: raw.
     """
 
     codec: Codec | None
@@ -40,6 +44,13 @@ class Decision:
     ask: bool = False
     fixed_algorithm: str | None = None
     shape: Any = FLAT
+    levels: int = 1
+    intra: Codec | None = None
+
+    @property
+    def name(self) -> str:
+        """The algorithm as reports have it."""
+        return f"two_level {self.algorithm}" if self.levels == 2 else self.algorithm
 
 
 def without_base(op: str, decision: Decision) -> Decision:

@@ -50,6 +50,8 @@ class Facts:
         Whether all ranks may call MPI from several threads.
     gpus : bool
         Whether all ranks have a GPU that arrays may lie on.
+    nodes : tuple of int
+        The node of each rank, by the first of its ranks; empty where all share one.
     """
 
     link: str
@@ -57,6 +59,12 @@ class Facts:
     workers: int
     multithreaded: bool
     gpus: bool = False
+    nodes: tuple[int, ...] = ()
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are."""
+        return len(set(self.nodes)) or 1
 
 
 class Group:
@@ -183,36 +191,45 @@ class Mine:
 
     Attributes
     ----------
-    near, workers : int
-        Ranks on its node, and its threads.
+    workers : int
+        Its threads.
     multithreaded : bool
     gpu : bool
         Whether it has a GPU, and something to reach it with.
+    node : int
+        What all ranks of its node, and no others, call that.
     """
 
-    near: int
     workers: int
     multithreaded: bool
     gpu: bool = False
+    node: int = 0
 
 
-def survey(comm: MPI.Intracomm, workers: int | None) -> Mine:
-    """Look around; collective. ``workers`` are those that somebody asked for."""
-    node = MPI.Intracomm(comm).Split_type(MPI.COMM_TYPE_SHARED)
-    cores = set().union(*node.allgather(os.sched_getaffinity(0)))
+def survey(comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None) -> Mine:
+    """Look around; collective. ``workers`` are those that somebody asked for, ``nodes`` those of
+    COMM_WORLD's ranks where they are not to be found.
+    """
+    comm = MPI.Intracomm(comm)
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    affinities = node.allgather((os.sched_getaffinity(0), comm.Get_rank()))
+    cores = set().union(*(some for some, _ in affinities))
     near = node.Get_size()
     node.Free()
     # The cores that no rank of the node runs on, shared out; at most 8.
     spare = min(8, max(0, len(cores) // near - 1))
     multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    return Mine(near, spare if workers is None else workers, multithreaded, driver.is_usable())
+    name = min(rank for _, rank in affinities) if nodes is None else -1 - nodes[_WORLD.Get_rank()]
+    return Mine(spare if workers is None else workers, multithreaded, driver.is_usable(), name)
 
 
 def facts_of(everyone: list[Mine]) -> Facts:
     """What follows from what all ranks know of themselves."""
-    on_one_node = min(one.near for one in everyone) == len(everyone)
+    names = [one.node for one in everyone]
+    nodes = tuple(map(names.index, names))
+    on_one_node = len(set(nodes)) == 1
     return Facts(
-        "node" if on_one_node else "network", max(one.near for one in everyone),
+        "node" if on_one_node else "network", max(map(nodes.count, nodes)),
         min(one.workers for one in everyone), all(one.multithreaded for one in everyone),
-        all(one.gpu for one in everyone),
+        all(one.gpu for one in everyone), () if on_one_node else nodes,
     )  # fmt: skip

@@ -43,7 +43,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         CBases() except +
         uint64_t nbytes()
     cdef cppclass Stats:
-        uint64_t raw_nbytes, wire_nbytes, messages, fallbacks
+        uint64_t raw_nbytes, wire_nbytes, inside_nbytes, messages, fallbacks
         double bound, encode_seconds, decode_seconds, wait_seconds
         vector[pair[uint64_t, uint64_t]] used
         uint64_t dimensions[4]
@@ -164,8 +164,8 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
         shared_ptr[CRun] begin(
-            shared_ptr[CSchedule], const CCoding&, vector[CPlace], unique_ptr[Wire], CTags, const CDevice&,
-            shared_ptr[CBases]
+            shared_ptr[CSchedule], const CCoding&, const CCoding&, vector[CPlace], unique_ptr[Wire], CTags,
+            const CDevice&, shared_ptr[CBases]
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)

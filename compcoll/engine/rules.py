@@ -40,6 +40,11 @@ class Rule:
         The communicator's name; ``"node"`` where all its ranks share one, else ``"network"``.
     codec, algorithm, chunk_nbytes, when
         The choices, as in `Policy`.
+    intra : str or None
+        The codec of what stays in a node where a communicator has several; None: ``"raw"``, as it is.
+    levels : int or None
+        2: sums inside nodes first, and frames that cross a port once for all ranks behind it; 1: all ranks
+        alike. None: 2 where a communicator has several nodes and one of them several ranks.
     shape : str, sequence of int or None
         How blocks are cut for codecs that have a use for it: in the shape of the array that they are sent
         from (``"array"``), as values in a row (``"flat"``), or by their last one or two dimensions. Sums are
@@ -62,6 +67,8 @@ class Rule:
     chunk_nbytes: int | None = None
     when: str | None = None
     shape: str | tuple[int, ...] | None = None
+    intra: str | None = None
+    levels: int | None = None
 
     def __post_init__(self):
         self._set("op", _names, self.op)
@@ -71,10 +78,13 @@ class Rule:
                 self._set(key, checked_size, getattr(self, key))
         if self.codec is not None:
             self._set("codec", checked_spec, self.codec)
+        if self.intra is not None:
+            self._set("intra", _checked_intra, self.intra)
         if self.shape is not None:
             self._set("shape", checked_shape, self.shape)
         for key, allowed in (
             ("link", ("node", "network")), ("when", ("always", "pays")), ("algorithm", _EVERY_ALGORITHM),
+            ("levels", (1, 2)),
         ):  # fmt: skip
             if getattr(self, key) is not None:
                 one_of(key, getattr(self, key), allowed)
@@ -163,6 +173,14 @@ def checked_spec(key: str, value: Any) -> str:
         except ValueError as error:
             raise ValueError(f"{key} {value!r}: {error}") from None
     return value
+
+
+def _checked_intra(key: str, value: Any) -> str:
+    """The spec of a codec that exists."""
+    spec = checked_spec(key, value)
+    if spec in NOT_CODECS:
+        raise ValueError(f"{key} = {value!r} is not a codec's spec such as 'raw' or 'lossless'")
+    return spec
 
 
 def checked_shape(key: str, value: Any) -> str | tuple[int, ...]:

@@ -11,7 +11,8 @@ from math import ceil
 
 import numpy as np
 
-from compcoll.algorithms.catalog import CUT_UNIT, program
+from compcoll.algorithms.catalog import program
+from compcoll.algorithms.cut import CUT_UNIT
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.operations import OPERATIONS
 from compcoll.schedule.cache import Cache

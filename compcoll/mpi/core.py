@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from random import SystemRandom
 from time import perf_counter
 from typing import Any
@@ -109,10 +110,11 @@ class CommBase(_Mixin):
     ) -> None:  # fmt: skip
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         error: Exception | None = None
-        policy, threads, asked = self._policy, None, False
+        policy, threads, nodes, asked = self._policy, None, None, False
         try:
             policy, threads = make(), environment.threads()
             environment.timeout()
+            nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
             text = repr((policy, bool(strict), bool(owner_exact), asked, named))
@@ -120,7 +122,7 @@ class CommBase(_Mixin):
         except Exception as problem:
             error, text = problem, f"{type(problem).__name__}: {problem}"
         context = Context.find(self)
-        mine = survey(self, threads) if context is None else None
+        mine = survey(self, threads, nodes) if context is None else None
         everyone = MPI.Intracomm(self).allgather((text, mine, self._watched, _RANDOM.getrandbits(64)))
         if error is not None:
             raise error
@@ -346,16 +348,21 @@ class CommBase(_Mixin):
             facts.ranks_per_node,
             call.element,
             facts.gpus,
+            n_nodes=facts.n_nodes,
         )
         return decision if keeps else without_base(op, decision)
 
-    def _decide_p2p(self, op: str, message: buffers.Message | Buffer, nbytes: int) -> Decision:
+    def _decide_p2p(self, op: str, message: buffers.Message | Buffer, nbytes: int, peer: int) -> Decision:
         """The decision on a message of so many bytes that only its two ends know of."""
         context, dtype = self._context, message.dtype
         decision = self._policy.decide(
             op, dtype, nbytes, self._size, self._name, context.facts.link, element=message.element
         )
         decision = without_base(op, decision)
+        nodes = context.facts.nodes
+        if decision.codec is not None and nodes and nodes[peer] == nodes[self._rank]:
+            inside = "it stays in its node"
+            return replace(decision, codec=decision.intra, ask=False, reason=inside)
         if not decision.ask or decision.codec is None:
             return decision
         return context.advisor.decide_p2p(op, dtype, nbytes, decision)
@@ -417,12 +424,13 @@ def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> R
         return Report(op, False, str(decision))
     reason, spec, algorithm = "received as it came", None, "stream"
     if isinstance(decision, Decision) and decision.codec is not None:
-        reason, spec, algorithm = decision.reason, decision.codec.spec, decision.algorithm
+        reason, spec, algorithm = decision.reason, decision.codec.spec, decision.name
     bound = outcome.bound
-    if bound is not None and algorithm in ALGORITHMS["Allreduce"]:
+    if bound is not None and algorithm is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:
         bound = rounding.safe(bound)
     return Report(
         op, True, reason, spec, algorithm, outcome.raw_nbytes, outcome.wire_nbytes, outcome.messages,
         dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages), dict(outcome.dimensions),
         getattr(outcome, "base_nbytes", 0),
+        outcome.inside_nbytes,
     )  # fmt: skip

@@ -235,7 +235,7 @@ class ObjectCalls(CommBase):
         return self._addressed(packed.copied() if keeps else packed, dest, op, at_once)
 
     def _addressed(self, packed: Packed, dest: int, op: str, at_once: bool) -> Parcel:
-        decisions = [self._exact(self._decide_p2p(op, b, b.array.nbytes)) for b in packed.buffers]
+        decisions = [self._exact(self._decide_p2p(op, b, b.array.nbytes, dest)) for b in packed.buffers]
         return Parcel(self._context.channel, dest, packed, decisions, at_once)
 
     def _parcels(self, objects: Any, op: str) -> list[Any] | None:

@@ -203,7 +203,7 @@ class PairwiseCalls(CommBase):
             if message is None:
                 self._declined(op, "the buffers' type is not accelerated")
                 continue
-            decision = self._decide_p2p(op, message, nbytes)
+            decision = self._decide_p2p(op, message, nbytes, peer)
             reason = decision.reason
             if decision.codec is not None:
                 found[peer] = _Large(message, i, decision)

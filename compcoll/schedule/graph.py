@@ -25,7 +25,7 @@ NONE = -1
 class Kind(IntEnum):
     """What an operation does (csrc/engine/schedule.h). Operands are blocks, frames in brackets."""
 
-    ENCODE = 0  # block, [frame], block that gets the frame's values or NONE
+    ENCODE = 0  # block, [frame], block that gets the frame's values or NONE; ``inside`` for its node alone
     DECODE = 1  # block, [frame]
     DECODE_ADD = 2  # block, [frame]: block += frame
     ADD = 3  # block like the sum, [frame], [other], [sum]
@@ -38,11 +38,13 @@ class Kind(IntEnum):
 
 #: Operands that an operation does not have are ``NONE``. ``n_deps`` counts the operations that it depends on;
 #: those that depend on it stand from ``first`` to the next operation's ``first`` in `Schedule.successors`.
-#: ``idle``: no other rank needs it, so it comes when there is nothing else to do.
+#: ``idle``: no other rank needs it, so it comes when there is nothing else to do. ``inside``: a frame is for
+#: ranks of the same node, or a message stays there.
 OP = np.dtype(
     [
         ("kind", "i4"), ("block", "i4"), ("into", "i4"), ("frame", "i4"), ("other", "i4"), ("sum", "i4"),
         ("peer", "i4"), ("tag", "i4"), ("n_deps", "i4"), ("first", "i4"), ("idle", "i4"),
+        ("inside", "i4"),
     ]
 )  # fmt: skip
 #: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed. A block of
@@ -131,6 +133,8 @@ class Schedule:
             parts.append(f"-> {self._named(op['into'])}")
         if op["peer"] != NONE:
             parts.append(f"{'to' if kind is Kind.SEND else 'from'} rank {op['peer']}, tag {op['tag']}")
+        if op["inside"]:
+            parts.append("inside")
         return " ".join(parts)
 
     def _named(self, index: int) -> str:

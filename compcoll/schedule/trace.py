@@ -73,13 +73,15 @@ class Tracer:
     rank, size : int
     window : int
         Chunks of a message that are on their way at once.
+    nodes : tuple of int
+        The node of each rank; empty where they are all on one, or nobody cares.
     """
 
     def __init__(
         self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
-        widens: bool = False, owner_exact: bool = False, shaped: bool = False,
+        widens: bool = False, owner_exact: bool = False, shaped: bool = False, nodes: tuple[int, ...] = (),
     ):  # fmt: skip
-        self.rank, self.size, self.window = rank, size, window
+        self.rank, self.size, self.window, self.nodes = rank, size, window, nodes
         self._n_buffers, self._chunk = n_buffers, chunk
         self._widens, self._owner_exact, self._shaped = widens, owner_exact, shaped
         self._ops: list[tuple[int, ...]] = []
@@ -95,15 +97,19 @@ class Tracer:
 
     # -- the verbs
 
-    async def encode(self, block: Block, into: Block | None = None) -> int:
-        """A frame of the block.
+    def is_near(self, rank: int) -> bool:
+        """Whether another rank is on this one's node, of several."""
+        return bool(self.nodes) and self.nodes[rank] == self.nodes[self.rank]
+
+    async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
+        """A frame of the block; ``inside``: for ranks of this node alone, by the codec for that.
 
         Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the
         block itself (see `settle`).
         """
         frame = self._frame()
         keeps = into is None or self._owner_exact
-        await self._issue(Kind.ENCODE, block=block, frame=frame, into=None if keeps else into)
+        await self._issue(Kind.ENCODE, block=block, frame=frame, into=None if keeps else into, inside=inside)
         return frame
 
     async def settle(self, frame: int, block: Block, into: Block) -> None:
@@ -150,7 +156,7 @@ class Tracer:
 
     def send(self, frame: int, dest: int, tag: int = 0) -> Awaited:
         """Start to send; done when the frame's memory is free again."""
-        return self._issue(Kind.SEND, frame=frame, peer=dest, tag=tag)
+        return self._issue(Kind.SEND, frame=frame, peer=dest, tag=tag, inside=self.is_near(dest))
 
     def recv(self, source: int, like: Block, tag: int = 0) -> Awaited:
         """Start to receive a frame of a block like ``like``, which awaiting gives.
@@ -158,7 +164,8 @@ class Tracer:
         No two messages from one rank to another have the same tag: they may overtake each other.
         """
         frame = self._frame()
-        return self._issue(Kind.RECV, block=like, frame=frame, peer=source, tag=tag, value=frame)
+        near = self.is_near(source)
+        return self._issue(Kind.RECV, block=like, frame=frame, peer=source, tag=tag, inside=near, value=frame)
 
     # -- around them
 
@@ -237,7 +244,7 @@ class Tracer:
         n = len(self._ops)
         ops = np.zeros(n, OP)
         if n:
-            names = ("kind", "block", "into", "frame", "other", "sum", "peer", "tag", "idle")
+            names = ("kind", "block", "into", "frame", "other", "sum", "peer", "tag", "idle", "inside")
             for name, column in zip(names, np.array(self._ops, np.int32).T, strict=True):
                 ops[name] = column
         ops["n_deps"] = np.fromiter(map(len, self._dependencies), np.int32, n)
@@ -283,11 +290,13 @@ class Tracer:
     def _issue(
         self, kind: Kind, *, block: Block | None = None, into: Block | None = None, frame: int = NONE,
         other: int = NONE, sum: int = NONE, peer: int = NONE, tag: int = NONE, idle: bool = False,
-        value: Any = None,
+        inside: bool = False, value: Any = None,
     ) -> Awaited:  # fmt: skip
         before = self._frontier
         op = Awaited(before, frozenset((len(self._ops),)), value)
-        self._ops.append((kind, self._number(block), self._number(into), frame, other, sum, peer, tag, idle))
+        self._ops.append(
+            (kind, self._number(block), self._number(into), frame, other, sum, peer, tag, idle, inside)
+        )
         self._dependencies.append(before)
         self._n_tags = max(self._n_tags, tag + 1)
         self._issued.append(op)
@@ -344,6 +353,8 @@ def trace(
         Whether sums are formed in another type.
     owner_exact : bool
         Whether the owner of a block keeps its exact values while others have decoded ones.
+    nodes : tuple of int
+        As of a `Tracer`.
     """
     rt = Tracer(rank, size, len(sends) + len(recvs), chunk, **options)
     sizes = (*sends, *recvs)

@@ -83,7 +83,8 @@ class Core:
         self._warned = False
         self._message_tag = self.n_calls = 0
         self._checks = peers.checks_signatures()
-        mine = survey(comm, environment.threads())
+        nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
+        mine = survey(comm, environment.threads(), nodes)
         everyone = policies.exchange(comm, options, (mine, peers.next_serial()))
         #: A name that no other group of any of its ranks has had.
         self.key = f"{name}/{peers.next_serial([serial for _, serial in everyone]) - 1}"
@@ -126,7 +127,7 @@ class Core:
         policy, facts = self.policy, self.group.facts
         decision = without_base(op, policy.decide(
             op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
-            facts.gpus, buffer_nbytes,
+            facts.gpus, buffer_nbytes, facts.n_nodes,
         ))  # fmt: skip
         if decision.codec is None:
             return decision

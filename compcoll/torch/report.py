@@ -79,7 +79,7 @@ class GroupStats:
 
     def add_compressed(self, op: str, nbytes: int, decision: Any, outcome: Any) -> None:
         """Count a call that the engine carried out."""
-        line = self.line(op, decision.codec.spec, decision.algorithm)
+        line = self.line(op, decision.codec.spec, decision.name)
         line.count(1, nbytes, nbytes, decision.reason)
         line.add(outcome, outcome.bound)
 

@@ -36,8 +36,8 @@ class Engine {
   // Threads that encode and decode. While nothing is under way.
   void set_workers(int n);
   std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
-                             std::vector<Place> buffers, std::unique_ptr<Wire> wire, Tags tags,
-                             const Device& device = {}, std::shared_ptr<Bases> bases = nullptr);
+                             const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
+                             Tags tags, const Device& device = {}, std::shared_ptr<Bases> bases = nullptr);
   // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
            double limit, const std::function<bool()>& interrupted);

@@ -28,11 +28,12 @@ bool is_lossless(uint64_t codec) {
 
 RecvHook Run::recv_hook;
 
-Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
+Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside, std::vector<Place> buffers,
          std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device,
          std::shared_ptr<Bases> bases)
     : schedule_(std::move(schedule)),
       coding_(std::move(coding)),
+      inside_(std::move(inside)),
       buffers_(std::move(buffers)),
       wire_(std::move(wire)),
       tags_(tags),
@@ -40,6 +41,7 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Pl
       workers_(workers),
       device_(device),
       coder_(coding_, pool),
+      inside_coder_(inside_, pool),
       bases_(std::move(bases)),
       frames_(schedule_->n_frames),
       errors_(schedule_->blocks.size(), 0.0),
@@ -141,9 +143,13 @@ bool Run::post() {
 bool Run::begin_send(int32_t op) {
   const Op& send = schedule_->ops[op];
   const Frame& frame = frames_[send.frame];
-  stats_.raw_nbytes += frame.poisoned() ? 0 : frame.header.nbytes();
-  stats_.wire_nbytes += frame.nbytes;
   stats_.messages++;
+  if (send.inside) {
+    stats_.inside_nbytes += frame.nbytes;
+  } else {
+    stats_.raw_nbytes += frame.poisoned() ? 0 : frame.header.nbytes();
+    stats_.wire_nbytes += frame.nbytes;
+  }
   int status = wire_->send(op, frame.memory, frame.nbytes, send.peer, tags_.first + send.tag % tags_.n);
   if (status) fail(Problem::MPI, status);
   return !status;
@@ -243,7 +249,8 @@ Error Run::encode(const Op& op) {
   const bool apart = op.into != NONE && !itself && !on_device(op.into);
   const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
-  Error error = coder_.encode(block.span(), errors_[op.block], into.span(), &frame, base_of(op));
+  Coder& coder = op.inside ? inside_coder_ : coder_;
+  Error error = coder.encode(block.span(), errors_[op.block], into.span(), &frame, base_of(op));
   if (error) {
     frame.nbytes = 0;
   } else if (frame.settled) {

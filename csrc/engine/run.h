@@ -22,6 +22,7 @@ class Workers;
 // What a run did.
 struct Stats {
   uint64_t raw_nbytes = 0, wire_nbytes = 0, messages = 0;
+  uint64_t inside_nbytes = 0;  // of messages to ranks of the same node, where there are several; not in the others
   uint64_t fallbacks = 0;
   double bound = 0;  // largest absolute error of a result; NaN where it is not known
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
@@ -41,8 +42,9 @@ struct RecvHook {
 class Run : public Task {
  public:
   // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With a
-  // device, scratch memory of the schedule is its affair too. `bases` are of nobody else while it is under way.
-  Run(std::shared_ptr<const Schedule> schedule, Coding coding, std::vector<Place> buffers,
+  // device, scratch memory of the schedule is its affair too. `inside` codes what stays in a node. `bases` are
+  // of nobody else while it is under way.
+  Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside, std::vector<Place> buffers,
       std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device = {},
       std::shared_ptr<Bases> bases = nullptr);
   ~Run() override;
@@ -116,14 +118,14 @@ class Run : public Task {
   void note_bound(int32_t block);
 
   const std::shared_ptr<const Schedule> schedule_;
-  const Coding coding_;
+  const Coding coding_, inside_;
   const std::vector<Place> buffers_;
   const std::unique_ptr<Wire> wire_;
   const Tags tags_;
   Pool& pool_;
   Workers* const workers_;
   const Device device_;
-  Coder coder_;
+  Coder coder_, inside_coder_;
   const std::shared_ptr<Bases> bases_;
 
   // Each is written by one operation at a time.

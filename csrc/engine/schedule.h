@@ -16,7 +16,8 @@ struct Op {
   int32_t kind, block, into, frame, other, sum, peer, tag;
   int32_t n_deps;  // operations that have to end before it begins
   int32_t first;   // its first successor in Schedule::successors; they go up to those of the next operation
-  int32_t idle;   // whether it can wait until there is nothing else to do
+  int32_t idle;    // whether it can wait until there is nothing else to do
+  int32_t inside;  // whether its frame is coded for the ranks of a node, or its message stays there
 };
 
 struct BlockRef {

@@ -56,7 +56,8 @@ struct Part {
     for (const Buffer& buffer : c.ranks[rank].buffers) memory.push_back(buffer.before);
     for (auto& bytes : memory) buffers.emplace_back(reinterpret_cast<uint8_t*>(bytes.data()));
     auto wire = std::make_unique<Wire>(network, comm, rank);
-    run = engine.begin(c.ranks[rank].schedule, coding_of(c), buffers, std::move(wire), {7, 1 << 20});
+    const engine::Coding coding = coding_of(c);
+    run = engine.begin(c.ranks[rank].schedule, coding, coding, buffers, std::move(wire), {7, 1 << 20});
   }
 
   bool right(int rank) const {

@@ -244,7 +244,7 @@ def test_chunks_and_windows_where_all_ranks_have_gpus():
 
 
 def test_all_ranks_have_gpus_or_none_is_counted_on():
-    with_gpu, without = Mine(1, 0, True, True), Mine(1, 0, True, False)
+    with_gpu, without = Mine(0, True, True), Mine(0, True, False)
     assert facts_of([with_gpu, with_gpu]).gpus
     assert not facts_of([with_gpu, without]).gpus
 

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import Stuck, interpret
 
-from compcoll.algorithms.catalog import cut, program
+from compcoll.algorithms.catalog import program
+from compcoll.algorithms.cut import cut
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.cache import OPS_OF_SCHEDULE, Cache
 from compcoll.schedule.graph import Kind

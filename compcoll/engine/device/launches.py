@@ -30,13 +30,14 @@ class Frame:
 
 
 class Encoding(NamedTuple):
-    """A block to encode by the first of these codecs that does not refuse it.
+    """A block to encode as a codec has it: by the first of its attempts that does not refuse it.
 
     ``refused``: one has, whose place a lossless one takes.
     """
 
     block: DeviceArray
     carried: float
+    codec: Codec
     attempts: tuple[Codec, ...]
     refused: bool = False
 

@@ -42,13 +42,16 @@ class DeviceOperations:
         The caller's, in the order of the schedule.
     direct : bool
         Whether MPI takes frames in device memory.
+    inside : Codec, optional
+        For what stays in a node; else ``codec``.
     """
 
     def __init__(
-        self, schedule: Schedule, codec: Codec, dtype: np.dtype, buffers: Sequence[Any], direct: bool = False
-    ):
+        self, schedule: Schedule, codec: Codec, dtype: np.dtype, buffers: Sequence[Any], direct: bool = False,
+        inside: Codec | None = None,
+    ):  # fmt: skip
         self.direct, self._schedule, self._dtype = direct, schedule, dtype
-        self._work = CudaWork(codec, direct)
+        self._work, self._inside = CudaWork(codec, direct), inside or codec
         self._buffers = [*buffers, *([None] * len(schedule.scratch))]
         devices = dict.fromkeys(block.device for block in buffers if isinstance(block, DeviceArray))
         self._work.marks.update({device: device.mark() for device in devices})
@@ -104,7 +107,7 @@ class DeviceOperations:
         fresh, self._begun = self._begun, []
         for op, kind, made, *operands in begun:
             try:
-                fresh.append((op, made, self._begin(kind, *operands)))
+                fresh.append((op, made, self._begin(op, kind, *operands)))
             except Exception as error:
                 done.append((op, error, None, 0.0))
         self._work.batcher.launch()
@@ -117,7 +120,7 @@ class DeviceOperations:
         return done
 
     def _begin(
-        self, kind: Kind, block: Any, into: Any, frame: Any, other: Any, carried: float
+        self, op: int, kind: Kind, block: Any, into: Any, frame: Any, other: Any, carried: float
     ) -> DeviceFuture:
         work = self._work
         if kind == Kind.RECV:
@@ -125,7 +128,7 @@ class DeviceOperations:
             return work.received(self._frames[index][:nbytes])
         block = self._block(block)
         if kind == Kind.ENCODE:
-            return work.encode(block, carried)
+            return work.encode(block, carried, self._inside if self._schedule.ops[op]["inside"] else None)
         if kind == Kind.COPY:
             return work.copy(self._block(into), block)
         if kind == Kind.ADD:

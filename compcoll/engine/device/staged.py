@@ -51,9 +51,9 @@ class StagedWork:
             queue.after(self.marks[other])
         return queue
 
-    def encode(self, block: DeviceArray, carried: float) -> DeviceFuture:
-        """The frame of a block whose values have an error already."""
-        return DeviceFuture(self._encode_on_host(block, carried))
+    def encode(self, block: DeviceArray, carried: float, codec: Codec | None = None) -> DeviceFuture:
+        """The frame of a block whose values have an error already, by another codec where one is given."""
+        return DeviceFuture(self._encode_on_host(block, carried, codec or self.codec))
 
     def received(self, data: DeviceArray) -> DeviceFuture:
         """The frame of bytes that have arrived in device memory."""
@@ -77,11 +77,9 @@ class StagedWork:
 
     # -- their steps
 
-    def _encode_on_host(self, block: DeviceArray, carried: float) -> Steps:
+    def _encode_on_host(self, block: DeviceArray, carried: float, codec: Codec) -> Steps:
         values = yield from self._to_host(block)
-        frame = self.codec.encode_into(
-            values, block.device.host(HEADER_NBYTES + block.nbytes + SLACK), carried
-        )
+        frame = codec.encode_into(values, block.device.host(HEADER_NBYTES + block.nbytes + SLACK), carried)
         if not self.direct:
             return Frame(frame, inspect(frame))
         memory = block.device.scratch(frame.size)

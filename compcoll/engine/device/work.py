@@ -48,8 +48,9 @@ class CudaWork(StagedWork):
 
     # -- encoding
 
-    def encode(self, block: DeviceArray, carried: float) -> DeviceFuture:
-        return self._attempt(Encoding(block, carried, self.codec.attempts(block.dtype)))
+    def encode(self, block: DeviceArray, carried: float, codec: Codec | None = None) -> DeviceFuture:
+        codec = codec or self.codec
+        return self._attempt(Encoding(block, carried, codec, codec.attempts(block.dtype)))
 
     def _attempt(self, one: Encoding) -> DeviceFuture:
         """Begin with the first of the codecs."""
@@ -58,7 +59,7 @@ class CudaWork(StagedWork):
             return self.batcher.add(one, self._take_samples, block.device)
         if block.size and kernels.encodes(codec.name, block.dtype, (block.size,)):
             return self.batcher.add(one, self._encode_batch, block.device, block.dtype, codec, one.refused)
-        return super().encode(block, one.carried)
+        return super().encode(block, one.carried, one.codec)
 
     def _take_samples(self, group: Sequence[Encoding]) -> Steps:
         places = [sample.places(one.block.nbytes, one.block.dtype) for one in group]
@@ -100,7 +101,7 @@ class CudaWork(StagedWork):
 
     def _refused(self, one: Encoding, status: int) -> DeviceFuture:
         """The frame of the codec that comes next."""
-        refused = one.refused or (status in checks.REFUSALS and not self.codec.lossless)
+        refused = one.refused or (status in checks.REFUSALS and not one.codec.lossless)
         return self._attempt(one._replace(attempts=one.attempts[1:], refused=refused))
 
     # -- decoding

@@ -195,7 +195,7 @@ class PointToPoint(Probes):
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
-        decision = self._decide_p2p(op, message, message.nbytes)
+        decision = self._decide_p2p(op, message, message.nbytes, dest)
         if decision.codec is None or not message.nbytes:
             self._gate.last = (op, decision.reason)
             return None, None

@@ -1,0 +1,237 @@
+"""Two levels: ranks that declare themselves to be on several nodes, against plain MPI."""
+
+import numpy as np
+import pytest
+from common import BF16, bits, close_sum, data, offsets, spec, uneven
+from mpi4py import MPI
+
+import compcoll
+from compcoll import Policy, Rule
+
+N = 30_001
+#: By the number of ranks: in order, round robin, uneven.
+PLACEMENTS = {3: ["0,0,1", "0,1,0"], 4: ["0,0,1,1", "0,1,0,1", "3,7,7,7"]}.get(MPI.COMM_WORLD.size, [])
+pytestmark = pytest.mark.skipif(not PLACEMENTS, reason="needs nodes of which one has several ranks")
+dtypes = pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "f2", "c16", "i4")] + [BF16], ids=str)
+sums = pytest.mark.parametrize("algorithm", ["ring", "direct"])
+
+
+@pytest.fixture(params=PLACEMENTS or ["0"])
+def nodes(request, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_NODES", request.param)
+    return [int(n) for n in request.param.split(",")]
+
+
+def accelerated(comm, codec="lossless", **rule):
+    rule.setdefault("chunk_nbytes", 16384)
+    return compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0, rules=(Rule(**rule),)))
+
+
+def same(comm, array) -> bool:
+    """Whether all ranks hold the same bytes."""
+    return len(set(comm.allgather(bits(array)))) == 1
+
+
+def by_two_levels(ours) -> bool:
+    return ours.report.accelerated and ours.report.algorithm.startswith("two_level ")
+
+
+@dtypes
+def test_values_arrive(comm, agree, nodes, dtype):
+    ours, rank, size = accelerated(comm), comm.rank, comm.size
+    for root in range(size):
+        got = data(N, dtype, rank)
+        ours.Bcast(got, root)
+        assert agree(by_two_levels(ours) and bits(got) == bits(data(N, dtype, root)))
+    every = [data(N, dtype, r) for r in range(size)]
+    got = np.zeros(N * size, dtype)
+    ours.Allgather(every[rank], got)
+    assert agree(by_two_levels(ours) and bits(got) == bits(np.concatenate(every)))
+    got[rank * N : (rank + 1) * N] = every[rank]
+    ours.Allgather(MPI.IN_PLACE, got)
+    assert agree(bits(got) == bits(np.concatenate(every)))
+    counts = uneven(size, N)
+    parts = [data(n, dtype, r) for r, n in enumerate(counts)]
+    got = np.zeros(sum(counts), dtype)
+    ours.Allgatherv(parts[rank], [got, (counts, offsets(counts))])
+    assert agree(bits(got) == bits(np.concatenate(parts)))
+    want, got = np.zeros((2, N * size), dtype)
+    sent = data(N * size, dtype, rank)
+    comm.Alltoall(spec(sent), spec(want))
+    ours.Alltoall(sent, got)
+    assert agree(bits(got) == bits(want) and ours.report.inside_nbytes == 0 if nodes.count(nodes[rank]) == 1
+                 else ours.report.inside_nbytes > 0)  # fmt: skip
+
+
+@dtypes
+@sums
+@pytest.mark.parametrize("codec", ["lossless", "zfp:rate=16", "szp:abs=1e-3"])
+def test_sums(comm, agree, nodes, dtype, algorithm, codec):
+    ours, rank, size = accelerated(comm, codec, algorithm=algorithm), comm.rank, comm.size
+    parts = [data(N, dtype, r) for r in range(size)]
+
+    def right(got, of) -> bool:
+        bounds = comm.allgather(ours.report.error_bound)
+        return None in bounds or close_sum(got, of, 0.0 if codec == "lossless" else max(bounds))
+
+    got = np.zeros(N, dtype)
+    ours.Allreduce(parts[rank], got)
+    first = bits(got)
+    assert agree(by_two_levels(ours) and same(comm, got) and right(got, parts))
+    got = parts[rank].copy()
+    ours.Allreduce(MPI.IN_PLACE, got)
+    assert agree(bits(got) == first)
+    root = size - 1
+    ours.Reduce(parts[rank], got, root=root)
+    ok = right(got, parts)
+    assert agree(by_two_levels(ours) and (rank != root or ok))
+    whole = [data(N * size, dtype, r) for r in range(size)]
+    got = np.zeros(N, dtype)
+    ours.Reduce_scatter_block(whole[rank], got)
+    assert agree(by_two_levels(ours) and right(got, [w[rank * N : (rank + 1) * N] for w in whole]))
+    counts = uneven(size, N)
+    at = offsets(counts)[rank]
+    got = np.zeros(counts[rank], dtype)
+    ours.Reduce_scatter(whole[rank][: sum(counts)], got, counts)
+    assert agree(right(got, [w[at : at + counts[rank]] for w in whole]))
+
+
+@pytest.mark.parametrize("codec", ["zfp:rate=8", "szp:abs=1e-3"])
+def test_replicas(comm, agree, nodes, codec):
+    ours, rank, size = accelerated(comm, codec), comm.rank, comm.size
+    every = [data(N, "f4", r) for r in range(size)]
+    for root in range(size):
+        got = every[rank].copy()
+        ours.Bcast(got, root)
+        assert agree(same(comm, got) and np.abs(got - every[root]).max() <= ours.report.error_bound)
+    for algorithm in ("ring", "recursive_doubling") if len(set(nodes)) == 2 else ("ring",):
+        by = accelerated(comm, codec, algorithm=algorithm)
+        got = np.zeros(N * size, "f4")
+        by.Allgather(every[rank], got)
+        assert agree(same(comm, got) and by.report.algorithm == f"two_level {algorithm}")
+        assert agree(np.abs(got - np.concatenate(every)).max() <= by.report.error_bound)
+
+
+def test_values_that_no_codec_may_harm(comm, agree, nodes):
+    """NaN of one rank is in everybody's sum, and only there; chunks with it go out lossless."""
+    ours = accelerated(comm, "zfp:rate=8")
+    mine, got = np.ones(N, "f4"), np.zeros(N, "f4")
+    if comm.rank == 1:
+        mine[7] = np.nan
+    ours.Allreduce(mine, got)
+    assert agree(np.isnan(got[7]) and np.isfinite(np.delete(got, 7)).all() and same(comm, got))
+
+
+def test_one_result_for_all_runs(comm, agree, nodes):
+    ours, found = accelerated(comm, "zfp:rate=16"), set()
+    mine, got = data(N, "f4", comm.rank), np.zeros(N, "f4")
+    for _ in range(20):
+        ours.Allreduce(mine, got)
+        found.add(bits(got))
+    assert agree(len(found) == 1 and same(comm, got))
+
+
+def test_nonblocking_and_persistent(comm, agree, nodes):
+    ours, rank, size = accelerated(comm), comm.rank, comm.size
+    every = [data(N, "i4", r) for r in range(size)]
+    one, two, three = np.zeros(N, "i4"), np.zeros(N * size, "i4"), every[rank].copy()
+    requests = [ours.Iallreduce(every[rank], one), ours.Iallgather(every[rank], two), ours.Ibcast(three, 0)]
+    MPI.Request.Waitall(requests)
+    assert agree(bits(one) == bits(sum(every)) and bits(two) == bits(np.concatenate(every)))
+    assert agree(bits(three) == bits(every[0]))
+    if not hasattr(MPI.Comm, "Allreduce_init"):
+        return
+    try:
+        request = ours.Allreduce_init(every[rank], one)
+    except NotImplementedError:
+        return
+    for _ in range(3):
+        one[:] = 0
+        request.Start()
+        request.Wait()
+        assert agree(bits(one) == bits(sum(every)))
+    request.Free()
+
+
+def test_strided_blocks(comm, agree, nodes):
+    """Every other element, by a derived datatype."""
+    ours, rank = accelerated(comm), comm.rank
+    vector = MPI.FLOAT.Create_vector(N, 1, 2).Commit()
+    got = data(2 * N, "f4", rank)
+    kept = got[1::2].copy()
+    ours.Bcast([got, 1, vector], 1)
+    assert agree(bits(got[::2]) == bits(data(2 * N, "f4", 1)[::2]) and bits(got[1::2]) == bits(kept))
+    vector.Free()
+
+
+def test_parts_of_a_communicator(comm, agree, nodes):
+    """Of one node, of one rank a node, and of all in reverse."""
+    ours, rank = accelerated(comm, "zfp:rate=16"), comm.rank
+    for color, key in ((nodes[rank], rank), (nodes[: rank + 1].count(nodes[rank]), rank), (0, -rank)):
+        part = ours.Split(color, key)
+        parts = part.allgather(rank)
+        got = np.zeros(N, "f4")
+        part.Allreduce(data(N, "f4", rank), got)
+        there = {nodes[r] for r in parts}
+        levels = 2 if 1 < len(there) < len(parts) else 1
+        ok = part.size == 1 or (by_two_levels(part) == (levels == 2) and same(part, got))
+        ok &= close_sum(got, [data(N, "f4", r) for r in parts], part.report.error_bound or 0.0)
+        part.Free()
+        assert agree(ok)
+
+
+def test_what_stays_in_a_node_is_left_to_mpi(comm, agree, nodes):
+    ours, rank = accelerated(comm, "zfp:rate=8"), comm.rank
+    first = nodes.index(nodes[rank])
+    peers = [r for r in range(comm.size) if r != rank and (rank == first or r == first)]
+    for peer in peers:
+        near = nodes[peer] == nodes[rank]
+        mine, got = data(N, "f4", rank), np.zeros(N, "f4")
+        if near:
+            ours.Sendrecv(mine, peer, 0, got, peer, 0)
+            assert bits(got) == bits(data(N, "f4", peer))
+            assert not ours.report.accelerated or ours.report.codec is None
+    counts = [N] * comm.size
+    got, sent = np.zeros(N * comm.size, "f4"), data(N * comm.size, "f4", rank)
+    ours.Alltoallv([sent, counts], [got, counts])
+    want = np.zeros_like(got)
+    comm.Alltoallv([sent, counts], [want, counts])
+    exact = [bits(got[r * N : (r + 1) * N]) == bits(want[r * N : (r + 1) * N]) for r in range(comm.size)]
+    assert agree(exact == [node == nodes[rank] for node in nodes])
+
+
+def test_a_codec_inside(comm, agree, nodes):
+    ours, rank = accelerated(comm, "lossless", intra="zfp:rate=8"), comm.rank
+    plain = accelerated(comm)
+    mine, got = data(N, "f4", rank), np.zeros(N, "f4")
+    ours.Allreduce(mine, got)
+    plain.Allreduce(mine, got)
+    # Contributions are coded by it; the frames of the result are passed on as they came.
+    inside, without = (comm.allreduce(one.report.inside_nbytes) for one in (ours, plain))
+    assert inside < 0.7 * without
+    assert agree(same(comm, got))
+
+
+def test_one_level_where_a_rule_says_so(comm, agree, nodes):
+    ours, got = accelerated(comm, levels=1), np.zeros(N, "f4")
+    ours.Allreduce(data(N, "f4", comm.rank), got)
+    assert agree(ours.report.algorithm in ("ring", "direct"))
+
+
+def test_nodes_that_are_none(comm, agree, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_NODES", "0,x")
+    with pytest.raises(ValueError, match=f"COMPCOLL_NODES = '0,x': not {comm.size} whole numbers"):
+        compcoll.Comm(comm)
+
+
+def test_an_error_of_one_rank(comm, agree, nodes):
+    """A root that may not write raises its own error, and nobody waits for it."""
+    ours, root = accelerated(comm, "zfp:rate=8"), 1
+    block = data(N, "f4", comm.rank)
+    block.flags.writeable = comm.rank != root
+    raised = None
+    try:
+        ours.Bcast(block, root)
+    except (BufferError, compcoll.FrameError) as problem:
+        raised = type(problem)
+    assert agree(raised is (BufferError if comm.rank == root else compcoll.FrameError))
