@@ -20,7 +20,7 @@ FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp)
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp csrc/preload/*.h csrc/preload/*.cpp)
 NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 

@@ -2,10 +2,11 @@
 
 import os
 import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
-from sysconfig import get_platform
+from sysconfig import get_platform, get_python_version
 
 import numpy as np
 from Cython.Build import cythonize
@@ -39,6 +40,10 @@ HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
 
 class BuildLevels(build_ext):
     """Compiles PER_LEVEL once for each of LEVELS, in parallel, and links the objects into the codecs."""
+
+    def get_libraries(self, ext):
+        """Without libpython, which must not come with what is preloaded into programs."""
+        return ext.libraries if ext.name == names.name else super().get_libraries(ext)
 
     def build_extension(self, ext):
         if ext.name != codecs.name:
@@ -107,6 +112,18 @@ interrupts = method_part("compcoll.engine._interrupts")
 shortcut = method_part("compcoll.mpi._shortcut")
 watch = method_part("compcoll.tracing._watch")
 
+# No module: the library that is preloaded into programs, which loads Python when MPI begins.
+names = Extension(
+    "compcoll.preload._names",
+    sources=sorted(glob("csrc/preload/*.cpp")),
+    define_macros=[("COMPCOLL_LIBPYTHON", f'"libpython{get_python_version()}{sys.abiflags}.so.1.0"')],
+    extra_compile_args=["-std=c++17", "-O2", "-g0", "-Wall", "-fvisibility=hidden"],
+    extra_link_args=["-static-libstdc++", "-static-libgcc"],
+    libraries=["dl"],
+    depends=["setup.py", *glob("csrc/preload/*.h")],
+    language="c++",
+)
+
 VIRTUAL = "csrc/engine/virtual.cpp"
 # For sanitizers.
 MORE = os.environ.get("COMPCOLL_ENGINE_FLAGS", "").split()
@@ -126,6 +143,8 @@ def engine_part(name, sources):
             "setup.py",
             "csrc/abi.h",
             "csrc/cpu/table.h",
+            "csrc/preload/call.h",
+            "csrc/preload/library.h",
             *glob("csrc/engine/*.h"),
             *glob("compcoll/*/*.pxd"),
         ],
@@ -135,6 +154,7 @@ def engine_part(name, sources):
 
 engine = engine_part("compcoll.engine._engine", ENGINE)
 layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
+dispatch = engine_part("compcoll.preload._dispatch", [])
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
 
@@ -144,7 +164,7 @@ def description():
     return re.sub(r"!?\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
 
 
-EXTENSIONS = [codecs, engine, interrupts, layout, schedule, shortcut, watch]
+EXTENSIONS = [codecs, dispatch, engine, interrupts, layout, names, schedule, shortcut, watch]
 setup(
     long_description=description(),
     long_description_content_type="text/markdown",

@@ -49,9 +49,9 @@ def relaunch(ranks: int, arguments: list[str]) -> int:
             return 128 + signal.SIGINT
 
 
-def become_ranks(ranks: int, arguments: list[str]) -> NoReturn:
+def become_ranks(ranks: int, arguments: list[str], mpiexec: str | None = None) -> NoReturn:
     """Go on as mpiexec, which has signals and the exit status for itself, with ranks on this machine."""
-    command, environment = _launch(ranks, ["-m", "compcoll", *arguments])
+    command, environment = _launch(ranks, ["-m", "compcoll", *arguments], mpiexec)
     sys.stdout.flush()
     os.execve(command[0], command, environment)
 
@@ -64,12 +64,13 @@ def need_mpi(*, start: bool = True) -> None:
         raise click.ClickException(str(error)) from None
 
 
-def _launch(ranks: int, program: list[str]) -> tuple[list[str], dict[str, str]]:
+def _launch(ranks: int, program: list[str], mpiexec: str | None = None) -> tuple[list[str], dict[str, str]]:
     """A command that runs Python on new ranks on this machine, and its environment."""
-    mpiexec = find_mpiexec()
+    if mpiexec is None:
+        mpiexec = find_mpiexec()
+        need_mpi(start=False)
     if mpiexec is None:
         raise click.ClickException("mpiexec is not found; pip install 'compcoll[mpich]' brings one")
-    need_mpi(start=False)
     # Open MPI refuses more ranks than cores unless told otherwise: releases up to 4, and from 5.
     consent = {
         "OMPI_MCA_rmaps_base_oversubscribe": "true",

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from compcoll.cli.executable import find_executable, mpiexec_of, run_executable
 from compcoll.cli.launch import become_ranks, is_launched, need_mpi, same_ranks
 from compcoll.cli.output import check_folder
 from compcoll.cli.spec import Size, ranks_option
@@ -36,9 +37,10 @@ def command(
     ranks: int | None, as_module: bool, trace: Path | None, quiet: bool, program: str,
     arguments: tuple[str, ...], **settings: Any,
 ) -> None:  # fmt: skip
-    """Run a Python program as it is, with MPI's communicators accelerated.
+    """Run a program as it is, with MPI's communicators accelerated.
 
-    COMM_WORLD and COMM_SELF, and whatever the program makes of them, are compcoll's before it is imported.
+    In a Python program, COMM_WORLD and COMM_SELF, and whatever it makes of them, are compcoll's before it is
+    imported. Of any other program the calls from C and Fortran are, by a library that is preloaded.
     -n starts ranks on this machine; without it the program runs on the ranks that mpiexec, srun or flux have
     started. Without --codec, --when and --policy calls are compressed losslessly where that saves time
     (auto). An exception that nobody catches ends all ranks. At the end rank 0 says what all calls together
@@ -49,7 +51,8 @@ def command(
         make_policy(None, given.get("codec"), *(given.get(key) for key in ("when", "min_nbytes", "policy")))
     except (OSError, TypeError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    if not as_module and not Path(program).exists():
+    executable = None if as_module else find_executable(program)
+    if not (as_module or executable or Path(program).exists()):
         raise click.UsageError(f"{program} does not exist; -m runs a module")
     if trace is not None:
         check_folder(trace, "the trace")
@@ -59,7 +62,10 @@ def command(
             word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))
         ]
         flags = ["-m"] * as_module + ["-q"] * quiet
-        become_ranks(ranks, ["run", *options, *flags, program, *arguments])
+        mpiexec = mpiexec_of(executable) if executable else None
+        become_ranks(ranks, ["run", *options, *flags, program, *arguments], mpiexec)
+    if executable:
+        run_executable(executable, list(arguments), given, quiet)
     need_mpi()
     from compcoll.cli.program import run_as_main
     from compcoll.mpi.comm import wrap_world

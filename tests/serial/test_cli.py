@@ -539,8 +539,9 @@ def test_options_are_spelt_alike(run, name):
 def test_sizes_of_run_are_written_as_elsewhere(run, ramp, monkeypatch, outside):
     started = []
 
-    def keep(ranks, arguments):
+    def keep(ranks, arguments, mpiexec):
         started.append(arguments)
+        assert mpiexec is None, "that of this Python is for programs in Python"
         sys.exit()
 
     monkeypatch.setattr("compcoll.cli.run.become_ranks", keep)

@@ -1,0 +1,53 @@
+"""Programs that call MPI from C or Fortran: a library for ``LD_PRELOAD`` that takes their large calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+__all__ = ["SETTINGS", "environment", "library_path"]
+
+#: The variable of the environment that has the settings of ``compcoll run``, as JSON.
+SETTINGS = "COMPCOLL_SETTINGS"
+
+
+def library_path() -> Path:
+    """The library to preload.
+
+    Raises
+    ------
+    OSError
+        Where it is missing, or this Python has no shared library that a program could load.
+    """
+    path = Path(__file__).with_name("_names" + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    if not path.exists():
+        raise OSError(f"{path} does not exist: compcoll was built without it")
+    if _libpython() is None:
+        raise OSError(f"{sys.executable} was built without a shared library, which a program has to load")
+    return path
+
+
+def environment() -> dict[str, str]:
+    """Variables of the environment under which a program is accelerated, beside those of its policy."""
+    known = os.environ.get("LD_PRELOAD", "")
+    library = str(library_path())
+    preload = known if library in known.split(":") else f"{library}:{known}".rstrip(":")
+    return {
+        "LD_PRELOAD": preload,
+        "COMPCOLL_PYTHON": sys.executable,
+        "COMPCOLL_LIBPYTHON": str(_libpython()),
+    }
+
+
+def _libpython() -> Path | None:
+    """This Python's shared library."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    name = f"libpython{version}{getattr(sys, 'abiflags', '')}.so.1.0"
+    for folder in (sysconfig.get_config_var("LIBDIR"), Path(sys.base_prefix) / "lib"):
+        if folder and (found := Path(folder) / name).exists():
+            return found
+    multiarch = sysconfig.get_config_var("MULTIARCH")
+    found = Path("/usr/lib") / str(multiarch) / name
+    return found if found.exists() else None

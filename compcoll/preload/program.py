@@ -1,0 +1,148 @@
+"""The Python side of a program that calls MPI from C or Fortran; imported by the preloaded library.
+
+A communicator of the program has a `ProgramComm`, whose methods are called with arrays of the program's
+memory. Errors go to the communicator's error handler, as those of MPI do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import mpi4py
+
+if "mpi4py.MPI" not in sys.modules:  # whose import would replace the program's error handlers
+    mpi4py.rc.errors = "default"
+
+from mpi4py import MPI
+
+from compcoll.core import environment
+from compcoll.engine.finalize import has_begun
+from compcoll.mpi.comm import CLASSES, Comm
+from compcoll.mpi.context import Context
+from compcoll.mpi.core import describe
+from compcoll.policy import make_policy
+from compcoll.preload import SETTINGS
+from compcoll.preload._dispatch import connect
+from compcoll.tracing import recording
+
+__all__ = ["ProgramComm", "attach", "release", "report"]
+
+_POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
+
+
+def _settings() -> dict[str, Any]:
+    """What ``compcoll run`` was told; the codec is ``"auto"`` where nothing says which."""
+    settings = environment.read(SETTINGS, json.loads) or {}
+    if not {"codec", "when", "policy"} & settings.keys() and not any(map(os.environ.get, _POLICY)):
+        settings["codec"] = "auto"
+    return settings
+
+
+class ProgramComm(Comm):
+    """A communicator of the program."""
+
+    #: The buffers of the nonblocking call that begins.
+    _buffers: tuple | None = None
+
+    def begin(self, method: str, args: tuple) -> MPI.Request | None:
+        """Start a nonblocking call; None where MPI has to carry it out as it is."""
+        self._buffers = args[:2]
+        try:
+            request = getattr(self, method)(*args)
+        finally:
+            self._buffers = None
+        if request is not None:
+            _requests[id(request)] = request
+        return request
+
+    def _to_mpi(self, method: Callable, *args):
+        """Leave a nonblocking call that stays as it is to the program, whose counts outlive it."""
+        if self._buffers is not None and all(a is b for a, b in zip(self._buffers, args, strict=False)):
+            return None
+        return super()._to_mpi(method, *args)
+
+    def _remember(self, name: str, *args: Any) -> None:
+        if self._buffers is None:
+            super()._remember(name, *args)
+
+    def _completed(self, request: MPI.Request, last: tuple) -> None:
+        super()._completed(request, last)
+        _requests.pop(id(request), None)
+
+
+#: Requests that the program has to wait for.
+_requests: dict[int, MPI.Request] = {}
+
+
+def attach(handle: int) -> ProgramComm:
+    """The object of a communicator, with the policy of its last wrapper, if it had any; collective."""
+    comm = MPI.Intracomm(MPI.Comm.fromhandle(handle))
+    context = Context.find(comm)
+    if context is None or not context.attached:
+        return ProgramComm(comm, **_SETTINGS)
+    known = ProgramComm.__new__(ProgramComm, comm)
+    known._attach(context, context.attached[-1].settings)
+    return known
+
+
+def release(handle: int) -> None:
+    """A communicator is about to be freed; collective, but at MPI's end."""
+    if not has_begun():
+        Context.part(MPI.Intracomm(MPI.Comm.fromhandle(handle)))
+
+
+def report(problem: BaseException, handle: int) -> int:
+    """Have the communicator's error handler deal with an error; its code, where the handler returns."""
+    comm = MPI.Comm.fromhandle(handle)
+    code = problem.Get_error_code() if isinstance(problem, MPI.Exception) else MPI.ERR_OTHER
+    print(f"compcoll: rank {comm.Get_rank()} of {comm.Get_size()}: {problem}", file=sys.stderr, flush=True)
+    comm.Call_errhandler(code)
+    return code
+
+
+# -- where the program called
+
+
+def _call(method, args):
+    return method(*args)
+
+
+_callers: dict[tuple[str, str], FunctionType] = {}
+
+
+def call_from(path: str, symbol: str) -> FunctionType:
+    """A function whose frame a trace takes for that of the program's."""
+    found = _callers.get((path, symbol))
+    if found is None:
+        code: CodeType = _call.__code__.replace(co_filename=path, co_name=symbol, co_qualname=symbol)
+        found = _callers[path, symbol] = FunctionType(code, {})
+    return found
+
+
+# -- the beginning
+
+
+def _check_library() -> None:
+    """ImportError where mpi4py would call another MPI library than the program does."""
+
+    def address(library: ctypes.CDLL) -> int | None:
+        return ctypes.cast(library.PMPI_Init, ctypes.c_void_p).value
+
+    theirs = ctypes.CDLL(None)
+    if hasattr(theirs, "PMPI_Init") and address(theirs) != address(ctypes.CDLL(MPI.__file__)):
+        raise ImportError(
+            f"mpi4py's {os.path.basename(MPI.__file__)} is not for the MPI library of the program"
+        )
+
+
+_check_library()
+_SETTINGS = _settings()
+recording.start(CLASSES, describe, environment.summary())
+_policy = make_policy(None, *(_SETTINGS.get(key) for key in ("codec", "when", "min_nbytes", "policy")))
+connect(attach, release, report, call_from, _policy.min_nbytes, environment.trace() is not None)

@@ -1,0 +1,179 @@
+#include "call.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "interpreter.h"
+
+namespace compcoll {
+namespace preload {
+namespace {
+
+Own type_size("PMPI_Type_size"), comm_size("PMPI_Comm_size"), comm_rank("PMPI_Comm_rank"),
+    comm_test_inter("PMPI_Comm_test_inter"), comm_get_attr("PMPI_Comm_get_attr"),
+    comm_set_attr("PMPI_Comm_set_attr"), comm_delete_attr("PMPI_Comm_delete_attr"),
+    comm_create_keyval("PMPI_Comm_create_keyval"), allreduce("PMPI_Allreduce");
+
+// Of communicators that nobody accelerates: intercommunicators, and those of one rank.
+Comm untouched;
+
+int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
+
+int free_attribute(Word handle, int, void* value, void*) {
+  auto comm = static_cast<Comm*>(value);
+  if (comm == &untouched) return 0;
+  const Dispatch* python = dispatch_if_loaded();
+  if (python) python->release(library().handle_of(handle), comm);
+  delete comm;
+  return 0;
+}
+
+int keyval() {
+  static const int key = [] {
+    int made = 0;
+    comm_create_keyval.call(&copy_nothing, &free_attribute, &made, static_cast<void*>(nullptr));
+    return made;
+  }();
+  return key;
+}
+
+Comm* find(Word handle) {
+  void* value = nullptr;
+  int flag = 0;
+  if (comm_get_attr.call(handle, keyval(), &value, &flag)) return nullptr;
+  return flag ? static_cast<Comm*>(value) : nullptr;
+}
+
+// Makes what a communicator is to have; collective over it. Its ranks agree first, since one whose Python does
+// not start would leave the others waiting.
+int attach(Word handle, Comm** result) {
+  int inter = 0, size = 1, mine = dispatch() != nullptr, all = 0;
+  comm_test_inter.call(handle, &inter);
+  if (!inter) comm_size.call(handle, &size);
+  *result = &untouched;
+  if (size > 1) {
+    int error = allreduce.call(&mine, &all, 1, library().int_type, library().min_op, handle);
+    if (error) return error;
+  }
+  if (all) {
+    auto comm = new Comm;
+    comm->size = size;
+    comm_rank.call(handle, &comm->rank);
+    if (int error = dispatch()->attach(handle, comm)) {
+      delete comm;
+      return error;
+    }
+    *result = comm;
+  }
+  return comm_set_attr.call(handle, keyval(), static_cast<void*>(*result));
+}
+
+// Bytes of an entry; 0 for what is no type, which MPI has to say.
+uint64_t nbytes_of(Word type) {
+  const Library& mpi = library();
+  type = mpi.handle_of(type);
+  if (mpi.abi == Abi::mpich && type >> 30 == 1) return type >> 8 & 0xff;  // a predefined one says its size
+  int size = 0;
+  return type == mpi.type_null || type_size.call(type, &size) || size < 0 ? 0 : uint64_t(size);
+}
+
+uint64_t bytes(int64_t count, Word type) { return count > 0 ? uint64_t(count) * nbytes_of(type) : 0; }
+
+int largest(const int* counts, int n) { return counts && n > 0 ? *std::max_element(counts, counts + n) : 0; }
+
+// Bytes of the largest message, where one count tells that: the receive count where it is significant on all
+// ranks, else that of the side which is not in place.
+uint64_t of_one_count(const Operation& op, const Word* words) {
+  Word in_place = library().in_place;
+  bool by_recv = op.root < 0 || op.reduction >= 0 || op.sendbuf < 0;
+  if (!by_recv) by_recv = op.send_many ? words[op.recvbuf] != in_place : words[op.sendbuf] == in_place;
+  return bytes(int32_t(words[by_recv ? op.recvcount : op.sendcount]),
+               words[by_recv ? op.recvtype : op.sendtype]);
+}
+
+// Bytes of the largest message of this rank in a call with counts for each rank.
+uint64_t of_counts(const Operation& op, const Word* words, const Comm& comm) {
+  uint64_t most = 0;
+  bool at_root = op.root < 0 || int32_t(words[op.root]) == comm.rank;
+  auto look = [&](bool many, int count, int type, int buffer) {
+    if (words[buffer] == library().in_place || (op.root >= 0 && many != at_root)) return;
+    auto counts = reinterpret_cast<const int*>(words[count]);
+    most = std::max(most, bytes(many ? largest(counts, comm.size) : int32_t(words[count]), words[type]));
+  };
+  if (op.pairs) look(op.send_many, op.sendcount, op.sendtype, op.sendbuf);
+  look(op.kinds[op.recvcount] == 'v', op.recvcount, op.recvtype, op.recvbuf);
+  return most;
+}
+
+Call call_of(Name name, const Word* words, const Comm* comm, bool nonblocking, const void* caller) {
+  const Operation& op = operations[name];
+  const Library& mpi = library();
+  Call call = {};
+  call.name = name, call.nonblocking = nonblocking, call.comm = comm, call.caller = caller;
+  call.sendbuf = op.sendbuf < 0 ? 0 : words[op.sendbuf], call.recvbuf = words[op.recvbuf];
+  call.sendtype = mpi.handle_of(words[op.sendtype]), call.recvtype = mpi.handle_of(words[op.recvtype]);
+  call.root = op.root < 0 ? 0 : int32_t(words[op.root]);
+  auto counts = [&](int at, int64_t* count, const int** many, const int** displs) {
+    if (op.kinds[at] != 'v') {
+      *count = int32_t(words[at]);
+      return;
+    }
+    *many = reinterpret_cast<const int*>(words[at]);
+    if (op.kinds[at + 1] == 'v') *displs = reinterpret_cast<const int*>(words[at + 1]);
+  };
+  counts(op.sendcount, &call.sendcount, &call.sendcounts, &call.senddispls);
+  counts(op.recvcount, &call.recvcount, &call.recvcounts, &call.recvdispls);
+  return call;
+}
+
+// Whether Python is to be asked. All ranks that have to agree on that come to the same result.
+bool is_large(const Operation& op, const Word* words, const Comm& comm) {
+  if (comm.size == 1) return false;
+  if (op.pairs && !comm.pairs_alone) return true;
+  bool listed = op.kinds[op.recvcount] == 'v' || op.pairs;
+  uint64_t nbytes = listed ? of_counts(op, words, comm) : of_one_count(op, words);
+  if (op.reduction >= 0 && !listed && !op.send_many) nbytes /= uint64_t(comm.size);
+  return nbytes && nbytes >= comm.min_nbytes;
+}
+
+}  // namespace
+
+bool offer(Name name, const Word* words, Word* request, const void* caller, int* error) {
+  const Operation& op = operations[name];
+  const Dispatch* python = dispatch_if_loaded();
+  if (!python) python = dispatch();
+  if (!python) return false;
+  bool listed = op.kinds[op.recvcount] == 'v' || op.pairs;
+  if (!listed && of_one_count(op, words) < python->min_nbytes) return false;
+  if (op.reduction >= 0 && library().handle_of(words[op.reduction]) != python->sum) return false;
+  Word handle = library().handle_of(words[count_arguments(op.kinds) - 1]);
+  Comm* comm = find(handle);
+  if (!comm) {
+    // A nonblocking call waits for nobody; blocking ones come in the same order on all ranks.
+    Inside within;
+    if (request || (*error = attach(handle, &comm))) return !request;
+  }
+  if (!is_large(op, words, *comm)) return false;
+  Inside within;
+  Call call = call_of(name, words, comm, request != nullptr, caller);
+  *error = python->run(&call);
+  if (*error == declined) return false;
+  if (request) *request = call.request;
+  return true;
+}
+
+int attach_new(Word handle) {
+  Inside within;
+  Comm* comm;
+  return attach(library().handle_of(handle), &comm);
+}
+
+void release(Word handle) {
+  if (!dispatch_if_loaded()) return;
+  Inside within;
+  handle = library().handle_of(handle);
+  if (find(handle)) comm_delete_attr.call(handle, keyval());
+}
+
+}  // namespace preload
+}  // namespace compcoll

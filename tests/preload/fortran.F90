@@ -1,0 +1,75 @@
+! Transposes, sums and broadcasts, blocking and not, by way of mpif.h, `use mpi` (USE_MPI) or `use mpi_f08` (USE_F08).
+program fortran
+#if defined(USE_F08)
+  use mpi_f08
+#elif defined(USE_MPI)
+  use mpi
+#endif
+  implicit none
+#if !defined(USE_F08) && !defined(USE_MPI)
+  include 'mpif.h'
+#endif
+#if defined(USE_F08)
+  type(MPI_Comm) :: twin
+  type(MPI_Request) :: request
+  type(MPI_Status) :: status
+#else
+  integer :: twin, request, status(MPI_STATUS_SIZE)
+#endif
+  integer, parameter :: n = 40000
+  integer :: ierr, rank, nranks, p, i, wrong, total, level
+  double precision, allocatable :: a(:, :), b(:, :), c(:)
+  double complex, allocatable :: z(:)
+
+  call MPI_Init_thread(MPI_THREAD_FUNNELED, level, ierr)
+  call MPI_Comm_rank(MPI_COMM_WORLD, rank, ierr)
+  call MPI_Comm_size(MPI_COMM_WORLD, nranks, ierr)
+  call MPI_Comm_dup(MPI_COMM_WORLD, twin, ierr)
+  allocate(a(n, 0:nranks - 1), b(n, 0:nranks - 1), c(n), z(n))
+  wrong = 0
+
+  do p = 0, nranks - 1
+    a(:, p) = [(value(rank, p, i), i = 1, n)]
+  end do
+  call MPI_Alltoall(a, n, MPI_DOUBLE_PRECISION, b, n, MPI_DOUBLE_PRECISION, twin, ierr)
+  call check_all(b)
+  b = 0
+  call MPI_Ialltoall(a, n, MPI_DOUBLE_PRECISION, b, n, MPI_DOUBLE_PRECISION, twin, request, ierr)
+  call MPI_Wait(request, status, ierr)
+  call check_all(b)
+  call MPI_Alltoall(MPI_IN_PLACE, n, MPI_DOUBLE_PRECISION, a, n, MPI_DOUBLE_PRECISION, MPI_COMM_WORLD, ierr)
+  call check_all(a)
+
+  c = rank + 1
+#if defined(USE_F08)
+  call MPI_Allreduce(MPI_IN_PLACE, c, n, MPI_DOUBLE_PRECISION, MPI_SUM, twin)
+#else
+  call MPI_Allreduce(MPI_IN_PLACE, c, n, MPI_DOUBLE_PRECISION, MPI_SUM, twin, ierr)
+#endif
+  wrong = wrong + count(c /= nranks * (nranks + 1) / 2)
+
+  z = 0
+  if (rank == 0) z = [(cmplx(i, -i, kind(z)), i = 1, n)]
+  call MPI_Bcast(z, n, MPI_DOUBLE_COMPLEX, 0, twin, ierr)
+  wrong = wrong + count(z /= [(cmplx(i, -i, kind(z)), i = 1, n)])
+
+  call MPI_Comm_free(twin, ierr)
+  call MPI_Reduce(wrong, total, 1, MPI_INTEGER, MPI_SUM, 0, MPI_COMM_WORLD, ierr)
+  if (rank == 0) print '(I0, A, I0, A)', total, ' wrong values on ', nranks, ' ranks'
+  call MPI_Finalize(ierr)
+
+contains
+
+  double precision function value(from, to, i)
+    integer, intent(in) :: from, to, i
+    value = 1000d0 * from + 100d0 * to + mod(i, 97)
+  end function
+
+  subroutine check_all(got)
+    double precision, intent(in) :: got(n, 0:nranks - 1)
+    integer :: q, k
+    do q = 0, nranks - 1
+      wrong = wrong + count(got(:, q) /= [(value(q, rank, k), k = 1, n)])
+    end do
+  end subroutine
+end program

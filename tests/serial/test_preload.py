@@ -1,0 +1,126 @@
+"""Programs in C and Fortran under ``compcoll run``, and what `compcoll preload` names."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import compcoll
+from compcoll.preload import environment, library_path
+
+SOURCES = Path(__file__).parents[1] / "preload"
+ACCELERATED = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated")
+
+
+HERE = Path(sys.executable).parent
+#: Compilers, with the mpiexec of each; MPICH's are those of its wheel.
+C_COMPILERS = {
+    "mpich": (str(HERE / "mpicc"), str(HERE / "mpiexec")),
+    "openmpi": ("mpicc.openmpi", "mpiexec.openmpi"),
+}
+
+
+def outside():
+    """The environment without what the ranks of these tests have, if there are any."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))}
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        known[name] = "1"
+    known["OMPI_MCA_rmaps_base_oversubscribe"] = "true"
+    known["PYTHONPATH"] = str(Path(compcoll.__file__).parents[1])
+    return known
+
+
+def run(*command, **more):
+    """What a command says and how it ends."""
+    return subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=60,
+        env={**outside(), **more}, check=False,
+    )  # fmt: skip
+
+
+def accelerated(*command, **more):
+    """The same, of a program on two ranks that `compcoll run` starts."""
+    return run(sys.executable, "-m", "compcoll", "run", "-n", 2, "--codec", "lossless", *command, **more)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _library():
+    try:
+        library_path()
+    except OSError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Compiles a program; its path."""
+    folder = tmp_path_factory.mktemp("programs")
+
+    def compiled(source, compiler, *flags):
+        if shutil.which(compiler) is None:
+            pytest.skip(f"{Path(compiler).name} is not there")
+        path = folder / "".join([source, Path(compiler).name, *flags])
+        if not path.exists():
+            result = run(compiler, "-w", *flags, SOURCES / source, "-o", path)
+            if result.returncode:
+                pytest.skip(f"{Path(compiler).name} cannot compile: {result.stderr[-300:]}")
+        return path
+
+    return compiled
+
+
+def calls_accelerated(result):
+    """Accelerated calls of the summary, 0 without one."""
+    found = ACCELERATED.findall(result.stderr)
+    return sum(int(n) for _, n in found)
+
+
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+def test_c(build, mpi):
+    compiler, mpiexec = C_COMPILERS[mpi]
+    program = build("collectives.c", compiler)
+    plain = run(mpiexec, "-n", 2, program)
+    assert plain.stdout == "0 wrong values on 2 ranks, thread level 0\n", plain.stderr
+    ours = accelerated(program)
+    assert (ours.stdout, ours.returncode) == (plain.stdout, 0), ours.stderr
+    assert calls_accelerated(ours) > 100
+
+
+def test_disabled(build):
+    result = accelerated(build("collectives.c", C_COMPILERS["mpich"][0]), COMPCOLL_DISABLE="1")
+    assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks, thread level 0\n", 0)
+    assert "compcoll" not in result.stderr
+
+
+@pytest.mark.parametrize("interface", ["MPIF_H", "USE_MPI", "USE_F08"])
+def test_fortran_on_open_mpi(build, interface):
+    program = build("fortran.F90", "mpif90.openmpi", f"-D{interface}", "-fallow-argument-mismatch")
+    result = accelerated(program)
+    assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks\n", 0), result.stderr
+    assert calls_accelerated(result) > 0
+
+
+@pytest.mark.parametrize("mistake", ["truncated", "type", "null", "root", "returns"])
+def test_a_faulty_program_ends_as_without(build, mistake):
+    compiler, mpiexec = C_COMPILERS["mpich"]
+    program = build("faulty.c", compiler)
+    plain = run(mpiexec, "-n", 2, program, mistake)
+    ours = accelerated("-q", program, mistake)
+    assert (ours.returncode == 0) == (plain.returncode == 0) == (mistake == "returns"), ours.stderr
+    assert ours.stdout.replace("\n", "").startswith("an error code") == (mistake == "returns")
+
+
+def test_the_path_is_printed():
+    result = run(sys.executable, "-m", "compcoll", "preload")
+    assert Path(result.stdout.strip()).is_file()
+    assert environment()["LD_PRELOAD"].split(":")[0] == result.stdout.strip()
+
+
+def test_a_path_that_is_no_program_is_said(tmp_path):
+    result = accelerated(tmp_path / "nothing")
+    assert result.returncode == 2
+    assert "does not exist" in result.stderr
