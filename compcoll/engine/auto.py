@@ -98,7 +98,8 @@ class Advisor:
         record : callable or None
             ``record(compressed, seconds)``, to be called after this call where its time is wanted.
         """
-        key = (op, dtype, size_class(nbytes), decision)
+        # The chunks of a policy follow the exact size, and those of a trial the size class.
+        key = (op, dtype, size_class(nbytes), replace(decision, chunk_nbytes=0))
         trial = self._trials.get(key)
         if trial is None or trial.is_over:
             trial = self._trials[key] = self._begin(op, key[2], dtype, decision, sample, trial)

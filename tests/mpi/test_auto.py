@@ -71,6 +71,25 @@ def test_what_calls_took_decides(comm, agree, smooth, tmp_path, monkeypatch):
     fresh.Free()
 
 
+def test_sizes_of_one_class_are_tried_together(comm, agree, tmp_path, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    fresh = comm.Dup()
+    ours = compcoll.Comm(fresh, codec="auto")
+    sizes = [(1 << 18) + 1000 * (i % 7) for i in range(2 * TRIALS + 2)]
+    for n in sizes:
+        values = np.linspace(0, 1, n, dtype="f4") if comm.rank == 0 else np.empty(n, "f4")
+        ours.Bcast(values)
+        assert agree(values[-1] == 1)
+    (trial,) = ours._context.advisor._trials.values()
+    assert agree(trial.count.calls == len(sizes))
+    assert agree("measured" in ours.report.reason)
+    fresh.Free()
+
+
 @pytest.mark.parametrize("options", [{"codec": "auto"}, {"codec": "zfp:rate=8", "when": "pays"}])
 def test_pays_or_not(comm, agree, network, smooth, options):
     if comm.size == 1:
