@@ -30,7 +30,8 @@ from libcpp.vector cimport vector
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport StridedBlock
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CBases, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
+    all_reached, CAnswers, CAttempt, CBases, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame,
+    CDeviceOp,
     CDeviceRoom, CDeviceStep, CEngine, CCompletion, CLaunch, CPendingTask, CLibrary, complete, CPlace,
     CRecvBuffers, CRun,
     CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_probe,
@@ -601,7 +602,8 @@ cdef class Running(Task):
         self.outcome = Outcome()
         self.outcome.seconds = now()
         run = engine.begin(
-            compiled.own, coding.own, self.inside.own, places, move(make_wire(library, comm)), tags, device, kept
+            compiled.own, coding.own, self.inside.own, places, move(make_wire(library, comm)), tags, device,
+            kept,
         )
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
@@ -806,8 +808,8 @@ cdef class Plan:
         running = Running.__new__(Running)
         running.keep = send, recv
         running.begin(
-            self.compiled, self.coding, self.inside, self.comm, self.tags.next(), self.tags.n, places, CDevice(),
-            bases,
+            self.compiled, self.coding, self.inside, self.comm, self.tags.next(), self.tags.n, places,
+            CDevice(), bases,
         )
         return running
 
