@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
 from compcoll.torch import coalescing, collectives, messages
@@ -18,7 +19,6 @@ from compcoll.torch.start import forget
 
 __all__ = ["Operations"]
 
-Tensor = torch.Tensor
 _Timeout = timedelta | None
 
 
