@@ -98,10 +98,15 @@ def release(handle: int) -> None:
 
 
 def report(problem: BaseException, handle: int) -> int:
-    """Have the communicator's error handler deal with an error; its code, where the handler returns."""
+    """Have the communicator's error handler deal with an error; its code, where the handler returns.
+
+    Of MPI's own errors MPI has said what there is to say.
+    """
     comm = MPI.Comm.fromhandle(handle)
     code = problem.Get_error_code() if isinstance(problem, MPI.Exception) else MPI.ERR_OTHER
-    print(f"compcoll: rank {comm.Get_rank()} of {comm.Get_size()}: {problem}", file=sys.stderr, flush=True)
+    if not isinstance(problem, MPI.Exception) or hasattr(problem, "__notes__"):
+        where = f"rank {comm.Get_rank()} of {comm.Get_size()}"
+        print(f"compcoll: {where}: {problem}", file=sys.stderr, flush=True)
     comm.Call_errhandler(code)
     return code
 

@@ -147,6 +147,7 @@ bool offer(Name name, const Word* words, Word* request, const void* caller, int*
   if (!listed && of_one_count(op, words) < python->min_nbytes) return false;
   if (op.reduction >= 0 && library().handle_of(words[op.reduction]) != python->sum) return false;
   Word handle = library().handle_of(words[count_arguments(op.kinds) - 1]);
+  if (handle == library().comm_null) return false;
   Comm* comm = find(handle);
   if (!comm) {
     // A nonblocking call waits for nobody; blocking ones come in the same order on all ranks.
