@@ -78,7 +78,9 @@ def test_like_mpi(comm, ours, agree, dtype, wait):
         before = ours.calls_accelerated
         wait(getattr(ours, name)(*args))
         getattr(comm, name)(*theirs).Wait()
-        if comm.size > 1:
+        # Of messages between two ranks, those inside a node are left to MPI where there are several.
+        left = name in ("Igatherv", "Iscatterv") and bool(ours._context.facts.nodes)
+        if comm.size > 1 and not left:
             assert agree(ours.calls_accelerated == before + 1), name
             assert ours.report.op == name[1:].capitalize()
             assert ours.report.accelerated
@@ -173,7 +175,7 @@ def test_a_rule_for_an_algorithm_holds(comm, agree):
         comm.Allreduce(mine, want)
         assert agree(near(got, want, comm.size))
         if comm.size > 1:
-            assert ours.report.algorithm == algorithm
+            assert ours.report.algorithm.split()[-1] == algorithm  # "two_level ring" between nodes
 
 
 def test_a_strict_communicator_says_what_fell_back(comm, agree):

@@ -17,7 +17,8 @@ import compcoll
 def test_programs(comm, capfd, monkeypatch, tmp_path):
     prepare_auto(str(tmp_path), monkeypatch)
     with capfd.disabled():  # a program that ends the process says so
-        assert check_programs(comm, 1, range(200)) == []
+        count = 200 if comm.size <= 2 else 60  # on more ranks than small machines have cores
+        assert check_programs(comm, 1, range(count)) == []
 
 
 def test_lossy_sequences_stay_replicas(comm, agree):

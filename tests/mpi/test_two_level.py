@@ -63,9 +63,9 @@ def test_values_arrive(comm, agree, nodes, dtype):
                  else ours.report.inside_nbytes > 0)  # fmt: skip
 
 
-@dtypes
+@pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "i4")] + [BF16], ids=str)
 @sums
-@pytest.mark.parametrize("codec", ["lossless", "zfp:rate=16", "szp:abs=1e-3"])
+@pytest.mark.parametrize("codec", ["lossless", "zfp:rate=16"])
 def test_sums(comm, agree, nodes, dtype, algorithm, codec):
     ours, rank, size = accelerated(comm, codec, algorithm=algorithm), comm.rank, comm.size
     parts = [data(N, dtype, r) for r in range(size)]
