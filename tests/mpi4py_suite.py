@@ -8,9 +8,8 @@ where that is there already. Every message is compressed, however small: ``min_n
 regular expression for the names of files. With ``--trace`` all calls on compcoll's communicators are written
 down; with ``--openmpi`` both ways run on the system's Open MPI.
 
-Most tests repeat themselves for each kind of array and each type of its elements. On more than two ranks,
-which share the cores of a small machine, and where calls are traced, each test does so for some of these
-alone, others than the test before it.
+Most tests repeat themselves for each kind of array and each type of its elements. Each does so for some of
+these alone, others than the test before it.
 
 In the ranks, ``MPI.COMM_WORLD`` and ``MPI.COMM_SELF`` are replaced before the tests are imported, so
 whatever these make of them is compcoll's as well. What mpi4py itself makes of a handle is of its own
@@ -44,10 +43,8 @@ MODULES = (
 )
 #: After so many seconds within one file every rank prints its stack, and the run ends.
 TIMEOUT = 150
-#: On so many ranks a test meets one in so many kinds of arrays.
-SPARSE = {3: 8, 4: 8}
-#: And where calls are traced, which costs more time than they do.
-TRACED = 8
+#: A test meets one in so many kinds of arrays and types.
+SPARSE = 8
 #: The most lines that are printed of a test that differs.
 LINES = 25
 #: Ranks outnumber cores here: one that waits lets another run.
@@ -123,7 +120,7 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
     sys.modules["cupy"] = None  # its tests need a GPU
     sys.path.insert(0, path)
     names = sorted(file.stem for file in Path(path).glob("test_*.py") if re.fullmatch(pattern, file.stem))
-    thin_out(SPARSE.get(world.size, TRACED if "COMPCOLL_TRACE" in os.environ else 1))
+    thin_out(SPARSE)
     result = Result(Path(out) / str(world.rank))
     for name in names:
         suite = unittest.defaultTestLoader.loadTestsFromName(name)
