@@ -16,8 +16,9 @@ from typing import Any
 
 import mpi4py
 
-if "mpi4py.MPI" not in sys.modules:  # whose import would replace the program's error handlers
-    mpi4py.rc.errors = "default"
+if "mpi4py.MPI" not in sys.modules:
+    mpi4py.rc.errors = "default"  # else its import would replace the program's error handlers
+    os.environ.pop("MPI4PY_MPIABI", None)  # the program has loaded its MPI library, which mpi4py finds
 
 from mpi4py import MPI
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -10,8 +11,14 @@ from pathlib import Path
 import pytest
 
 from compcoll.cli.launch import find_mpiexec
+from compcoll.preload import library_path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+#: The C compiler and mpiexec of MPICH's wheel, and those of a system's Open MPI.
+MPI_PROGRAMS = {
+    "mpich": (str(Path(sys.executable).with_name("mpicc")), str(Path(sys.executable).with_name("mpiexec"))),
+    "openmpi": ("mpicc.openmpi", "mpiexec.openmpi"),
+}
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 
@@ -100,6 +107,25 @@ def test_tracing(run, tmp_path):
     report = run(*compcoll, "report", "trace")
     assert all(operation in report for operation in ("Allgather", "Allreduce", "Ibcast", "allreduce"))
     assert (tmp_path / "trace" / "report.html").exists()
+
+
+@pytest.mark.parametrize("mpi", ["mpich", "openmpi"])
+def test_a_program_in_c(run, tmp_path, mpi):
+    mpicc, mpiexec = MPI_PROGRAMS[mpi]
+    built = [mpicc, EXAMPLES / "transpose.c", "-o", tmp_path / "transpose", "-lm"]
+    if shutil.which(mpicc) is None or subprocess.run(built, capture_output=True, check=False).returncode:
+        pytest.skip(f"{mpicc} is not there, or cannot compile")
+    try:
+        library_path()
+    except OSError as error:
+        pytest.skip(str(error))
+    consent = "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"
+    launcher = "env", *(f"{name}=1" for name in consent), mpiexec, "-n", 2
+    assert "compcoll" not in run(*launcher, "./transpose")
+    compcoll = sys.executable, "-m", "compcoll"
+    text = run(*launcher, *compcoll, "run", "--codec", "lossless", "./transpose")
+    assert error_in(text) == 0
+    assert "2 calls, 2 accelerated" in text, text
 
 
 def test_ranks_without_mpiexec(run):
