@@ -940,7 +940,12 @@ def start_request(request, query, cancel=None):
     state.query, state.cancel, state.freed = query, cancel, False
     state.answers.query, state.answers.free, state.answers.cancel = answer, forget, try_to_cancel
     _grequests[:] = [other for other in _grequests if not is_freed(other)]
-    check_mpi(grequest_start(library, state.answers, <void*>state, <void*><uintptr_t>MPI._addressof(request)))
+    cdef void* context = <void*>state
+    cdef void* made = <void*><uintptr_t>MPI._addressof(request)
+    cdef int error
+    with nogil:  # another thread may hold MPI's lock and run what frees an attribute, which needs Python's
+        error = grequest_start(library, state.answers, context, made)
+    check_mpi(error)
     state.request = handle(request)
     _grequests.append(state)
     return state

@@ -18,7 +18,8 @@ def test_programs(comm, capfd, monkeypatch, tmp_path):
     prepare_auto(str(tmp_path), monkeypatch)
     with capfd.disabled():  # a program that ends the process says so
         count = 200 if comm.size <= 2 else 60  # on more ranks than small machines have cores
-        assert check_programs(comm, 1, range(count)) == []
+        # Number 16 frees communicators whose requests are under way, and hung in one of 50 runs of it.
+        assert check_programs(comm, 1, [*range(count), *[16] * 20 * (comm.size == 2)]) == []
 
 
 def test_lossy_sequences_stay_replicas(comm, agree):
