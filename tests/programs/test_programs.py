@@ -1,11 +1,13 @@
-"""Programs made of libraries that nobody here wrote, as they are, under ``compcoll run``.
+"""Programs that nobody here wrote, or made of libraries that nobody here wrote, under ``compcoll run``.
 
-Each runs on plain MPI and again as ``compcoll run`` has it, lossless. Both have to leave the same arrays on
-every rank, bit for bit, but for what depends on the order of sums over ranks.
+Each runs on plain MPI and again as ``compcoll run`` has it, lossless. Programs in Python have to leave the
+same arrays on every rank, bit for bit, but for what depends on the order of sums over ranks; Quantum ESPRESSO
+and HPCC have to print the same energies and residuals.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +17,7 @@ import numpy as np
 import pytest
 from results import SUMS
 
+from compcoll.cli.executable import mpiexec_of
 from compcoll.cli.launch import find_mpiexec
 
 HERE = Path(__file__).parent
@@ -36,7 +39,7 @@ OSU = {
 }  # fmt: skip
 
 
-def run(*command, **environment) -> subprocess.CompletedProcess:
+def run(*command, cwd=None, **environment) -> subprocess.CompletedProcess:
     """What a command says; outside of the ranks of these tests, if there are any."""
     outside = {
         k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))
@@ -44,7 +47,7 @@ def run(*command, **environment) -> subprocess.CompletedProcess:
     quiet = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [str(word) for word in command], capture_output=True, text=True, timeout=250,
-        env={**outside, **quiet, **environment},
+        env={**outside, **quiet, **environment}, cwd=cwd,
     )  # fmt: skip
     return done
 
@@ -119,3 +122,46 @@ def test_benchmarks_of_osu(benchmark):
     sizes = [re.findall(r"^\d+(?= )", right(done).stdout, re.MULTILINE) for done in (expected, found)]
     assert sizes[0] == sizes[1] != []
     assert accelerated(found) > 0 or not OSU[benchmark]
+
+
+def from_packages(codec, folder, *program, **environment) -> subprocess.CompletedProcess:
+    """A program of the system, on two ranks of its own MPI; without a codec, on plain MPI."""
+    if (path := shutil.which(program[0])) is None:
+        pytest.skip(f"{program[0]} is not on PATH")
+    if codec is None:
+        launcher = [mpiexec_of(path), "-n", 2]
+    else:
+        launcher = [sys.executable, "-m", "compcoll", "run", "-n", 2, "--codec", codec]
+    consent = "OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "OMPI_MCA_rmaps_base_oversubscribe"
+    environment = dict.fromkeys(consent, "1") | {"OPENBLAS_NUM_THREADS": "1"} | environment
+    return right(run(*launcher, *program, cwd=folder, **environment))
+
+
+def test_quantum_espresso(folders):
+    pseudo = Path("/usr/share/espresso/pseudo")
+    if not (pseudo / "O.blyp-mt.UPF").exists():
+        pytest.skip("the pseudopotentials of Debian's quantum-espresso-data are not there")
+    before, after = (
+        from_packages(codec, folder, "pw.x", "-in", HERE / "h2o.in", ESPRESSO_PSEUDO=str(pseudo))
+        for codec, folder in zip((None, "lossless"), folders, strict=True)
+    )
+    energies = [re.findall(r"total energy +=.*", done.stdout) for done in (before, after)]
+    assert energies[0] == energies[1]
+    assert len(energies[0]) > 5  # one for each step, and the last
+    assert accelerated(after) > 100
+
+
+def test_hpcc(folders):
+    results = []
+    for codec, folder in zip((None, "lossless"), folders, strict=True):
+        shutil.copy(HERE / "hpccinf.txt", folder)
+        done = from_packages(codec, folder, "hpcc")
+        text = (folder / "hpccoutf.txt").read_text()
+        assert "Success=1" in text
+        assert "FAILED" not in text
+        assert re.search(r"[1-9] tests completed and passed residual checks", text)
+        assert re.findall(r"_Errors=(\d+)", text) == ["0", "0"]
+        results.append(re.findall(r"MPIFFT_maxErr=(\S+)|PTRANS_residual=(\S+)|N\)= +(\S+)", text))
+    assert results[0] == results[1]
+    assert len(results[0]) == 3
+    assert accelerated(done) > 0
