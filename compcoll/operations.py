@@ -53,7 +53,7 @@ class Operation:
     name : str
         The blocking method.
     send, recv : Blocks
-        What a rank sends and receives. Bcast, whose only buffer is both, has ``recv`` alone.
+        Blocks that a rank sends and receives. Bcast, whose only buffer is both, has ``recv`` alone.
     algorithms : tuple of str
         Algorithms of `compcoll.algorithms`, the default first; empty where ``decides`` is ``NONE``.
     root : {"", "send", "recv"}

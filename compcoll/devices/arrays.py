@@ -23,8 +23,8 @@ def is_torch(array) -> bool:
 def is_cuda(array) -> bool:
     """Whether the array lives on a GPU.
 
-    What has Python's buffer interface is the host's, whatever else it has, and so is everything in a process
-    without a GPU.
+    An object with Python's buffer interface is in host memory, whatever else it has, and so is
+    everything in a process without a GPU.
     """
     if is_torch(array):  # whose interface is an error for bfloat16
         return array.is_cuda

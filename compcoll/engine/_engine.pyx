@@ -1,6 +1,6 @@
 # cython: language_level=3
 # distutils: language = c++
-"""The compiled engine (csrc/engine): schedules run without Python, and what Python hands over for that."""
+"""Bindings of the compiled engine (csrc/engine), which runs schedules without Python."""
 
 import ctypes
 import os
@@ -44,7 +44,7 @@ cnp.import_array()
 
 #: How a wait ended.
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
-#: What went wrong (csrc/engine/coding.h).
+#: Kinds of errors (csrc/engine/coding.h).
 NO_PROBLEM, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI_ERROR, CALLBACK, MEMORY = range(9)
 BASE = 11
 
@@ -80,7 +80,7 @@ def _stop():
 
 
 cdef _find_library():
-    """What mpi4py knows of its MPI, and the functions of the library that it has loaded."""
+    """Fill `library`: functions of the MPI library that mpi4py has loaded, sizes and handles."""
     loaded = ctypes.CDLL(MPI.__file__, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     cdef dict found = {
         name: ctypes.cast(getattr(loaded, "MPI_" + name), ctypes.c_void_p).value
@@ -102,7 +102,7 @@ cdef _find_library():
 
 
 cdef uint32_t _offset_of_error() except *:
-    """Where a status keeps its error: where a value goes that nothing else has there."""
+    """Offset of a status's error field, found by storing a marker in it."""
     status, marker = MPI.Status(), 0x1b2c3d4e
     status.error = marker
     nbytes = ctypes.string_at(MPI._addressof(status), MPI._sizeof(MPI.Status))
@@ -110,23 +110,23 @@ cdef uint32_t _offset_of_error() except *:
 
 
 def handle(of) -> int:
-    """The handle of one of mpi4py's objects, as its library has it."""
+    """The MPI library's handle of an mpi4py object."""
     return MPI._handleof(of)
 
 
 def set_workers(int n):
-    """Threads that encode and decode beside those that call; while nothing is under way."""
+    """Set the number of worker threads that encode and decode; no operation may be outstanding."""
     with nogil:  # threads that end need the interpreter's lock
         engine.set_workers(n)
 
 
 def workers() -> int:
-    """Threads that encode and decode."""
+    """The number of worker threads that encode and decode."""
     return engine.workers()
 
 
 def idle_nbytes() -> int:
-    """Bytes of scratch memory that nobody uses."""
+    """Bytes of free scratch memory in the pool."""
     return engine.pool().idle_nbytes()
 
 
@@ -148,18 +148,18 @@ cdef void call_recv_hook(void* context, uint8_t* data, uint64_t nbytes) noexcept
 
 
 cdef class Count:
-    """Calls of one kind, and how many there may be before it is asked anew what becomes of them."""
+    """Number of calls of one kind, and the number after which their decision is renewed."""
 
     def __init__(self, Py_ssize_t most):
         self.calls, self.most = 0, most
 
 
-#: What has ended a wait before its time.
+#: The exception that interrupted a wait.
 _ended_by = None
 
 
 cdef cbool signalled() noexcept with gil:
-    """Whether a wait has to end."""
+    """Whether a signal handler has raised; its exception ends the wait."""
     global _ended_by
     try:
         check_signals()
@@ -170,21 +170,21 @@ cdef cbool signalled() noexcept with gil:
 
 
 cdef raise_ending():
-    """Raise what has ended a wait."""
+    """Raise the exception that interrupted a wait."""
     global _ended_by
     problem, _ended_by = _ended_by, None
     raise problem
 
 
 cdef class CallTags:
-    """Tags that the calls of a communicator take in turns.
+    """Tags of a communicator's calls, reused in rotation.
 
     Parameters
     ----------
     first, n : int
-        The first of all, and the tags of one call.
+        The first tag, and the number of tags of one call.
     turns : int
-        Calls that pass before tags are used again.
+        Number of calls after which tags are used again.
 
     """
 
@@ -197,7 +197,7 @@ cdef class CallTags:
         self.under_way = {}
 
     cpdef int next(self) except -1:
-        """The first tag of the next call, once the last one that had it has ended here."""
+        """The first tag of the next call; joins an earlier call that still uses it."""
         cdef int first = self.first + (self.calls + 1) % self.turns * self.n
         if first in self.under_way:
             join_call(self.under_way[first])
@@ -206,11 +206,11 @@ cdef class CallTags:
         return first
 
     def leave(self, int first, call):
-        """A call with these tags, which has a ``join()``, is under way when its method returns."""
+        """Register a call that still uses these tags when its method returns; it has a ``join()``."""
         self.under_way[first] = ref(call)
 
     def join(self):
-        """Wait for the ends of all calls under way."""
+        """Wait for all outstanding calls."""
         for call in list(self.under_way.values()):
             join_call(call)
 
@@ -289,7 +289,7 @@ cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint
 
 
 cdef class Outcome:
-    """What a run did; see `compcoll.Report`."""
+    """Statistics of a run; see `compcoll.Report`."""
 
     cdef Stats stats
     cdef readonly double seconds
@@ -347,7 +347,7 @@ cdef class Outcome:
 
     @property
     def as_json(self):
-        """Fields of an object in JSON: all of it but its error bound, for those to whom time is dear."""
+        """Fields of a JSON object, all but the error bound, formatted without Python objects for speed."""
         cdef char text[192]
         cdef uint64_t name
         cdef size_t i
@@ -371,19 +371,19 @@ cdef class Outcome:
         return f'"codecs":{{{",".join(used)}}},"dimensions":{{{",".join(shaped)}}},{text.decode("ascii")}'
 
 
-# -- what is under way
+# -- tasks
 
 
 cdef class GrequestState
 
 
 cdef class Task:
-    """Something to wait for.
+    """An operation that the engine progresses, and that can be waited for.
 
     Attributes
     ----------
     end : int or None
-        How the wait for it ended; None while nobody has waited to its end.
+        How the wait for it ended; None before a wait has completed.
     """
 
     cdef shared_ptr[CTask] task
@@ -394,36 +394,36 @@ cdef class Task:
 
     @property
     def done(self):
-        """Whether it has come to its end."""
+        """Whether it is complete."""
         return self.end is not None or self.task.get().done()
 
     @property
     def ended(self):
-        """Whether the engine is done with it, which `leave` has left it to."""
+        """Whether the engine has finished it, of a task that was handed over by `leave`."""
         return self.end is not None or self.left.get() != NULL and self.left.get().ended()
 
     cdef settle(self, int end):
-        """Note how the wait for it has ended."""
+        """Record how the wait for it ended."""
         self.end = end
 
     cdef shared_ptr[CTask] until(self, bint launched):
-        """What is waited for, where a device need not be done with it."""
+        """The C++ task to wait for: ``launched``, one that ends when all of it was given to the device."""
         return self.task
 
     def check(self):
-        """Raise what went wrong."""
+        """Raise the task's error, if it has one."""
 
 
 cdef class Request(Task):
-    """One of mpi4py's requests.
+    """Completion of an mpi4py request.
 
     Parameters
     ----------
     request : MPI.Request
     status : MPI.Status
-        Told about the message when it is done.
+        Filled when the request is complete.
     nbytes : int
-        What it may be about.
+        Upper limit of the message's size.
     """
 
     cdef readonly object request, status
@@ -447,19 +447,19 @@ cdef class ScratchRecv(Request):
     request, status
         As of a `Request`.
     scratch : numpy.ndarray
-        What MPI receives into, of uint8.
+        Memory that MPI receives into, of uint8.
     target : numpy.ndarray
-        Where the values belong, contiguous.
+        Destination of the values, contiguous.
     coding : Coding
 
     Attributes
     ----------
     delivered : bool
-        Whether they are there, of one that is done; else what came is still in the scratch memory.
+        Of a completed receive: whether the values are in ``target``; else the message is in ``scratch``.
     compressed : bool
-        Whether they came compressed.
+        Whether the message was compressed.
     seconds : float
-        What that took.
+        Time that decoding took.
     """
 
     cdef CScratchRecv* own
@@ -492,7 +492,7 @@ cdef class ScratchRecv(Request):
         return self.own.seconds()
 
     def keep_scratch(self):
-        """Have the message stay in the scratch memory."""
+        """Leave the message in the scratch memory."""
         self.own.keep()
 
     def check(self):
@@ -500,7 +500,7 @@ cdef class ScratchRecv(Request):
 
 
 cdef class Probe(Task):
-    """The arrival of a message, which is then `message`, for nobody else to receive.
+    """A matched probe; once complete, its message is `message`.
 
     Parameters
     ----------
@@ -528,7 +528,7 @@ cdef check_mpi(int error):
 
 
 cdef class Bases:
-    """What the blocks of a persistent call held last, on this rank."""
+    """Values that the blocks of a persistent call held last on this rank: bases for delta coding."""
 
     cdef shared_ptr[CBases] own
 
@@ -537,24 +537,24 @@ cdef class Bases:
 
 
 cdef class Running(Task):
-    """A schedule under way.
+    """A schedule being run.
 
     Parameters
     ----------
     compiled : Compiled
     coding : Coding
     comm : int
-        Handle of a communicator that carries nothing else, in which errors are returned.
+        Handle of a private communicator with the error handler ``ERRORS_RETURN``.
     first, n : int
         The tags of the call.
     buffers : list of numpy.ndarray, DeviceArray or StridedBlock
         The caller's, in the order of the schedule.
     device : compcoll.engine.device.run.DeviceOperations, optional
-        What is done on memory of devices, where any buffer is one of these.
+        Operations on device memory, where any buffer is on a device.
     bases : Bases, optional
-        Of the persistent call that this is a start of.
+        Of the persistent call that this run starts.
     inside : Coding, optional
-        For what stays in a node; else ``coding``.
+        For messages inside a node; ``coding`` by default.
     """
 
     cdef CRun* run
@@ -614,7 +614,7 @@ cdef class Running(Task):
         return shared_ptr[CTask](<CTask*>new CLaunch(static_pointer_cast[CRun, CTask](self.task)))
 
     cdef settle(self, int end):
-        """Keep what it did."""
+        """Record the run's statistics."""
         if end == DONE and not self.run.done():  # it was only launched
             return
         self.end = end
@@ -624,7 +624,7 @@ cdef class Running(Task):
             self.outcome.base_nbytes = self.bases.own.get().nbytes()
 
     def fail(self, problem):
-        """Take part without values: the others learn that something went wrong here, which `check` raises."""
+        """Run without values: the other ranks get an error, and `check` raises ``problem`` here."""
         self.note_failure(problem)
         self.run.fail(of_callback())
 
@@ -633,20 +633,18 @@ cdef class Running(Task):
             self.failed = problem
 
     def order(self, marks):
-        """Have it come after these events of devices, in place of what the caller has started there; before
-        the first step.
-        """
+        """Order the run after these device events instead of the caller's streams; before the first step."""
         if self.device is not None:
             self.device.order(marks)
 
     def also_decode(self, data, block):
-        """Decode a frame besides, of bytes that somebody else has received; before the first step."""
+        """Also decode a frame that was received outside of the run; before the first step."""
         self.device.also_decode(data, block)
         self.run.expect()
 
     @property
     def ends(self):
-        """Once it is launched: devices, and events behind what they still have to do."""
+        """Of a launched run: devices, and events that follow its work on them."""
         return [] if self.device is None else self.device.ends
 
     def check(self):
@@ -727,7 +725,7 @@ cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
 
 
 cdef class TaskGroup(Task):
-    """Several tasks as one, whose end is that of the last of them.
+    """Several tasks as one, which is complete when all of them are.
 
     Parameters
     ----------
@@ -756,7 +754,7 @@ cdef class TaskGroup(Task):
 
 
 cdef class Plan:
-    """What calls of one kind do, ready for other arrays of the same sizes.
+    """A prepared call: starts its schedule on other arrays of the same sizes.
 
     Parameters
     ----------
@@ -793,7 +791,7 @@ cdef class Plan:
             self.offsets.push_back(offset)
 
     def begin(self, send, recv, Bases bases=None):
-        """Start a call; None where its arrays are not fit for it."""
+        """Start a call; None where its arrays are not contiguous, not writable, or overlap."""
         cdef uint8_t* data[2]
         cdef vector[CPlace] places
         cdef size_t i
@@ -818,7 +816,7 @@ cdef type np_ndarray = np.ndarray
 
 
 cdef bint usable(array, bint written):
-    """Whether an array's elements lie side by side, and may be written to; so may what is no array."""
+    """Whether an array is contiguous and, where ``written``, writable; True of anything but an array."""
     if type(array) is not np_ndarray:
         return True
     cdef int flags = cnp.NPY_ARRAY_C_CONTIGUOUS | (cnp.NPY_ARRAY_WRITEABLE if written else 0)
@@ -839,34 +837,34 @@ cdef double now() noexcept:
     return perf_counter()
 
 
-#: What nobody may free: MPI may still write to it.
+#: Tasks kept alive for good, as MPI may still write to their buffers.
 _abandoned = []
 
 
 def wait(*tasks, others=(), double limit=inf, bint launched=False):
-    """Move tasks on to their ends, or for as long as `patience` lasts; the first error of any is raised.
+    """Progress tasks until all are complete, and raise the first error of any.
 
     Parameters
     ----------
     others : sequence of Task
-        Moved on as well, but not waited for.
+        Progressed as well, but not waited for.
     limit : float
-        Seconds after which to return; then the tasks are under way still.
+        Seconds after which to return while tasks are outstanding.
     launched : bool
-        Whether that is enough of a run on a device that all of it was given to the device, and nothing is
-        started behind that.
+        Whether to return as soon as all work of a run on a device was given to the device, with nothing
+        left to start.
 
     Returns
     -------
     bool
-        Whether they have ended.
+        Whether all are complete.
 
     Raises
     ------
     TimeoutError
-        Where nothing moved for so long: no task will end.
+        Where no task progressed for `patience` seconds; the tasks are abandoned.
     BaseException
-        What a second signal raised, likewise.
+        Raised by the handler of a second signal; the tasks are abandoned.
     """
     cdef vector[shared_ptr[CTask]] some, more
     cdef Task task
@@ -888,7 +886,7 @@ def wait(*tasks, others=(), double limit=inf, bint launched=False):
         if end == TIMEOUT:
             raise TimeoutError(
                 f"waited for messages for more than COMPCOLL_TIMEOUT = {patience:g} s; the communicator "
-                "cannot be used any more"
+                "is in an error state"
             )
     for task in tasks:
         task.check()
@@ -896,37 +894,38 @@ def wait(*tasks, others=(), double limit=inf, bint launched=False):
 
 
 def _abandon(tasks):
-    """Keep for good what MPI may still write to."""
+    """Keep tasks alive for good, as MPI may still write to their buffers."""
     for task in tasks:
         Py_INCREF(task)
     _abandoned.extend(tasks)
 
 
-# -- generalised requests
+# -- generalized requests
 
 
 cdef class GrequestState:
-    """A generalised request's other side, which it answers with and by which it is completed."""
+    """State of an operation exposed as a generalized request."""
 
     cdef object query, cancel
     cdef CAnswers answers
     cdef uint64_t request
     cdef shared_ptr[CCompletion] completion
-    #: Whether MPI does not refer to it any more.
+    #: Whether MPI has freed the request.
     cdef cbool freed
 
 
 def start_request(request, query, cancel=None):
-    """Make a null request a generalised one.
+    """Start a generalized request in the place of a null request.
 
-    That of mpi4py frees its state in whichever thread is the last to use it, under a lock of MPI's and with
-    the interpreter's: where that is the engine's, another thread may have the latter and wait for the former.
+    ``MPI.Grequest.Start`` would free its state in the thread that uses it last, under MPI's lock and with the
+    interpreter's. In the engine's thread that may deadlock with a thread that has the interpreter's lock and
+    waits for MPI's.
 
     Parameters
     ----------
     request : MPI.Request
     query : callable
-        ``query(status)`` fills the status and raises the error; called by whoever waits or tests.
+        ``query(status)`` fills the status and raises the error; called in the thread that waits or tests.
     cancel : callable, optional
         ``cancel(completed)``.
 
@@ -952,7 +951,7 @@ def start_request(request, query, cancel=None):
 
 
 def complete_request(GrequestState state):
-    """Complete a generalised request."""
+    """Complete a generalized request."""
     cdef int error
     with nogil:
         error = complete(library, state.request)
@@ -961,12 +960,12 @@ def complete_request(GrequestState state):
 
 
 def finish(requests) -> bool:
-    """Do what is left to do for those of some requests whose ``state`` is an `GrequestState`; whether any is.
+    """Progress the requests whose ``state`` is a `GrequestState` to completion; whether there are any.
 
     Raises
     ------
     BaseException
-        What the second of two signals has raised; that of one alone is left to
+        Raised by the handler of a second signal; that of a single signal is left to
         `compcoll.engine.interrupts.raise_pending`.
     """
     cdef vector[shared_ptr[CCompletion]] completions
@@ -984,7 +983,7 @@ def finish(requests) -> bool:
     return True
 
 
-#: The states of all generalised requests that MPI refers to.
+#: States of all generalized requests that MPI refers to.
 _grequests = []
 
 
@@ -993,7 +992,7 @@ cdef bint is_freed(GrequestState state):
 
 
 cdef int forget(void* context) noexcept nogil:
-    # A plain store: Python's lock is not to be had here.
+    # A plain store: this thread may not have the interpreter's lock.
     (<GrequestState>context).freed = True
     return 0
 
@@ -1030,21 +1029,20 @@ cdef int try_to_cancel(void* context, int completed) noexcept with gil:
 
 
 def leave(Task task, finished=None, GrequestState request=None, *, bint launched=False):
-    """Have a task moved on by the engine.
+    """Hand a task over to the engine, to be progressed in the background.
 
     Parameters
     ----------
     task : Task
     finished : callable, optional
-        ``finished(end)`` is called by whichever thread comes to the end of the task.
+        ``finished(end)`` is called in the thread that completes the task.
     request : GrequestState, optional
-        The generalised request that the task belongs to. Without ``finished``, and by a `ScratchRecv` that
-        has delivered its message, it is completed at the end, without Python; `settled` is to be called after
-        waiting.
+        The generalized request that the task belongs to. It is completed with the task, without Python, where
+        there is no ``finished`` or a `ScratchRecv` has delivered its message; call `settled` after waiting.
     launched : bool
         As of `wait`.
     """
-    cdef bint native = request is not None and finished is None, lands = isinstance(task, ScratchRecv)
+    cdef bint native = request is not None and finished is None, receives = isinstance(task, ScratchRecv)
     cdef shared_ptr[CCompletion] completion
     cdef void (*call)(void*, int) noexcept nogil
     task.finished, task.request = finished, request
@@ -1052,31 +1050,31 @@ def leave(Task task, finished=None, GrequestState request=None, *, bint launched
         completion = request.completion
     _drop_ended()
     _left.append(task)
-    call = was_completed if native else has_landed if lands else was_left
+    call = was_completed if native else was_received if receives else was_left
     task.left = engine.leave(task.until(launched), finished_by(call, <void*>task), completion)
 
 
-#: What is under way and nobody waits for.
+#: Tasks handed over to the engine.
 _left = []
 
 
 def _drop_ended():
-    """Keep no task, and so no buffer, that the engine is done with."""
+    """Release tasks, and so buffers, that the engine has finished."""
     _left[:] = [other for other in _left if not is_over(other)]
 
 
 cdef bint is_over(Task task):
-    """Whether the engine refers to a task no more; its request may be complete a moment earlier."""
+    """Whether the engine has released a task; its request may be complete a moment earlier."""
     return task.left.get() != NULL and task.left.get().ended()
 
 
 cdef void was_completed(void* context, int end) noexcept nogil:
-    """The end of a task with a request: Python hears of it when that is waited for."""
+    """Completes a task's request; Python learns of it when the request is waited for."""
     complete_natively(context)
 
 
-cdef void has_landed(void* context, int end) noexcept nogil:
-    """The end of a receive, of which Python hears at once where there is something left to do."""
+cdef void was_received(void* context, int end) noexcept nogil:
+    """Completes a receive's request, or calls Python where the message is not delivered yet."""
     if is_delivered(context):
         complete_natively(context)
     else:
@@ -1093,7 +1091,7 @@ cdef void complete_natively(void* context) noexcept nogil:
 
 
 def settled(Task task):
-    """Note how a task has ended whose request was completed."""
+    """Record how a task ended whose request the engine completed."""
     if task.end is None:
         task.settle(<int>task.left.get().end())
         if task.end != DONE:
@@ -1102,12 +1100,12 @@ def settled(Task task):
 
 
 def join(Task task, double seconds=inf):
-    """Wait for a task that was left, for so long; whether it has ended.
+    """Wait for a task that was handed over, for at most ``seconds``; whether it is complete.
 
     Raises
     ------
     BaseException
-        What the second of two signals has raised; the task is under way still.
+        Raised by the handler of a second signal; the task is still outstanding.
     """
     cdef shared_ptr[CPendingTask] left = task.left  # which a callback may leave again
     cdef int end
@@ -1130,7 +1128,7 @@ cdef void was_left(void* context, int end) noexcept with gil:
 
 
 def progress():
-    """Move on what was left, where the engine has no thread of its own for it."""
+    """Progress tasks that were handed over, where the engine has no progress thread."""
     cdef cbool moved
     with nogil:
         moved = engine.progress().step_alone()
@@ -1138,7 +1136,7 @@ def progress():
 
 
 def step() -> bool:
-    """Move on what was left once, beside the engine's thread; whether anything moved."""
+    """Progress tasks that were handed over once, beside the progress thread; whether any progressed."""
     cdef cbool moved
     with nogil:
         moved = engine.progress().step()

@@ -1,10 +1,10 @@
 # cython: language_level=3
 """Signals in the middle of a call: their handlers run when it is over, as with mpi4py, whose calls are in C.
 
-A rank that leaves a collective half-way leaves messages behind, and the others wait for it. So what a handler
+A rank that leaves a collective early leaves messages behind, and the others wait for it. So what a handler
 raises, such as `KeyboardInterrupt`, comes out of the call that it interrupted when that has ended, with its
 result in place. A wait runs the handlers of the signals that have arrived meanwhile, and keeps what the first
-one raises; a second exception ends the wait at once, and the communicator cannot be used any more.
+one raises; a second exception ends the wait at once, and the communicator is in an error state.
 """
 
 import _signal  # what `signal` wraps in enumerations, which takes ten times as long
@@ -32,9 +32,9 @@ cdef tuple SIGNALS = tuple(
 )
 #: Signals reach the main thread alone.
 cdef unsigned long main_thread
-#: What keeps them back now.
+#: The context that defers signals now.
 cdef deferred current = None
-#: What a handler has raised during the call of the main thread.
+#: Exception raised by a handler during a call of the main thread.
 cdef object kept = None
 
 
@@ -125,7 +125,7 @@ def check():
     Raises
     ------
     BaseException
-        What a handler raised, where another one had raised before.
+        Raised by a handler, where another one had raised before.
     """
     global kept
     if PyThread_get_thread_ident() != main_thread:

@@ -1,4 +1,4 @@
-"""What a communicator asks the model, and how its ranks come to the same answer."""
+"""Decisions of ``when = "auto"``: predicted, measured, and agreed on by the ranks of a communicator."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Trial:
         self.count.most = min(2 * self.count.most, RENEW_LATEST) if compress == self.before else RENEW
 
     def record(self, compressed: bool, seconds: float) -> None:
-        """What a call took on this rank."""
+        """Record the time of a call on this rank."""
         self.seconds[int(compressed), (self.count.calls - 1) // 2] = seconds
 
 

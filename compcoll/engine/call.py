@@ -61,7 +61,7 @@ class Call:
     sample : array or None
         A block that this rank sends, for the model to look at.
     problem : Exception or None
-        What keeps this rank from taking part; the others learn of it in place of its values.
+        An error of this rank, which the other ranks get in place of its values.
     shapes : dict
         Of blocks that this rank sends, of any number of dimensions, by their number in ``send`` and ``recv``
         together. Where it takes over the values of what it sends, that block has the same shape.
@@ -99,7 +99,7 @@ class Call:
 
 
 def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool) -> Schedule:
-    """What this rank does."""
+    """The schedule of this rank."""
     sends, recvs = tuple(map(len, call.send)), tuple(map(len, call.recv))
     chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
     widens = accumulator_dtype(call.dtype) != call.dtype
@@ -131,7 +131,7 @@ def begin(
     direct : bool
         Whether MPI takes frames in device memory.
     bases : Bases, optional
-        What a persistent call in host memory carried last.
+        Values that a persistent call in host memory carried last.
     """
     assert decision.codec is not None
     schedule = schedule_of(group, call, decision, owner_exact)
@@ -171,7 +171,7 @@ def begin_message(
     transport : Transport
     codec : Codec
     block : array
-        What is sent, or where it is received.
+        The buffer to send from or to receive into.
     peer : int
         The other rank, as the transport counts them.
     chunk : int

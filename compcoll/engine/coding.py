@@ -21,7 +21,7 @@ _CHOOSE, _CALLBACK = -1, -2
 
 @lru_cache(maxsize=256)
 def coding(codec: Codec, dtype: np.dtype) -> Coding:
-    """What the engine does with blocks of a real type."""
+    """The `Coding` of a codec for blocks of a real type."""
     attempts = [_attempt(one, dtype) for one in codec.attempts(dtype)]
 
     def encode(code: int, shape: tuple[int, ...], src: int, carried: float, out: int) -> int:

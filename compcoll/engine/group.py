@@ -38,7 +38,7 @@ def largest_tag() -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """What all ranks of a communicator have to know of each other.
+    """Properties of a communicator that all its ranks know.
 
     Attributes
     ----------
@@ -92,13 +92,13 @@ class Group:
     pairwise_tags : tuple of int
         For calls in which some ranks have no part, so that a count of calls would differ.
     advisor : Advisor or None
-        What the model says, where a policy asks for it.
+        Predictions of the model, where a policy asks for them.
     persistent : PersistentPool
-        For calls that are begun again and again.
+        For persistent calls.
     broken : str
-        Why the communicator cannot be used any more; empty while it can.
+        Why the communicator is in an error state; empty where it is not.
     abandoned : list
-        What MPI may still write to after that.
+        Tasks of failed calls, as MPI may still write to their buffers.
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int):
@@ -187,7 +187,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Mine:
-    """What one rank knows of itself.
+    """Properties of one rank, from which `facts_of` derives `Facts`.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ def survey(comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = N
 
 
 def facts_of(everyone: list[Mine]) -> Facts:
-    """What follows from what all ranks know of themselves."""
+    """The `Facts` of a communicator, from those of each rank."""
     names = [one.node for one in everyone]
     nodes = tuple(map(names.index, names))
     on_one_node = len(set(nodes)) == 1

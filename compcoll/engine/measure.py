@@ -28,7 +28,7 @@ __all__ = [
     "slowest", "tune",
 ]  # fmt: skip
 
-#: What `tune` measures: codecs and the types that they serve.
+#: Codecs that `tune` measures, and the types that they serve.
 CODECS = {
     "zfp:rate=8": ("float32", "float64"),
     "zfp:rate=16": ("float32", "float64"),

@@ -1,4 +1,4 @@
-"""What compiled modules know of the engine in C++ (csrc/engine)."""
+"""Declarations of the engine in C++ (csrc/engine) for Cython."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool

@@ -29,7 +29,7 @@ class _PrivateComm:
 
 
 class PersistentTags:
-    """What a `Group` is to calls that all ranks begin in the same order, to a single one."""
+    """Communicator and tags of one persistent call, in the place of its `Group`."""
 
     def __init__(self, group: Any, comm: _PrivateComm, first: int, n: int):
         self.rank, self.size, self.facts = group.rank, group.size, group.facts

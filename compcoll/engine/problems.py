@@ -1,4 +1,4 @@
-"""What went wrong in the compiled engine, as exceptions."""
+"""Exceptions for errors of the compiled engine."""
 
 from __future__ import annotations
 

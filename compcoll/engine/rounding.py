@@ -1,4 +1,4 @@
-"""What the roundings of a sum are off by, as far as its values tell.
+"""Upper limits of the rounding errors of a sum, from its values.
 
 Let u be the unit roundoff of a type (2^-24 for float32) and fl(x) the nearest value to x. Then |fl(x) - x| is
 at most u |fl(x)|, and where fl(x) is below the normal range at most half of the smallest number; an addition

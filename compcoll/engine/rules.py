@@ -16,8 +16,8 @@ from compcoll.operations import ALGORITHMS
 
 __all__ = ["NOT_CODECS", "Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 
-#: What a policy may name in place of a codec: the best lossless one where the model says that it pays, and
-#: none at all, which leaves a call to MPI.
+#: Names that a policy may give in place of a codec: the best lossless one where the model says that it pays,
+#: and none at all, which leaves a call to MPI.
 NOT_CODECS = ("auto", "none")
 _EVERY_ALGORITHM = sorted({name for names in ALGORITHMS.values() for name in names})
 #: Smallest and largest chunk that a rule may ask for, in bytes.

@@ -179,7 +179,7 @@ cdef object run_plan(comm, Count count, plan, send, recv):
         wait(task)
     finally:
         if task.end != DONE:
-            comm._break(f"{plan.op} was left half-way")
+            comm._break(f"{plan.op} was interrupted")
         comm.calls_accelerated += 1
         (<Gate>comm._gate).last = plan.op, plan.decision, task.outcome
     raise_pending()

@@ -35,7 +35,7 @@ class Context(Group):
     wrappers : list of weakref.ref
         All that wrap the communicator.
     checker : Checker or None
-        What compares calls, where ``COMPCOLL_CHECK`` says so.
+        Comparison of calls between ranks, with ``COMPCOLL_CHECK``.
     reduces_objects : bool
         Whether mpi4py has the communicator on which it reduces objects.
     """

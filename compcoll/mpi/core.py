@@ -167,14 +167,14 @@ class CommBase(_Mixin):
         self._gate.forget()
 
     def _check_usable(self) -> None:
-        """RuntimeError where a call was left half-way before."""
+        """Raise `RuntimeError` where an earlier call was interrupted."""
         if self._context is not None and self._context.broken:
             raise RuntimeError(self._context.broken)
 
     def _break(self, reason: str) -> None:
-        """A call was left half-way: from now on all calls of all wrappers say so, small ones included."""
+        """Put the communicator into an error state: from now on all calls of all wrappers raise."""
         context = self._context
-        context.broken = f"this communicator cannot be used any more: {reason}"
+        context.broken = f"this communicator is in an error state: {reason}"
         for wrapper in context.attached:
             wrapper._gate = Gate(0, wrapper._gate.last)
 
@@ -282,7 +282,7 @@ class CommBase(_Mixin):
         Parameters
         ----------
         trial : Trial or None
-            What says how many calls may do so; None for all.
+            Number of calls for which it may do so; None for all.
         """
         never = self._policy.names_communicators or self._strict
         if never or call.on_device or call.op in ("Allgatherv", "Reduce_scatter"):
@@ -336,7 +336,7 @@ class CommBase(_Mixin):
         return decision
 
     def _decide_by_policy(self, op: str, call: Parsed, keeps: bool = False) -> Decision:
-        """What the policy says; ``keeps``: the call is the same each time, and may keep what it carried."""
+        """The policy's decision; ``keeps``: the call repeats, and may keep the values that it carried."""
         facts = self._context.facts
         decision = self._policy.decide(
             op,
@@ -381,7 +381,7 @@ class CommBase(_Mixin):
             wait(task)
         finally:
             if task.end != _engine.DONE:
-                self._break(f"{op} was left half-way")
+                self._break(f"{op} was interrupted")
             self.calls_accelerated += 1
             self._gate.last = (op, decision, task.outcome)
         self._check_strict(op, decision, task.outcome.fallbacks)

@@ -161,7 +161,7 @@ class CollectiveMethods(PairwiseCalls):
         def settled(request: MPI.Request, error: Exception | None) -> None:
             self._completed(request, (op, decision, tasks[-1].outcome))
             if any(task.end != _engine.DONE for task in both):
-                self._break(f"{op} was left half-way")
+                self._break(f"{op} was interrupted")
                 return
             if finish is not None:
                 finish()

@@ -183,7 +183,7 @@ class ObjectCalls(CommBase):
     def irecv(
         self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG
     ) -> MPI.Request:  # fmt: skip
-        # What a rank sends to itself has its arrays in the pickle.
+        # Messages of a rank to itself have their arrays in the pickle.
         if not self._has_channel() or source in (self._rank, MPI.PROC_NULL):
             return super().irecv(buf, source, tag)
         with interrupts.deferred():

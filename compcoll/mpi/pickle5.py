@@ -129,7 +129,7 @@ class Packed:
     ----------
     data : bytes
     buffers : list of Buffer
-        What is not in ``data``.
+        Out-of-band buffers, which ``data`` does not contain.
     """
 
     def __init__(self, data: bytes, buffers: list[Buffer]):

@@ -36,7 +36,7 @@ class CallSignature:
     where : str
         Root and reduction, in words.
     amount : str or None
-        What all ranks have to give alike, in words.
+        Arguments that have to be the same on all ranks, in words.
     dtype : str or None
         The elements' type.
     sendcounts, recvcounts : tuple of (int, str) or None

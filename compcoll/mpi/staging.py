@@ -54,7 +54,7 @@ class Staged:
     Attributes
     ----------
     args, kwargs
-        What to call the method with.
+        Arguments to call the method with.
     """
 
     def __init__(self, name: str, args: tuple, kwargs: dict[str, Any] | None = None):

@@ -38,7 +38,7 @@ _POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
 
 
 def _settings() -> dict[str, Any]:
-    """What ``compcoll run`` was told; the codec is ``"auto"`` where nothing says which."""
+    """Options of ``compcoll run``; the codec is ``"auto"`` where no option or policy names one."""
     settings = environment.read(SETTINGS, json.loads) or {}
     if not {"codec", "when", "policy"} & settings.keys() and not any(map(os.environ.get, _POLICY)):
         settings["codec"] = "auto"

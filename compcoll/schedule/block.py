@@ -52,7 +52,7 @@ class Block:
         return self.tracer.block(self.buffer, self.start + begin, n, self.wide, inner)
 
     def noted(self) -> tuple[int, ...]:
-        """What a schedule says of it: `compcoll.schedule.graph.BLOCK`."""
+        """The block as a row of a schedule, a `compcoll.schedule.graph.BLOCK`."""
         whole, i, count, most = self.within or (None, 0, 1, self.n)
         plane, row = (prod(self.inner), self.inner[-1]) if self.inner else (0, 0)
         of = NONE if whole is None else whole.number

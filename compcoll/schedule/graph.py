@@ -23,7 +23,7 @@ NONE = -1
 
 
 class Kind(IntEnum):
-    """What an operation does (csrc/engine/schedule.h). Operands are blocks, frames in brackets."""
+    """Kind of an operation (csrc/engine/schedule.h). Operands are blocks, frames in brackets."""
 
     ENCODE = 0  # block, [frame], block that gets the frame's values or NONE; ``inside`` for its node alone
     DECODE = 1  # block, [frame]

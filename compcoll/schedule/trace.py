@@ -56,7 +56,7 @@ class Task(Awaited):
         self.coroutine = coroutine
 
     def has_awaited(self, other: Awaited) -> None:
-        """What comes now waits for it; what it waited for itself need not be named again."""
+        """Make later operations depend on ``other``; its own dependencies are implied."""
         if other.before is self.frontier:
             self.frontier = other.frontier
         else:
@@ -240,7 +240,7 @@ class Tracer:
             raise DeadlockError(f"{self._unfinished} coroutines wait for something that nobody does")
 
     def schedule(self) -> Schedule:
-        """What was noted."""
+        """The schedule of all operations traced so far."""
         n = len(self._ops)
         ops = np.zeros(n, OP)
         if n:
@@ -261,7 +261,7 @@ class Tracer:
 
     @property
     def _frontier(self) -> frozenset[int]:
-        """What the coroutine that runs has awaited."""
+        """Operations that the running coroutine has awaited."""
         return self._now.frontier if self._now is not None else frozenset()
 
     def _step(self, task: Task) -> None:

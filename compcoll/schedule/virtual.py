@@ -43,7 +43,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Profile:
-    """What simulated ranks run on.
+    """The simulated machine: network, codec speeds and cores.
 
     Attributes
     ----------
@@ -100,7 +100,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of it.
+    """Result of a simulation.
 
     Attributes
     ----------

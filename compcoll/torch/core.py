@@ -73,7 +73,7 @@ class Core:
         self.desc: Callable[[], str] = lambda: ""
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.timeout = timeout.total_seconds()
-        #: The reason why the group cannot be used any more; empty while it can.
+        #: The reason why the group is in an error state; empty where it is not.
         self.broken = ""
         self.stats, self.kernels = GroupStats(), PendingKernels(self.invalidate)
         #: The calls that are being coalesced, a `coalescing.Batch`.
@@ -325,7 +325,7 @@ class Core:
     def invalidate(self, reason: str) -> None:
         """Have every later call raise."""
         if not self.broken:
-            self.broken = f"the process group {self.name!r} cannot be used any more: {reason}"
+            self.broken = f"the process group {self.name!r} is in an error state: {reason}"
 
     def flush(self) -> None:
         """Wait for all operations."""

@@ -36,7 +36,7 @@ class _Failure:
         raise self.error
 
     def raise_error(self) -> None:
-        """What Python gets for the value."""
+        """Raise the error where Python reads the value."""
         raise self.error
 
 

@@ -1,4 +1,4 @@
-"""What torch's tools and functions have to know of the backend: Dynamo, dispatch modes, the profiler, c10d.
+"""Registration of the backend with torch: Dynamo, dispatch modes, the profiler, c10d.
 
 Up to torch 2.13 the calls of a process group in Python pass no dispatcher, and some functions of torch know
 its own backends alone.

@@ -214,7 +214,7 @@ class Operations:
         self.core.free()
 
     def abort(self) -> None:
-        """Drop outstanding operations; the group cannot be used any more."""
+        """Drop outstanding operations; the group is in an error state afterwards."""
         if self.core.batch is not None:
             self.core.batch.drop()
         self.core.invalidate("it was aborted")

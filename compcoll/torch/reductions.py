@@ -43,9 +43,9 @@ class Reduction:
     sums : bool
         Whether it is a sum, which may travel compressed.
     dtype : torch.dtype
-        What is reduced: the type given, or a wider one.
+        The type to reduce in: the type given, or a wider one.
     factor : float, torch.Tensor or None
-        What every rank's values are multiplied with first.
+        Factor that each rank's values are multiplied with first.
     averages : bool
         Whether the sum is divided by the number of ranks.
     """

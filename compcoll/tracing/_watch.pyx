@@ -81,7 +81,7 @@ cdef class Record:
         When the method had returned.
     accelerated : bool
     last
-        What the communicator keeps of it, as `compcoll.mpi._shortcut.Gate.last`; None of what is MPI's alone.
+        The communicator's record of it, as `compcoll.mpi._shortcut.Gate.last`; None of what is MPI's alone.
     parts : list or None
         The same of all its parts, where these are known one by one.
     problem : str or None
@@ -192,7 +192,7 @@ cdef class Watched:
     ----------
     name : str
     plain : callable
-        What it stands for.
+        The call that it stands for.
     receives, from_root, second : bool
         Whether its buffer is one that it receives into; whether only the root sends; whether the root sends
         from the first buffer, and the others are about the second.

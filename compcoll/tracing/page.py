@@ -40,7 +40,7 @@ def write(
     Parameters
     ----------
     machine : str
-        What the predictions are from.
+        Source of the predictions.
     """
     parts = [
         f"<h1>What the calls did</h1><p class=sub>{escape(program.title)}, {program.size} ranks</p>",

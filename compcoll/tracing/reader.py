@@ -103,7 +103,7 @@ class Program:
     ranks : list of Rank
         Those that left a file.
     notes : list of str
-        What is missing or damaged.
+        Descriptions of missing or damaged files.
     """
 
     size: int

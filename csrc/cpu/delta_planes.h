@@ -59,7 +59,7 @@ CC_HD uint32_t take_bits(const uint8_t* in, uint32_t i, uint32_t n) {
   return n - i < 32 ? bits & ((1u << (n - i)) - 1) : bits;
 }
 
-// What `f` makes of each vector of 32 values from p on, as masks side by side.
+// Concatenated masks of `f` applied to the vectors of 32 values from p on.
 template <class V, class F>
 CC_HD uint32_t masks32(const V* p, F f) {
   uint32_t mask = 0;

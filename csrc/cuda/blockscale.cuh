@@ -118,7 +118,7 @@ CC_HD void scaled_most(const S& layout, const Rows& x, Word* most) {
       most[r] = most[r + 1] = most[r] > most[r + 1] ? most[r] : most[r + 1];
 }
 
-// What the rows know of blocks, for the lane of a block's number.
+// Values of blocks, moved from rows to the lane of each block's number.
 template <class Word, class S>
 CC_HD Word scaled_to_lane(const S& layout, const Word* of_row) {
   const uint32_t begin = layout.begin(lane_id());

@@ -43,7 +43,7 @@ CC_HD void checksum_of(const uint8_t* p, uint64_t nbytes, Checksum& sum) {
     }
     done = words / 4 * 4;
   }
-  // What is left, and any byte address.
+  // The remaining bytes, and addresses that are not aligned.
   for (uint64_t i = done + thread_id(); i < words + (nbytes % 4 != 0); i += thread_count()) {
     uint32_t word = 0;
     for (uint64_t k = 4 * i; k < 4 * i + 4 && k < nbytes; k++) word |= uint32_t(p[k]) << (8 * (k % 4));

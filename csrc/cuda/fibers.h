@@ -93,7 +93,7 @@ inline void pause() {
   moved = true;
   yield();
 }
-// What this thread looks for is not there yet.
+// Yields in a loop that waits for another thread's value.
 inline void waits() {
   block->waiting = true;
   moved = true;

@@ -1,4 +1,4 @@
-// What all kernels share: the arguments of one chunk, its results, and how threads divide it.
+// Definitions for all kernels: the arguments of one chunk, its results, and how threads divide it.
 //
 // Every kernel has one parameter, an array of jobs. blockIdx.y chooses the job, so that one launch does all
 // peers' chunks of a collective; the threads along x share it in strides, however many they are.

@@ -14,7 +14,7 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// What a tile's word has in its upper bits; 0: nothing is known yet.
+// Upper bits of a tile's word; 0: nothing is published yet.
 constexpr uint64_t own_size = 1ull << 62, sum_to_end = 1ull << 63, size_mask = own_size - 1;
 
 #if defined(__CUDACC_RTC__)
@@ -84,7 +84,7 @@ struct TileSums {
   uint64_t count[CC_WARPS], begin;
 };
 
-// What a kernel that sums up one thing has in shared memory.
+// Shared memory of a kernel with one running sum.
 struct TilePass {
   TileSums sums;
   uint64_t drawn;

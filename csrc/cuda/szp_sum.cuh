@@ -63,7 +63,7 @@ CC_HD bool szp_read_terms(const Job& job, const SzpTerms& terms, uint64_t t, Til
   return in[1].place(terms.b, t, 4 * (begin >> 31), before[1]) && a;
 }
 
-// What a lane has seen of the sums, for the bound: the largest integer, or 1 less, and the largest value.
+// Maxima of a lane's sums, for the bound: the largest integer, or 1 less, and the largest value.
 struct SzpMost {
   uint32_t integer = 0;
   double value = 0;

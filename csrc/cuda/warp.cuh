@@ -1,4 +1,4 @@
-// What the lanes of a warp do together: sums over lanes, the "or" of all, and transposing bits.
+// Operations across the lanes of a warp: sums over lanes, the "or" of all, and transposing bits.
 #pragma once
 #include "bits.cuh"
 

@@ -57,7 +57,7 @@ CC_HD void load_block(const Job& job, uint32_t block, L* a) {
   }
 }
 
-// What a row is written as: elements, or accumulators to which it is added.
+// Destination of a row: elements, or accumulators to which it is added.
 template <class E, bool Accumulate>
 using Target = typename Choice<Accumulate, typename Lane<typename E::Word>::Real, typename E::Stored>::type;
 
@@ -157,7 +157,7 @@ CC_HD void encode_group(const Job& job, const Line& line, uint32_t first, const 
   const L scale = quantise_scale(L(1)) - (magnitude & (L(2 * F::bias + 1) << F::mantissa));
   for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
   forward(a);
-  // What is less than its header is zero, or nothing that zfp can represent.
+  // Magnitudes below the header are zero, or values that zfp cannot represent.
   const L some = 2 * (magnitude >> F::mantissa) + 3, header = magnitude < some ? magnitude : some;
   const uint32_t maxbits = exact ? 32 * N : line.maxbits;
   uint32_t out[N] = {};

@@ -38,7 +38,7 @@ struct Corner {
   CC_HD uint64_t row(uint32_t y, uint32_t z) const {
     return ((at[2] + z) * uint64_t(field.n[1]) + at[1] + y) * field.n[0] + at[0];
   }
-  // What zfp pads with behind the end of an axis.
+  // The element that zfp pads with behind the end of an axis.
   CC_HD static uint32_t padded(uint32_t left, uint32_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 };
 

@@ -11,7 +11,8 @@ namespace compcoll {
 namespace CC_LEVEL {
 namespace cuda {
 
-// What the automaton waits for; n: coefficients that have had a 1 in a plane above. n = 3 has the codes of 4.
+// States of the automaton, by the code that it reads next. n: coefficients that have had a 1 in a plane
+// above; n = 3 has the codes of 4.
 namespace reading {
 constexpr uint32_t first = 0,       // the first 1 of the block
     own = 1,                        // one of a plane's first n: 1 if n = 1, 2 and 3 if n = 2, 4 to 7 if n = 4

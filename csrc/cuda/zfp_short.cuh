@@ -71,7 +71,7 @@ CC_HD void to_pairs_high(const uint32_t* u, uint32_t* pairs) {
   }
 }
 
-// What a block needs of the two words behind its header, and of the error bound.
+// Properties of a coded block, for the two words behind its header and for the error bound.
 struct Coded {
   uint32_t overshoot;  // bits of codes behind the block's end
   uint32_t dropped;    // planes of the last pair that are not complete

@@ -1,4 +1,4 @@
-// What a transfer carried last, on both sides: the base of its next frames (csrc/delta.h).
+// Values that a transfer carried last, on both sides: the base of its next frames (csrc/delta.h).
 #pragma once
 #include <cstdint>
 #include <vector>

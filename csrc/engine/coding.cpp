@@ -263,7 +263,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
     pool_.put(sum->memory, sum->room);
     sum->memory = nullptr;
   }
-  // What its codec cannot add is added and encoded again.
+  // Frames that the codec cannot add are decoded, added, and encoded again.
   Span total = {nullptr, like.n, wide(like.dtype), like.plane, like.row};
   Room room(pool_, total.nbytes());
   total.data = room.data;

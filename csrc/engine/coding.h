@@ -23,7 +23,7 @@ struct Frame {
   double bound() const { return nbytes ? header.bound : 0; }
 };
 
-// What went wrong; compcoll/engine/problems.py makes exceptions of it.
+// Kinds of errors; compcoll/engine/problems.py makes exceptions of them.
 enum class Problem : int32_t {
   NONE,
   HEADER,

@@ -25,7 +25,7 @@ constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
 
-// What may end a wait before its time: its limit, and whoever is asked.
+// Early ends of a wait: its time limit, and an interrupt.
 class Ending {
  public:
   Ending(double limit, const std::function<bool()>& interrupted)

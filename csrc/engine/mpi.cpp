@@ -54,7 +54,7 @@ class MpiWire : public Wire {
     return 0;
   }
 
-  // What status `k` says of request `i`.
+  // Completion of request `i`, from status `k`.
   Done one(int i, int k, int error) {
     const char* status = statuses_.data() + size_t(k) * mpi_.status_nbytes;
     int its_error = 0, nbytes = 0;
@@ -82,7 +82,7 @@ class MpiWire : public Wire {
   std::vector<char> statuses_;
 };
 
-// What MPI says whether it is done.
+// A task that MPI tests for completion.
 class Tested : public Task {
  public:
   bool step() override {

@@ -9,7 +9,7 @@
 namespace compcoll {
 namespace engine {
 
-// What has to be known of a library; mpi4py knows it.
+// Functions, sizes and handles of the MPI library, as mpi4py has them.
 struct Library {
   void *isend, *irecv, *testsome, *test, *improbe, *get_count, *grequest_start, *grequest_complete;
   uint32_t handle_nbytes, status_nbytes, status_error_offset;
@@ -34,14 +34,14 @@ int error_of(const Task& task);
 // Bytes of the message of which a status tells.
 int64_t count_of(const Library& library, const void* status);
 
-// What MPI asks of a generalised request.
+// Callbacks of a generalized request.
 struct Answers {
   int (*query)(void* extra_state, void* status);
   int (*free)(void* extra_state);
   int (*cancel)(void* extra_state, int completed);
 };
 
-// Starts a generalised request, whose handle goes to `request`; MPI's error code.
+// Starts a generalized request, whose handle goes to `request`; MPI's error code.
 int start(const Library& library, const Answers& answers, void* extra_state, void* request);
 
 // Completes a generalised request.

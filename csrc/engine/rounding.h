@@ -1,4 +1,4 @@
-// What the roundings of a sum are off by, as far as its values tell: compcoll/engine/rounding.py derives it.
+// Upper limits of the rounding errors of a sum, from its values: compcoll/engine/rounding.py derives them.
 #pragma once
 #include <cmath>
 

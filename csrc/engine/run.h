@@ -19,7 +19,7 @@ namespace engine {
 
 class Workers;
 
-// What a run did.
+// Statistics of a run.
 struct Stats {
   uint64_t raw_nbytes = 0, wire_nbytes = 0, messages = 0;
   uint64_t inside_nbytes = 0;  // of messages to ranks of the same node, where there are several; not in the others
@@ -75,7 +75,7 @@ class Run : public Task {
   // Operations that may begin, earliest first.
   using Ready = std::priority_queue<int32_t, std::vector<int32_t>, std::greater<int32_t>>;
 
-  // What an operation leaves to be noted.
+  // Result of an operation, to be recorded by the thread that steps the run.
   struct Outcome {
     Error error;
     double seconds = 0;

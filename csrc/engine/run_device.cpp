@@ -39,7 +39,7 @@ bool Run::step_device(Ready& ready, bool polls) {
   return moved || !completed_.empty();
 }
 
-// What an operation asks of the device; false where nothing is left to do.
+// Describes an operation for the device; false where it has nothing to do.
 bool Run::hand_over(int32_t index, DeviceOp* one, Error* error) {
   const Op& op = schedule_->ops[index];
   auto block = [&](const BlockRef& b) { return DeviceBlock{b.buffer, b.start, b.n}; };

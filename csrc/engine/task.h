@@ -8,14 +8,14 @@ namespace engine {
 
 class Task {
  public:
-  // What takes long, of what is coded or of a message.
+  // Size from which coding a block or sending a message counts as long.
   static constexpr uint64_t long_nbytes = 512 << 10;
 
   virtual ~Task() = default;
-  // Moves on what can be without waiting; whether anything was.
+  // Progresses without waiting; whether anything progressed.
   virtual bool step() = 0;
   virtual bool done() = 0;
-  // Whether it may never end.
+  // Whether it may never complete.
   virtual bool broken() const { return false; }
   // Whether there is so much to do that somebody should begin at once.
   virtual bool is_long() const { return false; }

@@ -201,7 +201,7 @@ double World::seconds_of(Rank& rank, const Op& op) {
   }
 }
 
-// What is read next is fetched while this is coded.
+// Seconds of coding; the next operand is fetched while this one is coded.
 double World::coding(double nbytes, double speed, double moved, double read) const {
   return std::max(nbytes / speed, moved / machine_.memory) + read / machine_.memory + machine_.call;
 }

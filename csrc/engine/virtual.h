@@ -24,7 +24,7 @@ struct LinkSpeed {
   double overhead, cpu;  // seconds of a processor at either end for a message, and for each of its bytes
 };
 
-// What simulated ranks run on; compcoll/schedule/virtual.py says more.
+// The simulated machine; compcoll/schedule/virtual.py documents its fields.
 struct Machine {
   LinkSpeed network, node;
   int ranks_per_node;

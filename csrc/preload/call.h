@@ -69,7 +69,7 @@ struct Call {
   const void* caller;  // an address in the program
 };
 
-// What the extension module provides; a result of `declined` means that MPI is to carry out the call.
+// Functions of the extension module; a result of `declined` leaves the call to MPI.
 constexpr int declined = -1;
 struct Dispatch {
   int (*attach)(Word handle, Comm* comm);  // collective over a communicator

@@ -16,7 +16,7 @@ from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
 
 __all__ = ["FrameBatch", "known_info", "payloads"]
 
-#: What of a header a device decides.
+#: Header fields that the device fills.
 _DECIDED = np.dtype({
     "names": ["magic", "nbytes", "bound", "checksum"], "formats": ["<u4", "<i8", "<f8", "<u4"],
     "offsets": [0, 56, 64, 72], "itemsize": HEADER_NBYTES,
@@ -95,7 +95,7 @@ class FrameBatch:
 
 
 def known_info(codec: Codec, group: Sequence[Encoding], refused: bool) -> FrameInfo | None:
-    """What all frames of a group have in common before they are made; None where sizes depend on values."""
+    """The header fields that all frames of a group share; None where sizes depend on values."""
     block = group[0].block
     if any(one.block.size != block.size for one in group):
         return None

@@ -28,7 +28,7 @@ _SLAB = 16
 
 
 class DeviceOperations:
-    """What `compcoll.engine._engine.Running` calls where any buffer of its call is on a device.
+    """Device callbacks of `compcoll.engine._engine.Running`, for calls with any buffer on a device.
 
     It begins after what the caller has started on the devices when this is made.
 

@@ -135,7 +135,7 @@ class CudaWork(StagedWork):
                     queue.zero(one.block.address, one.block.nbytes)
             outs = [one.block.address for one in group]
             read = operations.decode(queue, [frame.info for frame in given], addresses, outs, adding)
-            # What was added to zeros was not rounded.
+            # Adding to zeros rounds nothing.
             summed = adding and dtype in dtypes.FLOATS and not all(one.clears for one in group)
             sums = operations.largest(queue, _blocks(group)) if summed else None
             yield Last(queue)
@@ -205,7 +205,7 @@ def _blocks(group: Sequence[Any]) -> list[Block]:
 
 
 def _problems(batch: Batch, given: Sequence[Frame]) -> list[FrameError | None]:
-    """What a device has found to be wrong with the payloads of frames."""
+    """The error of each frame's payload, as the device found it, or None."""
     found: list[FrameError | None] = []
     results = zip(batch.results["bad"].tolist(), batch.results["checksum"].tolist(), strict=True)
     for i, (frame, (bad, checksum)) in enumerate(zip(given, results, strict=True)):

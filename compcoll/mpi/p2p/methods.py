@@ -277,12 +277,12 @@ class PointToPoint(Probes):
         return received.is_compressed
 
     def _finish(self, op: str, *tasks: Any, others: Sequence[Any] = ()) -> None:
-        """Wait for tasks; the communicator is unusable where they are left half-way."""
+        """Wait for tasks; the communicator is in an error state where the wait is interrupted."""
         try:
             wait(*tasks, others=others)
         finally:
             if not all_done(tasks):
-                self._break(f"{op} was left half-way")
+                self._break(f"{op} was interrupted")
 
     # -- nonblocking
 
@@ -316,7 +316,7 @@ class PointToPoint(Probes):
                 stats.end()
                 self._completed(request, (op, decision, stats))
                 if any(task.end != _engine.DONE for task in outgoing.tasks):
-                    self._break(f"{op} was left half-way")
+                    self._break(f"{op} was interrupted")
             if error is None:
                 self._check_strict(op, decision, stats.fallbacks)
 

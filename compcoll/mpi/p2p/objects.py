@@ -22,22 +22,23 @@ from compcoll.mpi.requests import Request
 
 __all__ = ["ObjectMessage", "receive_object"]
 
-#: The function by which the pickle of a parcel is unpickled, and in how many bytes that names it.
-_PARCEL, _HEAD = receive_buffers, 64
+#: The function that unpickles a message with out-of-band buffers, and the bytes within which its pickle
+#: names it.
+_OUT_OF_BAND, _HEAD = receive_buffers, 64
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles a parcel, and nothing else, as what is still to be received."""
+    """Unpickles a message with out-of-band buffers, and nothing else, as the buffers still to receive."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) != (_PARCEL.__module__, _PARCEL.__name__):
-            raise pickle.UnpicklingError("not a parcel")
+        if (module, name) != (_OUT_OF_BAND.__module__, _OUT_OF_BAND.__name__):
+            raise pickle.UnpicklingError("not a pickle with out-of-band buffers")
         return Delivered
 
 
 def _find(data: memoryview) -> Delivered | None:
-    """What a parcel's pickle tells of its buffers; None of any other message."""
-    if _PARCEL.__module__.encode() not in bytes(data[:_HEAD]):
+    """The out-of-band buffers that a pickle names; None of any other message."""
+    if _OUT_OF_BAND.__module__.encode() not in bytes(data[:_HEAD]):
         return None
     try:
         found = _Unpickler(io.BytesIO(data)).load()
@@ -54,7 +55,7 @@ def _memory_of(request: MPI.Request) -> memoryview | None:
 
 
 def receive_object(channel: Channel, plain: MPI.Request) -> MPI.Request:
-    """The request of mpi4py's `irecv`, behind which the buffers of a parcel are received as well."""
+    """The request of mpi4py's `irecv`, followed by receives of its out-of-band buffers."""
     data = _memory_of(plain)
     return plain if data is None else _ObjectRecv(channel, plain, data).request
 

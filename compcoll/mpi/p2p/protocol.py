@@ -91,7 +91,7 @@ class ReceivedMessage:
     info : FrameInfo or None
         The first chunk's header; None where that is damaged, or there is none.
     n, step, itemsize, stream, serial : int
-        What the header says.
+        Further fields of the header.
     """
 
     __slots__ = (

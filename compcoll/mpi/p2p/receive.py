@@ -138,7 +138,7 @@ class Unpacking:
 
 
 def all_done(tasks: Sequence[Any]) -> bool:
-    """Whether tasks have come to their ends, rather than been left half-way."""
+    """Whether all tasks are complete, none of them interrupted."""
     return all(task.done and task.end in (None, _engine.DONE) for task in tasks)
 
 
