@@ -1,7 +1,10 @@
 """Fixtures of the tests that need one process."""
 
 import pytest
+from click.testing import CliRunner
 
+from compcoll import launch
+from compcoll.cli import main
 from compcoll.core import _cpu
 
 
@@ -12,3 +15,20 @@ def level(request):
     _cpu.set_level(request.param)
     yield request.param
     _cpu.set_level(before)
+
+
+@pytest.fixture
+def run():
+    """Run a command of the command line, and return its result."""
+
+    def invoke(*arguments):
+        return CliRunner().invoke(main, [str(a) for a in arguments])
+
+    return invoke
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """As if no process manager had started this process."""
+    for mark in launch._MARKS:
+        monkeypatch.delenv(mark, raising=False)

@@ -2,35 +2,18 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
-from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from terminal import words
 
 import compcoll
-from compcoll import launch as launching
-from compcoll.cli import COMMANDS, launch, main
-from compcoll.cli import demo as demo_command
+from compcoll.cli import COMMANDS, launch
 from compcoll.cli.measure import Measurement, default_specs, measure
-from compcoll.model.profile import UNKNOWN, CodecSpeed, MachineProfile, save
-from compcoll.schedule.virtual import Link
-
-
-@pytest.fixture
-def run():
-    def invoke(*arguments):
-        return CliRunner().invoke(main, [str(a) for a in arguments])
-
-    return invoke
 
 
 @pytest.fixture
@@ -38,11 +21,6 @@ def ramp(tmp_path):
     path = tmp_path / "ramp.npy"
     np.save(path, np.linspace(0, 1, 600, dtype=np.float32).reshape(10, 3, 4, 5))
     return path
-
-
-def words(text):
-    """Without the line breaks that depend on the terminal's width."""
-    return " ".join(text.split())
 
 
 class Halved(compcoll.Codec):
@@ -227,191 +205,6 @@ def test_figure_of_many_codecs(tmp_path):
     assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.fixture
-def outside(monkeypatch):
-    """As if no process manager had started this process."""
-    for mark in launching._MARKS:
-        monkeypatch.delenv(mark, raising=False)
-
-
-RUNS = [
-    {"label": "plain MPI", "raw_nbytes": 8, "wire_nbytes": 8, "seconds": 2.0, "exchange": 1.0},
-    {"label": "raw", "raw_nbytes": 8, "wire_nbytes": 8, "seconds": 1.0, "exchange": 0.5},
-]
-SERIES = {"time": [0.0, 1.0], "energy": [1.0, 0.9], "dissipation": [1.0, 1.1], "error": [0.0, 0.0]}
-
-
-@pytest.fixture
-def demo_runs(monkeypatch, outside):
-    """The commands that the demo would start; those on ranks leave a record."""
-    calls = []
-
-    def record(command, **kwargs):
-        calls.append(command)
-        if "--record" in command:
-            path = Path(command[command.index("--record") + 1])
-            path.write_text(json.dumps([{**one, **SERIES} for one in RUNS]))
-        return SimpleNamespace(returncode=0, stderr="")
-
-    def start(command, **kwargs):
-        return nullcontext(SimpleNamespace(wait=lambda: record(command).returncode))
-
-    monkeypatch.setattr(launch.subprocess, "run", record)
-    monkeypatch.setattr(launch.subprocess, "Popen", start)
-    monkeypatch.setattr(launch, "find_mpiexec", lambda: "/bin/mpiexec")
-    return calls
-
-
-def test_demo_starts_its_ranks_here_and_in_the_lab(run, demo_runs, monkeypatch, tmp_path):
-    monkeypatch.setattr(demo_command.os, "geteuid", lambda: 0)
-    picture = tmp_path / "x.png"
-    result = run(
-        "demo", "--ranks", 2, "--out", picture, "-c", "none", "--steps", 5, "--points", 12, "--gbit", 3
-    )
-    assert result.exit_code == 0, result.output
-    options = ["--codec", "none", "--points", "12", "--steps", "5", "--where"]
-    here, lab = demo_runs
-    assert here[:5] == ["/bin/mpiexec", "-n", "2", sys.executable, "-m"]
-    assert here[5:-3] == ["mpi4py", "-m", "compcoll", "demo", "--here", *options]
-    assert lab[:4] == [sys.executable, "-m", "compcoll", "demo"]
-    assert lab[4:-3] == ["--lab", "--ranks", "2", "--gbit", "3.0", *options]
-    assert lab[-3] == "3 Gb/s between the ranks"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_demo_of_an_ordinary_user(run, demo_runs, monkeypatch, tmp_path):
-    """In namespaces of his own where the kernel lets him have some, else with a line that says why not."""
-    monkeypatch.setattr(demo_command.os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(demo_command.shutil, "which", lambda name: f"/bin/{name}")
-    arguments = ("demo", "--ranks", 2, "--out", tmp_path / "x.png")
-    result = run(*arguments)
-    assert result.exit_code == 0
-    assert "No run" not in result.output
-    assert [command[0] for command in demo_runs] == ["/bin/mpiexec", "unshare", "unshare"]
-    assert "--lab" in demo_runs[2]
-    recorded = demo_command.subprocess.run
-
-    def refused(command, **kwargs):
-        if command[0] != "unshare":
-            return recorded(command, **kwargs)
-        return SimpleNamespace(returncode=1, stderr="unshare: unshare failed: Operation not permitted\n")
-
-    monkeypatch.setattr(demo_command.subprocess, "run", refused)
-    result = run(*arguments)
-    assert result.exit_code == 0
-    assert (
-        words(result.output).count("No run with 1 Gb/s between the ranks: network namespaces need root") == 1
-    )
-    assert "Operation not permitted" in result.output
-
-
-def test_demo_without_the_labs_tools_says_so(run, monkeypatch, tmp_path, outside):
-    monkeypatch.setattr(launch.benchmark("netlab.lab").shutil, "which", lambda name: None)
-    monkeypatch.setattr(demo_command.os, "geteuid", lambda: 0)
-    record = tmp_path / "lab.json"
-    assert run("demo", "--lab", "--record", record).exit_code == demo_command.UNAVAILABLE
-    assert re.search("install iproute2|need root", demo_command._reason(record).read_text())
-
-
-def test_demo_says_what_is_wrong(run, monkeypatch, outside):
-    assert "unknown codec 'zap'" in run("demo", "-c", "zap").output
-    assert "start the demo with at least 2" in run("demo", "--here").output
-    monkeypatch.setattr(launch, "find_mpiexec", lambda: None)
-    assert "pip install 'compcoll[mpich]'" in words(run("demo").output)
-
-
-def test_an_error_of_all_ranks_is_said_once():
-    program = (
-        "import sys; sys.modules['matplotlib'] = None; from compcoll.cli import main;"
-        "main(['demo', '--here', '--points', '8', '--steps', '1'])"
-    )
-    command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode
-    assert done.stderr.count("needs the package matplotlib") == 1
-    assert "Traceback" not in done.stderr
-
-
-def test_tune_looks_first_whether_it_can_keep_the_profile(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("not a folder")
-    program = (
-        "import compcoll.engine.measure as m; m.tune = None; from compcoll.cli import main;"
-        "main(['tune', '--here'])"
-    )
-    command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", program]
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "file" / "profile.json"))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode
-    assert done.stderr.count("the profile cannot be written to") == 1
-    assert "Traceback" not in done.stderr
-
-
-@pytest.fixture
-def profile(tmp_path, monkeypatch):
-    """Keeps a profile where the commands look for it."""
-
-    def keep(machine):
-        monkeypatch.setenv("COMPCOLL_PROFILE", str(save(machine, tmp_path / "kept.json")))
-
-    return keep
-
-
-def test_tune_on_one_node_leaves_the_network_as_it_was(tmp_path):
-    """Nothing is said of links that nobody measured, and of those that were it stays."""
-    path, network = tmp_path / "profile.json", Link(2e-5, 1e9)
-    library = "from mpi4py import MPI; print(MPI.get_vendor()[0])"
-    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
-
-    def python(*command, check=True):
-        return subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, timeout=120, check=check, env=outside
-        )
-
-    known = replace(UNKNOWN, library=python("-c", library).stdout.strip(), plain=0.5)
-    save(known.with_links(network=network), path)
-    assert re.search("between nodes, before", python("-m", "compcoll", "tune", "--out", path).stdout)
-    found = MachineProfile.from_json(path.read_text())
-    assert (found.network, found.plain) == (network, 0.5)
-    assert found.measured == ("network", "node")
-    alone = python("-m", "compcoll", "tune", "--here", "--out", path, check=False)
-    assert alone.returncode == 1
-    assert "one rank has no link" in alone.stderr
-    assert MachineProfile.from_json(path.read_text()) == found
-
-
-def test_explain_takes_the_buffer_that_a_rank_passes(run, profile):
-    figures = {"sharing": 2.5, "codecs": {"lossless": CodecSpeed(1e9, 1e9, 3.0)}}
-    profile(MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10), **figures))
-    said = words(run("explain", "allreduce", "4M", "-n", 4).output)
-    assert "Allreduce of 4194304 bytes on 4 ranks, 1048576 to each" in said
-    assert "2.50 times as long: they share cores" in said
-    assert "Bcast of 4194304 bytes on 4 ranks; test" in words(run("explain", "BCAST", "4M", "-n", 4).output)
-    assert "auto takes lossless by" in words(run("explain", "alltoall", "4M", "-n", 4).output)
-    assert "auto takes plain MPI: predicted" in words(run("explain", "bcast", "100", "-n", 4).output)
-
-
-def test_explain_of_types(run, profile):
-    profile(MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10)))
-    whole = words(run("explain", "Alltoall", "4M", "--codec", "zfp:rate=8", "--dtype", "int32").output)
-    assert "int32 is only ever coded losslessly" in whole
-    assert "lossless: encodes" in whole
-    assert (
-        "zfp:rate=8: encodes"
-        in run("explain", "Alltoall", "4M", "-c", "zfp:rate=8", "--dtype", "bf16").output
-    )
-    assert "lossless: encodes" in run("explain", "Alltoall", "4M", "-c", "auto").output
-
-
-def test_explain_says_which_figures_are_guesses(run, profile):
-    profile(UNKNOWN.with_links(node=Link(1e-6, 1e10), network=None))
-    assert "no link between nodes" in run("explain", "Alltoall", "4M").output
-    inside = run("explain", "Alltoall", "4M", "--ranks-per-node", 2).output
-    assert "no link" not in inside
-    named = run("explain", "Alltoall", "4M", "--ranks-per-node", 2, "--network", "1gbe").output
-    assert "--network changes nothing" in named
-    assert inside.splitlines() == named.splitlines()[1:]
-
-
 @pytest.mark.parametrize(
     ("command", "says"),
     [
@@ -496,14 +289,6 @@ def test_bench_that_is_interrupted_says_so_in_a_line():
         _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in said
-
-
-@pytest.mark.parametrize("nbytes", ["0", "-5", "1.5", "4X", "0K", ""])
-def test_explain_wants_a_size(run, nbytes):
-    result = run("explain", "Alltoall", "--", nbytes)
-    assert result.exit_code == 2
-    assert "NBYTES" in result.output
-    assert isinstance(result.exception, SystemExit)
 
 
 def test_codec_on_a_narrow_terminal(run, ramp, monkeypatch):

@@ -1,0 +1,102 @@
+"""The commands ``tune`` and ``explain``."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from terminal import words
+
+from compcoll.cli import launch
+from compcoll.model.profile import UNKNOWN, CodecSpeed, MachineProfile, save
+from compcoll.schedule.virtual import Link
+
+
+def test_tune_looks_first_whether_it_can_keep_the_profile(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    program = (
+        "import compcoll.engine.measure as m; m.tune = None; from compcoll.cli import main;"
+        "main(['tune', '--here'])"
+    )
+    command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", program]
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "file" / "profile.json"))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode
+    assert done.stderr.count("the profile cannot be written to") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def profile(tmp_path, monkeypatch):
+    """Keeps a profile where the commands look for it."""
+
+    def keep(machine):
+        monkeypatch.setenv("COMPCOLL_PROFILE", str(save(machine, tmp_path / "kept.json")))
+
+    return keep
+
+
+def test_tune_on_one_node_leaves_the_network_as_it_was(tmp_path):
+    """Nothing is said of links that nobody measured, and of those that were it stays."""
+    path, network = tmp_path / "profile.json", Link(2e-5, 1e9)
+    library = "from mpi4py import MPI; print(MPI.get_vendor()[0])"
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+
+    def python(*command, check=True):
+        return subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, timeout=120, check=check, env=outside
+        )
+
+    known = replace(UNKNOWN, library=python("-c", library).stdout.strip(), plain=0.5)
+    save(known.with_links(network=network), path)
+    assert re.search("between nodes, before", python("-m", "compcoll", "tune", "--out", path).stdout)
+    found = MachineProfile.from_json(path.read_text())
+    assert (found.network, found.plain) == (network, 0.5)
+    assert found.measured == ("network", "node")
+    alone = python("-m", "compcoll", "tune", "--here", "--out", path, check=False)
+    assert alone.returncode == 1
+    assert "one rank has no link" in alone.stderr
+    assert MachineProfile.from_json(path.read_text()) == found
+
+
+def test_explain_takes_the_buffer_that_a_rank_passes(run, profile):
+    figures = {"sharing": 2.5, "codecs": {"lossless": CodecSpeed(1e9, 1e9, 3.0)}}
+    profile(MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10), **figures))
+    said = words(run("explain", "allreduce", "4M", "-n", 4).output)
+    assert "Allreduce of 4194304 bytes on 4 ranks, 1048576 to each" in said
+    assert "2.50 times as long: they share cores" in said
+    assert "Bcast of 4194304 bytes on 4 ranks; test" in words(run("explain", "BCAST", "4M", "-n", 4).output)
+    assert "auto takes lossless by" in words(run("explain", "alltoall", "4M", "-n", 4).output)
+    assert "auto takes plain MPI: predicted" in words(run("explain", "bcast", "100", "-n", 4).output)
+
+
+def test_explain_of_types(run, profile):
+    profile(MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10)))
+    whole = words(run("explain", "Alltoall", "4M", "--codec", "zfp:rate=8", "--dtype", "int32").output)
+    assert "int32 is only ever coded losslessly" in whole
+    assert "lossless: encodes" in whole
+    assert (
+        "zfp:rate=8: encodes"
+        in run("explain", "Alltoall", "4M", "-c", "zfp:rate=8", "--dtype", "bf16").output
+    )
+    assert "lossless: encodes" in run("explain", "Alltoall", "4M", "-c", "auto").output
+
+
+def test_explain_says_which_figures_are_guesses(run, profile):
+    profile(UNKNOWN.with_links(node=Link(1e-6, 1e10), network=None))
+    assert "no link between nodes" in run("explain", "Alltoall", "4M").output
+    inside = run("explain", "Alltoall", "4M", "--ranks-per-node", 2).output
+    assert "no link" not in inside
+    named = run("explain", "Alltoall", "4M", "--ranks-per-node", 2, "--network", "1gbe").output
+    assert "--network changes nothing" in named
+    assert inside.splitlines() == named.splitlines()[1:]
+
+
+@pytest.mark.parametrize("nbytes", ["0", "-5", "1.5", "4X", "0K", ""])
+def test_explain_wants_a_size(run, nbytes):
+    result = run("explain", "Alltoall", "--", nbytes)
+    assert result.exit_code == 2
+    assert "NBYTES" in result.output
+    assert isinstance(result.exception, SystemExit)
