@@ -56,6 +56,7 @@ LARGE = _Large()
 class ObjectCalls(CommBase):
     """The methods of an accelerated communicator that take any object."""
 
+    @interrupts.undivided
     def bcast(self, obj: Any, root: int = 0) -> Any:
         return self._broadcast("bcast", obj, root)
 
@@ -74,6 +75,7 @@ class ObjectCalls(CommBase):
         ])  # fmt: skip
         return got.unpacked()
 
+    @interrupts.undivided
     def allgather(self, sendobj: Any) -> list[Any]:
         packed = self._packed(sendobj)
         got = super().allgather(sendobj if packed is None else packed)
@@ -97,33 +99,40 @@ class ObjectCalls(CommBase):
             "Allgatherv", dtype, max(b.nbytes for b in recv), False, send=[own], recv=recv, sample=own
         )
 
+    @interrupts.undivided
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         parcel = self._parcel(sendobj, root, "Gatherv")
         got = super().gather(sendobj if parcel is None else parcel, root)
         return self._exchanged("gather", [parcel], got)
 
+    @interrupts.undivided
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         parcels = self._parcels(sendobj, "Scatterv") if self._rank == root else None
         got = super().scatter(sendobj if parcels is None else parcels, root)
         return self._exchanged("scatter", parcels or [], [got])[0]
 
+    @interrupts.undivided
     def alltoall(self, sendobj: Any) -> list[Any]:
         parcels = self._parcels(sendobj, "Alltoallv")
         got = super().alltoall(sendobj if parcels is None else parcels)
         return self._exchanged("alltoall", parcels or [], got)
 
+    @interrupts.undivided
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
         self._meet_to_reduce()
         return super().reduce(sendobj, op, root)
 
+    @interrupts.undivided
     def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
         self._meet_to_reduce()
         return super().scan(sendobj, op)
 
+    @interrupts.undivided
     def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
         self._meet_to_reduce()
         return super().exscan(sendobj, op)
 
+    @interrupts.undivided
     def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
         """As mpi4py's, with its order of operations."""
         self._meet_to_reduce()
