@@ -75,9 +75,9 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, Quantum ESPRESSO, HPCC and OSU's benchmarks
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
 
-test-zarr: $(VENV)/.zarr  ## Run the tests of the codec for Zarr, in an environment of its own
-	@echo "== tests of the codec for Zarr"
-	@$(ZARR)/bin/python -m pytest tests/serial/test_zarr.py
+test-zarr: $(VENV)/.zarr  ## Run the tests of the codec for Zarr and of the serializer for Dask, in an environment of its own
+	@echo "== tests of the codec for Zarr and of the serializer for Dask"
+	@$(ZARR)/bin/python -m pytest tests/serial/test_zarr.py tests/serial/test_dask.py
 
 test-arm64: $(VENV)/.cross  ## Run the codecs on arm64, cross-compiled, by qemu, and compare their bytes with this machine's
 	@PYTHON=$(abspath $(BIN)/python) tests/arm64/run.sh $(ARM64_TESTS)

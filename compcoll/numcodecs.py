@@ -12,24 +12,9 @@ import numcodecs.compat
 import numpy as np
 
 import compcoll
-from compcoll.core import dtypes
+from compcoll.codecs.views import as_frame_array, is_supported
 
-__all__ = ["Compcoll", "as_frame_array", "is_supported"]
-
-#: Kinds of dtype that are coded as integers of the same size: bool, timedelta64, datetime64.
-_INTEGERS = {"b": "u", "m": "i", "M": "i"}
-
-
-def is_supported(dtype: np.dtype) -> bool:
-    """Whether arrays of a dtype can be coded as such, in native byte order."""
-    return dtype.kind in _INTEGERS or dtype in dtypes.CODES
-
-
-def as_frame_array(array: Any) -> Any:
-    """A view, of a dtype that frames hold and at most 3 dimensions, of a contiguous array."""
-    if array.dtype.kind in _INTEGERS:
-        array = array.view(f"{_INTEGERS[array.dtype.kind]}{array.dtype.itemsize}")
-    return array if array.ndim <= 3 else array.reshape(-1, *array.shape[-2:])
+__all__ = ["Compcoll"]
 
 
 class Compcoll(numcodecs.abc.Codec):

@@ -15,7 +15,7 @@ import zarr.abc.codec
 import zarr.registry
 
 import compcoll
-from compcoll.numcodecs import as_frame_array, is_supported
+from compcoll.codecs.views import as_frame_array, is_supported
 
 __all__ = ["Compcoll"]
 

@@ -184,7 +184,17 @@ def test_what_is_imported_is_required():
                 found.add((node.module or "").partition(".")[0])
             elif isinstance(node, ast.Import):
                 found |= {name.name.partition(".")[0] for name in node.names}
-    optional = {"cuda", "cupy", "cupy_backends", "matplotlib", "numcodecs", "setuptools", "torch", "zarr"}
+    optional = {
+        "cuda",
+        "cupy",
+        "cupy_backends",
+        "distributed",
+        "matplotlib",
+        "numcodecs",
+        "setuptools",
+        "torch",
+        "zarr",
+    }
     assert found - set(sys.stdlib_module_names) - {"compcoll"} - optional == required
 
 

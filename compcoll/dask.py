@@ -1,0 +1,143 @@
+"""Arrays between Dask's workers as frames: ``compcoll.dask.enable(client)``.
+
+A receiving worker asks for the serializer family ``compcoll`` by the list of serializers that each of its
+requests has. Clients, the scheduler and spilling ask for no such thing, and nothing changes for them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+from distributed.diagnostics.plugin import WorkerPlugin
+from distributed.protocol.serialize import register_serialization_family
+
+import compcoll
+from compcoll.codecs.views import as_frame_array, is_supported
+
+__all__ = ["disable", "enable"]
+
+NAME = "compcoll"
+#: Arrays below this many bytes go the ordinary way: their transfer is all latency.
+MIN_NBYTES = 1 << 14
+
+
+def enable(client: Any, codec: str = "lossless", *, min_nbytes: int = MIN_NBYTES) -> Any:
+    """Send arrays between a cluster's workers, present and future ones, as frames.
+
+    Another call replaces codec and limit. A lossy codec changes the values that other workers compute with,
+    so results depend on where tasks run, and a client may be given such a copy; a copy of a copy has been
+    encoded twice. Integers, booleans and times are lossless whatever the codec is.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        compcoll is installed on all workers.
+    codec : str
+        A spec, such as ``"szp:abs=1e-4"``.
+    min_nbytes : int
+        Bytes below which an array goes the ordinary way, as do all objects that are no NumPy or CuPy arrays
+        of numbers, booleans or times.
+
+    Returns
+    -------
+    None or awaitable
+        An awaitable where the client is asynchronous.
+
+    Raises
+    ------
+    ValueError
+        For an unknown codec or parameter.
+    ImportError
+        Where a worker does not have compcoll.
+    """
+    family = _Family(compcoll.codec(codec).spec, min_nbytes)
+    return client.sync(_enable, client, family)
+
+
+def disable(client: Any) -> Any:
+    """Undo `enable`; ValueError from distributed where there is nothing to undo."""
+    return client.unregister_worker_plugin(_Requests.name)
+
+
+async def _enable(client: Any, family: _Family) -> None:
+    # All workers can answer before the first of them asks.
+    await client.register_plugin(family)
+    await client.register_plugin(_Requests())
+
+
+class _Family(WorkerPlugin):
+    """What a worker answers with, registered for its process."""
+
+    name = f"{NAME}-family"
+
+    def __init__(self, codec: str, min_nbytes: int):
+        self.codec = codec
+        self.min_nbytes = min_nbytes
+
+    def setup(self, worker: Any) -> None:
+        register_serialization_family(NAME, self.dumps, loads)
+
+    def dumps(self, x: Any) -> tuple[dict[str, Any], list[Any]]:
+        """Header and frame of an array; NotImplementedError sends it to the next family."""
+        if not _is_array(x) or x.nbytes < self.min_nbytes or not _takes(x):
+            raise NotImplementedError
+        fortran = x.flags.f_contiguous and not x.flags.c_contiguous
+        array = x.T if fortran else x if x.flags.c_contiguous else x.copy(order="C")
+        frame = compcoll.codec(self.codec).encode(as_frame_array(array))
+        header = {
+            "shape": array.shape,
+            "dtype": x.dtype.str if x.dtype.kind in "bmM" else None,  # which frames hold as integers
+            "fortran": fortran,
+            "writeable": bool(getattr(x.flags, "writeable", True)),
+            "cupy": not isinstance(x, np.ndarray),
+            "compression": (False,),  # distributed compresses no frame again, and does not cut it up
+        }
+        return header, [memoryview(frame.get() if hasattr(frame, "get") else frame)]
+
+
+class _Requests(WorkerPlugin):
+    """What a worker asks others for."""
+
+    name = NAME
+
+    def setup(self, worker: Any) -> None:
+        worker.rpc.serializers = (NAME, "dask", "pickle")
+        worker.rpc.deserializers = (NAME, "dask", "pickle", "error")
+
+    def teardown(self, worker: Any) -> None:
+        worker.rpc.serializers = worker.rpc.deserializers = None
+
+
+def loads(header: dict[str, Any], frames: list[Any]) -> Any:
+    """The array of `_Family.dumps`; FrameError where the frame is damaged."""
+    (frame,) = frames
+    if header["cupy"]:
+        import cupy
+
+        frame = cupy.asarray(np.frombuffer(frame, np.uint8))
+    values = compcoll.decode(frame)
+    shape = tuple(header["shape"])
+    if values.size != math.prod(shape):
+        raise compcoll.FrameError(f"the frame has {values.size} values, not {math.prod(shape)}")
+    if header["dtype"] is not None:
+        values = values.view(header["dtype"])
+    values = values.reshape(shape)
+    if header["fortran"]:
+        values = values.T
+    if not header["writeable"]:
+        values.flags.writeable = False
+    return values
+
+
+def _is_array(x: Any) -> bool:
+    """Whether this is an array of NumPy or CuPy itself: subclasses mean more than their values."""
+    cupy = sys.modules.get("cupy")
+    return type(x) is np.ndarray or (cupy is not None and type(x) is cupy.ndarray)
+
+
+def _takes(x: Any) -> bool:
+    """Whether frames serve an array well; distributed sends the one copy of what is broadcast."""
+    return x.dtype.isnative and is_supported(x.dtype) and not (0 in x.strides and x.size)
