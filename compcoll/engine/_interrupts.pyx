@@ -71,7 +71,7 @@ cdef class deferred:
         self.end(kind is None or issubclass(kind, Exception))
 
     cdef int begin(self) except -1:
-        global current
+        global current, kept
         if current is not None or PyThread_get_thread_ident() != main_thread:
             return 0
         self.replaced, self.arrived, self.note = [], [], self.take
@@ -82,9 +82,12 @@ cdef class deferred:
                 if callable(handler):
                     setsignal(number, self.note)
                     self.replaced.append((number, handler))
-        except BaseException:  # what came before: nothing has begun
+        except BaseException as problem:  # what came before: nothing has begun
             self.end(False)
-            raise
+            if not self.quiet:
+                raise
+            kept = kept or problem
+            return self.begin()
         return 0
 
     cdef int end(self, bint raises) except -1:
