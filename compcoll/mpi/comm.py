@@ -119,24 +119,32 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
 
     # -- new communicators have the same policy
 
-    def _adopt(self, comm):
-        """Give a communicator that MPI made from this one its policy; collective over the new one."""
-        if comm == MPI.COMM_NULL or self._context is None:
+    def _make(self, method: Callable[..., Any], *args: Any, **kwargs: Any):
+        """Make a communicator and give it the policy of this one; collective over the new one.
+
+        A private communicator that is still being made is complete before: MPICH waits for that without end
+        where the new one has a single rank.
+        """
+        context = self._context
+        comm = method(*args, **kwargs)
+        if comm == MPI.COMM_NULL or context is None:
             return comm
         new = _sibling(comm)
         new._device_buffers = self._device_buffers  # checked among all of these ranks, and more
         new._setup(
-            lambda: self.policy, self._strict, self._owner_exact, self._device_buffers, self._context
+            lambda: self.policy, self._strict, self._owner_exact, self._device_buffers, context
         )  # fmt: skip
         return new
 
-    def _duplicated(self, comm):
-        """`_adopt` for one of the same ranks, which agree already."""
-        if self._context is None:
+    def _make_duplicate(self, method: Callable[..., Any], *args: Any):
+        """`_make` for one of the same ranks, which agree already."""
+        context = self._context
+        comm = method(*args)
+        if context is None:
             return comm
-        new, context = _sibling(comm), self._context.duplicate_for(comm)
-        check.prepare(context)
-        new._attach(context, self.settings)
+        new, own = _sibling(comm), context.duplicate_for(comm)
+        check.prepare(own)
+        new._attach(own, self.settings)
         return new
 
     def _idup(self, method: Callable[..., tuple], info: MPI.Info | None):
@@ -154,13 +162,13 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         return new, request
 
     def Dup(self, info: MPI.Info | None = None):
-        return self._duplicated(super().Dup(info))
+        return self._make_duplicate(super().Dup, info)
 
     def Dup_with_info(self, info: MPI.Info):
-        return self._duplicated(super().Dup_with_info(info))
+        return self._make_duplicate(super().Dup_with_info, info)
 
     def Clone(self):
-        return self._duplicated(super().Clone())
+        return self._make_duplicate(super().Clone)
 
     def Idup(self, info: MPI.Info | None = None):
         return self._idup(super().Idup, info)
@@ -169,28 +177,28 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         return self._idup(super().Idup_with_info, info)
 
     def Split(self, color: int = 0, key: int = 0):
-        return self._adopt(super().Split(color, key))
+        return self._make(super().Split, color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL):
-        return self._adopt(super().Split_type(split_type, key, info))
+        return self._make(super().Split_type, split_type, key, info)
 
     def Create(self, group: MPI.Group):
-        return self._adopt(super().Create(group))
+        return self._make(super().Create, group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0):
-        return self._adopt(super().Create_group(group, tag))
+        return self._make(super().Create_group, group, tag)
 
     def Create_cart(self, dims, periods=None, reorder: bool = False):
-        return self._adopt(super().Create_cart(dims, periods, reorder))
+        return self._make(super().Create_cart, dims, periods, reorder)
 
     def Create_graph(self, index, edges, reorder: bool = False):
-        return self._adopt(super().Create_graph(index, edges, reorder))
+        return self._make(super().Create_graph, index, edges, reorder)
 
     def Create_dist_graph_adjacent(self, sources, destinations, *args: Any, **kwargs: Any):
-        return self._adopt(super().Create_dist_graph_adjacent(sources, destinations, *args, **kwargs))
+        return self._make(super().Create_dist_graph_adjacent, sources, destinations, *args, **kwargs)
 
     def Create_dist_graph(self, sources, degrees, destinations, *args: Any, **kwargs: Any):
-        return self._adopt(super().Create_dist_graph(sources, degrees, destinations, *args, **kwargs))
+        return self._make(super().Create_dist_graph, sources, degrees, destinations, *args, **kwargs)
 
     @classmethod
     def Create_from_group(cls, group: MPI.Group, *args: Any, **kwargs: Any):
@@ -262,7 +270,7 @@ class Cartcomm(_Accelerated, MPI.Cartcomm):
     """`Comm` with a Cartesian topology."""
 
     def Sub(self, remain_dims):
-        return self._adopt(super().Sub(remain_dims))
+        return self._make(super().Sub, remain_dims)
 
 
 @guard(*NEIGHBOUR)
