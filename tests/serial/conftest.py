@@ -1,10 +1,7 @@
 """Fixtures of the tests that need one process."""
 
 import pytest
-from click.testing import CliRunner
 
-from compcoll import launch
-from compcoll.cli import main
 from compcoll.core import _cpu
 
 
@@ -20,6 +17,9 @@ def level(request):
 @pytest.fixture
 def run():
     """Run a command of the command line, and return its result."""
+    from click.testing import CliRunner  # which tests on other machines do without
+
+    from compcoll.cli import main
 
     def invoke(*arguments):
         return CliRunner().invoke(main, [str(a) for a in arguments])
@@ -30,5 +30,7 @@ def run():
 @pytest.fixture
 def outside(monkeypatch):
     """As if no process manager had started this process."""
+    from compcoll import launch
+
     for mark in launch._MARKS:
         monkeypatch.delenv(mark, raising=False)
