@@ -91,6 +91,7 @@ class Stats:
     inside_nbytes: int = 0
     messages: int = 0
     fallbacks: int = 0
+    base_nbytes: int = 0
     bound: float | None = 0.0
     codecs: dict[str, int] = field(default_factory=dict)
     dimensions: dict[int, int] = field(default_factory=dict)

@@ -21,9 +21,10 @@ class Delta(Codec):
 
     Notes
     -----
-    Persistent collectives that do not reduce keep what they carried, on both ends, and send differences to
-    it; other calls, a first one, and chunks that ``lossless`` makes smaller are coded by that. A sample says
-    whether differences are those of integers or the exclusive or. The byte layout stands in ``csrc/delta.h``.
+    Persistent messages and collectives that do not reduce keep what they carried, on both ends, and send
+    differences to it; other calls, a first one, and chunks that ``lossless`` makes smaller are coded by that.
+    A sample says whether differences are those of integers or the exclusive or. The byte layout stands in
+    ``csrc/delta.h``.
     The first word of the frame header's two is the version of that layout, plus 256 for differences of
     integers; the second one names the base: its checksum, and 2**32 times its number.
     """

@@ -13,6 +13,7 @@ from weakref import ref
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.codecs.delta import Delta
 from compcoll.core import environment
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
@@ -352,18 +353,20 @@ class CommBase(_Mixin):
         )
         return decision if keeps else without_base(op, decision)
 
-    def _decide_p2p(self, op: str, message: buffers.Message | Buffer, nbytes: int, peer: int) -> Decision:
-        """The decision on a message of so many bytes that only its two ends know of."""
+    def _decide_p2p(
+        self, op: str, message: buffers.Message | Buffer, nbytes: int, peer: int, keeps: bool = False
+    ) -> Decision:
+        """The decision on a message of so many bytes that only its two ends know of; ``keeps``: as above."""
         context, dtype = self._context, message.dtype
         decision = self._policy.decide(
             op, dtype, nbytes, self._size, self._name, context.facts.link, element=message.element
         )
-        decision = without_base(op, decision)
+        decision = decision if keeps else without_base(op, decision)
         nodes = context.facts.nodes
         if decision.codec is not None and nodes and nodes[peer] == nodes[self._rank]:
             inside = "it stays in its node"
             return replace(decision, codec=decision.intra, ask=False, reason=inside)
-        if not decision.ask or decision.codec is None:
+        if not decision.ask or decision.codec is None or isinstance(decision.codec, Delta):
             return decision
         return context.advisor.decide_p2p(op, dtype, nbytes, decision)
 
@@ -431,6 +434,5 @@ def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> R
     return Report(
         op, True, reason, spec, algorithm, outcome.raw_nbytes, outcome.wire_nbytes, outcome.messages,
         dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages), dict(outcome.dimensions),
-        getattr(outcome, "base_nbytes", 0),
-        outcome.inside_nbytes,
+        outcome.base_nbytes, outcome.inside_nbytes,
     )  # fmt: skip

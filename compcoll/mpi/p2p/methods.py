@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.codecs.delta import Delta
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import wait
 from compcoll.engine.decision import Decision
@@ -143,10 +144,10 @@ class PointToPoint(Probes):
     # -- persistent
 
     def Send_init(self, buf, dest: int, tag: int = 0) -> MPI.Prequest:
-        return self._prepare_send(PointToPoint.Isend, super().Send_init, buf, dest, tag)
+        return self._prepare_send(super().Isend, super().Send_init, buf, dest, tag)
 
     def Ssend_init(self, buf, dest: int, tag: int = 0) -> MPI.Prequest:
-        return self._prepare_send(PointToPoint.Issend, super().Ssend_init, buf, dest, tag)
+        return self._prepare_send(super().Issend, super().Ssend_init, buf, dest, tag, synchronous=True)
 
     def Recv_init(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
         if self._incoming(buf, source) is None:
@@ -156,14 +157,25 @@ class PointToPoint(Probes):
         return Prequest(lambda: PointToPoint.Irecv(self, kept.args[0], source, tag), kept.free)
 
     def _prepare_send(
-        self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Prequest], buf, dest: int, tag: int
+        self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Prequest], buf, dest: int, tag: int,
+        synchronous: bool = False,
     ) -> MPI.Prequest:  # fmt: skip
-        _, decision = self._outgoing("Send", buf, dest)
+        _, decision = self._outgoing("Send", buf, dest, keeps=True)
         if decision is None and (self._passes_gpu_memory or not on_gpu(buf)):
             return self._to_mpi(plain, buf, dest, tag)
         self._check_send(buf, dest, tag)
         kept = KeptArguments(buf)
-        return Prequest(lambda: begin(self, kept.args[0], dest, tag), kept.free)
+
+        def start() -> MPI.Request:
+            return self._isend(begin, kept.args[0], dest, tag, synchronous, keeps=True)
+
+        def free() -> None:
+            if decision is not None and isinstance(decision.codec, Delta):
+                channel = self._context.channel
+                channel.notices.bases.release(channel.pair(dest, tag))
+            kept.free()
+
+        return Prequest(start, free)
 
     # -- arguments
 
@@ -187,7 +199,9 @@ class PointToPoint(Probes):
             buf = _NOTHING
         self._to_mpi(lambda *args: MPI.Comm.Recv_init(self, *args), buf, source, tag).Free()
 
-    def _outgoing(self, op: str, buf, dest: int) -> tuple[Message | None, Decision | None]:
+    def _outgoing(
+        self, op: str, buf, dest: int, keeps: bool = False
+    ) -> tuple[Message | None, Decision | None]:
         """The message and how it is compressed; (None, None) where MPI sends it unchanged."""
         if dest == MPI.PROC_NULL or not self._understands() or self._small(op, buf):
             return None, None
@@ -195,7 +209,7 @@ class PointToPoint(Probes):
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
-        decision = self._decide_p2p(op, message, message.nbytes, dest)
+        decision = self._decide_p2p(op, message, message.nbytes, dest, keeps)
         if decision.codec is None or not message.nbytes:
             self._gate.last = (op, decision.reason)
             return None, None
@@ -287,10 +301,10 @@ class PointToPoint(Probes):
     # -- nonblocking
 
     def _isend(
-        self, plain: Any, buf, dest: int, tag: int, synchronous: bool = False
-    ) -> MPI.Request:  # fmt: skip
+        self, plain: Any, buf, dest: int, tag: int, synchronous: bool = False, keeps: bool = False
+    ) -> MPI.Request:
         """Send a message compressed, and leave what remains to be done to the engine."""
-        message, decision = self._outgoing("Send", buf, dest)
+        message, decision = self._outgoing("Send", buf, dest, keeps)
         if message is None or decision is None:
             return self._to_mpi(plain, buf, dest, tag)
         self._check_send(buf, dest, tag)
@@ -314,7 +328,7 @@ class PointToPoint(Probes):
                 outgoing.finish()
             finally:
                 stats.end()
-                self._completed(request, (op, decision, stats))
+                self._completed(request, (op, outgoing.decision, stats))
                 if any(task.end != _engine.DONE for task in outgoing.tasks):
                     self._break(f"{op} was interrupted")
             if error is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -9,13 +11,16 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.codecs import codec, delta
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks
 from compcoll.engine.decision import Decision
 from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_of_message
+from compcoll.frame import inspect
 from compcoll.mpi.buffers import Message
+from compcoll.mpi.p2p.bases import number_of
 from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, MessageStats, pack_header, split_first
 from compcoll.schedule import planes
@@ -23,12 +28,16 @@ from compcoll.schedule.trace import chunk_step
 
 __all__ = ["Outgoing"]
 
+_NO_BASE = "both ends do not keep values of an earlier message that help, or not yet: lossless"
+
 
 class Outgoing:
     """A compressed message on its way out: its notice, its first message, and a task for the other chunks.
 
     Attributes
     ----------
+    decision : Decision
+        That of the caller; where it names ``delta``, and this message does not need it, with the reason.
     tasks : list
         To be waited for before `finish`.
     """
@@ -37,20 +46,25 @@ class Outgoing:
         self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int,
         stats: MessageStats, synchronous: bool = False,
     ):  # fmt: skip
-        block, spec = message.source(0), decision.codec
-        assert spec is not None
-        step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1))
-        first, rest = split_first(block, step)
-        self._stats = stats
+        block, there = message.source(0), channel.rank_of(dest)
+        self._stats, self._channel, self.decision = stats, channel, decision
         self._error: Exception | None = None
+        serial, frame, keeps = channel.notices.next_serial(there), None, False
+        if isinstance(decision.codec, delta.Delta):
+            frame, keeps = self._differences(block, channel.pair(dest, tag), serial)
+            decision = self.decision
+        spec = decision.codec
+        assert spec is not None
+        step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1)) if frame is None else 0
+        first, rest = split_first(block, step)
         chunks = n_chunks(len(rest), step) if len(rest) else 0
-        inner = _inner(decision, message, block, step, 1 + chunks)
+        inner = _inner(decision, message, block, step, 1 + chunks) if frame is None else ()
         if inner:
             first, rest = block[: planes.ends(len(block), 1 + chunks, prod(inner))[1]], block
-        stream, there = channel.reserve(chunks), channel.rank_of(dest)
-        serial = channel.notices.next_serial(there)
-        frame = self._encode(spec, first, inner)
-        data = pack_header(block, step, stream, serial, frame)
+        stream = channel.reserve(chunks)
+        if frame is None:
+            frame = self._encoded(lambda: spec.encode(_values(first, inner)))
+        data = pack_header(block, step, stream, serial, frame, keeps)
         stats.add_first(first.nbytes, data.size, frame)
         channel.announce(dest, tag, block.nbytes, data.size, serial)
         send = channel.user.Issend if synchronous else channel.user.Isend
@@ -64,12 +78,29 @@ class Outgoing:
                 others.fail(self._error)
             self.tasks.append(others)
 
-    def _encode(self, spec: Any, first: Any, inner: tuple[int, ...]) -> np.ndarray:
-        """The first chunk's frame; an empty one tells the receiver of an error here."""
+    def _differences(
+        self, block: Any, pair: tuple[int, int, int], serial: int
+    ) -> tuple[np.ndarray | None, bool]:
+        """The frame of a whole message's differences, if it helps, and whether both ends keep the values."""
+        frame, old, new = None, None, None
+        if not isinstance(block, DeviceArray):
+            old, new = self._channel.notices.next_base(*pair, serial)
+        if new is not None:
+            new.values = values = block.copy()
+            if old is not None and (old.values.dtype, old.values.size) == (values.dtype, values.size):
+                frame = self._encoded(lambda: delta.encode(values, old.values, number_of(old.serial)))
+            if frame is not None and frame.size and inspect(frame).codec != delta.Delta.name:
+                frame = None
+        self._stats.base_nbytes = sum(base.values.nbytes for base in (new or old,) if base is not None)
+        if frame is None:
+            self.decision = replace(self.decision, codec=codec("lossless"), reason=_NO_BASE)
+        return frame, new is not None
+
+    def _encoded(self, encode: Callable[[], Any]) -> np.ndarray:
+        """A frame; an empty one tells the receiver of an error here."""
         start = perf_counter()
         try:
-            values = first.copy() if isinstance(first, StridedBlock) else first
-            return np.asarray(spec.encode(values.reshape(-1, *inner) if inner else values)).reshape(-1)
+            return np.asarray(encode()).reshape(-1)
         except Exception as error:
             self._error = error
             return np.empty(0, np.uint8)
@@ -82,6 +113,11 @@ class Outgoing:
             self._stats.add(task.outcome, task.outcome.bound)
         if self._error is not None:
             raise self._error
+
+
+def _values(first: Any, inner: tuple[int, ...]) -> Any:
+    values = first.copy() if isinstance(first, StridedBlock) else first
+    return values.reshape(-1, *inner) if inner else values
 
 
 def _inner(decision: Decision, message: Message, block: Any, step: int, chunks: int) -> tuple[int, ...]:
