@@ -146,10 +146,14 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
 }  # fmt: skip
 #: Operations that have algorithms of two levels; in others each value crosses a port once in any case.
-TWO_LEVEL = tuple(
-    name
-    for name, operation in OPERATIONS.items()
-    if operation.replicates or (operation.reduces and operation.algorithms)
+#: Alltoall has one for small blocks; in its siblings none but the two ends of a block know how large it is.
+TWO_LEVEL = (
+    *(
+        name
+        for name, operation in OPERATIONS.items()
+        if operation.replicates or (operation.reduces and operation.algorithms)
+    ),
+    "Alltoall",
 )
 REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATIONS[name].reduces)
 

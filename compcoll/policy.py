@@ -167,10 +167,9 @@ def _decide(
     chosen.params(dtype, (1,))  # parameters that do not go with the type are an error here, on all ranks
     fixed = rule.algorithm
     chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
-    levels = choices.levels(op, n_nodes, ranks_per_node, gpus if rule.levels is None else False)
-    levels = (
-        1 if isinstance(chosen, Delta) else min(levels, rule.levels or 2)
-    )  # bases are those of pairs of ranks
+    # Where no rule asks for two levels with GPUs; delta's bases are those of pairs of ranks.
+    levels = choices.levels(op, nbytes, n_nodes, ranks_per_node, gpus and rule.levels is None)
+    levels = 1 if isinstance(chosen, Delta) else min(levels, rule.levels or 2)
     intra = codec(rule.intra) if rule.intra else None
     if intra is not None and not intra.lossless and dtype not in dtypes.FLOATS:
         intra = None

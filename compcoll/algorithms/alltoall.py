@@ -3,11 +3,18 @@
 After Zhou et al., "Accelerating MPI All-to-All Communication with Online Compression on Modern GPU
 Clusters" (ISC 2022): compression per peer, overlapped with the sends of what was compressed before.
 All pairs are served at once, in the order of the pairwise exchange, so that no receiver is flooded.
+
+``two_level_alltoall`` is for blocks that are so small that messages cost more than bytes: what all ranks of a
+node have for a rank of another node travels as one message (Träff and Rougier, "MPI Collectives and
+Datatypes for Hierarchical All-to-all Communication", 2014).
 """
 
 from __future__ import annotations
 
+from itertools import count
+
 from compcoll.algorithms.stream import recv_block, send_block
+from compcoll.algorithms.two_level import placement, receive
 
 
 async def alltoall(rt, send: list, recv: list) -> None:
@@ -18,3 +25,57 @@ async def alltoall(rt, send: list, recv: list) -> None:
         rt.start(send_block(rt, send[dest], dest))
     for chunk, into in zip(rt.chunks(send[rt.rank]), rt.chunks(recv[rt.rank]), strict=False):
         await rt.copy(chunk, into, idle=True)
+
+
+async def two_level_alltoall(rt, send: list, recv: list) -> None:
+    """``send[p]`` goes to rank p, ``recv[p]`` comes from it; all blocks have equal lengths.
+
+    Rank i of a node gathers what its ranks have for rank i of every other node.
+    """
+    at = placement(rt.nodes)
+    node, place, n = at.node[rt.rank], at.place[rt.rank], len(send[0])
+    near, mates = at.members[node], at.mates(rt.rank)
+    others = at.members[node + 1 :] + at.members[:node]
+    duties = {mate: [p for ranks in others for p in ranks[i :: len(near)]] for i, mate in enumerate(near)}
+    gathered = {dest: rt.scratch(send[dest], len(near)) for dest in duties[rt.rank]}
+
+    behind = len(rt.chunks(send[0]))  # the first tag behind those of the node's own blocks
+
+    def part(block, i: int):
+        return block[i * n : (i + 1) * n]
+
+    async def hand_over(mate: int) -> None:
+        blocks = [send[dest] for dest in duties[mate]]
+        joined = blocks[0]
+        if len(blocks) > 1:
+            joined = rt.scratch(joined, len(blocks))
+            for i, block in enumerate(blocks):
+                await rt.copy(block, part(joined, i))
+        await send_block(rt, joined, mate, behind)
+
+    async def take(source: int, blocks: list, first_tag: int = 0) -> None:
+        joined = rt.scratch(blocks[0], len(blocks)) if len(blocks) > 1 else blocks[0]
+        await receive(rt, source, list(zip(rt.chunks(joined), count(first_tag))))
+        if len(blocks) > 1:
+            for i, block in enumerate(blocks):
+                await rt.copy(part(joined, i), block)
+
+    gathering = []
+    for mate in mates if gathered else ():
+        parts = [part(block, near.index(mate)) for block in gathered.values()]
+        gathering.append(rt.start(take(mate, parts, behind)))
+    for ranks in others:
+        rt.start(take(ranks[place % len(ranks)], [recv[p] for p in ranks]))
+    for mate in mates:
+        if duties[mate]:
+            rt.start(hand_over(mate))
+    for mate in mates:
+        rt.start(recv_block(rt, recv[mate], mate))
+        rt.start(send_block(rt, send[mate], mate))
+    for dest, block in gathered.items():
+        await rt.copy(send[dest], part(block, place))
+    for task in gathering:
+        await task
+    for dest, block in gathered.items():
+        rt.start(send_block(rt, block, dest))
+    await rt.copy(send[rt.rank], recv[rt.rank], idle=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from compcoll.algorithms import two_level
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_allgather
 from compcoll.algorithms.allreduce import allreduce, reduce
-from compcoll.algorithms.alltoall import alltoall
+from compcoll.algorithms.alltoall import alltoall, two_level_alltoall
 from compcoll.algorithms.bcast import chain_bcast, tree_bcast
 from compcoll.algorithms.cut import cut
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
@@ -35,7 +35,7 @@ class _How(NamedTuple):
 
 
 async def _alltoall(rt, send: list, recv: list, how: _How) -> None:
-    await alltoall(rt, send, recv)
+    await (two_level_alltoall if how.levels == 2 else alltoall)(rt, send, recv)
 
 
 async def _bcast(rt, send: list, recv: list, how: _How) -> None:

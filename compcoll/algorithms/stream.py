@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections import deque
 
 
-async def send_block(rt, block, dest: int) -> None:
+async def send_block(rt, block, dest: int, first_tag: int = 0) -> None:
     """Encode and send a block."""
-    await send_chunks(rt, rt.chunks(block), dest)
+    await send_chunks(rt, rt.chunks(block), dest, first_tag)
 
 
-async def send_chunks(rt, chunks: list, dest: int) -> None:
+async def send_chunks(rt, chunks: list, dest: int, first_tag: int = 0) -> None:
     """Encode and send the chunks of a block; empty ones, which nobody may wait for, come first."""
 
     async def one(tag: int, chunk) -> None:
         await rt.send(await rt.encode(chunk, inside=rt.is_near(dest)), dest, tag)
 
-    numbered = list(enumerate(chunks))
+    numbered = list(enumerate(chunks, first_tag))
     for tag, chunk in numbered:
         if not len(chunk):
             rt.start(one(tag, chunk))

@@ -18,7 +18,7 @@ from typing import Any
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
 
-__all__ = ["Placement", "allgather", "allreduce", "bcast", "placement", "reduce", "reduce_scatter"]
+__all__ = ["Placement", "allgather", "allreduce", "bcast", "placement", "receive", "reduce", "reduce_scatter"]
 
 
 class Placement:
@@ -120,8 +120,8 @@ class Sharing(Equals):
             self._rt.send(frame, mate, self._tags[chunk])
 
 
-async def _receive(rt, source: int, chunks: list[tuple[Any, int]]) -> None:
-    """Decode chunks, each with its tag, that a rank of this node passes on."""
+async def receive(rt, source: int, chunks: list[tuple[Any, int]]) -> None:
+    """Decode chunks, each with its tag, that another rank sends."""
 
     async def one(chunk, tag: int) -> None:
         await rt.decode(await rt.recv(source, chunk, tag), chunk)
@@ -202,7 +202,7 @@ async def allreduce(rt, send, recv, column_sum) -> None:
         some = [(chunk, 2 * (c * n + k)) for k, chunk in enumerate(sources[part][c]) if chunk is not None]
         await _contribute(rt, near[part], some)
         results = [(chunk, 2 * (c * n + k) + 1) for k, chunk in _in_ring_order(rt, targets[part][c])]
-        await _receive(rt, near[part], results)
+        await receive(rt, near[part], results)
 
     await _each_part(rt, at, [len(columns) for columns in sources], lead, follow)
 
@@ -296,7 +296,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
         ]
         await _contribute(rt, leader, some)
         if at.served(part, turn)[node] == rt.rank and c < len(outs):
-            await _receive(rt, leader, [(outs[c], 2 * c + 1)])
+            await receive(rt, leader, [(outs[c], 2 * c + 1)])
 
     async def one(c: int) -> None:
         for turn in range(at.turns):
@@ -335,9 +335,9 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
         if some[node] is not None and owner == rt.rank:
             await share(c)
         elif some[node] is not None:
-            rt.start(_receive(rt, owner, [(some[node], tags[some[node]])]))
+            rt.start(receive(rt, owner, [(some[node], tags[some[node]])]))
         some[node] = None
-        await _receive(rt, leader, [(chunk, tags[chunk]) for _, chunk in _in_ring_order(rt, some)])
+        await receive(rt, leader, [(chunk, tags[chunk]) for _, chunk in _in_ring_order(rt, some)])
 
     async def share(c: int) -> None:
         """Give the own chunk to the node, of which a leader passes it on."""
@@ -368,4 +368,4 @@ async def bcast(rt, block, root: int, pipeline) -> None:
     if rt.rank in leaders:
         await pipeline(Sharing(rt, leaders, tags), block, at.node[root])
     else:
-        await _receive(rt, leaders[at.node[rt.rank]], list(tags.items()))
+        await receive(rt, leaders[at.node[rt.rank]], list(tags.items()))

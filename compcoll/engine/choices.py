@@ -19,6 +19,8 @@ DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
 DEVICE_WINDOW = 32 << 20
 #: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
 PAIRS_NBYTES = 8 << 20
+#: Bytes for each peer that Alltoall gathers inside nodes; of more, copies take longer than messages.
+GATHERED_NBYTES = 4 << 10
 #: Inside a node messages are copied, which is faster from a core's own cache.
 NODE_NBYTES = 256 << 10
 
@@ -41,9 +43,10 @@ def algorithm(
     return names[0]
 
 
-def levels(op: str, n_nodes: int, ranks_per_node: int, gpus: bool) -> int:
+def levels(op: str, nbytes: int, n_nodes: int, ranks_per_node: int, gpus: bool) -> int:
     """2 where ranks of a node can share its port; not with GPUs, where it is not measured."""
-    return 2 if op in TWO_LEVEL and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
+    pays = op in TWO_LEVEL and (op != "Alltoall" or nbytes <= GATHERED_NBYTES)
+    return 2 if pays and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
 
 
 def window(chunk_nbytes: int, gpus: bool) -> int:

@@ -180,9 +180,9 @@ class Tracer:
             found = self._blocks[key] = Block(self, *key)
         return found
 
-    def scratch(self, like: Block) -> Block:
-        """Memory for as many elements."""
-        return self._more(like, False)
+    def scratch(self, like: Block, times: int = 1) -> Block:
+        """Memory for so many blocks of as many elements, one behind the other."""
+        return self._more(like, False, times)
 
     def chunks(self, block: Block) -> list[Block]:
         """A block cut into its chunks: on all ranks as many of blocks of equal length.
@@ -316,9 +316,11 @@ class Tracer:
         self._n_frames += 1
         return self._n_frames - 1
 
-    def _more(self, like: Block, wide: bool) -> Block:
-        self._scratch.append((len(like), wide))
-        return self.block(self._n_buffers + len(self._scratch) - 1, 0, len(like), wide, like.inner)
+    def _more(self, like: Block, wide: bool, times: int = 1) -> Block:
+        n = times * len(like)
+        fits = times == 1 or prod(like.inner) <= planes.largest_plane(n, chunk_step(n, self._chunk))
+        self._scratch.append((n, wide))
+        return self.block(self._n_buffers + len(self._scratch) - 1, 0, n, wide, like.inner if fits else ())
 
 
 def chunk_step(n: int, most: int) -> int:

@@ -236,7 +236,7 @@ Error Run::perform(const Op& op) {
     case DECODE_ADD: return decode(op);
     case SETTLE: return settle(op);
     default:  // COPY, ROUND
-      errors_[op.into] = errors_[op.block] + copy(span(op.block), span(op.into));
+      errors_[op.into] = error_of(op.block) + copy(span(op.block), span(op.into));
       return error;
   }
 }
@@ -250,7 +250,7 @@ Error Run::encode(const Op& op) {
   const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
   Coder& coder = op.inside ? inside_coder_ : coder_;
-  Error error = coder.encode(block.span(), errors_[op.block], into.span(), &frame, base_of(op));
+  Error error = coder.encode(block.span(), error_of(op.block), into.span(), &frame, base_of(op));
   if (error) {
     frame.nbytes = 0;
   } else if (frame.settled) {
@@ -371,6 +371,14 @@ void Run::note(const Op& op, const Outcome& outcome) {
   }
   if (op.kind == DECODE) note_bound(op.block);
   else if (op.into != NONE) note_bound(op.into);
+}
+
+// Largest absolute error of a block's values, which may have come as those of others.
+double Run::error_of(int32_t block) const {
+  double error = errors_[block];
+  for (int32_t other : schedule_->sources[block])
+    if (std::isnan(errors_[other]) || errors_[other] > error) error = errors_[other];
+  return error;
 }
 
 // The caller's memory has values with this error.

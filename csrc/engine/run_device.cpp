@@ -53,7 +53,7 @@ bool Run::hand_over(int32_t index, DeviceOp* one, Error* error) {
   switch (op.kind) {
     case ENCODE:
       one->made = op.frame;
-      one->carried = errors_[op.block];
+      one->carried = error_of(op.block);
       return !failed_;
     case ADD:
       one->made = op.sum;
@@ -86,7 +86,7 @@ bool Run::hand_over_copy(const Op& op, DeviceOp* one) {
   one->kind = COPY;
   one->into = {to.buffer, to.start, to.n};
   if (!address(from) || address(from) != address(to)) return true;
-  errors_[op.into] = errors_[op.block];
+  errors_[op.into] = error_of(op.block);
   return false;
 }
 
@@ -113,7 +113,7 @@ Error Run::accept(const Op& op, const DeviceDone& done) {
     case DECODE_ADD: errors_[op.block] += done.bound; break;
     case SETTLE: errors_[op.into] = done.bound + (is_exact(frames_[op.frame]) ? errors_[op.block] : 0); break;
     case COPY:
-    case ROUND: errors_[op.into] = errors_[op.block] + done.bound; break;
+    case ROUND: errors_[op.into] = error_of(op.block) + done.bound; break;
     default: {
       Frame& frame = frames_[op.kind == ADD ? op.sum : op.frame];
       frame.memory = done.memory;

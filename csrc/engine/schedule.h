@@ -55,6 +55,8 @@ struct Schedule {
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
   std::vector<int32_t> frame_users, scratch_users;
   uint64_t coded;  // elements that are encoded or decoded
+  // Of each block of scratch memory that is read: others that are written, of which it has a part.
+  std::vector<std::vector<int32_t>> sources;
 
   void count_users() {
     coded = 0;
@@ -67,6 +69,33 @@ struct Schedule {
       for (int32_t block : {op.block, op.into})
         if (block != NONE && blocks[block].buffer >= n_buffers)
           scratch_users[blocks[block].buffer - n_buffers]++;
+    }
+    find_sources();
+  }
+
+  void find_sources() {
+    std::vector<std::vector<int32_t>> written(scratch.size());
+    std::vector<bool> seen(blocks.size());
+    for (const Op& op : ops) {
+      const int32_t block = op.into != NONE                              ? op.into
+                            : op.kind == DECODE || op.kind == DECODE_ADD ? op.block
+                                                                         : NONE;
+      if (block == NONE || blocks[block].buffer < n_buffers || seen[block]) continue;
+      seen[block] = true;
+      written[blocks[block].buffer - n_buffers].push_back(block);
+    }
+    sources.assign(blocks.size(), {});
+    seen.assign(blocks.size(), false);
+    for (const Op& op : ops) {
+      const bool reads = op.kind == ENCODE || op.kind == COPY || op.kind == ROUND;
+      if (!reads || blocks[op.block].buffer < n_buffers || seen[op.block]) continue;
+      seen[op.block] = true;
+      const BlockRef& own = blocks[op.block];
+      for (int32_t other : written[own.buffer - n_buffers]) {
+        const BlockRef& from = blocks[other];
+        if (other != op.block && from.start < own.start + own.n && own.start < from.start + from.n)
+          sources[op.block].push_back(other);
+      }
     }
   }
 

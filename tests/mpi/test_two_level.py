@@ -32,6 +32,46 @@ def same(comm, array) -> bool:
     return len(set(comm.allgather(bits(array)))) == 1
 
 
+@dtypes
+def test_small_blocks_for_all(comm, agree, nodes, dtype):
+    """What a node has for a rank of another one travels as one message."""
+    ours, rank, size = accelerated(comm), comm.rank, comm.size
+    n = 4096 // dtype.itemsize
+    sent = data(n * size, dtype, rank)
+    want, got = np.zeros((2, n * size), dtype)
+    comm.Alltoall(spec(sent), spec(want))
+    ours.Alltoall(sent, got)
+    others = len(set(nodes)) - 1
+    assert agree(by_two_levels(ours) and bits(got) == bits(want))
+    assert comm.allreduce(ours.report.messages) == size * others + inside_messages(nodes)
+    again = sent.copy()
+    ours.Ialltoall(MPI.IN_PLACE, again).Wait()
+    assert agree(bits(again) == bits(want))
+
+
+def inside_messages(nodes) -> int:
+    """Those of blocks that stay inside, and of blocks for other nodes, to each rank that gathers any."""
+    found = 0
+    for node in set(nodes):
+        near = nodes.count(node)
+        gatherers = min(near, max(nodes.count(other) for other in set(nodes) - {node}))
+        found += (near - 1) * (near + gatherers)
+    return found
+
+
+def test_small_blocks_with_errors(comm, agree, nodes):
+    """The bound holds for what is gathered in memory of its own, whatever codec it goes by inside."""
+    rank, size = comm.rank, comm.size
+    sent = data(1024 * size, "f4", rank)
+    want, got = np.zeros((2, 1024 * size), "f4")
+    comm.Alltoall(sent, want)
+    for intra in ("raw", "zfp:rate=8"):
+        ours = accelerated(comm, "zfp:rate=8", intra=intra)
+        ours.Alltoall(sent, got)
+        error = np.abs(got - want).max()
+        assert agree(by_two_levels(ours) and 0 < error <= ours.report.error_bound)
+
+
 def by_two_levels(ours) -> bool:
     return ours.report.accelerated and ours.report.algorithm.startswith("two_level ")
 

@@ -133,6 +133,27 @@ def test_bcast(nodes, n, algorithm):
             np.testing.assert_array_equal(block, expected)
 
 
+@nodes
+@pytest.mark.parametrize("n", [0, 1, 3 * CHUNK + 70])
+def test_alltoall(nodes, n):
+    wholes = [data(r, n * len(nodes)) for r in range(len(nodes))]
+    sends = [parts(whole, [n] * len(nodes)) for whole in wholes]
+    recvs = [[np.zeros(n, np.int64) for _ in nodes] for _ in nodes]
+    run("Alltoall", "pairwise", nodes, sends, recvs)
+    for r, blocks in enumerate(recvs):
+        for p, block in enumerate(blocks):
+            np.testing.assert_array_equal(block, sends[p][r])
+
+
+def test_messages_of_alltoall():
+    """From each node one message for each rank of another, and inside what is gathered besides."""
+    nodes = tuple(i // 4 for i in range(12))
+    empty = [[np.empty(100)] * 12] * 12
+    for schedule in traced("Alltoall", "pairwise", nodes, empty, empty):
+        sent = schedule.ops[schedule.ops["kind"] == Kind.SEND]
+        assert (len(sent), sent["inside"].sum()) == (2 + 6, 6)
+
+
 def across(schedules, nodes) -> dict[int, int]:
     """Elements that leave each node, and None of those inside."""
     found = dict.fromkeys(nodes, 0)
