@@ -12,7 +12,7 @@ import numpy as np
 import compcoll
 from compcoll.core import dtypes
 
-__all__ = ["Contestant", "contestants", "missing", "zfp_contestants"]
+__all__ = ["Contestant", "contestants", "missing", "with_blosc2", "with_zstandard", "zfp_contestants"]
 
 #: Encodes the array it was made for; the result has a length in bytes.
 Encode = Callable[[], object]
@@ -52,9 +52,9 @@ def contestants(ndim: int, rates: Sequence[float] = (8, 16)) -> list[Contestant]
     rows += [Contestant(s, "bounded", True, _own(s, ndim)) for s in ("int8", "int4", "fp8")]
     rows += [Contestant(s, "lossless", True, _own(s, ndim)) for s in ("lossless", "mpc", "float")]
     others = {
-        "blosc2 bitshuffle+lz4": _blosc2("BITSHUFFLE", "LZ4", 5),
-        "blosc2 shuffle+zstd-1": _blosc2("SHUFFLE", "ZSTD", 1),
-        "zstandard 1": _zstandard(1),
+        "blosc2 bitshuffle+lz4": with_blosc2("BITSHUFFLE", "LZ4", 5),
+        "blosc2 shuffle+zstd-1": with_blosc2("SHUFFLE", "ZSTD", 1),
+        "zstandard 1": with_zstandard(1),
         "lz4": _lz4,
         "pcodec 8": _pcodec(8),
         "fpzip": _fpzip,
@@ -132,7 +132,7 @@ def _zfpy(rate: float, ndim: int):
     return make
 
 
-def _blosc2(filter_name: str, codec_name: str, level: int):
+def with_blosc2(filter_name: str, codec_name: str, level: int):
     def make(array):
         import blosc2
 
@@ -152,7 +152,7 @@ def _blosc2(filter_name: str, codec_name: str, level: int):
     return make
 
 
-def _zstandard(level: int):
+def with_zstandard(level: int):
     def make(array):
         import zstandard
 

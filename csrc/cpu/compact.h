@@ -11,25 +11,8 @@
 namespace compcoll {
 namespace CC_LEVEL {
 
-#if defined(__AVX512BW__)
-CC_HD uint32_t nonzero(vec<uint32_t, 16> v) { return _mm512_test_epi32_mask(__m512i(v), __m512i(v)); }
-CC_HD uint32_t nonzero(vec<uint64_t, 8> v) { return _mm512_test_epi64_mask(__m512i(v), __m512i(v)); }
-
-CC_HD vec<uint32_t, 16> pack(vec<uint32_t, 16> v, uint32_t mask) {
-  return vec<uint32_t, 16>(_mm512_maskz_compress_epi32(mask, __m512i(v)));
-}
-CC_HD vec<uint64_t, 8> pack(vec<uint64_t, 8> v, uint32_t mask) {
-  return vec<uint64_t, 8>(_mm512_maskz_compress_epi64(mask, __m512i(v)));
-}
-CC_HD vec<uint32_t, 16> unpack(vec<uint32_t, 16> v, uint32_t mask) {
-  return vec<uint32_t, 16>(_mm512_maskz_expand_epi32(mask, __m512i(v)));
-}
-CC_HD vec<uint64_t, 8> unpack(vec<uint64_t, 8> v, uint32_t mask) {
-  return vec<uint64_t, 8>(_mm512_maskz_expand_epi64(mask, __m512i(v)));
-}
-
-#elif defined(__AVX2__)
-// For every mask the 32-bit lanes to gather, a byte each. A 64-bit lane is two of them.
+#if defined(__AVX2__)
+// For every mask the lanes of 32 bits to gather, or bytes of 8, a byte each. A 64-bit lane is two of them.
 struct PackTable {
   uint64_t pack32[256], unpack32[256], pack64[16], unpack64[16];
   constexpr PackTable() : pack32(), unpack32(), pack64(), unpack64() {
@@ -50,6 +33,58 @@ struct PackTable {
 };
 alignas(64) constexpr PackTable pack_table;
 
+
+// The bytes of a word that are not zero, side by side; bit i of the mask: byte i is one.
+CC_HD uint64_t pack_bytes(uint64_t word, uint32_t& mask) {
+  const __m128i v = _mm_cvtsi64_si128(int64_t(word));
+  mask = 0xff & ~uint32_t(_mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_setzero_si128())));
+  return uint64_t(_mm_cvtsi128_si64(_mm_shuffle_epi8(v, _mm_cvtsi64_si128(int64_t(pack_table.pack32[mask])))));
+}
+// The inverse: of `packed` as many bytes as the mask has bits.
+CC_HD uint64_t unpack_bytes(uint64_t packed, uint32_t mask) {
+  const __m128i lanes = _mm_cvtsi64_si128(int64_t(pack_table.unpack32[mask])),
+                bits = _mm_set1_epi64x(int64_t(0x8040201008040201)),
+                chosen = _mm_cmpeq_epi8(_mm_and_si128(_mm_set1_epi8(char(mask)), bits), bits);
+  const __m128i v = _mm_shuffle_epi8(_mm_cvtsi64_si128(int64_t(packed)), lanes);
+  return uint64_t(_mm_cvtsi128_si64(_mm_and_si128(v, chosen)));
+}
+#else
+CC_HD uint64_t pack_bytes(uint64_t word, uint32_t& mask) {
+  uint64_t packed = 0;
+  mask = 0;
+  for (uint32_t i = 0, at = 0; i < 8; i++) {
+    const uint64_t byte = word >> 8 * i & 255;
+    packed |= byte << 8 * at;
+    mask |= uint32_t(byte != 0) << i;
+    at += byte != 0;
+  }
+  return packed;
+}
+CC_HD uint64_t unpack_bytes(uint64_t packed, uint32_t mask) {
+  uint64_t word = 0;
+  for (; mask; mask &= mask - 1, packed >>= 8) word |= (packed & 255) << 8 * __builtin_ctz(mask);
+  return word;
+}
+#endif
+
+#if defined(__AVX512BW__)
+CC_HD uint32_t nonzero(vec<uint32_t, 16> v) { return _mm512_test_epi32_mask(__m512i(v), __m512i(v)); }
+CC_HD uint32_t nonzero(vec<uint64_t, 8> v) { return _mm512_test_epi64_mask(__m512i(v), __m512i(v)); }
+
+CC_HD vec<uint32_t, 16> pack(vec<uint32_t, 16> v, uint32_t mask) {
+  return vec<uint32_t, 16>(_mm512_maskz_compress_epi32(mask, __m512i(v)));
+}
+CC_HD vec<uint64_t, 8> pack(vec<uint64_t, 8> v, uint32_t mask) {
+  return vec<uint64_t, 8>(_mm512_maskz_compress_epi64(mask, __m512i(v)));
+}
+CC_HD vec<uint32_t, 16> unpack(vec<uint32_t, 16> v, uint32_t mask) {
+  return vec<uint32_t, 16>(_mm512_maskz_expand_epi32(mask, __m512i(v)));
+}
+CC_HD vec<uint64_t, 8> unpack(vec<uint64_t, 8> v, uint32_t mask) {
+  return vec<uint64_t, 8>(_mm512_maskz_expand_epi64(mask, __m512i(v)));
+}
+
+#elif defined(__AVX2__)
 CC_HD uint32_t nonzero(vec<uint32_t, 8> v) { return 0xff ^ _mm256_movemask_ps(__m256(__m256i(v == 0))); }
 CC_HD uint32_t nonzero(vec<uint64_t, 4> v) { return 0xf ^ _mm256_movemask_pd(__m256d(__m256i(v == 0))); }
 template <class V>

@@ -14,8 +14,8 @@ namespace {
 
 constexpr uint64_t block_nbytes = delta_block_nbytes;
 constexpr uint32_t slack = 64;
-// Of 64 words: so many are taken, and put back, one by one.
-constexpr int few = 8;
+// Of 64 words: up to so many are taken, and put back, one by one; always so many, without a branch.
+constexpr int few = 4;
 
 // Integers of the array, and the lanes in which those that are not zero are coded.
 template <class W>
@@ -28,7 +28,7 @@ struct Block {
   uint64_t map[map_words];
   alignas(64) V u[words + 32];
   alignas(64) V other[words + 32];
-  alignas(64) W word[words];
+  alignas(64) W word[words + 32];
 };
 
 template <class W, class Words>
@@ -88,11 +88,25 @@ CC_HD uint64_t map_of(const W* word) {
     const __m512i low = load<__m512i>(word), high = load<__m512i>(word + 32);
     return _mm512_test_epi16_mask(low, low) | uint64_t(_mm512_test_epi16_mask(high, high)) << 32;
   }
+#elif defined(__AVX2__)
+  if constexpr (sizeof(W) == 2) {
+    uint64_t map = 0;
+    for (int i = 0; i < 64; i += 32) {
+      const __m256i none = _mm256_setzero_si256(), low = _mm256_cmpeq_epi16(load<__m256i>(word + i), none),
+                    high = _mm256_cmpeq_epi16(load<__m256i>(word + i + 16), none);
+      const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0b11011000);
+      map |= uint64_t(~uint32_t(_mm256_movemask_epi8(bytes))) << i;
+    }
+    return map;
+  }
 #endif
   Words any = {};
   for (uint32_t i = 0; i < 64; i += sizeof(Words) / sizeof(W)) any |= load<Words>(word + i);
   return is_any(any) ? ~uint64_t(0) : 0;
 }
+
+// Its place, or 64.
+CC_HD uint32_t lowest_bit(uint64_t map) { return map ? uint32_t(__builtin_ctzll(map)) : 64; }
 
 // The words that are not zero side by side, less one, and where they stand; how many.
 template <class W>
@@ -103,8 +117,10 @@ uint32_t gather(Block<W>& block) {
     uint64_t map = map_of(block.word + i);
     if (__builtin_popcountll(map) <= few) {
       block.map[i / 64] = map;
-      for (; map; map &= map - 1, out += sizeof(V))
-        store(out, V(block.word[i + uint32_t(__builtin_ctzll(map))]));
+      const int n = __builtin_popcountll(map);
+      for (int k = 0; k < few; k++, map &= map - 1)
+        store(out + k * sizeof(V), V(block.word[i + lowest_bit(map) % 64]));
+      out += n * sizeof(V);
       continue;
     }
     map = 0;
@@ -114,17 +130,21 @@ uint32_t gather(Block<W>& block) {
   }
   uint32_t n = uint32_t((out - reinterpret_cast<uint8_t*>(block.u)) / sizeof(V));
   for (uint32_t i = 0; i < n; i += lanes_of<V>) store(block.u + i, load<Lanes<V>>(block.u + i) - 1);
-  memset(block.u + n, 0, 32 * sizeof(V));
+  clear32(block.u + n);
   return n;
 }
 
 // As many low bits that at most half of some of the values need more.
 template <class V>
 uint32_t choose_r(const V* u, uint32_t n) {
-  uint32_t longer[66] = {}, step = n / 64 + 1, taken = 0;
-  for (uint32_t i = 0; i < n; i += step, taken++) longer[u[i] ? 64 - uint32_t(__builtin_clzll(u[i])) : 0]++;
+  uint32_t longer[2][66] = {}, step = n / 64 + 1, taken = 0;  // two, as most values count at one place
+  for (uint32_t i = 0; i < n; i += step, taken++)
+    longer[taken & 1][u[i] ? 64 - uint32_t(__builtin_clzll(u[i])) : 0]++;
   uint32_t r = 0;
-  for (uint32_t left = taken - longer[0]; 2 * left > taken; left -= longer[r]) r++;
+  for (uint32_t left = taken - longer[0][0] - longer[1][0]; 2 * left > taken;) {
+    r++;
+    left -= longer[0][r] + longer[1][r];
+  }
   return r;
 }
 
@@ -289,13 +309,17 @@ CC_HD void store_narrowed(W* word, L v) {
 template <class W>
 void spread(Block<W>& block) {
   using V = typename Block<W>::V;
+  using Words = typename Block<W>::Words;
   const uint8_t* packed = reinterpret_cast<const uint8_t*>(block.u);
   for (uint32_t i = 0; i < block.words; i += 64) {
     uint64_t map = block.map[i / 64];
     if (__builtin_popcountll(map) <= few) {
-      memset(block.word + i, 0, 64 * sizeof(W));
-      for (; map; map &= map - 1, packed += sizeof(V))
-        block.word[i + uint32_t(__builtin_ctzll(map))] = W(load<V>(packed));
+      for (uint32_t j = 0; j < 64; j += sizeof(Words) / sizeof(W)) store(block.word + i + j, Words{});
+      const int n = __builtin_popcountll(map);
+      // What is too much goes behind these words, where the next ones are still to come.
+      for (int k = 0; k < few; k++, map &= map - 1)
+        block.word[i + lowest_bit(map)] = W(load<V>(packed + k * sizeof(V)));
+      packed += n * sizeof(V);
       continue;
     }
     for (uint32_t j = 0; j < 64; j += lanes_of<V>)

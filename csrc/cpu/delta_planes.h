@@ -1,6 +1,7 @@
 // The words of one block of `delta` as runs of bits, and back: csrc/delta.h. Arrays of values have room for 32 more.
 #pragma once
 #include <cstring>
+#include <utility>
 
 #include "compact.h"
 
@@ -44,6 +45,16 @@ CC_HD Lanes<V> set_in(Lanes<V> v, uint32_t mask, V value) {
 #endif
 }
 
+// 32 zeros, not in a loop: compilers make that a memset, and that `rep stos`, which is slow for so few.
+template <class V, int... k>
+CC_HD void clear(V* p, std::integer_sequence<int, k...>) {
+  (store(p + k * lanes_of<V>, Lanes<V>{}), ...);
+}
+template <class V>
+CC_HD void clear32(V* p) {
+  clear(p, std::make_integer_sequence<int, 32 / lanes_of<V>>());
+}
+
 CC_HD uint64_t bytes_of(uint64_t bits) { return (bits + 7) / 8; }
 
 // A run of n bits from out on, of f(i) for the 32 values from i on. Writes up to 3 bytes more.
@@ -85,7 +96,7 @@ uint8_t* encode_values(V* u, uint32_t n, uint32_t r, uint8_t* out) {
   }
   out += r * stride;
   for (uint32_t i = 0; i < n; i += lanes_of<V>) store(u + i, (load<Lanes<V>>(u + i) >> r) + 1);
-  memset(u + n, 0, 32 * sizeof(V));
+  clear32(u + n);
   while (n) {
     uint8_t* kept = reinterpret_cast<uint8_t*>(u);
     out = put_run(out, n, [&](uint32_t i) {
@@ -97,7 +108,7 @@ uint8_t* encode_values(V* u, uint32_t n, uint32_t r, uint8_t* out) {
       return mask;
     });
     n = uint32_t((kept - reinterpret_cast<uint8_t*>(u)) / sizeof(V));
-    memset(u + n, 0, 32 * sizeof(V));
+    clear32(u + n);
     out = put_run(out, n, [&](uint32_t i) {
       uint32_t mask = masks32(u + i, [](auto v) { return v & 1; });
       for (int k = 0; k < 32; k += lanes_of<V>) store(u + i + k, load<Lanes<V>>(u + i + k) >> 1);
@@ -136,7 +147,7 @@ const uint8_t* decode_values(const uint8_t* in, const uint8_t* end, uint32_t n, 
   }
   // From the last values left to all: `from` has those of the level behind, `to` gets those of this one.
   V *from = depth % 2 ? other : u, *to = depth % 2 ? u : other;
-  memset(from, 0, 32 * sizeof(V));
+  clear32(from);
   for (uint32_t k = depth, behind = 0; k-- > 0; behind = levels[k].n) {
     const Level& level = levels[k];
     for (uint32_t i = 0; i < behind; i += 32) {
@@ -178,16 +189,12 @@ inline uint8_t* encode_sparse(const uint64_t* map, uint32_t words, uint8_t* out)
   memset(any, 0, words / 8);
   uint32_t n = 0, n_bytes = 0;
   for (uint32_t i = 0; i < words; i++) {
-    if (!map[i]) continue;
-    any[i / 8] |= uint8_t(1u << i % 8);
-    uint32_t mask = 0;
-    for (uint64_t rest = map[i]; rest;) {
-      const uint32_t at = uint32_t(__builtin_ctzll(rest)) / 8;
-      mask |= 1u << at;
-      bytes[n_bytes++] = uint8_t(rest >> 8 * at);
-      rest &= ~(uint64_t(255) << 8 * at);
-    }
-    which[n++] = uint8_t(mask);
+    uint32_t mask;
+    store(bytes + n_bytes, pack_bytes(map[i], mask));
+    n_bytes += uint32_t(__builtin_popcount(mask));
+    which[n] = uint8_t(mask);
+    n += mask != 0;
+    any[i / 8] |= uint8_t((mask != 0) << i % 8);
   }
   out += words / 8;
   memcpy(out, which, n);
@@ -195,7 +202,7 @@ inline uint8_t* encode_sparse(const uint64_t* map, uint32_t words, uint8_t* out)
   return out + n + n_bytes;
 }
 
-// Null where the bytes end too early, or a byte is 0.
+// Null where the bytes end too early. Up to 8 bytes behind `end` are read.
 inline const uint8_t* decode_sparse(const uint8_t* in, const uint8_t* end, uint64_t* map, uint32_t words) {
   if (end - in < int64_t(words / 8)) return nullptr;
   const uint8_t* any = in;
@@ -205,12 +212,13 @@ inline const uint8_t* decode_sparse(const uint8_t* in, const uint8_t* end, uint6
   if (end - in < int64_t(n)) return nullptr;
   const uint8_t* which = in;
   in += n;
-  memset(map, 0, 8 * words);
   for (uint32_t i = 0; i < words; i++) {
+    map[i] = 0;
     if (!(any[i / 8] >> i % 8 & 1)) continue;
-    uint32_t bytes = *which++;
+    const uint32_t bytes = *which++;
     if (end - in < __builtin_popcount(bytes)) return nullptr;
-    for (; bytes; bytes &= bytes - 1) map[i] |= uint64_t(*in++) << 8 * __builtin_ctz(bytes);
+    map[i] = unpack_bytes(load<uint64_t>(in), bytes);
+    in += __builtin_popcount(bytes);
   }
   return in;
 }

@@ -1,0 +1,146 @@
+"""``python -m benchmarks.delta``: differences between two steps, next to others' codecs of their XOR.
+
+Weights are those of a GPT (`benchmarks.training`) which AdamW has trained, and then trains on at each
+learning rate; fields are velocities of a Taylor-Green vortex (`benchmarks.demo`) without its symmetries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import process_time
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from mpi4py import MPI
+
+from compcoll.codecs import delta
+from compcoll.core import dtypes
+
+from .codecs.baselines import with_blosc2, with_zstandard
+from .demo.taylor_green import TaylorGreen, vortex
+from .training.corpus import corpus
+from .training.model import GPT, Shape, cross_entropy
+
+RATES = (1e-6, 1e-5, 1e-4)
+COLUMNS = ("delta", "zstd -1 of the XOR", "blosc2 bitshuffle + zstd of the XOR")
+#: Values are coded in pieces, as in collectives.
+PIECE_NBYTES = 1 << 20
+Coder = tuple[Callable[[], Any], Callable[[Any], np.ndarray]]
+
+
+def weights(
+    layers: int, width: int, warm_up: int, steps: int
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Names, weights before the last step and after it: bfloat16 of each rate, float32 of the last."""
+    shape = Shape(layers, width, 4, 64)
+    torch.manual_seed(0)
+    model, rng = GPT(shape), np.random.default_rng(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    _train(model, optimizer, rng, warm_up)
+    start, moments = _copied(model.state_dict()), optimizer.state_dict()
+    for rate in RATES:
+        model.load_state_dict(start)
+        optimizer = torch.optim.AdamW(model.parameters())
+        optimizer.load_state_dict(moments)
+        optimizer.param_groups[0]["lr"] = rate
+        _train(model, optimizer, rng, steps)
+        before = _flat(model)
+        _train(model, optimizer, rng, 1)
+        after = _flat(model)
+        yield f"bfloat16 weights, {rate:g}", before.astype(dtypes.BFLOAT16), after.astype(dtypes.BFLOAT16)
+    yield f"float32 weights, {rate:g}", before, after
+
+
+def _copied(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+def _flat(model: GPT) -> np.ndarray:
+    return np.concatenate([p.detach().numpy().reshape(-1) for p in model.parameters()])
+
+
+def _train(model: GPT, optimizer: Any, rng: np.random.Generator, steps: int) -> None:
+    for _ in range(steps):
+        x, y = corpus().batch(rng, 8, 64)
+        optimizer.zero_grad()
+        cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def fields(points: int, steps: int) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """The velocity of a flow, and that two steps later, in single precision."""
+    flow = TaylorGreen(MPI.COMM_SELF, points, initial=_initial)
+    for _ in range(steps):
+        flow.step()
+    before = flow.velocity().astype("f4")
+    flow.step()
+    flow.step()
+    yield "float32 velocity, 2 steps", before.reshape(-1), flow.velocity().astype("f4").reshape(-1)
+
+
+def _initial(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The vortex and another flow; by itself it repeats its values, which zstd finds."""
+    u, v, w = vortex(x, y, z)
+    return u + 0.3 * np.sin(z + 1), v + 0.3 * np.sin(x + 2), w + 0.3 * np.sin(y + 3)
+
+
+def own(base: np.ndarray, array: np.ndarray) -> Coder:
+    """Ours, frames and checksums included."""
+    out = np.empty_like(array)
+    return lambda: delta.encode(array, base), lambda frame: delta.decode(frame, base, out)
+
+
+def measure(base: np.ndarray, array: np.ndarray, repeats: int) -> dict[str, np.ndarray]:
+    """Bytes, and least processor time of encoding and of decoding, of each coder of a piece, in turns."""
+    word = f"u{array.itemsize}"
+    xor = base.view(word) ^ array.view(word)
+    coders = {
+        COLUMNS[0]: (own(base, array), array), COLUMNS[1]: (with_zstandard(1)(xor), xor),
+        COLUMNS[2]: (with_blosc2("BITSHUFFLE", "ZSTD", 1)(xor), xor),
+    }  # fmt: skip
+    found = {name: np.array([0, np.inf, np.inf]) for name in coders}
+    for _ in range(repeats):
+        for name, ((encode, decode), wanted) in coders.items():
+            start = process_time()
+            coded = encode()
+            middle = process_time()
+            values = decode(coded)
+            end = process_time()
+            if values.tobytes() != wanted.tobytes():
+                raise click.ClickException(f"{name} is not exact")
+            found[name] = np.minimum(found[name], [np.inf, middle - start, end - middle])
+            found[name][0] = len(coded)
+    return found
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--layers", default=5, type=click.IntRange(1))
+@click.option("--width", default=256, type=click.IntRange(16))
+@click.option("--warm-up", default=300, type=click.IntRange(1), help="Steps at a learning rate of 1e-3.")
+@click.option(
+    "--steps", default=4, type=click.IntRange(1), help="Steps at each learning rate before the two."
+)
+@click.option("--points", default=64, type=click.IntRange(8), help="Of the flow, in each direction.")
+@click.option("--flow-steps", default=40, type=click.IntRange(1))
+@click.option("--repeats", default=15, type=click.IntRange(1))
+def main(layers, width, warm_up, steps, points, flow_steps, repeats) -> None:
+    """Print ratios, and GB/s of encoding and decoding on one core, the XOR of the others not counted."""
+    torch.set_num_threads(1)
+    click.echo(f"| from, to | differ | {' | '.join(COLUMNS)} |\n| --- | --- {'| --- ' * len(COLUMNS)}|")
+    for name, base, array in (*weights(layers, width, warm_up, steps), *fields(points, flow_steps)):
+        step, sums = PIECE_NBYTES // array.itemsize, dict.fromkeys(COLUMNS, np.zeros(3))
+        for begin in range(0, array.size, step):
+            piece = slice(begin, begin + step)
+            found = measure(base[piece], array[piece], repeats)
+            sums = {column: sums[column] + found[column] for column in COLUMNS}
+        figures = (array.nbytes / np.array([1, 1e9, 1e9]) / sums[column] for column in COLUMNS)
+        rows = (f"{ratio:.1f}x, {one:.1f} / {other:.1f}" for ratio, one, other in figures)
+        word = f"u{array.itemsize}"
+        differ = np.mean(base.view(word) != array.view(word))
+        click.echo(f"| {name} | {differ:.1%} | {' | '.join(rows)} |")
+
+
+if __name__ == "__main__":
+    main()
