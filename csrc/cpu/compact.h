@@ -33,12 +33,12 @@ struct PackTable {
 };
 alignas(64) constexpr PackTable pack_table;
 
-
 // The bytes of a word that are not zero, side by side; bit i of the mask: byte i is one.
 CC_HD uint64_t pack_bytes(uint64_t word, uint32_t& mask) {
   const __m128i v = _mm_cvtsi64_si128(int64_t(word));
   mask = 0xff & ~uint32_t(_mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_setzero_si128())));
-  return uint64_t(_mm_cvtsi128_si64(_mm_shuffle_epi8(v, _mm_cvtsi64_si128(int64_t(pack_table.pack32[mask])))));
+  return uint64_t(
+      _mm_cvtsi128_si64(_mm_shuffle_epi8(v, _mm_cvtsi64_si128(int64_t(pack_table.pack32[mask])))));
 }
 // The inverse: of `packed` as many bytes as the mask has bits.
 CC_HD uint64_t unpack_bytes(uint64_t packed, uint32_t mask) {
