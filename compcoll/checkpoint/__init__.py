@@ -2,6 +2,8 @@
 
 file.py          the bytes of one rank's file
 folders.py       files that are there whole or not at all, and where they are found
+parts.py         arrays from the files of several ranks
+reports.py       what saving and loading return
 checkpointer.py  saving and loading, which all ranks do together
 """
 
@@ -13,8 +15,9 @@ from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.checkpoint.checkpointer import Checkpoint, Checkpointer, SaveReport
+from compcoll.checkpoint.checkpointer import Checkpointer
 from compcoll.checkpoint.file import Part
+from compcoll.checkpoint.reports import Checkpoint, SaveReport
 
 __all__ = ["Checkpoint", "Checkpointer", "Part", "SaveReport", "load", "save", "wait"]
 

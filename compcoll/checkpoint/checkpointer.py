@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from time import perf_counter, time_ns
 from typing import Any
 
@@ -14,72 +13,17 @@ from mpi4py import MPI
 
 from compcoll.checkpoint import file, folders
 from compcoll.checkpoint.file import Part
+from compcoll.checkpoint.parts import assembled, wanted
+from compcoll.checkpoint.reports import Checkpoint, SaveReport
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.delta import Delta
 from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
 
-__all__ = ["Checkpoint", "Checkpointer", "SaveReport"]
+__all__ = ["Checkpointer"]
 
 #: Of a message: MPI counts no more than 2 GiB.
 _MESSAGE_NBYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class SaveReport:
-    """One save, as this rank saw it.
-
-    Attributes
-    ----------
-    step : int
-    whole : bool
-        Whether the values can be had from this set alone, rather than as differences to those of another one.
-    raw_nbytes, nbytes : int
-        Bytes of this rank's arrays, and of its file.
-    partner : int or None
-        The rank that has a copy of the file.
-    seconds : dict of str to float
-        Of ``encode``, ``exchange`` with partners, ``write``, and ``total``; flushing goes on behind.
-    """
-
-    step: int
-    whole: bool
-    raw_nbytes: int
-    nbytes: int
-    partner: int | None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def ratio(self) -> float:
-        """Bytes of the arrays per byte of the file."""
-        return self.raw_nbytes / self.nbytes
-
-    def __str__(self) -> str:
-        times = ", ".join(f"{name} {1e3 * t:.1f} ms" for name, t in self.seconds.items())
-        how = "whole" if self.whole else "differences"
-        return (
-            f"step {self.step}: {how}, {self.raw_nbytes} -> {self.nbytes} bytes ({self.ratio:.2f}x); {times}"
-        )
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Arrays of one complete set, as this rank loaded them.
-
-    Attributes
-    ----------
-    step : int
-    arrays : dict of str to numpy.ndarray
-    ranks : int
-        How many have saved it.
-    rebuilt : bool
-        Whether files of this rank were missing or damaged, and were written anew.
-    """
-
-    step: int
-    arrays: dict[str, np.ndarray]
-    ranks: int
-    rebuilt: bool
 
 
 class Checkpointer:
@@ -314,16 +258,14 @@ class Checkpointer:
         ranks = next(iter(headers.values()))["ranks"]
         if set(headers) != set(range(ranks)):
             return None
-        wanted, error = {}, None
+        pieces, error = {}, None
         try:
-            wanted = _wanted(headers, parts, self._rank, self._size)
+            pieces = wanted(headers, parts, self._rank, self._size)
         except ValueError as problem:
             error = problem
         self._all(error, "load")
         alike = ranks == self._size
-        owners = {owner for pieces in wanted.values() for owner, _ in pieces} | (
-            {self._rank} if alike else set()
-        )
+        owners = {owner for some in pieces.values() for owner, _ in some} | ({self._rank} if alike else set())
         base = headers[0]["base"]
         needs = [(one, owner) for owner in sorted(owners) for one in (base, name) if one is not None]
         files = self._fetch(needs, everyone)
@@ -336,7 +278,7 @@ class Checkpointer:
         rebuilt = alike and self._rebuild(name, files[name, self._rank])
         loaded: dict[str, np.ndarray] = {}
         try:
-            loaded = {key: _assembled(key, pieces, values) for key, pieces in wanted.items()}
+            loaded = {key: assembled(key, some, values) for key, some in pieces.items()}
         except ValueError as problem:
             error = problem
         self._all(error, "load")
@@ -410,70 +352,3 @@ def _sound(path: str, need: tuple[str, int]) -> np.ndarray | None:
     except (OSError, FrameError):
         return None
     return data if (header["set"], header["rank"]) == need else None
-
-
-#: The files that an array comes from: the rank that saved it, and where the part begins that is wanted.
-Pieces = list[tuple[int, dict[str, Any]]]
-
-
-def _wanted(
-    headers: Mapping[int, dict[str, Any]], parts: Mapping[str, Any] | None, rank: int, size: int
-) -> dict[str, Pieces]:
-    """The pieces of each array that a rank gets; ValueError where they cannot be had."""
-    ranks = len(headers)
-    saved: dict[str, Pieces] = {}
-    for owner, header in sorted(headers.items()):
-        for one in header["arrays"]:
-            saved.setdefault(one["name"], []).append((owner, one))
-    if parts is None and ranks == size:
-        return {one["name"]: [(rank, one)] for one in headers[rank]["arrays"]}
-    result: dict[str, Pieces] = {}
-    for name in saved if parts is None else parts:
-        if name not in saved:
-            raise ValueError(f"there is no array {name!r}; there are {', '.join(sorted(saved))}")
-        whole = saved[name][0][1]["whole"]
-        if whole is None:
-            raise ValueError(
-                f"{name!r} was saved by {ranks} ranks, each its own, and not as a compcoll.checkpoint.Part"
-            )
-        if parts is None:
-            begin, end = rank * whole[0] // size, (rank + 1) * whole[0] // size
-            offset, shape = (begin, *[0] * (len(whole) - 1)), (end - begin, *whole[1:])
-        else:
-            offset, shape = parts[name]
-        if len(offset) != len(whole) or any(
-            o < 0 or n < 0 or o + n > most for o, n, most in zip(offset, shape, whole, strict=True)
-        ):
-            raise ValueError(f"{shape} at {offset} does not lie in {name!r}, of shape {tuple(whole)}")
-        result[name] = [
-            (owner, {**one, "wanted": (offset, shape)})
-            for owner, one in saved[name]
-            if all(
-                max(o, p) < min(o + n, p + m)
-                for o, n, p, m in zip(offset, shape, one["offset"], one["shape"], strict=True)
-            )
-        ] or [(saved[name][0][0], {**saved[name][0][1], "wanted": (offset, shape)})]
-    return result
-
-
-def _assembled(name: str, pieces: Pieces, values: Mapping[int, dict[str, np.ndarray]]) -> np.ndarray:
-    """An array from its pieces; ValueError where these are not all of it."""
-    owner, one = pieces[0]
-    if "wanted" not in one:
-        return values[owner][name]
-    offset, shape = one["wanted"]
-    array, covered = np.empty(shape, values[owner][name].dtype), np.zeros(shape, bool)
-    for owner, one in pieces:
-        begins = [max(o, p) for o, p in zip(offset, one["offset"], strict=True)]
-        ends = [
-            min(o + n, p + m) for o, n, p, m in zip(offset, shape, one["offset"], one["shape"], strict=True)
-        ]
-        if all(b < e for b, e in zip(begins, ends, strict=True)):
-            into = tuple(slice(b - o, e - o) for b, e, o in zip(begins, ends, offset, strict=True))
-            taken = tuple(slice(b - p, e - p) for b, e, p in zip(begins, ends, one["offset"], strict=True))
-            array[into], covered[into] = values[owner][name][taken], True
-    if not covered.all():
-        raise ValueError(
-            f"{name!r} was not saved whole: {(~covered).sum()} values of {shape} at {offset} are missing"
-        )
-    return array
