@@ -82,6 +82,7 @@ class WeightSync:
     tensors : torch.nn.Module, mapping of str to Tensor, or iterable of Tensor
         The same shapes and dtypes on all ranks. Of a module its parameters and buffers; of a DTensor, as
         FSDP2 has them, this rank's shard, so that ``group`` has to join ranks with equal shards.
+        Modules of FSDP2 are resharded.
     src : int
         The rank, in the default group, whose values all others get.
     group : ProcessGroup, optional
@@ -97,6 +98,9 @@ class WeightSync:
         self, tensors: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], src: int = 0,
         group: dist.ProcessGroup | None = None,
     ):  # fmt: skip
+        modules = tensors.modules() if isinstance(tensors, torch.nn.Module) else ()
+        self._sharded: list[Any] = [module for module in modules if hasattr(module, "reshard")]  # FSDP2's
+        self._reshard()
         self._given = _listed(tensors)
         if not self._given:
             raise ValueError("there are no tensors to synchronise")
@@ -145,6 +149,7 @@ class WeightSync:
             Where the source could not encode its values, on all ranks.
         """
         start = perf_counter()
+        self._reshard()
         self._look()
         reason = self._agree()
         whole, base_id = bool(reason), self._base_id
@@ -163,6 +168,11 @@ class WeightSync:
             self._number, whole, reason or "all ranks have the values of the last sync", len(self._tensors),
             raw_nbytes, wire_nbytes, raw_nbytes, perf_counter() - start,
         )  # fmt: skip
+
+    def _reshard(self) -> None:
+        """Free what FSDP2 has gathered for a forward pass and would use again in place of the shards."""
+        for module in self._sharded:
+            module.reshard()
 
     def _look(self) -> None:
         """Find the tensors' memory, which may be another one than at the last sync."""

@@ -141,3 +141,63 @@ def test_shards(gloo, agree):
         tensor.to_local().add_(1)
     sync.sync()
     assert agree(torch.equal(tensor.to_local(), whole + 1))
+
+
+def test_fsdp(gloo, agree):
+    """Of FSDP2 modules each rank's shards, between replicas; what a module computes follows."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    size, rank = dist.get_world_size(), dist.get_rank()
+    shards = 2 if size % 2 == 0 and size > 2 else 1
+    mesh = init_device_mesh("cpu", (size // shards, shards), mesh_dim_names=("replica", "shard"))
+    replicas = dist.new_subgroups_by_enumeration(
+        [[k + shards * r for r in range(size // shards)] for k in range(shards)], backend="gloo"
+    )[0]
+
+    def made(seed: int) -> torch.nn.Sequential:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.ReLU(), torch.nn.Linear(40, 6))
+
+    def step(model: torch.nn.Module) -> None:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.01)
+
+    model, reference, x = made(rank // shards), made(0), torch.linspace(-1, 1, 60).reshape(2, 30)
+    fully_shard(model[0], mesh=mesh["shard"])
+    fully_shard(model, mesh=mesh["shard"])
+    sync = WeightSync(model, rank % shards, replicas)
+    for number in range(3):
+        assert agree(sync.sync().whole == (number == 0))
+        with torch.no_grad():
+            assert agree(torch.equal(model(x), reference(x)))
+        step(reference)
+        if rank < shards:
+            model.reshard()
+            step(model)
+
+
+def test_a_receiver_in_place_of_another(gloo, world, agree):
+    """One that goes away, and a new one that joins the others in a group of their own."""
+    size, rank, last = dist.get_world_size(), dist.get_rank(), dist.get_world_size() - 1
+    model, reference = Model(rank), Model(0)
+    sync = WeightSync(model, 0, gloo)
+    sync.sync()
+    train(reference, 1)
+    if rank == 0:
+        train(model, 1)
+    few = dist.new_group(list(range(size - 1)), backend="gloo")  # the last one is gone
+    if rank != last and size > 2:
+        sync.use(few)
+        assert not sync.sync().whole
+    if rank == last:
+        del sync
+        model = Model(9)
+        sync = WeightSync(model, 0, gloo)
+    else:
+        sync.use(gloo)
+    report = sync.sync()
+    assert agree(report.whole and f"rank {last} has not" in report.reason)
+    assert agree(same(model, reference))
+    assert agree(not sync.sync().whole)
