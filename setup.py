@@ -41,6 +41,10 @@ HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
 class BuildLevels(build_ext):
     """Compiles PER_LEVEL once for each of LEVELS, in parallel, and links the objects into the codecs."""
 
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
     def get_libraries(self, ext):
         """Without libpython, which must not come with what is preloaded into programs."""
         return ext.libraries if ext.name == names.name else super().get_libraries(ext)

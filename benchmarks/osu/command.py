@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -47,9 +48,10 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
         # --help returns 0.
         status = 1 if sound is False else 0
     except click.ClickException as error:
-        # All ranks read the same options, so all come here.
+        # All ranks read the same options, so all come here, unless files differ between hosts.
         if world.rank == 0:
             error.show()
+        _await_others(world)  # since the first rank that exits ends them all
         status = error.exit_code
     except click.Abort:  # by Ctrl-C, which all ranks are told
         world.Abort(128 + signal.SIGINT)
@@ -58,6 +60,14 @@ def ended(command: click.Command, argv: list[str] | None, name: str, obj: object
         sys.stderr.flush()
         world.Abort(1)
     return status
+
+
+def _await_others(world: MPI.Intracomm, seconds: float = 2.0) -> None:
+    """A barrier that a rank leaves after some seconds where others do not come."""
+    barrier = world.Ibarrier()
+    deadline = time.monotonic() + seconds
+    while not barrier.Test() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def data_options(command: Callable) -> Callable:

@@ -169,8 +169,9 @@ class ObjectCalls(CommBase):
         elif not isinstance(packed, Parcel):
             MPI.Comm.Send(self, [packed.data, MPI.BYTE], dest, tag)
         else:
-            super().send(packed, dest, tag)
-            self._exchanged("send", [packed], None)
+            with interrupts.deferred():
+                super().send(packed, dest, tag)
+                self._exchanged("send", [packed], None)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         packed = self._parcel(obj, dest, "Send", at_once=True, keeps=True)
@@ -183,11 +184,12 @@ class ObjectCalls(CommBase):
         packed = self._parcel(sendobj, dest, "Send", at_once=True)
         if packed is None:
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        request = self._post(packed, dest, sendtag)
-        try:
-            return self.recv(recvbuf, source, recvtag, status)
-        finally:
-            request.Wait()
+        with interrupts.deferred():
+            request = self._post(packed, dest, sendtag)
+            try:
+                return self.recv(recvbuf, source, recvtag, status)
+            finally:
+                request.Wait()
 
     def irecv(
         self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG
@@ -292,8 +294,7 @@ class ObjectCalls(CommBase):
             return lambda: begin(self._context, call, decision)
 
         batch = TaskBatch(list(map(begins, calls, decisions)), MOST_AT_ONCE)
-        with interrupts.deferred():
-            self._wait(op, decisions[0], batch, TaskBatch.run)
+        self._wait(op, decisions[0], batch, TaskBatch.run)
 
     def _decide_exactly(self, call: Parsed) -> Decision:
         decision = self._exact(self._decide_by_policy(call.op, call))
@@ -311,8 +312,7 @@ class ObjectCalls(CommBase):
         if not begins:
             return got
         decision = parcels[0].decisions[0] if parcels else None
-        with interrupts.deferred():
-            self._wait(op, decision, TaskBatch(begins), TaskBatch.run)
+        self._wait(op, decision, TaskBatch(begins), TaskBatch.run)
         return got and [one.unpacked() if type(one) is Delivered else one for one in got]
 
     def _folded(self, obj: Any, packed: Packed | None, op: Any) -> Any:

@@ -30,7 +30,7 @@ def take_handle(into: MPI.Request, of: MPI.Request) -> None:
 
 
 class Request(MPI.Request):
-    """A generalised request, which may be freed before it is complete.
+    """A generalized request, which may be freed before it is complete.
 
     Parameters
     ----------

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import Any
 
+import numpy as np
+
 __all__ = ["available", "bars", "scatter", "timeline"]
 
 #: Colours that differ to eyes that see red and green alike, and the words of legends.
@@ -51,15 +53,14 @@ def timeline(rows: Sequence[tuple[str, Sequence[dict[str, float]]]], seconds: fl
     """A row a rank: for each bin of time the fractions that its parts take, stacked."""
     figure, axes = _axes(0.7 + 0.45 * len(rows))
     for y, (_, bins) in enumerate(rows):
-        width = seconds / max(len(bins), 1)
-        bottoms = [float(y)] * len(bins)
+        edges = np.linspace(0, seconds, len(bins) + 1)
+        bottoms = np.full(len(edges), float(y))
         for name in COLOURS:
-            heights = [0.85 * min(one.get(name, 0.0), 1.0) for one in bins]
-            if any(heights):
-                places = [i * width for i in range(len(bins))]
-                axes.bar(places, heights, width, bottoms, align="edge", color=COLOURS[name],
-                         label=_WORDS.get(name, name))  # fmt: skip
-                bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
+            heights = np.array([0.85 * min(one.get(name, 0.0), 1.0) for one in [*bins, *bins[-1:]]])
+            if heights.any():
+                axes.fill_between(edges, bottoms, bottoms + heights, step="post", linewidth=0,
+                                  color=COLOURS[name], label=_WORDS.get(name, name))  # fmt: skip
+                bottoms += heights
     axes.set_yticks([y + 0.43 for y in range(len(rows))], [name for name, _ in rows])
     axes.set_xlim(0, seconds)
     axes.set_xlabel("seconds")

@@ -44,7 +44,7 @@ struct Answers {
 // Starts a generalized request, whose handle goes to `request`; MPI's error code.
 int start(const Library& library, const Answers& answers, void* extra_state, void* request);
 
-// Completes a generalised request.
+// Completes a generalized request.
 int complete(const Library& library, uint64_t request);
 
 }  // namespace engine

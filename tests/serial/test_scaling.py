@@ -52,7 +52,7 @@ def test_assumed_speeds_are_used(tmp_path):
     ("op", "nbytes"), [("Bcast", 4 << 20), ("Allgather", 1 << 20), ("Allreduce", 1 << 15)]
 )
 def test_the_best_way_is_not_left_out(op, nbytes, network):
-    machine, call = MachineProfile("unknown", FABRICS[network], FABRICS["pcie4"]), Call(op, nbytes, 128, 8)
+    machine, call = MachineProfile("unknown", FABRICS[network], FABRICS["pcie4"]), Call(op, nbytes, 64, 8)
     row = predicted_row(network, call, machine, CAREFUL)
     ways = [(option.algorithm, option.chunk_nbytes) for option in advise(call, machine, CAREFUL).options]
     assert row["seconds"] == pytest.approx(

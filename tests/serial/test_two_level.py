@@ -66,7 +66,7 @@ def test_allreduce(nodes, n, algorithm, in_place, widens):
 
 
 @nodes
-@pytest.mark.parametrize("n", [0, 1, 20 * CHUNK + 70])
+@pytest.mark.parametrize("n", [0, 1, 5 * CHUNK + 70])
 @pytest.mark.parametrize("algorithm", SUMS)
 @pytest.mark.parametrize("in_place", [False, True])
 def test_reduce(nodes, n, algorithm, in_place):
@@ -176,7 +176,7 @@ def across(schedules, nodes) -> dict[int, int]:
 )  # fmt: skip
 def test_each_value_crosses_a_port_once(op, sends, recvs, expected):
     """Three nodes of four ranks: what the theory of one level says of three ranks."""
-    nodes, k = tuple(i // 4 for i in range(12)), 48 * CHUNK
+    nodes, k = tuple(i // 4 for i in range(12)), 3 * CHUNK
     algorithm = ALGORITHMS[op][0]
     empty = [[np.empty(n * k) for n in ns] for ns in (sends, recvs)]
     found = across(traced(op, algorithm, nodes, [empty[0]] * 12, [empty[1]] * 12), nodes)

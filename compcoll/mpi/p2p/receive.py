@@ -202,7 +202,7 @@ def unpack_into(
 
 
 class Receive:
-    """A nonblocking receive: MPI's own into scratch memory, behind a generalised request.
+    """A nonblocking receive: MPI's own into scratch memory, behind a generalized request.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ class Receive:
 
 
 def copy_status(of: MPI.Status, into: MPI.Status) -> None:
-    """Say in the status of a generalised request what another one says of its message."""
+    """Say in the status of a generalized request what another one says of its message."""
     into.source, into.tag = of.source, of.tag
     into.Set_elements(MPI.BYTE, of.Get_elements(MPI.BYTE))
     into.Set_cancelled(of.Is_cancelled())
