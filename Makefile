@@ -41,7 +41,7 @@ test: test-serial test-mpi  ## Run all tests, those of MPI on 1, 2, 3 and 4 rank
 
 test-serial: $(VENV)/.test  ## Run the tests that need one process
 	@echo "== tests/serial"
-	@python -m pytest tests/serial --numprocesses auto --maxprocesses 8
+	@python -m pytest tests/serial --numprocesses auto --maxprocesses 8 --dist worksteal
 
 test-mpi: $(VENV)/.test  ## Run the tests that need MPI
 	@for n in $(TEST_RANKS); do \

@@ -35,6 +35,8 @@ cdef tuple SIGNALS = tuple(
 cdef unsigned long main_thread
 #: The context that defers signals now.
 cdef deferred current = None
+#: How often signals have been kept back.
+cdef unsigned long deferrals = 0
 #: Exception raised by a handler during a call of the main thread.
 cdef object kept = None
 
@@ -71,7 +73,7 @@ cdef class deferred:
         self.end(kind is None or issubclass(kind, Exception))
 
     cdef int begin(self) except -1:
-        global current, kept
+        global current, kept, deferrals
         if current is not None or PyThread_get_thread_ident() != main_thread:
             return 0
         self.replaced, self.arrived, self.note = [], [], self.take
@@ -88,6 +90,7 @@ cdef class deferred:
                 raise
             kept = kept or problem
             return self.begin()
+        deferrals += 1
         return 0
 
     cdef int end(self, bint raises) except -1:
@@ -101,7 +104,7 @@ cdef class deferred:
                 except BaseException as problem:  # of a handler that was put back already
                     kept = kept or problem
         current, self.note = None, None
-        for number in self.arrived:
+        for number, _ in self.arrived:
             PyErr_SetInterruptEx(number)
         if raises and not self.quiet:
             raise_pending()
@@ -110,16 +113,16 @@ cdef class deferred:
 
     def take(self, number, frame):
         """Take the place of a handler."""
-        self.arrived.append(number)
+        self.arrived.append((number, frame))
 
     cdef int run_next(self) except -1:
         """Run the handler of the first signal that has arrived; 0 where none has."""
         if not self.arrived:
             return 0
-        number = self.arrived.pop(0)
+        number, frame = self.arrived.pop(0)
         for known, handler in self.replaced:
             if known == number:
-                handler(number, None)
+                handler(number, frame)
         return 1
 
 
@@ -144,6 +147,11 @@ def check():
                 kept = None
                 raise
             kept = problem
+
+
+def count_deferrals():
+    """Number of times that signals were kept back, which tells whether a call has begun."""
+    return deferrals
 
 
 def raise_pending():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from random_steps import Program
+
+from compcoll.engine.interrupts import count_deferrals
 
 __all__ = ["Alarm", "Interrupted"]
 
@@ -31,6 +34,7 @@ class Alarm:
             float(10.0 ** rng.uniform(-5, -2.5)),
         )
         self._armed = self._inside = False
+        self._before = 0
         #: Where the signal came.
         self.fired = ""
 
@@ -53,22 +57,21 @@ class Alarm:
         if any(text in function.__name__ for text in _NEEDED):
             return True, function(*args)
         try:
-            self._inside = True
+            self._before, self._inside = count_deferrals(), True
             result = function(*args)
             self._inside = False
             return True, result
-        except Interrupted:
+        except Interrupted as interrupt:
             self._inside = False
-            self.fired += f" in {function.__name__}"
+            self.fired += f" in {function.__name__}\n{''.join(traceback.format_tb(interrupt.__traceback__))}"
             return False, None
         finally:
             self._inside = False
 
     def _raise(self, number: int, frame: Any) -> None:
-        # A method that has not begun cannot keep an interrupt back: that is one before the call.
-        code = frame.f_code
-        if not self._inside or frame.f_lineno == code.co_firstlineno:
+        # A call that has not kept signals back has not begun: the interrupt would be one before it.
+        if not self._inside or count_deferrals() == self._before:
             signal.setitimer(signal.ITIMER_REAL, 1e-4)
             return
-        self.fired = f"{code.co_name}:{frame.f_lineno}"
+        self.fired = f"{frame.f_code.co_name}:{frame.f_lineno}"
         raise Interrupted

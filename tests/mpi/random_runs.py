@@ -324,7 +324,11 @@ def run_program(
     if verbose:
         for number, lines in expected.texts.items():
             print(f"[{world.rank}] step {number}: " + "\n    ".join(lines), flush=True)
-    found = Run(world, program, plain=plain, say=say, alarm=alarm)
+
+    def tell(text: str) -> None:
+        say(f"{text}, interrupted at {alarm.fired}" if alarm is not None and alarm.fired else text)
+
+    found = Run(world, program, plain=plain, say=tell, alarm=alarm)
     found.go()
     wrong = [_difference(key, expected, found) for key in {**expected.results, **found.results}]
     wrong = [text for text in wrong if text]
