@@ -4,6 +4,7 @@ import atexit
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,9 @@ def library():
             library = build()
         except Exception as problem:
             error = str(problem)
+    built = comm.Ibarrier()
+    while not built.Test():
+        time.sleep(0.05)  # a rank that spins in MPI would keep the compiler from a core
     library, error = comm.bcast((library, error))
     assert error is None, error
     if library is None:

@@ -10,23 +10,24 @@ from random_steps import prepare_auto
 
 import compcoll
 
-not_on_open_mpi = pytest.mark.skipif(
-    MPI.get_vendor()[0] == "Open MPI", reason="a known fault: program 16 hangs on Open MPI 4"
-)
+ON_OPEN_MPI = MPI.get_vendor()[0] == "Open MPI"
 
 
-@not_on_open_mpi
 @pytest.mark.timeout(300)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
 def test_programs(comm, capfd, monkeypatch, tmp_path):
     prepare_auto(str(tmp_path), monkeypatch)
     with capfd.disabled():  # a program that ends the process says so
         count = 200 if comm.size <= 2 else 60  # on more ranks than small machines have cores
+        if ON_OPEN_MPI:  # 4.1 hangs in numbers 16 and 17 by itself, on plain communicators
+            count = 16
         # Number 16 frees communicators whose requests are under way, and hung within 50 runs of it.
-        assert check_programs(comm, 1, [*range(count), *[16] * 20 * (comm.size == 2)]) == []
+        assert (
+            check_programs(comm, 1, [*range(count), *[16] * 20 * (comm.size == 2 and not ON_OPEN_MPI)]) == []
+        )
 
 
-@not_on_open_mpi
+@pytest.mark.skipif(ON_OPEN_MPI, reason="Open MPI 4.1 hangs in some of the programs by itself")
 @pytest.mark.timeout(200)
 @pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
 def test_programs_with_an_interrupt(comm, capfd, monkeypatch, tmp_path):
