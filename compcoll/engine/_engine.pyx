@@ -52,7 +52,7 @@ cdef double inf_ = inf
 cdef CLibrary library
 cdef CEngine* engine = NULL
 #: Seconds without any message after which a call gives up; like MPI, it waits for ever by default.
-patience = inf
+stall_seconds = inf
 
 
 def start(bint threaded, double seconds):
@@ -65,10 +65,10 @@ def start(bint threaded, double seconds):
     seconds : float
         Time without any message after which a wait is given up.
     """
-    global engine, patience
+    global engine, stall_seconds
     if engine == NULL:
         _find_library()
-        patience = seconds
+        stall_seconds = seconds
         engine = new_engine(threaded, seconds)
         before_finalize(_stop)
 
@@ -862,7 +862,7 @@ def wait(*tasks, others=(), double limit=inf, bint launched=False):
     Raises
     ------
     TimeoutError
-        Where no task progressed for `patience` seconds; the tasks are abandoned.
+        Where no task progressed for `stall_seconds`; the tasks are abandoned.
     BaseException
         Raised by the handler of a second signal; the tasks are abandoned.
     """
@@ -885,7 +885,7 @@ def wait(*tasks, others=(), double limit=inf, bint launched=False):
             raise_ending()
         if end == TIMEOUT:
             raise TimeoutError(
-                f"waited for messages for more than COMPCOLL_TIMEOUT = {patience:g} s; the communicator "
+                f"waited for messages for more than COMPCOLL_TIMEOUT = {stall_seconds:g} s; the communicator "
                 "is in an error state"
             )
     for task in tasks:

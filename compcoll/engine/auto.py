@@ -112,7 +112,7 @@ class Advisor:
         return (trial.compressed if trial.count.calls % 2 else trial.plain), trial.record
 
     def decide_nonblocking(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
-        """Complete a policy's decision on a collective of which nobody waits for the time."""
+        """Complete a policy's decision on a collective whose time is not measured."""
         return self._from_profile(op, dtype, nbytes, decision, self.comm.size)
 
     def decide_p2p(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:

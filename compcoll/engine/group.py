@@ -21,7 +21,7 @@ from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
 
-__all__ = ["Facts", "Group", "Mine", "facts_of", "largest_tag", "survey"]
+__all__ = ["Facts", "Group", "RankFacts", "facts_of", "largest_tag", "survey"]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
@@ -186,7 +186,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Mine:
+class RankFacts:
     """Properties of one rank, from which `facts_of` derives `Facts`.
 
     Attributes
@@ -206,7 +206,7 @@ class Mine:
     node: int = 0
 
 
-def survey(comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None) -> Mine:
+def survey(comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None) -> RankFacts:
     """Look around; collective. ``workers`` are those that somebody asked for, ``nodes`` those of
     COMM_WORLD's ranks where they are not to be found.
     """
@@ -220,10 +220,10 @@ def survey(comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = N
     spare = min(8, max(0, len(cores) // near - 1))
     multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
     name = min(rank for _, rank in affinities) if nodes is None else -1 - nodes[_WORLD.Get_rank()]
-    return Mine(spare if workers is None else workers, multithreaded, driver.is_usable(), name)
+    return RankFacts(spare if workers is None else workers, multithreaded, driver.is_usable(), name)
 
 
-def facts_of(everyone: list[Mine]) -> Facts:
+def facts_of(everyone: list[RankFacts]) -> Facts:
     """The `Facts` of a communicator, from those of each rank."""
     names = [one.node for one in everyone]
     nodes = tuple(map(names.index, names))

@@ -196,8 +196,8 @@ cdef extern from * nogil:
       PyEval_RestoreThread(thread);
       PyGILState_Release(state);
     }
-    static compcoll::engine::Engine* new_engine(bool threaded, double patience) {
-      return new compcoll::engine::Engine(threaded, patience, with_thread_state);
+    static compcoll::engine::Engine* new_engine(bool threaded, double stall_seconds) {
+      return new compcoll::engine::Engine(threaded, stall_seconds, with_thread_state);
     }
     static compcoll::engine::Error of_callback() {
       compcoll::engine::Error error;

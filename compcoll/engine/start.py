@@ -11,7 +11,7 @@ __all__ = ["start_engine"]
 
 
 def start_engine(workers: int | None = None) -> None:
-    """Have an engine; it gets as many threads that encode and decode as whoever names a number first says."""
+    """Have an engine; the first caller that names a number of codec threads decides it."""
     _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
     if workers is not None:
         _first_workers(workers)

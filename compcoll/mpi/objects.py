@@ -28,11 +28,11 @@ from compcoll.mpi.pickle5 import (
     Arriving,
     Buffer,
     Delivered,
-    Packed,
-    Parcel,
+    PickledMessage,
+    PickledObject,
     TaskBatch,
+    dumps,
     is_plain,
-    pack,
 )  # fmt: skip
 from compcoll.mpi.requests import Pending
 from compcoll.report import Stats
@@ -61,12 +61,12 @@ class ObjectCalls(CommBase):
         return self._broadcast("bcast", obj, root)
 
     def _broadcast(self, op: str, obj: Any, root: int) -> Any:
-        packed = self._packed(obj) if self._rank == root else None
-        got = super().bcast(obj if packed is None else packed, root)
+        pickled = self._pickled(obj) if self._rank == root else None
+        got = super().bcast(obj if pickled is None else pickled, root)
         if type(got) is not Arriving:
             return got
-        if packed is not None:
-            got.copy(packed)
+        if pickled is not None:
+            got.copy(pickled)
         blocks = [buffer.array for buffer in got.buffers]
         sends = self._rank == root
         self._spread(op, [
@@ -77,12 +77,12 @@ class ObjectCalls(CommBase):
 
     @interrupts.undivided
     def allgather(self, sendobj: Any) -> list[Any]:
-        packed = self._packed(sendobj)
-        got = super().allgather(sendobj if packed is None else packed)
+        pickled = self._pickled(sendobj)
+        got = super().allgather(sendobj if pickled is None else pickled)
         arriving = {rank: one for rank, one in enumerate(got) if type(one) is Arriving}
         if not arriving:
             return got
-        mine = packed.buffers if packed is not None else []
+        mine = pickled.buffers if pickled is not None else []
         rounds = max(len(one.buffers) for one in arriving.values())
         self._spread("allgather", [self._round(i, mine, arriving) for i in range(rounds)])
         return [arriving[rank].unpacked() if rank in arriving else one for rank, one in enumerate(got)]
@@ -101,21 +101,21 @@ class ObjectCalls(CommBase):
 
     @interrupts.undivided
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        parcel = self._parcel(sendobj, root, "Gatherv")
-        got = super().gather(sendobj if parcel is None else parcel, root)
-        return self._exchanged("gather", [parcel], got)
+        message = self._message(sendobj, root, "Gatherv")
+        got = super().gather(sendobj if message is None else message, root)
+        return self._exchanged("gather", [message], got)
 
     @interrupts.undivided
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        parcels = self._parcels(sendobj, "Scatterv") if self._rank == root else None
-        got = super().scatter(sendobj if parcels is None else parcels, root)
-        return self._exchanged("scatter", parcels or [], [got])[0]
+        messages = self._messages(sendobj, "Scatterv") if self._rank == root else None
+        got = super().scatter(sendobj if messages is None else messages, root)
+        return self._exchanged("scatter", messages or [], [got])[0]
 
     @interrupts.undivided
     def alltoall(self, sendobj: Any) -> list[Any]:
-        parcels = self._parcels(sendobj, "Alltoallv")
-        got = super().alltoall(sendobj if parcels is None else parcels)
-        return self._exchanged("alltoall", parcels or [], got)
+        messages = self._messages(sendobj, "Alltoallv")
+        got = super().alltoall(sendobj if messages is None else messages)
+        return self._exchanged("alltoall", messages or [], got)
 
     @interrupts.undivided
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
@@ -138,16 +138,18 @@ class ObjectCalls(CommBase):
         self._meet_to_reduce()
         if not self._has_channel() or not mpi4py.rc.fast_reduce:
             return super().allreduce(sendobj, op)
-        packed = self._packed(sendobj)
-        found: Any = sendobj if packed is None else packed
-        if packed is not None and packed.buffers:
+        pickled = self._pickled(sendobj)
+        found: Any = sendobj if pickled is None else pickled
+        if pickled is not None and pickled.buffers:
             found = LARGE
 
         def combined(a: Any, b: Any) -> Any:
             return LARGE if a is LARGE or b is LARGE else op(a, b)
 
         got = super().allreduce(found, combined)
-        return got if got is not LARGE else self._broadcast("allreduce", self._folded(sendobj, packed, op), 0)
+        if got is not LARGE:
+            return got
+        return self._broadcast("allreduce", self._folded(sendobj, pickled, op), 0)
 
     def _meet_to_reduce(self) -> None:
         """Wait for all ranks before a communicator's first reduction of objects.
@@ -163,29 +165,29 @@ class ObjectCalls(CommBase):
     # -- messages: receives are mpi4py's, and unpickle what completes itself
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        packed = self._parcel(obj, dest, "Send", at_once=True)
-        if packed is None:
+        pickled = self._message(obj, dest, "Send", at_once=True)
+        if pickled is None:
             super().send(obj, dest, tag)
-        elif not isinstance(packed, Parcel):
-            MPI.Comm.Send(self, [packed.data, MPI.BYTE], dest, tag)
+        elif not isinstance(pickled, PickledMessage):
+            MPI.Comm.Send(self, [pickled.data, MPI.BYTE], dest, tag)
         else:
             with interrupts.deferred():
-                super().send(packed, dest, tag)
-                self._exchanged("send", [packed], None)
+                super().send(pickled, dest, tag)
+                self._exchanged("send", [pickled], None)
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        packed = self._parcel(obj, dest, "Send", at_once=True, keeps=True)
-        return super().isend(obj, dest, tag) if packed is None else self._post(packed, dest, tag)
+        pickled = self._message(obj, dest, "Send", at_once=True, keeps=True)
+        return super().isend(obj, dest, tag) if pickled is None else self._post(pickled, dest, tag)
 
     def sendrecv(
         self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = ANY_SOURCE,
         recvtag: int = ANY_TAG, status: MPI.Status | None = None,
     ) -> Any:  # fmt: skip
-        packed = self._parcel(sendobj, dest, "Send", at_once=True)
-        if packed is None:
+        pickled = self._message(sendobj, dest, "Send", at_once=True)
+        if pickled is None:
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         with interrupts.deferred():
-            request = self._post(packed, dest, sendtag)
+            request = self._post(pickled, dest, sendtag)
             try:
                 return self.recv(recvbuf, source, recvtag, status)
             finally:
@@ -228,57 +230,57 @@ class ObjectCalls(CommBase):
         """Whether large buffers of an object can go from one rank to another."""
         return self._takes_objects() and self._context.channel is not None
 
-    def _packed(self, obj: Any) -> Packed | None:
+    def _pickled(self, obj: Any) -> PickledObject | None:
         """A pickled object with its large buffers apart; None where it is mpi4py's to pickle."""
         if is_plain(obj, self._min_nbytes) or not self._takes_objects():
             return None
-        return pack(obj, self._min_nbytes)
+        return dumps(obj, self._min_nbytes)
 
-    def _parcel(
+    def _message(
         self, obj: Any, dest: int, op: str, at_once: bool = False, keeps: bool = False
-    ) -> Packed | Parcel | None:
+    ) -> PickledObject | PickledMessage | None:
         """A pickled object for one rank; ``keeps``: the caller may change the object at once."""
         if is_plain(obj, self._min_nbytes) or dest in (self._rank, MPI.PROC_NULL) or not self._has_channel():
             return None
-        packed = self._packed(obj)
-        if packed is None or not packed.buffers:
-            return packed
-        return self._addressed(packed.copied() if keeps else packed, dest, op, at_once)
+        pickled = self._pickled(obj)
+        if pickled is None or not pickled.buffers:
+            return pickled
+        return self._addressed(pickled.copied() if keeps else pickled, dest, op, at_once)
 
-    def _addressed(self, packed: Packed, dest: int, op: str, at_once: bool) -> Parcel:
-        decisions = [self._exact(self._decide_p2p(op, b, b.array.nbytes, dest)) for b in packed.buffers]
-        return Parcel(self._context.channel, dest, packed, decisions, at_once)
+    def _addressed(self, pickled: PickledObject, dest: int, op: str, at_once: bool) -> PickledMessage:
+        decisions = [self._exact(self._decide_p2p(op, b, b.array.nbytes, dest)) for b in pickled.buffers]
+        return PickledMessage(self._context.channel, dest, pickled, decisions, at_once)
 
-    def _parcels(self, objects: Any, op: str) -> list[Any] | None:
+    def _messages(self, objects: Any, op: str) -> list[Any] | None:
         """An object for each rank, pickled where that is not mpi4py's to do; None where all is."""
         if objects is None or not self._has_channel():
             return None
         objects = list(objects)
         if len(objects) != self._size:
             return objects
-        parcels = [self._parcel(one, dest, op) for dest, one in enumerate(objects)]
-        return [one if parcel is None else parcel for parcel, one in zip(parcels, objects, strict=True)]
+        messages = [self._message(one, dest, op) for dest, one in enumerate(objects)]
+        return [one if message is None else message for message, one in zip(messages, objects, strict=True)]
 
-    def _post(self, packed: Packed | Parcel, dest: int, tag: int) -> MPI.Request:
+    def _post(self, pickled: PickledObject | PickledMessage, dest: int, tag: int) -> MPI.Request:
         """Begin to send a pickled object."""
-        if not isinstance(packed, Parcel):
-            return MPI.Comm.Isend(self, [packed.data, MPI.BYTE], dest, tag)
+        if not isinstance(pickled, PickledMessage):
+            return MPI.Comm.Isend(self, [pickled.data, MPI.BYTE], dest, tag)
         with interrupts.deferred():
-            sent = _engine.Request(super().isend(packed, dest, tag))
-            tasks = [begin() for begin in packed.begins]
-            pending = Pending([sent, *tasks], partial(self._posted, packed, tasks))
+            sent = _engine.Request(super().isend(pickled, dest, tag))
+            tasks = [begin() for begin in pickled.begins]
+            pending = Pending([sent, *tasks], partial(self._posted, pickled, tasks))
             self._context.channel.track(pending)
         self.calls_accelerated += 1
         return pending.request
 
     def _posted(
-        self, parcel: Parcel, tasks: list[Task], request: MPI.Request, error: Exception | None
+        self, message: PickledMessage, tasks: list[Task], request: MPI.Request, error: Exception | None
     ) -> None:  # fmt: skip
         """A pickled object with its buffers has been sent."""
         stats = Stats()
         for task in tasks:
             stats.add(task.outcome, task.outcome.bound)
-        self._completed(request, ("isend", parcel.decisions[0], stats))
+        self._completed(request, ("isend", message.decisions[0], stats))
 
     def _exact(self, decision: Decision) -> Decision:
         """The same without loss."""
@@ -304,18 +306,18 @@ class ObjectCalls(CommBase):
         return decision
 
     def _exchanged(self, op: str, sent: list[Any], got: Any) -> Any:
-        """Send the buffers of parcels and receive those of what was got; that with the objects complete."""
-        parcels = [one for one in sent if isinstance(one, Parcel)]
+        """Send the buffers of messages and receive those of what was got; that with the objects complete."""
+        messages = [one for one in sent if isinstance(one, PickledMessage)]
         arriving = [one for one in got or () if type(one) is Delivered]
-        both: list[Parcel | Delivered] = [*parcels, *arriving]
+        both: list[PickledMessage | Delivered] = [*messages, *arriving]
         begins = [begin for one in both for begin in one.begins]
         if not begins:
             return got
-        decision = parcels[0].decisions[0] if parcels else None
+        decision = messages[0].decisions[0] if messages else None
         self._wait(op, decision, TaskBatch(begins), TaskBatch.run)
         return got and [one.unpacked() if type(one) is Delivered else one for one in got]
 
-    def _folded(self, obj: Any, packed: Packed | None, op: Any) -> Any:
+    def _folded(self, obj: Any, pickled: PickledObject | None, op: Any) -> Any:
         """Combine the objects of all ranks along mpi4py's tree; what rank 0 has is the result."""
         comm, tag = self._context.private_comm, largest_tag()  # no call's frames have this one
         value, is_mine, mask = obj, True, 1
@@ -324,24 +326,24 @@ class ObjectCalls(CommBase):
             if peer < self._size:
                 other = comm.recv(source=peer, tag=tag)
                 if is_mine:  # which an operation may change
-                    value, is_mine = _copied(value, packed), False
+                    value, is_mine = _copied(value, pickled), False
                 value = op(value, other)
             mask <<= 1
         if self._rank:
             dest = self._rank & ~mask
             if not is_mine:
-                packed = self._packed(value)
-            if packed is not None and packed.buffers:
-                packed = self._addressed(packed, dest, "Send", at_once=True)
-            comm.send(value if packed is None else packed, dest, tag)
-            self._exchanged("allreduce", [packed], None)
+                pickled = self._pickled(value)
+            if pickled is not None and pickled.buffers:
+                pickled = self._addressed(pickled, dest, "Send", at_once=True)
+            comm.send(value if pickled is None else pickled, dest, tag)
+            self._exchanged("allreduce", [pickled], None)
         return value
 
 
-def _copied(obj: Any, packed: Packed | None) -> Any:
+def _copied(obj: Any, pickled: PickledObject | None) -> Any:
     """The object as mpi4py would have it after a journey."""
-    if packed is None:
+    if pickled is None:
         return MPI.pickle.loads(MPI.pickle.dumps(obj))
-    copy = Arriving(packed.data, packed.layouts)
-    copy.copy(packed)
+    copy = Arriving(pickled.data, pickled.layouts)
+    copy.copy(pickled)
     return copy.unpacked()

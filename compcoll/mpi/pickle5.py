@@ -1,9 +1,9 @@
 """Pickled objects whose large buffers travel apart (pickle's protocol 5), as elements that codecs know.
 
 An object is pickled once. Without a large buffer the pickle goes as it is; else mpi4py sends a small object,
-a `Packed`, which unpickles as an `Arriving` that knows its missing buffers. These travel on the private
-communicator of the family, each under tags of its own, so it does not matter when or by which of mpi4py's
-receives the small object is unpickled.
+a `PickledObject`, which unpickles as an `Arriving` that knows its missing buffers. These travel on the
+private communicator of the family, each under tags of its own, so it does not matter when or by which of
+mpi4py's receives the small object is unpickled.
 """
 
 from __future__ import annotations
@@ -28,8 +28,17 @@ from compcoll.report import Stats
 from compcoll.schedule.trace import chunk_step
 
 __all__ = [
-    "COMPLETE", "MOST_AT_ONCE", "Arriving", "Buffer", "Delivered", "Packed", "Parcel", "TaskBatch",
-    "is_plain", "pack", "receive_buffers",
+    "COMPLETE",
+    "MOST_AT_ONCE",
+    "Arriving",
+    "Buffer",
+    "Delivered",
+    "PickledMessage",
+    "PickledObject",
+    "TaskBatch",
+    "dumps",
+    "is_plain",
+    "receive_buffers",
 ]  # fmt: skip
 
 #: Types whose objects go mpi4py's way unseen.
@@ -122,7 +131,7 @@ def _is_standard() -> bool:
 _STANDARD = [pickle.dumps, pickle.loads]
 
 
-class Packed:
+class PickledObject:
     """A pickled object, which is unpickled as itself, or as `Arriving` where its buffers have to follow.
 
     Attributes
@@ -145,12 +154,12 @@ class Packed:
             return pickle.loads, (self.data,)
         return Arriving, (self.data, self.layouts)
 
-    def copied(self) -> Packed:
+    def copied(self) -> PickledObject:
         """The same with copies of the buffers."""
-        return Packed(self.data, [Buffer(b.array.copy(), b.readonly) for b in self.buffers])
+        return PickledObject(self.data, [Buffer(b.array.copy(), b.readonly) for b in self.buffers])
 
 
-def pack(obj: Any, least: int) -> Packed | None:
+def dumps(obj: Any, least: int) -> PickledObject | None:
     """Pickle an object, with buffers of ``least`` bytes apart; None where that is mpi4py's to do."""
     if not _is_standard():
         return None
@@ -162,7 +171,7 @@ def pack(obj: Any, least: int) -> Packed | None:
         buffers.append(Buffer.of(found))
         return False
 
-    return Packed(pickle.dumps(obj, MPI.pickle.PROTOCOL, buffer_callback=stays), buffers)
+    return PickledObject(pickle.dumps(obj, MPI.pickle.PROTOCOL, buffer_callback=stays), buffers)
 
 
 class Arriving:
@@ -180,9 +189,9 @@ class Arriving:
         self.buffers = [buffer for buffer, _ in rooms]
         self._memory = [memory for _, memory in rooms]
 
-    def copy(self, packed: Packed) -> None:
+    def copy(self, pickled: PickledObject) -> None:
         """Take the buffers of this rank's own object."""
-        for mine, theirs in zip(self.buffers, packed.buffers, strict=True):
+        for mine, theirs in zip(self.buffers, pickled.buffers, strict=True):
             mine.array[:] = theirs.array
 
     def unpacked(self) -> Any:
@@ -243,14 +252,14 @@ class Part:
     tag: int
 
 
-class Parcel(Packed):
+class PickledMessage(PickledObject):
     """A pickled object on its way to one rank.
 
     Parameters
     ----------
     channel : Channel
     dest : int
-    packed : Packed
+    pickled : PickledObject
     decisions : sequence of Decision
         How each buffer is coded.
     at_once : bool
@@ -258,9 +267,14 @@ class Parcel(Packed):
     """
 
     def __init__(
-        self, channel: Channel, dest: int, packed: Packed, decisions: Sequence[Decision], at_once: bool
+        self,
+        channel: Channel,
+        dest: int,
+        pickled: PickledObject,
+        decisions: Sequence[Decision],
+        at_once: bool,
     ):
-        super().__init__(packed.data, packed.buffers)
+        super().__init__(pickled.data, pickled.buffers)
         self.channel, self.dest, self.decisions, self.at_once = channel, dest, decisions, at_once
         self.parts = [self._part(b.array, d) for b, d in zip(self.buffers, decisions, strict=True)]
 

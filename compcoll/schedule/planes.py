@@ -9,7 +9,7 @@ large the largest may become (`most`). In between, the sender is free to move th
 A *plane* is what lies behind one index of the first dimension, a row of two dimensions or a plane of three.
 The sender deals out groups of four planes to the chunks evenly, the rest behind the last group to the same
 chunk; where there are fewer groups than chunks, some chunks are empty, and go out as frames of no values. A
-frame's header has the chunk's shape, so that whoever receives chunk i of so many finds out by itself where
+frame's header has the chunk's shape, so that the receiver of chunk i of so many finds out by itself where
 it belongs, whatever else has arrived: the last dimensions say how large a plane is, and with it where every
 sender puts the ends of chunk i. A frame of another size than that is damaged. Frames of one dimension are
 those of chunks of equal length, as ever.

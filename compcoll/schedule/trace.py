@@ -28,7 +28,7 @@ WINDOW = 4
 
 
 class DeadlockError(RuntimeError):
-    """An algorithm waits for something that nobody does."""
+    """An algorithm waits for an event that no rank causes."""
 
 
 class Awaited:
@@ -74,7 +74,7 @@ class Tracer:
     window : int
         Chunks of a message that are on their way at once.
     nodes : tuple of int
-        The node of each rank; empty where they are all on one, or nobody cares.
+        The node of each rank; empty where they are all on one, or it does not matter.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Tracer:
             if self._issued:
                 self._done(self._issued.popleft())
         if self._unfinished:
-            raise DeadlockError(f"{self._unfinished} coroutines wait for something that nobody does")
+            raise DeadlockError(f"{self._unfinished} coroutines wait for events that no rank causes")
 
     def schedule(self) -> Schedule:
         """The schedule of all operations traced so far."""

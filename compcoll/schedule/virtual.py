@@ -146,7 +146,7 @@ def simulate(
     Raises
     ------
     DeadlockError
-        Where ranks wait for messages that nobody sends, or messages are never received.
+        Where ranks wait for messages that no rank sends, or messages are never received.
     """
     ranks = [schedule(rank).compiled for rank in range(simulated or size)]
     seconds, messages, wire, stuck, lost, intervals = run(ranks, profile, size, flip, records, INTERVAL)

@@ -46,7 +46,7 @@ class Predictor:
         return seconds / row.calls
 
     def _of_call(self, name: str, nbytes: int, size: int) -> float:
-        # Of a part of the world nobody knows on which nodes it is: evenly spread, if there are several.
+        # The nodes of a part of the world are not known: evenly spread, if there are several.
         one_node = self._per_node >= self._size
         per_node = size if one_node else max(round(size * self._per_node / self._size), 1)
         return plain_seconds(Call.of_buffer(name, nbytes, size, per_node), self._machine, ALGORITHMS[name])

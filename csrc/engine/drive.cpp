@@ -60,9 +60,9 @@ double Backoff::pause() {
   return std::max(std::min(waited * part, limit_of_part), std::min(waited * late_part, limit_of_late_part));
 }
 
-End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
+End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double stall_seconds,
           Progress& progress, const std::function<bool()>& interrupted) {
-  Backoff backoff(patience);
+  Backoff backoff(stall_seconds);
   Ending ending(limit, interrupted);
   double began = 0;
   while (!all_done(tasks)) {
@@ -88,11 +88,11 @@ End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, dou
   return End::DONE;
 }
 
-PendingTask::PendingTask(std::shared_ptr<Task> task, double patience, Finished finished,
+PendingTask::PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finished finished,
                          std::shared_ptr<Completion> completion)
     : task_(std::move(task)),
       completion_(completion ? completion : std::make_shared<Completion>()),
-      backoff_(patience),
+      backoff_(stall_seconds),
       finished_(std::move(finished)),
       rest_(!completion        ? 0
             : task_->is_long() ? least_rest
@@ -115,7 +115,7 @@ bool PendingTask::step() {
 
 std::shared_ptr<PendingTask> Progress::add(std::shared_ptr<Task> task, PendingTask::Finished finished,
                                            std::shared_ptr<Completion> completion) {
-  auto pending = std::make_shared<PendingTask>(std::move(task), patience_, std::move(finished),
+  auto pending = std::make_shared<PendingTask>(std::move(task), stall_seconds_, std::move(finished),
                                                std::move(completion));
   std::unique_lock<std::mutex> lock(mutex_);
   pending_.push_back(pending);

@@ -52,7 +52,7 @@ class PendingTask {
  public:
   using Finished = std::function<void(End)>;
 
-  PendingTask(std::shared_ptr<Task> task, double patience, Finished finished,
+  PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finished finished,
               std::shared_ptr<Completion> completion);
 
   // Whether anything moved; not where somebody else is at it.
@@ -80,8 +80,8 @@ class Progress {
  public:
   using Completions = std::vector<std::shared_ptr<Completion>>;
 
-  Progress(bool threaded, double patience, ThreadMain main = run_loop)
-      : threaded_(threaded), patience_(patience), main_(main) {}
+  Progress(bool threaded, double stall_seconds, ThreadMain main = run_loop)
+      : threaded_(threaded), stall_seconds_(stall_seconds), main_(main) {}
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
@@ -109,7 +109,7 @@ class Progress {
   void attend(const Completions& completions, int more);
 
   const bool threaded_;
-  const double patience_;
+  const double stall_seconds_;
   const ThreadMain main_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -118,10 +118,10 @@ class Progress {
   bool stopped_ = false, asleep_ = false, hurried_ = false;
 };
 
-// Moves tasks on until all are done, nothing has moved for `patience` seconds, or `limit` seconds have passed;
+// Moves tasks on until all are done, nothing has moved for `stall_seconds`, or `limit` seconds have passed;
 // `others` as well, and what was left, where that has no thread of its own. Asks `interrupted` every so often
 // while it waits.
-End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double patience,
+End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double stall_seconds,
           Progress& progress, const std::function<bool()>& interrupted);
 
 }  // namespace engine

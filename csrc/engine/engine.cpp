@@ -14,8 +14,8 @@ std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
 
 }  // namespace
 
-Engine::Engine(bool threaded, double patience, ThreadMain main)
-    : pool_(keep_nbytes), progress_(threaded, patience, main), patience_(patience), main_(main) {}
+Engine::Engine(bool threaded, double stall_seconds, ThreadMain main)
+    : pool_(keep_nbytes), progress_(threaded, stall_seconds, main), stall_seconds_(stall_seconds), main_(main) {}
 
 void Engine::set_workers(int n) {
   workers_.reset();
@@ -35,7 +35,7 @@ std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, con
 End Engine::wait(const std::vector<std::shared_ptr<Task>>& tasks,
                  const std::vector<std::shared_ptr<Task>>& others, double limit,
                  const std::function<bool()>& interrupted) {
-  End end = drive(pointers(tasks), pointers(others), limit, patience_, progress_, interrupted);
+  End end = drive(pointers(tasks), pointers(others), limit, stall_seconds_, progress_, interrupted);
   if (end == End::LATER) return end;
   for (const auto& task : tasks) forget(task);
   return end;

@@ -28,9 +28,9 @@ namespace engine {
 
 class Engine {
  public:
-  // `threaded`: whether threads of the engine may call MPI. `patience`: seconds without any message after which
+  // `threaded`: whether threads of the engine may call MPI. `stall_seconds`: seconds without any message after which
   // a wait is given up. `main` runs the loops of its threads.
-  Engine(bool threaded, double patience, ThreadMain main = run_loop);
+  Engine(bool threaded, double stall_seconds, ThreadMain main = run_loop);
   ~Engine() { stop(); }
 
   // Threads that encode and decode. While nothing is under way.
@@ -59,7 +59,7 @@ class Engine {
   Pool pool_;
   std::unique_ptr<Workers> workers_;
   Progress progress_;
-  const double patience_;
+  const double stall_seconds_;
   const ThreadMain main_;
 };
 

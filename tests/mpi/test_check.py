@@ -209,7 +209,7 @@ def test_messages_of_another_type(ours, comm, n):
     comm.Barrier()
 
 
-def test_patience_has_an_end(ours, monkeypatch):
+def test_a_stall_ends_the_call(ours, monkeypatch):
     monkeypatch.delenv("COMPCOLL_TIMEOUT", raising=False)
     assert check.Checker(ours._context).seconds == check.PATIENCE
 

@@ -5,7 +5,7 @@ import pytest
 
 from compcoll import Policy, Rule, codec
 from compcoll.engine import choices
-from compcoll.engine.group import Mine, facts_of
+from compcoll.engine.group import RankFacts, facts_of
 from compcoll.policy import MIN_NBYTES, make_policy
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
@@ -244,7 +244,7 @@ def test_chunks_and_windows_where_all_ranks_have_gpus():
 
 
 def test_all_ranks_have_gpus_or_none_is_counted_on():
-    with_gpu, without = Mine(0, True, True), Mine(0, True, False)
+    with_gpu, without = RankFacts(0, True, True), RankFacts(0, True, False)
     assert facts_of([with_gpu, with_gpu]).gpus
     assert not facts_of([with_gpu, without]).gpus
 
