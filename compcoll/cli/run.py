@@ -14,6 +14,7 @@ from compcoll.cli.launch import become_ranks, is_launched, need_mpi, same_ranks
 from compcoll.cli.output import check_folder
 from compcoll.cli.spec import Size, ranks_option
 from compcoll.policy import make_policy
+from compcoll.preload import is_preloaded
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -30,17 +31,19 @@ from compcoll.policy import make_policy
 @click.option(
     "--trace", type=click.Path(file_okay=False, path_type=Path), help="Folder for a line of each call."
 )
+@click.option("--preload", is_flag=True, help="Of a Python program, take calls of extension modules, too.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    ranks: int | None, as_module: bool, trace: Path | None, quiet: bool, program: str,
+    ranks: int | None, as_module: bool, trace: Path | None, preload: bool, quiet: bool, program: str,
     arguments: tuple[str, ...], **settings: Any,
 ) -> None:  # fmt: skip
     """Run a program as it is, with MPI's communicators accelerated.
 
     In a Python program, COMM_WORLD and COMM_SELF, and whatever it makes of them, are compcoll's before it is
-    imported. Of any other program the calls from C and Fortran are, by a library that is preloaded.
+    imported. Of any other program the calls from C and Fortran are, by a library that is preloaded; with
+    --preload those of a Python program, mpi4py's among them.
     -n starts ranks on this machine; without it the program runs on the ranks that mpiexec, srun or flux have
     started. Without --codec, --when and --policy calls are compressed losslessly where that saves time
     (auto). An exception that nobody catches ends all ranks. At the end rank 0 says what all calls together
@@ -61,17 +64,26 @@ def command(
         options = [
             word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))
         ]
-        flags = ["-m"] * as_module + ["-q"] * quiet
+        flags = ["-m"] * as_module + ["--preload"] * preload + ["-q"] * quiet
         mpiexec = mpiexec_of(executable) if executable else None
         become_ranks(ranks, ["run", *options, *flags, program, *arguments], mpiexec)
     if executable:
         run_executable(executable, list(arguments), given, quiet)
+    if preload and not is_preloaded():
+        again = ["-m", "compcoll", "run", *["-m"] * as_module, "--preload", program, *arguments]
+        run_executable(sys.executable, again, given, quiet)
     need_mpi()
     from compcoll.cli.program import run_as_main
-    from compcoll.mpi.comm import wrap_world
 
     if ranks is not None:
         same_ranks(ranks)
     sys.argv[:] = [program, *arguments]
-    wrap_world(False if quiet else None, **given)
+    if preload:
+        from compcoll.preload.program import attach_world
+
+        attach_world()
+    else:
+        from compcoll.mpi.comm import wrap_world
+
+        wrap_world(False if quiet else None, **given)
     run_as_main(program, as_module)

@@ -21,7 +21,7 @@ from compcoll.core.patching import patch_method
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task
 
-__all__ = ["KeptArguments", "Pending", "Prequest", "Request", "Settled"]
+__all__ = ["KeptArguments", "Pending", "Prequest", "Request", "Settled", "take_handle"]
 
 
 def take_handle(into: MPI.Request, of: MPI.Request) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import sysconfig
 from pathlib import Path
 
-__all__ = ["SETTINGS", "environment", "library_path"]
+__all__ = ["SETTINGS", "environment", "is_preloaded", "library_path"]
 
 #: The variable of the environment that has the settings of ``compcoll run``, as JSON.
 SETTINGS = "COMPCOLL_SETTINGS"
@@ -39,6 +40,11 @@ def environment() -> dict[str, str]:
         "COMPCOLL_PYTHON": sys.executable,
         "COMPCOLL_LIBPYTHON": str(_libpython()),
     }
+
+
+def is_preloaded() -> bool:
+    """Whether this process has the library."""
+    return hasattr(ctypes.CDLL(None), "compcoll_preload_connect")
 
 
 def _libpython() -> Path | None:

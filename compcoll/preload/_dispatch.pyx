@@ -5,7 +5,9 @@ The preloaded library looks `compcoll_preload_connect` up and is given the funct
 without holding the interpreter's lock.
 """
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t, uintptr_t
+from libc.string cimport memcpy
+from libcpp cimport bool as cbool
 
 import os
 
@@ -17,37 +19,60 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from compcoll.core import dtypes
 from compcoll.mpi.datatypes import entry_of, predefined_type
+from compcoll.mpi.requests import Prequest, take_handle
+from compcoll.preload.matched import matched_message, take_matched
 
 cdef extern from "preload/call.h" namespace "compcoll::preload" nogil:
     ctypedef uint64_t Word
     enum Name:
         Alltoall, Alltoallv, Bcast, Allreduce, Allgather, Allgatherv, Reduce, Reduce_scatter
-        Reduce_scatter_block, Gather, Gatherv, Scatter, Scatterv, n_names
+        Reduce_scatter_block, Gather, Gatherv, Scatter, Scatterv, Alltoallw, n_names
+    enum Form:
+        blocking, nonblocking, persistent
+    enum MessageName:
+        Send, Ssend, Isend, Issend, Recv, Irecv, Sendrecv, Isendrecv, Sendrecv_replace, Isendrecv_replace
+        Probe, Iprobe, Mprobe, Improbe, Mrecv, Imrecv, Send_init, Ssend_init, Recv_init, n_message_names
     struct CComm "compcoll::preload::Comm":
         void* object
         uint64_t min_nbytes
-        bint pairs_alone
+        bint pairs_alone, messages
         int rank, size
     struct CCall "compcoll::preload::Call":
-        int name, nonblocking
+        int name, form
+        bint wide
         const CComm* comm
         Word sendbuf, recvbuf
         int64_t sendcount, recvcount
-        const int* sendcounts
-        const int* senddispls
-        const int* recvcounts
-        const int* recvdispls
+        const void* sendcounts
+        const void* senddispls
+        const void* recvcounts
+        const void* recvdispls
         Word sendtype, recvtype
         int root
         Word request
+        void* prepared
+        const void* caller
+    struct CMessage "compcoll::preload::Message":
+        int name
+        const CComm* comm
+        Word sendbuf, sendtype, recvbuf, recvtype
+        int64_t sendcount, recvcount
+        int dest, sendtag, source, recvtag
+        void* status
+        Word request, message
+        int flag
+        void* prepared
         const void* caller
     int declined
     struct Dispatch:
         int (*attach)(Word, CComm*) noexcept
         void (*release)(Word, CComm*) noexcept
         int (*run)(CCall*) noexcept
+        int (*transfer)(CMessage*) noexcept
+        int (*start)(void*, Word*) noexcept
+        void (*free)(void*, cbool) noexcept
         uint64_t min_nbytes
-        Word sum
+        Word sum, byte
 
 cdef extern from "<dlfcn.h>" nogil:
     ctypedef struct Dl_info:
@@ -60,13 +85,21 @@ cdef extern from "<dlfcn.h>" nogil:
 cnp.import_array()
 
 ctypedef void (*Connect)(const Dispatch*) noexcept
+ctypedef int (*AttachWorld)() noexcept nogil
 
 #: In the order of `Name`.
 cdef tuple METHODS = (
     "Alltoall", "Alltoallv", "Bcast", "Allreduce", "Allgather", "Allgatherv", "Reduce", "Reduce_scatter",
-    "Reduce_scatter_block", "Gather", "Gatherv", "Scatter", "Scatterv",
+    "Reduce_scatter_block", "Gather", "Gatherv", "Scatter", "Scatterv", "Alltoallw",
 )
 cdef tuple NONBLOCKING = tuple("I" + name.lower() for name in METHODS)
+cdef tuple PERSISTENT = tuple(name + "_init" for name in METHODS)
+#: In the order of `MessageName`.
+cdef tuple MESSAGES = (
+    "Send", "Ssend", "Isend", "Issend", "Recv", "Irecv", "Sendrecv", "Isendrecv", "Sendrecv_replace",
+    "Isendrecv_replace", "Probe", "Iprobe", "Mprobe", "Improbe", "Mrecv", "Imrecv", "Send_init", "Ssend_init",
+    "Recv_init",
+)
 cdef object SUM = MPI.SUM
 cdef object IN_PLACE = MPI.IN_PLACE
 cdef object BOTTOM = MPI.BOTTOM
@@ -84,15 +117,36 @@ def connect(attach, release, report, from_, uint64_t min_nbytes, bint trace):
     attach_comm, release_comm, report_problem, call_from = attach, release, report, from_
     traced = trace
     functions.attach, functions.release, functions.run = attach_c, release_c, run_c
+    functions.transfer, functions.start, functions.free = transfer_c, start_c, free_c
     functions.min_nbytes, functions.sum = min_nbytes, MPI.SUM.handle
+    functions.byte = MPI.BYTE.handle
     if found is not NULL:
         (<Connect>found)(&functions)
+
+
+def attach_world():
+    """Have calls of a Python program's extension modules taken, on communicators made from now on, too; collective.
+
+    Raises
+    ------
+    OSError
+        Where the library is not preloaded.
+    """
+    cdef void* found = dlsym(RTLD_DEFAULT, b"compcoll_preload_attach_world")
+    cdef int error
+    if found is NULL:
+        raise OSError("the library that `compcoll preload` names is not preloaded")
+    with nogil:
+        error = (<AttachWorld>found)()
+    if error:
+        raise MPI.Exception(error)
 
 
 cdef int attach_c(Word handle, CComm* comm) noexcept with gil:
     try:
         made = attach_comm(handle)
         comm.min_nbytes, comm.pairs_alone = made._min_nbytes, made._gate.paired
+        comm.messages = comm.messages and made._understands()
         Py_INCREF(made)
         comm.object = <void*>made
         return 0
@@ -121,13 +175,143 @@ cdef int run(CCall* call) except? -2:
         if not known_type(call.recvtype).summable:
             return declined
     args = arguments(call)
-    if not call.nonblocking:
+    if call.form == blocking:
         perform(getattr(comm, METHODS[call.name]), args, call.caller)
+    elif call.form == persistent:
+        call.prepared = keep(perform(getattr(comm, PERSISTENT[call.name]), args, call.caller), &call.request)
+    else:
+        request = perform(comm.begin, (NONBLOCKING[call.name], args), call.caller)
+        if request is None:
+            return declined
+        call.request = request.handle
+    return 0
+
+
+# -- persistent calls
+
+cdef void* keep(prepared, Word* handle) except NULL:
+    """Keep a prepared call for the program, and give its handle where MPI will carry it out."""
+    handle[0] = 0 if type(prepared) is Prequest else prepared.handle
+    Py_INCREF(prepared)
+    return <void*>prepared
+
+
+cdef int start_c(void* prepared, Word* request) noexcept with gil:
+    call = <object>prepared
+    try:
+        take_handle(call, MPI.REQUEST_NULL)  # the program has waited for the last one
+        call.Start()
+        request[0] = call.handle
         return 0
-    request = perform(comm.begin, (NONBLOCKING[call.name], args), call.caller)
-    if request is None:
+    except BaseException as problem:
+        return report_problem(problem, MPI.COMM_WORLD.handle)
+
+
+cdef void free_c(void* prepared, cbool is_active) noexcept with gil:
+    call = <object>prepared
+    try:
+        if type(call) is Prequest:
+            if not is_active:
+                take_handle(call, MPI.REQUEST_NULL)
+            call.Free()
+    except BaseException as problem:
+        report_problem(problem, MPI.COMM_WORLD.handle)
+    Py_DECREF(call)
+
+
+# -- messages
+
+cdef int transfer_c(CMessage* message) noexcept with gil:
+    cdef Word handle = MPI.COMM_WORLD.handle if message.comm is NULL else (<object>message.comm.object).handle
+    try:
+        return transfer(message)
+    except BaseException as problem:
+        return report_problem(problem, handle)
+
+
+cdef int transfer(CMessage* m) except? -2:
+    cdef int name = m.name
+    if name == Mrecv or name == Imrecv:
+        return receive_matched(m)
+    method = getattr(<object>m.comm.object, MESSAGES[name])
+    cdef list temporary = []
+    send = recv = None
+    if name in (Send, Ssend, Isend, Issend, Sendrecv, Isendrecv, Send_init, Ssend_init):
+        send = block(m.sendbuf, m.sendcount, m.sendtype, temporary)
+    if name in (Recv, Irecv, Sendrecv, Isendrecv, Sendrecv_replace, Isendrecv_replace, Recv_init):
+        recv = block(m.recvbuf, m.recvcount, m.recvtype, temporary)
+    if name in (Send, Ssend):
+        perform(method, (send, m.dest, m.sendtag), m.caller)
+    elif name in (Isend, Issend):
+        m.request = perform(method, (send, m.dest, m.sendtag), m.caller).handle
+    elif name in (Send_init, Ssend_init):
+        m.prepared = keep(perform(method, (send, m.dest, m.sendtag), m.caller), &m.request)
+    elif name == Irecv:
+        m.request = perform(method, (recv, m.source, m.recvtag), m.caller).handle
+    elif name == Recv_init:
+        m.prepared = keep(perform(method, (recv, m.source, m.recvtag), m.caller), &m.request)
+    elif name == Isendrecv:
+        args = send, m.dest, m.sendtag, recv, m.source, m.recvtag
+        m.request = perform(method, args, m.caller).handle
+    elif name == Isendrecv_replace:
+        args = recv, m.dest, m.sendtag, m.source, m.recvtag
+        m.request = perform(method, args, m.caller).handle
+    else:
+        status = MPI.Status()
+        if name == Recv:
+            perform(method, (recv, m.source, m.recvtag, status), m.caller)
+        elif name == Sendrecv:
+            perform(method, (send, m.dest, m.sendtag, recv, m.source, m.recvtag, status), m.caller)
+        elif name == Sendrecv_replace:
+            perform(method, (recv, m.dest, m.sendtag, m.source, m.recvtag, status), m.caller)
+        elif name == Probe or name == Iprobe:
+            m.flag = method(m.source, m.recvtag, status)
+        else:
+            memcpy(<void*><uintptr_t>MPI._addressof(status), m.status, MPI._sizeof(status))
+            m.message = narrow(matched_message(<object>m.comm.object, m.message, status))
+            m.flag = 1
+        give_status(m, status)
+    for datatype in temporary:
+        datatype.Free()
+    return 0
+
+
+cdef object block(Word address, int64_t count, Word handle, list temporary):
+    """A buffer argument of a message; entries that begin before their address, by a temporary datatype."""
+    cdef Type of = known_type(handle)
+    if of.number >= 0 or count <= 0 or address == 0 or not of.backwards:
+        return uniform(address, count, handle, 1)
+    temporary.append(of.datatype.Create_hindexed([count], [address]).Commit())
+    return [BOTTOM, 1, temporary[-1]]
+
+
+cdef give_status(CMessage* m, status):
+    """Copy a status to where the program wants it."""
+    if m.status is not NULL:
+        memcpy(m.status, <void*><uintptr_t>MPI._addressof(status), MPI._sizeof(status))
+
+
+cdef Word narrow(handle):
+    """A handle of mpi4py's, which extends the sign of a short one."""
+    cdef Word word = handle
+    return word & 0xffffffff if MPI._sizeof(MPI.MESSAGE_NULL) == 4 else word
+
+
+cdef int receive_matched(CMessage* m) except? -2:
+    matched = take_matched(m.message)
+    if matched is None:
         return declined
-    call.request = request.handle
+    cdef list temporary = []
+    buf = block(m.recvbuf, m.recvcount, m.recvtype, temporary)
+    m.message = MPI.MESSAGE_NULL.handle
+    if m.name == Imrecv:
+        m.request = matched.Irecv(buf).handle
+    else:
+        status = MPI.Status()
+        matched.Recv(buf, status)
+        give_status(m, status)
+    for datatype in temporary:
+        datatype.Free()
     return 0
 
 
@@ -156,7 +340,7 @@ cdef tuple arguments(CCall* call):
         recv = uniform(call.recvbuf, call.recvcount, call.recvtype, 1) if at_root else None
         return send, recv, SUM, call.root
     if name == Reduce_scatter:
-        counts = listed(call.recvcounts, size)
+        counts = listed(call.recvcounts, size, call.wide)
         total = sum(counts)
         send = uniform(call.sendbuf, total, call.recvtype, 1)
         own = total if send is IN_PLACE else counts[call.comm.rank]
@@ -172,6 +356,9 @@ cdef tuple arguments(CCall* call):
         return (uniform(call.sendbuf, call.sendcount, call.sendtype, 1), receives(call, size))
     if name == Alltoallv:
         return sends(call, size), receives(call, size)
+    if name == Alltoallw:
+        return (typed(call.sendbuf, call.sendcounts, call.senddispls, call.sendtype, size, call.wide),
+                typed(call.recvbuf, call.recvcounts, call.recvdispls, call.recvtype, size, call.wide))
     if name == Gather or name == Gatherv:
         send = uniform(call.sendbuf, call.sendcount, call.sendtype, 1)
         if not at_root:
@@ -188,11 +375,11 @@ cdef tuple arguments(CCall* call):
 
 
 cdef inline object sends(CCall* call, int size):
-    return vector(call.sendbuf, call.sendcounts, call.senddispls, call.sendtype, size)
+    return vector(call.sendbuf, call.sendcounts, call.senddispls, call.sendtype, size, call.wide)
 
 
 cdef inline object receives(CCall* call, int size):
-    return vector(call.recvbuf, call.recvcounts, call.recvdispls, call.recvtype, size)
+    return vector(call.recvbuf, call.recvcounts, call.recvdispls, call.recvtype, size, call.wide)
 
 
 cdef class Type:
@@ -201,7 +388,7 @@ cdef class Type:
     cdef readonly object datatype, dtype
     cdef readonly int number
     cdef readonly Py_ssize_t extent
-    cdef readonly bint summable
+    cdef readonly bint summable, backwards
 
     def __init__(self, datatype):
         self.datatype, self.dtype, self.number = datatype, None, -1
@@ -210,7 +397,8 @@ cdef class Type:
             self.dtype, self.number, self.extent = found, found.num, found.itemsize
             self.summable = datatype not in NOT_NUMBERS
         else:
-            self.extent = entry_of(datatype).extent
+            entry = entry_of(datatype)
+            self.extent, self.backwards = entry.extent, entry.lower < 0 or entry.extent < 0
 
 
 cdef tuple NOT_NUMBERS = (
@@ -219,6 +407,9 @@ cdef tuple NOT_NUMBERS = (
 )
 #: By their handles, which others never have.
 cdef dict predefined = {}
+
+
+cdef Type BYTES = Type(MPI.BYTE)
 
 
 cdef Type known_type(Word handle):
@@ -254,33 +445,52 @@ cdef object uniform(Word address, int64_t count, Word handle, int blocks):
     return [memory(address, span(of, count * blocks), of), count, of.datatype]
 
 
-cdef object vector(Word address, const int* counts, const int* displs, Word handle, int size):
+cdef object vector(Word address, const void* counts, const void* displs, Word handle, int size, bint wide):
     """A buffer argument with a count and a displacement for each rank, which may be negative."""
     if address == in_place:
         return IN_PLACE
     cdef Type of = known_type(handle)
-    cdef int64_t first = 0, last = 0
-    cdef bint some = False
-    cdef int i
-    for i in range(size):
-        if counts[i] > 0:
-            first = displs[i] if not some else min(first, <int64_t>displs[i])
-            last = <int64_t>displs[i] + counts[i] if not some else max(last, <int64_t>displs[i] + counts[i])
-            some = True
-    given = listed(counts, size)
+    cdef list ns = listed(counts, size, wide), places = listed(displs, size, wide)
+    some = [i for i in range(size) if ns[i] > 0]
     if not some:
-        return [np.empty(0, np.uint8), (given, [0] * size), of.datatype]
+        return [np.empty(0, np.uint8), (ns, [0] * size), of.datatype]
     if address == 0:
-        return [BOTTOM, (given, listed(displs, size)), of.datatype]
-    shifted = [displs[i] - first if counts[i] > 0 else 0 for i in range(size)]
+        return [BOTTOM, (ns, places), of.datatype]
+    cdef int64_t first = min([places[i] for i in some]), last = max([places[i] + ns[i] for i in some])
+    shifted = [places[i] - first if ns[i] > 0 else 0 for i in range(size)]
     n = last - first if of.number >= 0 else span(of, last - first)
-    return [memory(address + first * of.extent, n, of), (given, shifted), of.datatype]
+    return [memory(address + first * of.extent, n, of), (ns, shifted), of.datatype]
+
+
+cdef object typed(Word address, const void* counts, const void* displs, Word handles, int size, bint wide):
+    """A buffer argument with a count, a displacement in bytes and a type for each rank."""
+    if address == in_place:
+        return IN_PLACE
+    cdef list ns = listed(counts, size, wide), places = listed(displs, size, wide)
+    some = [i for i in range(size) if ns[i] > 0]
+    cdef list types = [known_type(handle_at(handles, i)) if ns[i] > 0 else BYTES for i in range(size)]
+    datatypes = [one.datatype for one in types]
+    if not some:
+        return [np.empty(0, np.uint8), ns, [0] * size, datatypes]
+    if address == 0:
+        return [BOTTOM, ns, places, datatypes]
+    cdef int64_t first = min([places[i] for i in some])
+    cdef int64_t last = max([places[i] + span(types[i], ns[i]) for i in some])
+    shifted = [places[i] - first if ns[i] > 0 else 0 for i in range(size)]
+    return [memory(address + first, last - first, BYTES), ns, shifted, datatypes]
+
+
+cdef Word handle_at(Word handles, int i) noexcept:
+    """A handle in an array of C."""
+    if MPI._sizeof(MPI.Datatype) == 4:
+        return (<const uint32_t*>handles)[i]
+    return (<const Word*>handles)[i]
 
 
 cdef Py_ssize_t span(Type of, int64_t n) except -1:
     """Bytes that so many entries of a derived type stretch over."""
     entry = entry_of(of.datatype)
-    if entry.lower < 0 or entry.extent < 0:
+    if of.backwards:
         raise NotImplementedError(
             f"{of.datatype.Get_name() or 'a derived datatype'} begins {-entry.lower} bytes before its "
             "buffer; COMPCOLL_DISABLE=1 leaves all calls to MPI"
@@ -288,5 +498,7 @@ cdef Py_ssize_t span(Type of, int64_t n) except -1:
     return (n - 1) * entry.extent + entry.lower + entry.length
 
 
-cdef list listed(const int* values, int n):
-    return [values[i] for i in range(n)]
+cdef list listed(const void* values, int n, bint wide):
+    if wide:
+        return [(<const int64_t*>values)[i] for i in range(n)]
+    return [(<const int32_t*>values)[i] for i in range(n)]

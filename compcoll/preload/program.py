@@ -29,10 +29,10 @@ from compcoll.mpi.context import Context
 from compcoll.mpi.core import describe
 from compcoll.policy import make_policy
 from compcoll.preload import SETTINGS
-from compcoll.preload._dispatch import connect
+from compcoll.preload._dispatch import attach_world, connect
 from compcoll.tracing import recording
 
-__all__ = ["ProgramComm", "attach", "release", "report"]
+__all__ = ["ProgramComm", "attach", "attach_world", "release", "report"]
 
 _POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
 

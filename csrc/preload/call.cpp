@@ -1,9 +1,10 @@
 #include "call.h"
 
 #include <algorithm>
-#include <atomic>
+#include <vector>
 
 #include "interpreter.h"
+#include "requests.h"
 
 namespace compcoll {
 namespace preload {
@@ -37,27 +38,46 @@ int keyval() {
   return key;
 }
 
-Comm* find(Word handle) {
+Comm* attached(Word handle) {
   void* value = nullptr;
   int flag = 0;
   if (comm_get_attr.call(handle, keyval(), &value, &flag)) return nullptr;
   return flag ? static_cast<Comm*>(value) : nullptr;
 }
 
+bool world_attached = false;
+
+Own comm_group("PMPI_Comm_group"), group_translate("PMPI_Group_translate_ranks"),
+    group_free("PMPI_Group_free");
+
+// Whether all ranks of a communicator are of this program: others may know nothing of compcoll.
+bool is_within_world(Word handle, int size) {
+  const Library& mpi = library();
+  if (handle == mpi.comm_world) return true;
+  Word groups[2] = {};
+  if (comm_group.call(handle, groups) || comm_group.call(mpi.comm_world, groups + 1)) return false;
+  std::vector<int> ranks(static_cast<size_t>(size)), there(static_cast<size_t>(size), -1);
+  for (int i = 0; i < size; i++) ranks[size_t(i)] = i;
+  group_translate.call(mpi.handle_of(groups[0]), size, ranks.data(), mpi.handle_of(groups[1]), there.data());
+  group_free.call(groups);
+  group_free.call(groups + 1);
+  return *std::min_element(there.begin(), there.end()) >= 0;
+}
+
 // Makes what a communicator is to have; collective over it. Its ranks agree first, since one whose Python does
 // not start would leave the others waiting.
-int attach(Word handle, Comm** result) {
+int attach(Word handle, bool is_new, Comm** result) {
   int inter = 0, size = 1, mine = dispatch() != nullptr, all = 0;
   comm_test_inter.call(handle, &inter);
   if (!inter) comm_size.call(handle, &size);
   *result = &untouched;
-  if (size > 1) {
+  if (size > 1 && is_within_world(handle, size)) {
     int error = allreduce.call(&mine, &all, 1, library().int_type, library().min_op, handle);
     if (error) return error;
   }
   if (all) {
     auto comm = new Comm;
-    comm->size = size;
+    comm->size = size, comm->messages = is_new;
     comm_rank.call(handle, &comm->rank);
     if (int error = dispatch()->attach(handle, comm)) {
       delete comm;
@@ -77,104 +97,141 @@ uint64_t nbytes_of(Word type) {
   return type == mpi.type_null || type_size.call(type, &size) || size < 0 ? 0 : uint64_t(size);
 }
 
-uint64_t bytes(int64_t count, Word type) { return count > 0 ? uint64_t(count) * nbytes_of(type) : 0; }
+// A count among the arguments, or in an array of them.
+int64_t count_of(Word word, bool wide) { return wide ? int64_t(word) : int32_t(word); }
+int64_t count_of(Word array, int i, bool wide) {
+  return wide ? reinterpret_cast<const int64_t*>(array)[i] : reinterpret_cast<const int32_t*>(array)[i];
+}
 
-int largest(const int* counts, int n) { return counts && n > 0 ? *std::max_element(counts, counts + n) : 0; }
+// A handle in an array of C.
+Word handle_at(Word array, int i) {
+  if (library().abi == Abi::mpich) return reinterpret_cast<const uint32_t*>(array)[i];
+  return reinterpret_cast<const Word*>(array)[i];
+}
 
 // Bytes of the largest message, where one count tells that: the receive count where it is significant on all
 // ranks, else that of the side which is not in place.
-uint64_t of_one_count(const Operation& op, const Word* words) {
+uint64_t of_one_count(const Operation& op, bool wide, const Word* words) {
   Word in_place = library().in_place;
   bool by_recv = op.root < 0 || op.reduction >= 0 || op.sendbuf < 0;
   if (!by_recv) by_recv = op.send_many ? words[op.recvbuf] != in_place : words[op.sendbuf] == in_place;
-  return bytes(int32_t(words[by_recv ? op.recvcount : op.sendcount]),
+  return bytes(count_of(words[by_recv ? op.recvcount : op.sendcount], wide),
                words[by_recv ? op.recvtype : op.sendtype]);
 }
 
 // Bytes of the largest message of this rank in a call with counts for each rank.
-uint64_t of_counts(const Operation& op, const Word* words, const Comm& comm) {
+uint64_t of_counts(const Operation& op, bool wide, const Word* words, const Comm& comm) {
   uint64_t most = 0;
   bool at_root = op.root < 0 || int32_t(words[op.root]) == comm.rank;
   auto look = [&](bool many, int count, int type, int buffer) {
     if (words[buffer] == library().in_place || (op.root >= 0 && many != at_root)) return;
-    auto counts = reinterpret_cast<const int*>(words[count]);
-    most = std::max(most, bytes(many ? largest(counts, comm.size) : int32_t(words[count]), words[type]));
+    if (!many) most = std::max(most, bytes(count_of(words[count], wide), words[type]));
+    for (int i = 0; many && words[count] && i < comm.size; i++) {
+      int64_t n = count_of(words[count], i, wide);
+      if (n > 0)
+        most = std::max(most, bytes(n, op.kinds[type] == 'w' ? handle_at(words[type], i) : words[type]));
+    }
   };
   if (op.pairs) look(op.send_many, op.sendcount, op.sendtype, op.sendbuf);
   look(op.kinds[op.recvcount] == 'v', op.recvcount, op.recvtype, op.recvbuf);
   return most;
 }
 
-Call call_of(Name name, const Word* words, const Comm* comm, bool nonblocking, const void* caller) {
+Call call_of(Name name, Form form, bool wide, const Word* words, const Comm* comm, const void* caller) {
   const Operation& op = operations[name];
   const Library& mpi = library();
   Call call = {};
-  call.name = name, call.nonblocking = nonblocking, call.comm = comm, call.caller = caller;
+  call.name = name, call.form = form, call.wide = wide, call.comm = comm, call.caller = caller;
   call.sendbuf = op.sendbuf < 0 ? 0 : words[op.sendbuf], call.recvbuf = words[op.recvbuf];
-  call.sendtype = mpi.handle_of(words[op.sendtype]), call.recvtype = mpi.handle_of(words[op.recvtype]);
+  auto type = [&](int at) { return op.kinds[at] == 'w' ? words[at] : mpi.handle_of(words[at]); };
+  call.sendtype = type(op.sendtype), call.recvtype = type(op.recvtype);
   call.root = op.root < 0 ? 0 : int32_t(words[op.root]);
-  auto counts = [&](int at, int64_t* count, const int** many, const int** displs) {
+  auto counts = [&](int at, int64_t* count, const void** many, const void** displs) {
     if (op.kinds[at] != 'v') {
-      *count = int32_t(words[at]);
+      *count = count_of(words[at], wide);
       return;
     }
-    *many = reinterpret_cast<const int*>(words[at]);
-    if (op.kinds[at + 1] == 'v') *displs = reinterpret_cast<const int*>(words[at + 1]);
+    *many = reinterpret_cast<const void*>(words[at]);
+    if (op.kinds[at + 1] == 'v') *displs = reinterpret_cast<const void*>(words[at + 1]);
   };
   counts(op.sendcount, &call.sendcount, &call.sendcounts, &call.senddispls);
   counts(op.recvcount, &call.recvcount, &call.recvcounts, &call.recvdispls);
   return call;
 }
 
-// Whether Python is to be asked. All ranks that have to agree on that come to the same result.
-bool is_large(const Operation& op, const Word* words, const Comm& comm) {
+// Whether Python is to be asked. All ranks that have to agree on that come to the same result. Calls that pairs
+// of ranks decide on are counted by all of them, unless they are blocking.
+bool is_large(const Operation& op, Form form, bool wide, const Word* words, const Comm& comm) {
   if (comm.size == 1) return false;
-  if (op.pairs && !comm.pairs_alone) return true;
+  if (op.pairs && (form != blocking || !comm.pairs_alone)) return true;
   bool listed = op.kinds[op.recvcount] == 'v' || op.pairs;
-  uint64_t nbytes = listed ? of_counts(op, words, comm) : of_one_count(op, words);
+  uint64_t nbytes = listed ? of_counts(op, wide, words, comm) : of_one_count(op, wide, words);
   if (op.reduction >= 0 && !listed && !op.send_many) nbytes /= uint64_t(comm.size);
   return nbytes && nbytes >= comm.min_nbytes;
 }
 
 }  // namespace
 
-bool offer(Name name, const Word* words, Word* request, const void* caller, int* error) {
+uint64_t bytes(int64_t count, Word type) { return count > 0 ? uint64_t(count) * nbytes_of(type) : 0; }
+
+bool is_large(const Comm& comm, int64_t count, Word type) { return bytes(count, type) >= comm.min_nbytes; }
+
+const Comm* find(Word handle) {
+  handle = library().handle_of(handle);
+  return handle == library().comm_null ? nullptr : attached(handle);
+}
+
+bool offer(Name name, Form form, bool wide, const Word* words, Word* request, const void* caller,
+           int* error) {
   const Operation& op = operations[name];
   const Dispatch* python = dispatch_if_loaded();
   if (!python) python = dispatch();
   if (!python) return false;
   bool listed = op.kinds[op.recvcount] == 'v' || op.pairs;
-  if (!listed && of_one_count(op, words) < python->min_nbytes) return false;
+  if (!listed && of_one_count(op, wide, words) < python->min_nbytes) return false;
   if (op.reduction >= 0 && library().handle_of(words[op.reduction]) != python->sum) return false;
   Word handle = library().handle_of(words[count_arguments(op.kinds) - 1]);
   if (handle == library().comm_null) return false;
-  Comm* comm = find(handle);
+  Comm* comm = attached(handle);
   if (!comm) {
     // A nonblocking call waits for nobody; blocking ones come in the same order on all ranks.
     Inside within;
-    if (request || (*error = attach(handle, &comm))) return !request;
+    if (form != blocking || (*error = attach(handle, false, &comm))) return form == blocking;
   }
-  if (!is_large(op, words, *comm)) return false;
+  if (!is_large(op, form, wide, words, *comm)) return false;
   Inside within;
-  Call call = call_of(name, words, comm, request != nullptr, caller);
+  Call call = call_of(name, form, wide, words, comm, caller);
   *error = python->run(&call);
   if (*error == declined) return false;
-  if (request) *request = call.request;
+  if (request && !*error) *request = form == persistent ? keep(call.prepared, call.request) : call.request;
   return true;
 }
 
 int attach_new(Word handle) {
   Inside within;
   Comm* comm;
-  return attach(library().handle_of(handle), &comm);
+  return attach(library().handle_of(handle), true, &comm);
 }
+
+int attach_world() {
+  int error = attach_new(library().comm_world);
+  world_attached = !error;
+  return error;
+}
+
+bool world_is_attached() { return world_attached; }
 
 void release(Word handle) {
   if (!dispatch_if_loaded()) return;
   Inside within;
   handle = library().handle_of(handle);
-  if (find(handle)) comm_delete_attr.call(handle, keyval());
+  if (attached(handle)) comm_delete_attr.call(handle, keyval());
 }
 
 }  // namespace preload
 }  // namespace compcoll
+
+// Of a Python program, whose interpreter runs when MPI begins.
+extern "C" __attribute__((visibility("default"))) int compcoll_preload_attach_world() {
+  return compcoll::preload::attach_world();
+}

@@ -18,6 +18,7 @@ thread_local int inside __attribute__((tls_model("initial-exec"))) = 0;
 namespace {
 
 const Dispatch* loaded = nullptr;
+bool has_ended = false;       // whether there is no interpreter any more
 void* main_thread = nullptr;  // of the interpreter that was started here
 
 void* python = RTLD_DEFAULT;
@@ -104,29 +105,49 @@ const Dispatch* load() {
 
 }  // namespace
 
-bool is_python() { return dlsym(python, "Py_IsInitialized") && py<int>("Py_IsInitialized"); }
+bool is_python() {
+  static auto is_initialized = reinterpret_cast<int (*)()>(dlsym(python, "Py_IsInitialized"));
+  if (!is_initialized) is_initialized = reinterpret_cast<int (*)()>(dlsym(python, "Py_IsInitialized"));
+  return is_initialized && is_initialized();
+}
 
 bool is_enabled() {
   static const bool enabled = variable("COMPCOLL_DISABLE").empty() || variable("COMPCOLL_DISABLE") == "0";
   return enabled;
 }
 
-const Dispatch* dispatch_if_loaded() { return loaded; }
+const Dispatch* dispatch_if_loaded() {
+  if (Unlocked::is_python_program && !is_python()) {  // which has ended: others end MPI later
+    loaded = nullptr;
+    has_ended = true;
+    Unlocked::is_python_program = false;
+  }
+  return loaded;
+}
 
 const Dispatch* dispatch() {
   static std::once_flag once;
-  if (!loaded) {
+  if (!dispatch_if_loaded() && !has_ended) {
     Inside within;
     std::call_once(once, load);
   }
   return loaded;
 }
 
+bool Unlocked::is_python_program = false;
+
+void Unlocked::save() {
+  if (is_python() && py<int>("PyGILState_Check")) state_ = py<void*>("PyEval_SaveThread");
+}
+
+void Unlocked::restore() { py("PyEval_RestoreThread", state_); }
+
 void end_interpreter() {
   if (!main_thread) return;
   py("PyEval_RestoreThread", main_thread);
   main_thread = nullptr;
   loaded = nullptr;
+  has_ended = true;
   py<int>("Py_FinalizeEx");
 }
 
@@ -136,4 +157,5 @@ void end_interpreter() {
 extern "C" __attribute__((visibility("default"))) void compcoll_preload_connect(
     const compcoll::preload::Dispatch* functions) {
   compcoll::preload::loaded = functions;
+  compcoll::preload::Unlocked::is_python_program = !compcoll::preload::main_thread;
 }

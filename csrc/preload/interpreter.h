@@ -22,7 +22,7 @@ bool is_python();
 // Starts an interpreter where the process is not Python's.
 const Dispatch* dispatch();
 
-// The same without loading anything.
+// The same without loading anything; nullptr where the interpreter has ended.
 const Dispatch* dispatch_if_loaded();
 
 // Ends the interpreter that `dispatch` started.

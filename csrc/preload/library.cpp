@@ -49,22 +49,25 @@ void find(Library* mpi) {
   mpi->path = file_of(function);
   mpi->handle = mpi->path ? dlopen(mpi->path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
   if (!mpi->handle) return;
-  mpi->mask = ~Word(0), mpi->in_place = 1, mpi->thread_multiple = 3;
+  mpi->mask = ~Word(0), mpi->in_place = 1, mpi->thread_multiple = 3, mpi->proc_null = -2;
   if (dlsym(mpi->handle, "ompi_mpi_comm_world")) {
     mpi->comm_world = address_of(mpi->handle, "ompi_mpi_comm_world");
     mpi->comm_null = address_of(mpi->handle, "ompi_mpi_comm_null");
     mpi->int_type = address_of(mpi->handle, "ompi_mpi_int");
     mpi->min_op = address_of(mpi->handle, "ompi_mpi_op_min");
     mpi->type_null = address_of(mpi->handle, "ompi_mpi_datatype_null");
+    mpi->request_null = address_of(mpi->handle, "ompi_request_null");
     mpi->abi = Abi::open_mpi;
   } else if (is_standard(mpi->handle)) {
     mpi->comm_world = 0x101, mpi->comm_null = 0x100;
     mpi->int_type = 0x209, mpi->min_op = 0x22, mpi->type_null = 0x200, mpi->thread_multiple = 4096;
+    mpi->proc_null = -3, mpi->request_null = 0x180;
     mpi->abi = Abi::standard;
   } else {
     mpi->comm_world = 0x44000000, mpi->comm_null = 0x04000000;
-    mpi->int_type = 0x4c000405, mpi->min_op = 0x58000002, mpi->type_null = 0x0c000000;
-    mpi->in_place = ~Word(0), mpi->mask = 0xffffffff;
+    mpi->int_type = 0x4c000405, mpi->min_op = 0x58000002, mpi->type_null = 0x0c000000,
+    mpi->request_null = 0x2c000000;
+    mpi->in_place = ~Word(0), mpi->mask = 0xffffffff, mpi->status_ignore = 1, mpi->proc_null = -1;
     mpi->abi = Abi::mpich;
   }
 }
@@ -105,12 +108,29 @@ void* own(const char* name) {
   return found ? found : dlsym(RTLD_NEXT, name);
 }
 
+namespace {
+
+void* next_of(const char* name) {
+  void* found = dlsym(RTLD_NEXT, name);
+  return found ? found : own((std::string("P") + name).c_str());
+}
+
+}  // namespace
+
 void* Next::find() const {
-  void* found = dlsym(RTLD_NEXT, name_);
-  if (!found) found = own((std::string("P") + name_).c_str());
-  if (found) return found;
+  if (void* found = next_of(name_)) return found;
   fprintf(stderr, "compcoll: %s was called, and no MPI library that is loaded has it\n", name_);
   abort();
+}
+
+bool Next::exists() {
+  if (!found_) found_ = next_of(name_);
+  return found_;
+}
+
+bool is_status_ignore_of_fortran(void* address) {
+  static const Sentinels ignore("mpi_fortran_status_ignore", "MPI_FORTRAN_STATUS_IGNORE");
+  return ignore.have(address);
 }
 
 Word buffer_of_fortran(void* address) {

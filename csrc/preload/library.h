@@ -17,8 +17,10 @@ struct Library {
   void* handle = nullptr;      // of dlopen
   const char* path = nullptr;  // of its file
   Word mask = 0;               // the bits of a handle
-  Word comm_world = 0, comm_null = 0, int_type = 0, min_op = 0, type_null = 0;
+  Word comm_world = 0, comm_null = 0, int_type = 0, min_op = 0, type_null = 0, request_null = 0;
   Word in_place = 0;  // MPI_IN_PLACE in C
+  Word status_ignore = 0;
+  int proc_null = 0;
   int thread_multiple = 0;
 
   Word handle_of(Word word) const { return word & mask; }
@@ -32,6 +34,23 @@ const Library& library();
 // A function of the library itself, such as "PMPI_Comm_size".
 void* own(const char* name);
 
+// Gives up the lock of a Python program's interpreter, where this thread has it: what it waits for may need it.
+class Unlocked {
+ public:
+  Unlocked() {
+    if (is_python_program) save();
+  }
+  ~Unlocked() {
+    if (state_) restore();
+  }
+  static bool is_python_program;
+
+ private:
+  void save();
+  void restore();
+  void* state_ = nullptr;
+};
+
 // The function that a call would reach without this library: that of another tool that was preloaded, or MPI's.
 class Next {
  public:
@@ -40,9 +59,12 @@ class Next {
     if (!found_) found_ = find();
     return found_;
   }
+  bool exists();
   template <class... Words>
   int operator()(Words... words) {
-    return reinterpret_cast<int (*)(Words...)>(get())(words...);
+    auto function = reinterpret_cast<int (*)(Words...)>(get());
+    Unlocked unlocked;
+    return function(words...);
   }
 
  private:
@@ -65,6 +87,9 @@ class Own {
   const char* const name_;
   void* found_ = nullptr;
 };
+
+// Whether an address that Fortran gave is that of MPI_STATUS_IGNORE.
+bool is_status_ignore_of_fortran(void* address);
 
 // The value of MPI_IN_PLACE or MPI_BOTTOM in C for an address that Fortran gave.
 Word buffer_of_fortran(void* address);

@@ -1,54 +1,18 @@
 // The names that programs call: those of C and, for an Open MPI, whose Fortran calls no function of C by its
 // name, those of Fortran.
-#include "interpreter.h"
+#include "names.h"
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-#define CALLER __builtin_return_address(0)
-
-// N arguments: as parameters of C, by name, and as parameters of Fortran, where all are addresses.
-#define C_1 Word a
-#define C_2 C_1, Word b
-#define C_3 C_2, Word c
-#define C_4 C_3, Word d
-#define C_5 C_4, Word e
-#define C_6 C_5, Word f
-#define C_7 C_6, Word g
-#define C_8 C_7, Word h
-#define C_9 C_8, Word i
-#define A_1 a
-#define A_2 A_1, b
-#define A_3 A_2, c
-#define A_4 A_3, d
-#define A_5 A_4, e
-#define A_6 A_5, f
-#define A_7 A_6, g
-#define A_8 A_7, h
-#define A_9 A_8, i
-#define F_1 void* a
-#define F_2 F_1, void* b
-#define F_3 F_2, void* c
-#define F_4 F_3, void* d
-#define F_5 F_4, void* e
-#define F_6 F_5, void* f
-#define F_7 F_6, void* g
-#define F_8 F_7, void* h
-#define F_9 F_8, void* i
+#include <vector>
 
 using namespace compcoll::preload;
 
 namespace {
 
-Own type_f2c("PMPI_Type_f2c"), op_f2c("PMPI_Op_f2c"), comm_f2c("PMPI_Comm_f2c"),
-    request_c2f("PMPI_Request_c2f");
-
-bool is_ours() { return !inside && is_enabled(); }
+Own type_f2c("PMPI_Type_f2c"), op_f2c("PMPI_Op_f2c"), comm_f2c("PMPI_Comm_f2c"), comm_size("PMPI_Comm_size");
 
 Word number(void* address) { return Word(int64_t(*static_cast<int*>(address))); }
 
-Word handle(Own& convert, void* address) {
-  int number = *static_cast<int*>(address);
-  return library().handle_of(convert.call<Word>(number));
-}
+Word handle(Own& convert, const void* address) { return handle_at(Convention::fortran, convert, address); }
 
 Word converted(char kind, void* address) {
   switch (kind) {
@@ -61,68 +25,123 @@ Word converted(char kind, void* address) {
   return reinterpret_cast<Word>(address);
 }
 
-// The C handle of a request goes where the program has room for one, which is as wide as a handle.
-void give(Word* request, Word handle) {
-  if (library().abi == Abi::mpich) *reinterpret_cast<uint32_t*>(request) = uint32_t(handle);
-  else *request = handle;
-}
-
-// A call from C, with the address of a request behind its arguments where it is a nonblocking one.
-bool taken(Name name, const Word* words, Word* request, const void* caller, int* error) {
+// A call from C, with the address of a request behind its arguments where it is not a blocking one.
+bool taken(Name name, Form form, bool wide, const Word* words, void* request, const void* caller,
+           int* error) {
   Word handle = 0;
-  if (!is_ours() || !offer(name, words, request ? &handle : nullptr, caller, error)) return false;
-  if (request && !*error) give(request, handle);
+  if (!is_ours() || !offer(name, form, wide, words, &handle, caller, error)) return false;
+  if (request && !*error) give_request(Convention::c, handle, request);
   return true;
 }
 
 // A call from Fortran; `request` and `error` are addresses that it gave, and the latter may be left out.
-bool taken(Name name, void* const* given, void* request, const void* caller, int* error) {
+bool taken(Name name, Form form, void* const* given, void* request, const void* caller, int* error) {
   if (!is_ours() || !library().own_fortran()) return false;
   Word words[10], made = 0;
+  std::vector<Word> types[10];
   const char* kinds = operations[name].kinds;
   for (int i = 0; kinds[i]; i++) words[i] = converted(kinds[i], given[i]);
+  for (int i = 0, n = 0; kinds[i]; i++) {
+    if (kinds[i] != 'w') continue;
+    comm_size.call(words[count_arguments(kinds) - 1], &n);
+    auto numbers = static_cast<int*>(given[i]);
+    // Of those for what is sent in place nothing is known.
+    bool ignored = words[i - 3] == library().in_place;
+    for (int p = 0; p < n; p++)
+      types[i].push_back(ignored ? library().type_null : handle(type_f2c, numbers + p));
+    words[i] = reinterpret_cast<Word>(types[i].data());
+  }
   int result;
-  if (!offer(name, words, request ? &made : nullptr, caller, &result)) return false;
-  if (request && !result) *static_cast<int*>(request) = request_c2f.call(made);
+  if (!offer(name, form, false, words, &made, caller, &result)) return false;
+  if (request && !result) give_request(Convention::fortran, made, request);
   if (error) *error = result;
+  return true;
+}
+
+bool counts_fit(Name name, const Word* words) {
+  for (const char* kind = operations[name].kinds; *kind; kind++, words++) {
+    if (*kind == 'n' && int64_t(*words) != int32_t(*words)) return false;
+  }
   return true;
 }
 
 }  // namespace
 
-#define C_BLOCKING(n, name)                                                   \
-  EXPORT int MPI_##name(C_##n) {                                              \
-    static Next next("MPI_" #name);                                           \
-    const Word words[] = {A_##n};                                             \
-    int error;                                                                \
-    return taken(name, words, nullptr, CALLER, &error) ? error : next(A_##n); \
+namespace compcoll {
+namespace preload {
+
+Word type_of_fortran(const void* number) { return handle(type_f2c, number); }
+Word comm_of_fortran(const void* number) { return handle(comm_f2c, number); }
+
+}  // namespace preload
+}  // namespace compcoll
+
+#define C_BLOCKING(n, name)                                                                    \
+  EXPORT int MPI_##name(C_##n) {                                                               \
+    static Next next("MPI_" #name);                                                            \
+    const Word words[] = {A_##n};                                                              \
+    int error;                                                                                 \
+    return taken(name, blocking, false, words, nullptr, CALLER, &error) ? error : next(A_##n); \
   }
 
 #define C_NONBLOCKING(n, name, method)                                                 \
-  EXPORT int MPI_##method(C_##n, Word* request) {                                      \
+  EXPORT int MPI_##method(C_##n, void* request) {                                      \
     static Next next("MPI_" #method);                                                  \
     const Word words[] = {A_##n};                                                      \
     int error;                                                                         \
-    return taken(name, words, request, CALLER, &error) ? error : next(A_##n, request); \
+    if (taken(name, nonblocking, false, words, request, CALLER, &error)) return error; \
+    return next(A_##n, request);                                                       \
   }
 
-#define FORTRAN_BLOCKING(n, name, symbol)                                \
-  EXPORT void symbol(F_##n, int* error) {                                \
-    static Next next(#symbol);                                           \
-    void* const given[] = {A_##n};                                       \
-    if (!taken(name, given, nullptr, CALLER, error)) next(A_##n, error); \
+// Functions that MPI 3 has not: an `info` comes before the request.
+#define C_PERSISTENT(n, name, suffix, wide)                                          \
+  EXPORT int MPI_##name##_init##suffix(C_##n, Word info, void* request) {            \
+    static Next next("MPI_" #name "_init" #suffix);                                  \
+    const Word words[] = {A_##n};                                                    \
+    int error;                                                                       \
+    if (!next.exists()) return unavailable;                                          \
+    if (taken(name, persistent, wide, words, request, CALLER, &error)) return error; \
+    return next(A_##n, info, request);                                               \
   }
 
-#define FORTRAN_NONBLOCKING(n, name, symbol)                                      \
-  EXPORT void symbol(F_##n, void* request, int* error) {                          \
-    static Next next(#symbol);                                                    \
-    void* const given[] = {A_##n};                                                \
-    if (!taken(name, given, request, CALLER, error)) next(A_##n, request, error); \
+// With counts of 64 bits; an older library has to do with smaller ones.
+#define C_LARGE(n, name, method)                                                      \
+  EXPORT int MPI_##name##_c(C_##n) {                                                  \
+    static Next next("MPI_" #name "_c"), older("MPI_" #name);                         \
+    const Word words[] = {A_##n};                                                     \
+    int error;                                                                        \
+    if (taken(name, blocking, true, words, nullptr, CALLER, &error)) return error;    \
+    if (next.exists()) return next(A_##n);                                            \
+    return counts_fit(name, words) ? older(A_##n) : unavailable;                      \
+  }                                                                                   \
+  EXPORT int MPI_##method##_c(C_##n, void* request) {                                 \
+    static Next next("MPI_" #method "_c"), older("MPI_" #method);                     \
+    const Word words[] = {A_##n};                                                     \
+    int error;                                                                        \
+    if (taken(name, nonblocking, true, words, request, CALLER, &error)) return error; \
+    if (next.exists()) return next(A_##n, request);                                   \
+    return counts_fit(name, words) ? older(A_##n, request) : unavailable;             \
+  }                                                                                   \
+  C_PERSISTENT(n, name, _c, true)
+
+#define FORTRAN_BLOCKING(n, name, symbol)                                          \
+  EXPORT void symbol(F_##n, int* error) {                                          \
+    static Next next(#symbol);                                                     \
+    void* const given[] = {A_##n};                                                 \
+    if (!taken(name, blocking, given, nullptr, CALLER, error)) next(A_##n, error); \
+  }
+
+#define FORTRAN_NONBLOCKING(n, name, symbol)                                                   \
+  EXPORT void symbol(F_##n, void* request, int* error) {                                       \
+    static Next next(#symbol);                                                                 \
+    void* const given[] = {A_##n};                                                             \
+    if (!taken(name, nonblocking, given, request, CALLER, error)) next(A_##n, request, error); \
   }
 
 #define COLLECTIVE(n, name, method, fortran)      \
   C_BLOCKING(n, name)                             \
   C_NONBLOCKING(n, name, method)                  \
+  C_PERSISTENT(n, name, , false)                  \
   FORTRAN_BLOCKING(n, name, mpi_##fortran##_)     \
   FORTRAN_BLOCKING(n, name, mpi_##fortran##_f08_) \
   FORTRAN_NONBLOCKING(n, name, mpi_i##fortran##_) \
@@ -142,6 +161,15 @@ COLLECTIVE(8, Gather, Igather, gather)
 COLLECTIVE(9, Gatherv, Igatherv, gatherv)
 COLLECTIVE(8, Scatter, Iscatter, scatter)
 COLLECTIVE(9, Scatterv, Iscatterv, scatterv)
+COLLECTIVE(9, Alltoallw, Ialltoallw, alltoallw)
+C_LARGE(7, Alltoall, Ialltoall)
+C_LARGE(5, Bcast, Ibcast)
+C_LARGE(6, Allreduce, Iallreduce)
+C_LARGE(7, Allgather, Iallgather)
+C_LARGE(7, Reduce, Ireduce)
+C_LARGE(6, Reduce_scatter_block, Ireduce_scatter_block)
+C_LARGE(8, Gather, Igather)
+C_LARGE(8, Scatter, Iscatter)
 // clang-format on
 
 // -- new communicators have what their calls need from the beginning: nonblocking ones cannot make it
@@ -149,14 +177,14 @@ COLLECTIVE(9, Scatterv, Iscatterv, scatterv)
 namespace {
 
 int made_in_c(int error, void* made) {
-  if (error || !is_ours() || !dispatch_if_loaded()) return error;
+  if (error || !is_ours() || !world_is_attached()) return error;
   bool narrow = library().abi == Abi::mpich;
   Word comm = narrow ? *static_cast<uint32_t*>(made) : *static_cast<Word*>(made);
   return comm == library().comm_null ? error : attach_new(comm);
 }
 
 int made_in_fortran(int error, void* made) {
-  if (error || !is_ours() || !library().own_fortran() || !dispatch_if_loaded()) return error;
+  if (error || !is_ours() || !library().own_fortran() || !world_is_attached()) return error;
   Word comm = handle(comm_f2c, made);
   return comm == library().comm_null ? error : attach_new(comm);
 }
@@ -247,7 +275,7 @@ int init(int* argc, char*** argv, int required, int* provided) {
   }
   // Where Python runs already, it may be in the midst of importing mpi4py, which calls this.
   if (inside || !is_enabled() || is_python() || !dispatch()) return 0;
-  return attach_new(library().comm_world);
+  return attach_world();
 }
 
 int finalize() {
@@ -318,3 +346,40 @@ FORTRAN_QUERY_THREAD(mpi_query_thread_)
 FORTRAN_QUERY_THREAD(mpi_query_thread_f08_)
 FORTRAN_FINALIZE(mpi_finalize_)
 FORTRAN_FINALIZE(mpi_finalize_f08_)
+
+// -- other calls that wait for ranks, to give up the lock of a Python program's interpreter meanwhile
+
+#define C_WAITS(n, name)            \
+  EXPORT int MPI_##name(C_##n) {    \
+    static Next next("MPI_" #name); \
+    return next(A_##n);             \
+  }
+
+// clang-format off
+C_WAITS(1, Barrier)
+C_WAITS(6, Scan)
+C_WAITS(6, Exscan)
+C_WAITS(6, Rsend)
+C_WAITS(7, Neighbor_allgather)
+C_WAITS(8, Neighbor_allgatherv)
+C_WAITS(7, Neighbor_alltoall)
+C_WAITS(9, Neighbor_alltoallv)
+C_WAITS(9, Neighbor_alltoallw)
+C_WAITS(6, Intercomm_create)
+C_WAITS(6, Graph_create)
+C_WAITS(9, Dist_graph_create)
+C_WAITS(10, Dist_graph_create_adjacent)
+C_WAITS(6, Win_create)
+C_WAITS(6, Win_allocate)
+C_WAITS(6, Win_allocate_shared)
+C_WAITS(1, Win_free)
+C_WAITS(2, Win_fence)
+C_WAITS(3, Win_start)
+C_WAITS(1, Win_complete)
+C_WAITS(1, Win_wait)
+C_WAITS(4, Win_lock)
+C_WAITS(2, Win_unlock)
+C_WAITS(2, Win_flush)
+C_WAITS(1, Win_flush_all)
+C_WAITS(1, Win_unlock_all)
+// clang-format on

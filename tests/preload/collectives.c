@@ -34,19 +34,40 @@ static void fill_all(double* at) {
   for (int p = 0; p < size; p++) fill(at + (size_t)p * n, rank, p);
 }
 
-/* Blocking or nonblocking; the latter are waited for at once. */
+enum Form { BLOCKING, NONBLOCKING, PERSISTENT };
+
+#if MPI_VERSION >= 4
+#define PREPARED(name, iname, ...)                                  \
+  do {                                                              \
+    MPI_Request request, same;                                      \
+    MPI_##name##_init(__VA_ARGS__, comm, MPI_INFO_NULL, &request);  \
+    same = request;                                                 \
+    MPI_Start(&request);                                            \
+    MPI_Wait(&request, MPI_STATUS_IGNORE);                          \
+    if (same != request) wrong++;                                   \
+    MPI_Request_free(&request);                                     \
+    if (MPI_REQUEST_NULL != request) wrong++;                       \
+  } while (0)
+#else
+#define PREPARED NOW
+#endif
+#define NOW(name, iname, ...) MPI_##name(__VA_ARGS__, comm)
+
+/* Those that are not blocking are waited for at once. */
 #define DO(name, iname, ...)                        \
   do {                                              \
-    if (nonblocking) {                              \
+    if (form == NONBLOCKING) {                      \
       MPI_Request request;                          \
       MPI_I##iname(__VA_ARGS__, comm, &request);    \
       MPI_Wait(&request, MPI_STATUS_IGNORE);        \
-    } else                                          \
-      MPI_##name(__VA_ARGS__, comm);                \
+    } else if (form == PERSISTENT)                  \
+      PREPARED(name, iname, __VA_ARGS__);           \
+    else                                            \
+      NOW(name, iname, __VA_ARGS__);                \
     memset(a, 0, bytes);                            \
   } while (0)
 
-static void all(MPI_Comm comm, int nonblocking) {
+static void all(MPI_Comm comm, enum Form form) {
   size_t bytes = sizeof(double) * n * size;
   double *a = malloc(bytes), *b = malloc(bytes);
   int counts[64], displs[64], root = size - 1, first = rank == root;
@@ -63,6 +84,12 @@ static void all(MPI_Comm comm, int nonblocking) {
   for (int p = 0; p < size; p++) fill(a + displs[p], rank, p);
   DO(Alltoallv, alltoallv, a, counts, displs, MPI_DOUBLE, b, counts, displs, MPI_DOUBLE);
   for (int p = 0; p < size; p++) check("Alltoallv", b + displs[p], n, p, rank);
+
+  MPI_Datatype types[64];
+  int offsets[64];
+  for (int p = 0; p < size; p++) types[p] = MPI_DOUBLE, offsets[p] = 8 * displs[p], fill(a + displs[p], rank, p);
+  DO(Alltoallw, alltoallw, a, counts, offsets, types, b, counts, offsets, types);
+  for (int p = 0; p < size; p++) check("Alltoallw", b + displs[p], n, p, rank);
 
   fill(a, rank, 0);
   memcpy(b, a, bytes / size);
@@ -142,6 +169,40 @@ static void columns(MPI_Comm comm) {
   free(b);
 }
 
+/* Counts of 64 bits, of which compcoll takes those of blocking and nonblocking calls. */
+static void large(MPI_Comm comm) {
+#if MPI_VERSION >= 4
+  double *a = malloc(sizeof(double) * n * size), *b = malloc(sizeof(double) * n * size);
+  MPI_Request request;
+  fill_all(a);
+  MPI_Alltoall_c(a, n, MPI_DOUBLE, b, n, MPI_DOUBLE, comm);
+  for (int p = 0; p < size; p++) check("Alltoall_c", b + (size_t)p * n, n, p, rank);
+  fill(a, rank, 0);
+  MPI_Iallreduce_c(a, b, n, MPI_DOUBLE, MPI_SUM, comm, &request);
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+  check_sum("Iallreduce_c", b, n, 0);
+  free(a);
+  free(b);
+#endif
+}
+
+/* A large message between two ranks alone, and then a call of all. */
+static void uneven(MPI_Comm comm) {
+  double *a = malloc(sizeof(double) * n * size), *b = malloc(sizeof(double) * n * size);
+  int counts[64], displs[64];
+  MPI_Request requests[2];
+  for (int p = 0; p < size; p++) counts[p] = p + rank == 1 ? n : 1, displs[p] = p * n;
+  fill_all(a);
+  MPI_Ialltoallv(a, counts, displs, MPI_DOUBLE, b, counts, displs, MPI_DOUBLE, comm, requests);
+  double *c = malloc(sizeof(double) * n), *d = malloc(sizeof(double) * n);
+  fill(c, rank, 0);
+  MPI_Iallreduce(c, d, n, MPI_DOUBLE, MPI_SUM, comm, requests + 1);
+  MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
+  for (int p = 0; p < size; p++) check("uneven Ialltoallv", b + displs[p], counts[p], p, rank);
+  check_sum("Iallreduce behind it", d, n, 0);
+  free(a), free(b), free(c), free(d);
+}
+
 /* Several at once, on two communicators. */
 static void several(MPI_Comm one, MPI_Comm other) {
   double *a = malloc(sizeof(double) * 4 * n), *b = malloc(sizeof(double) * 4 * n);
@@ -164,19 +225,22 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(world, &rank);
   MPI_Comm_size(world, &size);
   MPI_Comm_dup(world, &twin);
-  all(world, 0);
-  all(world, 1);
-  all(twin, 1);
-  all(twin, 0);
+  all(world, BLOCKING);
+  all(world, NONBLOCKING);
+  all(twin, NONBLOCKING);
+  all(twin, PERSISTENT);
+  all(twin, BLOCKING);
+  large(twin);
+  uneven(twin);
   columns(twin);
   several(world, twin);
   MPI_Comm_free(&twin);
   MPI_Comm_dup(world, &twin);
-  all(twin, 0);
+  all(twin, BLOCKING);
   MPI_Comm_split(world, 0, -rank, &half);
   MPI_Comm_rank(half, &rank);
-  all(half, 0);
-  all(half, 1);
+  all(half, BLOCKING);
+  all(half, NONBLOCKING);
   MPI_Comm_free(&half);
   MPI_Comm_free(&twin);
   MPI_Comm_rank(world, &rank);

@@ -1,4 +1,4 @@
-! Transposes, sums and broadcasts, blocking and not, by way of mpif.h, `use mpi` (USE_MPI) or `use mpi_f08` (USE_F08).
+! Transposes, sums, broadcasts and messages, blocking and not, by way of mpif.h, `use mpi` (USE_MPI) or `use mpi_f08` (USE_F08).
 program fortran
 #if defined(USE_F08)
   use mpi_f08
@@ -11,11 +11,12 @@ program fortran
 #endif
 #if defined(USE_F08)
   type(MPI_Comm) :: twin
-  type(MPI_Request) :: request
-  type(MPI_Status) :: status
+  type(MPI_Request) :: request, requests(2)
+  type(MPI_Status) :: status, statuses(2)
 #else
-  integer :: twin, request, status(MPI_STATUS_SIZE)
+  integer :: twin, request, requests(2), status(MPI_STATUS_SIZE), statuses(MPI_STATUS_SIZE, 2)
 #endif
+  integer :: before, behind, found, turn
   integer, parameter :: n = 40000
   integer :: ierr, rank, nranks, p, i, wrong, total, level
   double precision, allocatable :: a(:, :), b(:, :), c(:)
@@ -52,6 +53,32 @@ program fortran
   if (rank == 0) z = [(cmplx(i, -i, kind(z)), i = 1, n)]
   call MPI_Bcast(z, n, MPI_DOUBLE_COMPLEX, 0, twin, ierr)
   wrong = wrong + count(z /= [(cmplx(i, -i, kind(z)), i = 1, n)])
+
+  before = modulo(rank - 1, nranks)
+  behind = modulo(rank + 1, nranks)
+  a(:, 0) = [(value(rank, 0, i), i = 1, n)]
+  call MPI_Isend(a, n, MPI_DOUBLE_PRECISION, behind, 7, twin, request, ierr)
+  call MPI_Probe(MPI_ANY_SOURCE, 7, twin, status, ierr)
+  call MPI_Get_count(status, MPI_DOUBLE_PRECISION, found, ierr)
+  wrong = wrong + abs(found - n)
+  call MPI_Recv(c, n, MPI_DOUBLE_PRECISION, before, 7, twin, MPI_STATUS_IGNORE, ierr)
+  call MPI_Wait(request, MPI_STATUS_IGNORE, ierr)
+  wrong = wrong + count(c /= [(value(before, 0, i), i = 1, n)])
+  call MPI_Recv_init(c, n, MPI_DOUBLE_PRECISION, MPI_ANY_SOURCE, 8, twin, requests(1), ierr)
+  call MPI_Send_init(a, n, MPI_DOUBLE_PRECISION, behind, 8, twin, requests(2), ierr)
+  do turn = 1, 2
+    c = 0
+    call MPI_Startall(2, requests, ierr)
+    call MPI_Waitall(2, requests, statuses, ierr)
+    wrong = wrong + count(c /= [(value(before, 0, i), i = 1, n)])
+#if defined(USE_F08)
+    if (statuses(1)%MPI_SOURCE /= before) wrong = wrong + 1
+#else
+    if (statuses(MPI_SOURCE, 1) /= before) wrong = wrong + 1
+#endif
+  end do
+  call MPI_Request_free(requests(1), ierr)
+  call MPI_Request_free(requests(2), ierr)
 
   call MPI_Comm_free(twin, ierr)
   call MPI_Reduce(wrong, total, 1, MPI_INTEGER, MPI_SUM, 0, MPI_COMM_WORLD, ierr)

@@ -90,6 +90,21 @@ def test_c(build, mpi):
     assert calls_accelerated(ours) > 100
 
 
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+def test_messages(build, mpi):
+    result = accelerated(build("messages.c", C_COMPILERS[mpi][0]))
+    assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks\n", 0), result.stderr
+    assert calls_accelerated(result) > 50
+
+
+def test_a_library_that_python_calls(build):
+    """Calls of a C library and of mpi4py in a Python program."""
+    library = build("extension.c", C_COMPILERS["mpich"][0], "-shared", "-fPIC")
+    result = accelerated("--preload", SOURCES / "extension.py", library)
+    assert (result.stdout, result.returncode) == ("0 wrong values\n", 0), result.stderr
+    assert calls_accelerated(result) == 10, result.stderr
+
+
 def test_disabled(build):
     result = accelerated(build("collectives.c", C_COMPILERS["mpich"][0]), COMPCOLL_DISABLE="1")
     assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks, thread level 0\n", 0)
