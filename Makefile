@@ -25,12 +25,10 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help package demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-torch test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
-
-package: $(VENV)/.package  ## Compile the package into $(VENV)
 
 demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 ranks and at 1 Gb/s
 	@mkdir -p $(dir $(FIGURE))

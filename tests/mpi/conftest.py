@@ -22,6 +22,8 @@ atexit.register(_FOLDER.cleanup)
 def pytest_collection_modifyitems(items):
     """A rank that waits for one that failed prints its stack after a minute."""
     for item in items:
+        if item.path.name.startswith("test_device_") and MPI.COMM_WORLD.size > 3:
+            item.add_marker(pytest.mark.skip("the stand-in for devices is tried on up to 3 ranks"))
         if Path(__file__).parent in item.path.parents and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(60))
 
