@@ -90,17 +90,36 @@ const Comm* compressing(Word handle) {
   return comm && comm->messages ? comm : nullptr;
 }
 
-bool taken(MessageName name, Convention convention, const Word* words, const void* caller, int* error) {
+constexpr int position(const char* letters, char letter, int i = 0) {
+  return !letters[i] ? -1 : letters[i] == letter ? i : position(letters, letter, i + 1);
+}
+
+// Bytes of what is sent, by the letters of its count and type, or of what is received.
+template <int name>
+uint64_t nbytes_of(Convention convention, const Word* words, bool sent) {
+  constexpr int n = position(kinds[name], 'n'), t = position(kinds[name], 't');
+  constexpr int m = position(kinds[name], 'N'), u = position(kinds[name], 'T');
+  int count = sent ? n : m, type = sent ? t : u;
+  if (count < 0) return 0;
+  void* place = reinterpret_cast<void*>(words[count]);
+  if (convention == Convention::fortran) {
+    return bytes(*static_cast<int*>(place), type_of_fortran(reinterpret_cast<void*>(words[type])));
+  }
+  return bytes(convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]), words[type]);
+}
+
+template <int name>
+bool taken(Convention convention, const Word* words, const void* caller, int* error) {
   if (!may_take(convention)) return false;
+  uint64_t sent = nbytes_of<name>(convention, words, true),
+           received = nbytes_of<name>(convention, words, false);
+  uint64_t most = sent > received ? sent : received;
+  if (most < dispatch_if_loaded()->min_nbytes) return false;
   Places places;
   Word handle;
-  Message message = message_of(name, convention, words, &places, &handle);
-  uint64_t least_nbytes = dispatch_if_loaded()->min_nbytes;
-  uint64_t sent = bytes(message.sendcount, message.sendtype),
-           received = bytes(message.recvcount, message.recvtype);
-  if (sent < least_nbytes && received < least_nbytes) return false;
+  Message message = message_of(MessageName(name), convention, words, &places, &handle);
   message.comm = compressing(handle);
-  if (!message.comm || (sent < message.comm->min_nbytes && received < message.comm->min_nbytes)) return false;
+  if (!message.comm || most < message.comm->min_nbytes) return false;
   message.caller = caller;
   return transfer(&message, convention, places, error);
 }
@@ -118,12 +137,12 @@ bool counts_fit(MessageName name, const Word* words) {
 // Whether there are any; one thread may look while another one receives the last one.
 int n_matched = 0;
 
-bool taken_matched(MessageName name, Convention convention, const Word* words, const void* caller,
-                   int* error) {
+template <int name>
+bool taken_matched(Convention convention, const Word* words, const void* caller, int* error) {
   if (!may_take(convention) || !__atomic_load_n(&n_matched, __ATOMIC_ACQUIRE)) return false;
   Places places;
   Word handle;
-  Message message = message_of(name, convention, words, &places, &handle);
+  Message message = message_of(MessageName(name), convention, words, &places, &handle);
   message.message = handle_at(convention, message_f2c, places.message);
   message.caller = caller;
   if (!transfer(&message, convention, places, error)) return false;
@@ -142,7 +161,7 @@ int probe(MessageName name, Convention convention, Word* words, const void* call
   Word handle;
   Places places;
   if (!may_take(convention)) return next();
-  Message message = message_of(name, convention, words, &places, &handle);
+  Message message = message_of(MessageName(name), convention, words, &places, &handle);
   message.comm = compressing(handle);
   if (!message.comm) return next();
   alignas(8) char scratch[most_nbytes_of_status];
@@ -172,7 +191,7 @@ using namespace compcoll::preload;
     static Next next(#symbol);                                                  \
     const Word words[] = {A_##n};                                               \
     int error;                                                                  \
-    return take(name, convention, words, CALLER, &error) ? error : next(A_##n); \
+    return take<name>(convention, words, CALLER, &error) ? error : next(A_##n); \
   }
 
 // Of the functions that MPI 3 has not.
@@ -181,7 +200,7 @@ using namespace compcoll::preload;
     static Next next(#symbol);                                       \
     const Word words[] = {A_##n};                                    \
     int error;                                                       \
-    if (take(name, convention, words, CALLER, &error)) return error; \
+    if (take<name>(convention, words, CALLER, &error)) return error; \
     return next.exists() ? next(A_##n) : unavailable;                \
   }
 
@@ -191,7 +210,7 @@ using namespace compcoll::preload;
     static Next next("MPI_" #name "_c"), older("MPI_" #name);                      \
     const Word words[] = {A_##n};                                                  \
     int error;                                                                     \
-    if (take(name, Convention::large, words, CALLER, &error)) return error;        \
+    if (take<name>(Convention::large, words, CALLER, &error)) return error;        \
     if (next.exists()) return next(A_##n);                                         \
     return older.exists() && counts_fit(name, words) ? older(A_##n) : unavailable; \
   }
@@ -201,7 +220,7 @@ using namespace compcoll::preload;
     static Next next(#symbol);                                                        \
     const Word words[] = {A_##n};                                                     \
     int result;                                                                       \
-    if (!take(name, Convention::fortran, words, CALLER, &result)) next(A_##n, error); \
+    if (!take<name>(Convention::fortran, words, CALLER, &result)) next(A_##n, error); \
     else if (error) *error = result;                                                  \
   }
 
