@@ -34,7 +34,7 @@ OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Reduce_scatter_block", "Allredu
 CAREFUL = CodecSpeed(1.5e9, 1.0e9, 4.0)
 #: Algorithms that the quick look predicts to take more than so many times as long as the best are left out:
 #: it is exact but for Bcast, whose pipelines take 0.75 to 1.3 times as long.
-NEAR = 2.0
+NEAR, NEAR_OF_BCAST = 1.1, 2.0
 
 
 @click.command(context_settings={"show_default": True})
@@ -52,17 +52,22 @@ NEAR = 2.0
 @click.option("--max-ranks", default=4096, type=click.IntRange(2), help="Largest number of ranks.")
 @click.option("--ranks-per-node", default=8, type=click.IntRange(1), help="Ranks that share a node's port.")
 @click.option("--networks", default="1gbe,10gbe,25gbe,100gbe", help="Fabrics, separated by commas.")
+@click.option("--operations", default=",".join(OPERATIONS), help="Operations, separated by commas.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the predictions to a file.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 def main(
     nbytes, buffer, spec, dtype, encode, decode, memory, max_ranks, ranks_per_node, networks,
-    json_path, plot_path
+    operations, json_path, plot_path
 ):  # fmt: skip
     """Predict the speed-up of compressed collectives over plain MPI at scale."""
     unknown = [name for name in networks.split(",") if name not in FABRICS]
     if unknown:
         raise click.BadParameter(
             f"{unknown[0]!r} is not one of {', '.join(FABRICS)}", param_hint="--networks"
+        )
+    if wrong := [name for name in operations.split(",") if name not in OPERATIONS]:
+        raise click.BadParameter(
+            f"{wrong[0]!r} is not one of {', '.join(OPERATIONS)}", param_hint="--operations"
         )
     machine = load(lambda problem: click.echo(problem, err=True))
     speed = (machine.codec(spec, dtype) if machine else None) or CAREFUL
@@ -75,7 +80,7 @@ def main(
         machine = replace(machine, memory=1e9 * memory)
     ranks = [2**k for k in range(1, 13) if 2**k <= max_ranks]
     cases = []
-    for network, op, size in product(networks.split(","), OPERATIONS, ranks):
+    for network, op, size in product(networks.split(","), operations.split(","), ranks):
         part = {"Bcast": buffer, "Allreduce": max(buffer // size, 1)}.get(op, nbytes)
         call = Call(op, part, size, ranks_per_node if size > ranks_per_node else 1)
         cases.append((network, call, machine.with_network(FABRICS[network], network), speed))
@@ -112,13 +117,14 @@ def _simulate(cases: list[tuple[str, Call, MachineProfile, CodecSpeed]]) -> list
 
 def predicted_row(network: str, call: Call, machine: MachineProfile, speed: CodecSpeed) -> dict:
     """The best compressed way and plain MPI."""
-    hopeful: dict[str, Option] = {}
+    hopeful: dict[tuple[str, int], Option] = {}
     for option in sorted(advise(call, machine, speed).options, key=lambda option: option.seconds):
-        hopeful.setdefault(option.algorithm, option)
+        hopeful.setdefault((option.algorithm, option.levels), option)
+    near = NEAR_OF_BCAST if call.op == "Bcast" else NEAR
     times = {
-        option: predict(call, machine, speed, option.algorithm, option.chunk_nbytes)
+        option: predict(call, machine, speed, option.algorithm, option.chunk_nbytes, option.levels)
         for option in hopeful.values()
-        if option.seconds < NEAR * next(iter(hopeful.values())).seconds
+        if option.seconds < near * next(iter(hopeful.values())).seconds
     }
     best = min(times, key=times.__getitem__)
     seconds = times[best]
@@ -126,7 +132,7 @@ def predicted_row(network: str, call: Call, machine: MachineProfile, speed: Code
     plain = plain_seconds(call, machine, names)
     return {
         "network": network, "op": call.op, "ranks": call.size, "speedup": plain / seconds, "seconds": seconds,
-        "plain_seconds": plain, "algorithm": best.algorithm, "chunk_nbytes": best.chunk_nbytes,
+        "plain_seconds": plain, "algorithm": best.name, "chunk_nbytes": best.chunk_nbytes,
     }  # fmt: skip
 
 

@@ -179,7 +179,7 @@ def _decide(
     shape = rule.shape or policy.shape
     if not chosen.has_shape or (op in REDUCTIONS and shape == ARRAY):
         shape = FLAT
-    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape, levels, intra)
+    return Decision(chosen, algorithm, chunk_nbytes, why, ask, fixed, shape, levels, intra, rule.levels)
 
 
 def below_min_nbytes(min_nbytes: int) -> str:

@@ -312,7 +312,11 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
     node, place = at.node[rt.rank], at.place[rt.rank]
     chunks = [rt.chunks(block) for block in blocks]
     own = rt.chunks(mine)
-    tags = {chunk: c * rt.size + p for p, some in enumerate(chunks) for c, chunk in enumerate(some)}
+    tags = {  # of what a rank of this node passes on: its own chunks, and as a leader those of other nodes
+        chunk: (c * at.turns + at.place[p] // at.width) * len(at.members) + at.node[p]
+        for p, some in enumerate(chunks)
+        for c, chunk in enumerate(some)
+    }
     doubling = algorithm == "recursive_doubling" and len(set(map(len, at.members))) == 1
 
     def column(part: int, turn: int, c: int) -> list:

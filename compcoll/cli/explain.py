@@ -90,16 +90,18 @@ def _show_schedule(call, machine, speed, option, rank: int | None, plot: Path | 
     from compcoll.cli import timeline
     from compcoll.model.predict import run, schedule_of
 
-    result = run(call, machine, speed, option.algorithm, option.chunk_nbytes, records=True)
-    ranks = [schedule_of(call, r, option.algorithm, option.chunk_nbytes) for r in range(call.size)]
+    result = run(
+        call, machine, speed, option.algorithm, option.chunk_nbytes, records=True, levels=option.levels
+    )
+    ranks = [
+        schedule_of(call, r, option.algorithm, option.chunk_nbytes, option.levels) for r in range(call.size)
+    ]
     if rank is not None:
         click.echo()
         for line in timeline.lines(ranks[rank], result):
             click.echo(line)
     if plot is not None:
-        title = (
-            f"{call.op} of {call.nbytes} bytes by {option.algorithm}, chunks of {option.chunk_nbytes} bytes"
-        )
+        title = f"{call.op} of {call.nbytes} bytes by {option.name}, chunks of {option.chunk_nbytes} bytes"
         timeline.draw(ranks, result, f"{title}: {1e3 * result.seconds:.3f} ms", plot)
         click.echo(f"The time line is {plot.resolve()}")
 
@@ -128,7 +130,7 @@ def _show(advice, call, nbytes: int, machine, spec: str, speed) -> None:
     for option in sorted((advice.plain, *advice.options), key=lambda option: option.seconds):
         chunk = "" if option is advice.plain else f"{option.chunk_nbytes >> 10}"
         gain = f"{advice.plain.seconds / option.seconds:.2f}x"
-        table.add_row(option.algorithm, chunk, f"{1e3 * option.seconds:.3f}", gain)
+        table.add_row(option.name, chunk, f"{1e3 * option.seconds:.3f}", gain)
     console.print(table)
-    verdict = f"{spec} by {advice.best.algorithm}" if advice.pays else "plain MPI"
+    verdict = f"{spec} by {advice.best.name}" if advice.pays else "plain MPI"
     console.print(f"auto takes [bold]{verdict}[/bold]: {advice.reason}.")

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from compcoll.codecs import Codec
 from compcoll.engine._engine import Count
 from compcoll.engine.decision import Decision
-from compcoll.model.advisor import Advice, advise, expected_speed, measure_speed, size_class
+from compcoll.model.advisor import Advice, Option, advise, expected_speed, measure_speed, size_class
 from compcoll.model.predict import Call
 from compcoll.model.profile import CodecSpeed, MachineProfile
 
@@ -127,7 +127,7 @@ class Advisor:
             chosen = replace(decision, codec=decision.codec if advice.pays else None, reason=advice.reason)
             if op != "Send":
                 best = advice.best
-                chosen = replace(chosen, algorithm=best.algorithm, chunk_nbytes=best.chunk_nbytes)
+                chosen = _as_advised(chosen, best)
             self._alone[key] = chosen
         return self._alone[key]
 
@@ -137,9 +137,7 @@ class Advisor:
         speed = self._agree(decision.codec, sample, dtype)  # type: ignore[arg-type]
         advice = self._advice(op, nbytes, decision, speed, self.comm.size)
         best, reason = advice.best, advice.reason
-        compressed = replace(
-            decision, algorithm=best.algorithm, chunk_nbytes=best.chunk_nbytes, reason=f"on trial: {reason}"
-        )
+        compressed = replace(_as_advised(decision, best), reason=f"on trial: {reason}")
         plain = replace(decision, codec=None, reason=f"on trial: {reason}")
         before = None if last is None or last.chosen is None else last.chosen.codec is not None
         trial = Trial(compressed, plain, before, Count(RENEW if last is None else last.count.most))
@@ -161,7 +159,8 @@ class Advisor:
     def _advice(self, op: str, nbytes: int, decision: Decision, speed: CodecSpeed, size: int) -> Advice:
         call = Call(op, nbytes, size, self.ranks_per_node, self.workers)
         can_add = decision.codec is not None and decision.codec.can_add
-        return advise(call, self.machine, speed, decision.fixed_algorithm, can_add)
+        levels = decision.fixed_levels or (None if decision.levels == 2 else 1)
+        return advise(call, self.machine, speed, decision.fixed_algorithm, can_add, levels)
 
     def _agree(self, codec: Codec, sample: np.ndarray | None, dtype: np.dtype) -> CodecSpeed:
         mine = np.full(4, inf)
@@ -171,3 +170,10 @@ class Advisor:
         if not np.isfinite(mine[:3]).all():
             return expected_speed(codec, dtype, self.machine)
         return CodecSpeed(*mine.tolist())
+
+
+def _as_advised(decision: Decision, best: Option) -> Decision:
+    """A decision with the algorithm, chunk size and levels of an option."""
+    return replace(
+        decision, algorithm=best.algorithm, chunk_nbytes=best.chunk_nbytes, levels=best.levels
+    )  # fmt: skip

@@ -6,6 +6,7 @@ import numpy as np
 
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
+from compcoll.model.predict import GATHERED_NBYTES
 from compcoll.operations import ALGORITHMS, TWO_LEVEL
 from compcoll.schedule.trace import WINDOW
 
@@ -19,8 +20,6 @@ DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
 DEVICE_WINDOW = 32 << 20
 #: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
 PAIRS_NBYTES = 8 << 20
-#: Bytes for each peer that Alltoall gathers inside nodes; of more, copies take longer than messages.
-GATHERED_NBYTES = 4 << 10
 #: Inside a node messages are copied, which is faster from a core's own cache.
 NODE_NBYTES = 256 << 10
 

@@ -35,6 +35,8 @@ class Decision:
         2: first inside nodes, then among them.
     intra : Codec or None
         For what stays in a node of several; None: raw.
+    fixed_levels : int or None
+        The number that a rule demands.
     """
 
     codec: Codec | None
@@ -46,6 +48,7 @@ class Decision:
     shape: Any = FLAT
     levels: int = 1
     intra: Codec | None = None
+    fixed_levels: int | None = None
 
     @property
     def name(self) -> str:

@@ -44,7 +44,8 @@ class Rule:
         The codec of what stays in a node where a communicator has several; None: ``"raw"``, as it is.
     levels : int or None
         2: sums inside nodes first, and frames that cross a port once for all ranks behind it; 1: all ranks
-        alike. None: 2 where a communicator has several nodes and one of them several ranks.
+        alike. None: 2 where a communicator has several nodes and one of them several ranks, and the model,
+        where it is asked, finds that no slower.
     shape : str, sequence of int or None
         How blocks are cut for codecs that have a use for it: in the shape of the array that they are sent
         from (``"array"``), as values in a row (``"flat"``), or by their last one or two dimensions. Sums are

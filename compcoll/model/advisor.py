@@ -45,11 +45,19 @@ class Option:
     chunk_nbytes : int
     seconds : float
         As predicted.
+    levels : int
+        2 inside nodes and among them, else 1.
     """
 
     algorithm: str
     chunk_nbytes: int
     seconds: float
+    levels: int = 1
+
+    @property
+    def name(self) -> str:
+        """The algorithm as reports have it."""
+        return f"two_level {self.algorithm}" if self.levels == 2 else self.algorithm
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,7 @@ def advise(
     speed: CodecSpeed,
     algorithm: str | None = None,
     can_add: bool = False,
+    levels: int | None = None,
 ) -> Advice:
     """Compare the ways to carry out a call.
 
@@ -92,15 +101,23 @@ def advise(
         Only this one; all that the operation has otherwise.
     can_add : bool
         Whether the codec's frames can be summed without decoding.
+    levels : int, optional
+        Only so many; 1 and 2 otherwise, where the operation has them.
     """
     names = (algorithm,) if algorithm else _algorithms(call, can_add)
     fitting = [chunk for chunk in CHUNKS if chunk <= MESSAGE_NBYTES * max(speed.ratio, 1.0)]
     sizes = [s for s in fitting if s < call.nbytes <= 256 * s] or fitting[-1:]
 
-    def seconds(name: str, chunk: int) -> float:
-        return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk), name, chunk)
+    def seconds(name: str, chunk: int, level: int) -> float:
+        return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk, level), name, chunk)
 
-    options = tuple(Option(name, chunk, seconds(name, chunk)) for name in names for chunk in sizes)
+    options = tuple(
+        Option(name, chunk, seconds(name, chunk, level), level)
+        for level in ((levels,) if levels else call.levels)
+        for name in names
+        if level == 1 or name != "recursive_doubling"
+        for chunk in sizes
+    )
     plain = Option("mpi", call.nbytes, _usual(call, machine))
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
 

@@ -14,16 +14,18 @@ import numpy as np
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.cut import CUT_UNIT
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.operations import OPERATIONS
+from compcoll.operations import OPERATIONS, TWO_LEVEL
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Kind, Schedule
 from compcoll.schedule.trace import trace
 from compcoll.schedule.virtual import Profile, Result, simulate
 
-__all__ = ["ROOTED", "SHARED", "Call", "predict", "run", "schedule_of"]
+__all__ = ["GATHERED_NBYTES", "ROOTED", "SHARED", "Call", "predict", "run", "schedule_of"]
 
 #: Operations in which ranks do different things.
 ROOTED = ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Send", "Recv", "Sendrecv")
+#: Bytes for each peer that Alltoall gathers inside nodes; of more, copies take longer than messages.
+GATHERED_NBYTES = 4 << 10
 #: Algorithms of which only the ranks at a node's ends send to other nodes.
 _RINGS = {"ring", "compressed"}
 #: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
@@ -71,9 +73,16 @@ class Call:
         """Whether no message leaves the node."""
         return self.ranks_per_node >= self.size
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """The levels that algorithms may have: first 2, which wins a tie, where there are such nodes."""
+        several = self.ranks_per_node > 1 and not self.on_one_node
+        fits = self.op in TWO_LEVEL and (self.op != "Alltoall" or self.nbytes <= GATHERED_NBYTES)
+        return (2, 1) if several and fits else (1,)
+
 
 def predict(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int, levels: int = 1
 ) -> float:
     """Seconds of a compressed collective.
 
@@ -86,16 +95,31 @@ def predict(
     algorithm : str
         One of `compcoll.algorithms.catalog.ALGORITHMS` for the operation.
     chunk_nbytes : int
+    levels : int
+        2 inside nodes and among them, where there are several of several ranks; else 1.
     """
-    seconds = run(call, machine, speed, algorithm, chunk_nbytes).seconds
+    if levels == 2 and call.op == "Bcast":  # among nodes, and then the last chunk inside
+        return _bcast_to_nodes(call, machine, speed, algorithm, chunk_nbytes)
+    seconds = run(call, machine, speed, algorithm, chunk_nbytes, levels=levels).seconds
     if call.op == "Reduce":  # whose first half is the same on all ranks
         seconds += run(replace(call, op="Gather"), machine, speed, "linear", chunk_nbytes).seconds
     return seconds
 
 
+def _bcast_to_nodes(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
+) -> float:
+    alone = replace(call, size=-(-call.size // call.ranks_per_node), ranks_per_node=1)
+    last = min(call.nbytes, chunk_nbytes)
+    passed_on = (call.ranks_per_node - 1) * last / speed.ratio / machine.node.bandwidth
+    decoded = max(last / speed.decode, last / machine.memory) * machine.sharing
+    among = predict(alone, machine, speed, algorithm, chunk_nbytes)
+    return among + machine.node.latency + passed_on + decoded
+
+
 def run(
     call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int,
-    records: bool = False,
+    records: bool = False, levels: int = 1,
 ) -> Result:  # fmt: skip
     """The collective in virtual time; on all ranks where what they do is to be recorded."""
     profile = Profile(
@@ -108,17 +132,21 @@ def run(
         size = 2 if call.op in ("Send", "Recv", "Sendrecv") else call.size
         simulated, flip, profile = size, False, profile.with_(cores=cores)
     else:
-        size, simulated, flip, profile = _mirrored(call, profile.slower(machine.sharing), algorithm)
+        size, simulated, flip, profile = _mirrored(call, profile.slower(machine.sharing), algorithm, levels)
     call = replace(call, size=size)
     return simulate(
-        size, lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes), profile, simulated=simulated,
-        flip=flip, records=records,
+        size, lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes, levels), profile,
+        simulated=simulated, flip=flip, records=records,
     )  # fmt: skip
 
 
-def _mirrored(call: Call, profile: Profile, algorithm: str) -> tuple[int, int, bool, Profile]:
+def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tuple[int, int, bool, Profile]:
     """Ranks of the world and those that are simulated: one where all look alike, else those of one node."""
     size, per_node = call.size, min(call.ranks_per_node, call.size)
+    if levels == 2 or _knows_nodes(call):  # which are all alike
+        network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
+        size = -(-size // per_node) * per_node
+        return size, 1, False, profile.with_(network=network, ranks_per_node=per_node)
     flip = algorithm == "recursive_doubling"  # of a power of two of ranks
     if call.on_one_node:
         return size, 1, flip, profile.with_(network=profile.node, ranks_per_node=1)
@@ -133,12 +161,20 @@ def _mirrored(call: Call, profile: Profile, algorithm: str) -> tuple[int, int, b
     return size, 1, flip, profile.with_(network=network, ranks_per_node=1)
 
 
+def _knows_nodes(call: Call) -> bool:
+    """Whether ranks send to all others alike, and some of them are on their nodes."""
+    return call.op.startswith("Alltoall") and call.ranks_per_node > 1 and not call.on_one_node
+
+
 # -- schedules
 
 
-def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int) -> Schedule:
+def schedule_of(call: Call, rank: int, algorithm: str, chunk_nbytes: int, levels: int = 1) -> Schedule:
     """The work of a rank where all messages have ``call.nbytes``."""
     op, size = call.op, call.size
+    if levels == 2 or _knows_nodes(call):
+        nodes = tuple(r // call.ranks_per_node for r in range(size))
+        return _traced(op, size, call.nbytes, algorithm, chunk_nbytes, rank, nodes, levels)
     if op not in ROOTED:
         return _traced(op, size, call.nbytes, algorithm, chunk_nbytes, rank)
     if rank == 0 or op != "Bcast":
@@ -164,13 +200,30 @@ def _children(rank: int, arity: int, size: int) -> int:
     return int(np.clip(size - arity * rank - 1, 0, arity))
 
 
-def _traced(op: str, size: int, nbytes: int, algorithm: str, chunk_nbytes: int, rank: int) -> Schedule:
+def _traced(
+    op: str,
+    size: int,
+    nbytes: int,
+    algorithm: str,
+    chunk_nbytes: int,
+    rank: int,
+    nodes: tuple[int, ...] = (),
+    levels: int = 1,
+) -> Schedule:
     sends, recvs = _counts(op, size, nbytes, rank)
     if op == "Reduce":
         op = "Reduce_scatter_block"
     return _CACHE.get(
-        (op, size, nbytes, algorithm, chunk_nbytes, rank),
-        lambda: trace(program(op, algorithm), rank, size, sends, recvs, chunk_nbytes),
+        (op, size, nbytes, algorithm, chunk_nbytes, rank, nodes, levels),
+        lambda: trace(
+            program(op, algorithm, levels=levels),
+            rank,
+            size,
+            sends,
+            recvs,
+            chunk_nbytes,
+            nodes=nodes,
+        ),
     )
 
 

@@ -136,8 +136,8 @@ def simulate(
         The schedule of a rank.
     profile : Profile
     simulated : int, optional
-        Ranks that stand for all, a divisor of `size`: those of a node, or one where all ranks of a node do
-        the same and have ports of their own.
+        Ranks that stand for all, a divisor of `size`: those of a node, or one where all ranks do the same, of
+        several on a node by its place among them; its port is its own.
     flip : bool
         Partners differ in bits of their ranks, not by a distance; ``simulated`` is a power of two.
     records : bool

@@ -183,8 +183,16 @@ double World::seconds_of(Rank& rank, const Op& op) {
   double coded = HEADER_NBYTES + std::floor(nbytes / machine_.ratio);
   bool exact = std::isinf(machine_.reconstruct);
   double copied = 2 * nbytes / machine_.memory;
+  const bool decodes = op.kind == DECODE || op.kind == DECODE_ADD;
+  if (machine_.ratio > 1 && decodes && rank.frame_nbytes[op.frame] > coded)  // raw
+    return (op.kind == DECODE ? copied : 1.5 * copied) + machine_.call;
   switch (op.kind) {
     case ENCODE: {
+      if (op.inside) {
+        rank.settled[op.frame] = false;
+        rank.frame_nbytes[op.frame] = HEADER_NBYTES + uint64_t(nbytes);
+        return copied + machine_.call;
+      }
       bool settles = op.into != NONE && !exact && machine_.reconstruct > 0;
       rank.settled[op.frame] = settles;
       rank.frame_nbytes[op.frame] = uint64_t(coded);
@@ -217,6 +225,8 @@ void World::send(int32_t index, int32_t op) {
   const Op& send_op = rank.schedule->ops[op];
   int32_t simulated = int32_t(ranks_.size()), place = send_op.peer % simulated, away = send_op.peer - place;
   int32_t source = flip_ ? index ^ away : (index - away + size_) % size_;
+  if (const int32_t near = machine_.ranks_per_node; simulated == 1 && near > 1)  // nodes and places apart
+    source = (size_ - send_op.peer / near * near) % size_ + (near - send_op.peer % near) % near;
   const LinkSpeed& by = link(index, send_op.peer);
   bool inside = &by == &machine_.node;
   uint64_t nbytes = rank.frame_nbytes[send_op.frame];

@@ -46,7 +46,8 @@ class World {
  public:
   // The schedules of the first ranks of a world of `size`. Where these are fewer they stand for all: what one
   // of them sends to another rank comes, at that time, from the rank that stands to its place among them as it
-  // stands to the addressee: by distance, or where `flip` by the bits in which ranks differ.
+  // stands to the addressee: by distance, or where `flip` by the bits in which ranks differ. One rank of several on
+  // a node stands for all by the distance of nodes, and by that of places in them.
   World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Machine& machine, int size, bool flip,
         bool records);
 

@@ -1,5 +1,7 @@
 """Two levels: ranks that declare themselves to be on several nodes, against plain MPI."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from common import BF16, bits, close_sum, data, offsets, spec, uneven
@@ -7,6 +9,7 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import Policy, Rule
+from compcoll.schedule.virtual import Link
 
 N = 30_001
 #: By the number of ranks: in order, round robin, uneven.
@@ -165,10 +168,36 @@ def test_values_that_no_codec_may_harm(comm, agree, nodes):
 def test_one_result_for_all_runs(comm, agree, nodes):
     ours, found = accelerated(comm, "zfp:rate=16"), set()
     mine, got = data(N, "f4", comm.rank), np.zeros(N, "f4")
-    for _ in range(20):
+    for _ in range(100):
         ours.Allreduce(mine, got)
         found.add(bits(got))
     assert agree(len(found) == 1 and same(comm, got))
+
+
+@sums
+def test_errors_are_those_of_nodes(comm, agree, nodes, algorithm):
+    """Fewer values are rounded than in one level, and less is promised for them."""
+    parts = [data(N, "f4", r) for r in range(comm.size)]
+    want, errors, bounds = sum(part.astype("f8") for part in parts), [], []
+    for levels in (1, 2):
+        ours, got = accelerated(comm, "zfp:rate=12", algorithm=algorithm, levels=levels), np.zeros(N, "f4")
+        ours.Allreduce(parts[comm.rank], got)
+        errors.append(np.abs(got - want).max())
+        bounds.append(comm.allreduce(ours.report.error_bound, MPI.MAX))
+        assert agree(errors[-1] <= bounds[-1] * (1 + 1e-6) and same(comm, got))
+    assert agree(bounds[1] < bounds[0])
+
+
+@pytest.mark.parametrize("levels", [None, 1])
+def test_auto_takes_the_levels_of_a_rule(comm, agree, nodes, levels):
+    policy = Policy("auto", min_nbytes=0, rules=(Rule(levels=levels),))
+    ours, got, found = compcoll.Comm(comm, policy=policy), np.zeros(N, "f4"), set()
+    ours._context.advisor.machine = replace(ours._context.advisor.machine, network=Link(1e-3, 1e6))
+    for _ in range(8):
+        ours.Allreduce(np.zeros(N, "f4"), got)
+        if ours.report.accelerated:
+            found.add(ours.report.algorithm.startswith("two_level"))
+    assert agree(len(found) == 1 and (levels is None or found == {False}))
 
 
 def test_nonblocking_and_persistent(comm, agree, nodes):

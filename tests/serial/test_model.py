@@ -72,6 +72,19 @@ def test_the_owner_takes_the_decoded_values_too(op, algorithm):
     assert seconds(inf) < seconds(0.0)
 
 
+def test_levels_are_compared():
+    """Sums of nodes cost less than those of ranks; large blocks of Alltoall are not gathered first."""
+    advice = advise(Call("Allreduce", 1 << 18, 32, 8), MACHINE, ZFP)
+    assert {option.levels for option in advice.options} == {1, 2}
+    assert (advice.best.levels, advice.best.name.split()[0]) == (2, "two_level")
+    only = advise(Call("Allreduce", 1 << 18, 32, 8), MACHINE, ZFP, levels=1)
+    assert {option.levels for option in only.options} == {1}
+    assert advice.best.seconds < 0.9 * only.best.seconds
+    for nbytes, levels in ((4096, {1, 2}), (1 << 20, {1})):
+        options = advise(Call("Alltoall", nbytes, 32, 8), MACHINE, ZFP).options
+        assert {option.levels for option in options} == levels
+
+
 def test_many_ranks_are_drawn_out_of_few():
     at = {n: advise(Call("Allgather", 1 << 20, n), MACHINE, ZFP, "ring") for n in (64, 256)}
     exact = predict(Call("Allgather", 1 << 20, 256), MACHINE, ZFP, "ring", at[256].best.chunk_nbytes)
@@ -84,7 +97,8 @@ def test_many_ranks_are_drawn_out_of_few():
 def test_long_ways_are_drawn_out_of_short_ones(algorithm, size, per_node):
     call = Call("Bcast", 4 << 20, size, per_node)
     best = advise(call, MACHINE, ZFP, algorithm).best
-    assert best.seconds == pytest.approx(predict(call, MACHINE, ZFP, algorithm, best.chunk_nbytes), rel=0.1)
+    exact = predict(call, MACHINE, ZFP, algorithm, best.chunk_nbytes, best.levels)
+    assert best.seconds == pytest.approx(exact, rel=0.1)
 
 
 def test_plain_mpi_is_not_drawn_out_where_there_is_a_formula():

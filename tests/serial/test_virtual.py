@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from compcoll.algorithms.catalog import program
+from compcoll.model.predict import Call, predict, run, schedule_of
+from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import DeadlockError, Tracer, trace
@@ -135,6 +137,33 @@ def test_one_rank_stands_for_all(size, op, algorithm):
     one = simulate(size, schedules, profile, simulated=1, flip=flip)
     assert one.seconds == pytest.approx(every.seconds, rel=1e-3)
     assert size * one.messages == every.messages
+
+
+@pytest.mark.parametrize(
+    ("op", "algorithm"),
+    [(op, a) for op in ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall") for a in ALGORITHMS[op]
+     if a != "recursive_doubling"],
+)  # fmt: skip
+def test_one_rank_of_a_node_stands_for_all(op, algorithm):
+    """In two levels, where all ranks of all nodes do the same."""
+    call, machine = Call(op, 64 * 1_000, 12, 4), MachineProfile("none", WIRE, BARE.node)
+    speed = CodecSpeed(2e9, 3e9, 4.0)
+    one = run(call, machine, speed, algorithm, 30_000, levels=2)
+    profile = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=machine.memory, call=machine.call,
+                         ranks_per_node=4)  # fmt: skip
+    every = simulate(12, lambda r: schedule_of(call, r, algorithm, 30_000, 2), profile)
+    assert 12 * one.messages == every.messages
+    assert 12 * one.wire_nbytes == every.wire_nbytes
+    assert one.seconds == pytest.approx(every.seconds, rel=0.1)
+
+
+def test_what_stays_inside_is_not_coded():
+    """Ranks of a node share memory without limits here: seven values of eight are summed there."""
+    call = Call("Allreduce", 1 << 20, 64, 8)
+    machine = MachineProfile("none", Link(0, inf), Link(0, inf), memory=inf, call=0.0)
+    speed = CodecSpeed(1e9, 1e9, 4.0)
+    one, two = (predict(call, machine, speed, "direct", 1 << 20, levels) for levels in (1, 2))
+    assert one / two == pytest.approx((63 + 1 + 2 * 63) / (7 + 1 + 7 + 63), rel=0.01)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Allgather"])
