@@ -74,6 +74,7 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 
 test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, Quantum ESPRESSO, HPCC and OSU's benchmarks
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
+	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" timeout 400 python tests/mpi4py_suite.py -n 2 --codec preload
 
 test-zarr: $(VENV)/.zarr  ## Run the tests of the codec for Zarr and of the serializer for Dask, in an environment of its own
 	@echo "== tests of the codec for Zarr and of the serializer for Dask"
