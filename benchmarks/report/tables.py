@@ -96,7 +96,8 @@ def scaling(runs: list[dict]) -> list[str]:
         ranks = list(dict.fromkeys(n for _, _, n in rows))
         speeds = f"encoding {run['encode'] * 1e-9:.1f} GB/s, decoding {run['decode'] * 1e-9:.1f} GB/s"
         lines += [
-            f"{run['codec']}: {speeds}, ratio {run['ratio']:.2f}.",
+            f"{run['codec']}: {speeds}, ratio {run['ratio']:.2f}; {run['ranks_per_node']} ranks a node, "
+            f"Bcast and Allreduce of {size(run['buffer'])}.",
             "",
             f"| network | operation | {' | '.join(map(str, ranks))} |",
             "| --- | --- |" + " ---: |" * len(ranks),
@@ -104,4 +105,5 @@ def scaling(runs: list[dict]) -> list[str]:
         for network, op in dict.fromkeys((network, op) for network, op, _ in rows):
             values = " | ".join(f"{rows[network, op, n]:.2f}" for n in ranks)
             lines.append(f"| {network} | {op} | {values} |")
-    return lines
+        lines.append("")
+    return lines[:-1]
