@@ -195,24 +195,25 @@ using namespace compcoll::preload;
   }
 
 // Of the functions that MPI 3 has not.
-#define C_NEW_MESSAGE(n, name, symbol, convention, take)             \
-  EXPORT int symbol(C_##n) {                                         \
-    static Next next(#symbol);                                       \
-    const Word words[] = {A_##n};                                    \
-    int error;                                                       \
-    if (take<name>(convention, words, CALLER, &error)) return error; \
-    return next.exists() ? next(A_##n) : unavailable;                \
+#define C_NEW_MESSAGE(n, name, symbol, convention, take)                        \
+  EXPORT int symbol(C_##n) {                                                    \
+    static Next next(#symbol);                                                  \
+    const Word words[] = {A_##n};                                               \
+    int error;                                                                  \
+    if (!next.exists()) return unavailable;                                     \
+    return take<name>(convention, words, CALLER, &error) ? error : next(A_##n); \
   }
 
 // With counts of 64 bits; an older library has to do with smaller ones.
-#define C_LARGE_MESSAGE(n, name, take)                                             \
-  EXPORT int MPI_##name##_c(C_##n) {                                               \
-    static Next next("MPI_" #name "_c"), older("MPI_" #name);                      \
-    const Word words[] = {A_##n};                                                  \
-    int error;                                                                     \
-    if (take<name>(Convention::large, words, CALLER, &error)) return error;        \
-    if (next.exists()) return next(A_##n);                                         \
-    return older.exists() && counts_fit(name, words) ? older(A_##n) : unavailable; \
+#define C_LARGE_MESSAGE(n, name, take)                                      \
+  EXPORT int MPI_##name##_c(C_##n) {                                        \
+    static Next next("MPI_" #name "_c"), older("MPI_" #name);               \
+    const Word words[] = {A_##n};                                           \
+    int error;                                                              \
+    if (!next.exists() && !older.exists()) return unavailable;              \
+    if (take<name>(Convention::large, words, CALLER, &error)) return error; \
+    if (next.exists()) return next(A_##n);                                  \
+    return counts_fit(name, words) ? older(A_##n) : unavailable;            \
   }
 
 #define FORTRAN_MESSAGE(n, name, symbol, take)                                        \
