@@ -125,7 +125,7 @@ def connect(attach, release, report, from_, uint64_t min_nbytes, bint trace):
 
 
 def attach_world():
-    """Have calls of a Python program's extension modules taken, on communicators made from now on, too; collective.
+    """Have calls of a Python program's extension modules taken, on communicators made later, too; collective.
 
     Raises
     ------
