@@ -38,9 +38,10 @@ class Drop(click.ParamType):
 @click.option("--timeout", type=float, help="Kill the program after so many seconds, with status 124.")
 @click.option("--measure", is_flag=True, help="Measure every link first.")
 @click.option("--count", is_flag=True, help="Print the bytes through each host's port after the program.")
+@click.option("--open-mpi", is_flag=True, help="Start ranks by Open MPI's mpiexec, not MPICH's.")
 @click.option("--verbose", is_flag=True, help="Show the commands that are run.")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="-- [MPIEXEC OPTIONS] PROGRAM ...")
-def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, count, verbose, argv) -> None:
+def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, count, open_mpi, verbose, argv) -> None:
     """Run an MPI program on a cluster of network namespaces on this machine."""
     if not argv and not measure:
         raise click.UsageError("no program: give one after --, or --measure")
@@ -50,7 +51,9 @@ def main(hosts, ppn, gbit, mtu, burst, down, timeout, measure, count, verbose, a
             if measure:
                 show_links(lab)
             before = lab.port_bytes()
-            status = lab.run(argv, ppn=ppn, check=False, timeout=timeout, down=down).returncode if argv else 0
+            if argv:
+                done = lab.run(argv, ppn=ppn, check=False, timeout=timeout, down=down, open_mpi=open_mpi)
+            status = done.returncode if argv else 0
             if count:
                 show_bytes(before, lab.port_bytes())
     except subprocess.TimeoutExpired:

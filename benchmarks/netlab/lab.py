@@ -131,6 +131,7 @@ class Lab:
     def run(
         self, argv: Sequence[str], *, ppn: int = 1, env: Mapping[str, str] | None = None, check: bool = True,
         timeout: float | None = None, down: Sequence[tuple[int, float]] = (), capture: bool = False,
+        open_mpi: bool = False,
     ) -> subprocess.CompletedProcess:  # fmt: skip
         """Run an MPI program, `ppn` ranks on each host.
 
@@ -151,6 +152,8 @@ class Lab:
             a status other than 0 within `LOST_SECONDS` and 3 s.
         capture : bool
             Return the output as text and do not show it.
+        open_mpi : bool
+            Start the program by Open MPI's mpiexec in place of MPICH's.
 
         Returns
         -------
@@ -160,7 +163,7 @@ class Lab:
         ------
         subprocess.CalledProcessError, subprocess.TimeoutExpired
         """
-        return launch.run(self, argv, ppn, env, check, timeout, down, capture)
+        return launch.run(self, argv, ppn, env, check, timeout, down, capture, open_mpi)
 
     def set_link(self, host: int, up: bool) -> None:
         """Drop or restore a host's link, at the switch."""

@@ -1,4 +1,4 @@
-"""Start MPI ranks in a lab with the hook that MPICH's mpiexec has for ssh."""
+"""Start MPI ranks in a lab with the hooks that MPICH's and Open MPI's mpiexec have for ssh."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from . import watchdog
 if TYPE_CHECKING:
     from .lab import Lab
 
-__all__ = ["find_mpiexec", "run"]
+__all__ = ["OPEN_MPI", "find_mpiexec", "run"]
+
+#: Open MPI's mpiexec, as Debian names it.
+OPEN_MPI = "mpiexec.openmpi"
 
 #: Called as ``ssh [options] ADDRESS COMMAND...``; like ssh it has a shell read the joined words.
 #: Every host has cores of its own, so that a rank finds no idle ones that are another host's.
@@ -36,6 +39,11 @@ _TRANSPORT = {
     "UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
     "GLOO_SOCKET_IFNAME": "eth0",
 }  # fmt: skip
+#: The same for Open MPI.
+_OPEN_MPI_TRANSPORT = {
+    "btl": "tcp,vader,self", "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0",
+    "mpi_yield_when_idle": "1",
+}  # fmt: skip
 
 
 def find_mpiexec() -> str:
@@ -52,7 +60,7 @@ def find_mpiexec() -> str:
 
 def run(
     lab: Lab, argv: Sequence[str], ppn: int, env: Mapping[str, str] | None, check: bool,
-    timeout: float | None, down: Sequence[tuple[int, float]], capture: bool,
+    timeout: float | None, down: Sequence[tuple[int, float]], capture: bool, open_mpi: bool,
 ) -> subprocess.CompletedProcess:  # fmt: skip
     """See `Lab.run`."""
     if ppn < 1:
@@ -60,7 +68,8 @@ def run(
     for host, _ in down:
         lab.namespace(host)
     with tempfile.TemporaryDirectory(prefix=f"{lab.name}-") as folder:
-        command = _command(lab, argv, ppn, _write_launcher(lab, Path(folder)))
+        launcher = _write_launcher(lab, Path(folder))
+        command = (_open_mpi_command if open_mpi else _command)(lab, argv, ppn, launcher)
         if lab.verbose:
             print("+", *command, file=sys.stderr)
         pipe = subprocess.PIPE if capture else None
@@ -112,6 +121,17 @@ def _command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[st
         command += ["-genv", "MPIR_CVAR_POLLS_BEFORE_YIELD", "1"]  # a rank that waits is in another's way
     if argv[0] not in ("-n", "-np"):
         command += ["-n", str(lab.hosts * ppn)]
+    return [*command, *argv]
+
+
+def _open_mpi_command(lab: Lab, argv: Sequence[str], ppn: int, launcher: Path) -> list[str]:
+    if shutil.which(OPEN_MPI) is None:
+        raise FileNotFoundError(f"{OPEN_MPI} not found; Debian's openmpi-bin has it")
+    hosts = ",".join(f"{lab.address(host)}:{ppn}" for host in range(lab.hosts))
+    command = ["ip", "netns", "exec", lab.head, OPEN_MPI, "--allow-run-as-root", "--host", hosts]
+    command += ["--bind-to", "none", "--mca", "plm_rsh_agent", str(launcher), "--mca", "pml", "ob1"]
+    for name, value in _OPEN_MPI_TRANSPORT.items():
+        command += ["--mca", name, value]
     return [*command, *argv]
 
 

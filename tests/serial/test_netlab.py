@@ -1,6 +1,7 @@
 """The lab itself: its links have the rate that was asked for, and nothing of it stays behind."""
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 
 from benchmarks.netlab import Lab, LabError, Unavailable, watchdog
 from benchmarks.netlab.__main__ import main
-from benchmarks.netlab.launch import find_mpiexec
+from benchmarks.netlab.launch import OPEN_MPI, find_mpiexec
 
 RING = """
 from mpi4py import MPI
@@ -60,6 +61,12 @@ def until(condition, seconds: float) -> bool:
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
+
+
+@pytest.mark.skipif(shutil.which(OPEN_MPI) is None, reason="no Open MPI")
+def test_open_mpi_starts_ranks_on_all_hosts(lab):
+    done = lab.run(["hostname"], ppn=2, capture=True, timeout=30, open_mpi=True)
+    assert sorted(done.stdout.split()) == ["host0", "host0", "host1", "host1"]
 
 
 def test_ranks_meet_over_the_links(lab):
