@@ -32,6 +32,7 @@ data, into = bytearray(8 << 20), bytearray(8 << 20)
 def moved(peer):
     comm.Barrier()
     before = port_bytes(), port_bytes("lo")
+    comm.Barrier()
     comm.Sendrecv(data, peer, 0, into, peer, 0)
     comm.Barrier()
     return port_bytes()[0] - before[0][0], port_bytes("lo")[0] - before[1][0]
