@@ -72,7 +72,7 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	@echo "== tests of torchrun, and of examples with torch"
 	@python -m pytest tests/serial/test_torchrun.py tests/serial/test_examples.py -k 'torchrun or ddp or fsdp2'
 
-test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, Quantum ESPRESSO, HPCC and OSU's benchmarks
+test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, Quantum ESPRESSO, LAMMPS, HPCC and OSU's benchmarks
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" timeout 400 python tests/mpi4py_suite.py -n 2 --codec preload
 

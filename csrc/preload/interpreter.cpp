@@ -56,6 +56,12 @@ void* load_libpython(const std::string& program, std::string* problem) {
   char real[PATH_MAX];
   std::string prefix = realpath(program.c_str(), real) ? folder_of(folder_of(real)) : "";
   const std::string name = COMPCOLL_LIBPYTHON;
+  // A program that embeds Python has loaded it; the symbols of two libraries would mix.
+  if (void* found = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD)) return found;
+  if (dlsym(RTLD_DEFAULT, "Py_InitializeEx")) {
+    *problem = "the program has another version of Python";
+    return nullptr;
+  }
   for (const std::string& path : {variable("COMPCOLL_LIBPYTHON"), prefix + "/lib/" + name, name}) {
     if (path.empty()) continue;
     if (void* found = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL)) return found;
@@ -159,3 +165,12 @@ extern "C" __attribute__((visibility("default"))) void compcoll_preload_connect(
   compcoll::preload::loaded = functions;
   compcoll::preload::Unlocked::is_python_program = !compcoll::preload::main_thread;
 }
+
+// A program that embeds Python, as LAMMPS does, may end the interpreter that was started here before MPI ends. That
+// one ends with MPI.
+extern "C" __attribute__((visibility("default"))) int Py_FinalizeEx() {
+  static auto next = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "Py_FinalizeEx"));
+  return compcoll::preload::main_thread || !next ? 0 : next();
+}
+
+extern "C" __attribute__((visibility("default"))) void Py_Finalize() { Py_FinalizeEx(); }

@@ -151,6 +151,20 @@ def test_quantum_espresso(folders):
     assert accelerated(after) > 100
 
 
+def test_lammps(folders):
+    """Messages between neighbors; a program that ends the Python that it is linked with."""
+    before, after = (
+        from_packages(codec, folder, "lmp", "-in", HERE / "lennard_jones.in", "-log", "none")
+        for codec, folder in zip((None, "lossless"), folders, strict=True)
+    )
+    steps = [
+        re.findall(r"^ +\d+ +[\d.]+ +-[\d.]+ .*$", done.stdout, re.MULTILINE) for done in (before, after)
+    ]
+    assert steps[0] == steps[1]
+    assert len(steps[0]) == 5
+    assert accelerated(after) > 100
+
+
 def test_hpcc(folders):
     results = []
     for codec, folder in zip((None, "lossless"), folders, strict=True):
