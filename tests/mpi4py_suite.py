@@ -194,7 +194,7 @@ def fetch() -> Path:
             subprocess.run(command, check=True)
             (archive,) = Path(scratch).glob("mpi4py-*.tar.gz")
             with tarfile.open(archive) as sources:
-                sources.extractall(scratch, filter="data")
+                sources.extractall(scratch, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
             shutil.move(Path(scratch) / f"mpi4py-{release}" / "test", folder)
     return folder
 

@@ -48,9 +48,9 @@ class Alarm:
     def end(self) -> None:
         """The program is over."""
         if self._armed:
+            self._armed = False  # first: a handler that is still due sets no timer again
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            self._armed = False
 
     def call(self, function: Callable, *args: Any) -> tuple[bool, Any]:
         """Whether a call went through without an interrupt, and its result."""
@@ -69,6 +69,8 @@ class Alarm:
             self._inside = False
 
     def _raise(self, number: int, frame: Any) -> None:
+        if not self._armed:
+            return
         # A call that has not kept signals back has not begun: the interrupt would be one before it.
         if not self._inside or count_deferrals() == self._before:
             signal.setitimer(signal.ITIMER_REAL, 1e-4)

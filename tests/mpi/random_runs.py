@@ -79,6 +79,13 @@ class Run:
 
     def go(self) -> None:
         """Run it to its end."""
+        try:
+            self._go()
+        finally:
+            if self._alarm is not None:
+                self._alarm.end()
+
+    def _go(self) -> None:
         program = self.program
         comm = self.world.Dup()
         self.comms[-1] = comm if self.plain else compcoll.Comm(comm, **program.policy)
