@@ -84,6 +84,11 @@ class Message:
         """Whether it may only be read."""
         return isinstance(self._buffer, np.ndarray) and not self._buffer.flags.writeable
 
+    def check_writable(self) -> None:
+        """BufferError where it may only be read."""
+        if self.is_read_only:
+            raise BufferError("the values of others would be written to a read-only buffer")
+
     def begin(self, i: int) -> int | None:
         """The address of block i; None where that is empty."""
         first, end = self._spans[i]
@@ -134,8 +139,7 @@ class Message:
 
     def target(self, i: int) -> Block:
         """Block i, to be written."""
-        if self.is_read_only:
-            raise BufferError("the values of others would be written to a read-only buffer")
+        self.check_writable()
         return self.source(i)
 
     def sources(self) -> list[Block]:

@@ -134,8 +134,12 @@ def _of_buffers(operation: Operation, rank: int, size: int, given: Arguments) ->
         return CallSignature("", words, sendcounts=sendcounts, recvcounts=recvcounts)
     if operation.n_buffers == 1:
         message = parse(given.buffers[0], device=True, strict=True)
+        if message is not None and rank != given.root:
+            message.check_writable()
         return CallSignature("", words, _amount(message), _type_of(message))
     send, recv = buffers_of(operation, rank, size, given, strict=True)
+    if recv is not None and (recv is not send or operation.in_place == 0):
+        recv.check_writable()
     if operation.reduces:
         return _of_reduction(operation, words, send, recv)
     if operation.root or operation.decides is Decides.PAIR:

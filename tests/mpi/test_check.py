@@ -120,6 +120,38 @@ def test_arguments_that_one_rank_gets_wrong(ours, agree):
         ours.Bcast(a[::2])
 
 
+READ_ONLY = {
+    "Bcast": lambda c, a, b: c.Bcast(b, root=0),
+    "Allreduce": lambda c, a, b: c.Allreduce(a, b),
+    "Allreduce in place": lambda c, a, b: c.Allreduce(MPI.IN_PLACE, b),
+    "Reduce": lambda c, a, b: c.Reduce(a, b, root=LAST),
+    "Allgather": lambda c, a, b: c.Allgather(a[: N // c.size], b[: N // c.size * c.size]),
+    "Alltoall": lambda c, a, b: c.Alltoall(a[: N // c.size * c.size], b[: N // c.size * c.size]),
+}
+
+
+@needs_two
+@pytest.mark.parametrize("op", READ_ONLY)
+def test_a_buffer_that_one_rank_cannot_write(ours, agree, op):
+    a, b = data(N, "f4", ours.rank), np.zeros(N, "f4")
+    b.flags.writeable = ours.rank != LAST
+    text = message(lambda: READ_ONLY[op](ours, a, b))
+    assert agree(f"rank {LAST} called {op.split()[0]} wrongly" in text and "read-only" in text)
+    assert agree(not b.any())
+
+
+@needs_two
+def test_what_is_sent_may_be_read_only(ours, agree):
+    a, b, n = data(N, "f4", ours.rank), np.zeros(N, "f4"), N // ours.size
+    a.flags.writeable = False
+    ours.Allreduce(a, b)
+    ours.Bcast(a if ours.rank == 0 else b)
+    assert agree(bits(b) == bits(data(N, "f4", 0)) or ours.rank == 0)
+    ours.Scatter(a[: n * ours.size], MPI.IN_PLACE if ours.rank == 0 else b[:n])
+    ours.Reduce(a, a if ours.rank else b)
+    assert agree(bits(a) == bits(data(N, "f4", ours.rank)))
+
+
 def test_what_is_right_goes_through(ours, agree):
     a, rank, size = data(N, "f4", ours.rank), ours.rank, ours.size
     b, parts = np.empty(size * N, "f4"), [data(N, "f4", r) for r in range(size)]
