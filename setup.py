@@ -112,6 +112,7 @@ def method_part(name):
     )
 
 
+calls = method_part("compcoll.engine._calls")
 interrupts = method_part("compcoll.engine._interrupts")
 shortcut = method_part("compcoll.mpi._shortcut")
 watch = method_part("compcoll.tracing._watch")
@@ -157,8 +158,13 @@ def engine_part(name, sources):
 
 
 engine = engine_part("compcoll.engine._engine", ENGINE)
+coding = engine_part("compcoll.engine._coding", [])
 layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
 dispatch = engine_part("compcoll.preload._dispatch", [])
+shared = engine_part(
+    "compcoll.engine._shared",
+    ["csrc/engine/node_wire.cpp", "csrc/engine/pool.cpp", "csrc/engine/shared_memory.cpp"],
+)
 schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
 
 
@@ -168,7 +174,20 @@ def description():
     return re.sub(r"!?\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
 
 
-EXTENSIONS = [codecs, dispatch, engine, interrupts, layout, names, schedule, shortcut, watch]
+EXTENSIONS = [
+    calls,
+    codecs,
+    coding,
+    dispatch,
+    engine,
+    interrupts,
+    layout,
+    names,
+    schedule,
+    shared,
+    shortcut,
+    watch,
+]
 setup(
     long_description=description(),
     long_description_content_type="text/markdown",

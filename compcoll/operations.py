@@ -17,7 +17,9 @@ __all__ = [
     "Blocks",
     "Decides",
     "Operation",
+    "algorithm_name",
     "blocking_name",
+    "has_two_levels",
 ]
 
 
@@ -125,7 +127,7 @@ _COLLECTIVES = (
     Operation("Gatherv", _ONE, _COUNTED, ("linear",), "recv", decides=_PAIR),
     Operation("Scatter", _EACH, _ONE, ("linear",), "send", torch="scatter"),
     Operation("Scatterv", _COUNTED, _ONE, ("linear",), "send", decides=_PAIR),
-    Operation("Allreduce", _ONE, _ONE, _SUM, reduces=True, torch="all_reduce"),
+    Operation("Allreduce", _ONE, _ONE, (*_SUM, "recursive_halving"), reduces=True, torch="all_reduce"),
     Operation("Reduce", _ONE, _ONE, _SUM, "recv", reduces=True, torch="reduce"),
     Operation("Reduce_scatter_block", _EACH, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
     Operation("Reduce_scatter", _ONE, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
@@ -155,7 +157,19 @@ TWO_LEVEL = (
     ),
     "Alltoall",
 )
+#: Bytes for each peer that Alltoall gathers inside nodes; of more, copies take longer than messages.
+GATHERED_NBYTES = 16 << 10
 REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATIONS[name].reduces)
+
+
+def has_two_levels(op: str, nbytes: int) -> bool:
+    """Whether an operation with messages of so many bytes can go inside nodes first, then among them."""
+    return op in TWO_LEVEL and (op != "Alltoall" or nbytes <= GATHERED_NBYTES)
+
+
+def algorithm_name(algorithm: str, levels: int) -> str:
+    """An algorithm as reports have it."""
+    return f"two_level {algorithm}" if levels == 2 else algorithm
 
 
 def blocking_name(method: str) -> str:

@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from compcoll.codecs import codec
-from compcoll.codecs.delta import Delta
 from compcoll.core import dtypes, environment
 from compcoll.engine import choices
 from compcoll.engine.decision import ARRAY, FLAT, Decision
@@ -169,7 +168,7 @@ def _decide(
     chunk_nbytes = rule.chunk_nbytes or choices.chunk_nbytes(op, nbytes, size, chosen, link, gpus)
     # Where no rule asks for two levels with GPUs; delta's bases are those of pairs of ranks.
     levels = choices.levels(op, nbytes, n_nodes, ranks_per_node, gpus and rule.levels is None)
-    levels = 1 if isinstance(chosen, Delta) else min(levels, rule.levels or 2)
+    levels = 1 if chosen.has_base else min(levels, rule.levels or 2)
     intra = codec(rule.intra) if rule.intra else None
     if intra is not None and not intra.lossless and dtype not in dtypes.FLOATS:
         intra = None

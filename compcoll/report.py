@@ -84,7 +84,7 @@ class Report:
 
 @dataclass(eq=False)
 class Stats:
-    """Sums over schedules, with the fields of `compcoll.engine._engine.Outcome`."""
+    """Sums over schedules, with the fields of `compcoll.engine._coding.Outcome`."""
 
     raw_nbytes: int = 0
     wire_nbytes: int = 0

@@ -1,13 +1,15 @@
 """Allgather(v): every block is compressed once, by its owner, and forwarded as it is.
 
 The ring (Chan et al., "Collective communication: theory, practice, and experience", 2007) moves large
-blocks; recursive doubling needs log2(P) rounds where P is a power of two, for small ones. The owner
+blocks; recursive doubling needs few rounds where P is a power of two, for small ones. The owner
 takes the values of its own frames too, so that all ranks hold the same bits.
 """
 
 from __future__ import annotations
 
 from itertools import zip_longest
+
+from compcoll.algorithms.rounds import others, radices
 
 
 async def ring_allgather(rt, mine, blocks: list) -> None:
@@ -43,24 +45,33 @@ async def recursive_doubling_allgather(rt, mine, blocks: list) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank; the number of ranks is a power of two."""
     if rt.size & (rt.size - 1):
         raise ValueError(f"recursive doubling needs a power of two of ranks, not {rt.size}")
+    await gather_in_rounds(rt, mine, blocks)
+
+
+async def gather_in_rounds(rt, mine, blocks: list, first_tag: int = 0) -> None:
+    """``mine`` arrives as ``blocks[rank]`` of every rank; groups exchange all that they have so far."""
     most = max(len(rt.chunks(block)) for block in blocks)
     held: dict[int, list] = {rt.rank: []}
     for chunk, into in zip(rt.chunks(mine), rt.chunks(blocks[rt.rank]), strict=True):
         frame = await rt.encode(chunk, into)
         held[rt.rank].append(frame)
         rt.start(rt.settle(frame, chunk, into))
-    distance = 1
-    while distance < rt.size:
-        peer = rt.rank ^ distance
+    stride = 1
+    for radix in reversed(radices(rt.size)):
+        first = first_tag - rt.rank // stride * stride * most  # so that tags count the owners in a group
+        place = rt.rank // stride % radix
+        peers = [(other - place) * stride for other in others(place, radix)]
         arriving = {
-            owner ^ distance: [
-                rt.recv(peer, chunk, (owner ^ rt.rank) * most + i)
-                for i, chunk in enumerate(rt.chunks(blocks[owner ^ distance]))
+            owner + away: [
+                rt.recv(rt.rank + away, chunk, first + owner * most + i)
+                for i, chunk in enumerate(rt.chunks(blocks[owner + away]))
             ]
+            for away in peers
             for owner in held
         }
         sent = [
-            rt.send(frame, peer, (owner ^ rt.rank) * most + i)
+            rt.send(frame, rt.rank + away, first + owner * most + i)
+            for away in peers
             for owner, frames in held.items()
             for i, frame in enumerate(frames)
         ]
@@ -70,4 +81,4 @@ async def recursive_doubling_allgather(rt, mine, blocks: list) -> None:
                 rt.start(rt.decode(frame, chunk))
         for future in sent:
             await future
-        distance *= 2
+        stride *= radix

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from itertools import count
 
+from compcoll.algorithms.placement import placement
 from compcoll.algorithms.stream import recv_block, send_block
-from compcoll.algorithms.two_level import placement, receive
+from compcoll.algorithms.two_level import receive
 
 
 async def alltoall(rt, send: list, recv: list) -> None:

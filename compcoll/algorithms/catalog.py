@@ -16,6 +16,7 @@ from compcoll.algorithms.allreduce import allreduce, reduce
 from compcoll.algorithms.alltoall import alltoall, two_level_alltoall
 from compcoll.algorithms.bcast import chain_bcast, tree_bcast
 from compcoll.algorithms.cut import cut
+from compcoll.algorithms.recursive_halving import recursive_halving
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
 from compcoll.algorithms.stream import recv_block, send_block
@@ -64,6 +65,9 @@ async def _scatter(rt, send: list, recv: list, how: _How) -> None:
 async def _allreduce(rt, send: list, recv: list, how: _How) -> None:
     target = recv[0]
     source = send[0] if send else target
+    if how.algorithm == "recursive_halving":
+        await (two_level.small_allreduce if how.levels == 2 else recursive_halving)(rt, source, target)
+        return
     if how.levels == 2:
         await two_level.allreduce(rt, source, target, _SUM[how.algorithm])
         return

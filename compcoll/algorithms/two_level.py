@@ -4,97 +4,27 @@ Inside a node memory is fast and sums are plain; between nodes every value trave
 as many *leaders* as its smallest sibling has ranks, and leader i of every node exchanges with leader i of all
 others by the algorithms of one level (Karonis et al., "Exploiting hierarchy in parallel computer networks",
 2000; the leaders as in Jain et al., "Framework for scalable intra-node collective operations", 2018), so that
-coding is shared out. A frame that comes through the port goes on to the ranks of the node as it is, and each
-decodes it into its own buffer. Errors grow with nodes, not with ranks.
+coding is shared out. A frame that comes through the port is decoded once, by the leader that it comes to, and
+the other ranks of the node copy its values. Errors grow with nodes, not with ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import zip_longest
 from typing import Any
 
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
+from compcoll.algorithms.placement import Placement, placement
+from compcoll.algorithms.recursive_halving import elements_of, gather_parts, parts_of, sum_of_part
+from compcoll.algorithms.subgroup import Subgroup
 
-__all__ = ["Placement", "allgather", "allreduce", "bcast", "placement", "receive", "reduce", "reduce_scatter"]
-
-
-class Placement:
-    """Ranks on their nodes.
-
-    Attributes
-    ----------
-    members : list of list of int
-        The ranks of each node, in order; nodes in the order of their first ranks.
-    node, place : list of int
-        Of each rank: its node, and where it stands among that node's.
-    width : int
-        Leaders of each node: ranks of the smallest.
-    turns : int
-        Ranks of a node that a leader stands for, at most.
-    """
-
-    def __init__(self, nodes: tuple[int, ...]):
-        found: dict[int, list[int]] = {}
-        for rank, node in enumerate(nodes):
-            found.setdefault(node, []).append(rank)
-        self.members = list(found.values())
-        self.width = min(map(len, self.members))
-        self.turns = -(-max(map(len, self.members)) // self.width)
-        numbers = {node: i for i, node in enumerate(found)}
-        self.node = [numbers[node] for node in nodes]
-        self.place = [self.members[self.node[rank]].index(rank) for rank in range(len(nodes))]
-
-    def mates(self, rank: int) -> list[int]:
-        """The other ranks of a rank's node, the next one first."""
-        near, place = self.members[self.node[rank]], self.place[rank]
-        return near[place + 1 :] + near[:place]
-
-    def leaders(self, part: int) -> list[int]:
-        """Leader ``part`` of every node."""
-        return [near[part] for near in self.members]
-
-    def served(self, part: int, turn: int) -> list[int | None]:
-        """The rank of each node for which leader ``part`` stands at a turn; None where there is none."""
-        at = part + turn * self.width
-        return [near[at] if at < len(near) else None for near in self.members]
+__all__ = ["allgather", "allreduce", "bcast", "receive", "reduce", "reduce_scatter", "small_allreduce"]
 
 
-@lru_cache(maxsize=64)
-def placement(nodes: tuple[int, ...]) -> Placement:
-    """The placement of ranks, given the node of each."""
-    return Placement(nodes)
-
-
-class Equals:
-    """The verbs among leaders, one of each node: its ranks are nodes.
-
-    Parameters
-    ----------
-    rt : Tracer
-    leaders : list of int
-    turn, turns : int
-        Messages of several turns between two leaders have tags of their own.
-    """
-
-    def __init__(self, rt: Any, leaders: list[int], turn: int = 0, turns: int = 1):
-        self._rt, self._leaders, self._turn, self._turns = rt, leaders, turn, turns
-        self.rank, self.size = leaders.index(rt.rank), len(leaders)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._rt, name)
-
-    def send(self, frame: int, dest: int, tag: int = 0) -> Any:
-        return self._rt.send(frame, self._leaders[dest], tag * self._turns + self._turn)
-
-    def recv(self, source: int, like: Any, tag: int = 0) -> Any:
-        return self._rt.recv(self._leaders[source], like, tag * self._turns + self._turn)
-
-
-class Sharing(Equals):
-    """`Equals` that pass on to their nodes what they decode.
+class Sharing(Subgroup):
+    """Leaders that pass on to their nodes what they decode.
 
     Parameters
     ----------
@@ -107,15 +37,27 @@ class Sharing(Equals):
         self._tags, self._mates = tags, placement(rt.nodes).mates(rt.rank)
 
     async def decode(self, frame: int, into: Any) -> None:
-        self.share(frame, into)
-        await self._rt.decode(frame, into)
+        if self.inside_exact:
+            await self._rt.decode(frame, into)
+            await self.share(frame, into)
+        else:
+            await self.share(frame, into)
+            await self._rt.decode(frame, into)
 
     async def settle(self, frame: int, block: Any, into: Any) -> None:
-        self.share(frame, into)
-        await self._rt.settle(frame, block, into)
+        if self.owner_exact or not self.inside_exact:  # its mates get what ranks of other nodes decode
+            self._send(frame, into)
+            await self._rt.settle(frame, block, into)
+        else:
+            await self._rt.settle(frame, block, into, idle=False)
+            await self.share(frame, into)
 
-    def share(self, frame: int, chunk: Any) -> None:
-        """Send the frame of a chunk to the other ranks of this node."""
+    async def share(self, frame: Any, chunk: Any) -> None:
+        """Give the values of a chunk, or its frame where they would change, to this node's other ranks."""
+        if self._mates:
+            self._send(await self._rt.encode(chunk, inside=True) if self.inside_exact else frame, chunk)
+
+    def _send(self, frame: int, chunk: Any) -> None:
         for mate in self._mates:
             self._rt.send(frame, mate, self._tags[chunk])
 
@@ -138,14 +80,17 @@ async def _contribute(rt, leader: int, chunks: list[tuple[Any, int]]) -> None:
     await rt.all(one(chunk, tag) for chunk, tag in chunks)
 
 
-async def _node_sums(rt, chunks: list, tags: list[int]) -> list:
-    """This node's sums of some chunks, each with the tag of its contributions; None stays None."""
+async def _node_sums(rt, chunks: list, tags: list[int], into: Any = None) -> list:
+    """This node's sums of some chunks, each with the tag of its contributions; None stays None.
+
+    ``into``: memory for each, else it is found.
+    """
     mates = placement(rt.nodes).mates(rt.rank)
     sums = list(chunks)
 
     async def one(i: int, chunk, tag: int) -> None:
         arriving = [rt.recv(mate, chunk, tag) for mate in mates]
-        total = rt.accumulator(chunk)
+        total = rt.accumulator(chunk, into and into[i])
         await rt.copy(chunk, total, idle=True)
         for future in arriving:
             await rt.decode_add(await future, total)
@@ -189,13 +134,13 @@ async def allreduce(rt, send, recv, column_sum) -> None:
         target = targets[part][c]
         column = await _node_sums(rt, sources[part][c], [2 * (c * n + k) for k in range(n)])
         leaders = at.leaders(part)
-        total, frame = await column_sum(Equals(rt, leaders), column, target[node], c)
+        total, frame = await column_sum(Subgroup(rt, leaders), column, target[node], c)
         if total is not None:
             await rt.round(total, target[node])
         tags = {chunk: 2 * (c * n + k) + 1 for k, chunk in enumerate(target)}
         sharing = Sharing(rt, leaders, tags)
         if frame is not None:  # which nobody settles
-            sharing.share(frame, target[node])
+            rt.start(sharing.share(frame, target[node]))
         await ring_column(sharing, target[node], target, c, frame)
 
     async def follow(part: int, c: int) -> None:
@@ -205,6 +150,39 @@ async def allreduce(rt, send, recv, column_sum) -> None:
         await receive(rt, near[part], results)
 
     await _each_part(rt, at, [len(columns) for columns in sources], lead, follow)
+
+
+async def small_allreduce(rt, send, recv) -> None:
+    """The sum over ranks of ``send`` arrives as ``recv`` everywhere, in few rounds among the leaders."""
+    at = placement(rt.nodes)
+    node, mates = at.node[rt.rank], at.mates(rt.rank)
+    sources, targets = (cut(block, at.width, block.unit) for block in (send, recv))
+    parts = [parts_of(rt, target, len(at.members)) for target in targets]
+
+    def results(part: int) -> list[tuple[Any, int]]:
+        chunks = [chunk for block in parts[part].blocks for chunk in rt.chunks(block)]
+        return [(chunk, 2 * i + 1) for i, chunk in enumerate(chunks)]
+
+    async def lead(part: int) -> None:
+        total, source = sources[part], rt.chunks(sources[part])
+        if mates:
+            total = rt.accumulator(total)
+            into = [elements_of(total, sources[part], chunk) for chunk in source]
+            await _node_sums(rt, source, [2 * i for i in range(len(source))], into)
+        sharing = Sharing(rt, at.leaders(part), dict(results(part)))
+        await sum_of_part(Subgroup(rt, at.leaders(part)), total, parts[part])
+        if len(parts[part].blocks) > 1 or not rt.inside_exact:
+            await gather_parts(sharing, parts[part], len(source))
+        else:
+            await rt.all(sharing.share(None, chunk) for chunk, _ in results(part))
+
+    async def follow(part: int) -> None:
+        leader = at.members[node][part]
+        await _contribute(rt, leader, [(c, 2 * i) for i, c in enumerate(rt.chunks(sources[part]))])
+        await receive(rt, leader, results(part))
+
+    order = [(at.place[rt.rank] + i) % at.width for i in range(1, at.width + 1)]
+    await rt.all([(lead if part == at.place[rt.rank] else follow)(part) for part in order], at.width)
 
 
 async def _each_part(rt, at: Placement, lengths: list[int], lead, follow, after=None) -> None:
@@ -232,7 +210,7 @@ async def reduce(rt, send, recv, root: int, column_sum) -> None:
     async def lead(part: int, c: int) -> None:
         column = await _node_sums(rt, sources[part][c], [2 * (c * n + k) for k in range(n)])
         into = targets[part][c][node] if targets else None
-        total, frame = await column_sum(Equals(rt, at.leaders(part)), column, into, c)
+        total, frame = await column_sum(Subgroup(rt, at.leaders(part)), column, into, c)
         if rt.rank == root:
             own[c] = total
         elif total is not None:
@@ -280,7 +258,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
         sums = await _node_sums(rt, column(part, turn, c), [tag(turn, c, k) for k in range(n)])
         dest = at.served(part, turn)[node]
         mine = dest == rt.rank and c < len(outs)
-        equals = Equals(rt, at.leaders(part), turn, at.turns)
+        equals = Subgroup(rt, at.leaders(part), turn, at.turns)
         total, _ = await column_sum(equals, sums, outs[c] if mine else None, c)
         if total is None:
             return

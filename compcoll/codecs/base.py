@@ -43,6 +43,8 @@ class Codec:
     has_shape: ClassVar[bool] = False
     #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
     chooses: ClassVar[bool] = False
+    #: Whether it codes differences to values that both ends know, their base.
+    has_base: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

@@ -31,6 +31,7 @@ class Delta(Codec):
 
     name = "delta"
     lossless = True
+    has_base = True
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
         return (self, codec("lossless"))

@@ -8,7 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["checks", "device_buffers", "nodes", "read", "summary", "threads", "timeout", "trace"]
+__all__ = [
+    "checks", "device_buffers", "nodes", "read", "shared_memory", "summary", "threads", "timeout", "trace",
+]  # fmt: skip
 
 T = TypeVar("T")
 #: Most threads that a rank may be given.
@@ -53,6 +55,11 @@ def device_buffers() -> bool:
 def nodes(size: int) -> list[int] | None:
     """``COMPCOLL_NODES``: the node of each rank of COMM_WORLD, which has ``size``, for tests."""
     return read("COMPCOLL_NODES", lambda text: _nodes(text, size))
+
+
+def shared_memory() -> bool:
+    """``COMPCOLL_SHARED_MEMORY``: whether frames may lie in memory that the processes of a node share."""
+    return read("COMPCOLL_SHARED_MEMORY", _flag) is not False
 
 
 def summary() -> bool:

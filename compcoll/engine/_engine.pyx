@@ -5,37 +5,36 @@
 import ctypes
 import os
 import traceback
-from math import inf, isnan
+from math import inf
 from time import perf_counter
-from weakref import ref
 
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.core import _cpu
+from compcoll.engine._coding import memory_at
 from compcoll.engine._interrupts import check as check_signals
 from compcoll.engine._interrupts import raise_pending  # no-cython-lint
 from compcoll.engine.finalize import before_finalize
 
 cimport numpy as cnp
 from cpython.ref cimport Py_INCREF
-from libc.stdio cimport snprintf
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
-from libcpp.memory cimport shared_ptr, static_pointer_cast
+from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
 from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
+from compcoll.engine._calls cimport CallTags
+from compcoll.engine._coding cimport Coding, Outcome
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport StridedBlock
+from compcoll.engine._shared cimport Neighbours
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CBases, CCoding, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame,
-    CDeviceOp,
-    CDeviceRoom, CDeviceStep, CEngine, CCompletion, CLaunch, CPendingTask, CLibrary, complete, CPlace,
-    CRecvBuffers, CRun,
-    CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_probe,
-    make_request, make_wire, new_engine, of_callback, Stats, the_recv_hook, use_level,
+    all_reached, CAnswers, CBases, CCompletion, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
+    CDeviceRoom, CDeviceStep, CEngine, CLaunch, CLibrary, complete, CPendingTask, CPlace, CRecvBuffers, CRun,
+    CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_node_wire,
+    make_probe, make_request, make_wire, new_engine, of_callback, the_recv_hook, Wire,
 )
 from compcoll.schedule._schedule cimport Compiled
 
@@ -147,13 +146,6 @@ cdef void call_recv_hook(void* context, uint8_t* data, uint64_t nbytes) noexcept
     _recv_hook(memory_at(<uintptr_t>data, nbytes))
 
 
-cdef class Count:
-    """Number of calls of one kind, and the number after which their decision is renewed."""
-
-    def __init__(self, Py_ssize_t most):
-        self.calls, self.most = 0, most
-
-
 #: The exception that interrupted a wait.
 _ended_by = None
 
@@ -174,201 +166,6 @@ cdef raise_ending():
     global _ended_by
     problem, _ended_by = _ended_by, None
     raise problem
-
-
-cdef class CallTags:
-    """Tags of a communicator's calls, reused in rotation.
-
-    Parameters
-    ----------
-    first, n : int
-        The first tag, and the number of tags of one call.
-    turns : int
-        Number of calls after which tags are used again.
-
-    """
-
-    cdef readonly int n
-    cdef int first, turns, calls
-    cdef dict under_way
-
-    def __init__(self, int first, int n, int turns):
-        self.first, self.n, self.turns, self.calls = first, n, turns, 0
-        self.under_way = {}
-
-    cpdef int next(self) except -1:
-        """The first tag of the next call; joins an earlier call that still uses it."""
-        cdef int first = self.first + (self.calls + 1) % self.turns * self.n
-        if first in self.under_way:
-            join_call(self.under_way[first])
-            self.under_way.pop(first, None)
-        self.calls += 1
-        return first
-
-    def leave(self, int first, call):
-        """Register a call that still uses these tags when its method returns; it has a ``join()``."""
-        self.under_way[first] = ref(call)
-
-    def join(self):
-        """Wait for all outstanding calls."""
-        for call in list(self.under_way.values()):
-            join_call(call)
-
-
-cdef join_call(reference):
-    call = reference()
-    if call is not None:
-        call.join()
-
-
-cdef class Coding:
-    """The codecs to try in turn for blocks of a type.
-
-    Parameters
-    ----------
-    dtype : int
-        Its code.
-    lossless : bool
-        Whether a lossless codec was asked for.
-    attempts : sequence of (int, three of (int, int))
-        Places in the table of codecs, -1 for the choice of ``lossless``, -2 for ``encode``, and parameters
-        for blocks of 1, 2 and 3 dimensions.
-    encode, decode : callable
-        ``encode(dtype, shape, src, carried, out)`` and ``decode(frame, dtype, dst, adding)``, with memory as
-        uint8 arrays, for what is not in the table; the first one returns the bytes of the frame.
-    """
-
-    cdef CCoding own
-    cdef object encode, decode
-    cdef readonly object failed
-
-    def __init__(self, int dtype, bint lossless, attempts, encode, decode):
-        cdef CAttempt attempt
-        cdef int ndim
-        use_level(self.own, _cpu.active_address())
-        self.own.dtype, self.own.lossless = dtype, lossless
-        for place, params in attempts:
-            attempt.codec = place
-            for ndim in range(3):
-                attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
-            self.own.attempts.push_back(attempt)
-        self.encode, self.decode = encode, decode
-        self.own.callbacks.context = <void*>self
-        self.own.callbacks.encode = call_encode
-        self.own.callbacks.decode = call_decode
-
-
-def memory_at(uintptr_t address, size_t nbytes):
-    """Bytes of memory as a uint8 array, which does not own them."""
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
-
-
-cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint32_t ndim,
-                         const uint64_t* shape, double carried, void* out) noexcept with gil:
-    cdef Coding coding = <Coding>context
-    cdef uint32_t i
-    try:
-        dims = tuple([shape[i] for i in range(ndim)])
-        with deferred(quiet=True):
-            return coding.encode(dtype, dims, <uintptr_t>src, carried, <uintptr_t>out)
-    except BaseException as problem:
-        coding.failed = problem
-        return -1
-
-
-cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint32_t dtype, uint64_t n,
-                         void* dst, int32_t adding) noexcept with gil:
-    cdef Coding coding = <Coding>context
-    try:
-        with deferred(quiet=True):
-            coding.decode(memory_at(<uintptr_t>frame, nbytes), dtype, n, <uintptr_t>dst, bool(adding))
-        return 0
-    except BaseException as problem:
-        coding.failed = problem
-        return -1
-
-
-cdef class Outcome:
-    """Statistics of a run; see `compcoll.Report`."""
-
-    cdef Stats stats
-    cdef readonly double seconds
-    #: Bytes of the values that are kept until the call starts again.
-    cdef readonly uint64_t base_nbytes
-
-    @property
-    def raw_nbytes(self):
-        return self.stats.raw_nbytes
-
-    @property
-    def wire_nbytes(self):
-        return self.stats.wire_nbytes
-
-    @property
-    def inside_nbytes(self):
-        return self.stats.inside_nbytes
-
-    @property
-    def messages(self):
-        return self.stats.messages
-
-    @property
-    def fallbacks(self):
-        return self.stats.fallbacks
-
-    @property
-    def bound(self):
-        """Largest absolute error of any value of the result, None where it is not known."""
-        return None if isnan(self.stats.bound) else self.stats.bound
-
-    @property
-    def codecs(self):
-        """Frames encoded, by the codec that they name."""
-        cdef size_t i
-        cdef dict used = {}
-        for i in range(self.stats.used.size()):
-            name = int(self.stats.used[i].first).to_bytes(8, "little").rstrip(b"\0").decode("ascii")
-            used[name] = self.stats.used[i].second
-        return used
-
-    @property
-    def dimensions(self):
-        """Frames encoded, by the number of dimensions of their blocks."""
-        cdef int ndim
-        return {ndim: self.stats.dimensions[ndim] for ndim in range(4) if self.stats.dimensions[ndim]}
-
-    @property
-    def stages(self):
-        """Seconds of encoding and decoding, over all threads, of waiting, and in all."""
-        return {
-            "encode": self.stats.encode_seconds, "decode": self.stats.decode_seconds,
-            "wait": self.stats.wait_seconds, "total": self.seconds,
-        }
-
-    @property
-    def as_json(self):
-        """Fields of a JSON object, all but the error bound, formatted without Python objects for speed."""
-        cdef char text[192]
-        cdef uint64_t name
-        cdef size_t i
-        cdef int ndim
-        cdef list used = [], shaped = []
-        for i in range(self.stats.used.size()):
-            name = self.stats.used[i].first
-            snprintf(text, 64, b'"%.8s":%llu', <char*>&name, <unsigned long long>self.stats.used[i].second)
-            used.append(text.decode("ascii"))
-        for ndim in range(4):
-            if self.stats.dimensions[ndim]:
-                snprintf(text, 64, b'"%d":%llu', ndim, <unsigned long long>self.stats.dimensions[ndim])
-                shaped.append(text.decode("ascii"))
-        snprintf(
-            text, 192,
-            b'"bytes":%llu,"wire_bytes":%llu,"fallbacks":%llu,"encode":%.9f,"decode":%.9f,"wait":%.9f',
-            <unsigned long long>self.stats.raw_nbytes, <unsigned long long>self.stats.wire_nbytes,
-            <unsigned long long>self.stats.fallbacks, self.stats.encode_seconds, self.stats.decode_seconds,
-            self.stats.wait_seconds,
-        )
-        return f'"codecs":{{{",".join(used)}}},"dimensions":{{{",".join(shaped)}}},{text.decode("ascii")}'
 
 
 # -- tasks
@@ -555,6 +352,8 @@ cdef class Running(Task):
         Of the persistent call that this run starts.
     inside : Coding, optional
         For messages inside a node; ``coding`` by default.
+    neighbours : Neighbours, optional
+        Ranks that share memory with this one.
     """
 
     cdef CRun* run
@@ -569,7 +368,7 @@ cdef class Running(Task):
 
     def __init__(
         self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None,
-        Bases bases=None, Coding inside=None,
+        Bases bases=None, Coding inside=None, Neighbours neighbours=None,
     ):
         cdef vector[CPlace] places
         cdef StridedBlock block
@@ -586,13 +385,16 @@ cdef class Running(Task):
         if device is not None:
             own.context, own.direct = <void*>self, device.direct
             own.receive, own.step = find_memory, step_device
-        self.begin(compiled, coding, inside, comm, first, n, places, own, bases)
+        self.begin(compiled, coding, inside, comm, neighbours, first, n, places, own, bases)
 
-    cdef begin(self, Compiled compiled, Coding coding, Coding inside, uint64_t comm, int first, int n,
-               vector[CPlace] places, CDevice device, Bases bases):
+    cdef begin(self, Compiled compiled, Coding coding, Coding inside, uint64_t comm, Neighbours neighbours,
+               int first, int n, vector[CPlace] places, CDevice device, Bases bases):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         cdef shared_ptr[CBases] kept
+        cdef unique_ptr[Wire] wire = make_wire(library, comm)
+        if neighbours is not None:
+            wire = make_node_wire(move(wire), neighbours.own)
         self.bases = bases
         if bases is not None:
             kept = bases.own
@@ -602,8 +404,7 @@ cdef class Running(Task):
         self.outcome = Outcome()
         self.outcome.seconds = now()
         run = engine.begin(
-            compiled.own, coding.own, self.inside.own, places, move(make_wire(library, comm)), tags, device,
-            kept,
+            compiled.own, coding.own, self.inside.own, places, move(wire), tags, device, kept,
         )
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
@@ -764,6 +565,7 @@ cdef class Plan:
     coding, inside : Coding
     tags : CallTags
     comm : int
+    neighbours : Neighbours or None
         As of a `Running`.
     places : sequence of (int, int)
         For each buffer of the schedule whether it lies in the array that is sent (0) or received (1), and
@@ -776,16 +578,17 @@ cdef class Plan:
     cdef Coding coding, inside
     cdef CallTags tags
     cdef uint64_t comm
+    cdef Neighbours neighbours
     cdef vector[int] which
     cdef vector[size_t] offsets
 
     def __init__(
         self, str op, decision, Compiled compiled, Coding coding, Coding inside, CallTags tags, uint64_t comm,
-        places
+        Neighbours neighbours, places
     ):
         self.op, self.decision, self.compiled = op, decision, compiled
         self.coding, self.inside = coding, inside
-        self.tags, self.comm = tags, comm
+        self.tags, self.comm, self.neighbours = tags, comm, neighbours
         for which, offset in places:
             self.which.push_back(which)
             self.offsets.push_back(offset)
@@ -806,8 +609,8 @@ cdef class Plan:
         running = Running.__new__(Running)
         running.keep = send, recv
         running.begin(
-            self.compiled, self.coding, self.inside, self.comm, self.tags.next(), self.tags.n, places,
-            CDevice(), bases,
+            self.compiled, self.coding, self.inside, self.comm, self.neighbours, self.tags.next(),
+            self.tags.n, places, CDevice(), bases,
         )
         return running
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
-from math import inf
+from math import inf, log
 
 import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import Codec
-from compcoll.engine._engine import Count
+from compcoll.engine._calls import Count
 from compcoll.engine.decision import Decision
 from compcoll.model.advisor import Advice, Option, advise, expected_speed, measure_speed, size_class
+from compcoll.model.plain import wire_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import CodecSpeed, MachineProfile
 
@@ -22,10 +23,15 @@ __all__ = ["Advisor"]
 #: twice as many where that confirms the choice, and so on up to `RENEW_LATEST`.
 RENEW = 512
 RENEW_LATEST = 1 << 15
-#: Calls that are timed each way before one is chosen; an odd number, of which the median counts.
-TRIALS = 3
-#: Predictions up to this much above plain MPI's are tried out: models err.
-HOPE = 1.3
+#: Calls in a row that go each way before one is chosen, by the middle of the times of their second half: by
+#: then a network has used up its room for bursts, and memory is warm. Fewer of large messages.
+TRIALS, LARGE_TRIALS = 9, 5
+#: As many calls go each way again while the difference is within 1.5 standard errors, up to so many times.
+MOST_ROUNDS = 8
+#: Bytes of all messages of a rank from which they are large.
+LARGE_NBYTES = 512 << 10
+#: Predictions up to this much above plain MPI's are tried: models err, the more so where ranks share cores.
+HOPE = 2.0
 #: Compression has to take less than this part of plain MPI's measured time: to be chosen, and to stay so.
 GAIN, KEEP = 0.9, 0.95
 
@@ -36,20 +42,35 @@ class Trial:
 
     Attributes
     ----------
+    n : int
+        Calls that go each way, compressed ones first.
+    least : tuple of float
+        Seconds that its bytes take to cross a port, of either way, the compressed one first.
     before : bool or None
         Whether the trial before this one chose compression; None where there was none.
-    count : Count
-        Calls so far, and those until the next trial.
-    seconds : numpy.ndarray
-        Shape (2, TRIALS), plain calls first; inf where a call raised.
+    most : int
+        Calls until the next trial.
+    counts : list of Count
+        Of compressed calls and of plain ones in turn, and of those since one was chosen, as far as it has
+        come.
     """
 
     compressed: Decision
     plain: Decision
+    n: int
+    least: tuple[float, float]
     before: bool | None = None
-    count: Count = field(default_factory=lambda: Count(RENEW))
+    most: int = RENEW
     chosen: Decision | None = None
-    seconds: np.ndarray = field(default_factory=lambda: np.full((2, TRIALS), inf))
+    counts: list[Count] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counts = [Count(self.n, timed=True)]
+
+    @property
+    def count(self) -> Count:
+        """The count of the calls that go one way now."""
+        return self.counts[-1]
 
     @property
     def reason(self) -> str:
@@ -57,27 +78,52 @@ class Trial:
         return self.chosen.reason if self.chosen is not None else self.compressed.reason
 
     @property
+    def turns(self) -> bool:
+        """Whether the next call is the first one that may go another way."""
+        return self.count.calls >= self.count.most
+
+    @property
     def is_over(self) -> bool:
         """Whether the next call of the kind begins a new trial."""
-        return self.count.calls >= self.count.most
+        return self.chosen is not None and self.turns
+
+    @property
+    def compresses(self) -> bool:
+        """Whether the calls on trial are compressed ones now."""
+        return len(self.counts) % 2 == 1
+
+    @property
+    def rounds(self) -> int:
+        """How often calls have gone both ways."""
+        return len(self.counts) // 2
+
+    def go_other_way(self) -> None:
+        """Let the next calls go the other way."""
+        self.counts.append(Count(self.n, timed=True))
+
+    def middles(self) -> np.ndarray:
+        """Seconds of a compressed call and of a plain one, and their standard errors: an array of 2 x 2."""
+        late = np.array([count.seconds[self.n // 2 :] for count in self.counts])
+        return np.array([_middle(late[way::2]) for way in (0, 1)])
 
     def choose(self, compress: bool, reason: str) -> None:
         """Settle on one way, for longer where the trial before did the same."""
         self.chosen = replace(self.compressed if compress else self.plain, reason=reason)
-        self.count.most = min(2 * self.count.most, RENEW_LATEST) if compress == self.before else RENEW
+        self.most = min(2 * self.most, RENEW_LATEST) if compress == self.before else RENEW
+        self.counts.append(Count(self.most))
 
-    def record(self, compressed: bool, seconds: float) -> None:
+    def record(self, seconds: float) -> None:
         """Record the time of a call on this rank."""
-        self.seconds[int(compressed), (self.count.calls - 1) // 2] = seconds
+        self.count.seconds[self.count.calls - 1] = seconds
 
 
 class Advisor:
     """Decisions of one communicator.
 
     What a codec does to the data at hand is measured at the first call of a kind, on a sample of every
-    rank's own data. Where the model then sees a chance, the next calls go both ways in turn, and what they
-    really took decides. Each time the ranks agree by a small Allreduce, after `RENEW` calls or more. Messages
-    between two ranks have only the profile to go by.
+    rank's own data. Where the model then sees a chance, the next calls go both ways, several each, and again
+    while noise hides which is faster; what they really took decides. Each time the ranks agree by a small
+    Allreduce, after `RENEW` calls or more. Messages between two ranks have only the profile to go by.
     """
 
     def __init__(self, comm: MPI.Intracomm, machine: MachineProfile, ranks_per_node: int, workers: int):
@@ -89,27 +135,29 @@ class Advisor:
 
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, sample: np.ndarray | None
-    ) -> tuple[Decision, Callable[[bool, float], None] | None]:
+    ) -> tuple[Decision, Callable[[float], None] | None]:
         """Complete a policy's decision on a collective; all ranks call it together.
 
         Returns
         -------
         decision : Decision
         record : callable or None
-            ``record(compressed, seconds)``, to be called after this call where its time is wanted.
+            ``record(seconds)``, to be called after this call where its time is wanted.
         """
         # The chunks of a policy follow the exact size, and those of a trial the size class.
         key = (op, dtype, size_class(nbytes), replace(decision, chunk_nbytes=0))
         trial = self._trials.get(key)
         if trial is None or trial.is_over:
             trial = self._trials[key] = self._begin(op, key[2], dtype, decision, sample, trial)
+        elif trial.turns and trial.compresses:
+            trial.go_other_way()
+        elif trial.turns:
+            self._choose(trial)
         trial.count.calls += 1
         self.last = trial
-        if trial.chosen is None and trial.count.calls > 2 * TRIALS:
-            self._choose(trial)
         if trial.chosen is not None:
             return trial.chosen, None
-        return (trial.compressed if trial.count.calls % 2 else trial.plain), trial.record
+        return (trial.compressed if trial.compresses else trial.plain), trial.record
 
     def decide_nonblocking(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a collective whose time is not measured."""
@@ -126,8 +174,7 @@ class Advisor:
             advice = self._advice(op, key[2], decision, speed, size)
             chosen = replace(decision, codec=decision.codec if advice.pays else None, reason=advice.reason)
             if op != "Send":
-                best = advice.best
-                chosen = _as_advised(chosen, best)
+                chosen = _as_advised(chosen, advice.best)
             self._alone[key] = chosen
         return self._alone[key]
 
@@ -140,16 +187,28 @@ class Advisor:
         compressed = replace(_as_advised(decision, best), reason=f"on trial: {reason}")
         plain = replace(decision, codec=None, reason=f"on trial: {reason}")
         before = None if last is None or last.chosen is None else last.chosen.codec is not None
-        trial = Trial(compressed, plain, before, Count(RENEW if last is None else last.count.most))
-        if best.seconds > HOPE * advice.plain.seconds:
+        n = LARGE_TRIALS if nbytes * self.comm.size >= LARGE_NBYTES else TRIALS
+        seconds = wire_seconds(Call(op, nbytes, self.comm.size, self.ranks_per_node), self.machine)
+        most = RENEW if last is None else last.most
+        trial = Trial(compressed, plain, n, (seconds / speed.ratio, seconds), before, most)
+        if best.seconds > HOPE * self.machine.sharing * advice.plain.seconds:
             trial.choose(False, reason)
         return trial
 
     def _choose(self, trial: Trial) -> None:
-        """Take compression where it saves enough time on the slowest rank."""
-        self.comm.Allreduce(MPI.IN_PLACE, trial.seconds, MPI.MAX)
-        plain, compressed = (1e3 * np.median(trial.seconds, axis=1)).tolist()
+        """Take compression where it saves enough of the ranks' time; try again where noise hides that."""
+        found = trial.middles() / self.comm.size
+        self.comm.Allreduce(MPI.IN_PLACE, found)
+        taken, errors = found.T  # of the same calls, so that errors of all ranks go together
+        # Bursts that a network lets pass are faster than its link: later calls may be of either speed.
+        compressed, plain = (1e3 * np.sqrt(taken * np.maximum(taken, trial.least))).tolist()
         part = KEEP if trial.before else GAIN
+        known = np.isfinite(found).all() and found.all()
+        if known and trial.rounds < MOST_ROUNDS:
+            gap = abs(log(compressed / (part * plain)))
+            if gap < 1.5 * np.hypot(*errors / taken):
+                trial.go_other_way()
+                return
         reason = (
             f"measured {compressed:.3g} ms, plain MPI {plain:.3g} ms; "
             f"compression is used below {part:.2f} of that"
@@ -172,8 +231,16 @@ class Advisor:
         return CodecSpeed(*mine.tolist())
 
 
+def _middle(seconds: np.ndarray) -> tuple[float, float]:
+    """The mean of the middle half of times, and its standard error by their quartiles."""
+    finite = np.sort(seconds[np.isfinite(seconds)])
+    if finite.size < 2:
+        return inf, inf
+    cut = (finite.size + 1) // 4
+    low, high = np.quantile(finite, (0.25, 0.75))
+    return finite[cut : finite.size - cut].mean(), 0.8 * (high - low) / finite.size**0.5
+
+
 def _as_advised(decision: Decision, best: Option) -> Decision:
     """A decision with the algorithm, chunk size and levels of an option."""
-    return replace(
-        decision, algorithm=best.algorithm, chunk_nbytes=best.chunk_nbytes, levels=best.levels
-    )  # fmt: skip
+    return replace(decision, algorithm=best.algorithm, chunk_nbytes=best.chunk_nbytes, levels=best.levels)

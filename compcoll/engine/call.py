@@ -15,6 +15,7 @@ from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, choices
 from compcoll.engine._engine import Task, join, leave, wait
+from compcoll.engine._shared import Neighbours
 from compcoll.engine.coding import coding
 from compcoll.engine.decision import FLAT, Decision
 from compcoll.engine.device.run import DeviceOperations
@@ -106,14 +107,15 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     window = choices.window(decision.chunk_nbytes, group.facts.gpus)
     shapes = inner_shapes(call, decision, chunk)
     shaped, nodes = decision.shape != FLAT, group.facts.nodes
+    exact = decision.intra is None or decision.intra.lossless
     key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
-           sends, recvs, shapes, shaped, decision.levels, nodes)  # fmt: skip
+           sends, recvs, shapes, shaped, decision.levels, nodes, exact)  # fmt: skip
     return _SCHEDULES.get(
         key,
         lambda: trace(
             program(call.op, decision.algorithm, call.root, decision.levels), group.rank, group.size, sends,
             recvs, chunk, shapes, window=window, widens=widens, owner_exact=owner_exact, shaped=shaped,
-            nodes=nodes,
+            nodes=nodes, inside_exact=exact,
         ),
     )  # fmt: skip
 
@@ -141,7 +143,7 @@ def begin(
     tags = tags or group.next_tags()
     run = _begin(
         schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct, bases,
-        decision.intra or _RAW,
+        decision.intra or _RAW, group.neighbours,
     )  # fmt: skip
     if call.problem is not None:
         run.fail(call.problem)
@@ -151,13 +153,15 @@ def begin(
 def _begin(
     schedule: Schedule, codec: Codec, dtype: np.dtype, comm: int, tags: tuple[int, int], buffers: list[Any],
     direct: bool = False, bases: _engine.Bases | None = None, inside: Codec = _RAW,
+    neighbours: Neighbours | None = None,
 ) -> _engine.Running:  # fmt: skip
     device = None
     if any(isinstance(buffer, DeviceArray) for buffer in buffers):
         device = DeviceOperations(schedule, codec, dtype, buffers, direct, inside)
     return _engine.Running(
-        schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device, bases, coding(inside, dtype)
-    )
+        schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device, bases, coding(inside, dtype),
+        neighbours,
+    )  # fmt: skip
 
 
 def begin_message(
@@ -244,7 +248,8 @@ def planned(
     schedule = schedule_of(group, call, decision, owner_exact)
     return _engine.Plan(
         call.op, decision, schedule.compiled, coding(decision.codec, call.dtype),
-        coding(decision.intra or _RAW, call.dtype), group.tags, group.private_handle, places,
+        coding(decision.intra or _RAW, call.dtype), group.tags, group.private_handle, group.neighbours,
+        places,
     )  # fmt: skip
 
 

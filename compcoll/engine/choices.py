@@ -6,8 +6,7 @@ import numpy as np
 
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
-from compcoll.model.predict import GATHERED_NBYTES
-from compcoll.operations import ALGORITHMS, TWO_LEVEL
+from compcoll.operations import ALGORITHMS, has_two_levels
 from compcoll.schedule.trace import WINDOW
 
 __all__ = ["algorithm", "chunk_nbytes", "levels", "window"]
@@ -31,6 +30,8 @@ def algorithm(
     names = ALGORITHMS[op]
     if "compressed" in names and codec.can_add and dtype.itemsize > 2:
         return "compressed"  # one rounding of each contribution, and none of the sum
+    if "recursive_halving" in names and dtype.itemsize > 2 and nbytes <= CHUNK_LIMITS[0]:
+        return "recursive_halving"  # few rounds, for pieces whose messages cost more than their bytes
     if "direct" in names and (dtype.itemsize == 2 or size <= 4):
         return "direct"  # one rounding, and no more bytes than the ring
     if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
@@ -44,8 +45,7 @@ def algorithm(
 
 def levels(op: str, nbytes: int, n_nodes: int, ranks_per_node: int, gpus: bool) -> int:
     """2 where ranks of a node can share its port; not with GPUs, where it is not measured."""
-    pays = op in TWO_LEVEL and (op != "Alltoall" or nbytes <= GATHERED_NBYTES)
-    return 2 if pays and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
+    return 2 if has_two_levels(op, nbytes) and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
 
 
 def window(chunk_nbytes: int, gpus: bool) -> int:

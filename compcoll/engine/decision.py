@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compcoll.codecs import Codec, codec
-from compcoll.codecs.delta import Delta
+from compcoll.operations import algorithm_name
 
 __all__ = ["ARRAY", "FLAT", "Decision", "without_base"]
 
@@ -53,12 +53,12 @@ class Decision:
     @property
     def name(self) -> str:
         """The algorithm as reports have it."""
-        return f"two_level {self.algorithm}" if self.levels == 2 else self.algorithm
+        return algorithm_name(self.algorithm, self.levels)
 
 
 def without_base(op: str, decision: Decision) -> Decision:
     """The decision for a call that has nothing to do with any call before it."""
-    if not isinstance(decision.codec, Delta):
+    if decision.codec is None or not decision.codec.has_base:
         return decision
     reason = f"{op} is not persistent or reduces, and delta then has nothing that both ends know: lossless"
     return replace(decision, codec=codec("lossless"), reason=reason)

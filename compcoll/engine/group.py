@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ from weakref import WeakSet
 from mpi4py import MPI
 
 from compcoll.devices import driver
-from compcoll.engine import _engine
+from compcoll.engine import _engine, _shared
+from compcoll.engine._calls import CallTags
 from compcoll.engine.auto import Advisor
 from compcoll.engine.measure import measure_links
 from compcoll.engine.persistent import PersistentPool
@@ -52,6 +54,11 @@ class Facts:
         Whether all ranks have a GPU that arrays may lie on.
     nodes : tuple of int
         The node of each rank, by the first of its ranks; empty where all share one.
+    segments : tuple of (int, int)
+        Of each rank: what all ranks call the memory that it can share, and the token of its segment there;
+        0 where it shares none. Empty where all ranks are on one node.
+    sharing : float
+        The most ranks of any node for each of its cores, at least 1.
     """
 
     link: str
@@ -60,6 +67,8 @@ class Facts:
     multithreaded: bool
     gpus: bool = False
     nodes: tuple[int, ...] = ()
+    segments: tuple[tuple[int, int], ...] = ()
+    sharing: float = 1.0
 
     @property
     def n_nodes(self) -> int:
@@ -76,6 +85,8 @@ class Group:
     facts : Facts
     workers : int
         Threads of this rank that encode and decode.
+    key : str
+        The same on all ranks; no other group of any of them has it.
 
     Attributes
     ----------
@@ -86,6 +97,8 @@ class Group:
         A duplicate that carries frames, so that no tag ever meets a user's. It is made with the group, since
         no call that comes later has to wait for all ranks; a single rank, which sends nothing, needs none.
     private_handle : int
+    neighbours : Neighbours or None
+        Ranks that share memory with this one.
     facts : Facts
     tags : CallTags
         Of the calls that all ranks make in the same order.
@@ -101,8 +114,8 @@ class Group:
         Tasks of failed calls, as MPI may still write to their buffers.
     """
 
-    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int):
-        self.facts = facts
+    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, key: str = ""):
+        self.facts, self._key = facts, key
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.advisor: Advisor = None  # type: ignore[assignment]
         self._most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
@@ -116,9 +129,10 @@ class Group:
         """Be as new."""
         self.broken = ""
         self.abandoned: list[Any] = []
-        self.tags = _engine.CallTags(0, self.pairwise_tags[1], self._most)
+        self.tags = CallTags(0, self.pairwise_tags[1], self._most)
         self.persistent = PersistentPool(self, largest_tag())
         self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)
+        self._n_duplicates = 0
         self._made: MPI.Request = MPI.REQUEST_NULL
         self._duplicates: WeakSet[Group] = WeakSet()
 
@@ -128,6 +142,7 @@ class Group:
         """Have communicators, of which the private one is complete when ``made`` is; local."""
         self.comm, self.private_comm, self._made = MPI.Intracomm(comm), private_comm, made
         self.private_handle = _engine.handle(private_comm)
+        self.neighbours = self.find_neighbours()
         if self.advisor is not None:
             machine, facts = self.advisor.machine, self.facts
             self.advisor = Advisor(self.comm, machine, facts.ranks_per_node, facts.workers)
@@ -136,8 +151,24 @@ class Group:
         """A group of the same ranks and facts, still without communicators; local."""
         new = copy(self)
         new._begin()
+        self._n_duplicates += 1
+        new._key = f"{self._key}/{self._n_duplicates}"
         self._duplicates.add(new)
         return new
+
+    def find_neighbours(self, n: int = 0) -> _shared.Neighbours | None:
+        """The ranks that share memory with this one, for private communicator ``n`` of the group."""
+        nodes, segments = self.facts.nodes, self.facts.segments
+        if not segments or not segments[self.rank][1]:
+            return None
+        tokens = [0] * self.size
+        for rank, (memory, token) in enumerate(segments):
+            if rank != self.rank and (nodes[rank], memory) == (nodes[self.rank], segments[self.rank][0]):
+                tokens[rank] = token
+        if not any(tokens):
+            return None
+        digest = hashlib.blake2b(f"{self._key}, {n}".encode(), digest_size=8).digest()
+        return _shared.Neighbours(int.from_bytes(digest, "little"), self.rank, tokens)
 
     def wait_until_made(self) -> None:
         """Complete the private communicator: all ranks have begun to make it, so none has to come to this."""
@@ -170,14 +201,12 @@ class Group:
                 with self.apart() as comm:
                     links = measure_links(comm)
                 machine = machine.with_links(**{name: links[name] for name in missing})
+            machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
             self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 
     def free(self) -> None:
         """Free the private communicators, once nothing is under way; collective."""
-        for group in (
-            self,
-            *self._duplicates,
-        ):  # Open MPI crashes where their origin is freed first
+        for group in (self, *self._duplicates):  # Open MPI crashes where their origin is freed first
             group.wait_until_made()
         self.tags.join()
         self.persistent.free()
@@ -198,29 +227,45 @@ class RankFacts:
         Whether it has a GPU, and something to reach it with.
     node : int
         What all ranks of its node, and no others, call that.
+    memory, token : int
+        What all ranks call the memory that it can share, and the token of its segment; 0 if it shares none.
+    sharing : float
+        Ranks of its node for each of the cores that they may use.
     """
 
     workers: int
     multithreaded: bool
     gpu: bool = False
     node: int = 0
+    memory: int = 0
+    token: int = 0
+    sharing: float = 1.0
 
 
-def survey(comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None) -> RankFacts:
+def survey(
+    comm: MPI.Intracomm, workers: int | None, nodes: list[int] | None = None, shares: bool = True
+) -> RankFacts:
     """Look around; collective. ``workers`` are those that somebody asked for, ``nodes`` those of
-    COMM_WORLD's ranks where they are not to be found.
+    COMM_WORLD's ranks where they are not to be found, ``shares`` whether memory may be shared.
     """
     comm = MPI.Intracomm(comm)
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    affinities = node.allgather((os.sched_getaffinity(0), comm.Get_rank()))
-    cores = set().union(*(some for some, _ in affinities))
     near = node.Get_size()
+    several = nodes is not None or near < comm.Get_size()
+    address = _shared.address() if shares and several else None
+    found = node.allgather((os.sched_getaffinity(0), comm.Get_rank(), address))
+    shares = node.allreduce(_shared.attach([one for *_, one in found]), MPI.LAND)
+    cores = set().union(*(some for some, *_ in found))
     node.Free()
     # The cores that no rank of the node runs on, shared out; at most 8.
     spare = min(8, max(0, len(cores) // near - 1))
     multithreaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    name = min(rank for _, rank in affinities) if nodes is None else -1 - nodes[_WORLD.Get_rank()]
-    return RankFacts(spare if workers is None else workers, multithreaded, driver.is_usable(), name)
+    memory = min(rank for _, rank, _ in found)
+    name = memory if nodes is None else -1 - nodes[_WORLD.Get_rank()]
+    return RankFacts(
+        spare if workers is None else workers, multithreaded, driver.is_usable(), name, memory,
+        address[-1] if address is not None and shares else 0, near / len(cores),
+    )  # fmt: skip
 
 
 def facts_of(everyone: list[RankFacts]) -> Facts:
@@ -228,8 +273,12 @@ def facts_of(everyone: list[RankFacts]) -> Facts:
     names = [one.node for one in everyone]
     nodes = tuple(map(names.index, names))
     on_one_node = len(set(nodes)) == 1
+    # Frames in the memory of GPUs are not for other processes to read.
+    shares = not on_one_node and not any(one.gpu for one in everyone)
     return Facts(
         "node" if on_one_node else "network", max(map(nodes.count, nodes)),
         min(one.workers for one in everyone), all(one.multithreaded for one in everyone),
         all(one.gpu for one in everyone), () if on_one_node else nodes,
+        tuple((one.memory, one.token) for one in everyone) if shares else (),
+        max(1.0, *(one.sharing for one in everyone)),
     )  # fmt: skip

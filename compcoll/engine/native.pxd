@@ -7,6 +7,7 @@ from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
 from compcoll.engine._layout cimport CLayout
+from compcoll.engine._shared cimport CNeighbours
 from compcoll.schedule._schedule cimport CSchedule
 
 cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
@@ -120,6 +121,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t byte, request_null
         int undefined, in_status
     unique_ptr[Wire] make_wire(const CLibrary&, uint64_t)
+    unique_ptr[Wire] make_node_wire(unique_ptr[Wire], shared_ptr[CNeighbours])
     unique_ptr[CTask] make_request(const CLibrary&, void*, void*, uint64_t)
     unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
     int error_of(const CTask&)
@@ -179,11 +181,12 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
 
 cdef extern from * nogil:
     """
-    static compcoll::engine::PendingTask::Finished finished_by(void (*call)(void*, int), void* context) {
+    using Finished = compcoll::engine::PendingTask::Finished;
+    static inline Finished finished_by(void (*call)(void*, int), void* context) {
       return [call, context](compcoll::engine::End end) { call(context, int(end)); };
     }
     using Completions = compcoll::engine::Progress::Completions;
-    static std::function<bool()> all_reached(const Completions& completions) {
+    static inline std::function<bool()> all_reached(const Completions& completions) {
       return [&completions] {
         return std::all_of(completions.begin(), completions.end(),
                            [](const auto& completion) { return completion->reached(); });
@@ -196,15 +199,15 @@ cdef extern from * nogil:
       PyEval_RestoreThread(thread);
       PyGILState_Release(state);
     }
-    static compcoll::engine::Engine* new_engine(bool threaded, double stall_seconds) {
+    static inline compcoll::engine::Engine* new_engine(bool threaded, double stall_seconds) {
       return new compcoll::engine::Engine(threaded, stall_seconds, with_thread_state);
     }
-    static compcoll::engine::Error of_callback() {
+    static inline compcoll::engine::Error of_callback() {
       compcoll::engine::Error error;
       error.problem = compcoll::engine::Problem::CALLBACK;
       return error;
     }
-    static void use_level(compcoll::engine::Coding& coding, size_t address) {
+    static inline void use_level(compcoll::engine::Coding& coding, size_t address) {
       coding.level = reinterpret_cast<const compcoll::Level* const*>(address);
     }
     """

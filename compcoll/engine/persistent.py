@@ -8,6 +8,8 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.engine import _engine
+from compcoll.engine._calls import CallTags
+from compcoll.engine._shared import Neighbours
 
 __all__ = ["PersistentPool", "PersistentTags"]
 
@@ -18,8 +20,8 @@ _PLACES = 64
 class _PrivateComm:
     """A private communicator, and how many of its places were given away and how many are in use."""
 
-    def __init__(self, comm: MPI.Intracomm):
-        self.comm, self.handle = comm, _engine.handle(comm)
+    def __init__(self, comm: MPI.Intracomm, neighbours: Neighbours | None):
+        self.comm, self.handle, self.neighbours = comm, _engine.handle(comm), neighbours
         self.given = self.used = 0
         self.orphaned = False
 
@@ -34,9 +36,10 @@ class PersistentTags:
     def __init__(self, group: Any, comm: _PrivateComm, first: int, n: int):
         self.rank, self.size, self.facts = group.rank, group.size, group.facts
         self.private_comm, self.private_handle = comm.comm, comm.handle
+        self.neighbours = comm.neighbours
         self._comm = comm
         #: The call has the same ones each time: it ends before it begins again.
-        self.tags = _engine.CallTags(first, n, 1)
+        self.tags = CallTags(first, n, 1)
 
     def next_tags(self) -> tuple[int, int]:
         """First tag and number of tags."""
@@ -89,5 +92,6 @@ class PersistentPool:
         return comm
 
     def _another(self) -> _PrivateComm:
-        self._comms.append(_PrivateComm(self._group.comm.Dup()))
+        comm = self._group.comm.Dup()
+        self._comms.append(_PrivateComm(comm, self._group.find_neighbours(len(self._comms) + 1)))
         return self._comms[-1]

@@ -21,13 +21,15 @@ from compcoll.frame import HEADER_NBYTES, inspect
 from compcoll.model.plain import PIPELINED, plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.operations import ALGORITHMS
+from compcoll.operations import ALGORITHMS, algorithm_name
 
 __all__ = ["MESSAGE_NBYTES", "Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
 
 #: Larger messages may go in one direction at a time (UCX over TCP: at half the speed from 2 MiB on).
 MESSAGE_NBYTES = 1 << 20
 CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20)
+#: Chunks of recursive halving: what a rank sends in a round before parts are exchanged as a whole.
+SENT_IN_A_ROUND = (64 << 10, 256 << 10)
 #: A prediction has to promise this much less than plain MPI's time: models err, and a loss is worse than
 #: a gain that was not taken.
 MARGIN = 0.85
@@ -57,7 +59,7 @@ class Option:
     @property
     def name(self) -> str:
         """The algorithm as reports have it."""
-        return f"two_level {self.algorithm}" if self.levels == 2 else self.algorithm
+        return algorithm_name(self.algorithm, self.levels)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def advise(
         for level in ((levels,) if levels else call.levels)
         for name in names
         if level == 1 or name != "recursive_doubling"
-        for chunk in sizes
+        for chunk in (SENT_IN_A_ROUND if name == "recursive_halving" else sizes)
     )
     plain = Option("mpi", call.nbytes, _usual(call, machine))
     return Advice(min(options, key=lambda option: option.seconds), plain, options)
@@ -139,8 +141,8 @@ def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
     return tuple(names)
 
 
-#: A decision takes no longer than a few hundred milliseconds: beyond so many chunks, and so many ranks, a
-#: prediction is drawn out from those for half as many and as many.
+#: A decision takes a few hundred milliseconds, or seconds for 1 GiB among nodes of many ranks: beyond so many
+#: chunks, and so many ranks, a prediction is drawn out from those for half as many and as many.
 MOST_CHUNKS, MOST_RANKS = 8, 64
 #: Chunks until pipelines are in their stride.
 MOST_IN_PIPELINE = 64
@@ -156,6 +158,12 @@ def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chu
             twice = seconds(replace(one, size=2 * most)) - seconds(replace(one, size=most))
             farther = twice * ((call.size - most) / most if algorithm == "chain" else log2(call.size / most))
         return farther + _for_chunks(few, seconds, chunk_nbytes, MOST_IN_PIPELINE)
+    if algorithm == "recursive_halving" and call.size > most:
+        same = replace(call, size=most, nbytes=-(-call.nbytes * call.size // most))  # of as many bytes
+        few, many = (replace(call, size=n * most, nbytes=256 // n) for n in (1, 4))  # of a few KiB
+        one_more = seconds(many) - seconds(few)
+        rounds = one_more * log2(call.size / most) / 2
+        return _for_chunks(same, seconds, chunk_nbytes, MOST_CHUNKS) + rounds
     large = _for_chunks(few, seconds, chunk_nbytes, MOST_CHUNKS)
     if call.size <= most:
         return large

@@ -10,7 +10,7 @@ from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.schedule.virtual import Link
 
-__all__ = ["PIPELINED", "by_the_book", "plain_seconds"]
+__all__ = ["PIPELINED", "by_the_book", "plain_seconds", "wire_seconds"]
 
 #: Chunks of pipelined algorithms without a codec, in bytes.
 PIPELINED = 128 << 10
@@ -54,6 +54,22 @@ def by_the_book(call: Call, machine: MachineProfile) -> float:
     # Read, added and written by processors.
     added = (call.size - 1) * call.nbytes if "educe" in call.op else 0
     return waiting + (rounds + hops) * machine.message + moving + added * machine.sharing / machine.memory
+
+
+def wire_seconds(call: Call, machine: MachineProfile) -> float:
+    """Seconds that the bytes of a collective take to cross a port, by whatever algorithm; 0 on one node."""
+    size, n, k = call.size, call.nbytes, min(call.ranks_per_node, call.size)
+    if call.on_one_node:
+        return 0.0
+    if call.op.startswith("Alltoall"):
+        nbytes = (size - k) * n * k
+    elif call.op == "Allreduce":  # of which each node sends its part of the sum, and its sum of the others
+        nbytes = 2 * (size - k) * n
+    elif call.op.startswith(("Allgather", "Reduce_scatter")):
+        nbytes = (size - k) * n
+    else:
+        nbytes = n if call.op == "Bcast" else 0
+    return nbytes / machine.network.bandwidth
 
 
 def _steps(call: Call, link: Link) -> tuple[float, int, float]:

@@ -7,27 +7,27 @@ Symmetric collectives are simulated on one rank or one node, which stands for al
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.cut import CUT_UNIT
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.operations import OPERATIONS, TWO_LEVEL
+from compcoll.operations import OPERATIONS, has_two_levels
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Kind, Schedule
 from compcoll.schedule.trace import trace
-from compcoll.schedule.virtual import Profile, Result, simulate
+from compcoll.schedule.virtual import Link, Profile, Result, simulate
 
-__all__ = ["GATHERED_NBYTES", "ROOTED", "SHARED", "Call", "predict", "run", "schedule_of"]
+__all__ = ["NOTICE", "ROOTED", "SHARED", "Call", "predict", "run", "schedule_of"]
 
 #: Operations in which ranks do different things.
 ROOTED = ("Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Send", "Recv", "Sendrecv")
-#: Bytes for each peer that Alltoall gathers inside nodes; of more, copies take longer than messages.
-GATHERED_NBYTES = 4 << 10
 #: Algorithms of which only the ranks at a node's ends send to other nodes.
 _RINGS = {"ring", "compressed"}
+#: Algorithms in which each pair of ranks, or nodes, meets once, and sends alike.
+_RECURSIVE = {"recursive_doubling", "recursive_halving"}
 #: Ranks of a node that are simulated: on a ring, where more take as long, and at most where they take turns
 #: at its port. Where they do not, or are more, a rank with its part of the port stands for all.
 _ENOUGH, _MOST = 4, 16
@@ -35,6 +35,8 @@ _ENOUGH, _MOST = 4, 16
 SHARED = 1.2
 #: Elements are as small as they get, so that counts are bytes.
 _ITEMSIZE = 1
+#: Frames that stay in a node lie in memory that its ranks share, and a notice goes.
+NOTICE = Link(2e-6, inf)
 _CACHE = Cache()
 
 
@@ -77,8 +79,7 @@ class Call:
     def levels(self) -> tuple[int, ...]:
         """The levels that algorithms may have: first 2, which wins a tie, where there are such nodes."""
         several = self.ranks_per_node > 1 and not self.on_one_node
-        fits = self.op in TWO_LEVEL and (self.op != "Alltoall" or self.nbytes <= GATHERED_NBYTES)
-        return (2, 1) if several and fits else (1,)
+        return (2, 1) if several and has_two_levels(self.op, self.nbytes) else (1,)
 
 
 def predict(
@@ -110,11 +111,10 @@ def _bcast_to_nodes(
     call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int
 ) -> float:
     alone = replace(call, size=-(-call.size // call.ranks_per_node), ranks_per_node=1)
-    last = min(call.nbytes, chunk_nbytes)
-    passed_on = (call.ranks_per_node - 1) * last / speed.ratio / machine.node.bandwidth
-    decoded = max(last / speed.decode, last / machine.memory) * machine.sharing
-    among = predict(alone, machine, speed, algorithm, chunk_nbytes)
-    return among + machine.node.latency + passed_on + decoded
+    copied = 2 / machine.memory  # seconds of a byte that a leader has decoded, and that others copy
+    leader = replace(speed, decode=1 / (1 / speed.decode + copied))
+    last = min(call.nbytes, chunk_nbytes) * copied * machine.sharing
+    return predict(alone, machine, leader, algorithm, chunk_nbytes) + NOTICE.latency + last
 
 
 def run(
@@ -122,8 +122,9 @@ def run(
     records: bool = False, levels: int = 1,
 ) -> Result:  # fmt: skip
     """The collective in virtual time; on all ranks where what they do is to be recorded."""
+    node = NOTICE if levels == 2 or _knows_nodes(call) else machine.node
     profile = Profile(
-        machine.network, machine.node, call.ranks_per_node, speed.encode, speed.decode, speed.reconstruct,
+        machine.network, node, call.ranks_per_node, speed.encode, speed.decode, speed.reconstruct,
         speed.ratio, machine.call, machine.memory, call.workers, itemsize=_ITEMSIZE,
     )  # fmt: skip
     if call.op in ROOTED or records:
@@ -133,6 +134,8 @@ def run(
         simulated, flip, profile = size, False, profile.with_(cores=cores)
     else:
         size, simulated, flip, profile = _mirrored(call, profile.slower(machine.sharing), algorithm, levels)
+    if call.op == "Allreduce":  # of as many bytes
+        call = replace(call, nbytes=-(-call.nbytes * call.size // size))
     call = replace(call, size=size)
     return simulate(
         size, lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes, levels), profile,
@@ -143,22 +146,27 @@ def run(
 def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tuple[int, int, bool, Profile]:
     """Ranks of the world and those that are simulated: one where all look alike, else those of one node."""
     size, per_node = call.size, min(call.ranks_per_node, call.size)
+    flip = algorithm in _RECURSIVE
     if levels == 2 or _knows_nodes(call):  # which are all alike
         network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
         size = -(-size // per_node) * per_node
-        return size, 1, False, profile.with_(network=network, ranks_per_node=per_node)
-    flip = algorithm == "recursive_doubling"  # of a power of two of ranks
+        return size, 1, flip, profile.with_(network=network, ranks_per_node=per_node)
     if call.on_one_node:
         return size, 1, flip, profile.with_(network=profile.node, ranks_per_node=1)
     if algorithm in _RINGS:
         per_node = min(per_node, _ENOUGH)
         size = -(-size // per_node) * per_node
         return size, per_node, flip, profile.with_(ranks_per_node=per_node)
-    if flip and per_node <= _MOST:
-        per_node = min(1 << (per_node - 1).bit_length(), size)
+    if algorithm == "recursive_doubling" and per_node <= _MOST:  # of a power of two of ranks
+        per_node = min(_power_of_two(per_node), size // 2)  # so that there are several nodes
         return size, per_node, flip, profile.with_(ranks_per_node=per_node)
     network = replace(profile.network, bandwidth=profile.network.bandwidth / per_node)
     return size, 1, flip, profile.with_(network=network, ranks_per_node=1)
+
+
+def _power_of_two(n: int) -> int:
+    """The next one from n on."""
+    return 1 << (n - 1).bit_length()
 
 
 def _knows_nodes(call: Call) -> bool:
@@ -201,28 +209,16 @@ def _children(rank: int, arity: int, size: int) -> int:
 
 
 def _traced(
-    op: str,
-    size: int,
-    nbytes: int,
-    algorithm: str,
-    chunk_nbytes: int,
-    rank: int,
-    nodes: tuple[int, ...] = (),
-    levels: int = 1,
-) -> Schedule:
+    op: str, size: int, nbytes: int, algorithm: str, chunk_nbytes: int, rank: int,
+    nodes: tuple[int, ...] = (), levels: int = 1,
+) -> Schedule:  # fmt: skip
     sends, recvs = _counts(op, size, nbytes, rank)
     if op == "Reduce":
         op = "Reduce_scatter_block"
     return _CACHE.get(
         (op, size, nbytes, algorithm, chunk_nbytes, rank, nodes, levels),
         lambda: trace(
-            program(op, algorithm, levels=levels),
-            rank,
-            size,
-            sends,
-            recvs,
-            chunk_nbytes,
-            nodes=nodes,
+            program(op, algorithm, levels=levels), rank, size, sends, recvs, chunk_nbytes, nodes=nodes
         ),
     )
 

@@ -7,6 +7,7 @@ to mpi4py's method if it is sure that they are MPI's to serve, else to a method 
 """
 
 import sys
+from time import perf_counter
 from functools import update_wrapper
 
 import numpy as np
@@ -19,7 +20,7 @@ from compcoll.core.vectorcall cimport (
     PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
     vectorcallfunc,
 )
-from compcoll.engine._engine cimport Count
+from compcoll.engine._calls cimport Count
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._engine import DONE, raise_pending, wait
 from compcoll.mpi.datatypes import LACKS_FLOAT16
@@ -182,6 +183,8 @@ cdef object run_plan(comm, Count count, plan, send, recv):
             comm._break(f"{plan.op} was interrupted")
         comm.calls_accelerated += 1
         (<Gate>comm._gate).last = plan.op, plan.decision, task.outcome
+    if count.seconds is not None:
+        count.seconds[count.calls - 1] = task.outcome.seconds
     raise_pending()
     return None
 
@@ -197,6 +200,8 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
         if count is not None:
             count.calls += 1
             try:
+                if count.seconds is not None:
+                    return call_timed(count, self.plain, args, flagged, names)
                 return PyObject_Vectorcall(self.plain, args, flagged, names)
             except BufferError:  # perhaps for arrays of a type that mpi4py does not know
                 count.calls -= 1
@@ -205,6 +210,14 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
             if result is not False:
                 return result
     return call_deferred(self.full, args, flagged, names)
+
+
+cdef object call_timed(Count count, plain, PyObject* const* args, size_t flagged, PyObject* names):
+    """Call mpi4py's method, and record what it takes."""
+    start = perf_counter()
+    result = PyObject_Vectorcall(plain, args, flagged, names)
+    count.seconds[count.calls - 1] = perf_counter() - start
+    return result
 
 
 cdef object call_deferred(full, PyObject* const* args, size_t flagged, PyObject* names):

@@ -44,7 +44,7 @@ class Context(Group):
         self.workers = workers
         self.channel: Channel | None = None
         self._heir: Context | None = None
-        super().__init__(comm, facts, workers)
+        super().__init__(comm, facts, workers, str(key))
         if facts.multithreaded:
             self.channel = Channel(self.comm, parent.channel if parent is not None else None, key)
 

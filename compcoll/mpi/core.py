@@ -13,7 +13,6 @@ from weakref import ref
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.codecs.delta import Delta
 from compcoll.core import environment
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
@@ -60,7 +59,7 @@ class CommBase(_Mixin):
     _min_nbytes = NEVER
     _name = ""
     _gate: Gate
-    _record: Callable[[bool, float], None] | None = None
+    _record: Callable[[float], None] | None = None
     calls_accelerated = 0
     #: Whether the program's calls are counted (1) or written down (2), and what is to do where that is so on
     #: all ranks of a communicator; see `compcoll.tracing`.
@@ -111,10 +110,11 @@ class CommBase(_Mixin):
     ) -> None:  # fmt: skip
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         error: Exception | None = None
-        policy, threads, nodes, asked = self._policy, None, None, False
+        policy, threads, nodes, shares, asked = self._policy, None, None, False, False
         try:
             policy, threads = make(), environment.threads()
             environment.timeout()
+            shares = environment.shared_memory()
             nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
@@ -123,7 +123,7 @@ class CommBase(_Mixin):
         except Exception as problem:
             error, text = problem, f"{type(problem).__name__}: {problem}"
         context = Context.find(self)
-        mine = survey(self, threads, nodes) if context is None else None
+        mine = survey(self, threads, nodes, shares) if context is None else None
         everyone = MPI.Intracomm(self).allgather((text, mine, self._watched, _RANDOM.getrandbits(64)))
         if error is not None:
             raise error
@@ -236,11 +236,11 @@ class CommBase(_Mixin):
         """Whether MPI takes memory of a GPU as it is."""
         return self._device_buffers or bool(reported())
 
-    def _timed(self, record: Callable[[bool, float], None], method: Callable, *args):
+    def _timed(self, record: Callable[[float], None], method: Callable, *args):
         """`_to_mpi`, whose time the model wants to know."""
         start = perf_counter()
         result = self._to_mpi(method, *args)
-        record(False, perf_counter() - start)
+        record(perf_counter() - start)
         return result
 
     # -- the way through compcoll
@@ -257,19 +257,18 @@ class CommBase(_Mixin):
         decision = self._decide(op, call)
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
-            if not call.empty and self._record is None:
+            if not call.empty:
                 self._remember(op, args, self._trial(decision))
             return False
         if call.read_only_root:
             call.problem = self._problem_of_root(decision)
         record, self._record = self._record, None
-        start = perf_counter()
         self._carry_out(op, decision, call)
+        start = perf_counter()
         call.finish()
-        if record is not None:
-            record(True, perf_counter() - start)
-        else:
-            self._plan(op, call, decision, args, self._trial(decision))
+        if record is not None:  # later calls go by a plan, without what came before this one was begun
+            record(self._gate.last[-1].seconds + perf_counter() - start)
+        self._plan(op, call, decision, args, self._trial(decision))
         return True
 
     def _problem_of_root(self, decision: Decision) -> Exception | None:
@@ -363,10 +362,11 @@ class CommBase(_Mixin):
         )
         decision = decision if keeps else without_base(op, decision)
         nodes = context.facts.nodes
-        if decision.codec is not None and nodes and nodes[peer] == nodes[self._rank]:
+        is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come
+        if decision.codec is not None and is_rank and nodes[peer] == nodes[self._rank]:
             inside = "it stays in its node"
             return replace(decision, codec=decision.intra, ask=False, reason=inside)
-        if not decision.ask or decision.codec is None or isinstance(decision.codec, Delta):
+        if not decision.ask or decision.codec is None or decision.codec.has_base:
             return decision
         return context.advisor.decide_p2p(op, dtype, nbytes, decision)
 

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from mpi4py import MPI
 
-from compcoll.codecs.delta import Delta
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task, begin, planned
 from compcoll.engine.decision import Decision
@@ -176,7 +175,7 @@ class CollectiveMethods(PairwiseCalls):
         decision = self._decide_by_policy(op, call, keeps)
         if decision.codec is None or self._policy.names_communicators:
             return replace(decision, codec=None) if decision.codec is not None else decision
-        if decision.ask and not isinstance(decision.codec, Delta):  # whose ratio no profile knows
+        if decision.ask and not decision.codec.has_base:  # whose ratio no profile knows
             decision = self._context.advisor.decide_nonblocking(op, call.dtype, call.nbytes, decision)
         return decision
 
@@ -191,7 +190,7 @@ class CollectiveMethods(PairwiseCalls):
         if found is None:
             return self._to_mpi(plain, *given.for_mpi(operation), given.info)
         (decision, call), op = found, operation.name
-        bases = _engine.Bases() if isinstance(decision.codec, Delta) else None
+        bases = _engine.Bases() if decision.codec is not None and decision.codec.has_base else None
         kept = KeptArguments(*given.buffers)
         make = self._parser(operation, replace(given, buffers=kept.args))
         place = self._context.persistent.take()

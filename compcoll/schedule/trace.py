@@ -71,19 +71,27 @@ class Tracer:
     Attributes
     ----------
     rank, size : int
+    chunk : int
+        Elements of a chunk.
     window : int
         Chunks of a message that are on their way at once.
+    owner_exact : bool
+        Whether the owner of a block keeps its exact values while others have decoded ones.
     nodes : tuple of int
         The node of each rank; empty where they are all on one, or it does not matter.
+    inside_exact : bool
+        Whether frames for ranks of the same node alone carry exact values.
     """
 
     def __init__(
         self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
         widens: bool = False, owner_exact: bool = False, shaped: bool = False, nodes: tuple[int, ...] = (),
+        inside_exact: bool = True,
     ):  # fmt: skip
         self.rank, self.size, self.window, self.nodes = rank, size, window, nodes
-        self._n_buffers, self._chunk = n_buffers, chunk
-        self._widens, self._owner_exact, self._shaped = widens, owner_exact, shaped
+        self._n_buffers, self.chunk = n_buffers, chunk
+        self.owner_exact, self.inside_exact = owner_exact, inside_exact
+        self._widens, self._shaped = widens, shaped
         self._ops: list[tuple[int, ...]] = []
         self._dependencies: list[frozenset[int]] = []
         self._blocks: dict[tuple[Any, ...], Block] = {}
@@ -108,16 +116,19 @@ class Tracer:
         block itself (see `settle`).
         """
         frame = self._frame()
-        keeps = into is None or self._owner_exact
+        keeps = into is None or self.owner_exact
         await self._issue(Kind.ENCODE, block=block, frame=frame, into=None if keeps else into, inside=inside)
         return frame
 
-    async def settle(self, frame: int, block: Block, into: Block) -> None:
-        """Give the owner the values that everybody else decodes, in ``into``; its own with `owner_exact`."""
-        if self._owner_exact:
-            await self.copy(block, into, idle=True)
+    async def settle(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
+        """Give the owner the values that everybody else decodes, in ``into``; its own with `owner_exact`.
+
+        ``idle``: when there is nothing else to do.
+        """
+        if self.owner_exact:
+            await self.copy(block, into, idle=idle)
         else:
-            await self._issue(Kind.SETTLE, block=block, frame=frame, into=into, idle=True)
+            await self._issue(Kind.SETTLE, block=block, frame=frame, into=into, idle=idle)
 
     async def decode(self, frame: int, into: Block) -> None:
         """Overwrite a block with the frame's values."""
@@ -140,7 +151,7 @@ class Tracer:
 
     def accumulator(self, like: Block, into: Block | None = None) -> Block:
         """Memory in which sums are formed, float32 for 16-bit floats; ``into`` if that fits."""
-        return self._more(like, self._widens) if into is None or self._widens else into
+        return self._more(like, self._widens) if into is None or into.wide != self._widens else into
 
     async def round(self, total: Block, into: Block) -> None:
         """Overwrite a block with an accumulator's values, rounded once; they are a result."""
@@ -190,7 +201,7 @@ class Tracer:
         They have equal lengths where the block has no shape, else they are groups of planes.
         """
         n = len(block)
-        step = chunk_step(n, self._chunk)
+        step = chunk_step(n, self.chunk)
         return self.pieces(block, -(-n // step)) if block.inner and n else self._equal(block, step)
 
     def pieces(self, block: Block, count: int) -> list[Block]:
@@ -318,7 +329,7 @@ class Tracer:
 
     def _more(self, like: Block, wide: bool, times: int = 1) -> Block:
         n = times * len(like)
-        fits = times == 1 or prod(like.inner) <= planes.largest_plane(n, chunk_step(n, self._chunk))
+        fits = times == 1 or prod(like.inner) <= planes.largest_plane(n, chunk_step(n, self.chunk))
         self._scratch.append((n, wide))
         return self.block(self._n_buffers + len(self._scratch) - 1, 0, n, wide, like.inner if fits else ())
 
@@ -356,6 +367,7 @@ def trace(
     owner_exact : bool
         Whether the owner of a block keeps its exact values while others have decoded ones.
     nodes : tuple of int
+    inside_exact : bool
         As of a `Tracer`.
     """
     rt = Tracer(rank, size, len(sends) + len(recvs), chunk, **options)

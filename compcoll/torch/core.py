@@ -84,13 +84,13 @@ class Core:
         self._message_tag = self.n_calls = 0
         self._checks = peers.checks_signatures()
         nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
-        mine = survey(comm, environment.threads(), nodes)
+        mine = survey(comm, environment.threads(), nodes, environment.shared_memory())
         everyone = policies.exchange(comm, options, (mine, peers.next_serial()))
         #: A name that no other group of any of its ranks has had.
         self.key = f"{name}/{peers.next_serial([serial for _, serial in everyone]) - 1}"
         self.members, self.board = _world_ranks(comm), peers.CallBoard(store, self.rank, self.size)
         facts = facts_of([theirs for theirs, _ in everyone])
-        self.group = Group(comm, facts, mine.workers if self.size > 1 else 0)
+        self.group = Group(comm, facts, mine.workers if self.size > 1 else 0, self.key)
         self.comm_name = name
         peers.add(self)
 

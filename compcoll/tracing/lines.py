@@ -33,7 +33,7 @@ from math import inf
 from typing import Any
 
 from compcoll.engine import rounding
-from compcoll.engine._engine import Outcome
+from compcoll.engine._coding import Outcome
 from compcoll.operations import ALGORITHMS
 from compcoll.report import Report, Stats
 from compcoll.tracing.names import leaving_nbytes

@@ -61,10 +61,10 @@ const Codec* Coder::find(uint64_t name) const {
 
 Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* base) {
   frame->room = HEADER_NBYTES + block.nbytes() + SLACK;
-  frame->memory = pool_.get(frame->room);
+  frame->memory = allocator_of(*frame).get(frame->room);
   Header& h = frame->header;
-  h = {0, block.dtype, block.ndim(), {block.dim(0), block.dim(1), block.dim(2)}, {0, 0}, 0, 0,
-       0, true,        false};
+  h = {0, block.dtype,    block.ndim(), {block.dim(0), block.dim(1), block.dim(2)}, {0, 0}, 0, 0,
+       0, frame->checked, false};
   if (into.dtype != block.dtype || into.n != block.n) into.data = nullptr;
   int64_t nbytes = UNSUPPORTED;
   for (const Attempt& one : coding_.attempts) {
@@ -239,7 +239,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
     if (Error problem = verify(frame, &first)) return problem;
     if (Error problem = verify(other, &second)) return problem;
     sum->room = HEADER_NBYTES + a.nbytes() + SLACK;
-    sum->memory = pool_.get(sum->room);
+    sum->memory = allocator_of(*sum).get(sum->room);
     Args args = args_of(a, 0);
     args.capacity = a.nbytes() + SLACK;
     int64_t nbytes =
@@ -260,7 +260,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
       sum->nbytes = HEADER_NBYTES + nbytes;
       return {};
     }
-    pool_.put(sum->memory, sum->room);
+    allocator_of(*sum).put(sum->memory, sum->room);
     sum->memory = nullptr;
   }
   // Frames that the codec cannot add are decoded, added, and encoded again.

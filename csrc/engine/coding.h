@@ -13,11 +13,14 @@ namespace engine {
 // A frame in scratch memory; one without data is poisoned: something that it depends on failed.
 struct Frame {
   uint8_t* memory = nullptr;
-  uint64_t room = 0;  // bytes that were asked for of the pool; 0 of memory that is a device's affair
+  uint64_t room = 0;  // bytes that were asked for of the allocator; 0 of memory that is not its affair
+  Allocator* allocator = nullptr;  // the pool, if none is named
   uint64_t nbytes = 0;  // of the whole frame
   Header header = {};
   bool settled = false;  // its values stand already where encoding was asked to put them
   bool on_device = false;  // where compiled code does not reach it
+  bool lent = false;  // by another process
+  bool checked = true;  // whether it gets a checksum: memory that processes share is no wire
 
   bool poisoned() const { return !nbytes; }
   double bound() const { return nbytes ? header.bound : 0; }
@@ -120,6 +123,7 @@ class Coder {
  private:
   int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled,
                   const Base* base);
+  Allocator& allocator_of(const Frame& frame) { return frame.allocator ? *frame.allocator : pool_; }
   Error verify(const Frame& frame, const uint8_t** payload);
   const Codec* find(uint64_t name) const;
   Error decode_payload(const Frame& frame, Span into, bool adding, Base* base);

@@ -60,8 +60,8 @@ double Backoff::pause() {
   return std::max(std::min(waited * part, limit_of_part), std::min(waited * late_part, limit_of_late_part));
 }
 
-End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit, double stall_seconds,
-          Progress& progress, const std::function<bool()>& interrupted) {
+End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit,
+          double stall_seconds, Progress& progress, const std::function<bool()>& interrupted) {
   Backoff backoff(stall_seconds);
   Ending ending(limit, interrupted);
   double began = 0;
@@ -185,8 +185,9 @@ void Progress::drop_ended() {
 
 // Whether there is anything for the thread to do. With the lock.
 bool Progress::has_work() const {
-  return std::any_of(pending_.begin(), pending_.end(),
-                     [](const auto& pending) { return !pending->ended() && !pending->completion()->attended(); });
+  return std::any_of(pending_.begin(), pending_.end(), [](const auto& pending) {
+    return !pending->ended() && !pending->completion()->attended();
+  });
 }
 
 void Progress::stop() {

@@ -15,7 +15,10 @@ std::vector<Task*> pointers(const std::vector<std::shared_ptr<Task>>& tasks) {
 }  // namespace
 
 Engine::Engine(bool threaded, double stall_seconds, ThreadMain main)
-    : pool_(keep_nbytes), progress_(threaded, stall_seconds, main), stall_seconds_(stall_seconds), main_(main) {}
+    : pool_(keep_nbytes),
+      progress_(threaded, stall_seconds, main),
+      stall_seconds_(stall_seconds),
+      main_(main) {}
 
 void Engine::set_workers(int n) {
   workers_.reset();

@@ -8,7 +8,8 @@
 //   layout.h     values that do not lie side by side, and dense.h what they are copied to
 //   frame.h      a frame's header
 //   bases.h      what persistent calls carried last
-//   wire.h       messages, and mpi.h those of MPI
+//   wire.h       messages, mpi.h those of MPI, and node_wire.h those inside a node
+//   shared_memory.h memory that the processes of a node share
 //   scratch_recv.h  receives of messages that may come compressed
 //   workers.h    threads that encode and decode
 //   thread.h     how threads begin
@@ -18,6 +19,7 @@
 #pragma once
 #include "drive.h"
 #include "mpi.h"
+#include "node_wire.h"
 #include "run.h"
 #include "scratch_recv.h"
 #include "task_group.h"

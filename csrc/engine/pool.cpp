@@ -12,8 +12,13 @@ constexpr int least_bits = 12;
 }  // namespace
 
 Pool::~Pool() {
-  for (auto& idle : idle_)
-    for (uint8_t* memory : idle) operator delete(memory, alignment);
+  for (int index = 0; index < n_classes; index++)
+    for (uint8_t* memory : idle_[index]) release(memory, index);
+}
+
+void Pool::release(uint8_t* memory, int index) {
+  if (source_) source_->release(memory, size_of(index));
+  else operator delete(memory, alignment);
 }
 
 // Class 2k has 2^(least_bits + k) bytes, class 2k + 1 half as many more.
@@ -41,6 +46,7 @@ uint8_t* Pool::get(uint64_t nbytes) {
       return memory;
     }
   }
+  if (source_) return source_->allocate(size_of(index));
   return static_cast<uint8_t*>(operator new(size_of(index), alignment));
 }
 
@@ -52,7 +58,7 @@ void Pool::put(uint8_t* memory, uint64_t nbytes) {
   for (int largest = n_classes - 1; idle_nbytes_ > keep_nbytes_; largest--) {
     auto& idle = idle_[largest];
     for (; !idle.empty() && idle_nbytes_ > keep_nbytes_; idle.pop_back()) {
-      operator delete(idle.back(), alignment);
+      release(idle.back(), largest);
       idle_nbytes_ -= size_of(largest);
     }
   }

@@ -7,17 +7,34 @@
 namespace compcoll {
 namespace engine {
 
+// Where memory comes from.
+class Allocator {
+ public:
+  virtual ~Allocator() = default;
+  // At least so many bytes, aligned to 64; throws std::bad_alloc.
+  virtual uint8_t* get(uint64_t nbytes) = 0;
+  virtual void put(uint8_t* memory, uint64_t nbytes) = 0;  // of as many bytes as were asked for
+};
+
 // Buffers by size class (powers of two and the halves between), at most `keep_nbytes` idle ones; where that
 // is too many, the largest go first.
-class Pool {
+class Pool : public Allocator {
  public:
-  explicit Pool(uint64_t keep_nbytes) : keep_nbytes_(keep_nbytes) {}
-  ~Pool();
+  // Memory that the pool does not keep.
+  struct Source {
+    virtual ~Source() = default;
+    virtual uint8_t* allocate(uint64_t nbytes) = 0;
+    virtual void release(uint8_t* memory, uint64_t nbytes) = 0;
+  };
+
+  // Of operator new, where there is no source.
+  explicit Pool(uint64_t keep_nbytes, Source* source = nullptr)
+      : keep_nbytes_(keep_nbytes), source_(source) {}
+  ~Pool() override;
   Pool(const Pool&) = delete;
 
-  // At least so many bytes, aligned to 64; throws std::bad_alloc.
-  uint8_t* get(uint64_t nbytes);
-  void put(uint8_t* memory, uint64_t nbytes);  // of as many bytes as were asked for
+  uint8_t* get(uint64_t nbytes) override;
+  void put(uint8_t* memory, uint64_t nbytes) override;
   uint64_t idle_nbytes();
 
  private:
@@ -25,7 +42,10 @@ class Pool {
   static int class_of(uint64_t nbytes);
   static uint64_t size_of(int index);
 
+  void release(uint8_t* memory, int index);
+
   const uint64_t keep_nbytes_;
+  Source* const source_;
   std::mutex mutex_;
   uint64_t idle_nbytes_ = 0;
   std::vector<uint8_t*> idle_[n_classes];

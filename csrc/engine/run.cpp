@@ -55,6 +55,9 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
     n_deps_[i] = schedule_->ops[i].n_deps;
     if (!n_deps_[i]) make_ready(int32_t(i));
   }
+  Allocator* shared = wire_->allocator();
+  for (size_t i = 0; i < frames_.size(); i++)
+    frames_[i].allocator = shared && schedule_->near[i] ? shared : &pool_;
 }
 
 Run::~Run() {
@@ -166,13 +169,14 @@ bool Run::begin_recv(int32_t op) {
   const Op& recv = schedule_->ops[op];
   Frame& frame = frames_[recv.frame];
   const uint64_t nbytes = room(recv);
-  if (!on_device(recv.block)) try {
-      frame.memory = pool_.get(nbytes);
+  const bool lends = wire_->lends(recv.peer);
+  if (!on_device(recv.block) && !lends) try {
+      frame.memory = frame.allocator->get(nbytes);
       frame.room = nbytes;
     } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
   // Without memory the message is truncated to nothing: its sender does not wait for ever.
   static uint8_t nothing;
-  uint8_t* memory = frame.memory ? frame.memory : &nothing;
+  uint8_t* memory = frame.memory || lends ? frame.memory : &nothing;
   int status =
       wire_->recv(op, memory, frame.memory ? nbytes : 0, recv.peer, tags_.first + recv.tag % tags_.n);
   if (status) fail(Problem::MPI, status);
@@ -198,6 +202,10 @@ void Run::arrived(const Done& done) {
     error.status = done.error;
   } else if (op.kind == RECV) {
     Frame& frame = frames_[op.frame];
+    if (done.frame) {
+      frame.memory = const_cast<uint8_t*>(done.frame);
+      frame.lent = true;
+    }
     if (frame.on_device && done.nbytes) {  // which knows what its header says
       frame.nbytes = done.nbytes;
       std::lock_guard<std::mutex> lock(mutex_);
@@ -250,6 +258,7 @@ Error Run::encode(const Op& op) {
   const Dense other(pool_, apart ? span(op.into) : Span{nullptr, 0, 0}, false);
   const Dense& into = itself ? block : other;
   Coder& coder = op.inside ? inside_coder_ : coder_;
+  frame.checked = !op.inside || !wire_->allocator();
   Error error = coder.encode(block.span(), error_of(op.block), into.span(), &frame, base_of(op));
   if (error) {
     frame.nbytes = 0;
@@ -414,7 +423,8 @@ void Run::release(const Op& op) {
 
 void Run::drop(int32_t index) {
   Frame& frame = frames_[index];
-  if (frame.memory && frame.room) pool_.put(frame.memory, frame.room);
+  if (frame.memory && frame.lent) wire_->release(frame.memory);
+  else if (frame.memory && frame.room) frame.allocator->put(frame.memory, frame.room);
   else if (frame.memory) released_.push_back(index);
   frame.memory = nullptr;
 }

@@ -22,7 +22,8 @@ class Workers;
 // Statistics of a run.
 struct Stats {
   uint64_t raw_nbytes = 0, wire_nbytes = 0, messages = 0;
-  uint64_t inside_nbytes = 0;  // of messages to ranks of the same node, where there are several; not in the others
+  uint64_t inside_nbytes =
+      0;  // of messages to ranks of the same node, where there are several; not in the others
   uint64_t fallbacks = 0;
   double bound = 0;  // largest absolute error of a result; NaN where it is not known
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;

@@ -15,15 +15,15 @@ constexpr int32_t NONE = -1;
 struct Op {
   int32_t kind, block, into, frame, other, sum, peer, tag;
   int32_t n_deps;  // operations that have to end before it begins
-  int32_t first;   // its first successor in Schedule::successors; they go up to those of the next operation
-  int32_t idle;    // whether it can wait until there is nothing else to do
+  int32_t first;  // its first successor in Schedule::successors; they go up to those of the next operation
+  int32_t idle;  // whether it can wait until there is nothing else to do
   int32_t inside;  // whether its frame is coded for the ranks of a node, or its message stays there
 };
 
 struct BlockRef {
   int32_t buffer, wide;
-  int64_t start, n;    // elements
-  int64_t most;        // of the largest frame that may come for it
+  int64_t start, n;  // elements
+  int64_t most;  // of the largest frame that may come for it
   int64_t plane, row;  // of the shape (n / plane, plane / row, row); in two dimensions equal, in one 0
   // Of a chunk whose frame may come in another shape: its number among so many of another block.
   int32_t of, number, count;
@@ -54,6 +54,7 @@ struct Schedule {
   int32_t rank, size, n_buffers, n_frames, n_tags;
   // Operations that use a frame or scratch memory, which goes back to the pool behind the last one.
   std::vector<int32_t> frame_users, scratch_users;
+  std::vector<bool> near;  // frames that are sent to ranks of the same node
   uint64_t coded;  // elements that are encoded or decoded
   // Of each block of scratch memory that is read: others that are written, of which it has a part.
   std::vector<std::vector<int32_t>> sources;
@@ -62,10 +63,12 @@ struct Schedule {
     coded = 0;
     frame_users.assign(n_frames, 0);
     scratch_users.assign(scratch.size(), 0);
+    near.assign(n_frames, false);
     for (const Op& op : ops) {
       if (op.kind <= DECODE_ADD && op.block != NONE) coded += uint64_t(blocks[op.block].n);
       for (int32_t frame : {op.frame, op.other, op.sum})
         if (frame != NONE) frame_users[frame]++;
+      if (op.kind == SEND && op.inside) near[op.frame] = true;
       for (int32_t block : {op.block, op.into})
         if (block != NONE && blocks[block].buffer >= n_buffers)
           scratch_users[blocks[block].buffer - n_buffers]++;

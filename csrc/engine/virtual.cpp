@@ -99,6 +99,7 @@ void World::happen(const Event& e) {
       send(e.rank, e.op);
       break;
     case LEFT: finish(e.rank, e.op); break;
+    case REACHED: enter(e.rank, e.message); return;
     case CAME:
       if (link(e.rank, log_[e.message].source).overhead || link(e.rank, log_[e.message].source).cpu)
         rank.arrived.push_back(e.message);
@@ -225,16 +226,14 @@ void World::send(int32_t index, int32_t op) {
   const Op& send_op = rank.schedule->ops[op];
   int32_t simulated = int32_t(ranks_.size()), place = send_op.peer % simulated, away = send_op.peer - place;
   int32_t source = flip_ ? index ^ away : (index - away + size_) % size_;
-  if (const int32_t near = machine_.ranks_per_node; simulated == 1 && near > 1)  // nodes and places apart
+  const int32_t near = machine_.ranks_per_node;
+  if (!flip_ && simulated == 1 && near > 1)  // nodes and places apart
     source = (size_ - send_op.peer / near * near) % size_ + (near - send_op.peer % near) % near;
   const LinkSpeed& by = link(index, send_op.peer);
-  bool inside = &by == &machine_.node;
   uint64_t nbytes = rank.frame_nbytes[send_op.frame];
   double seconds = double(nbytes) / by.bandwidth;
-  double left = pass(inside ? &out_[index] : &nic_out_[index / machine_.ranks_per_node], now_, seconds);
-  double came = pass(inside ? &in_[place] : &nic_in_[place / machine_.ranks_per_node],
-                     left - seconds + by.latency, seconds);
-  if (machine_.jitter) came += machine_.jitter * std::generate_canonical<double, 32>(random_);
+  double left =
+      pass(&by == &machine_.node ? &out_[index] : &nic_out_[index / machine_.ranks_per_node], now_, seconds);
   if (records_) intervals.push_back({index, op, left - seconds, left, 1});
   messages++;
   wire_nbytes += nbytes;
@@ -243,7 +242,16 @@ void World::send(int32_t index, int32_t op) {
   log_.push_back({place, recv, source, nbytes, false});
   if (recv == NONE) unmatched_[key(source, place, send_op.tag)].push_back(number);
   at(left, LEFT, index, op);
-  at(came, CAME, place, NONE, number);
+  at(left - seconds + by.latency, REACHED, place, NONE, number);
+}
+
+// The first byte is at the port of the node, or of the rank.
+void World::enter(int32_t index, int32_t number) {
+  const LinkSpeed& by = link(index, log_[number].source);
+  double* port = &by == &machine_.node ? &in_[index] : &nic_in_[index / machine_.ranks_per_node];
+  double came = pass(port, now_, double(log_[number].nbytes) / by.bandwidth);
+  if (machine_.jitter) came += machine_.jitter * std::generate_canonical<double, 32>(random_);
+  at(came, CAME, index, NONE, number);
 }
 
 void World::expect(int32_t index, int32_t op) {

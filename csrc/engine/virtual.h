@@ -46,8 +46,8 @@ class World {
  public:
   // The schedules of the first ranks of a world of `size`. Where these are fewer they stand for all: what one
   // of them sends to another rank comes, at that time, from the rank that stands to its place among them as it
-  // stands to the addressee: by distance, or where `flip` by the bits in which ranks differ. One rank of several on
-  // a node stands for all by the distance of nodes, and by that of places in them.
+  // stands to the addressee: where `flip` by the bits in which ranks differ, else by distance; one rank of several
+  // on a node by the distance of nodes, and by that of places in them.
   World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Machine& machine, int size, bool flip,
         bool records);
 
@@ -67,7 +67,7 @@ class World {
     bool arrived;
   };
 
-  enum What { WORKED, MOVED_OUT, LEFT, CAME, FETCHED };
+  enum What { WORKED, MOVED_OUT, LEFT, REACHED, CAME, FETCHED };
 
   struct Event {
     double time;
@@ -100,6 +100,7 @@ class World {
   void ready(Rank& rank, int32_t op);
   void finish(int32_t rank, int32_t op);
   void send(int32_t rank, int32_t op);
+  void enter(int32_t rank, int32_t message);
   void expect(int32_t rank, int32_t op);
   void deliver(int32_t message);
   double seconds_of(Rank& rank, const Op& op);

@@ -1,7 +1,9 @@
-// The messages of a schedule under way: MPI's, or a stand-in's.
+// The messages of a schedule under way: those of MPI, of shared memory, or of a stand-in.
 #pragma once
 #include <cstdint>
 #include <vector>
+
+#include "pool.h"
 
 namespace compcoll {
 namespace engine {
@@ -11,6 +13,7 @@ struct Done {
   int32_t op;
   int32_t error;    // MPI's code, 0 if there is none
   int64_t nbytes;   // of what was received
+  const uint8_t* frame = nullptr;  // where it lies, if that is in the memory of another process
 };
 
 class Wire {
@@ -22,6 +25,11 @@ class Wire {
   // Adds what has come to its end; an error code where it cannot tell.
   virtual int poll(std::vector<Done>* done) = 0;
   virtual uint64_t under_way() const = 0;
+  // Whether messages from and to a rank stay where they are, in memory that both share: its frames come without
+  // memory for them, and have to be released. Those that are sent should be the allocator's.
+  virtual bool lends(int) const { return false; }
+  virtual Allocator* allocator() const { return nullptr; }
+  virtual void release(const uint8_t*) {}
 };
 
 }  // namespace engine

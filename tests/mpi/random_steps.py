@@ -21,6 +21,7 @@ POLICIES: list[dict[str, Any]] = [
     {"codec": "auto"},
     {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
     {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
+    {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "recursive_halving", "chunk_nbytes": 4096}]}},
     {
         "policy": {
             "min_nbytes": 100,

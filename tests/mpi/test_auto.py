@@ -5,7 +5,7 @@ import pytest
 
 import compcoll
 from compcoll.engine import auto, group, measure
-from compcoll.engine.auto import TRIALS
+from compcoll.engine.auto import LARGE_TRIALS, MOST_ROUNDS, TRIALS
 from compcoll.model import profile
 from compcoll.schedule.virtual import Link
 
@@ -59,11 +59,14 @@ def test_what_calls_took_decides(comm, agree, smooth, tmp_path, monkeypatch):
     fresh = comm.Dup()
     ours, got = compcoll.Comm(fresh, codec="auto", min_nbytes=4096), np.empty_like(smooth)
     reports = []
-    for _ in range(2 * TRIALS + 2):
+    for _ in range(2 * LARGE_TRIALS * MOST_ROUNDS + 2):
         ours.Alltoall(smooth, got)
         reports.append(ours.report)
     tried = [report.accelerated for report in reports]
-    assert agree(tried[: 2 * TRIALS] == [True, False] * TRIALS)
+    (trial,) = ours._context.advisor._trials.values()
+    both_ways = [True] * LARGE_TRIALS + [False] * LARGE_TRIALS
+    assert agree(1 <= trial.rounds <= MOST_ROUNDS)
+    assert agree(tried[: len(both_ways) * trial.rounds] == both_ways * trial.rounds)
     assert agree("on trial" in reports[0].reason)
     assert agree("measured" in reports[-1].reason)
     assert agree(len(set(comm.allgather(tuple(tried)))) == 1)
@@ -79,13 +82,15 @@ def test_sizes_of_one_class_are_tried_together(comm, agree, tmp_path, monkeypatc
         profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     fresh = comm.Dup()
     ours = compcoll.Comm(fresh, codec="auto")
-    sizes = [(1 << 18) + 1000 * (i % 7) for i in range(2 * TRIALS + 2)]
+    sizes = [(1 << 18) + 1000 * (i % 7) for i in range(2 * TRIALS * MOST_ROUNDS + 2)]
     for n in sizes:
         values = np.linspace(0, 1, n, dtype="f4") if comm.rank == 0 else np.empty(n, "f4")
         ours.Bcast(values)
         assert agree(values[-1] == 1)
     (trial,) = ours._context.advisor._trials.values()
-    assert agree(trial.count.calls == len(sizes))
+    *both_ways, chosen = [count.calls for count in trial.counts]
+    assert agree(both_ways == [LARGE_TRIALS] * 2 * trial.rounds)
+    assert agree(chosen == len(sizes) - sum(both_ways))
     assert agree("measured" in ours.report.reason)
     fresh.Free()
 
@@ -164,7 +169,7 @@ def test_all_ranks_count_a_call_once(comm, agree, tmp_path, monkeypatch, odd, co
         call(ours, a if i < 2 * TRIALS + 5 else other, b)
     (trial,) = ours._context.advisor._trials.values()
     assert agree(ours.report.accelerated == compress)
-    assert agree(trial.count.calls == 2 * TRIALS + 20)
+    assert agree(trial.count.calls == 2 * (TRIALS - LARGE_TRIALS) + 20)
     fresh.Free()
 
 
@@ -184,3 +189,38 @@ def test_a_link_that_the_profile_lacks_is_measured(comm, agree, tmp_path, monkey
     assert agree(machine.measured == ("network", "node"))
     assert agree(machine.node == node)
     assert agree(machine.network != profile.UNKNOWN.network)
+
+
+#: Seconds of compressed and of plain calls in turn, the faster way, and the rounds until it is chosen.
+TIMES = {
+    "clear": (lambda rng: 1.0, lambda rng: 2.0, True, 1),
+    "clearly slower": (lambda rng: 2.0, lambda rng: 1.0, False, 1),
+    "faster, by noise": (lambda rng: rng.uniform(0.5, 0.8), lambda rng: rng.uniform(0.5, 1.5), True, None),
+    "slower, by noise": (lambda rng: rng.uniform(0.6, 2), lambda rng: rng.uniform(0.5, 1.5), False, None),
+    "equal": (lambda rng: rng.uniform(0.5, 1.5), lambda rng: rng.uniform(0.5, 1.5), None, None),
+}
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_calls_go_both_ways_until_one_is_faster(comm, agree, case):
+    compressed, plain, faster, rounds = TIMES[case]
+    least = LARGE_TRIALS
+    advisor = auto.Advisor(comm, profile.UNKNOWN, 1, 0)
+    ways = auto.Decision(None, "pairwise", 0, "compressed"), auto.Decision(None, "mpi", 0, "plain")
+    found, tried = [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        trial = auto.Trial(*ways, least, (0.0, 0.0))
+        while trial.chosen is None:
+            for _ in range(least):
+                trial.count.calls += 1
+                trial.record((compressed if trial.compresses else plain)(rng))
+            if trial.compresses:
+                trial.go_other_way()
+            else:
+                advisor._choose(trial)
+        found.append(trial.chosen.algorithm == "pairwise")
+        tried.append(trial.rounds)
+    assert agree(faster is None or found.count(faster) >= 18)
+    assert agree(max(tried) <= MOST_ROUNDS and (rounds is None or set(tried) == {rounds}))
+    assert agree(rounds is not None or len(set(tried)) > 1)  # as long as it takes

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank 
 CALLS = {
     "Alltoall": (lambda p: N * p, lambda p: N * p, ["direct"]),
     "Allgather": (lambda p: N, lambda p: N * p, ["ring"]),
-    "Allreduce": (lambda p: N * p, lambda p: N * p, ["ring", "direct"]),
+    "Allreduce": (lambda p: N * p, lambda p: N * p, ["ring", "direct", "recursive_halving"]),
     "Reduce_scatter_block": (lambda p: N * p, lambda p: N, ["ring", "direct"]),
 }
 

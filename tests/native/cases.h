@@ -26,6 +26,7 @@ struct Case {
   uint32_t dtype;
   std::string codec;
   double tolerance;  // largest difference from what should be there, 0 of integers
+  std::vector<int32_t> nodes;  // of each rank
   std::vector<Rank> ranks;
 };
 
@@ -43,6 +44,7 @@ class File {
       one.dtype = number<int32_t>();
       one.tolerance = number<double>();
       one.ranks.resize(number<int32_t>());
+      one.nodes = list<int32_t>();
       for (Rank& rank : one.ranks) read(&rank);
     }
     return found;

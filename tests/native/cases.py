@@ -15,6 +15,8 @@ from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import trace
 
+#: Placements of four ranks on nodes: in order, round robin, one alone.
+NODES = [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 1)]
 #: Several chunks a block, some above and some below what the stand-in sends early.
 N, CHUNK = 9000, 2048
 
@@ -25,25 +27,28 @@ def values(rank: int, n: int, dtype: str) -> np.ndarray:
 
 
 def cases(dtype: str):
-    """(name, the blocks of each rank, before and after, and how many of them are sent, schedules)."""
-    for size in (2, 3, 4):
+    """(name, nodes, schedules, the blocks of each rank before and after)."""
+    for nodes in ((0,) * 2, (0,) * 3, (0,) * 4, *NODES):
+        size, levels = len(nodes), len(set(nodes))
         inputs = [values(rank, N * size, dtype) for rank in range(size)]
         total = np.add.reduce(inputs, dtype=dtype)
         for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Reduce_scatter_block", "Reduce", "Gather"):
             for algorithm in ALGORITHMS[op]:
-                if algorithm == "recursive_doubling" and size == 3:
+                if (algorithm == "recursive_doubling" and size == 3) or (levels == 2 and op == "Gather"):
                     continue
                 before, after, sends = zip(
                     *(_rank(op, r, size, inputs, total) for r in range(size)), strict=True
                 )
                 schedules = [
                     trace(
-                        program(op, algorithm), r, size, [b.size for b in before[r][: sends[r]]],
-                        [b.size for b in before[r][sends[r] :]], CHUNK,
+                        program(op, algorithm, levels=levels), r, size,
+                        [b.size for b in before[r][: sends[r]]], [b.size for b in before[r][sends[r] :]],
+                        CHUNK, nodes=nodes if levels == 2 else (),
                     )
                     for r in range(size)
                 ]  # fmt: skip
-                yield f"{op} by {algorithm} of {size} ranks, {dtype}", schedules, before, after
+                name = f"{op} by {algorithm} of {size} ranks on nodes {nodes}, {dtype}"
+                yield name, nodes, schedules, before, after
 
 
 def _rank(op: str, rank: int, size: int, inputs: list[np.ndarray], total: np.ndarray):
@@ -78,10 +83,11 @@ def write(file: BinaryIO) -> None:
     # Every addition of the largest sum can be off by a step of the scale.
     found += [(*case, "int8", 4 * 4 * 400 / 127) for case in cases("f4") if "compressed" not in case[0]]
     file.write(struct.pack("<i", len(found)))
-    for name, schedules, before, after, codec, tolerance in found:
+    for name, nodes, schedules, before, after, codec, tolerance in found:
         for text in (name, codec):
             _list(file, np.frombuffer(text.encode(), np.uint8))
         file.write(struct.pack("<idi", dtypes.code_of(before[0][0].dtype), tolerance, len(schedules)))
+        _list(file, np.array(nodes, np.int32))
         for schedule, old, new in zip(schedules, before, after, strict=True):
             _schedule(file, schedule)
             for a, b in zip(old, new, strict=True):

@@ -51,11 +51,13 @@ struct Part {
   std::vector<std::vector<char>> memory;
   std::shared_ptr<engine::Run> run;
 
-  Part(engine::Engine& engine, Network& network, const Case& c, int rank, int comm) : one(c) {
+  Part(engine::Engine& engine, World& world, const Case& c, int rank, int comm) : one(c) {
     std::vector<engine::Place> buffers;
     for (const Buffer& buffer : c.ranks[rank].buffers) memory.push_back(buffer.before);
     for (auto& bytes : memory) buffers.emplace_back(reinterpret_cast<uint8_t*>(bytes.data()));
-    auto wire = std::make_unique<Wire>(network, comm, rank);
+    std::unique_ptr<engine::Wire> wire = std::make_unique<Wire>(world.network, comm, rank);
+    if (c.nodes.front() != c.nodes.back() || c.nodes[0] != c.nodes[1])
+      wire = engine::make_node_wire(std::move(wire), world.neighbours(comm, rank, c.nodes));
     const engine::Coding coding = coding_of(c);
     run = engine.begin(c.ranks[rank].schedule, coding, coding, buffers, std::move(wire), {7, 1 << 20});
   }
@@ -78,7 +80,7 @@ struct Part {
 bool never() { return false; }
 
 // All cases at once on a rank, with threads of its own.
-void all_at_once(Network& network, const std::vector<Case>& cases, int rank, int workers) {
+void all_at_once(World& world, const std::vector<Case>& cases, int rank, int workers) {
   engine::Engine engine(true, 60);
   engine.set_workers(workers);
   for (int round = 0; round < repeats; round++) {
@@ -87,7 +89,7 @@ void all_at_once(Network& network, const std::vector<Case>& cases, int rank, int
     std::vector<std::future<End>> ends;
     for (size_t i = 0; i < cases.size(); i++) {
       if (rank >= int(cases[i].ranks.size())) continue;
-      parts.push_back(std::make_unique<Part>(engine, network, cases[i], rank, int(i)));
+      parts.push_back(std::make_unique<Part>(engine, world, cases[i], rank, int(i)));
       auto promise = std::make_shared<std::promise<End>>();
       ends.push_back(promise->get_future());
       pending.emplace_back();
@@ -113,15 +115,15 @@ void all_at_once(Network& network, const std::vector<Case>& cases, int rank, int
 void damaged(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     if (one.ranks.size() < 2) continue;
-    Network network;
-    network.damaged = 1;
+    World world;
+    world.network.damaged = 1;
     std::atomic<int> failed{0};
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < one.ranks.size(); rank++)
       threads.emplace_back([&, rank] {
         engine::Engine engine(true, 60);
         engine.set_workers(int(rank) % 2);
-        Part part(engine, network, one, int(rank), 0);
+        Part part(engine, world, one, int(rank), 0);
         check(engine.wait({part.run}, {}, 1e9, never) == End::DONE, one.name + " ends with a damaged message");
         failed += bool(part.run->error());
       });
@@ -132,33 +134,33 @@ void damaged(const std::vector<Case>& cases) {
 
 // Nobody else takes part: the wait is given up, or broken off.
 void alone(const Case& one) {
-  Network network;
+  World world;
   engine::Engine impatient(true, 0.05);
   impatient.set_workers(1);
-  Part given_up(impatient, network, one, 0, 0);
+  Part given_up(impatient, world, one, 0, 0);
   double start = engine::now();
   check(impatient.wait({given_up.run}, {}, 1e9, never) == End::TIMEOUT, "a wait is given up");
   check(engine::now() - start > 0.05, "but not too early");
   std::promise<End> ended;
-  Part pending(impatient, network, one, 0, 1);
+  Part pending(impatient, world, one, 0, 1);
   impatient.leave(pending.run, [&](End end) { ended.set_value(end); });
   check(ended.get_future().get() == End::TIMEOUT, "the progress thread gives up too");
   engine::Engine patient(false, 60);
-  Part broken_off(patient, network, one, 0, 2);
+  Part broken_off(patient, world, one, 0, 2);
   int asked = 0;
   check(patient.wait({broken_off.run}, {}, 1e9, [&] { return ++asked == 3; }) == End::INTERRUPTED, "a wait is broken off");
 }
 
 // Without a thread of its own, calls move on what was left.
 void without_thread(const std::vector<Case>& cases) {
-  Network network;
+  World world;
   const Case& one = cases[0];
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < one.ranks.size(); rank++)
     threads.emplace_back([&, rank] {
       engine::Engine engine(false, 60);
       std::atomic<bool> ended{false};
-      Part pending(engine, network, one, int(rank), 0), waited(engine, network, one, int(rank), 1);
+      Part pending(engine, world, one, int(rank), 0), waited(engine, world, one, int(rank), 1);
       engine.leave(pending.run, [&](End) { ended = true; });
       check(engine.wait({waited.run}, {}, 1e9, never) == End::DONE, "what is waited for ends");
       while (!ended)
@@ -171,10 +173,10 @@ void without_thread(const std::vector<Case>& cases) {
 int run(const char* path) {
   std::vector<Case> cases = File(path).cases();
   for (int workers : {0, 1, 3}) {
-    Network network;
+    World world;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 4; rank++)
-      threads.emplace_back([&, rank] { all_at_once(network, cases, rank, workers); });
+      threads.emplace_back([&, rank] { all_at_once(world, cases, rank, workers); });
     for (auto& thread : threads) thread.join();
     printf("%zu collectives at once, %d times, with %d workers a rank\n", cases.size(), repeats, workers);
   }

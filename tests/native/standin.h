@@ -8,6 +8,7 @@
 #include <random>
 #include <tuple>
 
+#include "engine/node_wire.h"
 #include "engine/wire.h"
 
 namespace compcoll {
@@ -87,6 +88,34 @@ class Network {
 
   std::map<Key, std::deque<std::shared_ptr<Post>>> posts_;
   std::map<Key, std::deque<std::shared_ptr<Want>>> wants_;
+};
+
+// What ranks have between them: messages, and the memory that those of a node share.
+struct World {
+  static constexpr int most = 4;
+
+  World() {
+    for (int rank = 0; rank < most; rank++)
+      memories.push_back(std::make_shared<engine::SharedMemory>(engine::Segment::create(uint64_t(1) << 30)));
+    for (auto& memory : memories)
+      for (auto& other : memories)
+        if (other != memory) memory->attach(other->own());
+  }
+
+  std::shared_ptr<const engine::Neighbours> neighbours(int comm, int rank, const std::vector<int32_t>& nodes) {
+    auto found = std::make_shared<engine::Neighbours>();
+    found->memory = memories[rank];
+    found->key = uint64_t(comm);
+    found->rank = rank;
+    for (size_t other = 0; other < nodes.size(); other++) {
+      const bool near = int(other) != rank && nodes[other] == nodes[rank];
+      found->tokens.push_back(near ? memories[other]->own()->address().token : 0);
+    }
+    return found;
+  }
+
+  Network network;
+  std::vector<std::shared_ptr<engine::SharedMemory>> memories;
 };
 
 class Wire : public engine::Wire {

@@ -1,8 +1,13 @@
 """Fixtures of the tests that need one process."""
 
+import os
+
 import pytest
 
 from compcoll.core import _cpu
+
+# With it a printed line is two writes, between which another rank writes to the same pipe.
+os.environ.pop("PYTHONUNBUFFERED", None)
 
 
 @pytest.fixture(params=_cpu.available_levels())

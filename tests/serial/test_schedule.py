@@ -1,5 +1,6 @@
 """Every algorithm as a schedule, on many ranks: it ends, and every value arrives."""
 
+import math
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ from interpreter import Stuck, interpret
 
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.cut import cut
+from compcoll.algorithms.rounds import radices
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.cache import OPS_OF_SCHEDULE, Cache
 from compcoll.schedule.graph import Kind
@@ -18,7 +20,7 @@ from compcoll.schedule.trace import Tracer, trace
 SIZES = [1, 2, 3, 5, 8]
 KINDS = ["one", "uneven", "chunks", "empty"]
 CHUNK = 1024
-SUMS = ALGORITHMS["Allreduce"]
+SUMS = ALGORITHMS["Reduce"]
 
 cases = pytest.mark.parametrize(("size", "kind"), [(size, kind) for size in SIZES for kind in KINDS])
 
@@ -123,7 +125,7 @@ def test_reduce_scatter(size, kind, algorithm, in_place, widens):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("n", [0, 1, 300, 9 * CHUNK + 70])
-@pytest.mark.parametrize("algorithm", SUMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS["Allreduce"])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("widens", [False, True])
 def test_allreduce(size, n, algorithm, in_place, widens):
@@ -133,6 +135,20 @@ def test_allreduce(size, n, algorithm, in_place, widens):
     run("Allreduce", algorithm, [[] if in_place else [s] for s in sends], [[r] for r in recvs], widens=widens)
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
+
+
+@pytest.mark.parametrize("size", [6, 7, 12, 16, 30])
+@pytest.mark.parametrize("n", [2_000, 60_000])
+def test_halving_in_groups(size, n):
+    """Parts are cut while they are large; each round is of groups as small as the number of ranks allows."""
+    sends = [data(r, n) for r in range(size)]
+    expected = sum(sends)
+    recvs = [np.zeros(n, np.int64) for _ in range(size)]
+    run("Allreduce", "recursive_halving", [[s] for s in sends], [[r] for r in recvs])
+    for recv in recvs:
+        np.testing.assert_array_equal(recv, expected)
+    assert math.prod(radices(size)) == size
+    assert {6: [3, 2], 7: [7], 12: [4, 3], 16: [4, 4], 30: [5, 3, 2]}[size] == radices(size)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -177,7 +193,11 @@ def test_gather_and_scatter(size, kind, in_place):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(2, 6), st.integers(0, 20 * CHUNK), st.sampled_from(SUMS), st.integers(0, 2**32), st.booleans()
+    st.integers(2, 6),
+    st.integers(0, 20 * CHUNK),
+    st.sampled_from(ALGORITHMS["Allreduce"]),
+    st.integers(0, 2**32),
+    st.booleans(),
 )
 def test_any_order_of_operations(size, n, algorithm, seed, in_place):
     sends = [data(r, n) for r in range(size)]

@@ -6,7 +6,7 @@ from interpreter import interpret
 from test_schedule import CHUNK, counts_of, data, parts
 
 from compcoll.algorithms.catalog import program
-from compcoll.algorithms.two_level import placement
+from compcoll.algorithms.placement import placement
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
 from compcoll.schedule.trace import trace
@@ -16,7 +16,7 @@ PLACEMENTS = [
     (0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 1), (0, 1, 1, 1), (5, 5, 5, 2, 2, 9), (0, 1, 2, 0, 1, 2, 0, 1, 0),
     (0,) * 4 + (1,) * 4, tuple(range(3)) * 2,
 ]  # fmt: skip
-SUMS = ALGORITHMS["Allreduce"]
+SUMS = ALGORITHMS["Reduce"]
 nodes = pytest.mark.parametrize("nodes", PLACEMENTS, ids=lambda n: "".join(map(str, n)))
 kinds = pytest.mark.parametrize("kind", ["one", "uneven", "chunks", "empty"])
 
@@ -52,15 +52,16 @@ def test_a_placement():
 
 @nodes
 @pytest.mark.parametrize("n", [0, 1, 300, 20 * CHUNK + 70])
-@pytest.mark.parametrize("algorithm", SUMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS["Allreduce"])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("widens", [False, True])
-def test_allreduce(nodes, n, algorithm, in_place, widens):
+@pytest.mark.parametrize("inside_exact", [False, True])
+def test_allreduce(nodes, n, algorithm, in_place, widens, inside_exact):
     sends = [data(r, n) for r in range(len(nodes))]
     expected = sum(sends)
     recvs = sends if in_place else [np.zeros(n, np.int64) for _ in nodes]
     run("Allreduce", algorithm, nodes, [[] if in_place else [s] for s in sends], [[r] for r in recvs],
-        widens=widens)  # fmt: skip
+        widens=widens, inside_exact=inside_exact)  # fmt: skip
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from compcoll.algorithms.catalog import program
-from compcoll.model.predict import Call, predict, run, schedule_of
+from compcoll.model.predict import NOTICE, Call, predict, run, schedule_of
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.operations import ALGORITHMS
 from compcoll.schedule.graph import Kind
@@ -128,7 +128,7 @@ def test_the_owner_settles(reconstruct):
     ],
 )
 def test_one_rank_stands_for_all(size, op, algorithm):
-    flip = algorithm == "recursive_doubling"
+    flip = algorithm.startswith("recursive_")
     if flip and size & (size - 1):
         pytest.skip("of powers of two alone")
     schedules = collective(op, algorithm, size, 64 * 5_000, 100_000)  # of which all ranks have equal parts
@@ -146,24 +146,25 @@ def test_one_rank_stands_for_all(size, op, algorithm):
 )  # fmt: skip
 def test_one_rank_of_a_node_stands_for_all(op, algorithm):
     """In two levels, where all ranks of all nodes do the same."""
-    call, machine = Call(op, 64 * 1_000, 12, 4), MachineProfile("none", WIRE, BARE.node)
+    size = 16 if algorithm == "recursive_halving" else 12
+    call, machine = Call(op, 64 * 1_000, size, 4), MachineProfile("none", WIRE, BARE.node)
     speed = CodecSpeed(2e9, 3e9, 4.0)
     one = run(call, machine, speed, algorithm, 30_000, levels=2)
     profile = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=machine.memory, call=machine.call,
-                         ranks_per_node=4)  # fmt: skip
-    every = simulate(12, lambda r: schedule_of(call, r, algorithm, 30_000, 2), profile)
-    assert 12 * one.messages == every.messages
-    assert 12 * one.wire_nbytes == every.wire_nbytes
+                         ranks_per_node=4, node=NOTICE)  # fmt: skip
+    every = simulate(size, lambda r: schedule_of(call, r, algorithm, 30_000, 2), profile)
+    assert size * one.messages == every.messages
+    assert size * one.wire_nbytes == every.wire_nbytes
     assert one.seconds == pytest.approx(every.seconds, rel=0.1)
 
 
 def test_what_stays_inside_is_not_coded():
-    """Ranks of a node share memory without limits here: seven values of eight are summed there."""
+    """Memory has no limits here: a node sums seven values of eight, and each rank decodes an eighth."""
     call = Call("Allreduce", 1 << 20, 64, 8)
     machine = MachineProfile("none", Link(0, inf), Link(0, inf), memory=inf, call=0.0)
     speed = CodecSpeed(1e9, 1e9, 4.0)
     one, two = (predict(call, machine, speed, "direct", 1 << 20, levels) for levels in (1, 2))
-    assert one / two == pytest.approx((63 + 1 + 2 * 63) / (7 + 1 + 7 + 63), rel=0.01)
+    assert one / two == pytest.approx((63 + 1 + 2 * 63) / (7 + 1 + 7 + 7), rel=0.01)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS["Allgather"])
@@ -226,3 +227,23 @@ def test_thousands_of_ranks():
         for size in (512, 2048)
     }
     assert seconds[2048] / seconds[512] == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize("size", [32, 33, 37, 40, 60])
+def test_any_number_of_ranks_halves(size):
+    """One rank stands for all, nearly: groups of odd numbers do not meet at the same time."""
+    call, speed = Call("Allreduce", (1 << 20) // size, size), CodecSpeed(2e9, 3e9, 4.0)
+    machine = MachineProfile("none", WIRE, BARE.node)
+    one = predict(call, machine, speed, "recursive_halving", 65536)
+    profile = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=machine.memory, call=machine.call)
+    every = simulate(size, lambda r: schedule_of(call, r, "recursive_halving", 65536), profile).seconds
+    assert one == pytest.approx(every, rel=0.15)
+
+
+@pytest.mark.parametrize("ranks_per_node", range(1, 8))
+@pytest.mark.parametrize("algorithm", ["recursive_halving", "direct", "ring"])
+def test_nodes_of_any_size_have_a_network(ranks_per_node, algorithm):
+    machine = MachineProfile("none", Link(1.0, 1e9), BARE.node)
+    call = Call("Allreduce", 1000, 8, ranks_per_node)
+    speed = CodecSpeed(2e9, 3e9, 4.0)
+    assert all(predict(call, machine, speed, algorithm, 65536, n) >= 1 for n in call.levels)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.codecs.delta import Delta
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import wait
 from compcoll.engine.decision import Decision
@@ -170,7 +169,7 @@ class PointToPoint(Probes):
             return self._isend(begin, kept.args[0], dest, tag, synchronous, keeps=True)
 
         def free() -> None:
-            if decision is not None and isinstance(decision.codec, Delta):
+            if decision is not None and decision.codec is not None and decision.codec.has_base:
                 channel = self._context.channel
                 channel.notices.bases.release(channel.pair(dest, tag))
             kept.free()

@@ -50,7 +50,7 @@ class Outgoing:
         self._stats, self._channel, self.decision = stats, channel, decision
         self._error: Exception | None = None
         serial, frame, keeps = channel.notices.next_serial(there), None, False
-        if isinstance(decision.codec, delta.Delta):
+        if decision.codec is not None and decision.codec.has_base:
             frame, keeps = self._differences(block, channel.pair(dest, tag), serial)
             decision = self.decision
         spec = decision.codec

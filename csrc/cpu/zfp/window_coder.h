@@ -22,7 +22,7 @@ struct WindowCoder {
   // beside(i): other work before the i-th plane.
   template <class Beside>
   void decode(const uint8_t* payload, uint64_t nbytes, uint64_t begin, int count, L planes[][64], L* e,
-               L* zeros, Beside beside) const {
+              L* zeros, Beside beside) const {
     uint8_t copy[blocks * 64 * sizeof(typename F::Int) + 32];
     payload = with_room(payload, nbytes, begin, uint64_t(blocks) * maxbits, copy);
     const int first = begin % 8;

@@ -1,2 +1,0 @@
-cdef class Count:
-    cdef public Py_ssize_t calls, most

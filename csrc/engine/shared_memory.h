@@ -1,0 +1,131 @@
+// Memory that the processes of a node share: a frame lies in the segment of the process that made it, and others
+// decode it from there.
+//
+// Each process has one segment: a mailbox, where others post notices of frames, and blocks, each behind the numbers
+// of its readers and of notices that no receiver has taken yet. Segments are anonymous files (memfd_create), so a
+// process that is killed leaves nothing behind.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "pool.h"
+
+namespace compcoll {
+namespace engine {
+
+// How other processes find a segment.
+struct SegmentAddress {
+  int64_t pid = 0;
+  int32_t fd = -1;
+  uint64_t nbytes = 0, token = 0;  // random, not 0: its name
+};
+
+// A frame for a receiver: it lies at an offset in the segment of its owner, who need not be the sender.
+struct Notice {
+  uint64_t key;  // of the communicator
+  int32_t source, tag;
+  uint64_t owner, offset, nbytes;
+  bool own;  // whether the owner posts it
+};
+
+// A mapped segment.
+class Segment : public Pool::Source {
+ public:
+  // Null where the system has none to give.
+  static std::shared_ptr<Segment> create(uint64_t nbytes);
+  static std::shared_ptr<Segment> open(const SegmentAddress& address);
+  ~Segment() override;
+  Segment(const Segment&) = delete;
+
+  const SegmentAddress& address() const { return address_; }
+  uint8_t* at(uint64_t offset) const { return memory_ + offset; }
+  bool contains(const uint8_t* data) const { return data >= memory_ && data < memory_ + address_.nbytes; }
+
+  // Any process posts; false where the mailbox is full. Its owner fetches, one thread at a time.
+  bool post(const Notice& notice);
+  bool fetch(Notice* notice);
+  bool has_notice() const;
+
+  // Memory for the owner's pool; what is released keeps its addresses, but no pages.
+  uint8_t* allocate(uint64_t nbytes) override;
+  void release(uint8_t* memory, uint64_t nbytes) override;
+
+ private:
+  struct Mailbox;
+  Segment(SegmentAddress address, uint8_t* memory) : address_(address), memory_(memory) {}
+  Mailbox& mailbox() const;
+
+  const SegmentAddress address_;
+  uint8_t* const memory_;
+  std::mutex mutex_;
+  uint64_t used_ = 0;
+  std::map<uint64_t, std::vector<uint8_t*>> released_;  // by their bytes
+};
+
+// The segments of this process and of others on its node.
+class SharedMemory : public Allocator {
+ public:
+  explicit SharedMemory(std::shared_ptr<Segment> own);
+
+  const std::shared_ptr<Segment>& own() const { return own_; }
+  // Has the segment of another process from now on.
+  void attach(const std::shared_ptr<Segment>& segment);
+  bool attached(uint64_t token);
+
+  // Blocks of the own segment, which are used again when their last reader has released them.
+  uint8_t* get(uint64_t nbytes) override;
+  void put(uint8_t* block, uint64_t nbytes) override;
+  bool owns(const uint8_t* data) const { return own_->contains(data); }
+  // Whether receivers have taken all notices of a block that were posted here.
+  static bool is_taken(const uint8_t* block) { return !front(block).untaken.load(std::memory_order_acquire); }
+
+  // Posts a notice of a frame to the process with this token; false where it lies in no segment. A frame of no bytes
+  // lies nowhere.
+  bool post(uint64_t token, uint64_t key, int source, int tag, const uint8_t* frame, uint64_t nbytes);
+  // Fetches notices, and posts those for which a mailbox had no room.
+  void progress();
+  // Whether all notices are in their mailboxes.
+  bool posted() const { return !n_delayed_.load(std::memory_order_acquire); }
+  uint64_t arrivals() const { return arrivals_.load(std::memory_order_acquire); }
+  // Takes the earliest notice from a source under a tag, if there is one; then the frame has to be released.
+  bool take(uint64_t key, int source, int tag, const uint8_t** frame, uint64_t* nbytes);
+  static void release(const uint8_t* frame) { front(frame).readers.fetch_sub(1, std::memory_order_acq_rel); }
+
+ private:
+  using Sender = std::pair<uint64_t, uint64_t>;  // key, and source with tag
+  struct Hash {
+    size_t operator()(const Sender& one) const { return one.first ^ (one.second * 0x9e3779b97f4a7c15); }
+  };
+  static Sender sender(uint64_t key, int source, int tag) {
+    return {key, uint64_t(source) << 32 | uint32_t(tag)};
+  }
+  // What lies in front of a block.
+  struct alignas(64) Front { std::atomic<uint32_t> readers, untaken; };
+  struct Block {
+    uint8_t* memory;
+    uint64_t nbytes;
+  };
+  static Front& front(const uint8_t* block) {
+    return *reinterpret_cast<Front*>(const_cast<uint8_t*>(block) - sizeof(Front));
+  }
+  bool put_back(const Block& block);
+  const Segment* segment_of(const uint8_t* data) const;
+
+  const std::shared_ptr<Segment> own_;
+  Pool pool_;
+  std::mutex mutex_;
+  std::vector<Block> read_;  // dropped here, and still read by others
+  std::unordered_map<uint64_t, std::shared_ptr<Segment>> segments_;  // all, by token
+  std::unordered_map<uint64_t, std::deque<Notice>> delayed_;  // by the token of the receiver
+  std::unordered_map<Sender, std::deque<Notice>, Hash> arrived_;
+  std::atomic<uint64_t> arrivals_{0}, n_delayed_{0};
+};
+
+}  // namespace engine
+}  // namespace compcoll

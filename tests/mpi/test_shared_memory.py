@@ -1,0 +1,115 @@
+"""Frames in memory that ranks of a node share: the same bits as by messages, in any order of calls."""
+
+import time
+
+import numpy as np
+import pytest
+from common import bits, data
+from mpi4py import MPI
+
+import compcoll
+from compcoll.engine import _shared
+from compcoll.engine.group import survey
+from compcoll.policy import Policy
+
+N = 20000
+
+
+@pytest.fixture(autouse=True)
+def two_nodes(comm, monkeypatch):
+    """The first two ranks on a node, all others on another."""
+    if comm.size < 3:
+        pytest.skip("needs three ranks")
+    monkeypatch.setenv("COMPCOLL_NODES", ",".join(str(int(r > 1)) for r in range(comm.size)))
+
+
+def accelerated(comm, codec="lossless"):
+    return compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0))
+
+
+def apart(comm):
+    """A communicator that nobody has wrapped."""
+    return MPI.Intracomm(comm).Split(0, comm.rank)
+
+
+def test_the_same_bits_without_it(comm, agree, monkeypatch):
+    results = []
+    for wanted in ("1", "0"):
+        monkeypatch.setenv("COMPCOLL_SHARED_MEMORY", wanted)
+        ours = accelerated(apart(comm), "zfp:rate=8")
+        assert agree(
+            (ours._context.neighbours is not None) == (wanted == "1" and (comm.rank < 2 or comm.size > 3))
+        )
+        got, blocks = np.empty(N, "f4"), np.empty(N * comm.size, "f4")
+        ours.Allreduce(data(N, "f4", comm.rank), got)
+        ours.Allgather(data(N, "f4", comm.rank), blocks)
+        results.append((bits(got), bits(blocks)))
+        ours.Free()
+    assert agree(results[0] == results[1])
+
+
+def test_a_variable_that_is_no_flag(comm, agree, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_SHARED_MEMORY", "perhaps" if comm.rank == 0 else "1")
+    with pytest.raises((ValueError, compcoll.PolicyError), match="COMPCOLL_SHARED_MEMORY = 'perhaps'"):
+        compcoll.Comm(comm)
+
+
+def test_more_notices_than_a_mailbox_holds(comm, agree):
+    """A rank that comes late finds all that another has begun."""
+    ours = accelerated(comm)
+    sent = [np.full(4096, i, "i4") for i in range(1000)]
+    sums, blocks = np.empty((1000, 4096), "i4"), np.empty((4, comm.size * 300000), "i4")
+    if comm.rank == 1:
+        time.sleep(0.3)
+    requests = [ours.Iallreduce(mine, total) for mine, total in zip(sent, sums, strict=True)]
+    requests += [
+        ours.Iallgather(np.full(300000, comm.rank + i, "i4"), whole) for i, whole in enumerate(blocks)
+    ]
+    MPI.Request.Waitall(requests)
+    ranks = np.arange(comm.size).repeat(300000)
+    assert agree(
+        all((total == comm.size * i).all() for i, total in enumerate(sums))
+        and all((whole == ranks + i).all() for i, whole in enumerate(blocks))
+    )
+
+
+def test_duplicates_and_parts_have_messages_of_their_own(comm, agree):
+    """Calls under way on several communicators of the same ranks, begun in another order on each of them."""
+    ours = accelerated(comm)
+    later, request = ours.Idup()
+    request.Wait()
+    comms = [ours, ours.Dup(), later, ours.Split(0, comm.rank)]
+    sums = [np.empty(N, "i4") for _ in comms]
+    order = range(len(comms)) if comm.rank % 2 else reversed(range(len(comms)))
+    requests = [(i, comms[i].Iallreduce(np.full(N, i + 1, "i4"), sums[i])) for i in order]
+    MPI.Request.Waitall([request for _, request in requests])
+    prepared = [
+        one.Allreduce_init(np.full(N, 7, "i4"), total) for one, total in zip(comms, sums, strict=True)
+    ]
+    ok = all((total == (i + 1) * comm.size).all() for i, total in enumerate(sums))
+    for _ in range(3):
+        MPI.Prequest.Startall(prepared)
+        MPI.Request.Waitall(prepared)
+    assert agree(ok and all((total == 7 * comm.size).all() for total in sums))
+    for one in prepared:
+        one.Free()
+    for one in comms[1:]:
+        one.Free()
+
+
+def test_a_segment_that_is_not_there(comm):
+    pid, fd, nbytes, token = _shared.address()
+    assert not _shared.attach([(pid, fd, nbytes, token ^ 1)])
+    assert not _shared.attach([(pid, 1 << 20, nbytes, token ^ 2)])
+    assert not _shared.attach([(pid, fd, nbytes // 2, token ^ 3)])
+    assert not _shared.attach([None])
+    with pytest.raises(ValueError, match=f"segment {token ^ 1:#x} is not attached"):
+        _shared.Neighbours(1, 0, [0, token ^ 1])
+
+
+def test_a_rank_that_has_none(comm, agree, monkeypatch):
+    """No rank of its node shares memory then."""
+    if comm.rank == 0:
+        monkeypatch.setattr(_shared, "address", lambda: None)
+    mine = survey(comm, None, [0] * comm.size)
+    assert agree(mine.token == 0)
