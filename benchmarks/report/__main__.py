@@ -104,7 +104,23 @@ def experiments() -> Iterator[Experiment]:
             for op in OPS[1:]
         ],
     )  # fmt: skip
-    auto = ("--codec", "auto", "--control", "--sizes", "1K:32M:8", "--iters", "40", "--warmup", "8",
+    nodes = ("--codec", "zfp:rate=8,lossless", "--iters", "9", "--in-a-row", "5")
+    yield Experiment(
+        "nodes", "Two hosts of four ranks, two levels",
+        "Ranks of a host share its memory, and its link; eight ranks share two cores. MPI polls no more than "
+        "once before it yields. Alltoall of 32 KiB is 4 KiB for each peer, 100 calls in a row.",
+        [
+            lab(2, gbit, op, *nodes, "--sizes", size, ranks=4)
+            for gbit in (1, 5)
+            for op, size in (("allreduce", "8M"), *((op, "4M") for op in OPS if op != "allreduce"))
+        ]
+        + [
+            lab(2, gbit, "alltoall", "--codec", "zfp:rate=8", "--sizes", "32K", "--min-nbytes", "1024",
+                "--in-a-row", "100", "--iters", "9", ranks=4)
+            for gbit in (1, 5)
+        ],
+    )  # fmt: skip
+    auto = ("--codec", "auto", "--control", "--sizes", "1K:32M:8", "--iters", "40", "--warmup", "20",
             "--min-seconds", "1", "--max-seconds", "4")  # fmt: skip
     yield Experiment(
         "auto", "Never slower: codec=auto over all sizes",
@@ -154,15 +170,18 @@ def experiments() -> Iterator[Experiment]:
     )  # fmt: skip
     yield Experiment(
         "scaling", "Up to 4096 ranks, predicted",
-        "The real algorithms in virtual time, the faster of one level and two, with eight ranks a node "
-        "(up to eight ranks have a node each), and the speeds of codec and memory of one core as "
+        "The real algorithms in virtual time, the faster of one level and two, with eight and with 64 ranks "
+        "a node (up to as many ranks have a node each), and the speeds of codec and memory of one core as "
         "`compcoll tune` measured them (careful guesses where it did not run). Where the speed-up is below "
         "1, `codec=\"auto\"` and `when=\"pays\"` leave the call to MPI; the first table's figure ends at "
         "an eighth. Alltoall, Allgather and Reduce_scatter_block with 1 MiB for or from each peer. Plain "
         "MPI's algorithms are MPICH's for long messages, which look at nodes in small Bcasts alone.",
         [
             ["benchmarks.scaling", "--networks", "1gbe,10gbe,100gbe,ndr", *more]
-            for more in ([], ["--operations", "Allreduce", "--buffer", "1073741824"])
+            for more in (
+                [], ["--operations", "Allreduce", "--buffer", "1073741824"], ["--ranks-per-node", "64"],
+                ["--ranks-per-node", "64", "--operations", "Allreduce", "--buffer", "1073741824"],
+            )
         ],
         figures.scaling, tables.scaling,
     )  # fmt: skip
