@@ -115,6 +115,7 @@ class Operation:
 _ONE, _EACH, _COUNTED, _TYPED = Blocks.ONE, Blocks.EACH, Blocks.COUNTED, Blocks.TYPED
 _PAIR, _MPI = Decides.PAIR, Decides.NONE
 _GATHERING, _SUM = ("ring", "recursive_doubling"), ("ring", "direct", "compressed")
+_WHOLE_SUM = (*_SUM, "recursive_halving")
 
 _COLLECTIVES = (
     Operation("Bcast", recv=_ONE, algorithms=("chain", "tree"), root="send", torch="broadcast"),
@@ -127,8 +128,8 @@ _COLLECTIVES = (
     Operation("Gatherv", _ONE, _COUNTED, ("linear",), "recv", decides=_PAIR),
     Operation("Scatter", _EACH, _ONE, ("linear",), "send", torch="scatter"),
     Operation("Scatterv", _COUNTED, _ONE, ("linear",), "send", decides=_PAIR),
-    Operation("Allreduce", _ONE, _ONE, (*_SUM, "recursive_halving"), reduces=True, torch="all_reduce"),
-    Operation("Reduce", _ONE, _ONE, _SUM, "recv", reduces=True, torch="reduce"),
+    Operation("Allreduce", _ONE, _ONE, _WHOLE_SUM, reduces=True, torch="all_reduce"),
+    Operation("Reduce", _ONE, _ONE, _WHOLE_SUM, "recv", reduces=True, torch="reduce"),
     Operation("Reduce_scatter_block", _EACH, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
     Operation("Reduce_scatter", _ONE, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
     Operation("Scan", _ONE, _ONE, reduces=True, decides=_MPI),

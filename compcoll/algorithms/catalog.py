@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, NamedTuple
 
-from compcoll.algorithms import two_level
+from compcoll.algorithms import recursive_halving, two_level
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_allgather
 from compcoll.algorithms.allreduce import allreduce, reduce
 from compcoll.algorithms.alltoall import alltoall, two_level_alltoall
 from compcoll.algorithms.bcast import chain_bcast, tree_bcast
 from compcoll.algorithms.cut import cut
-from compcoll.algorithms.recursive_halving import recursive_halving
+from compcoll.algorithms.placement import Placement, placement
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
 from compcoll.algorithms.stream import recv_block, send_block
@@ -33,6 +33,14 @@ class _How(NamedTuple):
     algorithm: str
     root: int
     levels: int
+
+    @property
+    def halves(self) -> bool:
+        return self.algorithm == "recursive_halving"
+
+    def placement(self, rt) -> Placement:
+        """Ranks on their nodes; on one level each on its own."""
+        return placement(rt.nodes if self.levels == 2 else tuple(range(rt.size)))
 
 
 async def _alltoall(rt, send: list, recv: list, how: _How) -> None:
@@ -65,8 +73,8 @@ async def _scatter(rt, send: list, recv: list, how: _How) -> None:
 async def _allreduce(rt, send: list, recv: list, how: _How) -> None:
     target = recv[0]
     source = send[0] if send else target
-    if how.algorithm == "recursive_halving":
-        await (two_level.small_allreduce if how.levels == 2 else recursive_halving)(rt, source, target)
+    if how.halves:
+        await recursive_halving.allreduce(rt, how.placement(rt), source, target)
         return
     if how.levels == 2:
         await two_level.allreduce(rt, source, target, _SUM[how.algorithm])
@@ -77,6 +85,10 @@ async def _allreduce(rt, send: list, recv: list, how: _How) -> None:
 
 async def _reduce(rt, send: list, recv: list, how: _How) -> None:
     source = (send or recv)[0]
+    if how.halves:
+        target = recv[0] if recv else None
+        await recursive_halving.reduce(rt, how.placement(rt), source, target, how.root)
+        return
     if how.levels == 2:
         await two_level.reduce(rt, source, recv[0] if recv else None, how.root, _SUM[how.algorithm])
         return

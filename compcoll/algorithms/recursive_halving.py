@@ -1,24 +1,33 @@
-"""Allreduce in few rounds, where its pieces are so small that messages cost more than bytes.
+"""Sums in few rounds, where their pieces are so small that messages cost more than bytes.
 
 In each round a rank keeps a part of its sums and adds what the others of its group have for that part, until
 the part is small; in the rounds that are left it exchanges the part as a whole. The parts are then collected
 in as many rounds (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
 MPICH", 2005). A value is rounded once a round.
+
+The ranks are on nodes, of which leaders exchange the sums, as in `compcoll.algorithms.two_level`; on one
+level each rank is a node of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple
 
 from compcoll.algorithms.allgather import gather_in_rounds
 from compcoll.algorithms.cut import cut
+from compcoll.algorithms.placement import Placement
 from compcoll.algorithms.reduce_scatter import direct_sum
 from compcoll.algorithms.rounds import others, radices
 from compcoll.algorithms.subgroup import Subgroup
+from compcoll.algorithms.two_level import Sharing, deliver, node_sums, receive
 
-__all__ = ["Parts", "elements_of", "gather_parts", "parts_of", "recursive_halving", "sum_of_part"]
+__all__ = ["allreduce", "reduce"]
+
+#: What all leaders of a node send in a round before parts are exchanged as a whole, in chunks.
+CHUNKS_OF_A_NODE = 16
 
 
 class Parts(NamedTuple):
@@ -38,15 +47,16 @@ class Parts(NamedTuple):
 
     @property
     def replicas(self) -> int:
-        """Ranks that end up with the same part: those next to each other."""
+        """Nodes that end up with the same part: those next to each other."""
         return prod(self.exchanging)
 
 
-def parts_of(rt, block, size: int) -> Parts:
-    """The parts of a block that is summed over so many ranks: cut until a rank sends a chunk a round."""
+def _parts_of(rt, block, at: Placement) -> Parts:
+    """The parts of a leader's block, cut until it sends no more than a chunk a round, and its node few."""
     parts, cutting, exchanging = [block], [], []
-    for radix in radices(size):
-        if (radix - 1) * len(parts[0]) > rt.chunk:
+    most = min(rt.chunk, CHUNKS_OF_A_NODE * rt.chunk // at.width)
+    for radix in radices(len(at.members)):
+        if (radix - 1) * len(parts[0]) > most:
             parts = [smaller for part in parts for smaller in cut(part, radix, block.unit)]
             cutting.append(radix)
         else:
@@ -54,15 +64,91 @@ def parts_of(rt, block, size: int) -> Parts:
     return Parts(cutting, exchanging, parts)
 
 
-async def recursive_halving(rt, send, recv) -> None:
+# Contributions inside a node have even tags, and results odd ones: both may go from one rank to another.
+
+
+async def allreduce(rt, at: Placement, send, recv) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` everywhere."""
-    parts = parts_of(rt, recv, rt.size)
-    await sum_of_part(rt, send, parts)
-    if len(parts.blocks) > 1:
-        await gather_parts(rt, parts, len(rt.chunks(send)))
+    node, mates = at.node[rt.rank], at.mates(rt.rank)
+    sources, targets = (cut(block, at.width, block.unit) for block in (send, recv))
+    parts = [_parts_of(rt, target, at) for target in targets]
+
+    def results(part: int) -> list[tuple[Any, int]]:
+        chunks = [chunk for block in parts[part].blocks for chunk in rt.chunks(block)]
+        return [(chunk, 2 * i + 1) for i, chunk in enumerate(chunks)]
+
+    async def lead(part: int) -> None:
+        leaders = at.leaders(part)
+        total = await _node_sum(rt, mates, sources[part])
+        await _sum_of_part(Subgroup(rt, leaders), total, parts[part])
+        sharing = Sharing(rt, leaders, mates, dict(results(part)))
+        changes_inside = len(at.members) < rt.size and not rt.inside_exact
+        if len(parts[part].blocks) > 1 or changes_inside:
+            await _gather_parts(sharing, parts[part], len(rt.chunks(sources[part])))
+        else:
+            await rt.all(sharing.share(None, chunk) for chunk, _ in results(part))
+
+    async def follow(part: int) -> None:
+        leader = at.members[node][part]
+        await deliver(rt, leader, _tagged(rt, sources[part]))
+        await receive(rt, leader, results(part))
+
+    await _each_part(rt, at, lead, follow)
 
 
-async def sum_of_part(rt, send, parts: Parts) -> None:
+async def reduce(rt, at: Placement, send, recv, root: int) -> None:
+    """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
+    node, mates = at.node[rt.rank], at.mates(rt.rank)
+    sources = cut(send, at.width, send.unit)
+    targets = cut(recv, at.width, recv.unit) if rt.rank == root else []
+
+    def holders(parts: Parts, part: int) -> Iterator[tuple[int, list[tuple[Any, int]]]]:
+        """Leaders that have different parts, and those: the chunks with tags."""
+        tag = 2 * len(rt.chunks(sources[part]))
+        for k in range(at.node[root] % parts.replicas, len(at.members), parts.replicas):
+            chunks = rt.chunks(parts.blocks[k // parts.replicas])
+            yield at.leaders(part)[k], [(chunk, tag + i) for i, chunk in enumerate(chunks)]
+
+    async def lead(part: int) -> None:
+        parts = _parts_of(rt, targets[part] if targets else rt.scratch(sources[part]), at)
+        total = await _node_sum(rt, mates, sources[part])
+        await _sum_of_part(Subgroup(rt, at.leaders(part)), total, parts)
+        if rt.rank != root:
+            await deliver(rt, root, dict(holders(parts, part)).get(rt.rank, []))
+
+    async def follow(part: int) -> None:
+        await deliver(rt, at.members[node][part], _tagged(rt, sources[part]))
+
+    for part, target in enumerate(targets):
+        for leader, chunks in holders(_parts_of(rt, target, at), part):
+            if leader != root:
+                rt.start(receive(rt, leader, chunks))
+    await _each_part(rt, at, lead, follow)
+
+
+async def _each_part(rt, at: Placement, lead, follow) -> None:
+    """Run all parts, each as its leader or as another rank of the node, the own part last."""
+    place = at.place[rt.rank]
+    order = [(place + i) % at.width for i in range(1, at.width + 1)]
+    await rt.all([(lead if part == place else follow)(part) for part in order], at.width)
+
+
+def _tagged(rt, block) -> list[tuple[Any, int]]:
+    """The chunks of a block with the tags of contributions."""
+    return [(chunk, 2 * i) for i, chunk in enumerate(rt.chunks(block))]
+
+
+async def _node_sum(rt, mates: list[int], block) -> Any:
+    """The sum of a node's blocks; the block itself where the node has one."""
+    if not mates:
+        return block
+    total, tagged = rt.accumulator(block), _tagged(rt, block)
+    places = [_elements_of(total, block, chunk) for chunk, _ in tagged]
+    await node_sums(rt, mates, [chunk for chunk, _ in tagged], [tag for _, tag in tagged], places)
+    return total
+
+
+async def _sum_of_part(rt, send, parts: Parts) -> None:
     """The sum over ranks of ``send`` arrives in this rank's part, the same bits as on all that have it."""
     total, stride = send, rt.size
     for radix in (*parts.cutting, *parts.exchanging):
@@ -72,10 +158,10 @@ async def sum_of_part(rt, send, parts: Parts) -> None:
         whole = stride < parts.replicas
         total = await (_exchange(group, total) if whole else _halve(group, cut(total, radix, send.unit)))
     mine = parts.blocks[rt.rank // parts.replicas]
-    await rt.all(rt.round(elements_of(total, mine, chunk), chunk) for chunk in rt.chunks(mine))
+    await rt.all(rt.round(_elements_of(total, mine, chunk), chunk) for chunk in rt.chunks(mine))
 
 
-async def gather_parts(rt, parts: Parts, first_tag: int) -> None:
+async def _gather_parts(rt, parts: Parts, first_tag: int) -> None:
     """All parts arrive everywhere."""
     alike = list(range(rt.rank % parts.replicas, rt.size, parts.replicas))
     group = Subgroup(rt, alike)
@@ -89,7 +175,7 @@ async def _halve(rt, parts: list) -> Any:
 
     async def one(tag: int, column) -> None:
         chunk = column[rt.rank]
-        await direct_sum(rt, column, chunk and elements_of(total, mine, chunk), tag)
+        await direct_sum(rt, column, chunk and _elements_of(total, mine, chunk), tag)
 
     await rt.all(one(tag, column) for tag, column in enumerate(zip_longest(*map(rt.chunks, parts))))
     return total
@@ -100,7 +186,7 @@ async def _exchange(rt, block) -> Any:
     total = rt.accumulator(block)
 
     async def one(tag: int, chunk) -> None:
-        into = elements_of(total, block, chunk)
+        into = _elements_of(total, block, chunk)
         arriving = {p: rt.recv(p, chunk, tag) for p in others(rt.rank, rt.size)}
         own = await rt.encode(chunk)
         for p in arriving:
@@ -113,7 +199,7 @@ async def _exchange(rt, block) -> Any:
     return total
 
 
-def elements_of(total, block, chunk) -> Any:
+def _elements_of(total, block, chunk) -> Any:
     """The elements of an accumulator that stand where a chunk stands in its block."""
     first = chunk.start - block.start
     return total[first : first + len(chunk)]

@@ -17,10 +17,12 @@ from typing import Any
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
 from compcoll.algorithms.placement import Placement, placement
-from compcoll.algorithms.recursive_halving import elements_of, gather_parts, parts_of, sum_of_part
 from compcoll.algorithms.subgroup import Subgroup
 
-__all__ = ["allgather", "allreduce", "bcast", "receive", "reduce", "reduce_scatter", "small_allreduce"]
+__all__ = [
+    "Sharing", "allgather", "allreduce", "bcast", "deliver", "node_sums", "receive", "reduce",
+    "reduce_scatter",
+]  # fmt: skip
 
 
 class Sharing(Subgroup):
@@ -28,13 +30,18 @@ class Sharing(Subgroup):
 
     Parameters
     ----------
+    mates : list of int
+        The other ranks of this one's node.
     tags : dict
         The tag of each chunk inside the node.
     """
 
-    def __init__(self, rt: Any, leaders: list[int], tags: dict[Any, int], turn: int = 0, turns: int = 1):
+    def __init__(
+        self, rt: Any, leaders: list[int], mates: list[int], tags: dict[Any, int],
+        turn: int = 0, turns: int = 1,
+    ):  # fmt: skip
         super().__init__(rt, leaders, turn, turns)
-        self._tags, self._mates = tags, placement(rt.nodes).mates(rt.rank)
+        self._mates, self._tags = mates, tags
 
     async def decode(self, frame: int, into: Any) -> None:
         if self.inside_exact:
@@ -45,8 +52,8 @@ class Sharing(Subgroup):
             await self._rt.decode(frame, into)
 
     async def settle(self, frame: int, block: Any, into: Any) -> None:
-        if self.owner_exact or not self.inside_exact:  # its mates get what ranks of other nodes decode
-            self._send(frame, into)
+        if self.owner_exact or not self.inside_exact or not self._mates:
+            self._send(frame, into)  # its mates get what ranks of other nodes decode
             await self._rt.settle(frame, block, into)
         else:
             await self._rt.settle(frame, block, into, idle=False)
@@ -71,21 +78,20 @@ async def receive(rt, source: int, chunks: list[tuple[Any, int]]) -> None:
     await rt.all(one(chunk, tag) for chunk, tag in chunks)
 
 
-async def _contribute(rt, leader: int, chunks: list[tuple[Any, int]]) -> None:
-    """Send chunks, each with its tag, to a leader of this node, which adds them."""
+async def deliver(rt, dest: int, chunks: list[tuple[Any, int]]) -> None:
+    """Send chunks, each with its tag, to another rank."""
 
     async def one(chunk, tag: int) -> None:
-        await rt.send(await rt.encode(chunk, inside=True), leader, tag)
+        await rt.send(await rt.encode(chunk, inside=rt.is_near(dest)), dest, tag)
 
     await rt.all(one(chunk, tag) for chunk, tag in chunks)
 
 
-async def _node_sums(rt, chunks: list, tags: list[int], into: Any = None) -> list:
+async def node_sums(rt, mates: list[int], chunks: list, tags: list[int], into: Any = None) -> list:
     """This node's sums of some chunks, each with the tag of its contributions; None stays None.
 
     ``into``: memory for each, else it is found.
     """
-    mates = placement(rt.nodes).mates(rt.rank)
     sums = list(chunks)
 
     async def one(i: int, chunk, tag: int) -> None:
@@ -127,62 +133,29 @@ async def allreduce(rt, send, recv, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` everywhere."""
     at = placement(rt.nodes)
     sources, targets = _cut(rt, send, at), _cut(rt, recv, at)
-    node, n = at.node[rt.rank], len(at.members)
+    node, n, mates = at.node[rt.rank], len(at.members), at.mates(rt.rank)
     near = at.members[node]
 
     async def lead(part: int, c: int) -> None:
         target = targets[part][c]
-        column = await _node_sums(rt, sources[part][c], [2 * (c * n + k) for k in range(n)])
+        column = await node_sums(rt, mates, sources[part][c], [2 * (c * n + k) for k in range(n)])
         leaders = at.leaders(part)
         total, frame = await column_sum(Subgroup(rt, leaders), column, target[node], c)
         if total is not None:
             await rt.round(total, target[node])
         tags = {chunk: 2 * (c * n + k) + 1 for k, chunk in enumerate(target)}
-        sharing = Sharing(rt, leaders, tags)
+        sharing = Sharing(rt, leaders, mates, tags)
         if frame is not None:  # which nobody settles
             rt.start(sharing.share(frame, target[node]))
         await ring_column(sharing, target[node], target, c, frame)
 
     async def follow(part: int, c: int) -> None:
         some = [(chunk, 2 * (c * n + k)) for k, chunk in enumerate(sources[part][c]) if chunk is not None]
-        await _contribute(rt, near[part], some)
+        await deliver(rt, near[part], some)
         results = [(chunk, 2 * (c * n + k) + 1) for k, chunk in _in_ring_order(rt, targets[part][c])]
         await receive(rt, near[part], results)
 
     await _each_part(rt, at, [len(columns) for columns in sources], lead, follow)
-
-
-async def small_allreduce(rt, send, recv) -> None:
-    """The sum over ranks of ``send`` arrives as ``recv`` everywhere, in few rounds among the leaders."""
-    at = placement(rt.nodes)
-    node, mates = at.node[rt.rank], at.mates(rt.rank)
-    sources, targets = (cut(block, at.width, block.unit) for block in (send, recv))
-    parts = [parts_of(rt, target, len(at.members)) for target in targets]
-
-    def results(part: int) -> list[tuple[Any, int]]:
-        chunks = [chunk for block in parts[part].blocks for chunk in rt.chunks(block)]
-        return [(chunk, 2 * i + 1) for i, chunk in enumerate(chunks)]
-
-    async def lead(part: int) -> None:
-        total, source = sources[part], rt.chunks(sources[part])
-        if mates:
-            total = rt.accumulator(total)
-            into = [elements_of(total, sources[part], chunk) for chunk in source]
-            await _node_sums(rt, source, [2 * i for i in range(len(source))], into)
-        sharing = Sharing(rt, at.leaders(part), dict(results(part)))
-        await sum_of_part(Subgroup(rt, at.leaders(part)), total, parts[part])
-        if len(parts[part].blocks) > 1 or not rt.inside_exact:
-            await gather_parts(sharing, parts[part], len(source))
-        else:
-            await rt.all(sharing.share(None, chunk) for chunk, _ in results(part))
-
-    async def follow(part: int) -> None:
-        leader = at.members[node][part]
-        await _contribute(rt, leader, [(c, 2 * i) for i, c in enumerate(rt.chunks(sources[part]))])
-        await receive(rt, leader, results(part))
-
-    order = [(at.place[rt.rank] + i) % at.width for i in range(1, at.width + 1)]
-    await rt.all([(lead if part == at.place[rt.rank] else follow)(part) for part in order], at.width)
 
 
 async def _each_part(rt, at: Placement, lengths: list[int], lead, follow, after=None) -> None:
@@ -204,11 +177,11 @@ async def reduce(rt, send, recv, root: int, column_sum) -> None:
     at = placement(rt.nodes)
     sources = _cut(rt, send, at)
     targets = _cut(rt, recv, at) if rt.rank == root else None
-    node, n = at.node[rt.rank], len(at.members)
+    node, n, mates = at.node[rt.rank], len(at.members), at.mates(rt.rank)
     own: dict[int, Any] = {}
 
     async def lead(part: int, c: int) -> None:
-        column = await _node_sums(rt, sources[part][c], [2 * (c * n + k) for k in range(n)])
+        column = await node_sums(rt, mates, sources[part][c], [2 * (c * n + k) for k in range(n)])
         into = targets[part][c][node] if targets else None
         total, frame = await column_sum(Subgroup(rt, at.leaders(part)), column, into, c)
         if rt.rank == root:
@@ -220,7 +193,7 @@ async def reduce(rt, send, recv, root: int, column_sum) -> None:
 
     async def follow(part: int, c: int) -> None:
         some = [(chunk, 2 * (c * n + k)) for k, chunk in enumerate(sources[part][c]) if chunk is not None]
-        await _contribute(rt, at.members[node][part], some)
+        await deliver(rt, at.members[node][part], some)
 
     async def collect(c: int) -> None:
         async def one(source: int, chunk, tag: int) -> None:
@@ -245,8 +218,8 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
     """The sum over ranks of ``send[rank]`` arrives as ``into``."""
     at = placement(rt.nodes)
     node, place, n = at.node[rt.rank], at.place[rt.rank], len(at.members)
+    mates, outs = at.mates(rt.rank), rt.chunks(into)
     chunks = [rt.chunks(block) for block in send]
-    outs = rt.chunks(into)
 
     def column(part: int, turn: int, c: int) -> list:
         return [chunks[d][c] if d is not None and c < len(chunks[d]) else None for d in at.served(part, turn)]
@@ -255,7 +228,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
         return 2 * ((c * at.turns + turn) * n + k)
 
     async def lead(part: int, turn: int, c: int) -> None:
-        sums = await _node_sums(rt, column(part, turn, c), [tag(turn, c, k) for k in range(n)])
+        sums = await node_sums(rt, mates, column(part, turn, c), [tag(turn, c, k) for k in range(n)])
         dest = at.served(part, turn)[node]
         mine = dest == rt.rank and c < len(outs)
         equals = Subgroup(rt, at.leaders(part), turn, at.turns)
@@ -272,7 +245,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
         some = [
             (chunk, tag(turn, c, k)) for k, chunk in enumerate(column(part, turn, c)) if chunk is not None
         ]
-        await _contribute(rt, leader, some)
+        await deliver(rt, leader, some)
         if at.served(part, turn)[node] == rt.rank and c < len(outs):
             await receive(rt, leader, [(outs[c], 2 * c + 1)])
 
@@ -287,7 +260,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
 async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank."""
     at = placement(rt.nodes)
-    node, place = at.node[rt.rank], at.place[rt.rank]
+    node, place, mates = at.node[rt.rank], at.place[rt.rank], at.mates(rt.rank)
     chunks = [rt.chunks(block) for block in blocks]
     own = rt.chunks(mine)
     tags = {  # of what a rank of this node passes on: its own chunks, and as a leader those of other nodes
@@ -302,7 +275,7 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
 
     async def lead(part: int, turn: int, c: int) -> None:
         some, owner = column(part, turn, c), at.served(part, turn)[node]
-        sharing, frame = Sharing(rt, at.leaders(part), tags, turn, at.turns), None
+        sharing, frame = Sharing(rt, at.leaders(part), mates, tags, turn, at.turns), None
         source = some[node]
         if source is not None and owner != rt.rank:
             frame = await rt.recv(owner, source, tags[source])
@@ -326,7 +299,7 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
         into = chunks[rt.rank][c]
         frame = await rt.encode(own[c], into)
         rt.start(rt.settle(frame, own[c], into))
-        for mate in at.mates(rt.rank):
+        for mate in mates:
             rt.send(frame, mate, tags[into])
 
     async def one(c: int) -> None:
@@ -336,7 +309,7 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
             await rt.all(roles, at.width)
 
     if doubling:
-        sharing = Sharing(rt, at.leaders(place), tags)
+        sharing = Sharing(rt, at.leaders(place), mates, tags)
         rt.start(recursive_doubling_allgather(sharing, mine, [blocks[d] for d in at.leaders(place)]))
     await rt.all(one(c) for c in range(max(map(len, chunks))))
 
@@ -348,6 +321,6 @@ async def bcast(rt, block, root: int, pipeline) -> None:
     leaders[at.node[root]] = root
     tags = {chunk: c for c, chunk in enumerate(rt.chunks(block))}
     if rt.rank in leaders:
-        await pipeline(Sharing(rt, leaders, tags), block, at.node[root])
+        await pipeline(Sharing(rt, leaders, at.mates(rt.rank), tags), block, at.node[root])
     else:
         await receive(rt, leaders[at.node[rt.rank]], list(tags.items()))

@@ -30,10 +30,11 @@ def algorithm(
     names = ALGORITHMS[op]
     if "compressed" in names and codec.can_add and dtype.itemsize > 2:
         return "compressed"  # one rounding of each contribution, and none of the sum
-    if "recursive_halving" in names and dtype.itemsize > 2 and nbytes <= CHUNK_LIMITS[0]:
+    small = nbytes <= CHUNK_LIMITS[0]
+    if "recursive_halving" in names and dtype.itemsize > 2 and small:
         return "recursive_halving"  # few rounds, for pieces whose messages cost more than their bytes
-    if "direct" in names and (dtype.itemsize == 2 or size <= 4):
-        return "direct"  # one rounding, and no more bytes than the ring
+    if "direct" in names and (dtype.itemsize == 2 or size <= 4 or small):
+        return "direct"  # one rounding, and no more bytes than the ring, which waits at each hop
     if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
         return "recursive_doubling"
     # A chain passes each chunk on once, in as many more steps as there are ranks, or nodes. A tree takes few

@@ -18,7 +18,7 @@ from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES, inspect
-from compcoll.model.plain import PIPELINED, plain_seconds
+from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.operations import ALGORITHMS, algorithm_name
@@ -110,26 +110,16 @@ def advise(
     fitting = [chunk for chunk in CHUNKS if chunk <= MESSAGE_NBYTES * max(speed.ratio, 1.0)]
     sizes = [s for s in fitting if s < call.nbytes <= 256 * s] or fitting[-1:]
 
-    def seconds(name: str, chunk: int, level: int) -> float:
-        return _drawn_out(call, lambda c: predict(c, machine, speed, name, chunk, level), name, chunk)
-
     options = tuple(
-        Option(name, chunk, seconds(name, chunk, level), level)
+        Option(name, chunk, _predict(call, machine, speed, name, chunk, level), level)
         for level in ((levels,) if levels else call.levels)
         for name in names
         if level == 1 or name != "recursive_doubling"
         for chunk in (SENT_IN_A_ROUND if name == "recursive_halving" else sizes)
     )
-    plain = Option("mpi", call.nbytes, _usual(call, machine))
-    return Advice(min(options, key=lambda option: option.seconds), plain, options)
-
-
-def _usual(call: Call, machine: MachineProfile) -> float:
-    every = _algorithms(call, False)
-    if machine.is_mpich:
-        return plain_seconds(call, machine, every)
-    pieces = PIPELINED if call.op == "Bcast" and call.size > MOST_RANKS else max(call.nbytes, 1)
-    return _drawn_out(call, lambda c: plain_seconds(c, machine, every), every[-1], pieces)
+    plain = plain_seconds(call, machine, _algorithms(call, False), _predict)
+    best = min(options, key=lambda option: option.seconds)
+    return Advice(best, Option("mpi", call.nbytes, plain), options)
 
 
 def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
@@ -146,9 +136,18 @@ def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
 MOST_CHUNKS, MOST_RANKS = 8, 64
 #: Chunks until pipelines are in their stride.
 MOST_IN_PIPELINE = 64
+#: Bytes on all ranks together of which recursive halving is predicted as it is.
+MOST_HALVED = 8 << 20
 
 
-def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chunk_nbytes: int) -> float:
+def _predict(
+    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int, levels: int = 1
+) -> float:
+    """`predict`, drawn out where that takes too long."""
+
+    def seconds(call: Call) -> float:
+        return predict(call, machine, speed, algorithm, chunk_nbytes, levels)
+
     most = max(MOST_RANKS, call.size if call.on_one_node else 4 * call.ranks_per_node)
     few = replace(call, size=min(call.size, most))
     if algorithm in ("chain", "tree"):  # the last chunk comes as long after the first wherever it goes
@@ -158,12 +157,9 @@ def _drawn_out(call: Call, seconds: Callable[[Call], float], algorithm: str, chu
             twice = seconds(replace(one, size=2 * most)) - seconds(replace(one, size=most))
             farther = twice * ((call.size - most) / most if algorithm == "chain" else log2(call.size / most))
         return farther + _for_chunks(few, seconds, chunk_nbytes, MOST_IN_PIPELINE)
-    if algorithm == "recursive_halving" and call.size > most:
-        same = replace(call, size=most, nbytes=-(-call.nbytes * call.size // most))  # of as many bytes
-        few, many = (replace(call, size=n * most, nbytes=256 // n) for n in (1, 4))  # of a few KiB
-        one_more = seconds(many) - seconds(few)
-        rounds = one_more * log2(call.size / most) / 2
-        return _for_chunks(same, seconds, chunk_nbytes, MOST_CHUNKS) + rounds
+    if algorithm == "recursive_halving":  # few operations on however many ranks
+        part = MOST_HALVED // (MOST_CHUNKS * call.size)
+        return _for_chunks(call, seconds, max(part, 1), MOST_CHUNKS)
     large = _for_chunks(few, seconds, chunk_nbytes, MOST_CHUNKS)
     if call.size <= most:
         return large

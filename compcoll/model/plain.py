@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import ceil, inf, log2
 
@@ -21,18 +21,22 @@ _RING_NBYTES = 512 << 10
 _RAW = CodecSpeed(inf, inf, 1.0)
 
 
-def plain_seconds(call: Call, machine: MachineProfile, algorithms: Iterable[str]) -> float:
+def plain_seconds(
+    call: Call, machine: MachineProfile, algorithms: Iterable[str], predict: Callable[..., float] = predict
+) -> float:
     """Seconds of the same collective in plain MPI.
 
     Where the library is known, of the algorithms that it uses; otherwise the least of those and of what
     the algorithms of this library take without a codec, so that no gain is promised that may not be had.
+    ``predict`` tells what an algorithm takes.
     """
     book = by_the_book(call, machine)
     if machine.is_mpich:
         return book
     bare, times = replace(machine, call=0.0, memory=inf), [book]
     for algorithm in algorithms:
-        chunk = PIPELINED if algorithm in ("chain", "tree") else max(call.nbytes, 1)
+        pipelined = algorithm in ("chain", "tree", "recursive_halving")
+        chunk = PIPELINED if pipelined else max(call.nbytes, 1)
         times.append(predict(call, bare, _RAW, algorithm, chunk))
     return min(times)
 

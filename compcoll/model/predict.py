@@ -99,6 +99,8 @@ def predict(
     levels : int
         2 inside nodes and among them, where there are several of several ranks; else 1.
     """
+    if algorithm == "recursive_halving":  # a Reduce takes less than an Allreduce
+        call = replace(call, op="Allreduce")
     if levels == 2 and call.op == "Bcast":  # among nodes, and then the last chunk inside
         return _bcast_to_nodes(call, machine, speed, algorithm, chunk_nbytes)
     seconds = run(call, machine, speed, algorithm, chunk_nbytes, levels=levels).seconds

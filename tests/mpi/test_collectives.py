@@ -9,7 +9,7 @@ import compcoll
 from compcoll import Policy, Rule
 from compcoll.engine import _engine
 
-SUMS = ["ring", "direct"]
+SUMS = ["ring", "direct", "recursive_halving"]
 SOME = [np.dtype("f4"), np.dtype("f2"), BF16, np.dtype("i4"), np.dtype("c16")]
 
 

@@ -1,5 +1,7 @@
 """Lossy collectives: identical replicas, the reported bound, and values that must not be harmed."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from common import BF16, bits, close_sum, data, offsets, uneven
@@ -220,7 +222,7 @@ def test_compressed_sums_of_16_bit_floats(comm, agree, codec, dtype):
 
 
 @many
-@pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed"])
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed", "recursive_halving"])
 @pytest.mark.parametrize(
     ("codec", "dtype"),
     [
@@ -264,9 +266,14 @@ def test_the_bound_of_scattered_sums(comm, agree, codec, op, in_place):
 
 
 @many
-@pytest.mark.parametrize("algorithm", [None, "compressed"])
+@pytest.mark.parametrize(
+    ("op", "algorithm"),
+    [
+        *product(("Allreduce", "Reduce", "Reduce_scatter_block"), (None, "compressed")),
+        *product(("Allreduce", "Reduce"), ("recursive_halving",)),
+    ],
+)
 @pytest.mark.parametrize("codec", ["szp:abs=1e-3", "szp:rel=1e-3", "zfp:rate=16"])
-@pytest.mark.parametrize("op", ["Allreduce", "Reduce", "Reduce_scatter_block"])
 def test_all_forms_of_a_sum_give_the_same_bits(comm, agree, codec, algorithm, op):
     ours, size = accelerated(comm, codec, algorithm), comm.size
     send = data(N * size, "f4", comm.rank)

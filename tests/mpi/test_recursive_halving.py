@@ -1,4 +1,4 @@
-"""Allreduce in few rounds, on one level and on two, against plain MPI."""
+"""Allreduce and Reduce in few rounds, on one level and on two, against plain MPI."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def levels(request, monkeypatch):
 
 
 def halving(comm, codec, **rule):
-    rule = Rule(op="Allreduce", algorithm="recursive_halving", chunk_nbytes=16384, **rule)
+    rule = Rule(algorithm="recursive_halving", chunk_nbytes=16384, **rule)
     return compcoll.Comm(comm, policy=Policy(codec, min_nbytes=0, rules=(rule,)))
 
 
@@ -51,6 +51,13 @@ def test_sums(comm, agree, levels, dtype, codec):
         again[:] = 0
         ours.Iallreduce(parts[comm.rank], again).Wait()
         assert agree(bits(again) == bits(got))
+        for root in range(comm.size):
+            again[:] = 0
+            ours.Reduce(parts[comm.rank], again, root=root)
+            assert agree(ours.report.algorithm == name)
+            bounds = comm.allgather(ours.report.error_bound)
+            ok = None in bounds or close_sum(again, parts, 0.0 if codec == "lossless" else max(bounds))
+            assert agree(ok if comm.rank == root else not again.any())
 
 
 @pytest.mark.parametrize("codec", ["zfp:rate=8", "szp:abs=1e-3", "int8"])
@@ -89,6 +96,11 @@ def test_several_rounds(comm, agree, monkeypatch, n, dtype):
         ours.Allreduce(parts[comm.rank], got)
         bound = 0.0 if codec == "lossless" else max(comm.allgather(ours.report.error_bound))
         assert agree(same(comm, got) and close_sum(got, parts, bound))
+        for root in range(4):
+            got[:] = 0
+            ours.Reduce(parts[comm.rank], got, root=root)
+            bound = 0.0 if codec == "lossless" else max(comm.allgather(ours.report.error_bound))
+            assert agree(comm.rank != root or close_sum(got, parts, bound))
 
 
 def test_in_a_persistent_call(comm, agree, levels):

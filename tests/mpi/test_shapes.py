@@ -241,7 +241,7 @@ def test_the_policy_turns_it_off(comm, agree, flat):
     assert agree(comm.rank != 0 or set(ours.report.dimensions) == {1})
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed"])
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "compressed", "recursive_halving"])
 def test_sums_have_the_shape_that_the_policy_gives(comm, agree, algorithm):
     """And only that one."""
     rule = {"chunk_nbytes": 16384, "algorithm": algorithm}

@@ -17,7 +17,7 @@ N = 30_001
 PLACEMENTS = {3: ["0,0,1", "0,1,0"], 4: ["0,0,1,1", "0,1,0,1", "3,7,7,7"]}.get(MPI.COMM_WORLD.size, [])
 pytestmark = pytest.mark.skipif(not PLACEMENTS, reason="needs nodes of which one has several ranks")
 dtypes = pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "f2", "c16", "i4")] + [BF16], ids=str)
-sums = pytest.mark.parametrize("algorithm", ["ring", "direct"])
+sums = pytest.mark.parametrize("algorithm", ["ring", "direct", "recursive_halving"])
 
 
 @pytest.fixture(params=PLACEMENTS or ["0"])

@@ -20,7 +20,7 @@ from compcoll.schedule.trace import Tracer, trace
 SIZES = [1, 2, 3, 5, 8]
 KINDS = ["one", "uneven", "chunks", "empty"]
 CHUNK = 1024
-SUMS = ALGORITHMS["Reduce"]
+SUMS = ALGORITHMS["Reduce_scatter"]
 
 cases = pytest.mark.parametrize(("size", "kind"), [(size, kind) for size in SIZES for kind in KINDS])
 
@@ -147,13 +147,18 @@ def test_halving_in_groups(size, n):
     run("Allreduce", "recursive_halving", [[s] for s in sends], [[r] for r in recvs])
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
+    for root in range(size):
+        recv = np.zeros(n, np.int64)
+        gets = [[recv] if r == root else [] for r in range(size)]
+        run("Reduce", "recursive_halving", [[s] for s in sends], gets, root)
+        np.testing.assert_array_equal(recv, expected)
     assert math.prod(radices(size)) == size
     assert {6: [3, 2], 7: [7], 12: [4, 3], 16: [4, 4], 30: [5, 3, 2]}[size] == radices(size)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("n", [0, 1, 9 * CHUNK + 70])
-@pytest.mark.parametrize("algorithm", SUMS)
+@pytest.mark.parametrize("algorithm", ALGORITHMS["Reduce"])
 @pytest.mark.parametrize("in_place", [False, True])
 def test_reduce(size, n, algorithm, in_place):
     root = size // 2
