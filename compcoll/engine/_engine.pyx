@@ -930,6 +930,11 @@ cdef void was_left(void* context, int end) noexcept with gil:
             finished(end)
 
 
+def crowd():
+    """Leave cores to other ranks of the node while a long call waits: they are more than cores."""
+    engine.progress().crowd()
+
+
 def progress():
     """Progress tasks that were handed over, where the engine has no progress thread."""
     cdef cbool moved

@@ -124,6 +124,8 @@ class Group:
         self._begin()
         self.belong_to(comm, MPI.Intracomm(comm).Dup() if self.size > 1 else comm)
         start_engine(workers if self.size > 1 else None)
+        if facts.sharing > 1:
+            _engine.crowd()
 
     def _begin(self) -> None:
         """Be as new."""

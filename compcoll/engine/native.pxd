@@ -163,6 +163,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         cbool step()
         cbool step_alone()
         CEnd wait(const vector[shared_ptr[CCompletion]]&, CReached, double, cbool (*)() noexcept nogil)
+        void crowd()
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
         shared_ptr[CRun] begin(

@@ -15,8 +15,9 @@ namespace {
 // limit, where messages of a busy network come one after the other; for the second part up to the second one,
 // where somebody is late.
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
-// The progress thread yields for less long than callers do, who have nothing else to do.
-constexpr double thread_spinning = 1e-4;
+// The progress thread yields for less long than callers do, who have nothing else to do. In a long call on a crowded
+// node a core that yields is missed by the ranks that work.
+constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_in_a_crowd = 2e-5;
 // It backs off while a waiter may exist: its program may compute meanwhile, and progresses its own tasks when it waits.
 // It naps between two looks at tasks that are short and have not begun to move, and rests for a while beside the
 // others. It lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it lets the
@@ -62,7 +63,8 @@ double Backoff::pause() {
 
 End drive(const std::vector<Task*>& tasks, const std::vector<Task*>& others, double limit,
           double stall_seconds, Progress& progress, const std::function<bool()>& interrupted) {
-  Backoff backoff(stall_seconds);
+  auto is_long = [](Task* task) { return task->is_long(); };
+  Backoff backoff(stall_seconds, progress.spinning(std::any_of(tasks.begin(), tasks.end(), is_long)));
   Ending ending(limit, interrupted);
   double began = 0;
   while (!all_done(tasks)) {
@@ -92,7 +94,7 @@ PendingTask::PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finis
                          std::shared_ptr<Completion> completion)
     : task_(std::move(task)),
       completion_(completion ? completion : std::make_shared<Completion>()),
-      backoff_(stall_seconds),
+      backoff_(stall_seconds, 0),
       finished_(std::move(finished)),
       rest_(!completion        ? 0
             : task_->is_long() ? least_rest
@@ -143,10 +145,10 @@ bool Progress::step_some(const bool* attended) {
 End Progress::wait(const Completions& completions, const std::function<bool()>& reached, double limit,
                    const std::function<bool()>& interrupted) {
   const bool attended = true;
-  Backoff backoff(limit);
+  attend(completions, 1);
+  Backoff backoff(limit, spinning(attends_long()));
   Ending ending(limit, interrupted);
   End end = End::DONE;
-  attend(completions, 1);
   while (end == End::DONE && !reached()) {
     if (step_some(threaded_ ? &attended : nullptr)) {
       backoff.moved();
@@ -159,6 +161,17 @@ End Progress::wait(const Completions& completions, const std::function<bool()>& 
   }
   attend(completions, -1);
   return end;
+}
+
+double Progress::spinning(bool any_is_long) const {
+  return crowded_ && any_is_long ? spinning_in_a_crowd : spinning_of_caller;
+}
+
+bool Progress::attends_long() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::any_of(pending_.begin(), pending_.end(), [](const auto& pending) {
+    return pending->is_long() && pending->completion()->attended();
+  });
 }
 
 void Progress::attend(const Completions& completions, int more) {
@@ -202,7 +215,7 @@ void Progress::stop() {
 void Progress::loop() {
   prctl(PR_SET_TIMERSLACK, 1000);  // nanoseconds: else each nap takes longer than was asked for
   const bool attended = false;
-  Backoff backoff(1e18, thread_spinning);
+  Backoff backoff(1e18, spinning_of_thread);
   double idle = now();  // since when
   for (;;) {
     bool moved = step_some(&attended);

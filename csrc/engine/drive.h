@@ -22,7 +22,7 @@ enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 // of a core only.
 class Backoff {
  public:
-  explicit Backoff(double seconds, double spinning = 1e-3) : most_(seconds), spinning_(spinning) {}
+  Backoff(double seconds, double spinning) : most_(seconds), spinning_(spinning) {}
   void moved() { since_ = 0; }
   double pause();  // seconds
   bool is_over() const { return over_; }
@@ -58,6 +58,7 @@ class PendingTask {
   // Whether anything moved; not where somebody else is at it.
   bool step();
   bool ended() const { return ended_; }
+  bool is_long() const { return task_->is_long(); }
   End end() const { return end_; }  // where it has ended
   // Seconds at least that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
@@ -96,6 +97,10 @@ class Progress {
   // Moves on what completions need until `reached`, for `limit` seconds at most.
   End wait(const Completions& completions, const std::function<bool()>& reached, double limit,
            const std::function<bool()>& interrupted);
+  // Seconds for which a caller that waits for tasks yields before it sleeps.
+  double spinning(bool any_is_long) const;
+  // From now on the ranks of this node have fewer cores than they are.
+  void crowd() { crowded_ = true; }
   // Ends the thread; what is under way stays so.
   void stop();
 
@@ -105,12 +110,14 @@ class Progress {
   void loop();
   void drop_ended();
   bool has_work() const;
+  bool attends_long();
   double shortest_rest() const;
   void attend(const Completions& completions, int more);
 
   const bool threaded_;
   const double stall_seconds_;
   const ThreadMain main_;
+  std::atomic<bool> crowded_{false};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<PendingTask>> pending_;
