@@ -137,7 +137,7 @@ MOST_CHUNKS, MOST_RANKS = 8, 64
 #: Chunks until pipelines are in their stride.
 MOST_IN_PIPELINE = 64
 #: Bytes on all ranks together of which recursive halving is predicted as it is.
-MOST_HALVED = 8 << 20
+MOST_HALVED = 16 << 20
 
 
 def _predict(

@@ -101,6 +101,17 @@ def test_long_ways_are_drawn_out_of_short_ones(algorithm, size, per_node):
     assert best.seconds == pytest.approx(exact, rel=0.1)
 
 
+@pytest.mark.parametrize(("size", "per_node"), [(1000, 1), (4096, 8), (4096, 64)])
+@pytest.mark.parametrize("nbytes", [4 << 20, 32 << 20])
+def test_recursive_halving_is_predicted_on_as_many_ranks(size, per_node, nbytes):
+    call = Call("Allreduce", nbytes // size, size, per_node)
+    options = advise(call, MACHINE, ZFP, "recursive_halving").options
+    assert {option.levels for option in options} == set(call.levels)
+    for option in options:
+        exact = predict(call, MACHINE, ZFP, option.algorithm, option.chunk_nbytes, option.levels)
+        assert option.seconds == pytest.approx(exact, rel=0.1)
+
+
 def test_plain_mpi_is_not_drawn_out_where_there_is_a_formula():
     machine, call = replace(MACHINE, library="MPICH"), Call("Bcast", 4 << 20, 1000, 8)
     assert advise(call, machine, ZFP, "tree").plain.seconds == plain_seconds(call, machine, [])
