@@ -83,13 +83,14 @@ cdef _find_library():
     loaded = ctypes.CDLL(MPI.__file__, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     cdef dict found = {
         name: ctypes.cast(getattr(loaded, "MPI_" + name), ctypes.c_void_p).value
-        for name in ("Isend", "Irecv", "Testsome", "Test", "Improbe", "Get_count", "Grequest_start",
-                     "Grequest_complete")
+        for name in ("Isend", "Irecv", "Testsome", "Test", "Iprobe", "Improbe", "Get_count",
+                     "Grequest_start", "Grequest_complete")
     }
     library.isend = <void*><uintptr_t>found["Isend"]
     library.irecv = <void*><uintptr_t>found["Irecv"]
     library.testsome = <void*><uintptr_t>found["Testsome"]
     library.test = <void*><uintptr_t>found["Test"]
+    library.iprobe = <void*><uintptr_t>found["Iprobe"]
     library.improbe = <void*><uintptr_t>found["Improbe"]
     library.get_count = <void*><uintptr_t>found["Get_count"]
     library.grequest_start = <void*><uintptr_t>found["Grequest_start"]

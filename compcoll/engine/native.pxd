@@ -113,6 +113,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         void* irecv
         void* testsome
         void* test
+        void* iprobe
         void* improbe
         void* get_count
         void* grequest_start

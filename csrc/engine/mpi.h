@@ -11,7 +11,7 @@ namespace engine {
 
 // Functions, sizes and handles of the MPI library, as mpi4py has them.
 struct Library {
-  void *isend, *irecv, *testsome, *test, *improbe, *get_count, *grequest_start, *grequest_complete;
+  void *isend, *irecv, *testsome, *test, *iprobe, *improbe, *get_count, *grequest_start, *grequest_complete;
   uint32_t handle_nbytes, status_nbytes, status_error_offset;
   uint64_t byte, request_null;  // handles
   int undefined, in_status;  // MPI_UNDEFINED, MPI_ERR_IN_STATUS

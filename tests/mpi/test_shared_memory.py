@@ -54,6 +54,22 @@ def test_a_variable_that_is_no_flag(comm, agree, monkeypatch):
         compcoll.Comm(comm)
 
 
+@pytest.mark.skipif(MPI.get_vendor()[0] == "Open MPI", reason="it mixes up such duplicates")
+def test_mpi_progresses_while_a_rank_waits_for_its_node(comm, agree):
+    """The last rank comes to the call when the others have made a communicator that they began before."""
+    ours, total = accelerated(comm), np.zeros(1024, "i4")
+    mine = data(1024 * comm.size, "i4", comm.rank)
+    ours.Barrier()
+    made, request = comm.Idup()
+    if comm.rank == comm.size - 1:
+        request.Wait()
+    ours.Reduce_scatter_block(mine, total)
+    request.Wait()
+    want = sum(data(1024 * comm.size, "i4", r) for r in range(comm.size))
+    assert agree((total == want[1024 * comm.rank :][:1024]).all())
+    made.Free()
+
+
 def test_more_notices_than_a_mailbox_holds(comm, agree):
     """A rank that comes late finds all that another has begun."""
     ours = accelerated(comm)
