@@ -2,7 +2,7 @@
 
 A policy sees only what all participants of a call know, so they all decide alike. As TOML::
 
-    codec = "lossless"            # what no rule says otherwise
+    codec = "auto"                # what no rule says otherwise
     min_nbytes = 16384            # smallest message that is compressed
     when = "always"               # or "pays": only where the model says that time is saved
     shape = "array"               # zfp codes 2-D and 3-D arrays as such; or "flat": values in a row
@@ -61,8 +61,8 @@ class Policy:
     Attributes
     ----------
     codec : str
-        A codec's spec; ``"auto"``: lossless, and only where the model says that it pays; or ``"none"``: calls
-        are left to MPI.
+        A codec's spec; ``"auto"``: MPI's bits, compressed losslessly where that saves time; or ``"none"``:
+        calls are left to MPI.
     when : {"always", "pays"}
     min_nbytes : int
         Smallest message that is compressed, in bytes.
@@ -72,7 +72,7 @@ class Policy:
         How blocks are cut where a codec has a use for it; see `Rule`.
     """
 
-    codec: str = "lossless"
+    codec: str = "auto"
     when: str = "always"
     min_nbytes: int = MIN_NBYTES
     rules: tuple[Rule, ...] = ()
@@ -88,11 +88,12 @@ class Policy:
             if not isinstance(rule, Rule):
                 raise ValueError(f"rule {i}: {rule!r} is not a compcoll.Rule")
 
-    @property
-    def asks_model(self) -> bool:
-        """Whether any call depends on what the model says."""
-        rules = any(rule.codec == "auto" or rule.when == "pays" for rule in self.rules)
-        return self.codec == "auto" or self.when == "pays" or rules
+    def asks_model(self, link: str) -> bool:
+        """Whether any call of a communicator with such a link depends on what the model says."""
+        return any(
+            (rule.when or self.when) == "pays" or ((rule.codec or self.codec) == "auto" and link != "node")
+            for rule in (*self.rules, Rule())
+        )
 
     @property
     def names_communicators(self) -> bool:
@@ -129,25 +130,26 @@ class Policy:
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
         element: np.dtype | None = None, gpus: bool = False, buffer_nbytes: int | None = None,
-        n_nodes: int = 1,
+        n_nodes: int = 1, exact_sums: bool = True,
     ) -> Decision:  # fmt: skip
         """Decide how to run a call whose largest message has ``nbytes`` bytes, among ``size`` ranks.
 
         ``buffer_nbytes``: what ``min_nbytes`` and rules are compared with instead.
 
         ``element`` is the type of its elements where that is complex: `dtype` is that of their parts.
-        ``gpus``: whether all ranks have one. ``n_nodes``: that the ranks are on.
+        ``gpus``: whether all ranks have one. ``n_nodes``: that the ranks are on. ``exact_sums``: whether
+        floating-point sums keep MPI's order where no codec is named.
         """
         ruled, element = nbytes if buffer_nbytes is None else buffer_nbytes, element or dtype
         return _decide(
-            self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled, n_nodes
-        )
+            self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled, n_nodes, exact_sums
+        )  # fmt: skip
 
 
 @lru_cache(maxsize=4096)
 def _decide(
     policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
-    ranks_per_node: int, element: np.dtype, gpus: bool, ruled: int, n_nodes: int,
+    ranks_per_node: int, element: np.dtype, gpus: bool, ruled: int, n_nodes: int, exact_sums: bool,
 ) -> Decision:  # fmt: skip
     if ruled < policy.min_nbytes:
         return _unchanged(op, below_min_nbytes(policy.min_nbytes))
@@ -159,6 +161,10 @@ def _decide(
         return _unchanged(op, "the policy's codec is none")
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
+        if link == "node":
+            return _unchanged(op, "auto leaves messages inside a node to MPI: no lossless codec outruns memory")
+        if exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
+            return _unchanged(op, "auto leaves floating-point sums to MPI: another order gives other bits")
         spec, why = "lossless", "the best lossless codec"
     chosen = codec(spec)
     if not chosen.lossless and dtype not in dtypes.FLOATS:
@@ -191,7 +197,7 @@ def _unchanged(op: str, reason: str) -> Decision:
 
 
 def default_policy() -> Policy:
-    """The policy of ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC``, else lossless."""
+    """The policy of ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC``, else ``"auto"``."""
     policy = environment.read("COMPCOLL_CONFIG", Policy.from_file) or Policy()
     return environment.read("COMPCOLL_CODEC", lambda spec: policy.using(codec=spec)) or policy
 

@@ -1,10 +1,11 @@
-"""Decisions of ``when = "auto"``: predicted, measured, and agreed on by the ranks of a communicator."""
+"""Decisions of ``codec="auto"`` and ``when="pays"``: predicted, measured, and agreed on by the ranks of a communicator."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, field, replace
 from math import inf, log
+from operator import attrgetter
 
 import numpy as np
 from mpi4py import MPI
@@ -17,7 +18,7 @@ from compcoll.model.plain import wire_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import CodecSpeed, MachineProfile
 
-__all__ = ["Advisor"]
+__all__ = ["Advisor", "TriedStarts"]
 
 #: After so many calls of one kind the codec and both ways are measured again, since data change; after
 #: twice as many where that confirms the choice, and so on up to `RENEW_LATEST`.
@@ -32,6 +33,8 @@ MOST_ROUNDS = 8
 LARGE_NBYTES = 512 << 10
 #: Predictions up to this much above plain MPI's are tried: models err, the more so where ranks share cores.
 HOPE = 2.0
+#: Seconds that rank 0 may take to predict, while the others wait.
+PREDICTING = 0.05
 #: Compression has to take less than this part of plain MPI's measured time: to be chosen, and to stay so.
 GAIN, KEEP = 0.9, 0.95
 
@@ -163,16 +166,30 @@ class Advisor:
         """Complete a policy's decision on a collective whose time is not measured."""
         return self._from_profile(op, dtype, nbytes, decision, self.comm.size)
 
+    def decide_persistent(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
+        """Complete a policy's decision on a persistent collective: compressed where that is worth a trial."""
+        return self._from_profile(op, dtype, nbytes, decision, self.comm.size, self._is_worth_trial)
+
+    def try_starts(
+        self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, comm: MPI.Intracomm
+    ) -> TriedStarts:
+        """A trial of the starts of a persistent collective; collective over ``comm``, of the same ranks."""
+        ratio = expected_speed(decision.codec, dtype, self.machine).ratio  # type: ignore[arg-type]
+        return TriedStarts(self._trial(op, size_class(nbytes), decision, ratio), self._judge, comm)
+
     def decide_p2p(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a message between two ranks, from the shared profile alone."""
         return self._from_profile("Send", dtype, nbytes, decision, 2)
 
-    def _from_profile(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, size: int) -> Decision:
-        key = (op, dtype, size_class(nbytes), decision)
+    def _from_profile(
+        self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, size: int,
+        pays: Callable[[Advice], bool] = attrgetter("pays"),
+    ) -> Decision:  # fmt: skip
+        key = (op, dtype, size_class(nbytes), decision, pays)
         if key not in self._alone:
             speed = expected_speed(decision.codec, dtype, self.machine)  # type: ignore[arg-type]
             advice = self._advice(op, key[2], decision, speed, size)
-            chosen = replace(decision, codec=decision.codec if advice.pays else None, reason=advice.reason)
+            chosen = replace(decision, codec=decision.codec if pays(advice) else None, reason=advice.reason)
             if op != "Send":
                 chosen = _as_advised(chosen, advice.best)
             self._alone[key] = chosen
@@ -182,23 +199,38 @@ class Advisor:
         self, op: str, nbytes: int, dtype: np.dtype, decision: Decision, sample, last: Trial | None
     ) -> Trial:
         speed = self._agree(decision.codec, sample, dtype)  # type: ignore[arg-type]
-        advice = self._advice(op, nbytes, decision, speed, self.comm.size)
-        best, reason = advice.best, advice.reason
-        compressed = replace(_as_advised(decision, best), reason=f"on trial: {reason}")
-        plain = replace(decision, codec=None, reason=f"on trial: {reason}")
+        advice = None
+        if self.comm.rank == 0:  # by its clock as well
+            advice = self._advice(op, nbytes, decision, speed, self.comm.size, PREDICTING)
+        advice = self.comm.bcast(advice and replace(advice, options=()))
+        decision = replace(_as_advised(decision, advice.best), reason=advice.reason)
+        trial = self._trial(op, nbytes, decision, speed.ratio, last)
+        if not self._is_worth_trial(advice):
+            trial.choose(False, advice.reason)
+        return trial
+
+    def _is_worth_trial(self, advice: Advice) -> bool:
+        return advice.best.seconds <= HOPE * self.machine.sharing * advice.plain.seconds
+
+    def _trial(self, op: str, nbytes: int, decision: Decision, ratio: float, last: Trial | None = None) -> Trial:
+        """A trial of a way to compress calls, after the ``last`` one."""
+        compressed = replace(decision, reason=f"on trial: {decision.reason}")
+        plain = replace(compressed, codec=None)
         before = None if last is None or last.chosen is None else last.chosen.codec is not None
         n = LARGE_TRIALS if nbytes * self.comm.size >= LARGE_NBYTES else TRIALS
         seconds = wire_seconds(Call(op, nbytes, self.comm.size, self.ranks_per_node), self.machine)
         most = RENEW if last is None else last.most
-        trial = Trial(compressed, plain, n, (seconds / speed.ratio, seconds), before, most)
-        if best.seconds > HOPE * self.machine.sharing * advice.plain.seconds:
-            trial.choose(False, reason)
-        return trial
+        return Trial(compressed, plain, n, (seconds / ratio, seconds), before, most)
 
     def _choose(self, trial: Trial) -> None:
-        """Take compression where it saves enough of the ranks' time; try again where noise hides that."""
+        """Agree on the times of a trial, and judge it."""
         found = trial.middles() / self.comm.size
         self.comm.Allreduce(MPI.IN_PLACE, found)
+        self._judge(trial, found)
+
+    @staticmethod
+    def _judge(trial: Trial, found: np.ndarray) -> None:
+        """Take compression where it saves enough of the ranks' time; try again where noise hides that."""
         taken, errors = found.T  # of the same calls, so that errors of all ranks go together
         # Bursts that a network lets pass are faster than its link: later calls may be of either speed.
         compressed, plain = (1e3 * np.sqrt(taken * np.maximum(taken, trial.least))).tolist()
@@ -215,11 +247,13 @@ class Advisor:
         )
         trial.choose(compressed < part * plain, reason)
 
-    def _advice(self, op: str, nbytes: int, decision: Decision, speed: CodecSpeed, size: int) -> Advice:
+    def _advice(
+        self, op: str, nbytes: int, decision: Decision, speed: CodecSpeed, size: int, limit: float = inf
+    ) -> Advice:
         call = Call(op, nbytes, size, self.ranks_per_node, self.workers)
         can_add = decision.codec is not None and decision.codec.can_add
         levels = decision.fixed_levels or (None if decision.levels == 2 else 1)
-        return advise(call, self.machine, speed, decision.fixed_algorithm, can_add, levels)
+        return advise(call, self.machine, speed, decision.fixed_algorithm, can_add, levels, limit)
 
     def _agree(self, codec: Codec, sample: np.ndarray | None, dtype: np.dtype) -> CodecSpeed:
         mine = np.full(4, inf)
@@ -229,6 +263,58 @@ class Advisor:
         if not np.isfinite(mine[:3]).all():
             return expected_speed(codec, dtype, self.machine)
         return CodecSpeed(*mine.tolist())
+
+
+class TriedStarts:
+    """The ways of a persistent collective, whose starts go both ways in turn until one is chosen.
+
+    All ranks start it equally often, but not all persistent collectives in one order: the times of the ranks
+    are summed by a persistent Allreduce, which completes with one of the starts.
+
+    Parameters
+    ----------
+    trial : Trial
+    judge : callable
+        ``judge(trial, found)`` chooses a way, or lets the trial go on.
+    comm : MPI.Intracomm
+    """
+
+    def __init__(self, trial: Trial, judge: Callable[[Trial, np.ndarray], None], comm: MPI.Intracomm):
+        self._trial, self._judge, self._size = trial, judge, comm.size
+        self._found = np.empty((2, 2))
+        self._agreement = comm.Allreduce_init(MPI.IN_PLACE, self._found)
+        self._is_summing = False
+
+    def next(self) -> tuple[Decision, list[MPI.Request], Callable[[float], None] | None]:
+        """The way of the next start.
+
+        Returns
+        -------
+        decision : Decision
+        requests : list of MPI.Request
+            What is started with it, and has to complete with it.
+        record : callable or None
+            ``record(seconds)``, to be called at its end.
+        """
+        trial = self._trial
+        if self._is_summing:
+            self._is_summing = False
+            self._judge(trial, self._found)
+        elif trial.turns and trial.chosen is None and not trial.compresses:
+            self._is_summing = True
+            self._found[:] = trial.middles() / self._size
+            self._agreement.Start()
+            return trial.plain, [self._agreement], None
+        elif trial.turns and trial.chosen is None:
+            trial.go_other_way()
+        if trial.chosen is not None:
+            return trial.chosen, [], None
+        trial.count.calls += 1
+        return (trial.compressed if trial.compresses else trial.plain), [], trial.record
+
+    def free(self) -> None:
+        """Free the request."""
+        self._agreement.Free()
 
 
 def _middle(seconds: np.ndarray) -> tuple[float, float]:

@@ -18,7 +18,7 @@ from compcoll.devices import driver
 from compcoll.engine import _engine, _shared
 from compcoll.engine._calls import CallTags
 from compcoll.engine.auto import Advisor
-from compcoll.engine.measure import measure_links
+from compcoll.engine.measure import estimate_link
 from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
@@ -190,19 +190,18 @@ class Group:
         return self.tags.next(), self.tags.n
 
     def prepare_advisor(self, parent: Group | None) -> None:
-        """Have the model ready; collective. Links that rank 0's stored profile lacks are measured."""
+        """Have the model ready; collective. A link that rank 0's stored profile lacks is estimated."""
         if self.advisor is None:
             machine = parent.advisor.machine if parent is not None and parent.advisor is not None else None
             if machine is None:
                 machine = self.comm.bcast(load() if self.comm.rank == 0 else None)
             if machine is None:
                 machine = replace(UNKNOWN, name="measured", source="when it was needed")
-            needed = {self.facts.link, *(["node"] if self.facts.ranks_per_node > 1 else [])}
-            missing = needed.difference(machine.measured)
-            if missing and self.size > 1:
+            link, nodes = self.facts.link, self.facts.nodes or (0,) * self.size
+            if link not in machine.measured and self.size > 1:
+                peer = next(r for r in range(1, self.size) if link == "node" or nodes[r] != nodes[0])
                 with self.apart() as comm:
-                    links = measure_links(comm)
-                machine = machine.with_links(**{name: links[name] for name in missing})
+                    machine = machine.with_links(**{link: estimate_link(comm, peer)})
             machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
             self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 

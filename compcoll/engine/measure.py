@@ -19,13 +19,13 @@ from compcoll.engine.start import start_engine
 from compcoll.model.advisor import measure_speed
 from compcoll.model.plain import by_the_book
 from compcoll.model.predict import Call
-from compcoll.model.profile import UNKNOWN, CodecSpeed, MachineProfile, fingerprint
+from compcoll.model.profile import TCP_CPU, UNKNOWN, CodecSpeed, MachineProfile, fingerprint
 from compcoll.schedule.trace import Tracer, trace
 from compcoll.schedule.virtual import Link
 
 __all__ = [
-    "CODECS", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean", "sample",
-    "slowest", "tune",
+    "CODECS", "estimate_link", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean",
+    "sample", "slowest", "tune",
 ]  # fmt: skip
 
 #: Codecs that `tune` measures, and the types that they serve.
@@ -129,7 +129,13 @@ def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> dict[str, Link |
     return {"network": between, "node": inside}
 
 
-def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
+def estimate_link(comm: MPI.Intracomm, peer: int) -> Link:
+    """The link between rank 0 and a peer, as well as it can be known in less than 0.1 s; collective."""
+    link = _measure_link(comm, peer, 0.02, repeats=4)
+    return replace(link, cpu=TCP_CPU) if link.latency > KERNEL_LATENCY else link
+
+
+def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float, repeats: int = 12) -> Link:
     """Rank 0 and a peer exchange messages, both ways at once as collectives do."""
     link = None
     if comm.rank in (0, peer):
@@ -140,7 +146,7 @@ def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float) -> Link:
             nbytes *= 2
             mine = _exchange(comm, other, nbytes, 2)
             spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
-        mine = _exchange(comm, other, nbytes, 12)
+        mine = _exchange(comm, other, nbytes, repeats)
         spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
         link = Link(latency, nbytes / max(spent - latency, 1e-9))
     _all_done(comm)  # the others leave the cores to these two: MPI waits with all its might

@@ -91,6 +91,7 @@ def advise(
     algorithm: str | None = None,
     can_add: bool = False,
     levels: int | None = None,
+    limit: float = inf,
 ) -> Advice:
     """Compare the ways to carry out a call.
 
@@ -105,21 +106,30 @@ def advise(
         Whether the codec's frames can be summed without decoding.
     levels : int, optional
         Only so many; 1 and 2 otherwise, where the operation has them.
+    limit : float
+        Seconds after which no further way is looked at: those come first whose chunks are of a middle size.
     """
+    until = perf_counter() + limit
     names = (algorithm,) if algorithm else _algorithms(call, can_add)
     fitting = [chunk for chunk in CHUNKS if chunk <= MESSAGE_NBYTES * max(speed.ratio, 1.0)]
     sizes = [s for s in fitting if s < call.nbytes <= 256 * s] or fitting[-1:]
 
-    options = tuple(
-        Option(name, chunk, _predict(call, machine, speed, name, chunk, level), level)
+    ways = [
+        (abs(2 * i - len(chunks)), level, name, chunk)
         for level in ((levels,) if levels else call.levels)
         for name in names
         if level == 1 or name != "recursive_doubling"
-        for chunk in (SENT_IN_A_ROUND if name == "recursive_halving" else sizes)
-    )
+        for chunks in (SENT_IN_A_ROUND if name == "recursive_halving" else sizes,)
+        for i, chunk in enumerate(chunks)
+    ]
+    options: list[Option] = []
+    for _, level, name, chunk in sorted(ways, key=lambda way: way[0]):
+        if not options or perf_counter() < until:
+            seconds = _predict(call, machine, speed, name, chunk, level)
+            options.append(Option(name, chunk, seconds, level))
     plain = plain_seconds(call, machine, _algorithms(call, False), _predict)
     best = min(options, key=lambda option: option.seconds)
-    return Advice(best, Option("mpi", call.nbytes, plain), options)
+    return Advice(best, Option("mpi", call.nbytes, plain), tuple(options))
 
 
 def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections.abc import Callable
 from functools import cache, partial
@@ -28,7 +27,7 @@ class _DefaultCodec(str):
     """The default of ``codec``, told from the same word given by a caller: the environment may change it."""
 
 
-DEFAULT_CODEC = _DefaultCodec("lossless")
+DEFAULT_CODEC = _DefaultCodec("auto")
 
 
 class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBase):
@@ -228,10 +227,12 @@ class Comm(_Accelerated, MPI.Intracomm):
     comm : MPI.Intracomm
         The communicator, whose handle it shares.
     codec : str or Codec
-        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` changes no bit of any result;
-        ``"auto"`` is lossless, and only where the model says that it pays; ``"none"`` leaves calls to
-        MPI. Where it is not given, ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it; where it is,
-        without a ``policy``, no rule of theirs applies.
+        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` compresses all that it can, sums
+        included, which are then added up in an order of their own; ``"auto"`` gives every result MPI's
+        bits: between nodes messages are compressed losslessly where that saves time, and floating-point
+        sums are left to MPI; ``"none"`` leaves all calls to MPI. Where it is not given,
+        ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it; where it is, without a ``policy``, no rule
+        of theirs applies.
     when : {"always", "pays"}
         ``"pays"`` asks the model before each call whether the codec would save time.
     min_nbytes : int, optional
@@ -366,9 +367,6 @@ def _record() -> None:
 # By these names pickle finds mpi4py's own in a program that has others in their places.
 COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
 
-#: Variables of the environment that say how calls are compressed.
-_POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
-
 
 def wrap_world(summary: bool | None = None, **settings: Any) -> None:
     """Put a `Comm` into the places of `MPI.COMM_WORLD` and `MPI.COMM_SELF`; collective over all ranks.
@@ -382,15 +380,12 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
         Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
         default what ``COMPCOLL_SUMMARY`` says, else yes.
     **settings
-        As for `compcoll.Comm`. Where neither these nor the environment say which codec, it is ``"auto"``: a
-        program that was not written for compression is to gain by it or to stay as it is.
+        As for `compcoll.Comm`.
     """
     if isinstance(MPI.COMM_WORLD, Comm):
         return
     from compcoll.tracing import recording
 
-    if not {"codec", "when", "policy"} & settings.keys() and not any(map(os.environ.get, _POLICY)):
-        settings["codec"] = "auto"
     recording.start(CLASSES, describe, environment.summary() if summary is None else summary)
     for name, comm in PREDEFINED.items():
         setattr(MPI, name, Comm(comm, **settings))

@@ -139,7 +139,7 @@ class CommBase(_Mixin):
                 handover.check(apart)
         check.prepare(context)
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
-        if policy.asks_model:
+        if policy.asks_model(context.facts.link):
             context.prepare_advisor(parent)
         watched = min(level for _, _, level, _ in everyone)
         if watched and self._meet is not None:

@@ -1,7 +1,7 @@
 """The collective methods of a communicator: each row of the table, blocking, nonblocking and persistent.
 
-Nonblocking and persistent calls are decided as blocking ones are, but that ``auto`` and ``pays`` have only
-the profile to go by, as no rank waits to try both ways.
+Nonblocking calls are decided as blocking ones are, but that ``auto`` and ``pays`` have only the profile to go
+by, as no rank waits to try both ways.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, Literal
 
 from mpi4py import MPI
@@ -135,7 +136,7 @@ class CollectiveMethods(PairwiseCalls):
         if call is None:
             self._declined(op, "the buffers' type is not accelerated")
             return None
-        decision = self._decide_nonblocking(op, call, persistent and not operation.reduces)
+        decision = self._decide_nonblocking(op, call, persistent and not operation.reduces, persistent)
         if decision.codec is None or call.empty:
             self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
             if not call.empty:
@@ -170,13 +171,17 @@ class CollectiveMethods(PairwiseCalls):
         self.calls_accelerated += 1
         return Pending(both, settled)
 
-    def _decide_nonblocking(self, op: str, call: Parsed, keeps: bool = False) -> Decision:
+    def _decide_nonblocking(
+        self, op: str, call: Parsed, keeps: bool = False, persistent: bool = False
+    ) -> Decision:
         """The decision on a call in which ranks cannot wait for each other; ``keeps``: see there."""
         decision = self._decide_by_policy(op, call, keeps)
         if decision.codec is None or self._policy.names_communicators:
             return replace(decision, codec=None) if decision.codec is not None else decision
         if decision.ask and not decision.codec.has_base:  # whose ratio no profile knows
-            decision = self._context.advisor.decide_nonblocking(op, call.dtype, call.nbytes, decision)
+            advisor = self._context.advisor
+            ask = advisor.decide_persistent if persistent else advisor.decide_nonblocking
+            decision = ask(op, call.dtype, call.nbytes, decision)
         return decision
 
     # -- persistent: as in MPI all ranks prepare collectives in the same order, and start them in any
@@ -196,26 +201,54 @@ class CollectiveMethods(PairwiseCalls):
         place = self._context.persistent.take()
         specs = (None, *given.buffers)[-2:]
         plan = None if call.on_device else planned(place, call, decision, self._owner_exact, specs)
+        tried = rest = None
+        if decision.ask and bases is None:
+            rest = self._to_mpi(plain, *given.for_mpi(operation), given.info)
+            tried = self._context.advisor.try_starts(
+                op, call.dtype, call.nbytes, decision, self._context.private_comm
+            )
 
         def start() -> MPI.Request:
             self._check_usable()
+            way, others, record, begun = decision, [], None, perf_counter()
             with interrupts.deferred(), self._committed(op):
+                if tried is not None:
+                    way, others, record = tried.next()
+                if way.codec is None:
+                    rest.Start()
+                    return self._leave_to_mpi(op, way.reason, [rest, *others], _timing(record, begun))
                 task = plan.begin(*specs, bases) if plan is not None else None
                 if task is not None:
-                    return self._leave(op, decision, [task]).request
+                    return self._leave(op, way, [task], finish=_timing(record, begun)).request
                 if bases is not None and call.on_device:
-                    return self._start_on_host(operation, kept.args, given, place, decision, bases)
+                    return self._start_on_host(operation, kept.args, given, place, way, bases)
                 again = make(self._rank, self._size)
                 assert again is not None
                 again.problem = call.problem
-                task = begin(place, again, decision, self._owner_exact, None, self._device_buffers, bases)
-                return self._leave(op, decision, [task], finish=again.finish).request
+                task = begin(place, again, way, self._owner_exact, None, self._device_buffers, bases)
+                finish = _timing(record, begun, again.finish)
+                return self._leave(op, way, [task], finish=finish).request
 
         def free() -> None:
+            if tried is not None:
+                tried.free()
+                rest.Free()
             place.free()
             kept.free()
 
         return Prequest(start, free)
+
+    def _leave_to_mpi(
+        self, op: str, reason: str, requests: list[MPI.Request], finish: Callable[[], None] | None
+    ) -> MPI.Request:
+        """Leave requests of MPI's to the engine, whose times can then be told; a request for all of them."""
+
+        def settled(request: MPI.Request, error: Exception | None) -> None:
+            self._completed(request, (op, reason))
+            if finish is not None and error is None:
+                finish()
+
+        return Pending([_engine.Request(request) for request in requests], settled).request
 
     def _start_on_host(
         self, operation: Operation, buffers: tuple, given: Arguments, place: Any, decision: Decision,
@@ -278,6 +311,21 @@ class CollectiveMethods(PairwiseCalls):
             kept.free()
 
         return Prequest(start, free)
+
+
+def _timing(
+    record: Callable[[float], None] | None, begun: float, finish: Callable[[], None] | None = None
+) -> Callable[[], None] | None:
+    """A function that records the time since ``begun``, and does what else there is to do at a call's end."""
+    if record is None:
+        return finish
+
+    def end() -> None:
+        if finish is not None:
+            finish()
+        record(perf_counter() - begun)
+
+    return end
 
 
 # -- the methods

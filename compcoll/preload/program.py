@@ -34,17 +34,6 @@ from compcoll.tracing import recording
 
 __all__ = ["ProgramComm", "attach", "attach_world", "release", "report"]
 
-_POLICY = ("COMPCOLL_CODEC", "COMPCOLL_CONFIG")
-
-
-def _settings() -> dict[str, Any]:
-    """Options of ``compcoll run``; the codec is ``"auto"`` where no option or policy names one."""
-    settings = environment.read(SETTINGS, json.loads) or {}
-    if not {"codec", "when", "policy"} & settings.keys() and not any(map(os.environ.get, _POLICY)):
-        settings["codec"] = "auto"
-    return settings
-
-
 class ProgramComm(Comm):
     """A communicator of the program."""
 
@@ -148,7 +137,8 @@ def _check_library() -> None:
 
 
 _check_library()
-_SETTINGS = _settings()
+#: Options of ``compcoll run``.
+_SETTINGS: dict[str, Any] = environment.read(SETTINGS, json.loads) or {}
 recording.start(CLASSES, describe, environment.summary())
 _policy = make_policy(None, *(_SETTINGS.get(key) for key in ("codec", "when", "min_nbytes", "policy")))
 connect(attach, release, report, call_from, _policy.min_nbytes, environment.trace() is not None)

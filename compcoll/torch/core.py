@@ -111,7 +111,7 @@ class Core:
         """The policy in force, found at the first call: torch describes a group after it is made."""
         if self._policy is None:
             self.comm_name, self._policy = policies.policy_of(self)
-            if self._policy.backward.asks_model and self.size > 1:
+            if self._policy.backward.asks_model(self.group.facts.link) and self.size > 1:
                 self.group.prepare_advisor(None)
         return self._policy.current
 
@@ -127,7 +127,7 @@ class Core:
         policy, facts = self.policy, self.group.facts
         decision = without_base(op, policy.decide(
             op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
-            facts.gpus, buffer_nbytes, facts.n_nodes,
+            facts.gpus, buffer_nbytes, facts.n_nodes, exact_sums=False,
         ))  # fmt: skip
         if decision.codec is None:
             return decision

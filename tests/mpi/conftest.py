@@ -42,6 +42,12 @@ def agree(comm):
     return lambda ok: comm.allreduce(bool(ok), op=MPI.LAND)
 
 
+@pytest.fixture
+def nodes_of_one(comm, monkeypatch):
+    """Each rank is taken for a node, and the messages between them for those of a network."""
+    monkeypatch.setenv("COMPCOLL_NODES", ",".join(map(str, range(comm.size))))
+
+
 @pytest.fixture(scope="session")
 def library():
     """The executor of device code, compiled by one rank for all."""

@@ -19,11 +19,12 @@ POLICIES: list[dict[str, Any]] = [
     {"codec": "mpc:dim=2", "min_nbytes": 1000},
     {"codec": "auto", "min_nbytes": 2000},
     {"codec": "auto"},
-    {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
-    {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
-    {"policy": {"min_nbytes": 0, "rule": [{"algorithm": "recursive_halving", "chunk_nbytes": 4096}]}},
+    {"policy": {"codec": "lossless", "min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
+    {"policy": {"codec": "lossless", "min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
+    {"policy": {"codec": "lossless", "min_nbytes": 0, "rule": [{"algorithm": "recursive_halving", "chunk_nbytes": 4096}]}},
     {
         "policy": {
+            "codec": "lossless",
             "min_nbytes": 100,
             "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}],
         }

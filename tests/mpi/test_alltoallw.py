@@ -12,7 +12,7 @@ N = 3001
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=0)
+    return compcoll.Comm(comm, "lossless", min_nbytes=0)
 
 
 def shares(n, size):
@@ -138,7 +138,7 @@ def test_a_persistent_one_keeps_its_types(comm, ours, agree):
 
 
 def test_types_without_one_basic_type_are_declined(comm):
-    strict = compcoll.Comm(comm, min_nbytes=0, strict=True)
+    strict = compcoll.Comm(comm, "lossless", min_nbytes=0, strict=True)
     mixed = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.INT, MPI.DOUBLE]).Commit()
     got = np.zeros((comm.size, 16), np.uint8)
     spec = [got, [1] * comm.size, [16 * p for p in range(comm.size)], [mixed] * comm.size]

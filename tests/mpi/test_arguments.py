@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank'
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=0)
+    return compcoll.Comm(comm, "lossless", min_nbytes=0)
 
 
 KINDS = {

@@ -37,7 +37,7 @@ VECTOR_FORMS = {
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=0)
+    return compcoll.Comm(comm, "lossless", min_nbytes=0)
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

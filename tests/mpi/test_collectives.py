@@ -16,7 +16,7 @@ SOME = [np.dtype("f4"), np.dtype("f2"), BF16, np.dtype("i4"), np.dtype("c16")]
 @pytest.fixture(params=[0, None], ids=["all", "default"])
 def ours(comm, request):
     """Accelerated from the first byte on, or from the default threshold."""
-    return compcoll.Comm(comm, min_nbytes=request.param)
+    return compcoll.Comm(comm, "lossless", min_nbytes=request.param)
 
 
 def with_algorithm(comm, name: str, codec: str = "lossless"):
@@ -150,7 +150,7 @@ def test_reduce_scatter(comm, agree, dtype, algorithm):
 
 
 def test_default_threshold_of_sums(comm, agree):
-    ours, n = compcoll.Comm(comm), 300_001
+    ours, n = compcoll.Comm(comm, "lossless"), 300_001
     parts = [data(n, "f4", r) for r in range(comm.size)]
     got = np.zeros(n, "f4")
     ours.Allreduce(parts[comm.rank], got)
@@ -173,7 +173,7 @@ def test_recursive_doubling(comm, agree, dtype):
 
 @pytest.mark.parametrize("op", [MPI.MAX, MPI.MIN, MPI.PROD], ids=["max", "min", "prod"])
 def test_other_operations_are_mpis(comm, agree, op):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     mine, (got, want) = data(1000, "f8", comm.rank), np.zeros((2, 1000))
     ours.Allreduce(mine, got, op)
     comm.Allreduce(mine, want, op)
@@ -187,7 +187,7 @@ def test_other_operations_are_mpis(comm, agree, op):
 
 
 def test_threads_give_the_same(comm, agree, request):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     before = _engine.workers()
     request.addfinalizer(lambda: _engine.set_workers(before))
     for workers in (1, 3):

@@ -78,7 +78,7 @@ def test_parts(comm, ours, agree):
 
 def test_nothing_leaks(comm, agree):
     """MPICH has room for about 2000 communicators: 3 for each of these would run out of them."""
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     for _ in range(200):
         new = ours.Dup()
         new.using("raw")
@@ -95,7 +95,7 @@ def test_nothing_leaks(comm, agree):
 def test_null_and_unadopted(comm, agree):
     assert compcoll.Comm() == MPI.COMM_NULL
     assert compcoll.Comm(MPI.COMM_NULL) == MPI.COMM_NULL
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     duplicate, request = ours.Idup()
     request.Wait()
     got = data(N, "f4", comm.rank)
@@ -144,7 +144,7 @@ def test_intercommunicator(comm, ours, agree):
     inter = half.Create_intercomm(0, ours, 1 - comm.rank % 2)
     merged = inter.Merge()
     assert agree(merged.size == comm.size and works(merged, ours.policy))
-    again = compcoll.Comm(merged, min_nbytes=0)
+    again = compcoll.Comm(merged, "lossless", min_nbytes=0)
     assert agree(works(again, again.policy))
     for new in (again, inter, half):
         new.Free()
@@ -194,7 +194,7 @@ def test_repr(comm, agree):
 
 def test_hundreds_of_communicators(comm, agree):
     """Each has a private one: MPICH has room for a thousand pairs."""
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     kept = [ours.Dup() for _ in range(800)]
     got = data(N, "f4", comm.rank)
     kept[-1].Bcast(got)

@@ -67,7 +67,7 @@ def test_flipped_byte(comm, ours, agree, recv_hook, call, where):
 
 def test_error_spreads_to_whom_it_concerns(comm, agree, recv_hook):
     """A chain's later ranks get no frame from one that could not read its own."""
-    ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(algorithm="chain"),)))
+    ours = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(algorithm="chain"),)))
     if comm.rank == 1:
         recv_hook(lambda message: message.fill(0))
     failed = False

@@ -29,7 +29,7 @@ def device(library, monkeypatch):
 
 def chunked(comm, codec, **rule):
     rule = {"codec": codec, "chunk_nbytes": 4 * N, **rule}
-    return compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
+    return compcoll.Comm(comm, policy={"codec": "lossless", "min_nbytes": 0, "rule": [rule]})
 
 
 def mixed(rank):

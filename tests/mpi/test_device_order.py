@@ -40,7 +40,7 @@ def test_launches_of_messages_of_several_chunks(comm, agree, device):
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     rule = {"codec": "zfp:rate=8", "chunk_nbytes": 4096}
-    c = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
+    c = compcoll.Comm(comm, policy={"codec": "lossless", "min_nbytes": 0, "rule": [rule]})
     send = walk(comm.rank, 4096 * comm.size)
     c.Alltoall(device.array(send), recv := device.array(np.zeros_like(send)))
     # Four chunks for each peer: in flight together, so asked for together.
@@ -56,7 +56,7 @@ def test_later_launches_of_a_turn_are_larger(comm, agree, device, monkeypatch):
     monkeypatch.setattr(CudaWork, "__init__", _with_small_stages(CudaWork.__init__))
     monkeypatch.setattr(CudaWork, "_encode_batch", lambda w, g: (batches.append(len(g)), started(w, g))[1])
     rule = {"codec": "zfp:rate=8", "chunk_nbytes": 4096}
-    c = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]})
+    c = compcoll.Comm(comm, policy={"codec": "lossless", "min_nbytes": 0, "rule": [rule]})
     array = walk(0, 8 * 1024)
     c.Bcast(ours := device.array(array if comm.rank == 0 else np.zeros_like(array)), 0)
     assert agree(comm.rank != 0 or batches == [1, 2, 4, 1])

@@ -23,7 +23,7 @@ def device(library):
 @pytest.mark.parametrize("persistent", [False, True])
 def test_collectives(comm, agree, device, persistent, some):
     """A rank's memory is its own affair."""
-    c, size = compcoll.Comm(comm, min_nbytes=0), comm.size
+    c, size = compcoll.Comm(comm, "lossless", min_nbytes=0), comm.size
     place = (lambda a: a) if some and comm.rank % 2 else (lambda a: device.array(a))
     cases = [
         ("Alltoall", walk(comm.rank, N * size), N * size, lambda s, r: (s, r)),
@@ -51,7 +51,7 @@ def test_collectives(comm, agree, device, persistent, some):
 
 def test_messages(comm, agree, device):
     c, before, behind = (
-        compcoll.Comm(comm, min_nbytes=0),
+        compcoll.Comm(comm, "lossless", min_nbytes=0),
         (comm.rank - 1) % comm.size,
         (comm.rank + 1) % comm.size,
     )

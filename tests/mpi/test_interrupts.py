@@ -36,7 +36,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_the_first_waits_for_the_end_of_the_call(comm, agree, call):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     got = data(N, "f4", comm.rank)
     comm.Barrier()
     if comm.rank == 0:
@@ -54,7 +54,7 @@ def test_the_first_waits_for_the_end_of_the_call(comm, agree, call):
 
 
 def test_the_second_ends_the_wait_and_the_communicator(comm, agree):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     other = ours.using("raw")
     got = np.zeros(2000, "f4")
     ours.Bcast(got)
@@ -69,7 +69,7 @@ def test_the_second_ends_the_wait_and_the_communicator(comm, agree):
             with pytest.raises(RuntimeError, match="is in an error state"):
                 wrapper.Bcast(np.zeros(1, "f4"))
     comm.Barrier()
-    fresh = compcoll.Comm(comm.Dup(), min_nbytes=0)
+    fresh = compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0)
     got = data(N, "f4", comm.rank)
     fresh.Bcast(got)
     assert agree(bits(got) == bits(data(N, "f4", 0)))
@@ -95,7 +95,7 @@ def alarm():
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_any_handler_may_raise_and_does_so_out_of_the_call(comm, agree, alarm, call):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     got = data(N, "f4", comm.rank)
     comm.Barrier()
     if comm.rank == 0:
@@ -109,7 +109,7 @@ def test_any_handler_may_raise_and_does_so_out_of_the_call(comm, agree, alarm, c
 
 
 def test_handlers_that_do_not_raise_run_while_a_call_waits(comm, agree):
-    ours, came, got = compcoll.Comm(comm, min_nbytes=0), [], np.zeros(N, "f4")
+    ours, came, got = compcoll.Comm(comm, "lossless", min_nbytes=0), [], np.zeros(N, "f4")
     ours.Bcast(got)  # what is made with the first call, MPI makes
     before = signal.signal(signal.SIGUSR1, lambda number, frame: came.append(time.perf_counter()))
     comm.Barrier()
@@ -126,7 +126,7 @@ def test_handlers_that_do_not_raise_run_while_a_call_waits(comm, agree):
 
 
 def test_another_thread_raises_nothing(comm, agree):
-    ours, other = (compcoll.Comm(comm.Dup(), min_nbytes=0) for _ in range(2))
+    ours, other = (compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0) for _ in range(2))
     got, errors = np.zeros(N, "f4"), []
     ours.Bcast(got)
 
@@ -249,7 +249,7 @@ def given_and_wanted(form: str, at: int, rank: int, size: int) -> tuple[np.ndarr
 def test_an_interrupt_anywhere_leaves_a_call_made_or_not_begun(comm, agree, form):
     """Each call of a series is interrupted some lines later, and all give the right values."""
     way, last = FORMS[form], comm.size - 1
-    ours, a = compcoll.Comm(comm.Dup(), min_nbytes=0), np.zeros(2 * SHORT * comm.size)
+    ours, a = compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0), np.zeros(2 * SHORT * comm.size)
     for at in count(1, 1 if "planned" in form else 7):
         a[:], want = given_and_wanted(form, at, comm.rank, comm.size)
         before, came = ours.calls_accelerated, False
@@ -273,7 +273,7 @@ def test_an_interrupt_anywhere_leaves_a_call_made_or_not_begun(comm, agree, form
 
 def test_an_interrupted_irecv_keeps_its_memory(comm, agree, monkeypatch):
     """A message that MPI received after the interrupt must not reach memory of other arrays."""
-    ours, start_request = compcoll.Comm(comm, min_nbytes=0), _engine.start_request
+    ours, start_request = compcoll.Comm(comm, "lossless", min_nbytes=0), _engine.start_request
     n = 1 << 17
     sent, got, others = np.full(n, 7, "f4"), np.zeros(n, "f4"), []
 
@@ -298,7 +298,7 @@ def test_an_interrupted_irecv_keeps_its_memory(comm, agree, monkeypatch):
 
 
 def test_what_a_handler_raises_comes_out_of_the_receive_that_waited(comm, agree, alarm):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     got = np.zeros(N, "f4")
     comm.Barrier()
     if comm.rank == 0:

@@ -14,7 +14,7 @@ N = 20000
 def ours(comm):
     if comm.size == 1:
         pytest.skip("needs two ranks")
-    return compcoll.Comm(comm, min_nbytes=0)
+    return compcoll.Comm(comm, "lossless", min_nbytes=0)
 
 
 def agrees(new) -> bool:
@@ -41,7 +41,7 @@ DUPLICATES = pytest.mark.parametrize("make", [duplicate, duplicate_later])
 
 @DUPLICATES
 def test_a_duplicate_outlives_its_origin(ours, agree, make):
-    origin = compcoll.Comm(MPI.COMM_WORLD.Dup(), min_nbytes=0)
+    origin = compcoll.Comm(MPI.COMM_WORLD.Dup(), "lossless", min_nbytes=0)
     new = make(origin)
     origin.Free()
     part = new.Split(0, new.rank)
@@ -74,7 +74,7 @@ def test_one_rank_uses_a_duplicate_before_all_wrap_it(ours, agree, make, wrap):
     new.Free()
 
 
-def test_links_are_measured_beside_frames_under_way(ours, agree, monkeypatch):
+def test_links_are_measured_beside_frames_under_way(nodes_of_one, ours, agree, monkeypatch):
     """Messages of the measurement meet none of the frames that have been sent already."""
     monkeypatch.setattr("compcoll.engine.group.load", lambda: None)
     right, left = (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
@@ -88,7 +88,7 @@ def test_links_are_measured_beside_frames_under_way(ours, agree, monkeypatch):
     assert agree(auto._context.advisor.machine.source == "when it was needed")
 
 
-@pytest.mark.parametrize("make", [compcoll.Comm, *(lambda c, d=d: d(compcoll.Comm(c, min_nbytes=0)) for d in (
+@pytest.mark.parametrize("make", [lambda c: compcoll.Comm(c, "lossless"), *(lambda c, d=d: d(compcoll.Comm(c, "lossless", min_nbytes=0)) for d in (
     duplicate, duplicate_later, lambda c: c.Split(0, c.rank),
 ))], ids=["Comm", "Dup", "Idup", "Split"])  # fmt: skip
 def test_a_first_nonblocking_call_waits_for_nobody(comm, agree, make):

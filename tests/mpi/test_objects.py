@@ -407,7 +407,7 @@ def test_receives_of_objects_that_are_given_up(comm, ours, agree):
 @pytest.mark.parametrize("late", [False, True])
 def test_a_communicator_is_freed_before_its_objects_are_unpickled(comm, ours, agree, late):
     """After they were received, or before that."""
-    sent, made = OBJECTS["several"](0), compcoll.Comm(comm.Dup(), min_nbytes=1000)
+    sent, made = OBJECTS["several"](0), compcoll.Comm(comm.Dup(), "lossless", min_nbytes=1000)
     request = made.irecv(None, 0, 3) if comm.rank == 1 else None
     if comm.rank == 0 and not late:
         made.send(sent, 1, 3)

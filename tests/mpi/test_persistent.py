@@ -17,7 +17,7 @@ needs_mpi4 = pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="MPI 3 has no
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=0)
+    return compcoll.Comm(comm, "lossless", min_nbytes=0)
 
 
 def cases(comm, dtype):

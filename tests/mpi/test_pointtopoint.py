@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two rank
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=4096)
+    return compcoll.Comm(comm, "lossless", min_nbytes=4096)
 
 
 def ring(comm):
@@ -194,7 +194,7 @@ def test_truncation(comm, ours, agree, how, room):
 
 def test_wrappers_with_different_thresholds(comm, agree):
     """What one of them sends, the others understand."""
-    low, high = compcoll.Comm(comm, min_nbytes=1000), compcoll.Comm(comm, min_nbytes=1 << 20)
+    low, high = compcoll.Comm(comm, "lossless", min_nbytes=1000), compcoll.Comm(comm, "lossless", min_nbytes=1 << 20)
     before, behind = ring(comm)
     for name in ("Irecv", "Recv", "Probe", "Sendrecv"):
         got, request = np.zeros(LARGE, "f4"), None
@@ -210,7 +210,7 @@ def test_wrappers_with_different_thresholds(comm, agree):
 
 
 def test_uncompressed_messages_are_not_counted(comm, agree):
-    ours = compcoll.Comm(comm, min_nbytes=1000)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=1000)
     before, behind = ring(comm)
     sent, got = MPI.Intracomm(comm).Isend(payload(comm, comm.rank), behind), np.zeros(LARGE, "f4")
     ours.Recv(got, before)

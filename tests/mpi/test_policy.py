@@ -12,11 +12,11 @@ many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
 N = 50_001
 
 
-def test_default_is_lossless(comm, agree, monkeypatch):
+def test_default_is_auto(comm, agree, monkeypatch):
     for name in ("COMPCOLL_CODEC", "COMPCOLL_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     ours = compcoll.Comm(comm)
-    assert agree(ours.policy == Policy("lossless", "always", 16 << 10))
+    assert agree(ours.policy == Policy("auto", "always", 16 << 10))
     monkeypatch.setenv("COMPCOLL_CODEC", "zfp:rate=8")
     assert agree(compcoll.Comm(comm).policy.codec == "zfp:rate=8")
     assert agree(compcoll.Comm(comm, "lossless").policy.codec == "lossless")
@@ -43,7 +43,7 @@ def test_wrong_parameters(comm, arguments, message):
         with pytest.raises(PolicyError, match=message):
             compcoll.Comm(comm)
     got = data(10, "f4", comm.rank)
-    compcoll.Comm(comm, min_nbytes=0).Bcast(got)
+    compcoll.Comm(comm, "lossless", min_nbytes=0).Bcast(got)
     assert bits(got) == bits(data(10, "f4", 0))
 
 
@@ -63,7 +63,7 @@ def test_disagreement(comm, mine, theirs):
 
 
 def test_using(comm, agree):
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     lossy = ours.using("zfp:rate=8")
     assert agree(lossy == ours and lossy.handle == ours.handle)
     assert agree((ours.policy.codec, lossy.policy.codec) == ("lossless", "zfp:rate=8"))
@@ -83,7 +83,7 @@ def test_rules(comm, agree):
         Rule(comm="tensor", at_least=4 * N, codec="raw"),
         Rule(below=100, codec="mpc"),
     )  # fmt: skip
-    ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=rules))
+    ours = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=rules))
     for array, spec in (
         (data(N, "f8", 0), "zfp:rate=20"), (data(N, "f4", 0), "raw"),
         (data(9, "f4", 0), "mpc"), (data(99, "f4", 0), "lossless"),
@@ -163,7 +163,7 @@ def test_report_after_declined_vector_calls(comm, agree, monkeypatch, tmp_path):
 @many
 def test_names_set_later_on_some_ranks_alone(comm):
     """An error on all ranks, not a deadlock."""
-    ours = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(comm="data", codec="zfp:rate=8"),)))
+    ours = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(comm="data", codec="zfp:rate=8"),)))
     if comm.rank == 0:
         ours.Set_name("data")
     with pytest.raises(PolicyError, match="'data'"):
@@ -199,7 +199,7 @@ def test_an_operation_may_be_left_to_mpi(comm, agree, codec):
 
 @many
 def test_a_codec_takes_the_place_of_rules(comm, agree):
-    base = compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(op=("Bcast",), codec="zfp:rate=8"),)))
+    base = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(op=("Bcast",), codec="zfp:rate=8"),)))
     got = data(N, "f4", 0)
     base.Bcast(got)
     assert agree(base.report.codec == "zfp:rate=8")

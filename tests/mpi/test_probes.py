@@ -22,7 +22,7 @@ HAS_ISENDRECV = MPI.Get_version() >= (4, 0)
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=4096)
+    return compcoll.Comm(comm, "lossless", min_nbytes=4096)
 
 
 @pytest.fixture

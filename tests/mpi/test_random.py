@@ -38,7 +38,7 @@ def test_programs_with_an_interrupt(comm, capfd, monkeypatch, tmp_path):
 
 def test_lossy_sequences_stay_replicas(comm, agree):
     rng = np.random.default_rng(7)
-    base = compcoll.Comm(comm, min_nbytes=0)
+    base = compcoll.Comm(comm, "lossless", min_nbytes=0)
     for _ in range(30):
         ours = base.using(["zfp:rate=12", "szp:abs=1e-2", "zfp:rate=20"][rng.integers(3)])
         dtype, root = DTYPES[rng.integers(len(DTYPES))], int(rng.integers(comm.size))

@@ -24,7 +24,7 @@ threaded = pytest.mark.skipif(MPI.Query_thread() < MPI.THREAD_MULTIPLE, reason="
 @pytest.fixture
 def ours(comm):
     """Several chunks a message."""
-    return compcoll.Comm(comm, policy=Policy(min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
+    return compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
 
 
 def ring(comm):
@@ -100,7 +100,7 @@ def finish(requests: list, rng) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
     """Each thread has a communicator for collectives, and they share one for messages."""
-    several = [compcoll.Comm(comm.Dup(), min_nbytes=0), ours, ours.Dup()]
+    several = [compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0), ours, ours.Dup()]
     for one in several:
         one.Alltoallv(np.zeros(comm.size), np.zeros(comm.size))
     right = [False, False]
@@ -127,7 +127,7 @@ def test_many_on_three_communicators_from_two_threads(comm, ours, agree, seed):
 @threaded
 def test_statuses_of_receives_in_two_threads(comm, agree):
     """Each thread looks whether the other's receives have ended, while the other fills their statuses."""
-    ours = compcoll.Comm(comm, min_nbytes=0)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
     before, behind = ring(comm)
     n, wrong = 8192, []
 
@@ -196,7 +196,7 @@ def test_communicators_freed_in_between(comm, agree):
     """Calls under way come to their ends; nobody has the communicator nor the arrays sent any more."""
     before, behind = ring(comm)
     for last in (False, True):
-        ours = compcoll.Comm(comm.Dup(), policy=Policy(min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
+        ours = compcoll.Comm(comm.Dup(), policy=Policy("lossless", min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
         family = ours.Dup() if last else ours
         n, got, whole = 50 * N, np.zeros(50 * N, "f4"), np.zeros(N * comm.size, "f4")
         requests = [

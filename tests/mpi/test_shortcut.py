@@ -19,7 +19,7 @@ SMALL, LARGE = 50, 50_000
 
 @pytest.fixture
 def ours(comm):
-    return compcoll.Comm(comm, min_nbytes=1000)
+    return compcoll.Comm(comm, "lossless", min_nbytes=1000)
 
 
 def calls(n: int, comm) -> dict:
@@ -118,7 +118,7 @@ def test_wrong_calls_are_mpi4pys_to_refuse(comm, ours):
 
 @many
 def test_strict_is_content_with_small_calls(comm, agree):
-    ours = compcoll.Comm(comm, min_nbytes=1000, strict=True)
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=1000, strict=True)
     between = data(1000 // 8 * comm.size, "f4", 0)  # in all more than the limit, each message less
     for op in (MPI.SUM, MPI.MAX):
         ours.Allreduce(between, between.copy(), op)
@@ -128,7 +128,7 @@ def test_strict_is_content_with_small_calls(comm, agree):
 
 
 @pytest.fixture
-def declining(comm, tmp_path, monkeypatch):
+def declining(comm, nodes_of_one, tmp_path, monkeypatch):
     """A communicator whose network is not worth compressing for, and whose calls are renewed soon."""
     monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
     monkeypatch.setattr(ask, "RENEW", 5)

@@ -14,7 +14,7 @@ import numpy as np
 from mpi4py import MPI
 import compcoll
 
-c = compcoll.Comm(MPI.COMM_WORLD, min_nbytes=0)
+c = compcoll.Comm(MPI.COMM_WORLD, "lossless", min_nbytes=0)
 right, left = (c.rank + 1) % c.size, (c.rank - 1) % c.size
 array, token = np.ones(1 << 20, "f4"), np.zeros(1, "i4")
 c.Ibcast(array).Wait()

@@ -6,6 +6,7 @@ import pytest
 from compcoll import Policy, Rule, codec
 from compcoll.engine import choices
 from compcoll.engine.group import RankFacts, facts_of
+from compcoll.operations import REDUCTIONS
 from compcoll.policy import MIN_NBYTES, make_policy
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
@@ -15,8 +16,18 @@ def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", lin
     return policy.decide(op, dtype, nbytes, size, comm, link, element=element)
 
 
-def test_default_is_lossless():
-    assert decide(Policy()).codec == codec("lossless")
+def test_default_keeps_the_bits_of_mpi():
+    """Losslessly between nodes where the model says so; floating-point sums are MPI's unless a codec is named."""
+    assert decide(Policy()).codec == codec("lossless") and decide(Policy()).ask
+    assert "inside a node" in decide(Policy(), link="node").reason
+    for op in REDUCTIONS:
+        for dtype in (F4, np.dtype("f2"), np.dtype("f8")):
+            assert decide(Policy(), op, dtype).codec is None
+            assert "floating-point sums" in decide(Policy(), op, dtype).reason
+            assert decide(Policy("lossless"), op, dtype).codec is not None
+        assert decide(Policy(), op, I8).codec == codec("lossless")
+        kept = Policy().decide(op, F4, 1 << 20, 4, "", "network", exact_sums=False)
+        assert kept.codec == codec("lossless") and kept.ask
 
 
 def test_small_messages_and_single_ranks_stay_with_mpi():
@@ -35,6 +46,7 @@ def test_integers_are_never_coded_lossily():
 
 def test_first_fitting_rule_wins():
     policy = Policy(
+        "lossless",
         rules=(
             Rule(op=("Bcast",), codec="mpc"),
             Rule(dtype=("float32",), at_least=1 << 20, below=1 << 22, codec="zfp:rate=8"),
@@ -49,11 +61,11 @@ def test_first_fitting_rule_wins():
 
 
 def test_rule_chooses_algorithm_and_chunk():
-    policy = Policy(rules=(Rule(algorithm="ring", chunk_nbytes=8192),))
+    policy = Policy("lossless", rules=(Rule(algorithm="ring", chunk_nbytes=8192),))
     decision = decide(policy, op="Allreduce", size=2)
     assert (decision.algorithm, decision.chunk_nbytes) == ("ring", 8192)
     other = decide(policy, op="Alltoall")  # it has no ring, so that the rule is none for it
-    assert other == decide(Policy(), op="Alltoall")
+    assert other == decide(Policy("lossless"), op="Alltoall")
 
 
 def test_reductions_keep_the_compressed_form_where_the_codec_can_add():
@@ -62,12 +74,13 @@ def test_reductions_keep_the_compressed_form_where_the_codec_can_add():
 
 
 def test_pays_is_left_to_the_model():
-    assert Policy(codec="auto").asks_model
-    assert decide(Policy(codec="auto")).ask
-    assert decide(Policy(when="pays")).ask
-    assert not Policy().asks_model
-    rule = Policy(rules=(Rule(op=("Bcast",), when="pays"),))
-    assert rule.asks_model
+    assert Policy().asks_model("network") and not Policy().asks_model("node")
+    pays = Policy("lossless", "pays")
+    assert decide(pays).ask and decide(pays, link="node").ask and pays.asks_model("node")
+    assert not Policy("lossless").asks_model("network")
+    assert Policy("lossless", rules=(Rule(op=("Bcast",), codec="auto"),)).asks_model("network")
+    rule = Policy("lossless", rules=(Rule(op=("Bcast",), when="pays"),))
+    assert rule.asks_model("node")
     assert decide(rule, op="Bcast").ask
     assert not decide(rule).ask
 
@@ -121,12 +134,12 @@ def test_a_codec_takes_the_place_of_rules_unless_a_policy_comes_with_it():
 
 
 def test_no_codec_leaves_calls_to_mpi():
-    policy = Policy.from_mapping({"rule": [{"op": "Bcast", "codec": "none"}]})
+    policy = Policy.from_mapping({"codec": "lossless", "rule": [{"op": "Bcast", "codec": "none"}]})
     assert decide(policy, "Bcast").codec is None
     assert decide(policy, "Bcast").reason == "the policy's codec is none"
     assert decide(policy, "Alltoall").codec is not None
     assert make_policy(None, "none").codec == "none"
-    assert not policy.asks_model
+    assert not policy.asks_model("network")
 
 
 def test_the_reason_of_small_messages_does_not_depend_on_their_size():
@@ -232,7 +245,7 @@ def test_a_rule_for_complex_values_is_for_them_alone():
 
 
 def test_chunks_and_windows_where_all_ranks_have_gpus():
-    policy, most = Policy(min_nbytes=0), 16 << 20
+    policy, most = Policy("lossless", min_nbytes=0), 16 << 20
     for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
         for nbytes in (1 << 20, 64 << 20, 1 << 30):
             found = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network", gpus=True)
