@@ -50,6 +50,9 @@ from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
 
+#: Reasons why calls are left to MPI.
+_NONE = "the policy's codec is none"
+_IN_NODE = "auto leaves messages inside a node to MPI: no lossless codec outruns memory"
 #: Smallest message that is compressed where nothing else is said, in bytes.
 MIN_NBYTES = 16 << 10
 
@@ -88,12 +91,22 @@ class Policy:
             if not isinstance(rule, Rule):
                 raise ValueError(f"rule {i}: {rule!r} is not a compcoll.Rule")
 
+    def _choices(self, link: str) -> set[tuple[str, str]]:
+        """The specs and conditions by which calls of a communicator with such a link may be compressed."""
+        chosen = {(rule.codec or self.codec, rule.when or self.when) for rule in (*self.rules, Rule())}
+        return {
+            (spec, when) for spec, when in chosen if spec != "none" and not (spec == "auto" and link == "node")
+        }  # fmt: skip
+
     def asks_model(self, link: str) -> bool:
         """Whether any call of a communicator with such a link depends on what the model says."""
-        return any(
-            (rule.when or self.when) == "pays" or ((rule.codec or self.codec) == "auto" and link != "node")
-            for rule in (*self.rules, Rule())
-        )
+        return any(spec == "auto" or when == "pays" for spec, when in self._choices(link))
+
+    def leaves_all(self, link: str) -> str:
+        """Why MPI carries out all calls of a communicator with such a link; empty where it may not."""
+        if self._choices(link):
+            return ""
+        return _NONE if self.codec == "none" else _IN_NODE
 
     @property
     def names_communicators(self) -> bool:
@@ -158,11 +171,11 @@ def _decide(
     rule = next((r for r in policy.rules if r.fits(op, element, ruled, comm, link)), Rule())
     spec, why = rule.codec or policy.codec, "the policy's codec"
     if spec == "none":
-        return _unchanged(op, "the policy's codec is none")
+        return _unchanged(op, _NONE)
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
         if link == "node":
-            return _unchanged(op, "auto leaves messages inside a node to MPI: no lossless codec outruns memory")
+            return _unchanged(op, _IN_NODE)
         if exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
             return _unchanged(op, "auto leaves floating-point sums to MPI: another order gives other bits")
         spec, why = "lossless", "the best lossless codec"

@@ -157,7 +157,8 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         new = _sibling(comm)
         new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
         new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
-        new._rank, new._size, new._min_nbytes = self._rank, self._size, self._min_nbytes
+        new._rank, new._size = self._rank, self._size
+        new._min_nbytes, new._idle = self._min_nbytes, self._idle
         return new, request
 
     def Dup(self, info: MPI.Info | None = None):

@@ -57,6 +57,8 @@ class CommBase(_Mixin):
     _strict = _owner_exact = _device_buffers = False
     _rank, _size = 0, 1
     _min_nbytes = NEVER
+    #: Why all calls are MPI's; empty where they may not be.
+    _idle = "a single rank sends nothing"
     _name = ""
     _gate: Gate
     _record: Callable[[float], None] | None = None
@@ -155,8 +157,9 @@ class CommBase(_Mixin):
         self._own, self._unattached = context, None
         self._policy, self._strict, self._owner_exact, self._device_buffers = settings
         self._rank, self._size = context.rank, context.size
-        self._min_nbytes = self._policy.min_nbytes if self._size > 1 else NEVER
-        context.least = min(context.least, self._min_nbytes)
+        self._idle = self._policy.leaves_all(context.facts.link) if self._size > 1 else CommBase._idle
+        self._min_nbytes = NEVER if self._idle else self._policy.min_nbytes
+        context.least = min(context.least, self._policy.min_nbytes if self._size > 1 else NEVER)
         context.wrappers = [*map(ref, context.attached), ref(self)]
         self._name = self.Get_name()
         self._gate = Gate(self._min_nbytes, self._gate.last)
@@ -204,9 +207,7 @@ class CommBase(_Mixin):
         return False
 
     def _why_small(self) -> str:
-        if self._size == 1:
-            return "a single rank sends nothing"
-        return below_min_nbytes(self._min_nbytes)
+        return self._idle or below_min_nbytes(self._min_nbytes)
 
     def _to_mpi(self, method: Callable, *args):
         """Call mpi4py's own method; arrays of types that it or MPI does not know, in a form that they do."""

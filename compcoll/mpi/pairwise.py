@@ -21,7 +21,6 @@ from compcoll.mpi.collectives import Arguments
 from compcoll.mpi.core import CommBase
 from compcoll.mpi.staging import Staged
 from compcoll.operations import Blocks, Operation
-from compcoll.policy import below_min_nbytes
 
 __all__ = ["HybridCall", "PairwiseCalls"]
 
@@ -208,7 +207,7 @@ class PairwiseCalls(CommBase):
             if decision.codec is not None:
                 found[peer] = _Large(message, i, decision)
         if not found:
-            self._gate.last = (op, reason or below_min_nbytes(self._min_nbytes))
+            self._gate.last = (op, reason or self._why_small())
         return found
 
 
