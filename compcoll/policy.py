@@ -94,9 +94,7 @@ class Policy:
     def _choices(self, link: str) -> set[tuple[str, str]]:
         """The specs and conditions by which calls of a communicator with such a link may be compressed."""
         chosen = {(rule.codec or self.codec, rule.when or self.when) for rule in (*self.rules, Rule())}
-        return {
-            (spec, when) for spec, when in chosen if spec != "none" and not (spec == "auto" and link == "node")
-        }  # fmt: skip
+        return {one for one in chosen if one[0] != "none" and (one[0], link) != ("auto", "node")}
 
     def asks_model(self, link: str) -> bool:
         """Whether any call of a communicator with such a link depends on what the model says."""
@@ -155,7 +153,8 @@ class Policy:
         """
         ruled, element = nbytes if buffer_nbytes is None else buffer_nbytes, element or dtype
         return _decide(
-            self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled, n_nodes, exact_sums
+            self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled, n_nodes,
+            exact_sums,
         )  # fmt: skip
 
 

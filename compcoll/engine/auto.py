@@ -1,4 +1,4 @@
-"""Decisions of ``codec="auto"`` and ``when="pays"``: predicted, measured, and agreed on by the ranks of a communicator."""
+"""Decisions of ``auto`` and ``pays``: predicted, measured, and agreed on by the ranks of a communicator."""
 
 from __future__ import annotations
 
@@ -212,7 +212,9 @@ class Advisor:
     def _is_worth_trial(self, advice: Advice) -> bool:
         return advice.best.seconds <= HOPE * self.machine.sharing * advice.plain.seconds
 
-    def _trial(self, op: str, nbytes: int, decision: Decision, ratio: float, last: Trial | None = None) -> Trial:
+    def _trial(
+        self, op: str, nbytes: int, decision: Decision, ratio: float, last: Trial | None = None
+    ) -> Trial:
         """A trial of a way to compress calls, after the ``last`` one."""
         compressed = replace(decision, reason=f"on trial: {decision.reason}")
         plain = replace(compressed, codec=None)

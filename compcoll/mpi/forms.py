@@ -15,6 +15,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
+from compcoll.engine.auto import TriedStarts
 from compcoll.engine.call import Task, begin, planned
 from compcoll.engine.decision import Decision
 from compcoll.mpi._shortcut import shortcut, uninterrupted
@@ -201,7 +202,8 @@ class CollectiveMethods(PairwiseCalls):
         place = self._context.persistent.take()
         specs = (None, *given.buffers)[-2:]
         plan = None if call.on_device else planned(place, call, decision, self._owner_exact, specs)
-        tried = rest = None
+        tried: TriedStarts | None = None
+        rest: Any = None
         if decision.ask and bases is None:
             rest = self._to_mpi(plain, *given.for_mpi(operation), given.info)
             tried = self._context.advisor.try_starts(
@@ -210,10 +212,9 @@ class CollectiveMethods(PairwiseCalls):
 
         def start() -> MPI.Request:
             self._check_usable()
-            way, others, record, begun = decision, [], None, perf_counter()
+            begun = perf_counter()
             with interrupts.deferred(), self._committed(op):
-                if tried is not None:
-                    way, others, record = tried.next()
+                way, others, record = tried.next() if tried is not None else (decision, [], None)
                 if way.codec is None:
                     rest.Start()
                     return self._leave_to_mpi(op, way.reason, [rest, *others], _timing(record, begun))

@@ -34,6 +34,7 @@ from compcoll.tracing import recording
 
 __all__ = ["ProgramComm", "attach", "attach_world", "release", "report"]
 
+
 class ProgramComm(Comm):
     """A communicator of the program."""
 

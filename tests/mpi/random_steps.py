@@ -11,6 +11,7 @@ import numpy as np
 
 __all__ = ["POLICIES", "Program", "Slot", "Step", "prepare_auto"]
 
+_LOSSLESS = {"codec": "lossless", "min_nbytes": 0}
 POLICIES: list[dict[str, Any]] = [
     {"codec": "lossless", "min_nbytes": 0},
     {"codec": "lossless", "min_nbytes": 4096},
@@ -19,9 +20,9 @@ POLICIES: list[dict[str, Any]] = [
     {"codec": "mpc:dim=2", "min_nbytes": 1000},
     {"codec": "auto", "min_nbytes": 2000},
     {"codec": "auto"},
-    {"policy": {"codec": "lossless", "min_nbytes": 0, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
-    {"policy": {"codec": "lossless", "min_nbytes": 0, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
-    {"policy": {"codec": "lossless", "min_nbytes": 0, "rule": [{"algorithm": "recursive_halving", "chunk_nbytes": 4096}]}},
+    {"policy": {**_LOSSLESS, "rule": [{"algorithm": "ring", "chunk_nbytes": 4096}]}},
+    {"policy": {**_LOSSLESS, "rule": [{"algorithm": "direct", "chunk_nbytes": 5000}]}},
+    {"policy": {**_LOSSLESS, "rule": [{"algorithm": "recursive_halving", "chunk_nbytes": 4096}]}},
     {
         "policy": {
             "codec": "lossless",

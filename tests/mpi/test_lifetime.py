@@ -88,7 +88,11 @@ def test_links_are_measured_beside_frames_under_way(nodes_of_one, ours, agree, m
     assert agree(auto._context.advisor.machine.source == "when it was needed")
 
 
-@pytest.mark.parametrize("make", [lambda c: compcoll.Comm(c, "lossless"), *(lambda c, d=d: d(compcoll.Comm(c, "lossless", min_nbytes=0)) for d in (
+def wrap(comm, min_nbytes=None):
+    return compcoll.Comm(comm, "lossless", min_nbytes=min_nbytes)
+
+
+@pytest.mark.parametrize("make", [wrap, *(lambda c, d=d: d(wrap(c, 0)) for d in (
     duplicate, duplicate_later, lambda c: c.Split(0, c.rank),
 ))], ids=["Comm", "Dup", "Idup", "Split"])  # fmt: skip
 def test_a_first_nonblocking_call_waits_for_nobody(comm, agree, make):

@@ -194,7 +194,10 @@ def test_truncation(comm, ours, agree, how, room):
 
 def test_wrappers_with_different_thresholds(comm, agree):
     """What one of them sends, the others understand."""
-    low, high = compcoll.Comm(comm, "lossless", min_nbytes=1000), compcoll.Comm(comm, "lossless", min_nbytes=1 << 20)
+    low, high = (
+        compcoll.Comm(comm, "lossless", min_nbytes=1000),
+        compcoll.Comm(comm, "lossless", min_nbytes=1 << 20),
+    )
     before, behind = ring(comm)
     for name in ("Irecv", "Recv", "Probe", "Sendrecv"):
         got, request = np.zeros(LARGE, "f4"), None

@@ -163,7 +163,9 @@ def test_report_after_declined_vector_calls(comm, agree, monkeypatch, tmp_path):
 @many
 def test_names_set_later_on_some_ranks_alone(comm):
     """An error on all ranks, not a deadlock."""
-    ours = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(comm="data", codec="zfp:rate=8"),)))
+    ours = compcoll.Comm(
+        comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(comm="data", codec="zfp:rate=8"),))
+    )
     if comm.rank == 0:
         ours.Set_name("data")
     with pytest.raises(PolicyError, match="'data'"):
@@ -199,7 +201,9 @@ def test_an_operation_may_be_left_to_mpi(comm, agree, codec):
 
 @many
 def test_a_codec_takes_the_place_of_rules(comm, agree):
-    base = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(op=("Bcast",), codec="zfp:rate=8"),)))
+    base = compcoll.Comm(
+        comm, policy=Policy("lossless", min_nbytes=0, rules=(Rule(op=("Bcast",), codec="zfp:rate=8"),))
+    )
     got = data(N, "f4", 0)
     base.Bcast(got)
     assert agree(base.report.codec == "zfp:rate=8")

@@ -196,7 +196,9 @@ def test_communicators_freed_in_between(comm, agree):
     """Calls under way come to their ends; nobody has the communicator nor the arrays sent any more."""
     before, behind = ring(comm)
     for last in (False, True):
-        ours = compcoll.Comm(comm.Dup(), policy=Policy("lossless", min_nbytes=0, rules=(Rule(chunk_nbytes=16384),)))
+        ours = compcoll.Comm(
+            comm.Dup(), policy=Policy("lossless", min_nbytes=0, rules=(Rule(chunk_nbytes=16384),))
+        )
         family = ours.Dup() if last else ours
         n, got, whole = 50 * N, np.zeros(50 * N, "f4"), np.zeros(N * comm.size, "f4")
         requests = [

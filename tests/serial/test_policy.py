@@ -17,8 +17,9 @@ def decide(policy, op="Alltoall", dtype=F4, nbytes=1 << 20, size=4, comm="", lin
 
 
 def test_default_keeps_the_bits_of_mpi():
-    """Losslessly between nodes where the model says so; floating-point sums are MPI's unless a codec is named."""
-    assert decide(Policy()).codec == codec("lossless") and decide(Policy()).ask
+    """Lossless between nodes where the model says so; floating-point sums are MPI's."""
+    assert decide(Policy()).codec == codec("lossless")
+    assert decide(Policy()).ask
     assert "inside a node" in decide(Policy(), link="node").reason
     for op in REDUCTIONS:
         for dtype in (F4, np.dtype("f2"), np.dtype("f8")):
@@ -27,7 +28,8 @@ def test_default_keeps_the_bits_of_mpi():
             assert decide(Policy("lossless"), op, dtype).codec is not None
         assert decide(Policy(), op, I8).codec == codec("lossless")
         kept = Policy().decide(op, F4, 1 << 20, 4, "", "network", exact_sums=False)
-        assert kept.codec == codec("lossless") and kept.ask
+        assert kept.codec == codec("lossless")
+        assert kept.ask
 
 
 def test_small_messages_and_single_ranks_stay_with_mpi():
@@ -51,7 +53,7 @@ def test_first_fitting_rule_wins():
             Rule(op=("Bcast",), codec="mpc"),
             Rule(dtype=("float32",), at_least=1 << 20, below=1 << 22, codec="zfp:rate=8"),
             Rule(comm="tensor", link="node", codec="raw"),
-        )
+        ),
     )
     assert decide(policy, op="Bcast").codec.spec == "mpc"
     assert decide(policy).codec.spec == "zfp:rate=8"
@@ -74,9 +76,12 @@ def test_reductions_keep_the_compressed_form_where_the_codec_can_add():
 
 
 def test_pays_is_left_to_the_model():
-    assert Policy().asks_model("network") and not Policy().asks_model("node")
+    assert Policy().asks_model("network")
+    assert not Policy().asks_model("node")
     pays = Policy("lossless", "pays")
-    assert decide(pays).ask and decide(pays, link="node").ask and pays.asks_model("node")
+    assert decide(pays).ask
+    assert decide(pays, link="node").ask
+    assert pays.asks_model("node")
     assert not Policy("lossless").asks_model("network")
     assert Policy("lossless", rules=(Rule(op=("Bcast",), codec="auto"),)).asks_model("network")
     rule = Policy("lossless", rules=(Rule(op=("Bcast",), when="pays"),))
