@@ -48,11 +48,20 @@ from compcoll.engine.rules import (
 )
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 
-__all__ = ["ALGORITHMS", "MIN_NBYTES", "Decision", "Policy", "Rule", "default_policy", "make_policy"]
+__all__ = [
+    "ALGORITHMS",
+    "IN_NODE",
+    "MIN_NBYTES",
+    "Decision",
+    "Policy",
+    "Rule",
+    "default_policy",
+    "make_policy",
+]
 
 #: Reasons why calls are left to MPI.
 _NONE = "the policy's codec is none"
-_IN_NODE = "auto leaves messages inside a node to MPI: no lossless codec outruns memory"
+IN_NODE = "auto leaves messages inside a node to MPI: no lossless codec outruns memory"
 #: Smallest message that is compressed where nothing else is said, in bytes.
 MIN_NBYTES = 16 << 10
 
@@ -104,7 +113,7 @@ class Policy:
         """Why MPI carries out all calls of a communicator with such a link; empty where it may not."""
         if self._choices(link):
             return ""
-        return _NONE if self.codec == "none" else _IN_NODE
+        return _NONE if self.codec == "none" else IN_NODE
 
     @property
     def names_communicators(self) -> bool:
@@ -174,7 +183,7 @@ def _decide(
     ask = spec == "auto" or (rule.when or policy.when) == "pays"
     if spec == "auto":
         if link == "node":
-            return _unchanged(op, _IN_NODE)
+            return _unchanged(op, IN_NODE)
         if exact_sums and op in REDUCTIONS and dtype in dtypes.FLOATS:
             return _unchanged(op, "auto leaves floating-point sums to MPI: another order gives other bits")
         spec, why = "lossless", "the best lossless codec"

@@ -11,7 +11,7 @@ from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import MachineProfile, load
 from compcoll.operations import ALGORITHMS
-from compcoll.tracing.tables import reason_of
+from compcoll.policy import IN_NODE
 from compcoll.tracing.tally import Tally
 
 __all__ = ["of"]
@@ -56,7 +56,7 @@ def of(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
 def _reason(tally: Tally, context: Any) -> str:
     """The reason of most of rank 0's bytes."""
     reason = max(tally.reasons, key=tally.reasons.__getitem__, default="the reasons are those of other ranks")
-    if context.facts.link == "node" and reason_of(reason) != reason:
+    if reason == IN_NODE:
         return "all ranks share memory; --codec lossless compresses all the same"
     return reason
 
