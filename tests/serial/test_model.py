@@ -41,6 +41,15 @@ def test_tiny_messages_never_pay():
     assert not advise(Call("Alltoall", 100, 4), MACHINE, ZFP).pays
 
 
+@pytest.mark.parametrize("op", ALGORITHMS)
+def test_plain_mpi_is_predicted_for_any_number_of_ranks(op):
+    """By all of the operation's algorithms that so many ranks can run."""
+    for size in (1, 2, 3, 5, 6, 7, 12):
+        for ranks_per_node in (1, 2, size):
+            call = Call(op, 4096, size, ranks_per_node)
+            assert 0 <= plain_seconds(call, MACHINE, ALGORITHMS[op]) < 1, (size, ranks_per_node)
+
+
 def test_fixed_algorithm_is_kept():
     options = advise(Call("Allreduce", 1 << 20, 4), MACHINE, ZFP, "ring").options
     assert {option.algorithm for option in options} == {"ring"}
