@@ -20,7 +20,8 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
 
     DIR is what `compcoll run --trace` or COMPCOLL_TRACE named. What plain MPI would have taken is predicted
     by the model, from the profile that `compcoll tune` left; without one it is left out. Files that are
-    damaged or missing are named, and the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
+    damaged or missing are named, and the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in
+    chrome://tracing.
     """
     from compcoll.model.profile import FABRICS, UNKNOWN, load
     from compcoll.tracing import page, perfetto

@@ -239,9 +239,34 @@ def test_what_was_not_measured_is_not_in_a_profile():
     assert here.completed_by(replace(measured, library="Open MPI")) == here
 
 
+def test_a_completed_profile_is_as_old_and_as_unsure_as_its_links():
+    here = replace(UNKNOWN, date=2e9, spread=0.1).with_links(node=MACHINE.node)
+    known = replace(UNKNOWN, date=1e9, spread=0.3).with_links(network=MACHINE.network, node=MACHINE.node)
+    both = here.completed_by(known)
+    assert (both.date, both.spread) == (1e9, 0.3)
+    assert MachineProfile.from_json(both.as_json()) == both
+    unsure = here.completed_by(replace(known, date=0.0, spread=inf))
+    assert (unsure.date, unsure.spread) == (0.0, inf)
+    assert MachineProfile.from_json(unsure.as_json()) == unsure
+    assert known.completed_by(here) == known, "whose links are all its own"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"),
+    [(-5, "0 minutes"), (30, "0 minutes"), (7199, "119 minutes"), (7200, "2 hours"), (2 * 86400, "2 days")],
+)
+def test_the_age_of_a_profile_in_words(seconds, age):
+    machine = replace(MACHINE, date=1e9, spread=0.5)
+    says = f"measured on 2001-09-09 at 01:46 UTC, {age} ago; repetitions differed by 50% at most"
+    assert machine.provenance(1e9 + seconds) == says
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        (replace(MACHINE, date=1e13).as_json(), "date = 10000000000000.0"),
+        (replace(MACHINE, date=-1.0).as_json(), "date = -1"),
+        (MACHINE.as_json().replace('"date": 0.0', '"date": "now"'), "now"),
         ('{"version": 2, "name": "old"}', "version 2, not 6; run compcoll tune again"),
         ('{"version": 6, "name": "short"}', "lacks"),
         ('{"version": 6, "network": 1, "node": 2, "codecs": 3}', "lacks"),
