@@ -14,6 +14,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
+from compcoll.engine._calls import totals_of
 from compcoll.engine.call import Task, begin, planned
 from compcoll.engine.decision import Decision
 from compcoll.mpi._shortcut import shortcut, uninterrupted
@@ -23,6 +24,7 @@ from compcoll.mpi.pairwise import HybridCall, PairwiseCalls
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
+from compcoll.report import outcome_of
 
 __all__ = ["CollectiveMethods"]
 
@@ -158,7 +160,7 @@ class CollectiveMethods(PairwiseCalls):
         both = [*(others or []), *tasks]
 
         def settled(request: MPI.Request, error: Exception | None) -> None:
-            self._completed(request, (op, decision, tasks[-1].outcome))
+            self._completed(request, (op, decision, outcome_of(tasks)))
             if any(task.end != _engine.DONE for task in both):
                 self._break(f"{op} was interrupted")
                 return
@@ -199,6 +201,7 @@ class CollectiveMethods(PairwiseCalls):
 
         def start() -> MPI.Request:
             self._check_usable()
+            totals_of(op).calls += 1
             with interrupts.deferred(), self._committed(op):
                 task = plan.begin(*specs, bases) if plan is not None else None
                 if task is not None:
@@ -260,6 +263,7 @@ class CollectiveMethods(PairwiseCalls):
 
         def start() -> MPI.Request:
             self._check_usable()
+            totals_of(operation.name).calls += 1
             again = self._hybrid(
                 operation, given
             )  # which decides as before, and copies what has to be copied

@@ -11,7 +11,7 @@ from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import MachineProfile, load
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import Policy
+from compcoll.policy import Policy, Rule
 from compcoll.tracing.tables import reason_of
 from compcoll.tracing.tally import Tally
 
@@ -64,7 +64,8 @@ def _lines(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
 
 def _asks_model(policy: Policy) -> bool:
     """Whether any call of a policy is accelerated only where that gains."""
-    return any(one.codec == "auto" or one.when == "pays" for one in (policy, *policy.rules))
+    some: tuple[Policy | Rule, ...] = (policy, *policy.rules)
+    return any(one.codec == "auto" or one.when == "pays" for one in some)
 
 
 def _reason(tally: Tally, context: Any) -> str:
