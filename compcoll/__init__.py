@@ -10,14 +10,14 @@ from compcoll.codecs import Codec, codec, codecs, decode
 from compcoll.core.errors import DeviceBufferError, FallbackError, FrameError, MismatchError, PolicyError
 from compcoll.frame import FrameInfo, inspect
 from compcoll.policy import Policy, Rule
-from compcoll.report import Report
+from compcoll.report import Report, Summary
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Cartcomm", "Codec", "Comm", "DeviceBufferError", "Distgraphcomm", "FallbackError", "FrameError",
-    "FrameInfo", "Graphcomm", "MismatchError", "Policy", "PolicyError", "Report", "Rule", "bootstrap",
-    "codec", "codecs", "decode", "inspect",
+    "FrameInfo", "Graphcomm", "MismatchError", "Policy", "PolicyError", "Report", "Rule", "Summary",
+    "bootstrap", "codec", "codecs", "decode", "inspect", "summary",
 ]  # fmt: skip
 
 _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
@@ -36,6 +36,10 @@ def __getattr__(name: str):
         from compcoll.launch.bootstrap import bootstrap
 
         return bootstrap
+    if name == "summary":
+        from compcoll.engine.totals import summary
+
+        return summary
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "algorithm_name",
     "blocking_name",
     "has_two_levels",
+    "runs_on",
 ]
 
 
@@ -166,6 +167,11 @@ REDUCTIONS = tuple(name for name in ALGORITHMS if name in OPERATIONS and OPERATI
 def has_two_levels(op: str, nbytes: int) -> bool:
     """Whether an operation with messages of so many bytes can go inside nodes first, then among them."""
     return op in TWO_LEVEL and (op != "Alltoall" or nbytes <= GATHERED_NBYTES)
+
+
+def runs_on(algorithm: str, size: int) -> bool:
+    """Whether so many ranks can run an algorithm."""
+    return algorithm != "recursive_doubling" or size & (size - 1) == 0
 
 
 def algorithm_name(algorithm: str, levels: int) -> str:

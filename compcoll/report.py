@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report", "Stats"]
+__all__ = ["Report", "Stats", "Summary", "outcome_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,43 @@ class Report:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """All calls of this rank, or those of one operation, on all communicators that it ever wrapped.
+
+    Attributes
+    ----------
+    calls : int
+        Those of methods that can be accelerated, whichever way they went; each start of a persistent request
+        that was prepared as an accelerated one.
+    accelerated : int
+        Those that have ended and did not go to MPI unchanged; nonblocking ones when their requests were found
+        to be complete.
+    raw_nbytes, wire_nbytes : int
+        Bytes of accelerated calls, as in `Report`: what this rank would have sent uncompressed, and sent.
+    operations : dict of str to Summary
+        The same by operation, such as ``"Alltoall"``, of which ``Ialltoall`` is a form; empty in that of one.
+    """
+
+    calls: int = 0
+    accelerated: int = 0
+    raw_nbytes: int = 0
+    wire_nbytes: int = 0
+    operations: dict[str, Summary] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Uncompressed bytes per byte on the wire; 1 where nothing was sent."""
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    def __str__(self) -> str:
+        own = (
+            f"{self.calls} calls, {self.accelerated} accelerated, "
+            f"{self.raw_nbytes} -> {self.wire_nbytes} bytes ({self.ratio:.2f}x)"
+        )
+        return "\n".join([own, *(f"  {op}: {one}" for op, one in self.operations.items())])
+
+
 @dataclass(eq=False)
 class Stats:
     """Sums over schedules, with the fields of `compcoll.engine._coding.Outcome`."""
@@ -112,7 +150,18 @@ class Stats:
             for key, value in getattr(outcome, name).items():
                 sums[key] = sums.get(key, 0) + value
 
+    def add_all(self, tasks: Iterable[Any]) -> Stats:
+        """Add the outcomes of tasks; these sums."""
+        for task in tasks:
+            self.add(task.outcome, task.outcome.bound)
+        return self
+
     def add_bound(self, bound: float | None) -> None:
         """Raise the bound of the error; None and NaN make it unknown."""
         known = bound is not None and self.bound is not None and bound == bound
         self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]
+
+
+def outcome_of(tasks: Sequence[Any]) -> Any:
+    """What the tasks of one call did together."""
+    return tasks[0].outcome if len(tasks) == 1 else Stats().add_all(tasks)

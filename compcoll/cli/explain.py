@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
+from time import time
 
 import click
 
@@ -70,19 +72,25 @@ def _list_fabrics() -> None:
 
 def _machine(call, network: str | None):
     """The profile, behind another network where one is named; notes of what was not measured."""
+    from compcoll.model.noise import LIMIT
     from compcoll.model.profile import FABRICS, UNKNOWN, load
 
     if network and network not in FABRICS:
         raise click.BadParameter(f"{network!r} is not one of {', '.join(FABRICS)}", param_hint="--network")
+    if network and call.on_one_node:
+        click.echo("# no message leaves the node: --network changes nothing")
     machine = load(lambda problem: click.echo(f"# {problem}", err=True))
     if machine is None:
         click.echo("# no profile of this machine yet (compcoll tune makes one): careful figures instead")
         machine = UNKNOWN
-    elif not network and (link := "node" if call.on_one_node else "network") not in machine.measured:
-        where = "inside a node" if link == "node" else "between nodes"
-        click.echo(f"# the profile has no link {where} (compcoll tune measures it): careful figures instead")
-    if network and call.on_one_node:
-        click.echo("# no message leaves the node: --network changes nothing")
+    else:
+        noisy = f", more than {LIMIT:.0%}: run compcoll tune again" if LIMIT < machine.spread < inf else ""
+        click.echo(f"# profile {machine.name}, {machine.provenance(time())}{noisy}")
+        link, where = ("node", "inside a node") if call.on_one_node else ("network", "between nodes")
+        if not network and link not in machine.measured:
+            click.echo(
+                f"# the profile has no link {where} (compcoll tune measures it): careful figures instead"
+            )
     return machine.with_network(FABRICS[network], network) if network and not call.on_one_node else machine
 
 

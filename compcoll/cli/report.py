@@ -19,8 +19,9 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
     """Say what a traced program did: tables here, report.html with plots, and perfetto.json for a time line.
 
     DIR is what `compcoll run --trace` or COMPCOLL_TRACE named. What plain MPI would have taken is predicted
-    by the model, from the profile that `compcoll tune` left. Files that are damaged or missing are named, and
-    the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in chrome://tracing.
+    by the model, from the profile that `compcoll tune` left; without one it is left out. Files that are
+    damaged or missing are named, and the rest is shown. perfetto.json opens in https://ui.perfetto.dev and in
+    chrome://tracing.
     """
     from compcoll.model.profile import FABRICS, UNKNOWN, load
     from compcoll.tracing import page, perfetto
@@ -41,18 +42,21 @@ def command(folder: Path, network: str | None, out: Path | None) -> None:
     if not any(rank.calls for rank in program.ranks):
         raise click.ClickException(f"{folder} has a trace in which no call is")
     machine = load(lambda problem: click.echo(f"# {problem}"))
-    source = f"the profile {machine.name}" if machine is not None else ""
-    if machine is None:
-        click.echo("# no profile of this machine (compcoll tune makes one): predicted from careful figures")
-        machine = UNKNOWN
-        source = "careful figures of no machine"
-    elif "network" not in machine.measured and not program.on_one_node and not network:
-        click.echo("# the profile has no link between nodes (compcoll tune measures it): careful figures")
+    source = f"the profile {machine.name}" if machine is not None else "careful figures of no machine"
+    link = "node" if program.on_one_node else "network"
     if network and program.on_one_node:
         click.echo("# the program ran on one node: --network changes nothing")
     elif network:
-        machine = machine.with_network(FABRICS[network], network)
+        link, machine = "", (machine or UNKNOWN).with_network(FABRICS[network], network)
         source += f" with the network {network}"
+    if machine is None:
+        click.echo("# no profile of this machine (compcoll tune makes one): plain MPI is not predicted")
+    elif link and link not in machine.measured:
+        where = "inside a node" if link == "node" else "between nodes"
+        click.echo(
+            f"# the profile has no link {where} (compcoll tune measures it): plain MPI is not predicted"
+        )
+        machine = None
     predictor = Predictor(program, machine)
     shown = tables_of(program, predictor)
     _show(shown)

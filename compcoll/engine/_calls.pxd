@@ -3,6 +3,14 @@ cdef class Count:
     cdef readonly list seconds
 
 
+cdef class CallTotals:
+    cdef public Py_ssize_t calls, accelerated, raw_nbytes, wire_nbytes
+    cpdef add(self, outcome, bint first=*)
+
+
+cpdef CallTotals totals_of(str op)
+
+
 cdef class CallTags:
     cdef readonly int n
     cdef int first, turns, calls

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Counts of a communicator's calls, and their tags."""
+"""Counts of calls, and tags of a communicator's calls."""
 
 from math import inf
 from weakref import ref
@@ -17,6 +17,38 @@ cdef class Count:
     def __init__(self, Py_ssize_t most, bint timed=False):
         self.calls, self.most = 0, most
         self.seconds = [inf] * most if timed else None
+
+
+cdef class CallTotals:
+    """Calls of an operation on all communicators of this process, dead ones included.
+
+    Attributes
+    ----------
+    calls : int
+        Those that were begun, on whichever way.
+    accelerated : int
+        Those that have ended and did not go to MPI unchanged.
+    raw_nbytes, wire_nbytes : int
+        Of these, as in `compcoll.Report`.
+    """
+
+    cpdef add(self, outcome, bint first=True):
+        """Count an accelerated call; ``first``: or a further part of one."""
+        self.accelerated += first
+        self.raw_nbytes += outcome.raw_nbytes
+        self.wire_nbytes += outcome.wire_nbytes
+
+
+#: Of all operations that were called, by their names.
+totals = {}
+
+
+cpdef CallTotals totals_of(str op):
+    """The totals of an operation."""
+    found = totals.get(op)
+    if found is None:
+        found = totals[op] = CallTotals()
+    return found
 
 
 cdef class CallTags:

@@ -14,6 +14,8 @@ from functools import wraps
 
 from cpython.exc cimport PyErr_CheckSignals
 
+from compcoll.engine._calls cimport CallTotals, totals_of
+
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident()
     int PyErr_SetInterruptEx(int)
@@ -164,9 +166,12 @@ def raise_pending():
 
 def undivided(method):
     """Decorate a call that consists of several of MPI's, between which no handler of a signal may raise."""
+    cdef CallTotals totals = totals_of(method.__name__)
+
     @wraps(method)
     def call(*args, **kwargs):  # compiled: nor does one run before signals are kept back
         cdef deferred signals = deferred.__new__(deferred)
+        totals.calls += 1
         with signals:
             return method(*args, **kwargs)
 

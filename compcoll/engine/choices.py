@@ -6,7 +6,7 @@ import numpy as np
 
 from compcoll.codecs import Codec
 from compcoll.model.advisor import MESSAGE_NBYTES
-from compcoll.operations import ALGORITHMS, has_two_levels
+from compcoll.operations import ALGORITHMS, has_two_levels, runs_on
 from compcoll.schedule.trace import WINDOW
 
 __all__ = ["algorithm", "chunk_nbytes", "levels", "window"]
@@ -35,7 +35,7 @@ def algorithm(
         return "recursive_halving"  # few rounds, for pieces whose messages cost more than their bytes
     if "direct" in names and (dtype.itemsize == 2 or size <= 4 or small):
         return "direct"  # one rounding, and no more bytes than the ring, which waits at each hop
-    if "recursive_doubling" in names and nbytes <= 256 << 10 and size & (size - 1) == 0:
+    if "recursive_doubling" in names and nbytes <= 256 << 10 and runs_on("recursive_doubling", size):
         return "recursive_doubling"
     # A chain passes each chunk on once, in as many more steps as there are ranks, or nodes. A tree takes few
     # steps, but sends each chunk twice, and as often from each rank at a port.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, replace
-from math import inf
 from statistics import median
-from time import perf_counter, process_time, sleep
+from time import perf_counter, process_time, sleep, time
 
 import numpy as np
 from mpi4py import MPI
@@ -17,6 +17,7 @@ from compcoll.engine import _engine
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
 from compcoll.model.advisor import measure_speed
+from compcoll.model.noise import Noise
 from compcoll.model.plain import by_the_book
 from compcoll.model.predict import Call
 from compcoll.model.profile import TCP_CPU, UNKNOWN, CodecSpeed, MachineProfile, fingerprint
@@ -50,27 +51,43 @@ N_CHUNKS, CHUNK = 256, 1024
 PLAIN_NBYTES = 1 << 20
 
 
-def tune(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
-    """Measure the machine that the ranks of a communicator run on; collective, well under half a minute."""
-    machine = measure_machine(comm, report)
+def tune(
+    comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None
+) -> tuple[MachineProfile, Noise]:
+    """Measure the machine that the ranks of a communicator run on; collective, well under half a minute.
+
+    Returns
+    -------
+    machine : MachineProfile
+    noise : Noise
+        Of all ranks.
+    """
+    noise = Noise()
+    machine = measure_machine(comm, report, noise)
     codecs = {}
     for key, speed in measure_codecs():
         report(key)
         codecs[key] = slowest(comm, speed)
-    return replace(machine, codecs=codecs)
+    noise = Noise.of_all(comm.allgather(noise))
+    machine = replace(machine, codecs=codecs, date=comm.bcast(time()), spread=noise.spread)
+    noise.check(machine)
+    return machine, noise
 
 
-def measure_machine(comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None) -> MachineProfile:
-    """All of a profile but the codecs; collective."""
+def measure_machine(
+    comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None, noise: Noise | None = None
+) -> MachineProfile:
+    """All of a profile but the codecs; collective. The spreads of this rank go to ``noise``."""
+    noise = noise or Noise()
     report("links")
-    links = measure_links(comm)
+    links = measure_links(comm, noise=noise)
     report("processors")
     machine = replace(
         UNKNOWN, name=comm.bcast(fingerprint()), memory=_memory(comm), call=_call(comm),
-        sharing=_sharing(comm), library=MPI.get_vendor()[0], source="compcoll tune",
+        sharing=_sharing(comm, noise), library=MPI.get_vendor()[0], source="compcoll tune",
     ).with_links(**links)  # fmt: skip
     report("plain MPI")
-    return replace(machine, plain=_plain(comm, machine))
+    return replace(machine, plain=_plain(comm, machine, noise))
 
 
 def measure_codecs() -> Iterator[tuple[str, CodecSpeed]]:
@@ -113,56 +130,63 @@ def leaders_of(comm: MPI.Intracomm) -> list[int]:
     return leaders
 
 
-def measure_links(comm: MPI.Intracomm, seconds: float = 0.1) -> dict[str, Link | None]:
+def measure_links(
+    comm: MPI.Intracomm, seconds: float = 0.1, noise: Noise | None = None
+) -> dict[str, Link | None]:
     """The links ``network`` and ``node``, the same on all ranks; collective.
 
-    None where no two ranks are at the ends of such a link.
+    None where no two ranks are at the ends of such a link. The spreads of this rank go to ``noise``.
     """
+    noise = noise or Noise()
     leaders = leaders_of(comm)
     near = next((r for r in range(1, comm.size) if leaders[r] == leaders[0]), None)
     far = next((r for r in range(1, comm.size) if leaders[r] != leaders[0]), None)
-    inside = _measure_link(comm, near, seconds) if near is not None else None
-    between = _measure_link(comm, far, seconds) if far is not None else None
+    inside = _measure_link(comm, near, seconds, noise, "inside a node") if near is not None else None
+    between = _measure_link(comm, far, seconds, noise, "between nodes") if far is not None else None
     if between is not None and between.latency > KERNEL_LATENCY:
         message, piece = _processors(comm, SMALL_NBYTES), _processors(comm, PIECE_NBYTES)
-        between = replace(between, overhead=message, cpu=max(piece - message, 0.0) / PIECE_NBYTES)
+        between = replace(between, overhead=message, cpu=noise.cpu(message, piece, PIECE_NBYTES))
     return {"network": between, "node": inside}
 
 
 def estimate_link(comm: MPI.Intracomm, peer: int) -> Link:
     """The link between rank 0 and a peer, as well as it can be known in less than 0.1 s; collective."""
-    link = _measure_link(comm, peer, 0.02, repeats=4)
+    link = _measure_link(comm, peer, 0.02, Noise(), "", repeats=4)
     return replace(link, cpu=TCP_CPU) if link.latency > KERNEL_LATENCY else link
 
 
-def _measure_link(comm: MPI.Intracomm, peer: int, seconds: float, repeats: int = 12) -> Link:
+def _measure_link(
+    comm: MPI.Intracomm, peer: int, seconds: float, noise: Noise, where: str, repeats: int = 12
+) -> Link:
     """Rank 0 and a peer exchange messages, both ways at once as collectives do."""
     link = None
     if comm.rank in (0, peer):
         other = peer if comm.rank == 0 else 0
-        latency = _exchange(comm, other, 8, 20)
+        small = _exchange(comm, other, 8, 20)
         nbytes, spent = 256 << 10, 0.0
         while spent < seconds / 4 and nbytes < 64 << 20:
             nbytes *= 2
-            mine = _exchange(comm, other, nbytes, 2)
+            mine = min(_exchange(comm, other, nbytes, 2))
             spent = max(mine, comm.sendrecv(mine, other, source=other))  # the same at both ends
-        mine = _exchange(comm, other, nbytes, repeats)
-        spent = min(spent, max(mine, comm.sendrecv(mine, other, source=other)))
-        link = Link(latency, nbytes / max(spent - latency, 1e-9))
+        large = _exchange(comm, other, nbytes, repeats)
+        spent = min(spent, max(min(large), comm.sendrecv(min(large), other, source=other)))
+        link = noise.link(where, min(small), nbytes, spent)
+        noise.add(f"the latency {where}", small)
+        noise.add(f"a message of {nbytes >> 10} KiB {where}", large)
     _all_done(comm)  # the others leave the cores to these two: MPI waits with all its might
     return comm.bcast(link)
 
 
-def _exchange(comm: MPI.Intracomm, other: int, nbytes: int, repeats: int) -> float:
-    """Least seconds in which two ranks send each other a message at the same time."""
+def _exchange(comm: MPI.Intracomm, other: int, nbytes: int, repeats: int) -> list[float]:
+    """Seconds in which two ranks send each other a message at the same time."""
     send, recv = np.ones(nbytes, np.uint8), np.empty(nbytes, np.uint8)
-    best = inf
+    seconds = []
     for _ in range(repeats + 1):
         comm.Sendrecv(send[:1], other, recvbuf=recv[:1], source=other)
         start = perf_counter()
         comm.Sendrecv(send, other, recvbuf=recv, source=other)
-        best = min(best, perf_counter() - start)
-    return best
+        seconds.append(perf_counter() - start)
+    return seconds
 
 
 def _processors(comm: MPI.Intracomm, nbytes: int) -> float:
@@ -194,7 +218,7 @@ def _all_done(comm: MPI.Intracomm) -> None:
         sleep(1e-3)
 
 
-def _plain(comm: MPI.Intracomm, machine: MachineProfile) -> float:
+def _plain(comm: MPI.Intracomm, machine: MachineProfile, noise: Noise) -> float:
     """The part of the network's bandwidth that MPI's own exchange of all ranks gets of it; collective."""
     nodes = len(set(leaders_of(comm)))
     if nodes < 2:
@@ -208,6 +232,7 @@ def _plain(comm: MPI.Intracomm, machine: MachineProfile) -> float:
         start = perf_counter()
         comm.Alltoall(send, recv)
         seconds.append(comm.allreduce(perf_counter() - start, MPI.MAX))
+    noise.add("plain MPI's Alltoall", seconds)
     fixed = by_the_book(replace(call, nbytes=0), machine)
     return float(np.clip((expected - fixed) / max(midmean(seconds) - fixed, 1e-9), 0.02, 1.0))
 
@@ -215,10 +240,11 @@ def _plain(comm: MPI.Intracomm, machine: MachineProfile) -> float:
 # -- processors
 
 
-def _sharing(comm: MPI.Intracomm, seconds: float = 0.03) -> float:
+def _sharing(comm: MPI.Intracomm, noise: Noise, seconds: float = 0.03) -> float:
     """How many times longer work takes while all ranks work, the most on any of them; collective.
 
-    The least of several times: what else runs on the machine comes and goes.
+    The least of several times: what else runs on the machine comes and goes. What is above the number of
+    ranks for each core is noise.
     """
     values, found = np.ones(1 << 12), []
     for _ in range(5):
@@ -227,7 +253,18 @@ def _sharing(comm: MPI.Intracomm, seconds: float = 0.03) -> float:
         while (spent := perf_counter() - start) < seconds:
             values.sum()
         found.append(max(1.0, comm.allreduce(spent / max(process_time() - own, 1e-9), MPI.MAX)))
+    alone = _ranks_per_core(comm)
+    noise.add("the time of a rank's work", (alone, max(alone, min(found)), max(alone, min(found))))
     return min(found)
+
+
+def _ranks_per_core(comm: MPI.Intracomm) -> float:
+    """Ranks of this node for each core that they may use, at least 1; collective."""
+    node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    cores = set().union(*node.allgather(os.sched_getaffinity(0)))
+    ranks = node.size
+    node.Free()
+    return max(1.0, ranks / len(cores))
 
 
 def _memory(comm: MPI.Intracomm, seconds: float = 0.1) -> float:

@@ -21,7 +21,7 @@ from compcoll.frame import HEADER_NBYTES, inspect
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.operations import ALGORITHMS, algorithm_name
+from compcoll.operations import ALGORITHMS, algorithm_name, runs_on
 
 __all__ = ["MESSAGE_NBYTES", "Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
 
@@ -133,9 +133,7 @@ def advise(
 
 
 def _algorithms(call: Call, can_add: bool) -> tuple[str, ...]:
-    names = list(ALGORITHMS[call.op])
-    if "recursive_doubling" in names and call.size & (call.size - 1):
-        names.remove("recursive_doubling")
+    names = [name for name in ALGORITHMS[call.op] if runs_on(name, call.size)]
     if "compressed" in names and not can_add:
         names.remove("compressed")
     return tuple(names)

@@ -8,6 +8,7 @@ from math import ceil, inf, log2
 
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.operations import runs_on
 from compcoll.schedule.virtual import Link
 
 __all__ = ["PIPELINED", "by_the_book", "plain_seconds", "wire_seconds"]
@@ -28,13 +29,13 @@ def plain_seconds(
 
     Where the library is known, of the algorithms that it uses; otherwise the least of those and of what
     the algorithms of this library take without a codec, so that no gain is promised that may not be had.
-    ``predict`` tells what an algorithm takes.
+    ``predict`` tells what an algorithm takes; those that so many ranks cannot run are left out.
     """
     book = by_the_book(call, machine)
     if machine.is_mpich:
         return book
     bare, times = replace(machine, call=0.0, memory=inf), [book]
-    for algorithm in algorithms:
+    for algorithm in (name for name in algorithms if runs_on(name, call.size)):
         pipelined = algorithm in ("chain", "tree", "recursive_halving")
         chunk = PIPELINED if pipelined else max(call.nbytes, 1)
         times.append(predict(call, bare, _RAW, algorithm, chunk))

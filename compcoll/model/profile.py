@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ __all__ = ["FABRICS", "UNKNOWN", "CodecSpeed", "MachineProfile", "cache_path", "
 VERSION = 6
 #: The links of a profile, between nodes and inside one.
 LINKS = ("network", "node")
+#: Dates of files are before the year 9000; units of ages, in seconds.
+_LATEST = 2e11
+_UNITS = ((86400, "days"), (3600, "hours"), (60, "minutes"))
 #: Libraries with the collectives of MPICH.
 MPICH = ("MPICH", "Intel MPI", "MVAPICH", "MVAPICH2")
 
@@ -66,6 +70,11 @@ class MachineProfile:
         By spec, or by spec and dtype as ``"lossless/bfloat16"``.
     source : str
         Where the figures come from.
+    date : float
+        When the oldest of them was measured, in seconds since 1970 began; 0 where that is not known.
+    spread : float
+        By how much repetitions of a measurement differed, at most: the median less the quickest, as a part of
+        it. Infinite where that is not known.
     """
 
     name: str
@@ -79,6 +88,8 @@ class MachineProfile:
     plain: float = 1.0
     codecs: Mapping[str, CodecSpeed] = field(default_factory=dict)
     source: str = ""
+    date: float = 0.0
+    spread: float = inf
     measured: tuple[str, ...] = LINKS
 
     @property
@@ -104,8 +115,24 @@ class MachineProfile:
         if older is None or older.library != self.library:
             return self
         missing = [name for name in older.measured if name not in self.measured]
-        plain = older.plain if "network" in missing else self.plain
-        return replace(self.with_links(**{name: getattr(older, name) for name in missing}), plain=plain)
+        if not missing:
+            return self
+        return replace(
+            self.with_links(**{name: getattr(older, name) for name in missing}),
+            plain=older.plain if "network" in missing else self.plain,
+            date=min(self.date, older.date), spread=max(self.spread, older.spread),
+        )  # fmt: skip
+
+    def provenance(self, now: float) -> str:
+        """Age and spread of the figures in words; ``now`` as `date`."""
+        when = "at a time that is not known"
+        if self.date:
+            age = max(now - self.date, 0.0)
+            n, unit = next((int(age // s), unit) for s, unit in _UNITS if age >= 2 * s or s == 60)
+            then = datetime.fromtimestamp(self.date, UTC)
+            when = f"on {then:%Y-%m-%d at %H:%M} UTC, {n} {unit} ago"
+        by = "an unknown part" if self.spread == inf else f"{self.spread:.0%}"
+        return f"measured {when}; repetitions differed by {by} at most"
 
     def as_json(self) -> str:
         """The profile as a JSON document."""
@@ -126,6 +153,10 @@ class MachineProfile:
             data["measured"] = tuple(name for name in LINKS if name in data)
             for key in LINKS:
                 data[key] = _read(Link, data[key]) if key in data else getattr(UNKNOWN, key)
+            for key, unknown in (("date", 0.0), ("spread", inf)):
+                data[key] = unknown if data.get(key) is None else float(data[key])
+            if not 0 <= data["date"] < _LATEST:
+                raise ValueError(f"date = {data['date']}")
             data["codecs"] = {spec: _read(CodecSpeed, speed) for spec, speed in data["codecs"].items()}
             return _read(cls, data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:

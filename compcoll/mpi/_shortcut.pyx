@@ -20,10 +20,11 @@ from compcoll.core.vectorcall cimport (
     PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
     vectorcallfunc,
 )
-from compcoll.engine._calls cimport Count
+from compcoll.engine._calls cimport CallTotals, Count, totals_of
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._engine import DONE, raise_pending, wait
 from compcoll.mpi.datatypes import LACKS_FLOAT16
+from compcoll.operations import blocking_name
 
 cnp.import_array()
 
@@ -112,6 +113,7 @@ cdef class Shortcut:
 
     cdef vectorcallfunc vectorcall
     cdef object full, plain
+    cdef CallTotals totals
     cdef str name, op
     cdef Py_ssize_t buffers
     cdef bint pairs, begins
@@ -124,6 +126,8 @@ cdef class Shortcut:
         self.buffers, self.pairs, self.begins = buffers, pairs, begins
         if begins:
             self.op = self.name[1:].capitalize()
+        # Preparing a persistent call is none.
+        self.totals = CallTotals() if self.name.endswith("_init") else totals_of(blocking_name(self.name))
         update_wrapper(self, full)
         self.__doc__ = full.__doc__ or self.plain.__doc__
 
@@ -182,6 +186,7 @@ cdef object run_plan(comm, Count count, plan, send, recv):
         if task.end != DONE:
             comm._break(f"{plan.op} was interrupted")
         comm.calls_accelerated += 1
+        totals_of(plan.op).add(task.outcome)
         (<Gate>comm._gate).last = plan.op, plan.decision, task.outcome
     if count.seconds is not None:
         count.seconds[count.calls - 1] = task.outcome.seconds
@@ -194,6 +199,7 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     cdef Gate gate
     cdef Count count
     cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
+    self.totals.calls += 1
     if n > self.buffers:
         gate = (<object>args[0])._gate
         count = self.count_plain(gate, args + 1, n + named - 1)

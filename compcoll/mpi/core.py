@@ -18,6 +18,7 @@ from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine, rounding
+from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision, without_base
@@ -372,27 +373,33 @@ class CommBase(_Mixin):
         return context.advisor.decide_p2p(op, dtype, nbytes, decision)
 
     def _carry_out(
-        self, op: str, decision: Decision, call: Call, tags: tuple[int, int] | None = None
+        self, op: str, decision: Decision, call: Call, tags: tuple[int, int] | None = None, first: bool = True
     ) -> None:
-        """Run a collective algorithm and report what it did."""
+        """Run a collective algorithm and report what it did; ``first``: or a further part of a call."""
         with self._committed(op):
             task = begin(self._context, call, decision, self._owner_exact, tags, self._device_buffers)
-        self._wait(op, decision, task, wait)
+        self._wait(op, decision, task, wait, first)
 
-    def _wait(self, op: str, decision: Decision | None, task: Task, wait: Callable[[Task], object]) -> None:
-        """Wait for what was begun, and report what it did."""
+    def _wait(
+        self, op: str, decision: Decision | None, task: Task, wait: Callable[[Task], object],
+        first: bool = True,
+    ) -> None:  # fmt: skip
+        """Wait for what was begun, and report what it did; ``first``: or a further part of a call."""
         try:
             wait(task)
         finally:
             if task.end != _engine.DONE:
                 self._break(f"{op} was interrupted")
-            self.calls_accelerated += 1
+            self.calls_accelerated += first
+            totals_of(op).add(task.outcome, first)
             self._gate.last = (op, decision, task.outcome)
         self._check_strict(op, decision, task.outcome.fallbacks)
 
     def _completed(self, request: MPI.Request, last: tuple) -> None:
-        """The nonblocking call of a request has ended."""
+        """The nonblocking call of a request has ended; without an outcome it was MPI's."""
         self._gate.last = last
+        for outcome in last[2:]:
+            totals_of(last[0]).add(outcome)
 
     def _check_strict(self, op: str, decision: Decision | None, fallbacks: int) -> None:
         if self._strict and fallbacks:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
+from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import TriedStarts
 from compcoll.engine.call import Task, begin, planned
 from compcoll.engine.decision import Decision
@@ -25,6 +26,7 @@ from compcoll.mpi.pairwise import HybridCall, PairwiseCalls
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
+from compcoll.report import outcome_of
 
 __all__ = ["CollectiveMethods"]
 
@@ -160,7 +162,7 @@ class CollectiveMethods(PairwiseCalls):
         both = [*(others or []), *tasks]
 
         def settled(request: MPI.Request, error: Exception | None) -> None:
-            self._completed(request, (op, decision, tasks[-1].outcome))
+            self._completed(request, (op, decision, outcome_of(tasks)))
             if any(task.end != _engine.DONE for task in both):
                 self._break(f"{op} was interrupted")
                 return
@@ -213,6 +215,7 @@ class CollectiveMethods(PairwiseCalls):
         def start() -> MPI.Request:
             self._check_usable()
             begun = perf_counter()
+            totals_of(op).calls += 1
             with interrupts.deferred(), self._committed(op):
                 way, others, record = tried.next() if tried is not None else (decision, [], None)
                 if way.codec is None:
@@ -294,6 +297,7 @@ class CollectiveMethods(PairwiseCalls):
 
         def start() -> MPI.Request:
             self._check_usable()
+            totals_of(operation.name).calls += 1
             again = self._hybrid(
                 operation, given
             )  # which decides as before, and copies what has to be copied

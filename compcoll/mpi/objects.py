@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from compcoll.codecs import codec
 from compcoll.engine import _engine, interrupts
+from compcoll.engine._calls import totals_of
 from compcoll.engine.call import Task, begin
 from compcoll.engine.decision import Decision
 from compcoll.engine.group import largest_tag
@@ -41,6 +42,7 @@ __all__ = ["ObjectCalls"]
 
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 _RAW, _LOSSLESS = codec("raw"), codec("lossless")
+_SEND, _SENDRECV = totals_of("send"), totals_of("sendrecv")
 
 
 class _Large:
@@ -166,6 +168,7 @@ class ObjectCalls(CommBase):
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
         pickled = self._message(obj, dest, "Send", at_once=True)
+        _SEND.calls += 1
         if pickled is None:
             super().send(obj, dest, tag)
         elif not isinstance(pickled, PickledMessage):
@@ -177,17 +180,19 @@ class ObjectCalls(CommBase):
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
         pickled = self._message(obj, dest, "Send", at_once=True, keeps=True)
-        return super().isend(obj, dest, tag) if pickled is None else self._post(pickled, dest, tag)
+        _SEND.calls += 1
+        return super().isend(obj, dest, tag) if pickled is None else self._post("send", pickled, dest, tag)
 
     def sendrecv(
         self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = ANY_SOURCE,
         recvtag: int = ANY_TAG, status: MPI.Status | None = None,
     ) -> Any:  # fmt: skip
         pickled = self._message(sendobj, dest, "Send", at_once=True)
+        _SENDRECV.calls += 1
         if pickled is None:
             return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
         with interrupts.deferred():
-            request = self._post(pickled, dest, sendtag)
+            request = self._post("sendrecv", pickled, dest, sendtag)
             try:
                 return self.recv(recvbuf, source, recvtag, status)
             finally:
@@ -261,26 +266,24 @@ class ObjectCalls(CommBase):
         messages = [self._message(one, dest, op) for dest, one in enumerate(objects)]
         return [one if message is None else message for message, one in zip(messages, objects, strict=True)]
 
-    def _post(self, pickled: PickledObject | PickledMessage, dest: int, tag: int) -> MPI.Request:
+    def _post(self, op: str, pickled: PickledObject | PickledMessage, dest: int, tag: int) -> MPI.Request:
         """Begin to send a pickled object."""
         if not isinstance(pickled, PickledMessage):
             return MPI.Comm.Isend(self, [pickled.data, MPI.BYTE], dest, tag)
         with interrupts.deferred():
             sent = _engine.Request(super().isend(pickled, dest, tag))
             tasks = [begin() for begin in pickled.begins]
-            pending = Pending([sent, *tasks], partial(self._posted, pickled, tasks))
+            pending = Pending([sent, *tasks], partial(self._posted, op, pickled, tasks))
             self._context.channel.track(pending)
         self.calls_accelerated += 1
         return pending.request
 
     def _posted(
-        self, message: PickledMessage, tasks: list[Task], request: MPI.Request, error: Exception | None
+        self, op: str, message: PickledMessage, tasks: list[Task], request: MPI.Request,
+        error: Exception | None,
     ) -> None:  # fmt: skip
         """A pickled object with its buffers has been sent."""
-        stats = Stats()
-        for task in tasks:
-            stats.add(task.outcome, task.outcome.bound)
-        self._completed(request, ("isend", message.decisions[0], stats))
+        self._completed(request, (op, message.decisions[0], Stats().add_all(tasks)))
 
     def _exact(self, decision: Decision) -> Decision:
         """The same without loss."""
@@ -305,8 +308,11 @@ class ObjectCalls(CommBase):
             decision = self._exact(ahead)
         return decision
 
-    def _exchanged(self, op: str, sent: list[Any], got: Any) -> Any:
-        """Send the buffers of messages and receive those of what was got; that with the objects complete."""
+    def _exchanged(self, op: str, sent: list[Any], got: Any, first: bool = True) -> Any:
+        """Send the buffers of messages and receive those of what was got; that with the objects complete.
+
+        ``first``: or it is a further part of a call.
+        """
         messages = [one for one in sent if isinstance(one, PickledMessage)]
         arriving = [one for one in got or () if type(one) is Delivered]
         both: list[PickledMessage | Delivered] = [*messages, *arriving]
@@ -314,7 +320,7 @@ class ObjectCalls(CommBase):
         if not begins:
             return got
         decision = messages[0].decisions[0] if messages else None
-        self._wait(op, decision, TaskBatch(begins), TaskBatch.run)
+        self._wait(op, decision, TaskBatch(begins), TaskBatch.run, first)
         return got and [one.unpacked() if type(one) is Delivered else one for one in got]
 
     def _folded(self, obj: Any, pickled: PickledObject | None, op: Any) -> Any:
@@ -336,7 +342,7 @@ class ObjectCalls(CommBase):
             if pickled is not None and pickled.buffers:
                 pickled = self._addressed(pickled, dest, "Send", at_once=True)
             comm.send(value if pickled is None else pickled, dest, tag)
-            self._exchanged("allreduce", [pickled], None)
+            self._exchanged("allreduce", [pickled], None, False)  # a broadcast follows
         return value
 
 

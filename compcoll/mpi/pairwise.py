@@ -73,8 +73,9 @@ class PairwiseCalls(CommBase):
             self._to_mpi(plain, *given.for_mpi(operation))
             return
         self._to_mpi(plain, *hybrid.args)
-        for decision, call in hybrid.calls:  # whose tags never change: messages arrive in order
-            self._carry_out(operation.name, decision, call, self._context.pairwise_tags)
+        tags = self._context.pairwise_tags  # which never change: messages arrive in order
+        for i, (decision, call) in enumerate(hybrid.calls):
+            self._carry_out(operation.name, decision, call, tags, i == 0)
         hybrid.finish()
 
     def _hybrid(self, operation: Operation, given: Arguments) -> HybridCall | None:

@@ -238,10 +238,7 @@ class TaskBatch:
     @property
     def outcome(self) -> Stats:
         """The sum of the outcomes of all tasks."""
-        stats = Stats()
-        for task in self.tasks:
-            stats.add(task.outcome, task.outcome.bound)
-        return stats
+        return Stats().add_all(self.tasks)
 
 
 @dataclass(frozen=True)

@@ -27,13 +27,14 @@ class Table(NamedTuple):
 def tables_of(program: Program, predictor: Predictor) -> list[Table]:
     """All tables of a program that has calls."""
     numbers = ("calls", "accelerated", "least", "mean", "largest", "sum", "bytes", "ratio", "fallbacks")
+    n = len(numbers) + 3 + (predictor.machine is not None)
     rows = [
-        (op, _class(least), *_numbers(row), _error(row), _predicted(predictor.seconds(op, row)))
+        (op, _class(least), *_numbers(row), _error(row), _predicted(predictor.seconds(op, row)))[:n]
         for (op, least), row in tables.by_operation(program).items()
     ]
     operation = Table(
         "By operation and size of its buffer",
-        ("operation", "size", *numbers, "error", "plain MPI, predicted"), rows, 2,
+        ("operation", "size", *numbers, "error", "plain MPI, predicted")[:n], rows, 2,
     )  # fmt: skip
     communicator = Table(
         "By communicator", ("communicator", "ranks", *numbers),

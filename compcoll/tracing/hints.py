@@ -21,7 +21,7 @@ _MOST, _SLOWER = 4, 1.2
 
 
 def of(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
-    """Lines for the program's user, on rank 0.
+    """Lines for the program's user, on rank 0; nothing is raised, since the program has done its work.
 
     Parameters
     ----------
@@ -32,19 +32,27 @@ def of(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
     context : compcoll.mpi.context.Context
         Of the world.
     """
+    try:
+        yield from _lines(tally, total, context)
+    except Exception as problem:
+        yield f"compcoll: no advice, since it failed: {type(problem).__name__}: {problem}"
+
+
+def _lines(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
     _, _, nbytes, _, unchanged, _ = total.tolist()
     if nbytes and unchanged > nbytes / 2 and context.size > 1:
         part = "none" if unchanged == nbytes else f"{1 - unchanged / nbytes:.0%}"
         yield f"compcoll: {part} of these bytes accelerated: {_reason(tally, context)}"
-    if unchanged == nbytes:
+    if unchanged == nbytes or any(comm.policy.asks_model(context.facts.link) for comm in context.attached):
         return
-    machine = context.advisor.machine if context.advisor is not None else load(lambda problem: None)
-    if machine is not None:
+    machine = load(lambda problem: None)
+    if machine is not None and context.facts.link in machine.measured:
         plain, ours = _seconds(tally, context, machine)
         if ours > _SLOWER * plain:
             yield (
-                f"compcoll: accelerated calls took {ours:.3g} s on rank 0, and plain MPI takes {plain:.3g} s "
-                "by the model; --codec auto accelerates only what gains"
+                f"compcoll: the accelerated calls that took most took {ours:.3g} s on rank 0; {plain:.3g} s "
+                "are predicted for plain MPI, from the profile of compcoll tune; --codec auto accelerates "
+                "only what gains"
             )
     elif context.facts.link == "node":
         yield (

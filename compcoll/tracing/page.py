@@ -163,10 +163,11 @@ def _points(program: Program, predictor: Predictor, machine: str) -> str:
     drawing = figures.scatter(series, "bytes of the buffer", "seconds")
     if not drawing:
         return ""
-    return (
-        "<h2>Time by size</h2><p>Each point is a call. What plain MPI would have taken for the accelerated "
-        f"ones is predicted by the model, from {escape(machine)}, and was not measured.</p>" + drawing
-    )
+    note = (
+        " What plain MPI would have taken for the accelerated ones is predicted by the model, from "
+        f"{escape(machine)}, and was not measured."
+    ) * (predictor.machine is not None)
+    return f"<h2>Time by size</h2><p>Each point is a call.{note}</p>{drawing}"
 
 
 def _thinned(points: list) -> list:

@@ -19,11 +19,12 @@ class Predictor:
     ----------
     program : Program
         Whose ranks' hosts are looked at.
-    machine : MachineProfile
+    machine : MachineProfile or None
+        Without one nothing is predicted.
     """
 
-    def __init__(self, program: Program, machine: MachineProfile):
-        self._machine, self._size = machine, program.size
+    def __init__(self, program: Program, machine: MachineProfile | None):
+        self.machine, self._size = machine, program.size
         self._per_node = program.ranks_per_node
 
     def seconds(self, op: str, row: Row) -> float | None:
@@ -32,7 +33,7 @@ class Predictor:
         Sizes are taken together: for each size of communicators one call of the mean size stands for all.
         """
         name = "Alltoallv" if blocking(op) == "Alltoallw" else blocking(op)
-        if name not in ALGORITHMS:
+        if self.machine is None or name not in ALGORITHMS:
             return None
         together: dict[int, list[int]] = {}
         for (nbytes, size), calls in row.sizes.items():
@@ -42,14 +43,14 @@ class Predictor:
         seconds = 0.0
         for size, (calls, nbytes) in together.items():
             if size > 1 and nbytes:
-                seconds += calls * self._of_call(name, round(nbytes / calls), size)
+                seconds += calls * self._of_call(self.machine, name, round(nbytes / calls), size)
         return seconds / row.calls
 
-    def _of_call(self, name: str, nbytes: int, size: int) -> float:
+    def _of_call(self, machine: MachineProfile, name: str, nbytes: int, size: int) -> float:
         # The nodes of a part of the world are not known: evenly spread, if there are several.
         one_node = self._per_node >= self._size
         per_node = size if one_node else max(round(size * self._per_node / self._size), 1)
-        return plain_seconds(Call.of_buffer(name, nbytes, size, per_node), self._machine, ALGORITHMS[name])
+        return plain_seconds(Call.of_buffer(name, nbytes, size, per_node), machine, ALGORITHMS[name])
 
 
 def blocking(op: str) -> str:

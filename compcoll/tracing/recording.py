@@ -125,10 +125,11 @@ class Recording:
     def _completed(self, request: MPI.Request, last: tuple) -> None:
         record, _ = self._open.get(id(request), (None, None))
         if record is None:
-            with self._lock:
-                self.tally.add_outcome(last[2])
+            if len(last) == 3:
+                with self._lock:
+                    self.tally.add_outcome(last[2])
             return
-        record.last, record.accelerated = last, True
+        record.last, record.accelerated = last, len(last) == 3
         self._close(request)
 
     def _seen(self, requests: Iterable[MPI.Request]) -> None:

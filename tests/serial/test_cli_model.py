@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,61 @@ def test_tune_looks_first_whether_it_can_keep_the_profile(tmp_path, monkeypatch)
     assert done.returncode
     assert done.stderr.count("the profile cannot be written to") == 1
     assert "Traceback" not in done.stderr
+
+
+#: `tune` with noises that are made up: each with its options, and how it ends.
+TUNE = """
+import json, sys
+from pathlib import Path
+
+import click
+from mpi4py import MPI
+
+from compcoll.cli import main
+from compcoll.engine import measure
+from compcoll.model.noise import Noise
+from compcoll.model.profile import MachineProfile
+from compcoll.schedule.virtual import Link
+
+world, path = MPI.COMM_WORLD, Path(sys.argv[1])
+quiet, busy, wrong = Noise(), Noise(), Noise()
+for noise, median in ((quiet, 1.25), (busy, 4.0), (wrong, 1.25)):
+    noise.add("the latency inside a node", (1.0, median, median))
+wrong.link("inside a node", 1e-3, 1 << 20, 1e-4)
+for noise, options in ((quiet, []), (busy, []), (busy, ["--force"]), (wrong, []), (wrong, ["--force"])):
+    machine = MachineProfile("test", Link(1e-5, 1e9), Link(1e-6, 1e9), date=1e9, spread=noise.spread)
+    measure.tune = lambda comm, report: (machine, noise)
+    world.Barrier()
+    path.unlink(missing_ok=True) if world.rank == 0 else None
+    status = 0
+    try:
+        main(["tune", "--here", "--out", str(path), *options], standalone_mode=False)
+    except SystemExit as end:
+        status = end.code
+    if world.rank == 0:
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        print("ends", status, kept.get("date"), kept.get("spread"), flush=True)
+"""
+
+
+def test_a_profile_of_a_busy_machine_is_not_kept(tmp_path):
+    """Unless that is forced; one that cannot be right never is."""
+    (tmp_path / "tune.py").write_text(TUNE)
+    command = [launch.find_mpiexec(), "-n", "2", sys.executable, tmp_path / "tune.py", tmp_path / "kept.json"]
+    outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=outside)
+    assert done.returncode == 0, done.stderr
+    ends = [line for line in done.stdout.splitlines() if line.startswith("ends")]
+    kept, refused = "ends 0 1000000000.0", "ends 1 None None"
+    assert ends == [f"{kept} 0.25", refused, f"{kept} 3.0", refused, refused]
+    assert done.stdout.count("not kept") == 3
+    refusal, warning, *wrong = done.stderr.splitlines()
+    latency = "the latency inside a node varied by 300% of its least time"
+    busy = f"the machine is busy: {latency}; the limit is 100%"
+    again = "run compcoll tune again while nothing else runs, or with --force"
+    assert refusal == f"Error: {busy}; the profile is not kept: {again}"
+    assert warning == f"Warning: {busy}"
+    assert [line.split(":")[1] for line in wrong] == [" no machine is like that"] * 2
 
 
 @pytest.fixture
@@ -51,7 +107,8 @@ def test_tune_on_one_node_leaves_the_network_as_it_was(tmp_path):
 
     known = replace(UNKNOWN, library=python("-c", library).stdout.strip(), plain=0.5)
     save(known.with_links(network=network), path)
-    assert re.search("between nodes, before", python("-m", "compcoll", "tune", "--out", path).stdout)
+    tune = python("-m", "compcoll", "tune", "--force", "--out", path)
+    assert re.search("between nodes, before", tune.stdout)
     found = MachineProfile.from_json(path.read_text())
     assert (found.network, found.plain) == (network, 0.5)
     assert found.measured == ("network", "node")
@@ -70,6 +127,20 @@ def test_explain_takes_the_buffer_that_a_rank_passes(run, profile):
     assert "Bcast of 4194304 bytes on 4 ranks; test" in words(run("explain", "BCAST", "4M", "-n", 4).output)
     assert "auto takes lossless by" in words(run("explain", "alltoall", "4M", "-n", 4).output)
     assert "auto takes plain MPI: predicted" in words(run("explain", "bcast", "100", "-n", 4).output)
+
+
+def test_explain_says_how_old_and_how_sure_a_profile_is(run, profile):
+    machine = MachineProfile("test", Link(1e-5, 1e8), Link(1e-6, 1e10))
+    ago = time.time() - 3 * 86400 - 60
+    for changes, says in (
+        ({}, "measured at a time that is not known; repetitions differed by an unknown part at most"),
+        ({"date": ago, "spread": 0.12}, "3 days ago; repetitions differed by 12% at most"),
+        ({"date": ago, "spread": 4.0}, "differed by 400% at most, more than 100%: run compcoll tune again"),
+    ):
+        profile(replace(machine, **changes))
+        first = run("explain", "alltoall", "4M").output.splitlines()[0]
+        assert first.startswith("# profile test, measured ")
+        assert first.endswith(says)
 
 
 def test_explain_of_types(run, profile):

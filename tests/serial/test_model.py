@@ -41,6 +41,15 @@ def test_tiny_messages_never_pay():
     assert not advise(Call("Alltoall", 100, 4), MACHINE, ZFP).pays
 
 
+@pytest.mark.parametrize("op", ALGORITHMS)
+def test_plain_mpi_is_predicted_for_any_number_of_ranks(op):
+    """By all of the operation's algorithms that so many ranks can run."""
+    for size in (1, 2, 3, 5, 6, 7, 12):
+        for ranks_per_node in (1, 2, size):
+            call = Call(op, 4096, size, ranks_per_node)
+            assert 0 <= plain_seconds(call, MACHINE, ALGORITHMS[op]) < 1, (size, ranks_per_node)
+
+
 def test_fixed_algorithm_is_kept():
     options = advise(Call("Allreduce", 1 << 20, 4), MACHINE, ZFP, "ring").options
     assert {option.algorithm for option in options} == {"ring"}
@@ -230,9 +239,34 @@ def test_what_was_not_measured_is_not_in_a_profile():
     assert here.completed_by(replace(measured, library="Open MPI")) == here
 
 
+def test_a_completed_profile_is_as_old_and_as_unsure_as_its_links():
+    here = replace(UNKNOWN, date=2e9, spread=0.1).with_links(node=MACHINE.node)
+    known = replace(UNKNOWN, date=1e9, spread=0.3).with_links(network=MACHINE.network, node=MACHINE.node)
+    both = here.completed_by(known)
+    assert (both.date, both.spread) == (1e9, 0.3)
+    assert MachineProfile.from_json(both.as_json()) == both
+    unsure = here.completed_by(replace(known, date=0.0, spread=inf))
+    assert (unsure.date, unsure.spread) == (0.0, inf)
+    assert MachineProfile.from_json(unsure.as_json()) == unsure
+    assert known.completed_by(here) == known, "whose links are all its own"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"),
+    [(-5, "0 minutes"), (30, "0 minutes"), (7199, "119 minutes"), (7200, "2 hours"), (2 * 86400, "2 days")],
+)
+def test_the_age_of_a_profile_in_words(seconds, age):
+    machine = replace(MACHINE, date=1e9, spread=0.5)
+    says = f"measured on 2001-09-09 at 01:46 UTC, {age} ago; repetitions differed by 50% at most"
+    assert machine.provenance(1e9 + seconds) == says
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
+        (replace(MACHINE, date=1e13).as_json(), "date = 10000000000000.0"),
+        (replace(MACHINE, date=-1.0).as_json(), "date = -1"),
+        (MACHINE.as_json().replace('"date": 0.0', '"date": "now"'), "now"),
         ('{"version": 2, "name": "old"}', "version 2, not 6; run compcoll tune again"),
         ('{"version": 6, "name": "short"}', "lacks"),
         ('{"version": 6, "network": 1, "node": 2, "codecs": 3}', "lacks"),

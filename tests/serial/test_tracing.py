@@ -7,15 +7,22 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import compcoll
 from compcoll.cli import main
 from compcoll.cli.launch import find_mpiexec
-from compcoll.tracing import perfetto, tables
+from compcoll.model.profile import UNKNOWN, MachineProfile, save
+from compcoll.policy import Policy, Rule
+from compcoll.schedule.virtual import Link
+from compcoll.tracing import hints, perfetto, tables
+from compcoll.tracing.predicted import Predictor
 from compcoll.tracing.reader import read
+from compcoll.tracing.tally import Sum, Tally
 
 #: Calls of several kinds, and what the communicators have counted of them.
 PROGRAM = """
@@ -197,11 +204,18 @@ def test_perfetto_file(ran, tmp_path):
         )
 
 
-def test_report_command(ran, tmp_path):
+@pytest.mark.parametrize("link", ["node", "network", None])
+def test_report_command(ran, tmp_path, monkeypatch, link):
+    """Plain MPI's times are predicted from a profile of the link that the program used, else left out."""
+    path = tmp_path / "profile.json"
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(path))
+    if link is not None:
+        save(UNKNOWN.with_links(**{link: Link(1e-6, 1e9)}), path)
     result = CliRunner().invoke(main, ["report", str(ran[0]), "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "Alltoallv" in result.output
-    assert "predicted" in result.output
+    assert ("plain MPI, predicted" in result.output) == (link == "node")
+    assert ("plain MPI is not predicted" in result.output) == (link != "node")
     page = (tmp_path / "report.html").read_text()
     assert "http" not in page, "the page needs no network"
     assert page.count("<svg") == page.count("</svg>") == 4
@@ -367,3 +381,54 @@ def test_reasons_of_a_kind_are_one_row():
     )
     assert tables.reason_of("measured 3 ms, plain MPI 1 ms") != tables.reason_of("predicted 3 ms")
     assert tables.reason_of("a single rank sends nothing") == "a single rank sends nothing"
+
+
+# -- the lines behind a summary
+
+
+def lines_behind(monkeypatch, machine, *policies, seconds=9.0, size=3, **context):
+    """What is said of accelerated Allgathers on ranks that share memory."""
+    tally = Tally()
+    tally.collectives["Allgather", 1 << 16, size] = Sum(2, seconds)
+    wrapped = [SimpleNamespace(policy=policy) for policy in policies]
+    facts = SimpleNamespace(link="node", ranks_per_node=size)
+    known = {"attached": wrapped, "facts": facts, "size": size, "advisor": None, **context}
+    monkeypatch.setattr(hints, "load", lambda report: machine)
+    return list(hints.of(tally, np.array([6, 6, 9e5, 5e5, 0, 9.0]), SimpleNamespace(**known)))
+
+
+KNOWN = MachineProfile("test", Link(1e-5, 1e9), Link(1e-6, 1e9))
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 6, 7, 12])
+def test_a_summary_predicts_for_any_number_of_ranks(monkeypatch, size):
+    (line,) = lines_behind(monkeypatch, KNOWN, Policy(), size=size)
+    assert "9 s on rank 0; 0.00" in line
+    assert "s are predicted for plain MPI, from the profile of compcoll tune" in line
+    assert lines_behind(monkeypatch, KNOWN, Policy(), size=size, seconds=1e-9) == []
+
+
+def test_a_summary_predicts_only_from_a_profile_of_the_link(monkeypatch):
+    for machine in (None, UNKNOWN.with_links(network=KNOWN.network)):
+        (line,) = lines_behind(monkeypatch, machine, Policy())
+        assert "all ranks share memory, where compression seldom saves time" in line
+
+
+@pytest.mark.parametrize(
+    "policy", [Policy("auto"), Policy(when="pays"), Policy(rules=(Rule(op="Bcast", codec="auto"),))]
+)
+def test_auto_is_not_advised_where_it_is_on(monkeypatch, policy):
+    assert lines_behind(monkeypatch, KNOWN, policy, Policy()) == []
+    assert lines_behind(monkeypatch, None, policy, Policy()) == []
+
+
+def test_a_summary_never_raises(monkeypatch):
+    (line,) = lines_behind(monkeypatch, KNOWN, Policy(), facts=None)
+    assert line.startswith("compcoll: no advice, since it failed: AttributeError")
+
+
+def test_a_report_predicts_for_any_number_of_ranks():
+    program = SimpleNamespace(size=6, ranks_per_node=3)
+    for op in ("Allgather", "Iallgatherv"):
+        row = tables.Row(calls=1, sizes={(1 << 16, 3): 1})
+        assert Predictor(program, KNOWN).seconds(op, row) > 0

@@ -14,6 +14,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
+from compcoll.engine._calls import totals_of
 from compcoll.engine.call import wait
 from compcoll.engine.decision import Decision
 from compcoll.mpi import check
@@ -29,6 +30,7 @@ from compcoll.mpi.staging import HostCopy
 __all__ = ["PointToPoint"]
 
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
+_SEND, _RECV, _SENDRECV = map(totals_of, ("Send", "Recv", "Sendrecv"))
 _NOTHING = [np.empty(0, np.uint8), 0, MPI.BYTE]
 
 
@@ -60,6 +62,7 @@ class PointToPoint(Probes):
     def Recv(
         self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
     ) -> None:
+        _RECV.calls += 1
         if source == MPI.PROC_NULL or not self._understands():
             self._to_mpi(super().Recv, buf, source, tag, status)
             return
@@ -69,6 +72,7 @@ class PointToPoint(Probes):
             self._exchange("Recv", incoming=(buf, source, tag, status))
 
     def Irecv(self, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
+        _RECV.calls += 1
         message = self._incoming(buf, source)
         if message is None:
             return self._to_mpi(super().Irecv, buf, source, tag)
@@ -81,6 +85,7 @@ class PointToPoint(Probes):
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
         recvtag: int = ANY_TAG, status: MPI.Status | None = None,
     ) -> None:  # fmt: skip
+        _SENDRECV.calls += 1
         if not self._understands():
             self._to_mpi(super().Sendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
             return
@@ -96,6 +101,7 @@ class PointToPoint(Probes):
         self, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
         recvtag: int = ANY_TAG,
     ) -> MPI.Request:  # fmt: skip
+        _SENDRECV.calls += 1
         send, decision = self._outgoing("Sendrecv", sendbuf, dest)
         recv = self._incoming(recvbuf, source)
         if decision is None and recv is None:
@@ -128,6 +134,7 @@ class PointToPoint(Probes):
     ) -> None:  # fmt: skip
         copy = self._copied(buf, dest, source)
         if copy is None:
+            _SENDRECV.calls += 1
             self._to_mpi(super().Sendrecv_replace, buf, dest, sendtag, source, recvtag, status)
         else:
             self.Sendrecv(copy, dest, sendtag, buf, source, recvtag, status)
@@ -137,6 +144,7 @@ class PointToPoint(Probes):
     ) -> MPI.Request:
         copy = self._copied(buf, dest, source)
         if copy is None:
+            _SENDRECV.calls += 1
             return self._to_mpi(super().Isendrecv_replace, buf, dest, sendtag, source, recvtag)
         return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
 
@@ -265,6 +273,7 @@ class PointToPoint(Probes):
             stats.end()
             self.calls_accelerated += accelerated
             if accelerated:
+                totals_of(op).add(stats)
                 self._gate.last = (op, decision, stats)
             elif incoming is not None:
                 small = is_small(incoming[0], self._context.least)
@@ -303,6 +312,7 @@ class PointToPoint(Probes):
         self, plain: Any, buf, dest: int, tag: int, synchronous: bool = False, keeps: bool = False
     ) -> MPI.Request:
         """Send a message compressed, and leave what remains to be done to the engine."""
+        _SEND.calls += 1
         message, decision = self._outgoing("Send", buf, dest, keeps)
         if message is None or decision is None:
             return self._to_mpi(plain, buf, dest, tag)

@@ -1,0 +1,30 @@
+"""Totals of this process over all communicators."""
+
+from __future__ import annotations
+
+from compcoll.engine._calls import totals
+from compcoll.report import Summary
+
+__all__ = ["summary"]
+
+
+def summary() -> Summary:
+    """Sum up the calls of this rank on all communicators that it ever wrapped, freed ones included; local.
+
+    A library's own duplicates and parts of a communicator count, too, while `Comm.calls_accelerated` is that
+    of one object. Calls of torch's backend are those of `compcoll.torch.report`.
+
+    Returns
+    -------
+    Summary
+    """
+    operations = {
+        op: Summary(one.calls, one.accelerated, one.raw_nbytes, one.wire_nbytes)
+        for op, one in sorted(totals.items())
+        if one.calls
+    }
+    every = operations.values()
+    return Summary(
+        sum(one.calls for one in every), sum(one.accelerated for one in every),
+        sum(one.raw_nbytes for one in every), sum(one.wire_nbytes for one in every), operations,
+    )  # fmt: skip
