@@ -14,11 +14,12 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.checkpoint import file, folders
-from compcoll.checkpoint.fetch import Files, complete, fetch, sound
+from compcoll.checkpoint.fetch import Files, complete, fetch, job_of, sound
 from compcoll.checkpoint.file import Part
 from compcoll.checkpoint.parts import assembled, wanted
 from compcoll.checkpoint.reports import Checkpoint, SaveReport
-from compcoll.codecs import Codec, codec
+from compcoll.codecs import Codec
+from compcoll.codecs import codec as make_codec
 from compcoll.codecs.delta import Delta
 from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
@@ -67,7 +68,8 @@ class Checkpointer:
                 raise ValueError(f"keep = {keep} and whole_every = {whole_every} have to be at least 1")
             self._shared = os.path.abspath(path)
             self._local = self._shared if local is None else os.path.abspath(local)
-            self._codec, self._keep, self._whole_every = _codec(codec), keep, whole_every
+            self._codec: Codec = make_codec(codec)
+            self._keep, self._whole_every = keep, whole_every
         except Exception as problem:
             error = problem
         self._all(error, "prepare")
@@ -299,7 +301,7 @@ class Checkpointer:
         self._flusher.submit(lambda: None).result()  # behind what is flushed still
         names, everyone = self._find()
         sets = {name: complete(name, everyone) for name in sorted(names, reverse=True)}
-        job = self._job_of([headers[0] for headers in sets.values() if isinstance(headers, dict)])
+        job = job_of([headers[0] for headers in sets.values() if isinstance(headers, dict)], self._shared)
         passed: list[Exception] = []
         for name, headers in sets.items():
             loaded = self._try(name, headers, everyone, parts) if isinstance(headers, dict) else headers
@@ -334,16 +336,6 @@ class Checkpointer:
         self._all(error, "read")
         everyone = self._comm.allgather((names, files))
         return set().union(*(some for some, _ in everyone)), [one for _, some in everyone for one in some]
-
-    def _job_of(self, headers: list[dict[str, Any]]) -> str:
-        """The job of complete sets; ValueError for two jobs, whose steps cannot be compared."""
-        newest = {one["job"]: one["set"] for one in reversed(headers)}
-        if len(newest) > 1:
-            raise ValueError(
-                f"{self._shared} has checkpoints of {len(newest)} jobs, {' and '.join(newest.values())}: "
-                "remove those of all but one"
-            )
-        return next(iter(newest), "")
 
     def _try(
         self, name: str, headers: dict[int, dict[str, Any]], everyone: Files, parts: Mapping[str, Any] | None
@@ -402,11 +394,6 @@ class Checkpointer:
             if text is not None:
                 warnings.warn(f"rank {rank} could not rebuild files of {name}: {text}", RuntimeWarning, 4)
         return error is None and (lacks_own or lacks_copy)
-
-
-def _codec(spec: str | Codec) -> Codec:
-    found: Codec = codec(spec)
-    return found
 
 
 def _array(value: Any) -> np.ndarray:

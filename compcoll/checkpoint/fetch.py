@@ -11,7 +11,7 @@ from mpi4py import MPI
 from compcoll.checkpoint import file, folders
 from compcoll.core.errors import FrameError
 
-__all__ = ["Files", "complete", "fetch", "sound"]
+__all__ = ["Files", "complete", "fetch", "job_of", "sound"]
 
 #: Files, each with the rank that can read it, -1 for any.
 Files = list[tuple[folders.Found, int]]
@@ -28,6 +28,17 @@ def complete(name: str, everyone: Files) -> dict[int, dict[str, Any]] | Exceptio
         if rank not in headers:
             return _lack((name, rank), [one.problem for one in files if one.rank == rank])
     return headers
+
+
+def job_of(headers: list[dict[str, Any]], folder: str) -> str:
+    """The job of a folder's complete sets; ValueError for two jobs, whose steps cannot be compared."""
+    newest = {one["job"]: one["set"] for one in reversed(headers)}
+    if len(newest) > 1:
+        raise ValueError(
+            f"{folder} has checkpoints of {len(newest)} jobs, {' and '.join(newest.values())}: "
+            "remove those of all but one"
+        )
+    return next(iter(newest), "")
 
 
 def _lack(need: Need, problems: list[str]) -> Exception:

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import checkpoint_flips
@@ -247,7 +248,8 @@ def test_flushes_that_fail(comm, agree, folder, monkeypatch, codec):
         if step == 9:
             comm.Barrier()
             assert agree(ours.load().step == saved > 3)
-            with pytest.warns(RuntimeWarning, match="no sound file of rank"):
+            warned = pytest.warns(RuntimeWarning, match="no sound file of rank")
+            with warned if comm.size > 1 else nullcontext():  # a single rank has left nothing there
                 found = Checkpointer(shared, comm).load()
             assert agree(found.step == 2 and equal(found.arrays, arrays(comm.rank, 2)))
     ours.close()
