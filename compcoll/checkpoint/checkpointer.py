@@ -316,6 +316,7 @@ class Checkpointer:
             )
         _known.update(names)
         _jobs[self._shared] = job
+        self._since_whole = 0  # the bases of this process may be among what is damaged
         told = tuple(map(str, passed))
         if told:
             warnings.warn(f"step {loaded.step} is not the newest: {'; '.join(told)}", RuntimeWarning, 2)
