@@ -114,14 +114,14 @@ class _Requests(WorkerPlugin):
 def loads(header: dict[str, Any], frames: list[Any]) -> Any:
     """The array of `_Family.dumps`; FrameError where the frame is damaged."""
     (frame,) = frames
+    shape, size = tuple(header["shape"]), compcoll.inspect(frame).size
+    if size != math.prod(shape):
+        raise compcoll.FrameError(f"the frame has {size} values, not {math.prod(shape)}")
     if header["cupy"]:
         import cupy
 
         frame = cupy.asarray(np.frombuffer(frame, np.uint8))
     values = compcoll.decode(frame)
-    shape = tuple(header["shape"])
-    if values.size != math.prod(shape):
-        raise compcoll.FrameError(f"the frame has {values.size} values, not {math.prod(shape)}")
     if header["dtype"] is not None:
         values = values.view(header["dtype"])
     values = values.reshape(shape)

@@ -16,6 +16,7 @@ import zarr.registry
 
 import compcoll
 from compcoll.codecs.views import as_frame_array, is_supported
+from compcoll.frame import HEADER_NBYTES
 
 __all__ = ["Compcoll"]
 
@@ -74,13 +75,14 @@ class Compcoll(zarr.abc.codec.ArrayBytesCodec):
     def _decode_sync(self, chunk_data: Any, chunk_spec: Any) -> Any:
         dtype = chunk_spec.dtype.to_native_dtype()
         native, shape = dtype.newbyteorder("="), chunk_spec.shape
-        values = compcoll.decode(chunk_data.as_array_like())
+        info = compcoll.inspect(chunk_data[:HEADER_NBYTES].to_bytes(), len(chunk_data))
         expected = as_frame_array(np.empty(0, native)).dtype
-        if (values.dtype, values.size) != (expected, math.prod(shape)):
+        if (info.dtype, info.size) != (expected, math.prod(shape)):
             raise compcoll.FrameError(
-                f"the chunk's frame has {values.size} values of {values.dtype}, "
+                f"the chunk's frame has {info.size} values of {info.dtype}, "
                 f"not {math.prod(shape)} of {expected}"
             )
+        values = compcoll.decode(chunk_data.as_array_like())
         return chunk_spec.prototype.nd_buffer.from_ndarray_like(
             values.view(native).astype(dtype, copy=False).reshape(shape)
         )

@@ -4,6 +4,7 @@ file.py          the bytes of one rank's file
 folders.py       files that are there whole or not at all, and where they are found
 parts.py         arrays from the files of several ranks
 reports.py       what saving and loading return
+fetch.py         files of all ranks, and what sets lack
 checkpointer.py  saving and loading, which all ranks do together
 """
 

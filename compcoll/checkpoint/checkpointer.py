@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from time import perf_counter, time_ns
 from typing import Any
 
@@ -12,10 +14,12 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.checkpoint import file, folders
+from compcoll.checkpoint.fetch import Files, complete, fetch, job_of, sound
 from compcoll.checkpoint.file import Part
 from compcoll.checkpoint.parts import assembled, wanted
 from compcoll.checkpoint.reports import Checkpoint, SaveReport
-from compcoll.codecs import Codec, codec
+from compcoll.codecs import Codec
+from compcoll.codecs import codec as make_codec
 from compcoll.codecs.delta import Delta
 from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
@@ -24,6 +28,11 @@ __all__ = ["Checkpointer"]
 
 #: Of a message: MPI counts no more than 2 GiB.
 _MESSAGE_NBYTES = 1 << 30
+
+#: The names of the sets that this process has saved, or has seen when it loaded.
+_known: set[str] = set()
+#: The jobs that this process goes on with, by their shared folders.
+_jobs: dict[str, str] = {}
 
 
 class Checkpointer:
@@ -52,17 +61,28 @@ class Checkpointer:
         local: str | os.PathLike | None = None, codec: str | Codec = "lossless", keep: int = 2,
         whole_every: int = 8,
     ):  # fmt: skip
-        if keep < 1 or whole_every < 1:
-            raise ValueError(f"keep = {keep} and whole_every = {whole_every} have to be at least 1")
-        self._shared = os.path.abspath(path)
-        self._local = self._shared if local is None else os.path.abspath(local)
-        self._codec, self._keep, self._whole_every = _codec(codec), keep, whole_every
-        self._comm = MPI.Intracomm(MPI.COMM_WORLD if comm is None else comm).Dup()
+        self._comm = MPI.Intracomm(MPI.COMM_WORLD if comm is None else comm)
+        error = None
+        try:
+            if keep < 1 or whole_every < 1:
+                raise ValueError(f"keep = {keep} and whole_every = {whole_every} have to be at least 1")
+            self._shared = os.path.abspath(path)
+            self._local = self._shared if local is None else os.path.abspath(local)
+            self._codec: Codec = make_codec(codec)
+            self._keep, self._whole_every = keep, whole_every
+        except Exception as problem:
+            error = problem
+        self._all(error, "prepare")
+        self._comm = self._comm.Dup()
         self._rank, self._size = self._comm.rank, self._comm.size
         self._partner, self._guest = self._partners()
         self._flusher = ThreadPoolExecutor(1, "checkpoint")
         self._flush: Future[None] | None = None
-        self._saved: list[tuple[str, str | None]] = []  # sets, and those of their bases
+        self._flush_failed = False
+        # Sets and those of their bases: in the local folders, in the shared one, and on the way there.
+        self._saved: list[tuple[str, str | None]] = []
+        self._flushed: list[tuple[str, str | None]] = []
+        self._flushing: tuple[str, str | None] | None = None
         self._bases: dict[str, np.ndarray] = {}
         self._base_set: str | None = None
         self._since_whole = 0
@@ -93,25 +113,30 @@ class Checkpointer:
         Raises
         ------
         Exception
-            On all ranks, where one fails; the set then is not there.
+            On all ranks, where one fails; the set then is not there. An OSError where the last set could not
+            be flushed, FileExistsError where a folder has sets that this job has neither saved nor loaded.
         """
         start = perf_counter()
-        first, now = self._comm.bcast((step, time_ns()))
+        self._settle_flush()
+        first, now, job = self._comm.bcast((step, time_ns(), _jobs.get(self._shared)))
         base = self._base_set if self._since_whole % self._whole_every else None
         seconds: dict[str, float] = {}
         name, data, error = "", np.empty(0, np.uint8), None
         try:
-            self.wait()
             if step != first or not 0 <= step < 10**12:
                 raise ValueError(
                     f"step = {step}, and rank 0 has {first}: it has to be the same, 0 to 10**12 - 1"
                 )
             name = folders.set_name(step, now)
-            facts = {"set": name, "step": step, "rank": self._rank, "ranks": self._size, "base": base}
+            self._refuse_others()
+            facts = {"set": name, "step": step, "job": job or name, "base": base}
+            facts |= {"rank": self._rank, "ranks": self._size}
             data = file.encode(arrays, self._codec, facts, self._bases if base else None)
         except Exception as problem:
             error = problem
         self._all(error, "encode")
+        _known.add(name)
+        _jobs[self._shared] = job or name
         seconds["encode"] = perf_counter() - start
         begun = perf_counter()
         copy = self._exchange(data)
@@ -122,6 +147,7 @@ class Checkpointer:
         if self._local != self._shared:
             own = os.path.join(self._shared, name), f"rank-{self._rank}.cck", data
             self._flush = self._flusher.submit(folders.write, *own)
+            self._flushing = name, base
         self._keep_base(name, base, arrays)
         self._remove_old()
         raw_nbytes = sum(_array(value).nbytes for value in arrays.values())
@@ -133,7 +159,42 @@ class Checkpointer:
         """Wait until all that this rank has saved is in the shared folder; its OSError, if there was one."""
         flush, self._flush = self._flush, None
         if flush is not None:
-            flush.result()
+            try:
+                flush.result()
+            except BaseException:
+                self._flush_failed = True
+                raise
+
+    def _settle_flush(self) -> None:
+        """Wait for the flushes of all ranks: where none failed, the last set is in the shared folder."""
+        error = None
+        try:
+            self.wait()
+        except Exception as problem:
+            error = problem
+        failed, flushing = self._comm.allreduce(self._flush_failed, MPI.LOR), self._flushing
+        self._flush_failed, self._flushing = False, None
+        if flushing is not None and not failed:
+            self._flushed.append(flushing)
+        elif flushing is not None:
+            self._since_whole = 0  # nothing has its base there
+            if self._rank == 0:
+                folders.remove_set(self._shared, flushing[0])
+        self._all(error, "flush")
+
+    def _folders(self) -> set[str]:
+        """The folders that this rank looks into for all."""
+        return {self._local, self._shared} if self._rank == 0 else {self._local} - {self._shared}
+
+    def _refuse_others(self) -> None:
+        """FileExistsError where there are sets of another job, for which those of this one could be taken."""
+        for folder in self._folders():
+            others = [name for name in folders.sets(folder) if name not in _known]
+            if others:
+                raise FileExistsError(
+                    f"{folder} has {others[-1]}, which this job has neither saved nor loaded: "
+                    "load from there first, or save to another folder"
+                )
 
     def close(self) -> None:
         """Wait as `wait` does, and free the communicator; collective."""
@@ -192,12 +253,10 @@ class Checkpointer:
             self._bases = {key: _array(value).copy() for key, value in arrays.items()}
 
     def _remove_old(self) -> None:
-        """Remove what is older than the newest sets, of which those before the last one are flushed."""
-        if self._local != self._shared or self._rank == 0:
-            self._remove_older(self._local, self._saved)
-        if self._local != self._shared and self._rank == 0:
-            self._remove_older(self._shared, self._saved[:-1])
-        self._saved = self._saved[-self._keep - 1 :]
+        """Remove what is older than the newest sets that are complete in a folder."""
+        for folder in self._folders():
+            self._remove_older(folder, self._saved if folder == self._local else self._flushed)
+        self._saved, self._flushed = self._saved[-self._keep :], self._flushed[-self._keep :]
 
     def _remove_older(self, folder: str, saved: list[tuple[str, str | None]]) -> None:
         kept = saved[-self._keep :]
@@ -205,7 +264,7 @@ class Checkpointer:
             return
         bases = {base for _, base in kept} | {self._base_set}
         for name in folders.sets(folder):
-            if name < kept[0][0] and name not in bases:
+            if name < kept[0][0] and name not in bases and name in _known:
                 folders.remove_set(folder, name)
 
     # -- loading
@@ -229,99 +288,100 @@ class Checkpointer:
         Raises
         ------
         FileNotFoundError
-            On all ranks, where no set is complete.
+            On all ranks, where no set is complete; FrameError where that is by damaged files.
         ValueError
             Where an array that is no `Part` was saved by another number of ranks, or what this rank wants
-            is not there; RuntimeError on the others.
+            is not there; RuntimeError on the others. On all ranks where there are complete sets of two jobs.
+
+        Warns
+        -----
+        RuntimeWarning
+            Where newer sets are not complete, or files cannot be written anew.
         """
         self._flusher.submit(lambda: None).result()  # behind what is flushed still
-        files = self._found()
-        everyone = [one for found in self._comm.allgather(files) for one in found]
-        for name in sorted({one.set for one, _ in everyone}, reverse=True):
-            loaded = self._try(name, everyone, parts)
-            if loaded is not None:
-                return loaded
-        raise FileNotFoundError(f"{self._shared} has no complete checkpoint")
+        names, everyone = self._find()
+        sets = {name: complete(name, everyone) for name in sorted(names, reverse=True)}
+        job = job_of([headers[0] for headers in sets.values() if isinstance(headers, dict)], self._shared)
+        passed: list[Exception] = []
+        for name, headers in sets.items():
+            loaded = self._try(name, headers, everyone, parts) if isinstance(headers, dict) else headers
+            if isinstance(loaded, Checkpoint):
+                break
+            passed.append(loaded)
+        else:
+            damaged = any(isinstance(one, FrameError) for one in passed)
+            _known.update(() if damaged else names)
+            raise (FrameError if damaged else FileNotFoundError)(
+                ": ".join([f"{self._shared} has no complete checkpoint", *map(str, passed)])
+            )
+        _known.update(names)
+        _jobs[self._shared] = job
+        self._since_whole = 0  # the bases of this process may be among what is damaged
+        told = tuple(map(str, passed))
+        if told:
+            warnings.warn(f"step {loaded.step} is not the newest: {'; '.join(told)}", RuntimeWarning, 2)
+        return replace(loaded, passed_over=told)
 
-    def _found(self) -> list[tuple[folders.Found, int]]:
-        """The files that this rank can read, and its number; -1 for those of the shared folder."""
-        found = (
-            [] if self._local == self._shared else [(one, self._rank) for one in folders.scan(self._local)]
-        )
-        return found + ([(one, -1) for one in folders.scan(self._shared)] if self._rank == 0 else [])
+    def _find(self) -> tuple[set[str], Files]:
+        """The names of all sets, and the files that ranks can read."""
+        names: set[str] = set()
+        files: Files = []
+        error = None
+        try:
+            for folder in self._folders():
+                names.update(folders.sets(folder))
+                reader = -1 if folder == self._shared else self._rank
+                files += [(one, reader) for one in folders.scan(folder)]
+        except OSError as problem:
+            error = problem
+        self._all(error, "read")
+        everyone = self._comm.allgather((names, files))
+        return set().union(*(some for some, _ in everyone)), [one for _, some in everyone for one in some]
 
     def _try(
-        self, name: str, everyone: list[tuple[folders.Found, int]], parts: Mapping[str, Any] | None
-    ) -> Checkpoint | None:
-        """A set, if it is complete."""
-        headers = {one.rank: one.header for one, _ in everyone if one.set == name}
-        ranks = next(iter(headers.values()))["ranks"]
-        if set(headers) != set(range(ranks)):
-            return None
+        self, name: str, headers: dict[int, dict[str, Any]], everyone: Files, parts: Mapping[str, Any] | None
+    ) -> Checkpoint | Exception:  # fmt: skip
+        """A complete set; on all ranks what it lacks where files are damaged."""
+        ranks = len(headers)
         pieces, error = {}, None
         try:
             pieces = wanted(headers, parts, self._rank, self._size)
-        except ValueError as problem:
+        except Exception as problem:
             error = problem
         self._all(error, "load")
         alike = ranks == self._size
         owners = {owner for some in pieces.values() for owner, _ in some} | ({self._rank} if alike else set())
-        base = headers[0]["base"]
-        needs = [(one, owner) for owner in sorted(owners) for one in (base, name) if one is not None]
-        files = self._fetch(needs, everyone)
-        if files is None:
-            return None
-        values = {
-            owner: file.decode(files[name, owner], file.decode(files[base, owner]) if base else None)
-            for owner in owners
-        }
-        rebuilt = alike and self._rebuild(name, files[name, self._rank])
+        needs = [
+            (one, owner)
+            for owner in sorted(owners)
+            for one in (headers[owner]["base"], name)
+            if one is not None
+        ]
+        files = fetch(self._comm, needs, everyone)
+        if isinstance(files, Exception):
+            return files
         loaded: dict[str, np.ndarray] = {}
         try:
+            values = {}
+            for owner in owners:
+                base = headers[owner]["base"]
+                bases = file.decode(files[base, owner]) if base is not None else None
+                values[owner] = file.decode(files[name, owner], bases)
             loaded = {key: assembled(key, some, values) for key, some in pieces.items()}
-        except ValueError as problem:
+        except Exception as problem:
             error = problem
         self._all(error, "load")
+        rebuilt = alike and self._rebuild(name, files[name, self._rank])
         return Checkpoint(folders.step_of(name), loaded, ranks, rebuilt)
 
-    def _fetch(
-        self, needs: list[tuple[str, int]], everyone: list[tuple[folders.Found, int]]
-    ) -> dict[tuple[str, int], np.ndarray] | None:
-        """Sound bytes of files from whichever rank has them; None on all ranks where one finds none."""
-        holders: dict[tuple[str, int], list[tuple[int, str]]] = {}
-        for one, reader in everyone:
-            holders.setdefault((one.set, one.rank), []).append((reader, one.path))
-        # Each rank begins with what it can read by itself.
-        mine = {
-            need: sorted(
-                set(holders.get(need, [])), key=lambda at: (at[0] not in (self._rank, -1), at[0] == -1, at)
-            )
-            for need in needs
-        }
-        found: dict[tuple[str, int], np.ndarray] = {}
-        while True:
-            asked: list[list[tuple[tuple[str, int], str]]] = [[] for _ in range(self._size)]
-            for need, places in mine.items():
-                if need not in found and places:
-                    reader, path = places.pop(0)
-                    asked[self._rank if reader == -1 else reader].append((need, path))
-            answers = self._comm.alltoall([
-                [(need, _sound(path, need)) for need, path in wants] for wants in self._comm.alltoall(asked)
-            ])  # fmt: skip
-            found |= {need: data for answer in answers for need, data in answer if data is not None}
-            missing = [need for need in needs if need not in found]
-            hopeless = any(not mine[need] for need in missing)
-            if self._comm.allreduce(hopeless, MPI.LOR):
-                return None
-            if not self._comm.allreduce(bool(missing), MPI.LOR):
-                return found
-
     def _rebuild(self, name: str, data: np.ndarray) -> bool:
-        """Write the files of this rank's that are missing or damaged; whether any was."""
+        """Write the files of this rank's that are missing or damaged; whether any was, and is no more."""
         folder = os.path.join(self._local, name)
         own, guest = f"rank-{self._rank}.cck", f"copy-{self._guest}.cck"
-        lacks_own = _sound(os.path.join(folder, own), (name, self._rank)) is None
-        lacks_copy = self._size > 1 and _sound(os.path.join(folder, guest), (name, self._guest)) is None
+        lacks_own = isinstance(sound(os.path.join(folder, own), (name, self._rank)), str)
+        lacks_copy = self._size > 1 and isinstance(
+            sound(os.path.join(folder, guest), (name, self._guest)), str
+        )
         error = None
         copy = self._exchange(data) if self._comm.allreduce(lacks_copy, MPI.LOR) else None
         try:
@@ -331,24 +391,11 @@ class Checkpointer:
                 folders.write(folder, guest, copy)
         except OSError as problem:
             error = problem
-        self._all(error, "rebuild")
-        return lacks_own or lacks_copy
-
-
-def _codec(spec: str | Codec) -> Codec:
-    found: Codec = codec(spec)
-    return found
+        for rank, text in enumerate(self._comm.allgather(None if error is None else str(error))):
+            if text is not None:
+                warnings.warn(f"rank {rank} could not rebuild files of {name}: {text}", RuntimeWarning, 4)
+        return error is None and (lacks_own or lacks_copy)
 
 
 def _array(value: Any) -> np.ndarray:
     return device_arrays.to_host(value.array if isinstance(value, Part) else value)
-
-
-def _sound(path: str, need: tuple[str, int]) -> np.ndarray | None:
-    """The bytes of a file, if they are those of a set and a rank, and sound."""
-    try:
-        data = folders.read(path)
-        header = file.verify(data)
-    except (OSError, FrameError):
-        return None
-    return data if (header["set"], header["rank"]) == need else None

@@ -4,17 +4,18 @@
 offset bytes field, little-endian
 ====== ===== ==================================================================
 0      4     magic ``CCKP``
-4      4     version, 1
+4      4     version, 2
 8      8     bytes of the header
 16     8     bytes of the frames
-24     4     checksum of header and frames (csrc/checksum.h)
-28     4     checksum of the 28 bytes before it
-32           the header, JSON; then the frames (compcoll/frame.py) of all arrays
+24     4     checksum of the header (csrc/checksum.h)
+28     4     checksum of the frames
+32     4     checksum of the 32 bytes before it
+36           the header, JSON; then the frames (compcoll/frame.py) of all arrays
 ====== ===== ==================================================================
 
-The header says step and name of the set, rank and number of ranks, the set that holds the bases of
+The header says step and name of the set, its job, rank and number of ranks, the set that holds the bases of
 differences or null, and for each array its name, dtype, shape, the shape of the whole and the place in it,
-and its frames' bytes.
+and its frames' bytes. A job is named by its first set.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from compcoll.codecs import Codec, delta
@@ -34,10 +37,10 @@ from compcoll.core.errors import FrameError
 from compcoll.devices import arrays as device_arrays
 from compcoll.frame import inspect
 
-__all__ = ["Part", "decode", "encode", "header_of", "read_header", "verify"]
+__all__ = ["Part", "decode", "encode", "read_header", "verify"]
 
-MAGIC, VERSION = b"CCKP", 1
-_PREFIX = struct.Struct("<4sIQQII")
+MAGIC, VERSION = b"CCKP", 2
+_PREFIX = struct.Struct("<4sIQQIII")
 #: Values in a frame of a codec that takes them in a row.
 _PIECE_NBYTES = 4 << 20
 
@@ -82,28 +85,35 @@ def encode(
         Of the set and the rank, for the header.
     bases : mapping, optional
         Arrays whose differences are stored, by name; others are stored whole.
+
+    Raises
+    ------
+    TypeError
+        For an array whose dtype, or mask, `decode` would not give back.
     """
     described, frames = [], []
     for name, value in values.items():
         part = value if isinstance(value, Part) else None
         array = device_arrays.to_host(value.array if part else value)
+        dtype = _described(name, part.array if part else value, array.dtype)
         base = bases.get(name) if bases is not None else None
         if base is not None and (base.dtype, base.shape) != (array.dtype, array.shape):
             base = None
         own = list(_frames(array, spec, base))
         frames += own
         described.append({
-            "name": str(name), "dtype": _dtype_name(array.dtype), "shape": list(array.shape),
+            "name": str(name), "dtype": dtype, "shape": list(array.shape),
             "whole": list(part.shape) if part else None, "offset": list(part.offset) if part else None,
             "frames": [frame.size for frame in own],
         })  # fmt: skip
     header = np.frombuffer(json.dumps({**facts, "arrays": described}).encode(), np.uint8)
-    body = np.concatenate([header, *frames])
-    prefix = bytearray(
-        _PREFIX.pack(MAGIC, VERSION, header.size, body.size - header.size, _cpu.checksum(body), 0)
-    )
-    prefix[28:] = _cpu.checksum(np.frombuffer(prefix[:28], np.uint8)).to_bytes(4, "little")
-    return np.concatenate([np.frombuffer(prefix, np.uint8), body])
+    data = np.concatenate([np.empty(_PREFIX.size, np.uint8), header, *frames])
+    begin = _PREFIX.size + header.size
+    sums = _cpu.checksum(header), _cpu.checksum(data[begin:])
+    prefix = _PREFIX.pack(MAGIC, VERSION, header.size, data.size - begin, *sums, 0)
+    data[: _PREFIX.size] = np.frombuffer(prefix, np.uint8)
+    data[32:36].view("<u4")[0] = _cpu.checksum(data[:32])
+    return data
 
 
 def _frames(array: np.ndarray, spec: Codec, base: np.ndarray | None) -> Any:
@@ -127,60 +137,47 @@ def _frames(array: np.ndarray, spec: Codec, base: np.ndarray | None) -> Any:
 def read_header(path: str) -> dict[str, Any]:
     """The header of a file, whose frames are not looked at; FrameError or OSError."""
     with open(path, "rb") as file:
-        data = file.read(_PREFIX.size)
-        nbytes, *_ = _prefix(np.frombuffer(data, np.uint8))
-        return _parsed(file.read(nbytes), nbytes)
+        prefix = np.frombuffer(file.read(_PREFIX.size), np.uint8)
+        return _parsed(prefix, np.frombuffer(file.read(_prefix(prefix)[0]), np.uint8))
 
 
 def verify(data: np.ndarray) -> dict[str, Any]:
     """The header of a file's bytes; FrameError where any of them is damaged."""
-    header_nbytes, frames_nbytes, checksum = _prefix(data[: _PREFIX.size])
-    body = data[_PREFIX.size :]
-    if body.size != header_nbytes + frames_nbytes:
-        raise FrameError(
-            f"a file of {data.size} bytes has not the {header_nbytes + frames_nbytes} that it says"
-        )
-    if _cpu.checksum(body) != checksum:
-        raise FrameError("a file's checksum does not match: it is damaged")
-    return header_of(data)
+    header_nbytes, frames_nbytes, _, checksum = _prefix(data)
+    begin = _PREFIX.size + header_nbytes
+    if data.size != begin + frames_nbytes:
+        raise FrameError(f"a file of {data.size} bytes has not the {begin + frames_nbytes} that it says")
+    if _cpu.checksum(data[begin:]) != checksum:
+        raise FrameError("the checksum of a file's frames does not match: they are damaged")
+    return _parsed(data, data[_PREFIX.size : begin])
 
 
-def header_of(data: np.ndarray) -> dict[str, Any]:
-    """The header of a file's bytes, which are sound."""
-    nbytes, *_ = _prefix(data[: _PREFIX.size])
-    return _parsed(data[_PREFIX.size : _PREFIX.size + nbytes].tobytes(), nbytes)
-
-
-def _prefix(data: np.ndarray) -> tuple[int, int, int]:
+def _prefix(data: np.ndarray) -> tuple[int, int, int, int]:
+    """Bytes of header and frames, and their checksums."""
     if data.size < _PREFIX.size:
         raise FrameError(f"{data.size} bytes are no checkpoint")
-    magic, version, header_nbytes, frames_nbytes, checksum, own = _PREFIX.unpack(
-        data[: _PREFIX.size].tobytes()
-    )
-    if magic != MAGIC or own != _cpu.checksum(data[:28]):
-        raise FrameError("the beginning of a checkpoint is damaged")
-    if version != VERSION:
+    magic, version, *fields, own = _PREFIX.unpack_from(data.data)
+    if (magic, version) != (MAGIC, VERSION):
         raise FrameError(
-            f"version {version} of a checkpoint is not {VERSION}, the one that this release reads"
+            f"{magic!r}, version {version}, is not {MAGIC!r}, version {VERSION}, which this release reads"
         )
-    return header_nbytes, frames_nbytes, checksum
+    if own != _cpu.checksum(data[:32]):
+        raise FrameError("the beginning of a checkpoint is damaged")
+    return tuple(fields)
 
 
-def _parsed(data: bytes, nbytes: int) -> dict[str, Any]:
-    try:
-        if len(data) == nbytes:
-            found: dict[str, Any] = json.loads(data)
-            return found
-    except ValueError:
-        pass
-    raise FrameError("the header of a checkpoint is damaged")
+def _parsed(prefix: np.ndarray, header: np.ndarray) -> dict[str, Any]:
+    nbytes, _, checksum, _ = _prefix(prefix)
+    if header.size != nbytes or _cpu.checksum(header) != checksum:
+        raise FrameError("the header of a checkpoint is damaged")
+    found: dict[str, Any] = json.loads(header.tobytes())
+    return found
 
 
 def decode(data: np.ndarray, bases: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
     """The arrays of a file's bytes, which are sound, by name."""
-    header = header_of(data)
-    nbytes, *_ = _prefix(data[: _PREFIX.size])
-    at, found = _PREFIX.size + nbytes, {}
+    at, found = _PREFIX.size + _prefix(data)[0], {}
+    header = _parsed(data, data[_PREFIX.size : at])
     for one in header["arrays"]:
         dtype = _dtype(one["dtype"])
         array = np.empty(one["shape"], dtype)
@@ -203,12 +200,32 @@ def decode(data: np.ndarray, bases: Mapping[str, np.ndarray] | None = None) -> d
     return found
 
 
-def _dtype_name(dtype: np.dtype) -> Any:
-    return "bfloat16" if dtype == dtypes.BFLOAT16 else np.lib.format.dtype_to_descr(dtype)
+def _described(name: str, value: Any, dtype: np.dtype) -> Any:
+    """A dtype for the header; TypeError where JSON would not give it back."""
+    described = None
+    with suppress(ValueError):
+        has_name = dtype.type is getattr(ml_dtypes, dtype.name, None)
+        described = dtype.name if has_name else np.lib.format.dtype_to_descr(dtype)
+    if described is None or dtype.hasobject or _dtype(json.loads(json.dumps(described))) != dtype:
+        raise TypeError(f"{name!r}: checkpoints cannot hold arrays of dtype {dtype}")
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(
+            f"{name!r} is a masked array, of which a checkpoint holds data or mask, each by itself"
+        )
+    return described
 
 
-def _dtype(name: Any) -> np.dtype:
-    if name == "bfloat16":
-        return dtypes.BFLOAT16
-    descr = [tuple(field) for field in name] if isinstance(name, list) else name
-    return np.dtype(descr)
+def _dtype(described: Any) -> np.dtype:
+    if isinstance(described, str) and hasattr(ml_dtypes, described):
+        return np.dtype(getattr(ml_dtypes, described))
+    return np.lib.format.descr_to_dtype(_fields(described))
+
+
+def _fields(described: Any) -> Any:
+    """The description of a dtype, with the tuples that JSON has as lists."""
+    if not isinstance(described, list):
+        return described
+    return [
+        (tuple(name) if isinstance(name, list) else name, _fields(of), *map(tuple, shape))
+        for name, of, *shape in described
+    ]

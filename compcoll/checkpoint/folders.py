@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 from compcoll.checkpoint.file import read_header
 from compcoll.core.errors import FrameError
 
-__all__ = ["Found", "read", "remove_set", "scan", "set_name", "sets", "step_of", "write"]
+__all__ = ["Found", "check_place", "read", "remove_set", "scan", "set_name", "sets", "step_of", "write"]
 
 _SET = re.compile(r"step-(\d+)-([0-9a-f]{16})")
 _FILE = re.compile(r"(rank|copy)-(\d+)\.cck")
@@ -37,13 +37,16 @@ class Found:
     rank : int
         Whose values it has.
     path : str
-    header : dict
+    header : dict or None
+    problem : str
+        Why there is no header.
     """
 
     set: str
     rank: int
     path: str
-    header: dict[str, Any]
+    header: dict[str, Any] | None
+    problem: str = ""
 
 
 def set_name(step: int, word: int) -> str:
@@ -98,15 +101,32 @@ def sets(folder: str) -> list[str]:
 
 
 def scan(folder: str) -> Iterator[Found]:
-    """The files of all sets in a folder whose headers are sound."""
+    """The files of all sets in a folder."""
     for entry in sets(folder):
         with suppress(FileNotFoundError, NotADirectoryError):
             for name in sorted(os.listdir(os.path.join(folder, entry))):
                 path = os.path.join(folder, entry, name)
                 matched = _FILE.fullmatch(name)
-                with suppress(OSError, FrameError):
+                with suppress(FileNotFoundError):  # removed meanwhile
                     if matched:
-                        yield Found(entry, int(matched[2]), path, read_header(path))
+                        yield _found(entry, int(matched[2]), path)
+
+
+def _found(entry: str, rank: int, path: str) -> Found:
+    try:
+        header = read_header(path)
+        check_place(header, entry, rank)
+    except (OSError, FrameError) as problem:
+        if isinstance(problem, FileNotFoundError):
+            raise
+        return Found(entry, rank, path, None, f"{path}: {problem}")
+    return Found(entry, rank, path, header)
+
+
+def check_place(header: Mapping[str, Any], entry: str, rank: int) -> None:
+    """FrameError where a header is not that of a set and a rank."""
+    if (header["set"], header["rank"]) != (entry, rank):
+        raise FrameError(f"it is the file of rank {header['rank']} of {header['set']}")
 
 
 def remove_set(folder: str, name: str) -> None:

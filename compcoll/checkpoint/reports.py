@@ -58,9 +58,12 @@ class Checkpoint:
         How many have saved it.
     rebuilt : bool
         Whether files of this rank were missing or damaged, and were written anew.
+    passed_over : tuple of str
+        The newer sets that are not complete, with what they lack.
     """
 
     step: int
     arrays: dict[str, np.ndarray]
     ranks: int
     rebuilt: bool
+    passed_over: tuple[str, ...] = ()

@@ -185,10 +185,12 @@ class Server:
         try:
             self._admit(line, **json.loads(hello))
             self._strangers.remove(line)
-        except (TypeError, ValueError):  # where the secret is empty
+        except (TypeError, ValueError, RecursionError):  # where the secret is empty
             self._drop(line)
 
     def _admit(self, line: _Line, rank: int, size: int, channel: str, host: str, node: str) -> None:
+        if {type(rank), type(size)} != {int} or {type(channel), type(host), type(node)} != {str}:
+            raise TypeError("a rank and a size are integers; a channel, a host, and a node are strings")
         line.rank, line.channel = rank, channel
         problem = ""
         if size != self._size or not 0 <= rank < size or channel not in CHANNELS:

@@ -1,16 +1,22 @@
 """Checkpoints: the newest complete set loads, exactly, with a folder or file lost, by any number of ranks."""
 
+import errno
 import os
+import resource
 import shutil
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
+import checkpoint_flips
 import numpy as np
 import pytest
 from common import BF16, bits, data
 
+import compcoll
 from compcoll import checkpoint
-from compcoll.checkpoint import Checkpointer, Part
+from compcoll.checkpoint import Checkpointer, Part, folders
+from compcoll.checkpoint import checkpointer as module
 
 N = 50_001
 
@@ -121,6 +127,28 @@ def test_flipped_bits(comm, agree, folder):
             path.write_bytes(before)
 
 
+@pytest.mark.parametrize("case", checkpoint_flips.CASES)
+def test_any_flipped_bit(comm, agree, folder, case):
+    """A sample of what ``checkpoint_flips.py`` does: right, or an error on all ranks."""
+    counted = checkpoint_flips.flip(folder, comm, checkpoint_flips.CASES[case], 25)
+    assert agree(sum(counted[one] for one in checkpoint_flips.FINE) == 25)
+    if comm.size > 1 and case in ("copies", "local folders"):
+        assert agree(counted["right"] == 25)
+
+
+def test_a_damaged_set_without_another(comm, agree, folder):
+    """It is no missing one: a program that begins anew where there is none does not do that."""
+    Checkpointer(folder, comm).save(arrays(comm.rank, 1), 1)
+    comm.Barrier()
+    if comm.rank == 0:
+        for path in everything(folder):
+            if path.name in ("rank-0.cck", "copy-0.cck"):
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
+    comm.Barrier()
+    with pytest.raises(compcoll.FrameError, match=r"no sound file of rank 0: .*frames"):
+        Checkpointer(folder, comm).load()
+
+
 def test_an_incomplete_set(comm, agree, folder):
     """One that not all ranks have written is not there."""
     ours = Checkpointer(folder, comm)
@@ -132,8 +160,10 @@ def test_an_incomplete_set(comm, agree, folder):
             if "step-000000000002" in str(path) and path.name in ("rank-0.cck", "copy-0.cck"):
                 os.rename(path, f"{path}.7.tmp")
     comm.Barrier()
-    loaded = ours.load()
+    with pytest.warns(RuntimeWarning, match="step 1 is not the newest: step-0+2-.* no sound file of rank 0"):
+        loaded = ours.load()
     assert agree(loaded.step == 1 and equal(loaded.arrays, arrays(comm.rank, 1)))
+    assert agree(len(loaded.passed_over) == 1)
 
 
 def test_other_numbers_of_ranks(comm, agree, folder):
@@ -176,6 +206,142 @@ def test_errors(comm, agree, folder):
         Part(np.ones((3, 4)), (3, 5), (0, 2))
     with pytest.raises(ValueError, match="keep = 0"):
         Checkpointer(folder, comm, keep=0)
+
+
+def test_errors_of_one_rank(comm, agree, folder):
+    """All ranks have them."""
+    last = comm.rank == comm.size - 1
+    with pytest.raises((ValueError, RuntimeError), match="whole_every = 0"):
+        Checkpointer(folder, comm, whole_every=0 if last else 1)
+    ours = Checkpointer(folder / "sets", comm)
+    ours.save({"u": Part(np.ones(5), (5,), (0,))}, 1)
+    with pytest.raises((TypeError, RuntimeError), match="unpack"):
+        ours.load({"u": 5} if last else None)
+    if comm.rank == 0:
+        (folder / "file").write_text("no folder")
+    comm.Barrier()
+    with pytest.raises((NotADirectoryError, RuntimeError), match="Not a directory"):
+        checkpoint.load(folder / "file", comm=comm)
+    assert agree(ours.load().step == 1)
+
+
+@pytest.mark.parametrize("codec", ["lossless", "delta"])
+def test_flushes_that_fail(comm, agree, folder, monkeypatch, codec):
+    """Those of one rank, and the program goes on: the sets before stay in the shared folder."""
+    write, shared = folders.write, folder / "shared"
+    ours = Checkpointer(shared, comm, local=folder / f"local-{comm.rank}", codec=codec, whole_every=2)
+    errors = []
+
+    def written(into, name, data):
+        path = Path(into)
+        if path.parent == shared and 3 <= folders.step_of(path.name) < 10 and comm.rank == comm.size - 1:
+            raise OSError(errno.ENOSPC, "No space left on device", into)
+        write(into, name, data)
+
+    monkeypatch.setattr(folders, "write", written)
+    for step in range(1, 13):
+        try:
+            ours.save(arrays(comm.rank, step), step)
+            saved = step
+        except (OSError, RuntimeError) as error:
+            errors.append(str(error))
+        if step == 9:
+            comm.Barrier()
+            assert agree(ours.load().step == saved > 3)
+            warned = pytest.warns(RuntimeWarning, match="no sound file of rank")
+            with warned if comm.size > 1 else nullcontext():  # a single rank has left nothing there
+                found = Checkpointer(shared, comm).load()
+            assert agree(found.step == 2 and equal(found.arrays, arrays(comm.rank, 2)))
+    ours.close()
+    assert agree(saved == 12 and len(errors) == 4 and all("No space" in error for error in errors))
+    found = Checkpointer(shared, comm).load()
+    assert agree(found.step == 12 and equal(found.arrays, arrays(comm.rank, 12)))
+
+
+def test_a_full_disk(comm, agree, folder):
+    """Of one rank: the set is not there, the one before is, and later ones are once there is room."""
+    ours = Checkpointer(folder, comm)
+    ours.save(arrays(comm.rank, 1), 1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if comm.rank == comm.size - 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises((OSError, RuntimeError), match="File too large"):
+            ours.save(arrays(comm.rank, 2), 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    comm.Barrier()
+    assert agree({path.parent.name[:17] for path in everything(folder)} == {"step-000000000001"})
+    assert agree(equal(ours.load().arrays, arrays(comm.rank, 1)))
+    ours.save(arrays(comm.rank, 2), 2)
+    assert agree(equal(ours.load().arrays, arrays(comm.rank, 2)))
+
+
+def test_a_full_disk_when_a_set_is_loaded(comm, agree, folder, monkeypatch):
+    """What was lost is not written anew; the values are there."""
+    if comm.size == 1:
+        pytest.skip("a single rank has no partner")
+    ours = Checkpointer(folder, comm)
+    ours.save(arrays(comm.rank, 1), 1)
+    comm.Barrier()
+    if comm.rank == 0:
+        (next(folder.glob("step-*")) / "rank-1.cck").unlink()
+    comm.Barrier()
+
+    def full(into, name, data):
+        raise OSError(errno.ENOSPC, "No space left on device", into)
+
+    monkeypatch.setattr(folders, "write", full)
+    with pytest.warns(RuntimeWarning, match=r"rank 1 could not rebuild .* No space left"):
+        loaded = ours.load()
+    assert agree(equal(loaded.arrays, arrays(comm.rank, 1)) and not loaded.rebuilt)
+
+
+def test_two_jobs(comm, agree, folder, monkeypatch):
+    """In one folder, each of one rank: neither loads nor removes a set of the other."""
+    if comm.size == 1:
+        pytest.skip("a job of its own needs another rank")
+    alone = comm.Split(comm.rank, 0)
+    ours = Checkpointer(folder, alone, keep=1)
+    if comm.rank == 0:
+        ours.save(arrays(0, 5), 5)
+    comm.Barrier()
+    if comm.rank == 1:
+        with pytest.raises(FileExistsError, match=r"step-000000000005-.* neither saved nor loaded"):
+            ours.save(arrays(1, 1000), 1000)
+        # Both have looked before either wrote.
+        with monkeypatch.context() as patched:
+            patched.setattr(ours, "_refuse_others", lambda: None)
+            ours.save(arrays(1, 1000), 1000)
+    comm.Barrier()
+    if comm.rank == 0:
+        with pytest.raises(FileExistsError, match="step-000000001000"):
+            ours.save(arrays(0, 6), 6)
+    if comm.rank < 2:
+        with pytest.raises(ValueError, match=r"of 2 jobs, step-0+5-.* and step-0+1000-"):
+            ours.load()
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(next(folder.glob("step-000000001000-*")))
+        assert equal(ours.load().arrays, arrays(0, 5))
+    alone.Free()
+
+
+def test_a_job_that_is_started_again(comm, agree, folder, monkeypatch):
+    """It loads, saves where the last one ended, and removes what that one saved."""
+    for run in range(3):
+        monkeypatch.setattr(module, "_known", set())
+        monkeypatch.setattr(module, "_jobs", {})
+        ours = Checkpointer(folder, comm, keep=1)
+        if run:
+            with pytest.raises((FileExistsError, RuntimeError), match="neither saved nor loaded"):
+                ours.save(arrays(comm.rank, 0), 0)
+            assert agree(ours.load().step == 2 * run - 1)
+        for step in (2 * run, 2 * run + 1):
+            ours.save(arrays(comm.rank, step), step)
+        ours.close()
+    comm.Barrier()
+    assert agree({path.parent.name[:17] for path in everything(folder)} == {"step-000000000005"})
 
 
 def test_functions(comm, agree, folder):

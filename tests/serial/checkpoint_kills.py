@@ -75,15 +75,17 @@ def kill_once(folder: Path, mpiexec: str, rng: random.Random) -> None:
 
 
 def main(kills: int, mpiexec: str) -> int:
-    """The step that was reached."""
+    """How many steps were saved."""
     rng = random.Random(kills)
     with tempfile.TemporaryDirectory(prefix="checkpoint-kills-") as made:
         folder = Path(made)
-        for _ in range(kills):
+        killed = 0
+        while killed < kills or not (folder / "acknowledged").exists():
             kill_once(folder, mpiexec, rng)
-        step = int((folder / "acknowledged").read_text())
-    print(f"{kills} kills; {step + 1} steps were saved")
-    return step
+            killed += 1
+        saved = int((folder / "acknowledged").read_text()) + 1
+    print(f"{killed} kills; {saved} steps were saved")
+    return saved
 
 
 if __name__ == "__main__":

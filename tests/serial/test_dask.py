@@ -111,7 +111,7 @@ def test_everything_else_goes_the_ordinary_way(registered, x):
     assert np.array_equal(found, x)
 
 
-def test_collections_and_damage():
+def test_collections_and_damage(monkeypatch):
     x = {"a": [field(), np.arange(3)], "b": (field(),)}
     found, _ = carried(x)
     assert np.array_equal(found["a"][0], x["a"][0])
@@ -121,6 +121,8 @@ def test_collections_and_damage():
     damaged[500] ^= 1
     with pytest.raises(compcoll.FrameError, match="damaged"):
         deserialize(header, [damaged])
+    # Nothing is allocated for the values: a frame of 1 MB may say that it has 2 GiB.
+    monkeypatch.setattr(compcoll, "decode", lambda frame: pytest.fail("decoded"))
     with pytest.raises(compcoll.FrameError, match="has 4096 values, not 64"):
         deserialize(header | {"shape": (8, 8)}, [frame])
 

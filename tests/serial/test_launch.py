@@ -312,6 +312,23 @@ def test_strangers_are_ignored(serve, servers):
         stranger.close()
 
 
+def test_strangers_where_the_secret_is_empty(serve, servers):
+    """They are dropped, whatever they say that they are."""
+    port = serve(2, secret="")
+    first = join(port, 0, 2, "")
+    await_rank_0(servers)
+    like = {"rank": 1, "size": 2, "channel": "pmi", "host": "here", "node": "here"}
+    wrong = [{"rank": 0.5}, {"rank": "1"}, {"rank": True}, {"size": 2.0}, {"node": []}, {"host": {}}]
+    for hello in ["[" * 50_000, "[]", "{}", *(json.dumps(like | one) for one in wrong)]:
+        with socket.create_connection(("127.0.0.1", port)) as stranger, stranger.makefile("rw") as file:
+            stranger.settimeout(20)
+            nonce = file.readline().split()[1]
+            file.write(f"{pmi.proof('', nonce, hello)} {hello}\n")
+            file.flush()
+            assert file.readline() == "", hello[:60]
+    assert answers(first, join(port, 1, 2, "")) == ["joined", "joined"]
+
+
 @pytest.mark.parametrize(
     ("rank", "size", "says"),
     [(0, 3, "two processes are rank 0: process"), (1, 2, "is one of 2 ranks, rank 0 one of 3")],
