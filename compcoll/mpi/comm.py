@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
+from weakref import ref
 
 from mpi4py import MPI
 
@@ -156,6 +157,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
             comm, request = method(info)
         heir.belong_to(comm, *context.idup(comm))
         new = _sibling(comm)
+        heir.least, heir.wrappers = self._min_nbytes, [ref(new)]  # others may be attached before this one
         new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
         new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
         new._rank, new._size, new._min_nbytes = self._rank, self._size, self._min_nbytes

@@ -156,10 +156,12 @@ class CommBase(_Mixin):
         self._policy, self._strict, self._owner_exact, self._device_buffers = settings
         self._rank, self._size = context.rank, context.size
         self._min_nbytes = self._policy.min_nbytes if self._size > 1 else NEVER
-        context.least = min(context.least, self._min_nbytes)
-        context.wrappers = [*map(ref, context.attached), ref(self)]
+        if context.least is None:
+            context.least = self._min_nbytes
+        if all(known is not self for known in context.attached):
+            context.wrappers = [*map(ref, context.attached), ref(self)]
         self._name = self.Get_name()
-        self._gate = Gate(self._min_nbytes, self._gate.last)
+        self._gate = Gate(0 if context.broken else self._min_nbytes, self._gate.last)
         self._gate.paired = not self._policy.names_communicators
 
     def Set_name(self, name: str) -> None:

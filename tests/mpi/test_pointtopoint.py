@@ -209,6 +209,56 @@ def test_wrappers_with_different_thresholds(comm, agree):
         assert agree((name != "Irecv" and comm.rank != 1) or bits(got) == bits(payload(comm, before)))
 
 
+#: Receives that a communicator's threshold gives to MPI alone, of bytes in place of numbers, too.
+POSTED = {
+    "Irecv": lambda c, a, source: c.Irecv(a, source),
+    "bytes": lambda c, a, source: c.Irecv([a.view(np.uint8), MPI.BYTE]),
+    "packed": lambda c, a, source: c.Irecv([a.view(np.uint8), MPI.PACKED], source),
+    "Recv_init": lambda c, a, source: started(c.Recv_init(a, source)),
+}
+
+
+def started(request):
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("post", POSTED.values(), ids=POSTED)
+@pytest.mark.parametrize("orders", ["posted first", "wrapped first", "duplicate"])
+def test_a_wrapper_with_a_lower_threshold(comm, agree, post, orders):
+    """The first wrapper's threshold is that of messages, and a later one's that of collectives alone."""
+    n, (before, behind) = 500, ring(comm)
+    sent, got = np.arange(n, dtype="f4") + comm.rank, np.zeros(n, "f4")
+    first = compcoll.Comm(comm, min_nbytes=0 if orders == "duplicate" else 1 << 20)
+    if orders == "duplicate":
+        low, made = first.Idup()
+        made.Wait()
+        high = compcoll.Comm(MPI.Intracomm(low), min_nbytes=1 << 20)
+        request = post(high, got, before)
+    else:
+        if orders == "posted first":
+            request = post(first, got, before)
+        low = first.using(min_nbytes=0)
+        if orders == "wrapped first":
+            request = post(first, got, before)
+    low.Ssend(sent, behind)
+    assert agree("of 1048576 bytes and more" in low.report.reason or low.report.accelerated)
+    assert agree(low.calls_accelerated == (orders == "duplicate"))
+    request.Wait()
+    assert agree(bits(got) == bits(np.arange(n, dtype="f4") + before))
+    low.Bcast(got)
+    assert agree(low.report.accelerated)
+    if low != first:
+        low.Free()
+
+
+def test_a_wrapper_with_a_lower_threshold_is_strict(comm, agree):
+    compcoll.Comm(comm, min_nbytes=1 << 20)
+    strict = compcoll.Comm(comm, min_nbytes=0, strict=True)
+    with pytest.raises(compcoll.FallbackError, match="compresses messages of 1048576 bytes and more"):
+        strict.Send(np.zeros(500), ring(comm)[1])
+
+
 def test_uncompressed_messages_are_not_counted(comm, agree):
     ours = compcoll.Comm(comm, min_nbytes=1000)
     before, behind = ring(comm)

@@ -208,6 +208,10 @@ class PointToPoint(Probes):
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
+        if message.nbytes < self._context.least:
+            least = f"of {self._context.least} bytes and more, as its first wrapper does"
+            self._declined(op, f"this communicator compresses messages {least}")
+            return None, None
         decision = self._decide_p2p(op, message, message.nbytes, dest, keeps)
         if decision.codec is None or not message.nbytes:
             self._gate.last = (op, decision.reason)
@@ -217,8 +221,8 @@ class PointToPoint(Probes):
     def _incoming(self, buf, source: int) -> Message | None:
         """The buffer of a nonblocking receive that is not MPI's alone.
 
-        Its message may come compressed, perhaps from another wrapper of the communicator, which compresses
-        smaller ones; or it is memory of a GPU that MPI does not take.
+        Its message may come compressed, perhaps from another wrapper of the communicator; or it is memory of
+        a GPU that MPI does not take.
         """
         staged = on_gpu(buf) and not self._passes_gpu_memory
         if source == MPI.PROC_NULL or not self._understands(alone=staged):
