@@ -259,6 +259,28 @@ def test_a_wrapper_with_a_lower_threshold_is_strict(comm, agree):
         strict.Send(np.zeros(500), ring(comm)[1])
 
 
+@pytest.mark.parametrize("n", [5000, 600_000], ids=["one chunk", "several"])
+@pytest.mark.parametrize("spec", ["szp:abs=1e-3", "zfp:rate=8", "int8", "lossless"])
+def test_both_ends_report_the_same_bound(comm, agree, spec, n):
+    ours = compcoll.Comm(comm, spec)
+    sent, got = np.cumsum(payload(comm, 0, n)), np.zeros(n, "f4")
+    bounds = []
+    for send in SENDERS.values():
+        if comm.rank == 0 and send is not SENDERS["unwrapped"]:
+            for request in send(ours, sent, 1, 0):
+                if request is not None:
+                    request.Wait()
+            bounds.append(ours.report.error_bound)
+        elif comm.rank == 1 and send is not SENDERS["unwrapped"]:
+            ours.Recv(got, 0)
+            bounds.append(ours.report.error_bound)
+            error = np.abs(got.astype("f8") - sent).max()
+            assert bounds[-1] is None or error <= bounds[-1]
+            assert (error == 0) == (bounds[-1] == 0) == (spec == "lossless")
+    everyone = comm.allgather(bounds)
+    assert agree(everyone[0] == everyone[1])
+
+
 def test_uncompressed_messages_are_not_counted(comm, agree):
     ours = compcoll.Comm(comm, min_nbytes=1000)
     before, behind = ring(comm)

@@ -180,6 +180,7 @@ class MessageStats(Stats):
             ndim = len(info.shape)
             self.dimensions[ndim] = self.dimensions.get(ndim, 0) + 1
             self.fallbacks += info.fallback
+            self.add_bound(info.bound)
 
     def end(self) -> None:
         """Note the time of the end."""
