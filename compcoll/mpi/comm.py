@@ -6,6 +6,7 @@ import os
 import pickle
 from collections.abc import Callable
 from functools import cache, partial
+from math import inf
 from typing import Any
 from weakref import ref
 
@@ -127,6 +128,8 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         where the new one has a single rank.
         """
         context = self._context
+        if context is not None and method.__name__ != "Create_group":  # which the group's ranks alone call
+            self._await_all(method.__name__)
         comm = method(*args, **kwargs)
         if comm == MPI.COMM_NULL or context is None:
             return comm
@@ -137,12 +140,18 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         )  # fmt: skip
         return new
 
+    def _await_all(self, what: str) -> None:
+        """TimeoutError where not all ranks come to a call in which MPI would wait without end."""
+        if (seconds := environment.timeout()) < inf:
+            self._meet_all(what, seconds)
+
     def _make_duplicate(self, method: Callable[..., Any], *args: Any):
         """`_make` for one of the same ranks, which agree already."""
         context = self._context
-        comm = method(*args)
         if context is None:
-            return comm
+            return method(*args)
+        self._await_all(method.__name__)
+        comm = method(*args)
         new, own = _sibling(comm), context.duplicate_for(comm)
         check.prepare(own)
         new._attach(own, self.settings)
