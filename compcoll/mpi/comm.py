@@ -246,7 +246,8 @@ class Comm(_Accelerated, MPI.Intracomm):
     when : {"always", "pays"}
         ``"pays"`` asks the model before each call whether the codec would save time.
     min_nbytes : int, optional
-        Smallest message from one rank to another that is compressed, in bytes.
+        Smallest message from one rank to another that is compressed, in bytes. That of the communicator's
+        first wrapper is the least for Send and its like.
     strict : bool
         Raise `FallbackError` where a call does not run as the policy says.
     owner_exact : bool
@@ -271,6 +272,8 @@ class Comm(_Accelerated, MPI.Intracomm):
         For an unknown codec or a parameter out of its limits, on the rank that gave it.
     PolicyError
         Where ranks disagree, on all others.
+    TimeoutError
+        Where not all ranks come within ``COMPCOLL_TIMEOUT``.
     DeviceBufferError
         Where MPI does not take device memory of one rank, on all ranks.
     """
