@@ -37,8 +37,8 @@ class Report:
     fallbacks : int
         Chunks that went lossless because their lossy codec could not carry them.
     error_bound : float or None
-        Largest absolute error of any value of this rank's result, after all hops, with the roundings of
-        additions and of a sum; 0 if the result is exact, None where it is not known.
+        Largest absolute error of any value of this rank's result, or of the message that it sent, after all
+        hops, with the roundings of additions and of a sum; 0 if that is exact, None where it is not known.
     seconds : dict of str to float
         Time spent in ``encode``, ``decode`` (over all threads), ``wait`` (nothing else to do) and ``total``.
     base_nbytes : int

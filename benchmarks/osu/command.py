@@ -166,7 +166,7 @@ def communicators(
     elif values.dtype.kind == "V":  # mpi4py knows no bfloat16; this only names the type for it
         from compcoll import Comm
 
-        comms["mpi"] = Comm(MPI.COMM_WORLD, min_nbytes=1 << 60)
+        comms["mpi"] = Comm(MPI.COMM_WORLD.Dup(), min_nbytes=1 << 60)
     if control:
         comms[CONTROL] = comms["mpi"]
     if gloo:

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
+from time import monotonic
 from typing import Any, Self
 from weakref import WeakSet
 
 from mpi4py import MPI
 
+from compcoll.core import environment
 from compcoll.devices import driver
 from compcoll.engine import _engine, _shared
 from compcoll.engine._calls import CallTags
@@ -23,7 +25,7 @@ from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
 
-__all__ = ["Facts", "Group", "RankFacts", "facts_of", "largest_tag", "survey"]
+__all__ = ["Facts", "Group", "RankFacts", "complete", "facts_of", "largest_tag", "survey"]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
@@ -36,6 +38,15 @@ def largest_tag() -> int:
     """The largest tag of any communicator: an attribute that MPI promises of COMM_WORLD alone."""
     found: Any = _WORLD.Get_attr(MPI.TAG_UB)
     return found
+
+
+def complete(request: MPI.Request, what: str, seconds: float) -> None:
+    """Wait for the request of a collective ``what``; TimeoutError where that takes too many seconds."""
+    until = monotonic() + seconds
+    while not request.Test():
+        if monotonic() > until:
+            raise TimeoutError(f"{what}: not all ranks have come within COMPCOLL_TIMEOUT = {seconds:g} s")
+        os.sched_yield()
 
 
 @dataclass(frozen=True)
@@ -174,7 +185,8 @@ class Group:
 
     def wait_until_made(self) -> None:
         """Complete the private communicator: all ranks have begun to make it, so none has to come to this."""
-        self._made.Wait()
+        if self._made != MPI.REQUEST_NULL:
+            complete(self._made, "Idup", environment.timeout())
 
     @contextmanager
     def apart(self) -> Iterator[MPI.Intracomm]:

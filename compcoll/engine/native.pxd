@@ -45,7 +45,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         uint64_t nbytes()
     cdef cppclass Stats:
         uint64_t raw_nbytes, wire_nbytes, inside_nbytes, messages, fallbacks
-        double bound, encode_seconds, decode_seconds, wait_seconds
+        double bound, encoded, encode_seconds, decode_seconds, wait_seconds
         vector[pair[uint64_t, uint64_t]] used
         uint64_t dimensions[4]
     cdef cppclass CTags "compcoll::engine::Tags":

@@ -319,7 +319,10 @@ class Exchange:
         """The ranks that have not come, in words."""
         missing = [rank for rank in range(self.checker.size) if rank not in self.heard]
         have = "has" if len(missing) == 1 else "have"
-        return f"{format_ranks(missing)} {have} not come within {self.checker.seconds:g} s, {self._here()}"
+        return (
+            f"{format_ranks(missing)} {have} not come within {self.checker.seconds:g} s, {self._here()}: "
+            "calls of the plain communicator are not compared"
+        )
 
     def _here(self) -> str:
         return f"and {format_ranks(sorted(self.heard))} called {self.what}"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from functools import cache, partial
+from math import inf
 from typing import Any
+from weakref import ref
 
 from mpi4py import MPI
 
@@ -125,6 +127,8 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         where the new one has a single rank.
         """
         context = self._context
+        if context is not None and method.__name__ != "Create_group":  # which the group's ranks alone call
+            self._await_all(method.__name__)
         comm = method(*args, **kwargs)
         if comm == MPI.COMM_NULL or context is None:
             return comm
@@ -135,12 +139,18 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         )  # fmt: skip
         return new
 
+    def _await_all(self, what: str) -> None:
+        """TimeoutError where not all ranks come to a call in which MPI would wait without end."""
+        if (seconds := environment.timeout()) < inf:
+            self._meet_all(what, seconds)
+
     def _make_duplicate(self, method: Callable[..., Any], *args: Any):
         """`_make` for one of the same ranks, which agree already."""
         context = self._context
-        comm = method(*args)
         if context is None:
-            return comm
+            return method(*args)
+        self._await_all(method.__name__)
+        comm = method(*args)
         new, own = _sibling(comm), context.duplicate_for(comm)
         check.prepare(own)
         new._attach(own, self.settings)
@@ -155,6 +165,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
             comm, request = method(info)
         heir.belong_to(comm, *context.idup(comm))
         new = _sibling(comm)
+        heir.least, heir.wrappers = self._policy.min_nbytes, [ref(new)]  # others may be attached before this one
         new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
         new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
         new._rank, new._size = self._rank, self._size
@@ -237,7 +248,8 @@ class Comm(_Accelerated, MPI.Intracomm):
     when : {"always", "pays"}
         ``"pays"`` asks the model before each call whether the codec would save time.
     min_nbytes : int, optional
-        Smallest message from one rank to another that is compressed, in bytes.
+        Smallest message from one rank to another that is compressed, in bytes. That of the communicator's
+        first wrapper is the least for Send and its like.
     strict : bool
         Raise `FallbackError` where a call does not run as the policy says.
     owner_exact : bool
@@ -262,6 +274,8 @@ class Comm(_Accelerated, MPI.Intracomm):
         For an unknown codec or a parameter out of its limits, on the rank that gave it.
     PolicyError
         Where ranks disagree, on all others.
+    TimeoutError
+        Where not all ranks come within ``COMPCOLL_TIMEOUT``.
     DeviceBufferError
         Where MPI does not take device memory of one rank, on all ranks.
     """

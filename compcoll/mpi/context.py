@@ -31,7 +31,8 @@ class Context(Group):
     channel : Channel or None
         For the chunks of point-to-point messages; None where none is ever compressed.
     least : int
-        Smallest message, in bytes, that any wrapper of the communicator compresses.
+        Smallest message between two ranks, in bytes, that is compressed, whichever wrapper sends it: that of
+        the first wrapper. A smaller one would arrive at receives that MPI alone has begun.
     wrappers : list of weakref.ref
         All that wrap the communicator.
     checker : Checker or None
@@ -50,7 +51,7 @@ class Context(Group):
 
     def _begin(self) -> None:
         super()._begin()
-        self.least = 1 << 62
+        self.least: int | None = None
         self.wrappers: list[Any] = []
         self.checker: Any = None
         self.reduces_objects = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from random import SystemRandom
 from time import perf_counter
 from typing import Any
@@ -22,7 +23,7 @@ from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision, without_base
-from compcoll.engine.group import facts_of, survey
+from compcoll.engine.group import complete, facts_of, survey
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
@@ -114,17 +115,19 @@ class CommBase(_Mixin):
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         error: Exception | None = None
         policy, threads, nodes, shares, asked = self._policy, None, None, False, False
+        seconds = inf
         try:
+            seconds = environment.timeout()
             policy, threads = make(), environment.threads()
-            environment.timeout()
             shares = environment.shared_memory()
             nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
             text = repr((policy, bool(strict), bool(owner_exact), asked, named))
-            text += ", COMPCOLL_CHECK=1" * check.ON
+            text += ", COMPCOLL_CHECK=1" * check.ON + f", COMPCOLL_TIMEOUT={seconds:g}" * (seconds < inf)
         except Exception as problem:
             error, text = problem, f"{type(problem).__name__}: {problem}"
+        self._meet_all(f"wrapping {self.Get_name() or 'a communicator'}", seconds)
         context = Context.find(self)
         mine = survey(self, threads, nodes, shares) if context is None else None
         everyone = MPI.Intracomm(self).allgather((text, mine, self._watched, _RANDOM.getrandbits(64)))
@@ -148,6 +151,17 @@ class CommBase(_Mixin):
         if watched and self._meet is not None:
             self._meet(watched)
 
+    def _meet_all(self, what: str, seconds: float) -> None:
+        """Return when all ranks have come to the same call; collective.
+
+        Raises
+        ------
+        TimeoutError
+            Where they do not within so many seconds.
+        """
+        for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
+            complete(MPI.Comm.Ibarrier(self), what, seconds)
+
     @property
     def settings(self) -> tuple[Policy, bool, bool, bool]:
         """Policy, ``strict``, ``owner_exact`` and ``device_buffers``."""
@@ -160,10 +174,12 @@ class CommBase(_Mixin):
         self._rank, self._size = context.rank, context.size
         self._idle = self._policy.leaves_all(context.facts.link) if self._size > 1 else CommBase._idle
         self._min_nbytes = NEVER if self._idle else self._policy.min_nbytes
-        context.least = min(context.least, self._policy.min_nbytes if self._size > 1 else NEVER)
-        context.wrappers = [*map(ref, context.attached), ref(self)]
+        if context.least is None:
+            context.least = self._policy.min_nbytes if self._size > 1 else NEVER
+        if all(known is not self for known in context.attached):
+            context.wrappers = [*map(ref, context.attached), ref(self)]
         self._name = self.Get_name()
-        self._gate = Gate(self._min_nbytes, self._gate.last)
+        self._gate = Gate(0 if context.broken else self._min_nbytes, self._gate.last)
         self._gate.paired = not self._policy.names_communicators
 
     def Set_name(self, name: str) -> None:

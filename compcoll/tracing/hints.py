@@ -11,7 +11,7 @@ from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import MachineProfile, load
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import IN_NODE
+from compcoll.policy import IN_NODE, Policy, Rule
 from compcoll.tracing.tally import Tally
 
 __all__ = ["of"]
@@ -43,7 +43,7 @@ def _lines(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
     if nbytes and unchanged > nbytes / 2 and context.size > 1:
         part = "none" if unchanged == nbytes else f"{1 - unchanged / nbytes:.0%}"
         yield f"compcoll: {part} of these bytes accelerated: {_reason(tally, context)}"
-    if unchanged == nbytes or any(comm.policy.asks_model(context.facts.link) for comm in context.attached):
+    if unchanged == nbytes or any(_asks_model(comm.policy) for comm in context.attached):
         return
     machine = load(lambda problem: None)
     if machine is not None and context.facts.link in machine.measured:
@@ -59,6 +59,12 @@ def _lines(tally: Tally, total: np.ndarray, context: Any) -> Iterator[str]:
             "compcoll: all ranks share memory, where compression seldom saves time; --codec auto accelerates "
             "only what gains"
         )
+
+
+def _asks_model(policy: Policy) -> bool:
+    """Whether any call of a policy is accelerated only where that gains."""
+    some: tuple[Policy | Rule, ...] = (policy, *policy.rules)
+    return any(one.codec == "auto" or one.when == "pays" for one in some)
 
 
 def _reason(tally: Tally, context: Any) -> str:

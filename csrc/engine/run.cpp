@@ -24,6 +24,11 @@ bool is_lossless(uint64_t codec) {
   return false;
 }
 
+// Raises a bound to an error; NaN makes it unknown.
+void raise(double error, double* bound) {
+  if (std::isnan(error) || error > *bound) *bound = error;
+}
+
 }  // namespace
 
 RecvHook Run::recv_hook;
@@ -377,6 +382,7 @@ void Run::note(const Op& op, const Outcome& outcome) {
     while (i < stats_.used.size() && stats_.used[i].first != made->header.codec) i++;
     if (i == stats_.used.size()) stats_.used.push_back({made->header.codec, 0});
     stats_.used[i].second++;
+    raise(made->bound(), &stats_.encoded);
   }
   if (op.kind == DECODE) note_bound(op.block);
   else if (op.into != NONE) note_bound(op.into);
@@ -392,9 +398,7 @@ double Run::error_of(int32_t block) const {
 
 // The caller's memory has values with this error.
 void Run::note_bound(int32_t block) {
-  double error = errors_[block];
-  if (schedule_->blocks[block].buffer >= schedule_->n_buffers) return;
-  if (std::isnan(error) || error > stats_.bound) stats_.bound = error;
+  if (schedule_->blocks[block].buffer < schedule_->n_buffers) raise(errors_[block], &stats_.bound);
 }
 
 void Run::make_ready(int32_t index) {

@@ -25,7 +25,8 @@ struct Stats {
   uint64_t inside_nbytes =
       0;  // of messages to ranks of the same node, where there are several; not in the others
   uint64_t fallbacks = 0;
-  double bound = 0;  // largest absolute error of a result; NaN where it is not known
+  double bound = 0;    // largest absolute error of a result; NaN where it is not known
+  double encoded = 0;  // the same of the frames encoded
   double encode_seconds = 0, decode_seconds = 0, wait_seconds = 0;
   std::vector<std::pair<uint64_t, uint64_t>> used;  // frames encoded, by the name of the codec in them
   uint64_t dimensions[4] = {};                      // and by the number of dimensions of their blocks

@@ -238,9 +238,11 @@ class _Part:
         (self.receive_object if m.is_object else self.receive_array)(m, comm, call, status)
 
     def receive_array(self, m: Message, comm, call, status) -> None:
-        more = int(self.own.choice([0, 0, 1, 50]))
-        buffer = Buffer(self.own, m.n + more, m.dtype, self.run.plain or m.into is None)
-        buffer.n_results = m.n
+        more, n, dtype = int(self.own.choice([0, 0, 1, 50])), m.n, m.dtype
+        if self.run.program.mixed and is_known(dtype) and self.own.random() < 0.3:
+            n, dtype = m.n * dtype.itemsize, np.dtype("u1")
+        buffer = Buffer(self.own, n + more, dtype, self.run.plain or m.into is None)
+        buffer.n_results = n
         got = f"{m.number} received"
 
         def finish(status: MPI.Status) -> None:

@@ -16,7 +16,7 @@ from random_errors import run_error
 from random_interrupts import Alarm
 from random_messages import run_round, run_shift
 from random_objects import run_objects
-from random_steps import Program, Step
+from random_steps import THRESHOLDS, Program, Step
 from random_waits import WAYS
 
 import compcoll
@@ -115,12 +115,15 @@ class Run:
         slot = self.program.slots[step.slot]
         group = next(i for i, ranks in enumerate(slot.groups) if self.world.rank in ranks)
         seed, rank, size = [step.seed, group], comm.rank, comm.size
+        if self.program.mixed:
+            self.least = THRESHOLDS[step.seed % len(THRESHOLDS)]
         self.texts.setdefault(step.number, []).append(f"{step.kind} on {step.slot}, rank {rank} of {size}")
         if step.kind == "collective":
             self._collective(comm, seed, rank, size)
         elif step.kind == "repeat":
             rng = np.random.default_rng(seed)
-            name = str(rng.choice(["Bcast", "Alltoall", "Allgather", "Allreduce", "Alltoallv", "Gather"]))
+            names = ["Bcast", "Alltoall", "Allgather", "Allreduce", "Alltoallv", "Gather"]
+            name = str(rng.choice(names + ["Reduce"] * (2 * self.program.mixed)))
             for k in range(int(rng.integers(2, 30))):
                 self._collective(comm, seed, rank, size, name, k)
         elif step.kind == "round":
@@ -217,6 +220,8 @@ class Run:
         rng = np.random.default_rng(seed)
         if name is None:
             name = list(COLLECTIVES)[rng.integers(len(COLLECTIVES))]
+            if self.program.mixed and rng.random() < 0.3:
+                name = "Reduce"
         d = Draw(seed, rank, size, self.plain, self.least)
         d.own = np.random.default_rng([*seed, rank, k])
         call = COLLECTIVES[name](d)

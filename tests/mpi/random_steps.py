@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["POLICIES", "Program", "Slot", "Step", "prepare_auto"]
+__all__ = ["POLICIES", "THRESHOLDS", "Program", "Slot", "Step", "prepare_auto"]
 
 _LOSSLESS = {"codec": "lossless", "min_nbytes": 0}
 POLICIES: list[dict[str, Any]] = [
@@ -31,6 +31,9 @@ POLICIES: list[dict[str, Any]] = [
         }
     },
 ]  # fmt: skip
+#: Those of every third program, and the sizes that its messages are drawn around.
+THRESHOLDS = (0, 1000, 2000, 4096, 1 << 14, 1 << 17)
+_OF_THRESHOLDS = [{"codec": "lossless", "min_nbytes": n} for n in THRESHOLDS]
 #: Steps, and how often they come.
 _KINDS = {
     "collective": 30, "repeat": 6, "round": 25, "shift": 8, "objects": 8, "make": 9, "free": 4, "complete": 6,
@@ -102,7 +105,14 @@ class Step:
 
 
 class Program:
-    """The steps that follow from a seed and a number, for so many ranks."""
+    """The steps that follow from a seed and a number, for so many ranks.
+
+    Attributes
+    ----------
+    mixed : bool
+        Whether wrappers with other thresholds, duplicates that MPI may still be making, reductions to a root
+        and receives of bytes are more frequent.
+    """
 
     def __init__(
         self, seed: int, number: int, size: int, codec: str | None = None, kept: list[int] | None = None,
@@ -110,7 +120,8 @@ class Program:
     ):  # fmt: skip
         self.seed, self.number, self.size = seed, number, size
         rng = self._rng = np.random.default_rng([seed, number, size])
-        self.policies = POLICIES
+        self.mixed = number % 3 == 2
+        self.policies = _OF_THRESHOLDS if self.mixed else POLICIES
         if codec is not None:
             self.policies = [{"codec": codec, "min_nbytes": n} for n in (0, 1000, 4096, None)]
         self.policy = self.policies[rng.integers(len(self.policies))]
@@ -131,8 +142,9 @@ class Program:
 
     def _draw(self, i: int) -> None:
         rng, seed = self._rng, int(self._rng.integers(1 << 31))
-        weights = np.array(list(_KINDS.values())) / sum(_KINDS.values())
-        kind = str(rng.choice(list(_KINDS), p=weights))
+        kinds = _KINDS | {"make": 30} if self.mixed else _KINDS
+        weights = np.array(list(kinds.values())) / sum(kinds.values())
+        kind = str(rng.choice(list(kinds), p=weights))
         at = int(rng.choice(sorted(self._live)))
         slot = self.slots[at]
         shared = tuple(s for s in sorted(self._live) if self.slots[s].handle == slot.handle)
@@ -149,8 +161,9 @@ class Program:
     def _make(self, i: int, at: int, seed: int, shared: tuple[int, ...]) -> None:
         """A step that makes a communicator; the groups of the new one follow."""
         rng, slot = self._rng, self.slots[at]
+        makers = (*_MAKERS, *("Idup", "using", "wrap") * (3 * self.mixed))
         name = str(
-            rng.choice([m for m in _MAKERS if (m != "Sub" or slot.dims) and (m != "wrap" or not slot.dims)])
+            rng.choice([m for m in makers if (m != "Sub" or slot.dims) and (m != "wrap" or not slot.dims)])
         )
         groups, handle, dims, args = slot.groups, i, (), None
         if name == "Split":

@@ -228,6 +228,27 @@ def test_a_rank_that_does_not_come(comm, monkeypatch):
 
 
 @needs_two
+def test_a_call_of_the_plain_communicator(comm, monkeypatch):
+    monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.5")
+    ours, a = Checked(comm.Dup(), min_nbytes=0), np.zeros(3)
+    if ours.rank != LAST:
+        text = message(lambda: ours.Bcast(a, LAST))
+        assert "calls of the plain communicator are not compared" in text or f"rank {LAST} gave up" in text
+    MPI.Intracomm(ours).Bcast(a, LAST)
+
+
+@needs_two
+def test_a_frame_that_fits_where_its_message_does_not(comm):
+    ours = Checked(comm, min_nbytes=1 << 14)
+    if ours.rank == 0:
+        ours.Send(np.zeros(1 << 13), 1)
+    elif ours.rank == 1:
+        with pytest.raises(MPI.Exception, match=r"[Tt]runcate"):
+            ours.Irecv(np.empty(1000), 0).Wait()
+    comm.Barrier()
+
+
+@needs_two
 @pytest.mark.parametrize("n", [10, 20000])
 def test_messages_of_another_type(ours, comm, n):
     if ours.rank == 0:

@@ -152,3 +152,47 @@ def test_hundreds_of_calls_under_way_wait_for_nobody(ours, agree):
         ours.Send(token, 1)
     MPI.Request.Waitall(requests)
     assert agree((buffers == data(64, "f4", 0)).all())
+
+
+MAKERS = {
+    "Comm": ("wrapping a communicator", lambda ours: compcoll.Comm(MPI.Intracomm(ours).Dup())),
+    "using": ("wrapping fields", lambda ours: ours.using("raw")),
+    "Split": ("Split", lambda ours: ours.Split(0, ours.rank)),
+    "Dup": ("Dup", lambda ours: ours.Dup()),
+    "Create_cart": ("Create_cart", lambda ours: ours.Create_cart([ours.size])),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_a_communicator_that_one_rank_does_not_make(comm, agree, monkeypatch, maker):
+    """The others get an error, and so does the rank that comes when they have given up."""
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    ours = compcoll.Comm(comm)
+    ours.Set_name("fields")
+    monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.3")
+    what, make = MAKERS[maker]
+    if maker == "Comm":
+        fresh = comm.Dup()
+        fresh.Set_name("")
+        make = lambda ours: compcoll.Comm(fresh)  # noqa: E731
+    for late in (False, True):
+        if (comm.rank == comm.size - 1) == late:
+            with pytest.raises(TimeoutError, match=f"{what}: not all ranks .* COMPCOLL_TIMEOUT = 0.3 s"):
+                make(ours)
+        comm.Barrier()
+
+
+def test_a_duplicate_that_one_rank_made_of_the_plain_communicator(comm, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    ours, last = compcoll.Comm(comm), comm.rank == comm.size - 1
+    monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.3")
+    new, made = MPI.Intracomm(comm).Idup() if last else ours.Idup()
+    made.Wait()
+    if not last:
+        with pytest.raises(TimeoutError, match="Idup: not all ranks"):
+            new.Bcast(np.zeros(1))
+    comm.Barrier()
+    if last:  # at last, so that all can be freed
+        ours._context.private_comm.Idup()[1].Wait()

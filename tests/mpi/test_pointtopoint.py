@@ -212,6 +212,78 @@ def test_wrappers_with_different_thresholds(comm, agree):
         assert agree((name != "Irecv" and comm.rank != 1) or bits(got) == bits(payload(comm, before)))
 
 
+#: Receives that a communicator's threshold gives to MPI alone, of bytes in place of numbers, too.
+POSTED = {
+    "Irecv": lambda c, a, source: c.Irecv(a, source),
+    "bytes": lambda c, a, source: c.Irecv([a.view(np.uint8), MPI.BYTE]),
+    "packed": lambda c, a, source: c.Irecv([a.view(np.uint8), MPI.PACKED], source),
+    "Recv_init": lambda c, a, source: started(c.Recv_init(a, source)),
+}
+
+
+def started(request):
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("post", POSTED.values(), ids=POSTED)
+@pytest.mark.parametrize("orders", ["posted first", "wrapped first", "duplicate"])
+def test_a_wrapper_with_a_lower_threshold(comm, agree, post, orders):
+    """The first wrapper's threshold is that of messages, and a later one's that of collectives alone."""
+    n, (before, behind) = 500, ring(comm)
+    sent, got = np.arange(n, dtype="f4") + comm.rank, np.zeros(n, "f4")
+    first = compcoll.Comm(comm, "lossless", min_nbytes=0 if orders == "duplicate" else 1 << 20)
+    if orders == "duplicate":
+        low, made = first.Idup()
+        made.Wait()
+        high = compcoll.Comm(MPI.Intracomm(low), min_nbytes=1 << 20)
+        request = post(high, got, before)
+    else:
+        if orders == "posted first":
+            request = post(first, got, before)
+        low = first.using(min_nbytes=0)
+        if orders == "wrapped first":
+            request = post(first, got, before)
+    low.Ssend(sent, behind)
+    assert agree("of 1048576 bytes and more" in low.report.reason or low.report.accelerated)
+    assert agree(low.calls_accelerated == (orders == "duplicate"))
+    request.Wait()
+    assert agree(bits(got) == bits(np.arange(n, dtype="f4") + before))
+    low.Bcast(got)
+    assert agree(low.report.accelerated)
+    if low != first:
+        low.Free()
+
+
+def test_a_wrapper_with_a_lower_threshold_is_strict(comm, agree):
+    compcoll.Comm(comm, "lossless", min_nbytes=1 << 20)
+    strict = compcoll.Comm(comm, "lossless", min_nbytes=0, strict=True)
+    with pytest.raises(compcoll.FallbackError, match="compresses messages of 1048576 bytes and more"):
+        strict.Send(np.zeros(500), ring(comm)[1])
+
+
+@pytest.mark.parametrize("n", [5000, 600_000], ids=["one chunk", "several"])
+@pytest.mark.parametrize("spec", ["szp:abs=1e-3", "zfp:rate=8", "int8", "lossless"])
+def test_both_ends_report_the_same_bound(comm, agree, spec, n):
+    ours = compcoll.Comm(comm, spec)
+    sent, got = np.cumsum(payload(comm, 0, n)), np.zeros(n, "f4")
+    bounds = []
+    for send in SENDERS.values():
+        if comm.rank == 0 and send is not SENDERS["unwrapped"]:
+            for request in send(ours, sent, 1, 0):
+                if request is not None:
+                    request.Wait()
+            bounds.append(ours.report.error_bound)
+        elif comm.rank == 1 and send is not SENDERS["unwrapped"]:
+            ours.Recv(got, 0)
+            bounds.append(ours.report.error_bound)
+            error = np.abs(got.astype("f8") - sent).max()
+            assert bounds[-1] is None or error <= bounds[-1]
+            assert (error == 0) == (bounds[-1] == 0) == (spec == "lossless")
+    everyone = comm.allgather(bounds)
+    assert agree(everyone[0] == everyone[1])
+
+
 def test_uncompressed_messages_are_not_counted(comm, agree):
     ours = compcoll.Comm(comm, "lossless", min_nbytes=1000)
     before, behind = ring(comm)

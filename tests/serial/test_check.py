@@ -12,7 +12,7 @@ from compcoll.cli import launch
 PROGRAM = """
 import numpy as np, compcoll
 from mpi4py import MPI
-comm = compcoll.Comm(MPI.COMM_WORLD)
+comm = compcoll.Comm(MPI.COMM_WORLD, "lossless")
 odd, a = comm.rank == 1, np.zeros(100000, "f4")
 comm.Bcast(a)
 comm.Barrier()

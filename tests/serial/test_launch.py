@@ -86,7 +86,7 @@ def rank(rank, size, address):
     from mpi4py import MPI
     import numpy as np
     assert MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    world = compcoll.Comm(MPI.COMM_WORLD)
+    world = compcoll.Comm(MPI.COMM_WORLD, "lossless")
     assert (world.rank, world.size) == (rank, size)
     assert world.Split_type(MPI.COMM_TYPE_SHARED).size == [2, 1, 2][rank]
     with open("/proc/self/maps") as maps:

@@ -402,28 +402,28 @@ KNOWN = MachineProfile("test", Link(1e-5, 1e9), Link(1e-6, 1e9))
 
 @pytest.mark.parametrize("size", [2, 3, 5, 6, 7, 12])
 def test_a_summary_predicts_for_any_number_of_ranks(monkeypatch, size):
-    (line,) = lines_behind(monkeypatch, KNOWN, Policy(), size=size)
+    (line,) = lines_behind(monkeypatch, KNOWN, Policy("lossless"), size=size)
     assert "9 s on rank 0; 0.00" in line
     assert "s are predicted for plain MPI, from the profile of compcoll tune" in line
-    assert lines_behind(monkeypatch, KNOWN, Policy(), size=size, seconds=1e-9) == []
+    assert lines_behind(monkeypatch, KNOWN, Policy("lossless"), size=size, seconds=1e-9) == []
 
 
 def test_a_summary_predicts_only_from_a_profile_of_the_link(monkeypatch):
     for machine in (None, UNKNOWN.with_links(network=KNOWN.network)):
-        (line,) = lines_behind(monkeypatch, machine, Policy())
+        (line,) = lines_behind(monkeypatch, machine, Policy("lossless"))
         assert "all ranks share memory, where compression seldom saves time" in line
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy("auto"), Policy(when="pays"), Policy(rules=(Rule(op="Bcast", codec="auto"),))]
+    "policy", [Policy("auto"), Policy("lossless", "pays"), Policy("lossless", rules=(Rule(op="Bcast", codec="auto"),))]
 )
 def test_auto_is_not_advised_where_it_is_on(monkeypatch, policy):
-    assert lines_behind(monkeypatch, KNOWN, policy, Policy()) == []
-    assert lines_behind(monkeypatch, None, policy, Policy()) == []
+    assert lines_behind(monkeypatch, KNOWN, policy, Policy("lossless")) == []
+    assert lines_behind(monkeypatch, None, policy, Policy("lossless")) == []
 
 
 def test_a_summary_never_raises(monkeypatch):
-    (line,) = lines_behind(monkeypatch, KNOWN, Policy(), facts=None)
+    (line,) = lines_behind(monkeypatch, KNOWN, Policy("lossless"), facts=None)
     assert line.startswith("compcoll: no advice, since it failed: AttributeError")
 
 

@@ -21,7 +21,7 @@ from compcoll.mpi import check
 from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
 from compcoll.mpi.p2p.probe import Probes
-from compcoll.mpi.p2p.protocol import MessageStats, looks_compressed
+from compcoll.mpi.p2p.protocol import LEAST, MessageStats, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
 from compcoll.mpi.p2p.send import Outgoing
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled
@@ -216,6 +216,10 @@ class PointToPoint(Probes):
         if message is None or message.dtype.itemsize == 1:
             self._declined(op, "the buffer's type is not accelerated")
             return None, None
+        if message.nbytes < self._context.least:
+            least = f"of {self._context.least} bytes and more, as its first wrapper does"
+            self._declined(op, f"this communicator compresses messages {least}")
+            return None, None
         decision = self._decide_p2p(op, message, message.nbytes, dest, keeps)
         if decision.codec is None or not message.nbytes:
             self._gate.last = (op, decision.reason)
@@ -225,13 +229,15 @@ class PointToPoint(Probes):
     def _incoming(self, buf, source: int) -> Message | None:
         """The buffer of a nonblocking receive that is not MPI's alone.
 
-        Its message may come compressed, perhaps from another wrapper of the communicator, which compresses
-        smaller ones; or it is memory of a GPU that MPI does not take.
+        Its message may come compressed, perhaps from another wrapper of the communicator; or it is memory of
+        a GPU that MPI does not take.
         """
         staged = on_gpu(buf) and not self._passes_gpu_memory
         if source == MPI.PROC_NULL or not self._understands(alone=staged):
             return None
         least = self._context.least
+        if check.ON:  # a frame may fit a buffer that is too small for its message
+            least = min(least, LEAST)
         if not staged and is_small(buf, least):
             return None
         message = parse(buf, device=True, truncate=True)  # MPI looks at no more of a buffer than it needs

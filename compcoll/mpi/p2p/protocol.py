@@ -35,7 +35,7 @@ from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
 from compcoll.report import Stats
 
 __all__ = [
-    "LARGEST_CHUNK", "ROOM", "MessageStats", "ReceivedMessage", "looks_compressed", "pack_header",
+    "LARGEST_CHUNK", "LEAST", "ROOM", "MessageStats", "ReceivedMessage", "looks_compressed", "pack_header",
     "serial_of", "split_first",
 ]  # fmt: skip
 
@@ -180,6 +180,7 @@ class MessageStats(Stats):
             ndim = len(info.shape)
             self.dimensions[ndim] = self.dimensions.get(ndim, 0) + 1
             self.fallbacks += info.fallback
+            self.add_bound(info.bound)
 
     def end(self) -> None:
         """Note the time of the end."""

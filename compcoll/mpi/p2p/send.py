@@ -110,7 +110,7 @@ class Outgoing:
     def finish(self) -> None:
         """Count what the tasks did, which are done, and raise what went wrong."""
         for task in self.tasks[1:]:
-            self._stats.add(task.outcome, task.outcome.bound)
+            self._stats.add(task.outcome, task.outcome.encoded_bound)
         if self._error is not None:
             raise self._error
 
