@@ -101,10 +101,11 @@ async def reduce(rt, at: Placement, send, recv, root: int) -> None:
     node, mates = at.node[rt.rank], at.mates(rt.rank)
     sources = cut(send, at.width, send.unit)
     targets = cut(recv, at.width, recv.unit) if rt.rank == root else []
+    # Behind the contributions to all parts, as a leader of one of them may be the root.
+    tag = 2 * max(len(rt.chunks(source)) for source in sources)
 
     def holders(parts: Parts, part: int) -> Iterator[tuple[int, list[tuple[Any, int]]]]:
         """Leaders that have different parts, and those: the chunks with tags."""
-        tag = 2 * len(rt.chunks(sources[part]))
         for k in range(at.node[root] % parts.replicas, len(at.members), parts.replicas):
             chunks = rt.chunks(parts.blocks[k // parts.replicas])
             yield at.leaders(part)[k], [(chunk, tag + i) for i, chunk in enumerate(chunks)]
@@ -119,11 +120,11 @@ async def reduce(rt, at: Placement, send, recv, root: int) -> None:
     async def follow(part: int) -> None:
         await deliver(rt, at.members[node][part], _tagged(rt, sources[part]))
 
+    await _each_part(rt, at, lead, follow)
     for part, target in enumerate(targets):
         for leader, chunks in holders(_parts_of(rt, target, at), part):
             if leader != root:
                 rt.start(receive(rt, leader, chunks))
-    await _each_part(rt, at, lead, follow)
 
 
 async def _each_part(rt, at: Placement, lead, follow) -> None:

@@ -109,13 +109,13 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     shaped, nodes = decision.shape != FLAT, group.facts.nodes
     exact = decision.intra is None or decision.intra.lossless
     key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
-           sends, recvs, shapes, shaped, decision.levels, nodes, exact)  # fmt: skip
+           sends, recvs, shapes, shaped, decision.levels, nodes, exact, group.tags.n)  # fmt: skip
     return _SCHEDULES.get(
         key,
         lambda: trace(
             program(call.op, decision.algorithm, call.root, decision.levels), group.rank, group.size, sends,
             recvs, chunk, shapes, window=window, widens=widens, owner_exact=owner_exact, shaped=shaped,
-            nodes=nodes, inside_exact=exact,
+            nodes=nodes, inside_exact=exact, n_tags=group.tags.n,
         ),
     )  # fmt: skip
 

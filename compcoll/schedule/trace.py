@@ -25,6 +25,7 @@ __all__ = ["WINDOW", "Block", "DeadlockError", "Tracer", "chunk_step", "trace"]
 #: Chunks are whole blocks of every codec.
 CHUNK_UNIT = 1024
 WINDOW = 4
+MOST_TAGS = 1 << 31
 
 
 class DeadlockError(RuntimeError):
@@ -81,23 +82,26 @@ class Tracer:
         The node of each rank; empty where they are all on one, or it does not matter.
     inside_exact : bool
         Whether frames for ranks of the same node alone carry exact values.
+    n_tags : int
+        Tags that the call has. Messages with larger ones use them again, each when the last has ended.
     """
 
     def __init__(
         self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
         widens: bool = False, owner_exact: bool = False, shaped: bool = False, nodes: tuple[int, ...] = (),
-        inside_exact: bool = True,
+        inside_exact: bool = True, n_tags: int = MOST_TAGS,
     ):  # fmt: skip
         self.rank, self.size, self.window, self.nodes = rank, size, window, nodes
         self._n_buffers, self.chunk = n_buffers, chunk
         self.owner_exact, self.inside_exact = owner_exact, inside_exact
-        self._widens, self._shaped = widens, shaped
+        self._widens, self._shaped, self._tags_of_call = widens, shaped, n_tags
         self._ops: list[tuple[int, ...]] = []
         self._dependencies: list[frozenset[int]] = []
         self._blocks: dict[tuple[Any, ...], Block] = {}
         self._used: list[Block] = []
         self._scratch: list[tuple[int, bool]] = []
         self._n_frames = self._n_tags = 0
+        self._last: dict[tuple[Kind, int, int], tuple[int, int]] = {}
         self._ready: deque[Task] = deque()
         self._issued: deque[Awaited] = deque()
         self._now: Task | None = None
@@ -304,6 +308,8 @@ class Tracer:
         inside: bool = False, value: Any = None,
     ) -> Awaited:  # fmt: skip
         before = self._frontier
+        if peer != NONE and (last := self._last_with_tag(kind, peer, tag)) != NONE:
+            before |= {last}
         op = Awaited(before, frozenset((len(self._ops),)), value)
         self._ops.append(
             (kind, self._number(block), self._number(into), frame, other, sum, peer, tag, idle, inside)
@@ -312,6 +318,13 @@ class Tracer:
         self._n_tags = max(self._n_tags, tag + 1)
         self._issued.append(op)
         return op
+
+    def _last_with_tag(self, kind: Kind, peer: int, tag: int) -> int:
+        """The last message to or from a rank with another tag that is the same of the call's; or none."""
+        key = kind, peer, tag % self._tags_of_call
+        last, op = self._last.get(key, (tag, NONE))
+        self._last[key] = tag, len(self._ops)
+        return op if last != tag else NONE
 
     def _number(self, block: Block | None) -> int:
         if block is None:
@@ -368,6 +381,7 @@ def trace(
         Whether the owner of a block keeps its exact values while others have decoded ones.
     nodes : tuple of int
     inside_exact : bool
+    n_tags : int
         As of a `Tracer`.
     """
     rt = Tracer(rank, size, len(sends) + len(recvs), chunk, **options)

@@ -7,35 +7,42 @@ next does come is left to chance, as the engine's threads and the network leave 
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import reduce
+from operator import or_
 from random import Random
 
 import numpy as np
 
 from compcoll.schedule.graph import NONE, Kind, Schedule
 
+#: Tags of a call where MPI has no more of them than its standard demands.
+N_TAGS = 504
+
 
 class Stuck(AssertionError):
     """Operations wait for ever."""
 
 
-def check(schedule: Schedule) -> None:
-    """What holds for every schedule."""
+def check(schedule: Schedule, n_tags: int) -> None:
+    """What holds for every schedule, in a call that has so many tags."""
     dependencies = schedule.dependencies()
-    kinds = schedule.ops["kind"].tolist()
-    behind: list[set[int]] = []  # all that each operation waits for, at any distance
+    kinds, peers, tags = (schedule.ops[name].tolist() for name in ("kind", "peer", "tag"))
+    behind: list[int] = []  # a bit for each operation that an operation waits for, at any distance
     last: dict[tuple[int, int, int], int] = {}
-    for i, (op, before) in enumerate(zip(schedule.ops, dependencies, strict=True)):
+    assert list(map(len, dependencies)) == schedule.ops["n_deps"].tolist()
+    for i, (peer, tag, before) in enumerate(zip(peers, tags, dependencies, strict=True)):
         assert all(k < i for k in before), f"operation {i} waits for a later one"
-        assert len(before) == op["n_deps"]
-        behind.append(set(before).union(*(behind[k] for k in before)))
+        behind.append(reduce(or_, (behind[k] | 1 << k for k in before), 0))
         if kinds[i] in (Kind.SEND, Kind.RECV):
-            # Messages may overtake each other: those with equal tags are apart.
-            key = kinds[i], int(op["peer"]), int(op["tag"])
-            assert last.get(key, i) in {i, *behind[i]}, f"operation {i} may overtake {last[key]}"
+            # Messages may overtake each other: those with equal tags are apart, at both ends.
+            key = kinds[i], peer, tag % n_tags
+            assert key not in last or behind[i] >> last[key] & 1, (
+                f"rank {schedule.rank}: operation {i} may overtake {last[key]}, which has its tag {tag}"
+            )
             last[key] = i
-            assert 0 <= op["tag"] < schedule.n_tags
-            assert 0 <= op["peer"] < schedule.size
-            assert op["peer"] != schedule.rank
+            assert 0 <= tag < schedule.n_tags
+            assert 0 <= peer < schedule.size
+            assert peer != schedule.rank
     made = [op["frame"] if k != Kind.ADD else op["sum"] for op, k in zip(schedule.ops, kinds, strict=True)
             if k in (Kind.ENCODE, Kind.RECV, Kind.ADD)]  # fmt: skip
     assert sorted(made) == list(range(schedule.n_frames)), "each frame is made once"
@@ -45,7 +52,6 @@ class Rank:
     """One rank's memory and what it has still to do."""
 
     def __init__(self, schedule: Schedule, buffers: list[np.ndarray]):
-        check(schedule)
         self.schedule = schedule
         dtype = buffers[0].dtype if buffers else np.dtype(np.int64)
         scratch = [np.empty(n, dtype) for n in schedule.scratch["n"]]
@@ -69,9 +75,16 @@ class Rank:
         self.remaining -= 1
 
 
-def interpret(schedules: list[Schedule], buffers: list[list[np.ndarray]], seed: int = 0) -> None:
-    """Run the schedules of all ranks to their ends; ``buffers`` are each rank's blocks."""
+def interpret(
+    schedules: list[Schedule], buffers: list[list[np.ndarray]], seed: int = 0, n_tags: int = N_TAGS
+) -> None:
+    """Run the schedules of all ranks to their ends; ``buffers`` are each rank's blocks.
+
+    A message is matched by its tag alone, of the ``n_tags`` that the call has.
+    """
     random = Random(seed)
+    for schedule in schedules:
+        check(schedule, n_tags)
     ranks = [Rank(s, b) for s, b in zip(schedules, buffers, strict=True)]
     sent: dict[tuple, list[np.ndarray]] = defaultdict(list)
     wanted: dict[tuple, list[int]] = defaultdict(list)
@@ -81,19 +94,19 @@ def interpret(schedules: list[Schedule], buffers: list[list[np.ndarray]], seed: 
         rank = ranks[r]
         index = rank.ready.pop(random.randrange(len(rank.ready)))
         op = rank.schedule.ops[index]
-        kind = Kind(op["kind"])
+        kind, peer, tag = Kind(op["kind"]), int(op["peer"]), int(op["tag"]) % n_tags
         if kind is Kind.SEND:
-            sent[r, int(op["peer"]), int(op["tag"])].append(rank.frames[op["frame"]])
+            key = r, peer, tag
+            sent[key].append(rank.frames[op["frame"]])
             rank.finish(index)
         elif kind is Kind.RECV:
-            wanted[int(op["peer"]), r, int(op["tag"])].append(index)
+            key = peer, r, tag
+            wanted[key].append(index)
         else:
             _work(rank, op, kind)
             rank.finish(index)
-        for key in [k for k in wanted if sent.get(k)]:
+        if peer != NONE and sent[key] and wanted[key]:
             _deliver(ranks[key[1]], wanted[key].pop(0), sent[key].pop(0))
-            if not wanted[key]:
-                del wanted[key]
         alive = [r for r, rank in enumerate(ranks) if rank.ready]
     stuck = [r for r, rank in enumerate(ranks) if rank.remaining]
     if stuck or any(sent.values()):
