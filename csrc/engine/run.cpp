@@ -68,6 +68,7 @@ Run::~Run() {
 
 // -- moving on
 
+// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer behind that.
 bool Run::step() {
   bool moved = post();
   if (device_ && step_device(device_work_, true)) moved = true;
@@ -76,6 +77,7 @@ bool Run::step() {
     execute(op);
     moved = true;
     if (now() - last_poll_ < poll_seconds) return true;
+    post();
   }
   if (poll() || moved) return true;
   if (device_ && step_device(device_idle_, false)) return true;
