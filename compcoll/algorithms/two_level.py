@@ -158,6 +158,11 @@ async def allreduce(rt, send, recv, column_sum) -> None:
     await _each_part(rt, at, [len(columns) for columns in sources], lead, follow)
 
 
+def _columns(rt, n_tags: int) -> int:
+    """Columns with so many tags each that may be under way at once: those of the call differ."""
+    return max(1, min(8, rt.n_tags // n_tags))
+
+
 async def _each_part(rt, at: Placement, lengths: list[int], lead, follow, after=None) -> None:
     """Run the columns of all parts, each as its leader or as another rank of the node."""
     place = at.place[rt.rank]
@@ -169,7 +174,7 @@ async def _each_part(rt, at: Placement, lengths: list[int], lead, follow, after=
         if after is not None:
             await after(c)
 
-    await rt.all(one(c) for c in range(max(lengths)))
+    await rt.all((one(c) for c in range(max(lengths))), _columns(rt, 2 * len(at.members)))
 
 
 async def reduce(rt, send, recv, root: int, column_sum) -> None:
@@ -254,7 +259,8 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
             parts = [(place + i) % at.width for i in range(1, at.width + 1)]
             await rt.all([(lead if part == place else follow)(part, turn, c) for part in parts], at.width)
 
-    await rt.all(one(c) for c in range(max(map(len, chunks))))
+    columns = _columns(rt, 2 * at.turns * n)
+    await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
 async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
@@ -311,7 +317,8 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
     if doubling:
         sharing = Sharing(rt, at.leaders(place), mates, tags)
         rt.start(recursive_doubling_allgather(sharing, mine, [blocks[d] for d in at.leaders(place)]))
-    await rt.all(one(c) for c in range(max(map(len, chunks))))
+    columns = _columns(rt, at.turns * len(at.members))
+    await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
 async def bcast(rt, block, root: int, pipeline) -> None:

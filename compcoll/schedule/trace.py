@@ -94,7 +94,7 @@ class Tracer:
         self.rank, self.size, self.window, self.nodes = rank, size, window, nodes
         self._n_buffers, self.chunk = n_buffers, chunk
         self.owner_exact, self.inside_exact = owner_exact, inside_exact
-        self._widens, self._shaped, self._tags_of_call = widens, shaped, n_tags
+        self._widens, self._shaped, self.n_tags = widens, shaped, n_tags
         self._ops: list[tuple[int, ...]] = []
         self._dependencies: list[frozenset[int]] = []
         self._blocks: dict[tuple[Any, ...], Block] = {}
@@ -321,7 +321,7 @@ class Tracer:
 
     def _last_with_tag(self, kind: Kind, peer: int, tag: int) -> int:
         """The last message to or from a rank with another tag that is the same of the call's; or none."""
-        key = kind, peer, tag % self._tags_of_call
+        key = kind, peer, tag % self.n_tags
         last, op = self._last.get(key, (tag, NONE))
         self._last[key] = tag, len(self._ops)
         return op if last != tag else NONE

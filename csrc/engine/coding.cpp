@@ -75,6 +75,7 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
       return received(frame->memory, whole, frame);
     }
     nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled, base);
+    if (nbytes >= 0 && !into.data && overflows(block, h.bound)) nbytes = UNREPRESENTABLE;
     if (nbytes >= 0 && uint64_t(nbytes) <= block.nbytes()) break;
     frame->settled = false;
     if ((nbytes == NONFINITE || nbytes == UNREPRESENTABLE) && !coding_.lossless) h.fallback = true;
@@ -86,6 +87,15 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
   frame->nbytes = HEADER_NBYTES + nbytes;
   if (base) base->keep(level_, block.data, block.nbytes());
   return {};
+}
+
+// Whether values that are off by so much may make a sum infinite that is not. Errors of a quarter of the gap below the
+// largest number do not; larger ones are common in float16 alone, where values have to be large as well.
+bool Coder::overflows(Span block, double bound) const {
+  const Units units = units_of(coding_.dtype);
+  if (!(bound > 0) || terms_ * bound < units.unit * units.most / 4) return false;
+  return coding_.dtype != FLOAT16 ||
+         !(terms_ * (level_.largest(block.dtype, block.data, block.n) + bound) < units.most);
 }
 
 // Payload bytes or a status, of one codec or those that it chooses.

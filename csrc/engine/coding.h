@@ -104,7 +104,9 @@ struct Span {
 
 class Coder {
  public:
-  Coder(const Coding& coding, Pool& pool) : coding_(coding), level_(**coding.level), pool_(pool) {}
+  // `terms`: of the sums that frames go into; 0 where there are none.
+  Coder(const Coding& coding, Pool& pool, int32_t terms = 0)
+      : coding_(coding), level_(**coding.level), pool_(pool), terms_(terms) {}
 
   // `into` may be the block itself; its data are null where nobody asks for the frame's values. The values are
   // kept as `base`, if there is one, and are encoded by their differences to those that it had.
@@ -123,6 +125,7 @@ class Coder {
  private:
   int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled,
                   const Base* base);
+  bool overflows(Span block, double bound) const;
   Allocator& allocator_of(const Frame& frame) { return frame.allocator ? *frame.allocator : pool_; }
   Error verify(const Frame& frame, const uint8_t** payload);
   const Codec* find(uint64_t name) const;
@@ -131,6 +134,7 @@ class Coder {
   const Coding& coding_;
   const Level& level_;
   Pool& pool_;
+  const int32_t terms_;
 };
 
 }  // namespace engine

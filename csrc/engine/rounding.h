@@ -7,16 +7,16 @@
 namespace compcoll {
 namespace engine {
 
-// Unit roundoff, and half of the smallest positive number (float64's is no number).
-struct Units { double unit, tiny; };
+// Unit roundoff, half of the smallest positive number (float64's is no number), and the largest one.
+struct Units { double unit, tiny, most; };
 
 inline Units units_of(uint32_t dtype) {
   switch (dtype) {
-    case FLOAT16: return {0x1p-11, 0x1p-25};
-    case BFLOAT16: return {0x1p-8, 0x1p-134};
-    case FLOAT32: return {0x1p-24, 0x1p-150};
-    case FLOAT64: return {0x1p-53, 0x1p-1074};
-    default: return {0, 0};
+    case FLOAT16: return {0x1p-11, 0x1p-25, 65504};
+    case BFLOAT16: return {0x1p-8, 0x1p-134, 0x1.fep+127};
+    case FLOAT32: return {0x1p-24, 0x1p-150, 0x1.fffffep+127};
+    case FLOAT64: return {0x1p-53, 0x1p-1074, 0x1.fffffffffffffp+1023};
+    default: return {0, 0, 0};
   }
 }
 

@@ -45,8 +45,8 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
       pool_(pool),
       workers_(workers),
       device_(device),
-      coder_(coding_, pool),
-      inside_coder_(inside_, pool),
+      coder_(coding_, pool, schedule_->terms),
+      inside_coder_(inside_, pool, schedule_->terms),
       bases_(std::move(bases)),
       frames_(schedule_->n_frames),
       errors_(schedule_->blocks.size(), 0.0),
@@ -73,6 +73,7 @@ Run::~Run() {
 
 // -- moving on
 
+// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer behind that.
 bool Run::step() {
   bool moved = post();
   if (device_ && step_device(device_work_, true)) moved = true;
@@ -81,6 +82,7 @@ bool Run::step() {
     execute(op);
     moved = true;
     if (now() - last_poll_ < poll_seconds) return true;
+    post();
   }
   if (poll() || moved) return true;
   if (device_ && step_device(device_idle_, false)) return true;

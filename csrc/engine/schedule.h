@@ -56,15 +56,18 @@ struct Schedule {
   std::vector<int32_t> frame_users, scratch_users;
   std::vector<bool> near;  // frames that are sent to ranks of the same node
   uint64_t coded;  // elements that are encoded or decoded
+  int32_t terms;  // ranks whose values are added; 0 where none are
   // Of each block of scratch memory that is read: others that are written, of which it has a part.
   std::vector<std::vector<int32_t>> sources;
 
   void count_users() {
     coded = 0;
+    terms = 0;
     frame_users.assign(n_frames, 0);
     scratch_users.assign(scratch.size(), 0);
     near.assign(n_frames, false);
     for (const Op& op : ops) {
+      if (op.kind == DECODE_ADD || op.kind == ADD) terms = size;
       if (op.kind <= DECODE_ADD && op.block != NONE) coded += uint64_t(blocks[op.block].n);
       for (int32_t frame : {op.frame, op.other, op.sum})
         if (frame != NONE) frame_users[frame]++;

@@ -46,6 +46,7 @@ bool ScratchRecv::decode(uint64_t nbytes) {
   uint64_t each = itemsize(header.dtype);
   bool whole = header.size() == opening.n && opening.n <= opening.step && header.nbytes() <= largest_chunk;
   if (!whole || each != opening.itemsize || header.nbytes() > buffers_.room) return false;
+  if (header.dtype != coding_.dtype && itemsize(coding_.dtype) > 1) return false;  // perhaps an error
   frame.nbytes = HEADER_NBYTES + header.payload_nbytes;
   return !coder_.decode(frame, {buffers_.data, opening.n, header.dtype});
 }

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 from common import BF16, bits, close_sum, data, offsets, uneven
@@ -9,6 +10,7 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import FrameError, Policy, Rule
+from compcoll.core import dtypes as dtypes_of_frames
 
 N = 30_001
 SPECS = ["zfp:rate=16", "szp:abs=1e-3"] + [s for s in ("int8", "int4", "fp8") if s in compcoll.codecs()]
@@ -292,3 +294,30 @@ def test_all_forms_of_a_sum_give_the_same_bits(comm, agree, codec, algorithm, op
         algorithms.append(ours.report.algorithm)
         assert agree(bits(blocking) == bits(nonblocking) == bits(persistent))
     assert agree(set(algorithms) == {algorithm or algorithms[0]})
+
+
+@many
+@pytest.mark.parametrize("codec", ["szp:rel=1e-1", "zfp:rate=6", "int4"])
+@pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "c8", "f2", "f8")] + [BF16], ids=str)
+@pytest.mark.parametrize("algorithm", ["ring", "direct", "recursive_halving"])
+def test_sums_near_the_largest_number(comm, agree, codec, dtype, algorithm):
+    """Errors make no sum infinite that is not; in float16, where they may, no bound is reported."""
+    rank, size = comm.rank, comm.size
+    real = dtypes_of_frames.real_dtype(dtype)
+    most = float(ml_dtypes.finfo(real).max)
+    rng = np.random.default_rng(size)
+    for scale in (1.0, 0.99, 0.9):
+        whole = rng.uniform(0.9, 1, 4096) * np.where(rng.random(4096) < 0.5, -scale, scale)
+        whole[::7] = scale
+        shares = rng.dirichlet(np.ones(size), 4096).T
+        parts = [(share * whole * most).astype(real).view(dtype) for share in shares]
+        exact = sum(part.view(real).astype(np.longdouble) for part in parts)
+        beyond = np.abs(exact) > most  # by the rounding of the parts
+        for part in parts:
+            part.view(real)[beyond] = 0
+        exact[beyond] = 0
+        ours, got = accelerated(comm, codec, algorithm), np.zeros_like(parts[0])
+        ours.Allreduce(parts[rank], got)
+        finite = np.isfinite(got.view(real).astype(float)).all()
+        assert agree(finite or (real == np.float16 and ours.report.error_bound is None))
+        assert agree(same(comm, got) and within(comm, ours, got.view(real), exact))

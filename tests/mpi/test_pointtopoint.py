@@ -341,3 +341,40 @@ def test_ranks_of_any_number(ours, kind):
     ours.Send(payload(ours, ours.rank, k=1), kind(after), 4)
     request.Wait()
     assert bits(a) == bits(payload(ours, before, k=1))
+
+
+RECEIVERS_OF_TYPES = {
+    "Recv": lambda c, into, source: c.Recv(into, source, 3),
+    "Irecv": lambda c, into, source: c.Irecv(into, source, 3).Wait(),
+    "Mrecv": lambda c, into, source: c.Mprobe(source, 3).Recv(into),
+    "Recv_init": lambda c, into, source: started(c.Recv_init(into, source, 3)).Wait(),
+}
+
+
+def started(request):
+    request.Start()
+    return request
+
+
+@pytest.mark.parametrize("n", [LARGE, 2_000_003])
+@pytest.mark.parametrize("receive", RECEIVERS_OF_TYPES.values(), ids=RECEIVERS_OF_TYPES)
+@pytest.mark.parametrize(("sent", "received", "alike"), [
+    ("f4", "f8", False), ("f8", "i8", False), ("f4", "i4", False), ("i4", "u4", True), ("c8", "f4", True),
+    ("f4", "u1", True),
+])  # fmt: skip
+def test_received_as_another_type(comm, ours, agree, n, receive, sent, received, alike):
+    """A type with other values is an error, as the frame knows it; the next message is as ever."""
+    left, right = ring(comm)
+    for kind in (received, sent):
+        values = data(n, sent, left)
+        into = np.zeros(values.nbytes if kind == "u1" else n * (1 + (kind == "f4" and sent == "c8")), kind)
+        request = ours.Isend(data(n, sent, comm.rank), right, 3)
+        if kind == received and not alike:
+            problem = compcoll.MismatchError if receive is RECEIVERS_OF_TYPES["Recv"] else Exception
+            with pytest.raises(problem):  # requests raise MPI's exception, and print this one
+                receive(ours, into, left)
+        else:
+            receive(ours, into, left)
+            assert bits(into) == bits(values)
+        request.Wait()
+    assert agree(True)

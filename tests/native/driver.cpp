@@ -170,6 +170,47 @@ void without_thread(const std::vector<Case>& cases) {
   for (auto& thread : threads) thread.join();
 }
 
+// Notes whether MPI progresses before anything is sent.
+class Watched : public Wire {
+ public:
+  Watched(Network& network, bool& early) : Wire(network, 0, 0), early_(early) {}
+  int send(int32_t op, const uint8_t* data, uint64_t nbytes, int peer, int tag) override {
+    sent_ = true;
+    return Wire::send(op, data, nbytes, peer, tag);
+  }
+  int poll(std::vector<engine::Done>* done) override {
+    early_ |= !sent_;
+    return Wire::poll(done);
+  }
+
+ private:
+  bool& early_;
+  bool sent_ = false;
+};
+
+int64_t slow_encode(void*, uint32_t, const void*, uint32_t, const uint64_t*, double, void*) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return -1;
+}
+
+// However long it takes to encode what a rank sends beside what it receives, it is sent before MPI progresses.
+void announced(const Case& one) {
+  World world;
+  engine::Engine engine(false, 60);
+  engine::Coding slow = coding_of(one);
+  slow.attempts = {{engine::Attempt::CALLBACK, {}}};
+  slow.callbacks.encode = slow_encode;
+  std::vector<std::vector<char>> memory;
+  for (const Buffer& buffer : one.ranks[0].buffers) memory.push_back(buffer.before);
+  std::vector<engine::Place> buffers;
+  for (auto& bytes : memory) buffers.emplace_back(reinterpret_cast<uint8_t*>(bytes.data()));
+  bool early = false;
+  auto run = engine.begin(one.ranks[0].schedule, slow, slow, buffers,
+                          std::make_unique<Watched>(world.network, early), {7, 1 << 20});
+  run->step();
+  check(!early, one.name + " sends before MPI progresses");
+}
+
 int run(const char* path) {
   std::vector<Case> cases = File(path).cases();
   for (int workers : {0, 1, 3}) {
@@ -183,6 +224,7 @@ int run(const char* path) {
   damaged(cases);
   alone(cases[0]);
   without_thread(cases);
+  announced(cases[0]);
   printf("%d failures\n", failures.load());
   return failures ? 1 : 0;
 }

@@ -176,6 +176,38 @@ def test_codec_of_another_package_that_fails(comm, own, monkeypatch):
     assert bits(out) == bits(values)
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spec", ["szp:rel=1e-1", "zfp:rate=6", "int4"])
+def test_sums_near_the_largest_number(comm, spec, dtype):
+    """Errors make no sum infinite that is not; in float16, where they still may, there is no bound."""
+    most = float(ml_dtypes.finfo(dtype).max)
+    rng = np.random.default_rng(1)
+    for scale in (1.0, 0.99, 0.9, 1e-3, 1e-30):
+        whole = rng.uniform(0.9, 1, N) * np.where(rng.random(N) < 0.5, -scale, scale)
+        whole[::7] = scale
+        share = rng.random(N)
+        a, b = (x.astype(dtype) for x in (share * whole * most, (1 - share) * whole * most))
+        exact = a.astype(np.longdouble) + b.astype(np.longdouble)
+        a[np.abs(exact) > most] = 0  # by the rounding of the two
+        wide = np.dtype("f4") if dtype.itemsize == 2 else dtype
+        got = np.zeros(N, dtype)
+
+        async def added(rt: Tracer, send: list, recv: list) -> None:
+            sums = rt.accumulator(send[0], recv[0])
+            await rt.decode(await rt.encode(send[0]), sums)
+            await rt.decode_add(await rt.encode(send[1]), sums)
+            await rt.round(sums, recv[0])
+
+        outcome = run(comm, added, spec, [a, b], [got], chunk=N, widens=wide != dtype)
+        if dtype != np.float16 and not 0.5 > scale > 1e-30:
+            assert outcome.fallbacks == (2 if scale > 0.5 else 0)
+        finite = np.isfinite(got.astype(float)).all()
+        assert finite or (dtype == np.float16 and outcome.bound is None)
+        exact = a.astype(np.longdouble) + b.astype(np.longdouble)
+        if outcome.bound is not None:
+            assert np.abs(got.astype(np.longdouble) - exact).max() <= outcome.bound * (1 + 1e-6)
+
+
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype("i4")], ids=str)
 @pytest.mark.parametrize("spec", ["raw", "lossless", "zfp:rate=12", "szp:abs=1e-3", "int8"])
 def test_sums(comm, spec, dtype):
