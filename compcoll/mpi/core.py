@@ -72,6 +72,8 @@ class CommBase(_Mixin):
             check.install(cls)
 
     def __new__(cls, comm=None, *args, **kwargs):
+        if comm is not None and not MPI.Is_initialized():
+            MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
         self = super().__new__(cls, comm)
         self._gate = Gate(NEVER, ("", "no call yet"))
         return self

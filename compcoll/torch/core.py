@@ -33,7 +33,7 @@ from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
 from compcoll.torch.work import SLICE, Steps, Work
 
-__all__ = ["MAX_PENDING", "Core", "Part"]
+__all__ = ["MAX_PENDING", "Core", "Part", "at_exit"]
 
 #: Operations under way at once: tags are used again after 64 calls.
 MAX_PENDING = 48
@@ -367,7 +367,7 @@ _lost: list[Core] = []
 
 
 @atexit.register
-def _at_exit() -> None:
+def at_exit() -> None:
     """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
     if MPI.Is_finalized():
         return
