@@ -30,7 +30,7 @@ from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.pickle5 import Buffer
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import Policy, below_min_nbytes
+from compcoll.policy import Policy, below_min_nbytes, check_same, fields_of
 from compcoll.report import Report
 
 __all__ = ["CommBase", "describe"]
@@ -113,6 +113,7 @@ class CommBase(_Mixin):
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         error: Exception | None = None
         policy, threads, nodes, shares, asked = self._policy, None, None, False, False
+        settled: dict[str, str] | str
         try:
             policy, threads = make(), environment.threads()
             environment.timeout()
@@ -120,18 +121,18 @@ class CommBase(_Mixin):
             nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
-            text = repr((policy, bool(strict), bool(owner_exact), asked, named))
-            text += ", COMPCOLL_CHECK=1" * check.ON
+            settled = fields_of(policy) | {
+                "strict": repr(bool(strict)), "owner_exact": repr(bool(owner_exact)),
+                "device_buffers": repr(asked), "name": repr(named), "COMPCOLL_CHECK": repr(check.ON),
+            }  # fmt: skip
         except Exception as problem:
-            error, text = problem, f"{type(problem).__name__}: {problem}"
+            error, settled = problem, f"{type(problem).__name__}: {problem}"
         context = Context.find(self)
         mine = survey(self, threads, nodes, shares) if context is None else None
-        everyone = MPI.Intracomm(self).allgather((text, mine, self._watched, _RANDOM.getrandbits(64)))
+        everyone = MPI.Intracomm(self).allgather((settled, mine, self._watched, _RANDOM.getrandbits(64)))
         if error is not None:
             raise error
-        for rank, (theirs, *_) in enumerate(everyone):
-            if theirs != text:
-                raise PolicyError(f"rank {rank} has {theirs}, and rank {self.Get_rank()} has {text}")
+        check_same([theirs for theirs, *_ in everyone], self.Get_rank())
         if mine is not None:
             facts = facts_of([one for _, one, *_ in everyone])
             context = Context.make(self, facts, mine.workers, parent, everyone[0][-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -242,6 +243,22 @@ class Core:
             work.inputs, work.calls = inputs, calls
             self._pending.append(work)
         return work
+
+    def gather_objects(self, op: str, mine: Any) -> list[Any]:
+        """All ranks' objects; an operation of all ranks like others, with their check and their time-out."""
+        found: list[Any] = []
+
+        def steps() -> Steps:
+            data = np.frombuffer(pickle.dumps(mine), np.uint8)
+            sizes = np.empty(self.size, np.int64)
+            yield [_engine.Request(self.comm.Iallgather(np.array([data.size]), sizes))]
+            everyone = np.empty(int(sizes.sum()), np.uint8)
+            yield [_engine.Request(self.comm.Iallgatherv(data, [everyone, sizes.tolist()]))]
+            found.extend(pickle.loads(one.tobytes()) for one in np.split(everyone, np.cumsum(sizes)[:-1]))
+            return []
+
+        self.launch(op, steps(), [], sync=True).wait()
+        return found
 
     def _checked(self, steps: Steps, signature: str) -> Steps:
         """An operation of all ranks with a check of its signature; wrong arguments leave it uncounted."""
