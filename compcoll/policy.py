@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ import numpy as np
 
 from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
+from compcoll.core.errors import PolicyError
 from compcoll.engine import choices
 from compcoll.engine.decision import ARRAY, FLAT, Decision
 from compcoll.engine.rules import (
@@ -49,15 +50,9 @@ from compcoll.engine.rules import (
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = [
-    "ALGORITHMS",
-    "IN_NODE",
-    "MIN_NBYTES",
-    "Decision",
-    "Policy",
-    "Rule",
-    "default_policy",
+    "ALGORITHMS", "IN_NODE", "MIN_NBYTES", "Decision", "Policy", "Rule", "check_same", "default_policy", "fields_of",
     "make_policy",
-]
+]  # fmt: skip
 
 #: Reasons why calls are left to MPI.
 _NONE = "the policy's codec is none"
@@ -251,3 +246,27 @@ def make_policy(
     if min_nbytes is not None:
         changes["min_nbytes"] = min_nbytes
     return base.using(**changes)
+
+
+def fields_of(policy: Policy) -> dict[str, str]:
+    """What ranks have to have alike of a policy: values by the names of fields."""
+    found = {field.name: getattr(policy, field.name) for field in fields(policy) if field.name != "rules"}
+    for i, rule in enumerate(policy.rules, 1):
+        found |= {f"{field.name} of rule {i}": getattr(rule, field.name) for field in fields(rule)}
+    return {name: repr(value) for name, value in found.items()}
+
+
+def check_same(everyone: Sequence[Mapping[str, str] | str], rank: int) -> None:
+    """PolicyError, which names the fields that differ, where a rank has others than this one.
+
+    In place of its fields a rank gives the error that keeps it from having any.
+    """
+    mine = everyone[rank]
+    for other, theirs in enumerate(everyone):
+        if isinstance(theirs, str):
+            raise PolicyError(f"rank {other} has no policy: {theirs}")
+        if theirs != mine:
+            assert not isinstance(mine, str)
+            names = [name for name in {**theirs, **mine} if theirs.get(name) != mine.get(name)]
+            said = [", ".join(f"{name}: {one.get(name, 'none')}" for name in names) for one in (theirs, mine)]
+            raise PolicyError(f"rank {other} has {said[0]}, and rank {rank} has {said[1]}")

@@ -6,7 +6,7 @@ class FrameError(ValueError):
 
 
 class PolicyError(ValueError):
-    """Ranks disagree about how their calls are compressed; raised on every one of them."""
+    """Ranks disagree about how their calls are compressed, in the fields named; raised on all of them."""
 
 
 class MismatchError(RuntimeError):

@@ -16,6 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
+from multiprocessing import parent_process
+from multiprocessing.util import Finalize
 from threading import Lock
 from types import TracebackType
 from typing import Any
@@ -25,7 +27,7 @@ from mpi4py.run import set_abort_status
 from compcoll.core.patching import patch_method
 from compcoll.launch import pmi
 
-__all__ = ["become_rank", "bootstrap", "import_mpi", "listen"]
+__all__ = ["become_rank", "bootstrap", "import_mpi", "is_forked", "listen", "thread_level"]
 
 #: Seconds between two attempts to reach rank 0, and that one may take.
 _PAUSE, _PATIENCE = 0.05, 10.0
@@ -145,7 +147,7 @@ def become_rank(
         os.register_at_fork(after_in_child=_leave)
         _end_with(_lines[0])
         with _environment(PMI_FD=_lines[1], PMI_RANK=rank, PMI_SIZE=size, MPIR_CVAR_PMI_VERSION=1):
-            MPI.Init_thread(_thread_level(MPI))
+            MPI.Init_thread(thread_level(MPI))
     world = MPI.COMM_WORLD
     if (world.rank, world.size) != (rank, size):
         raise RuntimeError(
@@ -287,10 +289,16 @@ def _environment(**variables: object) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _thread_level(MPI: Any) -> int:
+def thread_level(MPI: Any) -> int:
+    """The level of threads that mpi4py initialises MPI with."""
     from mpi4py import rc
 
     return getattr(MPI, f"THREAD_{rc.thread_level.upper()}") if rc.threads else MPI.THREAD_SINGLE
+
+
+def is_forked() -> bool:
+    """Whether multiprocessing made this process by fork or forkserver, and ends it without exit handlers."""
+    return parent_process() is not None and "--multiprocessing-fork" not in sys.orig_argv
 
 
 def _announce_ends(MPI: Any) -> None:
@@ -298,7 +306,7 @@ def _announce_ends(MPI: Any) -> None:
     finalize, abort, hook = MPI.Finalize, MPI.Comm.Abort, sys.excepthook
 
     @wraps(finalize)
-    def Finalize() -> None:
+    def end() -> None:
         finalize()
         with socket.socket(
             fileno=os.dup(_lines[1])
@@ -315,7 +323,9 @@ def _announce_ends(MPI: Any) -> None:
         hook(kind, error, trace)
         set_abort_status(error)  # MPI_Finalize would wait for the others, which wait for this one
 
-    MPI.Finalize, sys.excepthook = Finalize, excepthook
+    MPI.Finalize, sys.excepthook = end, excepthook
+    if is_forked():
+        Finalize(None, lambda: sys.exc_info()[0] or MPI.Is_finalized() or end(), exitpriority=0)
     patch_method(MPI.Comm, "Abort", Abort)
 
 

@@ -1,6 +1,7 @@
-"""Ranks that torchrun started: they find MPI's server by torch's store, when a group first needs MPI.
+"""Ranks that torch's launchers or a program started: they find MPI's server by torch's store.
 
-Importing mpi4py.MPI would initialise MPI for this process alone, so this module imports it first.
+They do so when a group first needs MPI. Importing mpi4py.MPI would initialise MPI for this process alone, so
+this module imports it first.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import os
 import secrets
 import socket
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from functools import wraps
 from itertools import chain
 from typing import Any
 
+from compcoll.core.patching import patch_method
 from compcoll.launch import is_launched
-from compcoll.launch.bootstrap import become_rank, import_mpi, listen
+from compcoll.launch.bootstrap import become_rank, import_mpi, listen, thread_level
 from compcoll.launch.pmi import ranks_of
 
 __all__ = ["is_deferred", "start_mpi"]
@@ -25,15 +29,40 @@ _LONGER = 10.0
 
 
 def _defer_mpi() -> bool:
-    """Import MPI without initialising it, where torchrun or its like started this process."""
+    """Import MPI without initialising it, unless mpiexec or its like started this process."""
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         return False
-    given = {"RANK", "WORLD_SIZE"} <= os.environ.keys() and not is_launched()
-    if given or "TORCHELASTIC_RUN_ID" in os.environ:  # whatever launcher may have started torchrun
-        import_mpi()
-        return True
-    return False
+    # Whatever launcher may have started torchrun.
+    if is_launched() and "TORCHELASTIC_RUN_ID" not in os.environ:
+        return False
+    MPI = import_mpi()
+    for name in ("Get_size", "Get_rank"):
+        patch_method(MPI.Comm, name, _before_mpi(MPI, getattr(MPI.Comm, name)))
+    return True
+
+
+def _before_mpi(MPI: Any, method: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Get_size or Get_rank where MPI may not have begun, which the library would end the process for.
+
+    Lightning asks for the size to learn whether mpiexec has started it. A program that asks for its rank uses
+    MPI on its own, and begins it as the import of mpi4py.MPI does otherwise, unless it has one of torch's.
+    """
+    asks_size = method.__name__ == "Get_size"
+    given = "TORCHELASTIC_RUN_ID" if asks_size else "RANK"
+
+    @wraps(method)
+    def asked(self: Any) -> int:
+        if not MPI.Is_initialized():
+            if given in os.environ:
+                raise RuntimeError("MPI begins with the first process group of the backend compcoll")
+            if asks_size:
+                return 1
+            MPI.Init_thread(thread_level(MPI))
+        patch_method(MPI.Comm, method.__name__, method)
+        return method(self)
+
+    return asked
 
 
 #: Whether `start_mpi` has to come before MPI is used.
@@ -59,27 +88,47 @@ def start_mpi(store: Any, rank: int, size: int, timeout: float) -> None:
     RuntimeError
         As `compcoll.bootstrap`.
     """
+    if size == 1 and not is_launched():
+        MPI = import_mpi()
+        MPI.Init_thread(thread_level(MPI))
+        return
     import_mpi(needed=True)
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    prefix, host = f"compcoll/{attempt}", os.environ.get("MASTER_ADDR") or socket.gethostname()
+    prefix = f"compcoll/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    host = _host(store) or os.environ.get("MASTER_ADDR")
+    if not host:  # a file brings the ranks together
+        if rank == 0:
+            store.set(f"{prefix}/host", socket.gethostname())
+        host = _told_by_0(store, f"{prefix}/host", rank, size, timeout)
     mine = _addresses(host)
     store.set(f"{prefix}/addresses/{rank}", json.dumps(mine))
     listeners: list[socket.socket] = []
     if rank == 0:
         try:
-            answer = _open(listeners, _told(store, prefix, size, timeout), host)
+            opened = _open(listeners, _told(store, prefix, size, timeout), host)
         except OSError as error:
             store.set(f"{prefix}/server", json.dumps({"error": str(error)}))
             raise
-        store.set(f"{prefix}/server", json.dumps(answer))
-    elif _missing(store, [f"{prefix}/server"], timeout + _LONGER):
-        raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
-    answer = json.loads(store.get(f"{prefix}/server"))
+        store.set(f"{prefix}/server", json.dumps(opened))
+    answer = json.loads(_told_by_0(store, f"{prefix}/server", rank, size, timeout))
     if "error" in answer:
         raise OSError(answer["error"])
     address = next(address for address in mine if address in answer["ports"])
     place = address, answer["ports"][address]
     become_rank(rank, size, place, listeners, answer["secret"], timeout)
+
+
+def _host(store: Any) -> str | None:
+    """The host of a store over TCP, which is rank 0's; None of others."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return getattr(store, "host", None)
+
+
+def _told_by_0(store: Any, key: str, rank: int, size: int, timeout: float) -> str:
+    """What rank 0 has said, or will say."""
+    if _missing(store, [key], timeout + _LONGER):
+        raise TimeoutError(f"rank {rank} of {size}: rank 0 did not come within {timeout:g} s")
+    return store.get(key).decode()
 
 
 def _addresses(host: str) -> list[str]:
@@ -123,7 +172,7 @@ def _open(listeners: list[socket.socket], told: list[list[str]], host: str) -> d
         for listener in listeners:
             listener.close()
         raise OSError(
-            f"{ranks_of(lost)} know MASTER_ADDR={host} as {known}; rank 0 has no such address and listens at "
-            f"{', '.join(ports) or 'none'}"
+            f"{ranks_of(lost)} know rank 0's host {host} as {known}; rank 0 has no such address and "
+            f"listens at {', '.join(ports) or 'none'}"
         )
     return {"ports": ports, "secret": secrets.token_hex(16)}

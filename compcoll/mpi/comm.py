@@ -165,7 +165,10 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
             comm, request = method(info)
         heir.belong_to(comm, *context.idup(comm))
         new = _sibling(comm)
-        heir.least, heir.wrappers = self._policy.min_nbytes, [ref(new)]  # others may be attached before this one
+        heir.least, heir.wrappers = (
+            self._policy.min_nbytes,
+            [ref(new)],
+        )  # others may be attached before this one
         new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
         new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
         new._rank, new._size = self._rank, self._size

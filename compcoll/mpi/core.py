@@ -32,7 +32,7 @@ from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.pickle5 import Buffer
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import Policy, below_min_nbytes
+from compcoll.policy import Policy, below_min_nbytes, check_same, fields_of
 from compcoll.report import Report
 
 __all__ = ["CommBase", "describe"]
@@ -76,6 +76,8 @@ class CommBase(_Mixin):
             check.install(cls)
 
     def __new__(cls, comm=None, *args, **kwargs):
+        if comm is not None and not MPI.Is_initialized():
+            MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
         self = super().__new__(cls, comm)
         self._gate = Gate(NEVER, ("", "no call yet"))
         return self
@@ -116,6 +118,7 @@ class CommBase(_Mixin):
         error: Exception | None = None
         policy, threads, nodes, shares, asked = self._policy, None, None, False, False
         seconds = inf
+        settled: dict[str, str] | str
         try:
             seconds = environment.timeout()
             policy, threads = make(), environment.threads()
@@ -123,19 +126,20 @@ class CommBase(_Mixin):
             nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
-            text = repr((policy, bool(strict), bool(owner_exact), asked, named))
-            text += ", COMPCOLL_CHECK=1" * check.ON + f", COMPCOLL_TIMEOUT={seconds:g}" * (seconds < inf)
+            settled = fields_of(policy) | {
+                "strict": repr(bool(strict)), "owner_exact": repr(bool(owner_exact)),
+                "device_buffers": repr(asked), "name": repr(named), "COMPCOLL_CHECK": repr(check.ON),
+                "COMPCOLL_TIMEOUT": f"{seconds:g}",
+            }  # fmt: skip
         except Exception as problem:
-            error, text = problem, f"{type(problem).__name__}: {problem}"
+            error, settled = problem, f"{type(problem).__name__}: {problem}"
         self._meet_all(f"wrapping {self.Get_name() or 'a communicator'}", seconds)
         context = Context.find(self)
         mine = survey(self, threads, nodes, shares) if context is None else None
-        everyone = MPI.Intracomm(self).allgather((text, mine, self._watched, _RANDOM.getrandbits(64)))
+        everyone = MPI.Intracomm(self).allgather((settled, mine, self._watched, _RANDOM.getrandbits(64)))
         if error is not None:
             raise error
-        for rank, (theirs, *_) in enumerate(everyone):
-            if theirs != text:
-                raise PolicyError(f"rank {rank} has {theirs}, and rank {self.Get_rank()} has {text}")
+        check_same([theirs for theirs, *_ in everyone], self.Get_rank())
         if mine is not None:
             facts = facts_of([one for _, one, *_ in everyone])
             context = Context.make(self, facts, mine.workers, parent, everyone[0][-1])

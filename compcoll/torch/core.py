@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import pickle
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ from compcoll.torch.policies import Options
 from compcoll.torch.report import GroupStats
 from compcoll.torch.work import SLICE, Steps, Work
 
-__all__ = ["MAX_PENDING", "Core", "Part"]
+__all__ = ["MAX_PENDING", "Core", "Part", "at_exit"]
 
 #: Operations under way at once: tags are used again after 64 calls.
 MAX_PENDING = 48
@@ -243,6 +244,22 @@ class Core:
             self._pending.append(work)
         return work
 
+    def gather_objects(self, op: str, mine: Any) -> list[Any]:
+        """All ranks' objects; an operation of all ranks like others, with their check and their time-out."""
+        found: list[Any] = []
+
+        def steps() -> Steps:
+            data = np.frombuffer(pickle.dumps(mine), np.uint8)
+            sizes = np.empty(self.size, np.int64)
+            yield [_engine.Request(self.comm.Iallgather(np.array([data.size]), sizes))]
+            everyone = np.empty(int(sizes.sum()), np.uint8)
+            yield [_engine.Request(self.comm.Iallgatherv(data, [everyone, sizes.tolist()]))]
+            found.extend(pickle.loads(one.tobytes()) for one in np.split(everyone, np.cumsum(sizes)[:-1]))
+            return []
+
+        self.launch(op, steps(), [], sync=True).wait()
+        return found
+
     def _checked(self, steps: Steps, signature: str) -> Steps:
         """An operation of all ranks with a check of its signature; wrong arguments leave it uncounted."""
         events: list[Any] | None = None
@@ -367,7 +384,7 @@ _lost: list[Core] = []
 
 
 @atexit.register
-def _at_exit() -> None:
+def at_exit() -> None:
     """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
     if MPI.Is_finalized():
         return

@@ -18,9 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
-from compcoll.core.errors import PolicyError
 from compcoll.engine.rules import NOT_CODECS
-from compcoll.policy import Policy, Rule, default_policy, make_policy
+from compcoll.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.torch.peers import cores
 
 __all__ = [
@@ -101,9 +100,13 @@ class Options(_BASE):
         """Whether all options are the default."""
         return all(value is None for value in self._settings.values())
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments that were given, but for the time-out."""
+        return {("codec" if k == "spec" else k): v for k, v in self._settings.items() if v is not None}
+
     def __repr__(self) -> str:
-        given = {("codec" if k == "spec" else k): v for k, v in self._settings.items() if v is not None}
-        return f"Options({', '.join(f'{k}={v!r}' for k, v in given.items())})"
+        return f"Options({', '.join(f'{k}={v!r}' for k, v in self.settings.items())})"
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,9 @@ def set_policy(
     ValueError
         For an unknown codec or key, and with ``strict`` for a name that no group has.
     compcoll.PolicyError
-        On every rank, where ranks differ.
+        On every rank, where ranks differ; it names the fields.
+    torch.distributed.DistBackendError
+        Where a rank does not come within the time-out of the largest group, or calls something else.
     """
     error: Exception | None = None
     made: _PhasedPolicy | None = None
@@ -176,8 +181,10 @@ def set_policy(
     if groups:
         world = max(groups, key=lambda core: core.size)
         mine = [name for core in groups for name in core.names]
-        everyone = world.comm.allgather((repr(error or made), mine))
-        _check_same([text for text, _ in everyone], world.rank)
+        settled = _fields(made) if error is None else f"{type(error).__name__}: {error}"
+        everyone = world.gather_objects("set_policy", (settled, mine))
+        if error is None:
+            check_same([theirs for theirs, _ in everyone], world.rank)
         known = {name for _, theirs in everyone for name in theirs}
     if error is not None:
         raise error
@@ -297,20 +304,24 @@ def exchange(comm: MPI.Intracomm, options: Any, extra: Any) -> list[Any]:
     """Allgather an object, or raise PolicyError on all ranks where they have different policies."""
     error: Exception | None = None
     try:
-        text = repr((_Current.policy or default_policy(), options))
+        settled: dict[str, str] | str = _fields(_Current.policy, options)
     except (OSError, ValueError) as problem:
-        error, text = problem, f"{type(problem).__name__}: {problem}"
-    everyone = comm.allgather((text, extra))
+        error, settled = problem, f"{type(problem).__name__}: {problem}"
+    everyone = comm.allgather((settled, extra))
     if error is not None:
         raise error
-    _check_same([theirs for theirs, _ in everyone], comm.Get_rank())
+    check_same([theirs for theirs, _ in everyone], comm.Get_rank())
     return [theirs for _, theirs in everyone]
 
 
-def _check_same(texts: list[str], rank: int) -> None:
-    for other, text in enumerate(texts):
-        if text != texts[rank]:
-            raise PolicyError(f"rank {other} has the policy {text}, and rank {rank} has {texts[rank]}")
+def _fields(phased: _PhasedPolicy | None, options: Options | None = None) -> dict[str, str]:
+    """What ranks have to have alike: values by names."""
+    found = fields_of(default_policy() if phased is None else phased.backward)
+    if phased is not None and phased.outside is not phased.backward:
+        outside = fields_of(phased.outside)
+        found |= {f"{name} outside of backward passes": value for name, value in outside.items()}
+    given = {} if options is None else options.settings
+    return found | {f"{name} of the options": repr(value) for name, value in given.items()}
 
 
 def names_of(name: str, desc: str) -> set[str]:

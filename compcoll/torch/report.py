@@ -143,6 +143,11 @@ def report(together: bool = False) -> TrainingReport:
     Returns
     -------
     TrainingReport
+
+    Raises
+    ------
+    torch.distributed.DistBackendError
+        With ``together``, where a rank does not come within the group's time-out, or calls something else.
     """
     groups = cores()
     for core in groups:
@@ -152,7 +157,7 @@ def report(together: bool = False) -> TrainingReport:
     if not together or world is None:
         return TrainingReport(_summed(mine))
     world.flush()
-    everyone = world.comm.allgather(mine)
+    everyone = world.gather_objects("report", mine)
     return TrainingReport(_summed(pair for pairs in everyone for pair in pairs), world.size)
 
 

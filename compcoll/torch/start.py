@@ -1,6 +1,6 @@
-"""How a process finds its rank: from MPI, which torch's variables of the environment then repeat.
+"""How a process finds its rank: under mpiexec from MPI, which torch's variables of the environment repeat.
 
-Under torchrun it is the other way round: the first group has MPI initialised with torch's ranks.
+Elsewhere it is the other way round: the first group has MPI initialised with torch's ranks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch.distributed as dist
 from mpi4py import MPI
 
+from compcoll.launch import is_launched
+from compcoll.launch.bootstrap import is_forked
 from compcoll.launch.torchrun import start_mpi
 from compcoll.torch import peers, policies
-from compcoll.torch.core import Core
+from compcoll.torch.core import Core, at_exit
 from compcoll.torch.policies import Options
 
 __all__ = ["forget", "make_core", "set_environment", "split_core"]
@@ -38,9 +41,13 @@ _CONNECT_TIMEOUT = 2.0
 
 
 def set_environment() -> None:
-    """Set torch's variables from MPI where they are not set; collective."""
-    if _WORLD.Get_size() == 1 and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        return  # `make_core` says what is wrong, where the backend is asked for
+    """Set torch's variables from MPI where they are not set; collective.
+
+    Not where MPI has one rank that no mpiexec started: programs that start ranks of their own would take the
+    variables for those of another launcher. `make_core` says what is wrong where the backend is asked for.
+    """
+    if _WORLD.Get_size() == 1 and not (is_launched() and os.environ.get("WORLD_SIZE", "1") == "1"):
+        return
     node = MPI.Intracomm(_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
     mine: dict[str, object] = {
         "RANK": _WORLD.Get_rank(), "WORLD_SIZE": _WORLD.Get_size(), "LOCAL_RANK": node.Get_rank(),
@@ -120,8 +127,8 @@ def make_core(opts: Any, options: Any) -> Core:
         _start_mpi(opts)
     if size > _WORLD.Get_size():
         raise RuntimeError(
-            f"the process group has {size} ranks, and MPI has {_WORLD.Get_size()}: {_HOW}, or by "
-            "torchrun and import compcoll.torch before mpi4py.MPI"
+            f"the process group has {size} ranks, and MPI has {_WORLD.Get_size()}: {_HOW}, or, by torchrun "
+            "or a program of your own, import compcoll.torch before anything uses MPI"
         )
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"options of the backend compcoll are a compcoll.torch.Options, not {options!r}")
@@ -143,6 +150,8 @@ def _start_mpi(opts: Any) -> None:
         start_mpi(store, rank, size, opts.timeout.total_seconds())
     except TimeoutError as error:
         raise RuntimeError(f"{error}; the first group of this backend is made by all ranks") from None
+    if is_forked():
+        Finalize(None, at_exit, exitpriority=1)
 
 
 def _make(opts: Any, options: Options | None, rank: int, size: int) -> Core:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ __all__ = ["SyncReport", "WeightSync"]
 _PIECE_NBYTES, _MESSAGE_NBYTES = 1 << 20, 16 << 20
 #: Behind the frames of a message: the bytes of the next one, negative where the source has failed.
 _NEXT_NBYTES = 8
+#: Parts of names that wrappers add: DDP, torch.compile, FSDP1.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:module|_orig_mod|_fsdp_wrapped_module)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +83,10 @@ class WeightSync:
     Parameters
     ----------
     tensors : torch.nn.Module, mapping of str to Tensor, or iterable of Tensor
-        The same shapes and dtypes on all ranks. Of a module its parameters and buffers; of a DTensor, as
-        FSDP2 has them, this rank's shard, so that ``group`` has to join ranks with equal shards.
-        Modules of FSDP2 are resharded.
+        The same shapes and dtypes on all ranks, and the same names in any order, or without names the same
+        order. Of a module its parameters and buffers, whose names leave out those of the modules that DDP
+        and torch.compile wrap around it; of a DTensor, as FSDP2 has them, this rank's shard, so that
+        ``group`` has to join ranks with equal shards. Modules of FSDP2 are resharded.
     src : int
         The rank, in the default group, whose values all others get.
     group : ProcessGroup, optional
@@ -101,7 +105,7 @@ class WeightSync:
         modules = tensors.modules() if isinstance(tensors, torch.nn.Module) else ()
         self._sharded: list[Any] = [module for module in modules if hasattr(module, "reshard")]  # FSDP2's
         self._reshard()
-        self._given = _listed(tensors)
+        self._names, self._given = _listed(tensors)
         if not self._given:
             raise ValueError("there are no tensors to synchronise")
         self._tensors: list[torch.Tensor] = []
@@ -142,7 +146,7 @@ class WeightSync:
         Raises
         ------
         ValueError
-            On all ranks, where shapes or dtypes differ between them.
+            On all ranks, where names, shapes or dtypes differ between them.
         FrameError
             On a rank whose messages were damaged; its tensors then are undefined, and the next sync is whole.
         RuntimeError
@@ -157,7 +161,9 @@ class WeightSync:
         if self._kept is None:
             self._kept = [torch.empty(t.shape, dtype=t.dtype) for t in self._tensors]
             self._base = [_flat(kept) for kept in self._kept]
-        if dist.get_rank() == self._src:
+        if not self._messages:  # empty tensors alone
+            wire_nbytes, base_id = 0, 1
+        elif dist.get_rank() == self._src:
             wire_nbytes, base_id = self._send(whole)
         else:
             wire_nbytes, base_id = self._receive()
@@ -177,7 +183,8 @@ class WeightSync:
     def _look(self) -> None:
         """Find the tensors' memory, which may be another one than at the last sync."""
         self._tensors = [_local(tensor) for tensor in self._given]
-        text = repr([(tuple(tensor.shape), str(tensor.dtype)) for tensor in self._tensors])
+        pairs = zip(self._names, self._tensors, strict=True)
+        text = repr([(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in pairs])
         layout = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
         if layout != self._layout:
             self._layout, self._base_id, self._kept = layout, 0, None
@@ -195,7 +202,8 @@ class WeightSync:
         for rank, (theirs, _) in zip(self._ranks, facts, strict=True):
             if theirs != layout:
                 raise ValueError(
-                    f"rank {rank} has tensors of other shapes or dtypes than the source, rank {self._src}"
+                    f"rank {rank} has tensors of other names, shapes or dtypes than the source, "
+                    f"rank {self._src}"
                 )
         if not base_id:
             return "the source has sent nothing before"
@@ -299,10 +307,17 @@ class WeightSync:
                     self._tensors[index].copy_(self._kept[index])
 
 
-def _listed(tensors: Any) -> list[torch.Tensor]:
+def _listed(tensors: Any) -> tuple[list[str], list[torch.Tensor]]:
+    """Names, empty ones of an iterable, and tensors, in the order of the names."""
     if isinstance(tensors, torch.nn.Module):
-        return [*tensors.parameters(), *tensors.buffers()]
-    return list(tensors.values()) if isinstance(tensors, Mapping) else list(tensors)
+        tensors = dict([*tensors.named_parameters(), *tensors.named_buffers()])
+    if not isinstance(tensors, Mapping):
+        found = list(tensors)
+        return [""] * len(found), found
+    named = {_WRAPPERS.sub("", str(name)): tensor for name, tensor in tensors.items()}
+    if len(named) < len(tensors):
+        raise ValueError(f"two of the {len(tensors)} tensors have the same name")
+    return sorted(named), [named[name] for name in sorted(named)]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

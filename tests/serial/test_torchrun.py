@@ -1,4 +1,4 @@
-"""``torchrun`` starts programs of the backend compcoll as it does those of gloo, and nothing stays behind."""
+"""torchrun and multiprocessing start programs of the backend compcoll as they do those of gloo."""
 
 import re
 import subprocess
@@ -134,6 +134,13 @@ mpi = sys.modules["mpi4py.MPI"]
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 compcoll.torch.ErrorFeedback("zfp:rate=8")
 dist.destroy_process_group()
+assert mpi.COMM_WORLD.Get_size() == 1
+try:
+    mpi.COMM_WORLD.Get_rank()
+except RuntimeError as error:
+    assert "MPI begins with the first process group" in str(error)
+else:
+    raise AssertionError("a rank of MPI alone")
 assert not mpi.Is_initialized()
 dist.init_process_group(
     "compcoll", store=dist.HashStore(), rank=0, world_size=2, timeout=timedelta(seconds=0.5)
@@ -144,3 +151,74 @@ dist.init_process_group(
 def test_missing_ranks_are_named(tmp_path, marked):  # noqa: F811
     done = run(tmp_path, {**marked, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, ALONE)
     assert "RuntimeError: rank 1 of 2 did not come within 0.5 s; the first group" in done.stderr
+
+
+#: Not a rank of anything yet.
+PLAIN = """
+import os
+import compcoll.torch
+from mpi4py import MPI
+
+written = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+assert not written & os.environ.keys()
+assert MPI.COMM_WORLD.Get_size() == 1 and not MPI.Is_initialized()  # as Lightning asks
+"""
+
+#: The program uses MPI by itself.
+ALONE_WITH_MPI = """
+import compcoll
+assert compcoll.Comm(MPI.COMM_WORLD).allreduce(1) == 1
+assert MPI.Is_initialized() and not written & os.environ.keys()
+"""
+
+#: A group of one rank.
+ALONE_WITH_TORCH = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("compcoll", store=dist.HashStore(), rank=0, world_size=1)
+dist.all_reduce(x := torch.ones(9))
+assert x[0] == 1 and MPI.Is_initialized()
+"""
+
+
+@pytest.mark.parametrize("more", [ALONE_WITH_MPI, ALONE_WITH_TORCH], ids=["mpi", "torch"])
+def test_an_import_begins_nothing(tmp_path, marked, more):  # noqa: F811
+    done = run(tmp_path, marked, PLAIN + more)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+
+
+#: Ranks that multiprocessing starts.
+SPAWN = """
+import sys
+import time
+import torch.distributed as dist
+import torch.multiprocessing
+
+def rank(rank, size, where):
+    torch.set_num_threads(1)
+    import compcoll.torch
+    dist.init_process_group("compcoll", init_method=where, rank=rank, world_size=size)
+    dist.all_reduce(x := torch.full((1 << 16,), rank + 1.0))
+    assert (x == 3).all() and "lossless" in str(compcoll.torch.report())
+    if rank == 0:
+        time.sleep(1.5)  # longer than ranks have that outlive one which did not end as it should
+    sys.stdout.write("summed\\n")
+
+if __name__ == "__main__":
+    if sys.argv[2] == "fork":
+        import compcoll.torch
+    torch.multiprocessing.start_processes(rank, (2, sys.argv[1]), 2, start_method=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "how"), [("tcp", "spawn"), ("env", "spawn"), ("file", "fork"), ("tcp", "forkserver")]
+)
+def test_multiprocessing(tmp_path, marked, where, how):  # noqa: F811
+    urls = {"tcp": f"tcp://127.0.0.1:{free_port()}", "env": "env://", "file": f"file://{tmp_path}/store"}
+    given = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())} if where == "env" else {}
+    done = run(tmp_path, {**marked, **given}, SPAWN, urls[where], how)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert done.stdout.count("summed") == 2

@@ -415,7 +415,8 @@ def test_a_summary_predicts_only_from_a_profile_of_the_link(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "policy", [Policy("auto"), Policy("lossless", "pays"), Policy("lossless", rules=(Rule(op="Bcast", codec="auto"),))]
+    "policy",
+    [Policy("auto"), Policy("lossless", "pays"), Policy("lossless", rules=(Rule(op="Bcast", codec="auto"),))],
 )
 def test_auto_is_not_advised_where_it_is_on(monkeypatch, policy):
     assert lines_behind(monkeypatch, KNOWN, policy, Policy("lossless")) == []

@@ -125,6 +125,17 @@ def test_a_rank_that_calls_something_else(alone, what, called, n):
         assert f"rank 0: allreduce SUM torch.float32 {n}; rank 1: {called.format(n=n)}" in said, said
 
 
+def test_a_policy_that_one_rank_sets(alone):
+    if alone:
+        said, code, _ = run("compcoll.torch.set_policy('int8')", seconds=60)
+        assert code, said
+        assert all(f"rank {rank} got MismatchError" in said for rank in (0, 1)), said
+        assert "rank 0: allreduce SUM torch.float32 10; rank 1: set_policy" in said, said
+        said, code, _ = run("compcoll.torch.set_policy('int8')", others="time.sleep(6)")
+        assert code, said
+        assert "rank 1 got DistBackendError: set_policy: Timed out after 3 s in call 2 of the" in said, said
+
+
 def test_a_rank_that_does_not_come(alone):
     if alone:
         said, code, _ = run("time.sleep(30)")

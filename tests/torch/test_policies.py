@@ -115,10 +115,15 @@ def test_a_codec_for_all_groups_and_types_of_torch(world):
 
 
 def test_ranks_with_different_policies(world):
-    with pytest.raises(compcoll.PolicyError, match="has the policy"):
-        set_policy({"default_pg": "lossless" if dist.get_rank() else "raw"})
-    with pytest.raises(compcoll.PolicyError, match="has the policy"):
-        new("odd", Options("lossless" if dist.get_rank() else "raw"))
+    rank = dist.get_rank()
+    mine, other, theirs = ("lossless", 0, "raw") if rank else ("raw", 1, "lossless")
+    words = f"rank {other} has %s: '{theirs}', and rank {rank} has %s: '{mine}'$"
+    with pytest.raises(compcoll.PolicyError, match=words.replace("%s", "codec of rule 1")):
+        set_policy({"default_pg": mine})
+    with pytest.raises(compcoll.PolicyError, match=words.replace("%s", "codec of the options")):
+        new("odd", Options(mine))
+    with pytest.raises(ValueError, match="no-such" if rank == 0 else "^rank 0 has no policy: .*no-such"):
+        set_policy({"default_pg": mine if rank else "no-such"})
 
 
 @pytest.mark.filterwarnings("ignore:compcoll. a")

@@ -120,12 +120,34 @@ def test_a_source_that_fails(gloo, agree, monkeypatch):
 def test_wrong_arguments(gloo, agree):
     rank = dist.get_rank()
     sync = WeightSync([torch.zeros(3 + (rank == 1))], 0, gloo)
-    with pytest.raises(ValueError, match="rank 1 has tensors of other shapes"):
+    with pytest.raises(ValueError, match="rank 1 has tensors of other names, shapes"):
         sync.sync()
     with pytest.raises(ValueError, match="no tensors"):
         WeightSync([], 0, gloo)
     with pytest.raises(ValueError, match="not in the group"):
         WeightSync([torch.zeros(3)], 99, gloo)
+
+
+def test_names_decide_where_values_go(gloo, agree):
+    """In whatever order a rank has them, and wrapped or not; other names are an error."""
+    rank, names = dist.get_rank(), ["a", "b", "c"]
+    tensors = {name: torch.full((5,), rank * 10.0 + k) for k, name in enumerate(names)}
+    WeightSync(dict(sorted(tensors.items(), reverse=rank == 1)), 0, gloo).sync()
+    assert agree([tensors[name][0].item() for name in names] == [0, 1, 2])
+    model, wrapped = Model(rank), torch.nn.ModuleDict()
+    wrapped["module"] = model
+    WeightSync(wrapped if rank else model, 0, gloo).sync()
+    assert agree(same(model, Model(0)))
+    with pytest.raises(ValueError, match="rank 1 has tensors of other names"):
+        WeightSync({"a" if rank == 1 else "b": torch.zeros(5)}, 0, gloo).sync()
+    with pytest.raises(ValueError, match="the same name"):
+        WeightSync({"module.a": torch.zeros(5), "a": torch.zeros(5)}, 0, gloo)
+
+
+def test_empty_tensors_alone(gloo, agree):
+    sync = WeightSync({"a": torch.empty(0), "b": torch.empty(3, 0)}, 0, gloo)
+    assert agree([(report.whole, report.wire_nbytes) for report in (sync.sync(), sync.sync())]
+                 == [(True, 0), (False, 0)])  # fmt: skip
 
 
 def test_shards(gloo, agree):

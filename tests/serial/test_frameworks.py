@@ -1,0 +1,135 @@
+"""Frameworks train with the backend compcoll as with gloo, started as their users start them."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+from test_launch import marked  # noqa: F401
+
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+
+#: A model with data, and what rank 0 says of its losses.
+COMMON = """
+import json
+import sys
+import torch
+import torch.distributed as dist
+import compcoll.torch
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+backend, path = sys.argv[1:]
+net = torch.nn.Sequential(torch.nn.Linear(200, 200), torch.nn.ReLU(), torch.nn.Linear(200, 1))
+x = torch.randn(64, 200)
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True) / 10)
+loss_of = torch.nn.functional.mse_loss
+
+def say(losses):
+    with open(path, "w") as file:
+        json.dump([losses, dist.get_backend(), dist.get_world_size(), str(compcoll.torch.report())], file)
+"""
+
+LIGHTNING = """
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.strategies import DDPStrategy
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net, self.losses = net, []
+
+    def training_step(self, batch, number):
+        loss = loss_of(self.net(batch[0]), batch[1])
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+model = Model()
+trainer = Trainer(
+    accelerator="cpu", devices=2, strategy=DDPStrategy(process_group_backend=backend), max_epochs=2,
+    logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+)
+trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=8))
+if trainer.is_global_zero:
+    say(model.losses)
+"""
+
+ACCELERATE = """
+from accelerate import Accelerator
+
+dist.init_process_group(backend)  # on the CPU, Accelerate would make one of gloo
+accelerator = Accelerator(cpu=True)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+loader = torch.utils.data.DataLoader(data, batch_size=8)
+net, optimizer, loader = accelerator.prepare(net, optimizer, loader)
+losses = []
+for _ in range(2):
+    for x, y in loader:
+        loss = loss_of(net(x), y)
+        optimizer.zero_grad()
+        accelerator.backward(loss)
+        optimizer.step()
+        losses.append(accelerator.gather(loss.detach()).mean().item())
+if accelerator.is_main_process:
+    say(losses)
+accelerator.end_training()
+"""
+
+DEEPSPEED = """
+import deepspeed
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, for a minute
+deepspeed.init_distributed(backend)
+config = {
+    "train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2},
+    "zero_allow_untested_optimizer": True,
+}
+engine, _, loader, _ = deepspeed.initialize(
+    model=net, optimizer=torch.optim.SGD(net.parameters(), lr=0.05), training_data=data, config=config
+)
+losses = []
+for _ in range(2):
+    for x, y in loader:
+        loss = loss_of(engine(x), y)
+        engine.backward(loss)
+        engine.step()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        losses.append(total.item() / 2)
+if dist.get_rank() == 0:
+    say(losses)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "launcher", "program"),
+    [
+        ("pytorch_lightning", (), LIGHTNING),
+        ("accelerate", TORCHRUN, ACCELERATE),
+        ("deepspeed", TORCHRUN, DEEPSPEED),
+    ],
+    ids=["lightning", "accelerate", "deepspeed"],
+)
+def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # noqa: F811
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    (tmp_path / "train.py").write_text(COMMON + program)
+    found = {}
+    for backend in ("gloo", "compcoll"):
+        path = tmp_path / f"{backend}.json"
+        done = subprocess.run(
+            [sys.executable, *launcher, "train.py", backend, path], cwd=tmp_path, env=marked, timeout=140,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found[backend] = json.loads(path.read_text())
+    theirs, ours = found["gloo"][0], found["compcoll"][0]
+    assert found["compcoll"][1:3] == ["compcoll", 2]
+    assert "Allreduce lossless" in found["compcoll"][3]
+    assert len(set(theirs)) > 6
+    assert ours == pytest.approx(theirs, rel=1e-5)
