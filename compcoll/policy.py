@@ -50,8 +50,8 @@ from compcoll.engine.rules import (
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = [
-    "ALGORITHMS", "IN_NODE", "MIN_NBYTES", "Decision", "Policy", "Rule", "check_same", "default_policy", "fields_of",
-    "make_policy",
+    "ALGORITHMS", "IN_NODE", "MIN_NBYTES", "Decision", "Policy", "Rule", "check_same", "default_policy",
+    "fields_of", "make_policy",
 ]  # fmt: skip
 
 #: Reasons why calls are left to MPI.

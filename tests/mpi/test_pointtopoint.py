@@ -351,11 +351,6 @@ RECEIVERS_OF_TYPES = {
 }
 
 
-def started(request):
-    request.Start()
-    return request
-
-
 @pytest.mark.parametrize("n", [LARGE, 2_000_003])
 @pytest.mark.parametrize("receive", RECEIVERS_OF_TYPES.values(), ids=RECEIVERS_OF_TYPES)
 @pytest.mark.parametrize(("sent", "received", "alike"), [
