@@ -283,6 +283,9 @@ class Run:
         assert step.makes is not None
         (name, args), new, slot = step.makes, None, self.program.slots[step.slot]
         self.explain([f"{name}({args})"])
+        if self.plain:  # MPICH itself may make a communicator of one rank for ever while an Idup is under way
+            for other in list(self._unready):
+                self._ready(other)
         ranks = slot.groups[group]
         if name == "Split":
             colors, down = args
