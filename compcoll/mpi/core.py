@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import SystemRandom
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -42,8 +42,11 @@ NEVER = 1 << 62
 #: Kinds of calls that a communicator remembers to be MPI's.
 MOST_REMEMBERED = 1024
 
-# Any to type checkers: `super()` finds the methods of mpi4py's class that it is mixed into.
-_Mixin: Any = object
+# To type checkers the class that it is mixed into, whose methods `super()` finds.
+if TYPE_CHECKING:
+    _Mixin = MPI.Intracomm
+else:
+    _Mixin = object
 
 
 class CommBase(_Mixin):
