@@ -1,4 +1,4 @@
-"""Decisions of ``when = "auto"``: predicted, measured, and agreed on by the ranks of a communicator."""
+"""Decisions of ``codec="auto"`` and ``when="pays"``: predicted, measured, agreed on by all ranks."""
 
 from __future__ import annotations
 

@@ -71,6 +71,9 @@ class CommBase(_Mixin):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name, method in vars(cls).items():
+            if not name.startswith("_") and callable(method) and not method.__doc__:
+                method.__doc__ = getattr(getattr(MPI.Intracomm, name, None), "__doc__", None)
         if check.ON and issubclass(cls, MPI.Comm):
             check.install(cls)
 
