@@ -1,5 +1,7 @@
 """compcoll: MPI collectives made faster by compressing what goes over the wire."""
 
+from typing import TYPE_CHECKING
+
 from compcoll._installed import is_compiled as _is_compiled
 from compcoll._installed import take_the_place_of as _take_the_place_of
 
@@ -23,24 +25,30 @@ __all__ = [
 _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
 
 
-def __getattr__(name: str):
-    # Importing mpi4py initialises MPI, which programs that use codecs alone should not pay for.
-    if name in _NEED_MPI:
-        from compcoll.core.library import check_mpi
+if TYPE_CHECKING:
+    from compcoll.engine.totals import summary
+    from compcoll.launch.bootstrap import bootstrap
+    from compcoll.mpi.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
+else:
 
-        check_mpi()
-        from compcoll.mpi import comm
+    def __getattr__(name: str):
+        # Importing mpi4py initialises MPI, which programs that use codecs alone should not pay for.
+        if name in _NEED_MPI:
+            from compcoll.core.library import check_mpi
 
-        return getattr(comm, name)
-    if name == "bootstrap":
-        from compcoll.launch.bootstrap import bootstrap
+            check_mpi()
+            from compcoll.mpi import comm
 
-        return bootstrap
-    if name == "summary":
-        from compcoll.engine.totals import summary
+            return getattr(comm, name)
+        if name == "bootstrap":
+            from compcoll.launch.bootstrap import bootstrap
 
-        return summary
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return bootstrap
+        if name == "summary":
+            from compcoll.engine.totals import summary
+
+            return summary
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -27,8 +27,9 @@ from compcoll.cli.spec import codec_option
 def command(file, dtype, shape, codec, plot, as_json, seconds) -> None:
     """Try codecs on an array in FILE, a .npy file or a raw one.
 
-    Shows each codec's ratio, error and speed on one core. Blocks take the array's dimensions; collectives
-    code their chunks as one-dimensional arrays, which a shape of one dimension shows.
+    Shows each codec's ratio, error and speed on one core. Blocks take the array's dimensions, as those of
+    collectives do; sums and policies with ``shape = "flat"`` code values in a row, as a shape of one
+    dimension shows.
     """
     from compcoll.cli.measure import default_specs, measure
     from compcoll.core import _cpu

@@ -2,7 +2,7 @@
 """The way of calls that MPI serves unchanged: from the method straight to mpi4py's own.
 
 A small call takes a few microseconds, so what precedes it has to take a few hundred nanoseconds at most. A
-`Shortcut` is a method of a communicator that looks at its buffers, and hands the arguments on as they came:
+`Method` is a method of a communicator that looks at its buffers, and hands the arguments on as they came:
 to mpi4py's method if it is sure that they are MPI's to serve, else to a method in Python that finds out.
 """
 
@@ -92,11 +92,14 @@ cdef class Gate:
         return None if count.calls >= count.most else found
 
 
+#: What the methods do beyond those of mpi4py, for their documentation.
+cdef str COMPRESSED = "Messages of at least ``min_nbytes`` are compressed, as the communicator's policy says."
+
 #: Of calls that need not be counted.
 cdef Count endless = Count(sys.maxsize)
 
 
-cdef class Shortcut:
+cdef class Method:
     """A method that goes to MPI without delay where its buffers say so.
 
     Parameters
@@ -129,7 +132,8 @@ cdef class Shortcut:
         # Preparing a persistent call is none.
         self.totals = CallTotals() if self.name.endswith("_init") else totals_of(blocking_name(self.name))
         update_wrapper(self, full)
-        self.__doc__ = full.__doc__ or self.plain.__doc__
+        self.__module__ = "compcoll"  # which has the communicators' classes
+        self.__doc__ = f"{full.__doc__ or self.plain.__doc__}\n\n{COMPRESSED}"
 
     def __get__(self, comm, owner):
         return self if comm is None else PyMethod_New(self, comm)
@@ -195,7 +199,7 @@ cdef object run_plan(comm, Count count, plan, send, recv):
 
 
 cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
-    cdef Shortcut self = <Shortcut>method
+    cdef Method self = <Method>method
     cdef Gate gate
     cdef Count count
     cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
@@ -240,8 +244,8 @@ cdef object call_deferred(full, PyObject* const* args, size_t flagged, PyObject*
 
 
 cdef void serve():
-    cdef Shortcut any = Shortcut.__new__(Shortcut)
-    serve_vectorcalls(Shortcut, <char*>&any.vectorcall - <char*><PyObject*>any)
+    cdef Method any = Method.__new__(Method)
+    serve_vectorcalls(Method, <char*>&any.vectorcall - <char*><PyObject*>any)
 
 
 serve()
@@ -330,10 +334,10 @@ def kind(str name, *specs, Py_ssize_t root=ANY_ROOT):
 
 
 def shortcut(Py_ssize_t buffers, bint pairs=False, bint begins=False):
-    """Decorate a method with a `Shortcut` for its small calls."""
-    return lambda full: Shortcut(full, buffers, pairs, begins)
+    """Decorate a method with a `Method` for its small calls."""
+    return lambda full: Method(full, buffers, pairs, begins)
 
 
 def uninterrupted(full):
     """Decorate a method that keeps signals back until its end."""
-    return Shortcut(full, sys.maxsize, False, False)
+    return Method(full, sys.maxsize, False, False)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from math import inf
-from typing import Any
+from typing import Any, Self
 from weakref import ref
 
 from mpi4py import MPI
 
+from compcoll.codecs import Codec
 from compcoll.core import environment
 from compcoll.mpi import check
 from compcoll.mpi._shortcut import Gate
@@ -20,9 +21,13 @@ from compcoll.mpi.forms import CollectiveMethods
 from compcoll.mpi.objects import ObjectCalls
 from compcoll.mpi.p2p.methods import PointToPoint
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
-from compcoll.policy import make_policy
+from compcoll.policy import Policy, make_policy
 
 __all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
+
+
+#: What a policy is made of: itself, its keys, or the path of a file.
+PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
 
 
 class _DefaultCodec(str):
@@ -36,10 +41,10 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
-        self, comm: MPI.Intracomm | None = None, codec=DEFAULT_CODEC, *, when: str = "always",
-        min_nbytes: int | None = None, strict: bool = False, owner_exact: bool = False, policy=None,
-        device_buffers: bool | None = None,
-    ):  # fmt: skip
+        self, comm: MPI.Intracomm | None = None, codec: str | Codec | None = DEFAULT_CODEC, *,
+        when: str = "always", min_nbytes: int | None = None, strict: bool = False, owner_exact: bool = False,
+        policy: PolicyLike | None = None, device_buffers: bool | None = None,
+    ) -> None:  # fmt: skip
         if comm is None or comm == MPI.COMM_NULL:
             return
         if codec is DEFAULT_CODEC:
@@ -48,7 +53,10 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         make = partial(make_policy, None, codec, when, min_nbytes, policy)
         self._setup(make, strict, owner_exact, device_buffers)
 
-    def using(self, codec=None, *, when=None, min_nbytes=None, strict=None, owner_exact=None, policy=None):
+    def using(
+        self, codec: str | Codec | None = None, *, when: str | None = None, min_nbytes: int | None = None,
+        strict: bool | None = None, owner_exact: bool | None = None, policy: PolicyLike | None = None,
+    ) -> Self:  # fmt: skip
         """Return the same communicator with another policy; collective.
 
         Parameters
@@ -94,17 +102,17 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         return _rewrapped, (name, self.settings)
 
     @classmethod
-    def fromhandle(cls, handle: int):
+    def fromhandle(cls, handle: int) -> MPI.Comm:
         """As mpi4py's; a communicator that is wrapped already has the policy of its last wrapper."""
         return _known(MPI.Comm.fromhandle(handle))
 
     @classmethod
-    def fromint(cls, arg: int, /):
+    def fromint(cls, arg: int, /) -> MPI.Comm:
         """As `fromhandle`."""
         return _known(MPI.Comm.fromint(arg))
 
     @classmethod
-    def f2py(cls, arg: int):
+    def f2py(cls, arg: int) -> MPI.Comm:
         """As `fromhandle`."""
         return _known(MPI.Comm.f2py(arg))
 
@@ -120,7 +128,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
 
     # -- new communicators have the same policy
 
-    def _make(self, method: Callable[..., Any], *args: Any, **kwargs: Any):
+    def _make(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make a communicator and give it the policy of this one; collective over the new one.
 
         A private communicator that is still being made is complete before: MPICH waits for that without end
@@ -144,7 +152,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         if (seconds := environment.timeout()) < inf:
             self._meet_all(what, seconds)
 
-    def _make_duplicate(self, method: Callable[..., Any], *args: Any):
+    def _make_duplicate(self, method: Callable[..., Any], *args: Any) -> Any:
         """`_make` for one of the same ranks, which agree already."""
         context = self._context
         if context is None:
@@ -156,7 +164,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         new._attach(own, self.settings)
         return new
 
-    def _idup(self, method: Callable[..., tuple], info: MPI.Info | None):
+    def _idup(self, method: Callable[..., tuple], info: MPI.Info | None) -> Any:
         """The same for one that is complete only when its request is."""
         context = self._context
         if context is None:
@@ -165,62 +173,69 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
             comm, request = method(info)
         heir.belong_to(comm, *context.idup(comm))
         new = _sibling(comm)
-        heir.least, heir.wrappers = (
-            self._policy.min_nbytes,
-            [ref(new)],
-        )  # others may be attached before this one
+        # Others may be attached before this one.
+        heir.least, heir.wrappers = self._policy.min_nbytes, [ref(new)]
         new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
         new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
         new._rank, new._size = self._rank, self._size
         new._min_nbytes, new._idle = self._min_nbytes, self._idle
         return new, request
 
-    def Dup(self, info: MPI.Info | None = None):
+    def Dup(self, info: MPI.Info | None = None) -> Self:
         return self._make_duplicate(super().Dup, info)
 
-    def Dup_with_info(self, info: MPI.Info):
+    def Dup_with_info(self, info: MPI.Info) -> Self:
         return self._make_duplicate(super().Dup_with_info, info)
 
-    def Clone(self):
+    def Clone(self) -> Self:
         return self._make_duplicate(super().Clone)
 
-    def Idup(self, info: MPI.Info | None = None):
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
         return self._idup(super().Idup, info)
 
-    def Idup_with_info(self, info: MPI.Info):
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Self, MPI.Request]:
         return self._idup(super().Idup_with_info, info)
 
-    def Split(self, color: int = 0, key: int = 0):
+    def Split(self, color: int = 0, key: int = 0) -> Comm:
         return self._make(super().Split, color, key)
 
-    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL):
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Comm:
         return self._make(super().Split_type, split_type, key, info)
 
-    def Create(self, group: MPI.Group):
+    def Create(self, group: MPI.Group) -> Comm:
         return self._make(super().Create, group)
 
-    def Create_group(self, group: MPI.Group, tag: int = 0):
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Comm:
         return self._make(super().Create_group, group, tag)
 
-    def Create_cart(self, dims, periods=None, reorder: bool = False):
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> Cartcomm:
         return self._make(super().Create_cart, dims, periods, reorder)
 
-    def Create_graph(self, index, edges, reorder: bool = False):
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
         return self._make(super().Create_graph, index, edges, reorder)
 
-    def Create_dist_graph_adjacent(self, sources, destinations, *args: Any, **kwargs: Any):
+    def Create_dist_graph_adjacent(
+        self, sources: Sequence[int], destinations: Sequence[int], *args: Any, **kwargs: Any
+    ) -> Distgraphcomm:
         return self._make(super().Create_dist_graph_adjacent, sources, destinations, *args, **kwargs)
 
-    def Create_dist_graph(self, sources, degrees, destinations, *args: Any, **kwargs: Any):
+    def Create_dist_graph(
+        self, sources: Sequence[int], degrees: Sequence[int], destinations: Sequence[int],
+        *args: Any, **kwargs: Any,
+    ) -> Distgraphcomm:  # fmt: skip
         return self._make(super().Create_dist_graph, sources, degrees, destinations, *args, **kwargs)
 
     @classmethod
-    def Create_from_group(cls, group: MPI.Group, *args: Any, **kwargs: Any):
+    def Create_from_group(cls, group: MPI.Group, *args: Any, **kwargs: Any) -> MPI.Intracomm:
         """As mpi4py's; the communicator, which was made from none, has the default policy."""
         comm = MPI.Intracomm.Create_from_group(group, *args, **kwargs)
         return comm if comm == MPI.COMM_NULL else Comm(comm)
 
-    def Create_intercomm(self, local_leader: int, peer_comm, remote_leader: int, tag: int = 0):
+    def Create_intercomm(
+        self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
+    ) -> MPI.Intercomm:
         inter = super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
         if inter == MPI.COMM_NULL or self._context is None:
             return inter
@@ -288,7 +303,7 @@ class Comm(_Accelerated, MPI.Intracomm):
 class Cartcomm(_Accelerated, MPI.Cartcomm):
     """`Comm` with a Cartesian topology."""
 
-    def Sub(self, remain_dims):
+    def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
         return self._make(super().Sub, remain_dims)
 
 
@@ -314,7 +329,7 @@ class Intercomm(MPI.Intercomm):
 
     _settings: tuple | None = None
 
-    def Merge(self, high: bool = False):
+    def Merge(self, high: bool = False) -> MPI.Intracomm:
         """As mpi4py's; the communicator has the policy of both groups, which have to agree."""
         merged = super().Merge(high)
         return merged if self._settings is None else _wrapped(merged, self._settings)

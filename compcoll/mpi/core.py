@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 from random import SystemRandom
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import numpy as np
@@ -44,8 +44,11 @@ NEVER = 1 << 62
 #: Kinds of calls that a communicator remembers to be MPI's.
 MOST_REMEMBERED = 1024
 
-# Any to type checkers: `super()` finds the methods of mpi4py's class that it is mixed into.
-_Mixin: Any = object
+# To type checkers the class that it is mixed into, whose methods `super()` finds.
+if TYPE_CHECKING:
+    _Mixin = MPI.Intracomm
+else:
+    _Mixin = object
 
 
 class CommBase(_Mixin):
@@ -72,6 +75,9 @@ class CommBase(_Mixin):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name, method in vars(cls).items():
+            if not name.startswith("_") and callable(method) and not method.__doc__:
+                method.__doc__ = getattr(getattr(MPI.Intracomm, name, None), "__doc__", None)
         if check.ON and issubclass(cls, MPI.Comm):
             check.install(cls)
 

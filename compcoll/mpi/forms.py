@@ -57,10 +57,6 @@ class CollectiveMethods(PairwiseCalls):
 
         return make
 
-    def _plain(self, name: str) -> Callable:
-        """mpi4py's own method."""
-        return getattr(MPI.Intracomm, name).__get__(self)
-
     # -- nonblocking
 
     def _nonblocking(self, operation: Operation, given: Arguments) -> MPI.Request:
@@ -372,9 +368,9 @@ def _persistent_method(operation: Operation) -> Any:
 
 
 def _describe(method: Any, name: str) -> None:
-    """Give a method the name, signature and documentation of mpi4py's."""
+    """Give a method the name and signature of mpi4py's."""
     plain = getattr(MPI.Intracomm, name)
-    method.__name__, method.__doc__ = name, plain.__doc__
+    method.__name__ = name
     method.__qualname__ = f"Comm.{name}"
     method.__signature__ = inspect.signature(plain)
 

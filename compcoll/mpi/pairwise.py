@@ -7,10 +7,12 @@ makes exactly the call that it was asked for.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
 from compcoll.engine.call import Call
 from compcoll.engine.decision import Decision
@@ -65,6 +67,10 @@ class _Large:
 
 class PairwiseCalls(CommBase):
     """Operations of which each pair of ranks decides for the message between them."""
+
+    def _plain(self, name: str) -> Callable:
+        """mpi4py's own method."""
+        return getattr(MPI.Intracomm, name).__get__(self)
 
     def _run_hybrid(self, operation: Operation, given: Arguments) -> None:
         """Carry out a call: MPI's part of it, then what is compressed."""

@@ -9,7 +9,7 @@
 ``trace``         the file that a rank writes; ``lines`` makes its lines
 ``clock``         how far the clocks of ranks are off
 ``hints``         why calls were not accelerated, or were slower
-``ending``        what ranks say to each other at the beginning and the end
+``finalize``      what ranks say to each other at the beginning and the end
 ``recording``     all of that together, for one process
 ``reader``        a folder of such files, read back
 ``tables``        calls by operation and size, communicator, place and reason; ``cells``: as words

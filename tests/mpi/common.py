@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from itertools import accumulate
 
 import ml_dtypes
 import numpy as np
 from mpi4py import MPI
+
+#: Whether everything runs, and not the sample of ``make test``; see tests/conftest.py.
+EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 #: Types that MPI lacks: Open MPI 4 has no float16.

@@ -87,6 +87,7 @@ def test_output_of_the_root_alone(comm, agree, tmp_path, capsys):
         assert agree(demo.recorded(record) == runs and all(w in printed for w in words))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("second", [None, "no such thing here"])
 def test_figure_of_one_place_or_two(comm, agree, runs, tmp_path, second):
     picture = tmp_path / "demo.png"

@@ -223,3 +223,55 @@ def test_info_names_an_extra_that_brings_what_is_missing(name):
     hint = next(hint for module, _, _, hint in info._OPTIONAL if module == name)
     for extra in re.findall(r"\[(\w+)\]", hint):
         assert any(need.startswith(name) for need in extras[extra])
+
+
+TYPED = (
+    "Allreduce_init", "Alltoall", "Create_cart", "Dup", "Ibcast", "Irecv", "Probe", "Send", "Sendrecv",
+    "Split", "bcast", "calls_accelerated", "policy", "report", "using",
+)  # fmt: skip
+
+
+def test_communicators_have_types(tmp_path):
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "from mpi4py import MPI\nimport compcoll\n"
+        "comm = compcoll.Comm(MPI.COMM_WORLD, codec='zfp:rate=8')\nreveal_type(comm)\n"
+        + "".join(f"reveal_type(comm.{name})\n" for name in TYPED)
+        + "reveal_type(comm.Split().Dup().using('raw'))\nreveal_type(comm.Create_cart([1]).Sub([True]))\n"
+        "comm.nonsense\ncompcoll.nonsense\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-pretty",
+        f"--cache-dir={tmp_path}",
+        str(program),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    errors = re.findall(r"error: (.*)", done.stdout)
+    assert errors == [
+        '"Comm" has no attribute "nonsense"  [attr-defined]',
+        'Module has no attribute "nonsense"  [attr-defined]',
+    ]
+    types = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    assert types[0] == types[-2] == "compcoll.mpi.comm.Comm"
+    assert types[-1] == "compcoll.mpi.comm.Cartcomm"
+    assert len(types) == len(TYPED) + 3
+    assert not {"Any", "builtins.object"} & set(types)
+
+
+@pytest.mark.parametrize(
+    ("method", "does"),
+    [("Alltoall", "All to All Scatter/Gather"), ("Isend", "Nonblocking send"), ("bcast", "Broadcast")],
+)
+def test_help_speaks_of_the_method(method, does):
+    program = f"import compcoll; help(compcoll.Comm.{method})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert re.match(rf"Help on .* in module compcoll.*:\n\n{method}\(self, ", done.stdout)
+    assert "Shortcut" not in done.stdout
+    assert does in done.stdout

@@ -164,7 +164,7 @@ class PointToPoint(Probes):
         return Prequest(lambda: PointToPoint.Irecv(self, kept.args[0], source, tag), kept.free)
 
     def _prepare_send(
-        self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Prequest], buf, dest: int, tag: int,
+        self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Request], buf, dest: int, tag: int,
         synchronous: bool = False,
     ) -> MPI.Prequest:  # fmt: skip
         _, decision = self._outgoing("Send", buf, dest, keeps=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from os import sched_yield
 from time import monotonic
 from typing import Any, Literal
@@ -25,6 +26,8 @@ _LATE = 10e-3
 
 class Probes(CommBase):
     """The methods of a communicator that look at a message before it is received."""
+
+    _understands: Callable[..., bool]  # of `PointToPoint`
 
     def Probe(
         self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
