@@ -1,0 +1,601 @@
+// bfp on the CPU. The choice of steps goes from block to block of a tile, so it is made for a few tiles side by
+// side, between a pass that finds magnitudes and differences and one that writes codes.
+#include <cstring>
+#include <type_traits>
+#include <utility>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "real.h"
+#include "../bfp.h"
+#include "prefetch.h"
+#include "table.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace bfp {
+namespace {
+
+#if defined(__AVX512F__)
+inline vec<int32_t, 16> to_integers(vec<float, 16> v) {
+  return (vec<int32_t, 16>)_mm512_cvtps_epi32((__m512)v);
+}
+#endif
+#if defined(__AVX2__)
+inline vec<int32_t, 8> to_integers(vec<float, 8> v) { return (vec<int32_t, 8>)_mm256_cvtps_epi32((__m256)v); }
+#endif
+#if defined(__SSE2__)
+inline vec<int32_t, 4> to_integers(vec<float, 4> v) { return (vec<int32_t, 4>)_mm_cvtps_epi32((__m128)v); }
+inline int32_t to_integers(float v) { return _mm_cvtss_si32(_mm_set_ss(v)); }
+#elif defined(__aarch64__)
+inline vec<int32_t, 4> to_integers(vec<float, 4> v) {
+  return (vec<int32_t, 4>)vcvtnq_s32_f32((float32x4_t)v);
+}
+inline int32_t to_integers(float v) { return vcvtns_s32_f32(v); }
+#else
+inline int32_t to_integers(float v) { return int32_t(__builtin_rintf(v)); }
+inline vec<int32_t, 4> to_integers(vec<float, 4> v) {
+  vec<int32_t, 4> q;
+  for (int i = 0; i < 4; i++) q[i] = to_integers(v[i]);
+  return q;
+}
+#endif
+template <class V, int n = sizeof(V) / 8,
+          class = typename std::enable_if<std::is_same<V, vec<double, n>>::value && n != 1>::type>
+inline vec<int64_t, n> to_integers(V v) {
+  return (vec<int64_t, n>)nearest_by_sum<V, vec<uint64_t, n>>(v);
+}
+inline int64_t to_integers(double v) { return int64_t(nearest_by_sum<double, uint64_t>(v)); }
+
+template <class S>
+inline auto to_values(S q) {
+  using I = typename std::remove_reference<decltype(q[0])>::type;
+  constexpr int n = sizeof(S) / sizeof(I);
+  if constexpr (sizeof(I) == 4) return __builtin_convertvector(q, vec<float, n>);
+  else return value_by_sum<vec<double, n>, vec<uint64_t, n>>((vec<uint64_t, n>)q);
+}
+inline float to_values(int32_t q) { return float(q); }
+inline double to_values(int64_t q) { return value_by_sum<double, uint64_t>(uint64_t(q)); }
+
+// Vectors of F, n values in each, and of the numbers of tiles that are looked at side by side.
+template <class F>
+struct Vectors {
+  using Word = typename Form<F>::Word;
+  using Signed = typename Form<F>::Signed;
+  static constexpr int n = vector_nbytes / sizeof(F), most = sizeof(F) == 8 ? 4 : 8,
+                       together = n < most ? n : most;
+  using V = vec<F, n>;
+  using U = vec<Word, n>;
+  using S = vec<Signed, n>;
+  using Together = vec<F, together>;
+  using TogetherU = vec<Word, together>;
+  using TogetherS = vec<Signed, together>;
+};
+
+// The codes of a tile, bits(W) rows of 32, to N rows of words. Vectors of L lie side by side, some at a time.
+template <class L>
+inline void pack(const typename lanes<L>::word* codes, int N, char* words) {
+  using W = typename lanes<L>::word;
+  constexpr int bits = 8 * sizeof(W), n = lanes<L>::n, some = row / n < 4 ? row / n : 4;
+  const L mask = L{} + W(W(-1) >> (bits - N));
+  for (int i = 0; i < int(row); i += some * n) {
+    char* to = words + i * sizeof(W);
+    const W* from = codes + i;
+    L word[some] = {};
+    int at = 0;
+    for (int r = 0; r < bits; r++, from += row) {
+      L code[some];
+      const L by = L{} + W(at);
+      for (int k = 0; k < some; k++) {
+        code[k] = load<L>(from + k * n) & mask;
+        word[k] |= code[k] << by;
+      }
+      at += N;
+      if (at < bits) continue;
+      at -= bits;
+      const L rest = L{} + W(N - at - 1);
+      for (int k = 0; k < some; k++) {
+        store(to + k * sizeof(L), word[k]);
+        word[k] = code[k] >> rest >> 1;  // N - at may be all bits
+      }
+      to += row * sizeof(W);
+    }
+  }
+}
+
+// And back.
+template <class L>
+inline void unpack(const char* words, int N, typename lanes<L>::word* codes) {
+  using W = typename lanes<L>::word;
+  using S = vec<typename std::conditional<sizeof(W) == 8, int64_t, int32_t>::type, lanes<L>::n>;
+  constexpr int bits = 8 * sizeof(W), n = lanes<L>::n, some = row / n < 4 ? row / n : 4;
+  const L sign = L{} + (W(1) << (N - 1)), mask = L{} + W(W(-1) >> (bits - N)), spare = L{} + W(bits - N);
+  for (int i = 0; i < int(row); i += some * n) {
+    const char* from = words + i * sizeof(W);
+    W* to = codes + i;
+    L word[some];
+    for (int k = 0; k < some; k++) word[k] = load<L>(from + k * sizeof(L));
+    int at = 0;
+    for (int r = 0; r < bits; r++, to += row) {
+      L code[some];
+      const L by = L{} + W(at);
+      for (int k = 0; k < some; k++) code[k] = word[k] >> by;
+      at += N;
+      if (at >= bits && r < bits - 1) {
+        at -= bits;
+        from += row * sizeof(W);
+        const L rest = L{} + W(N - at - 1);
+        for (int k = 0; k < some; k++) {
+          word[k] = load<L>(from + k * sizeof(L));
+          code[k] |= word[k] << rest << 1;
+        }
+      }
+      for (int k = 0; k < some; k++) {
+        if (sizeof(W) == 4 || vector_nbytes == 64) code[k] = (L)((S)(code[k] << spare) >> (S)spare);
+        else code[k] = ((code[k] & mask) ^ sign) - sign;  // for want of an arithmetic shift
+        store(to + k * n, code[k]);
+      }
+    }
+  }
+}
+
+// The last D lanes of a, then all but the last D of b.
+template <int D, class S, int... i>
+inline S shifted(S a, S b, std::integer_sequence<int, i...>) {
+  constexpr int n = sizeof...(i);
+  return __builtin_shuffle(a, b, S{(n - D + i)...});
+}
+// Each lane plus those D, 2 D, ... before it.
+template <int D, class S, int... i>
+inline S prefix(S v, std::integer_sequence<int, i...> all) {
+  constexpr int n = sizeof...(i);
+#if defined(__AVX2__)
+  if constexpr (sizeof(S) == 32) {  // lanes of 16 bytes first, each of which shifts in one instruction
+    constexpr int nbytes = 32 / n * D;
+    __m256i w = (__m256i)v;
+    if constexpr (nbytes <= 4) w = (__m256i)((S)w + (S)_mm256_slli_si256(w, 4));
+    if constexpr (nbytes <= 8) w = (__m256i)((S)w + (S)_mm256_slli_si256(w, 8));
+    __m256i low = _mm256_permute2x128_si256(w, w, 8);
+    if constexpr (nbytes == 4) low = _mm256_shuffle_epi32(low, 0xff);
+    if constexpr (nbytes == 8) low = _mm256_shuffle_epi32(low, 0xee);
+    return (S)w + (S)low;
+  }
+#endif
+  if constexpr (D < n) return prefix<2 * D>(v + shifted<D>(S{}, v, all), all);
+  else return v;
+}
+// The last D lanes, again and again.
+template <int D, class S, int... i>
+inline S last(S v, std::integer_sequence<int, i...>) {
+  constexpr int n = sizeof...(i);
+  return __builtin_shuffle(v, S{(n - D + i % D)...});
+}
+
+template <class S>
+inline S larger(S a, S b) {
+  return a > b ? a : b;
+}
+template <int half, class S, int... i>
+inline S merge(S a, S b, std::integer_sequence<int, i...>) {
+  constexpr int n = sizeof...(i);
+  return larger(__builtin_shuffle(a, b, S{(i & half ? n + i - half : i)...}),
+                __builtin_shuffle(a, b, S{(i & half ? n + i : i + half)...}));
+}
+// Lane g gets the largest lane of v[g].
+template <class S, int n, int half = n / 2>
+inline S largest_lanes(const S* v) {
+  constexpr auto all = std::make_integer_sequence<int, n>();
+  if constexpr (half == 0) {
+    return v[0];
+  } else {
+    S next[half];
+    for (int i = 0; i < half; i++) next[i] = merge<half>(v[i], v[i + half], all);
+    return largest_lanes<S, n, half / 2>(next);
+  }
+}
+
+template <class F>
+inline F* stage_rest(F* x, uint64_t n, uint64_t end, uint32_t dim) {
+  for (uint64_t i = n; i < end; i++) x[i] = i >= dim ? x[i - dim] : 0;
+  return x;
+}
+
+// Values as F: float16 and bfloat16 are widened.
+template <class T, class F>
+inline void widen(const char* src, uint64_t n, F* x) {
+  if constexpr (sizeof(T) == sizeof(F)) {
+    memcpy(x, src, n * sizeof(F));
+  } else {
+    constexpr int pair = 2 * reals;
+    uint64_t i = 0;
+    for (; i + pair <= n; i += pair) store(x + i, Real<T>::load_pair(src + i * sizeof(T)));
+    if (i == n) return;
+    char rest[pair * sizeof(T)] = {};
+    memcpy(rest, src + i * sizeof(T), (n - i) * sizeof(T));
+    const Pair v = Real<T>::load_pair(rest);
+    memcpy(x + i, &v, (n - i) * sizeof(F));
+  }
+}
+
+template <class F>
+struct Tiles {  // that are encoded together
+  using X = Vectors<F>;
+  using Word = typename X::Word;
+  using Signed = typename X::Signed;
+  static constexpr int G = X::together, blocks = tile_blocks<F>;
+  const char* x[G];
+  alignas(64) F staged[G][max_dim + tile<F>];
+  alignas(64) Signed most[blocks][G][G], change[blocks][G][G];
+  alignas(64) F inverse[blocks][G];
+  alignas(64) Signed before[blocks][max_dim][G];
+  alignas(64) uint16_t code[blocks][G];
+  uint32_t key[blocks][G];
+};
+
+template <class T>
+class Encoder {
+  using F = typename Real<T>::real;
+  using X = Vectors<F>;
+  using V = typename X::V;
+  using U = typename X::U;
+  using S = typename X::S;
+  using Word = typename X::Word;
+  using Signed = typename X::Signed;
+  static constexpr int n_lanes = X::n, G = X::together;
+  static constexpr Word magnitude = Word(-1) >> 1;
+  static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
+
+ public:
+  Encoder(Args* args, const char* src, uint8_t* dst, uint64_t n)
+      : args_(args), src_(src), dst_(dst), n_(n), rules_(args->params), layout_(n, rules_) {}
+
+  int64_t run() {
+    if (!rules_.valid) return UNSUPPORTED;
+    if (layout_.nbytes > args_->capacity || layout_.nbytes > args_->nbytes()) return TOO_LARGE;
+    for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
+    if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
+    for (uint64_t t = 0; t < layout_.tiles; t += G) {
+      const int count = int(layout_.tiles - t < uint64_t(G) ? layout_.tiles - t : G);
+      if (t + G >= layout_.tiles)
+        memset(tiles_.most, 0, sizeof tiles_.most), memset(tiles_.change, 0, sizeof tiles_.change);
+      for (int g = 0; g < count; g++) find(t + g, g);
+      for (int g = count; g < G; g++) tiles_.x[g] = tiles_.x[0];
+      if (rules_.dim == 1) choose_steps<1>(t, count);
+      else if (rules_.dim == 2) choose_steps<2>(t, count);
+      else choose_steps<0>(t, count);
+      if (top_ >= Form<F>::infinity) return NONFINITE;
+      if (top_ >= Form<F>::refused) return UNREPRESENTABLE;
+      for (int g = 0; g < count; g++) code(t + g, g);
+    }
+    const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
+                 tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
+    args_->bound = bound(rules_, bit_cast<F>(top_step_), bit_cast<F>(top_), rounding, tiny);
+    return layout_.nbytes;
+  }
+
+ private:
+  // Largest magnitudes of a tile's blocks, and largest differences inside of them.
+  void find(uint64_t t, int g) {
+    const uint64_t at = t * tile<F>, rest = n_ - at;
+    const char* x = src_ + at * sizeof(T);
+    const bool last = rest < tile<F>;
+    const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
+    if (sizeof(T) < sizeof(F) || last || t == 0) {
+      F* values = tiles_.staged[g] + max_dim;
+      widen<T, F>(x, last ? rest : tile<F>, values);
+      if (last) stage_rest(values, rest, tile<F>, rules_.dim);
+      memset(tiles_.staged[g], 0, max_dim * sizeof(F));
+      x = reinterpret_cast<const char*>(values);
+    }
+    tiles_.x[g] = x;
+    char* bases = reinterpret_cast<char*>(dst_) + layout_.codes_nbytes + layout_.scales_nbytes;
+    memcpy(bases + t * rules_.dim * sizeof(F), x, rules_.dim * sizeof(F));
+    const uint64_t back = rules_.dim * sizeof(F);
+    for (int b = 0; b < blocks; b++, x += block * sizeof(F)) {
+      S most = {}, change = {};
+      fetch_ahead<false>(x, block * sizeof(F));
+      for (int i = 0; i < int(block); i += n_lanes) {
+        const V v = load<V>(x + i * sizeof(F)), u = load<V>(x + i * sizeof(F) - back);
+        most = larger(most, S((U)v & magnitude));
+        change = larger(change, S((U)(v - u) & load<U>(inside_ + i)));
+      }
+      fold(most, tiles_.most[b][g]);
+      fold(change, tiles_.change[b][g]);
+    }
+  }
+  // To as many lanes as there are tiles.
+  static void fold(S v, Signed* to) {
+    if constexpr (n_lanes > G) {
+      using H = vec<Signed, G>;
+      H halves[2];
+      memcpy(halves, &v, sizeof v);
+      store(to, larger(halves[0], halves[1]));
+    } else {
+      store(to, v);
+    }
+  }
+
+  // The steps of all blocks, one after the other, each of several tiles.
+  template <int D>
+  void choose_steps(uint64_t t, int count) {
+    using A = typename X::Together;
+    using UA = typename X::TogetherU;
+    using SA = typename X::TogetherS;
+    const int dim = D ? D : int(rules_.dim);
+    A p[D ? D : max_dim];
+    const auto gather = [&](int at) {
+      A v;
+      for (int g = 0; g < G; g++) v[g] = load<F>(tiles_.x[g] + at * sizeof(F));
+      return v;
+    };
+    for (int j = 0; j < dim; j++) p[j] = gather(j);
+    UA top = {}, top_step = {};
+    for (int b = 0; b < int(tile_blocks<F>); b++) {
+      SA v[G];
+      memcpy(v, tiles_.most[b], sizeof v);
+      const UA most = (UA)largest_lanes<SA, G>(v);
+      memcpy(v, tiles_.change[b], sizeof v);
+      SA change = largest_lanes<SA, G>(v);
+      for (int j = 0; j < dim; j++)
+        change = larger(change, SA((UA)(gather(b * block + j) - p[j]) & magnitude));
+      const auto scale = choose<F, A, UA>(rules_, most, (UA)change);
+      top = most > top ? most : top;
+      const UA step = most > 0 ? (UA)scale.step : UA{};
+      top_step = step > top_step ? step : top_step;
+      store(tiles_.inverse[b], scale.inverse);
+      for (int g = 0; g < G; g++) {
+        tiles_.code[b][g] = uint16_t(scale.code[g]);
+        if (rules_.stochastic)
+          tiles_.key[b][g] = key_of(args_->params[1], uint32_t(scale.code[g]), (t + g) * tile_blocks<F> + b);
+      }
+      for (int j = 0; j < dim; j++) {
+        store(tiles_.before[b][j], to_integers(p[j] * scale.inverse));
+        const int at = block - dim + j;
+        A y = gather(b * block + at) * scale.inverse;
+        if (rules_.stochastic)
+          for (int g = 0; g < G; g++) y[g] = round_by_hash<F>(y[g], tiles_.key[b][g], at);
+        p[j] = to_values(to_integers(y)) * scale.step;
+      }
+    }
+    for (int g = 0; g < count; g++) {
+      top_ = top[g] > top_ ? top[g] : top_;
+      top_step_ = top_step[g] > top_step_ ? top_step[g] : top_step_;
+    }
+  }
+
+  void code(uint64_t t, int g) {
+    const uint64_t rest = n_ - t * tile<F>;
+    const bool last = rest < tile<F>;
+    const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
+    uint8_t* scales = dst_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
+    for (int b = 0; b < blocks; b++) {
+      store(scales + 2 * b, tiles_.code[b][g]);
+      if (rules_.stochastic) by_hash(g, b);
+      else if (!(tiles_.code[b][g] & 1)) by_value(g, b);
+      else if (rules_.dim == 1) by_difference<1>(g, b);
+      else if (rules_.dim == 2) by_difference<2>(g, b);
+      else by_value(g, b), differences(g, b);
+    }
+    uint8_t* to = dst_ + t * rules_.bits * row * sizeof(F);
+    if (!last) {
+      pack<U>(codes_, int(rules_.bits), reinterpret_cast<char*>(to));
+    } else {
+      memset(codes_ + blocks * block, 0, sizeof codes_ - blocks * block * sizeof(Word));
+      alignas(64) char words[tile<F> * sizeof(F)];
+      pack<U>(codes_, int(rules_.bits), words);
+      memcpy(to, words, Layout<F>::rows(blocks, rules_) * row * sizeof(F));
+    }
+  }
+
+  void by_value(int g, int b) {
+    const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
+    const V inverse = V{} + tiles_.inverse[b][g];
+    for (int i = 0; i < int(block); i += n_lanes)
+      store(codes_ + b * block + i, to_integers(load<V>(x + i) * inverse));
+  }
+
+  template <int D>
+  void by_difference(int g, int b) {
+    const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
+    const V inverse = V{} + tiles_.inverse[b][g];
+    S before = {};
+    for (int j = 0; j < D; j++) before[n_lanes - D + j] = tiles_.before[b][j][g];
+    for (int i = 0; i < int(block); i += n_lanes) {
+      const S q = to_integers(load<V>(x + i) * inverse);
+      store(codes_ + b * block + i, q - shifted<D>(before, q, all));
+      before = q;
+    }
+  }
+
+  void by_hash(int g, int b) {
+    const char* x = tiles_.x[g] + b * block * sizeof(F);
+    for (uint32_t i = 0; i < block; i++) {
+      const F y = load<F>(x + i * sizeof(F)) * tiles_.inverse[b][g];
+      codes_[b * block + i] = Word(to_integers(round_by_hash<F>(y, tiles_.key[b][g], i)));
+    }
+    if (tiles_.code[b][g] & 1) differences(g, b);
+  }
+
+  void differences(int g, int b) {
+    Word* q = codes_ + b * block;
+    for (uint32_t i = block; i-- > rules_.dim;) q[i] -= q[i - rules_.dim];
+    for (uint32_t i = 0; i < rules_.dim; i++) q[i] -= Word(tiles_.before[b][i][g]);
+  }
+
+  Args* args_;
+  const char* src_;
+  uint8_t* dst_;
+  const uint64_t n_;
+  const Rules<F> rules_;
+  const Layout<F> layout_;
+  Word top_ = 0, top_step_ = 0;
+  alignas(64) Word inside_[block];
+  alignas(64) Word codes_[tile<F>];
+  Tiles<F> tiles_;
+};
+
+struct Encode {
+  Args* args;
+  const char* src;
+  uint8_t* dst;
+
+  template <class T>
+  int64_t run(uint64_t n) const {
+    return Encoder<T>(args, src, dst, n).run();
+  }
+};
+
+template <class T, bool adding>
+class Decoder {
+  using F = typename Real<T>::real;
+  using X = Vectors<F>;
+  using V = typename X::V;
+  using S = typename X::S;
+  using U = typename X::U;
+  using Word = typename X::Word;
+  using Signed = typename X::Signed;
+  static constexpr int n_lanes = X::n, element = adding ? sizeof(F) : sizeof(T);
+  static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
+
+ public:
+  Decoder(const Args* args, const uint8_t* payload, char* dst, uint64_t n)
+      : payload_(payload), dst_(dst), n_(n), rules_(args->params), layout_(n, rules_) {}
+
+  int64_t run(uint64_t nbytes) {
+    if (!rules_.valid || nbytes != layout_.nbytes) return BAD_STREAM;
+    for (uint64_t t = 0; t < layout_.tiles; t++) {
+      const uint64_t at = t * tile<F>, rest = n_ - at;
+      char* d = dst_ + at * element;
+      const char* words = reinterpret_cast<const char*>(payload_) + t * rules_.bits * row * sizeof(F);
+      if (rest >= tile<F>) {
+        unpack<U>(words, int(rules_.bits), codes_);
+        if (!decode(t, tile_blocks<F>, d)) return BAD_STREAM;
+        continue;
+      }
+      alignas(64) char some[tile<F> * sizeof(F)];
+      alignas(64) char values[tile<F> * element];
+      const int blocks = int((rest + block - 1) / block);
+      memset(some, 0, sizeof some);
+      memcpy(some, words, Layout<F>::rows(blocks, rules_) * row * sizeof(F));
+      unpack<U>(some, int(rules_.bits), codes_);
+      memset(values, 0, sizeof values);
+      memcpy(values, d, rest * element);
+      if (!decode(t, blocks, values)) return BAD_STREAM;
+      memcpy(d, values, rest * element);
+    }
+    return 0;
+  }
+
+ private:
+  bool decode(uint64_t t, int blocks, char* d) {
+    const uint8_t* scales = payload_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
+    const uint8_t* bases =
+        payload_ + layout_.codes_nbytes + layout_.scales_nbytes + t * rules_.dim * sizeof(F);
+    F before[max_dim];
+    memcpy(before, bases, rules_.dim * sizeof(F));
+    for (uint32_t j = 0; j < rules_.dim; j++)
+      if ((bit_cast<Word>(before[j]) & Word(-1) >> 1) >= Form<F>::refused) return false;
+    F step_before = 0;
+    for (int b = 0; b < blocks; b++, d += block * element) {
+      const uint32_t code = load<uint16_t>(scales + 2 * b);
+      if (!sound<F>(code)) return false;
+      const F step = step_of<F>(code);
+      Word* q = codes_ + b * block;
+      fetch_ahead<true>(d, block * element);
+      if (code & 1) {
+        Signed start[max_dim];
+        const F inverse = 1 / step;
+        for (uint32_t j = 0; j < rules_.dim; j++) {
+          F p = before[j];
+          if (b) p = to_values(Signed(q[int(j) - int(rules_.dim)])) * step_before;
+          start[j] = to_integers(before_block(p, inverse));
+        }
+        if (rules_.dim == 1) sum_and_deliver<1>(q, start, step, d);
+        else if (rules_.dim == 2) sum_and_deliver<2>(q, start, step, d);
+        else sum(q, start), deliver_block(q, step, d);
+      } else {
+        deliver_block(q, step, d);
+      }
+      step_before = step;
+    }
+    return true;
+  }
+
+  template <int D>
+  void sum_and_deliver(Word* q, const Signed* start, F step, char* d) {
+    U carry;
+    for (int i = 0; i < n_lanes; i++) carry[i] = Word(start[i % D]);
+    for (int i = 0; i < int(block); i += n_lanes) {
+      const U own = prefix<D>(load<U>(q + i), all), sum = own + carry;
+      carry += last<D>(own, all);
+      put(d, i, to_values((S)sum) * step);
+      if (i + n_lanes == int(block)) store(q + i, sum);
+    }
+  }
+
+  void sum(Word* q, const Signed* start) {
+    for (uint32_t i = 0; i < rules_.dim; i++) q[i] += Word(start[i]);
+    for (uint32_t i = rules_.dim; i < block; i++) q[i] += q[i - rules_.dim];
+  }
+
+  static void deliver_block(const Word* q, F step, char* d) {
+    for (int i = 0; i < int(block); i += n_lanes) put(d, i, to_values(load<S>(q + i)) * step);
+  }
+
+  static void put(char* d, int i, V v) {
+    d += i * element;
+    if constexpr (sizeof(T) < sizeof(F)) {
+      if constexpr (std::is_same<T, Float16>::value) {
+        v = v > 65504.f ? V{} + 65504.f : v;
+        v = v < -65504.f ? V{} - 65504.f : v;
+      }
+      v = Real<T>::round_pair(v);
+      if constexpr (!adding) {
+        Real<T>::store_pair(d, v);
+        return;
+      }
+    }
+    if constexpr (adding) store(d, load<V>(d) + v);
+    else store(d, v);
+  }
+
+  const uint8_t* payload_;
+  char* dst_;
+  const uint64_t n_;
+  const Rules<F> rules_;
+  const Layout<F> layout_;
+  alignas(64) Word codes_[tile<F>];
+};
+
+template <bool adding>
+struct Decode {
+  const Args* args;
+  const uint8_t* payload;
+  uint64_t nbytes;
+  char* dst;
+
+  template <class T>
+  int64_t run(uint64_t n) const {
+    return Decoder<T, adding>(args, payload, dst, n).run(nbytes);
+  }
+};
+
+int64_t encode(Args* args, const void* src, void* dst) {
+  return with_real(args, Encode{args, static_cast<const char*>(src), static_cast<uint8_t*>(dst)});
+}
+
+template <bool adding>
+int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  if (adding && !accumulates(args)) return UNSUPPORTED;
+  return with_real(
+      args, Decode<adding>{args, static_cast<const uint8_t*>(payload), nbytes, static_cast<char*>(dst)});
+}
+
+}  // namespace
+}  // namespace bfp
+
+extern const Codec bfp_codec = {"bfp", bfp::encode, bfp::decode<false>, bfp::decode<true>, nullptr, nullptr};
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll
