@@ -265,7 +265,7 @@ def test_mpc_of_what_it_is_made_for(device, dtype, dim):
 
 def test_sizes_that_no_encoder_writes_are_refused():
     for name in ("zfp:rate=8", "int8", "int4:block=32", "fp8", "bfp"):
-        info = inspect(codec(name).encode(values(np.dtype("f4"), 301)))
+        info = inspect(codec(name).encode(values(np.dtype("f4"), 2049)))
         assert checks.size_is_sound(info)
         for change in ({"payload_nbytes": info.payload_nbytes - 4}, {"params": (info.params[0] + 1, 0)}):
             assert not checks.size_is_sound(dataclasses.replace(info, **change)), (name, change)
