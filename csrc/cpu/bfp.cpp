@@ -218,6 +218,38 @@ inline void widen(const char* src, uint64_t n, F* x) {
   }
 }
 
+// A vector of values, which may round to float16's infinity, at value i of those at d.
+template <class T, bool adding, class V>
+inline void put(char* d, int i, V v) {
+  constexpr bool narrow = sizeof(T) < sizeof(v[0]);
+  d += i * (adding ? sizeof(v[0]) : sizeof(T));
+  if constexpr (std::is_same<T, Float16>::value) {
+    v = v > 65504.f ? V{} + 65504.f : v;
+    v = v < -65504.f ? V{} - 65504.f : v;
+  }
+  if constexpr (narrow) v = Real<T>::round_pair(v);
+  if constexpr (adding) store(d, load<V>(d) + v);
+  else if constexpr (narrow) Real<T>::store_pair(d, v);
+  else store(d, v);
+}
+// A block.
+template <class T, bool adding, class F>
+inline void put_block(char* d, const typename Form<F>::Word* q, F step) {
+  using S = typename Vectors<F>::S;
+  for (int i = 0; i < int(block); i += Vectors<F>::n) put<T, adding>(d, i, to_values(load<S>(q + i)) * step);
+}
+
+// Why an array is not taken, or 0.
+template <class T, class F>
+inline int64_t refusal(const char* src, uint64_t n) {
+  using Signed = typename std::conditional<sizeof(T) == 2, int16_t, typename Form<F>::Signed>::type;
+  constexpr int narrower = 8 * (sizeof(F) - sizeof(T));
+  const auto most = typename Form<F>::Word(largest_word<Signed>(src, n));
+  if constexpr (std::is_same<T, Float16>::value) return most >= Real<T>::infinity ? NONFINITE : 0;
+  if (most >= Form<F>::infinity >> narrower) return NONFINITE;
+  return most >= Form<F>::refused >> narrower ? UNREPRESENTABLE : 0;
+}
+
 template <class F>
 struct Tiles {  // that are encoded together
   using X = Vectors<F>;
@@ -247,12 +279,15 @@ class Encoder {
   static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
 
  public:
-  Encoder(Args* args, const char* src, uint8_t* dst, uint64_t n)
-      : args_(args), src_(src), dst_(dst), n_(n), rules_(args->params), layout_(n, rules_) {}
+  // `values`, which may be src or null, gets what is decoded.
+  Encoder(Args* args, const char* src, uint8_t* dst, char* values, uint64_t n)
+      : args_(args), src_(src), dst_(dst), values_(values), n_(n), rules_(args->params), layout_(n, rules_) {}
 
   int64_t run() {
     if (!rules_.valid) return UNSUPPORTED;
     if (layout_.nbytes > args_->capacity || layout_.nbytes > args_->nbytes()) return TOO_LARGE;
+    if (values_ == src_)
+      if (const int64_t status = refusal<T, F>(src_, n_)) return status;
     for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
     if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
     for (uint64_t t = 0; t < layout_.tiles; t += G) {
@@ -266,7 +301,9 @@ class Encoder {
       else choose_steps<0>(t, count);
       if (top_ >= Form<F>::infinity) return NONFINITE;
       if (top_ >= Form<F>::refused) return UNREPRESENTABLE;
-      for (int g = 0; g < count; g++) code(t + g, g);
+      for (int g = 0; g < count; g++)
+        if (values_) code<true>(t + g, g);
+        else code<false>(t + g, g);
     }
     const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
                  tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
@@ -364,19 +401,29 @@ class Encoder {
     }
   }
 
+  template <bool giving>
   void code(uint64_t t, int g) {
     const uint64_t rest = n_ - t * tile<F>;
     const bool last = rest < tile<F>;
     const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
     uint8_t* scales = dst_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
+    alignas(64) char some[tile<F> * sizeof(T)];
+    char* values = giving && !last ? values_ + t * tile<F> * sizeof(T) : some;
     for (int b = 0; b < blocks; b++) {
-      store(scales + 2 * b, tiles_.code[b][g]);
+      const uint32_t code = tiles_.code[b][g];
+      store(scales + 2 * b, uint16_t(code));
+      char* into = values + b * block * sizeof(T);
+      if (code & 1 && !rules_.stochastic && rules_.dim <= 2) {
+        if (rules_.dim == 1) by_difference<1, giving>(g, b, into);
+        else by_difference<2, giving>(g, b, into);
+        continue;
+      }
       if (rules_.stochastic) by_hash(g, b);
-      else if (!(tiles_.code[b][g] & 1)) by_value(g, b);
-      else if (rules_.dim == 1) by_difference<1>(g, b);
-      else if (rules_.dim == 2) by_difference<2>(g, b);
-      else by_value(g, b), differences(g, b);
+      else by_value(g, b);
+      if (giving) put_block<T, false>(into, codes_ + b * block, step_of<F>(code));
+      if (code & 1) differences(g, b);
     }
+    if (giving && last) memcpy(values_ + t * tile<F> * sizeof(T), some, rest * sizeof(T));
     uint8_t* to = dst_ + t * rules_.bits * row * sizeof(F);
     if (!last) {
       pack<U>(codes_, int(rules_.bits), reinterpret_cast<char*>(to));
@@ -395,15 +442,17 @@ class Encoder {
       store(codes_ + b * block + i, to_integers(load<V>(x + i) * inverse));
   }
 
-  template <int D>
-  void by_difference(int g, int b) {
+  template <int D, bool giving>
+  void by_difference(int g, int b, char* into) {
     const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
     const V inverse = V{} + tiles_.inverse[b][g];
+    const F step = step_of<F>(tiles_.code[b][g]);
     S before = {};
     for (int j = 0; j < D; j++) before[n_lanes - D + j] = tiles_.before[b][j][g];
     for (int i = 0; i < int(block); i += n_lanes) {
       const S q = to_integers(load<V>(x + i) * inverse);
       store(codes_ + b * block + i, q - shifted<D>(before, q, all));
+      if (giving) put<T, false>(into, i, to_values(q) * step);
       before = q;
     }
   }
@@ -414,7 +463,6 @@ class Encoder {
       const F y = load<F>(x + i * sizeof(F)) * tiles_.inverse[b][g];
       codes_[b * block + i] = Word(to_integers(round_by_hash<F>(y, tiles_.key[b][g], i)));
     }
-    if (tiles_.code[b][g] & 1) differences(g, b);
   }
 
   void differences(int g, int b) {
@@ -426,6 +474,7 @@ class Encoder {
   Args* args_;
   const char* src_;
   uint8_t* dst_;
+  char* values_;
   const uint64_t n_;
   const Rules<F> rules_;
   const Layout<F> layout_;
@@ -439,10 +488,11 @@ struct Encode {
   Args* args;
   const char* src;
   uint8_t* dst;
+  char* values;
 
   template <class T>
   int64_t run(uint64_t n) const {
-    return Encoder<T>(args, src, dst, n).run();
+    return Encoder<T>(args, src, dst, values, n).run();
   }
 };
 
@@ -513,9 +563,9 @@ class Decoder {
         }
         if (rules_.dim == 1) sum_and_deliver<1>(q, start, step, d);
         else if (rules_.dim == 2) sum_and_deliver<2>(q, start, step, d);
-        else sum(q, start), deliver_block(q, step, d);
+        else sum(q, start), put_block<T, adding>(d, q, step);
       } else {
-        deliver_block(q, step, d);
+        put_block<T, adding>(d, q, step);
       }
       step_before = step;
     }
@@ -529,7 +579,7 @@ class Decoder {
     for (int i = 0; i < int(block); i += n_lanes) {
       const U own = prefix<D>(load<U>(q + i), all), sum = own + carry;
       carry += last<D>(own, all);
-      put(d, i, to_values((S)sum) * step);
+      put<T, adding>(d, i, to_values((S)sum) * step);
       if (i + n_lanes == int(block)) store(q + i, sum);
     }
   }
@@ -537,27 +587,6 @@ class Decoder {
   void sum(Word* q, const Signed* start) {
     for (uint32_t i = 0; i < rules_.dim; i++) q[i] += Word(start[i]);
     for (uint32_t i = rules_.dim; i < block; i++) q[i] += q[i - rules_.dim];
-  }
-
-  static void deliver_block(const Word* q, F step, char* d) {
-    for (int i = 0; i < int(block); i += n_lanes) put(d, i, to_values(load<S>(q + i)) * step);
-  }
-
-  static void put(char* d, int i, V v) {
-    d += i * element;
-    if constexpr (sizeof(T) < sizeof(F)) {
-      if constexpr (std::is_same<T, Float16>::value) {
-        v = v > 65504.f ? V{} + 65504.f : v;
-        v = v < -65504.f ? V{} - 65504.f : v;
-      }
-      v = Real<T>::round_pair(v);
-      if constexpr (!adding) {
-        Real<T>::store_pair(d, v);
-        return;
-      }
-    }
-    if constexpr (adding) store(d, load<V>(d) + v);
-    else store(d, v);
   }
 
   const uint8_t* payload_;
@@ -581,9 +610,12 @@ struct Decode {
   }
 };
 
-int64_t encode(Args* args, const void* src, void* dst) {
-  return with_real(args, Encode{args, static_cast<const char*>(src), static_cast<uint8_t*>(dst)});
+int64_t reconstruct(Args* args, const void* src, void* dst, void* values) {
+  return with_real(args, Encode{args, static_cast<const char*>(src), static_cast<uint8_t*>(dst),
+                                static_cast<char*>(values)});
 }
+
+int64_t encode(Args* args, const void* src, void* dst) { return reconstruct(args, src, dst, nullptr); }
 
 template <bool adding>
 int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
@@ -595,7 +627,8 @@ int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst
 }  // namespace
 }  // namespace bfp
 
-extern const Codec bfp_codec = {"bfp", bfp::encode, bfp::decode<false>, bfp::decode<true>, nullptr, nullptr};
+extern const Codec bfp_codec = {"bfp",   bfp::encode,     bfp::decode<false>, bfp::decode<true>,
+                                nullptr, bfp::reconstruct};
 
 }  // namespace CC_LEVEL
 }  // namespace compcoll

@@ -372,6 +372,46 @@ def test_encoder_keeps_to_its_capacity():
         assert n == (need if capacity >= need else _cpu.TOO_LARGE)
 
 
+def reconstruct(codec, src, values):
+    """(payload or status, bound), with what stands behind the payload checked."""
+    room = np.full(src.nbytes + 64, 0xA5, np.uint8)
+    n, bound, _ = codec.reconstruct_payload(src, room[: src.nbytes], values)
+    assert (room[src.nbytes :] == 0xA5).all()
+    return (room[:n] if n >= 0 else n), bound
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spec", ["bfp:bits=6", "bfp:bits=9,dim=5", "bfp:bits=5,rounding=stochastic,seed=3"])
+def test_encoding_gives_the_decoded_values_too(level, dtype, spec):
+    codec = make(spec)
+    for n in (300, 10_000, 20_000):  # less than a tile, and more of them than are encoded together
+        for array in kinds(dtype, n, n):
+            payload, bound, params = encode(codec, array)
+            expected = decode_everywhere(codec, params, payload, array)
+            room = np.full(n + 8, 7).astype(dtype)
+            for src, values in ((array, room[:n]), (room[:n], room[:n])):
+                values[:] = array
+                found, error = reconstruct(codec, src, values)
+                assert np.array_equal(found, payload)
+                assert error == bound
+                assert np.array_equal(bits(values), bits(expected))
+                assert (room[n:] == np.array(7).astype(dtype)).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 2.0**126, 2.0**510])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_source_that_is_refused_is_not_touched(level, dtype, bad):
+    array = np.sin(np.arange(20_000)).astype(dtypes.real_dtype(dtype)).view(dtype)
+    with np.errstate(over="ignore"):
+        reals(array)[15_000] = bad
+    expected = encode(make("bfp"), array)[0]
+    if not isinstance(expected, int):  # which is small enough for this type
+        return
+    before = array.tobytes()
+    assert reconstruct(make("bfp"), array, array)[0] == expected
+    assert array.tobytes() == before
+
+
 #: Of what `golden_arrays` gives, the first 16 digits of the payloads' SHA-256.
 GOLDEN = {
     "walk float16": ("93c8a2ac32d007ce", "c210c9cdb9aa0c03"),
