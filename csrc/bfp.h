@@ -32,7 +32,7 @@
 // hash of seed, scale, block number and position.
 //
 // Error: s / 2, or s where rounding is stochastic; plus 3 roundings to F of the value (that of 1 / s, of its
-// product with x, and of q * s), and for 16-bit types one to the type.
+// product with x, and of q * s); for 16-bit types that of the type on top, or twice as much, whichever is less.
 //
 // Header words: N | dim << 8 | stochastic << 32; the seed.
 #pragma once
@@ -195,13 +195,15 @@ CC_HD F before_block(F p, F inverse) {
 }
 
 // The largest error of any value, from the largest step (0 where all values are 0) and magnitude; `rounding` and
-// `tiny` are those of the type, where it is not F.
+// `tiny` are those of the type, where it is not F. A value of that type is no further from what its x' rounds to
+// than twice as far as from x'.
 template <class F>
 CC_HD double bound(const Rules<F>& rules, double step, double most, double rounding, double tiny) {
   if (most == 0) return 0;
-  const double error = step * (rules.stochastic ? 1 : 0.5) * (1 + 0x1p-20);
-  const double unit = Form<F>::unit * (1 + 0x1p-20);
-  return error + most * 2 * unit + (most + error) * (unit + rounding * (1 + 0x1p-6)) + 4 * tiny;
+  double error = step * (rules.stochastic ? 1 : 0.5) * (1 + 0x1p-20);
+  error += (3 * most + error) * Form<F>::unit * (1 + 0x1p-20);
+  const double narrow = (most + error) * rounding * (1 + 0x1p-6) + 4 * tiny;
+  return error + (narrow < error ? narrow : error);
 }
 
 }  // namespace bfp

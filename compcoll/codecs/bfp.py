@@ -96,7 +96,8 @@ class BFP(Codec):
         error = step * (1 if self.rounding == "stochastic" else 0.5)
         own = 2.0 ** (-53 if wide else -24)
         narrow = (2.0**-11 if real == np.float16 else 2.0**-8) if real.itemsize == 2 else 0.0
-        return error + 2.1 * own + (1 + error) * (own + narrow * 1.02)
+        error += (3.1 + error) * own
+        return error + min(error, (1 + error) * narrow * 1.02)
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         dim = self.dim or (2 if dtype.kind == "c" else 1)

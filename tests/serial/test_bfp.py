@@ -461,7 +461,11 @@ def test_bits_and_the_relative_error():
     assert make("bfp").params(np.dtype("c16"), (1,))[0] == 8 | 2 << 8
     array = np.sin(np.arange(1000)).astype(np.float32)
     assert inspect(make("bfp:rel=1e-8").encode(array)).bound == 0  # lossless
-    assert inspect(make("bfp:rel=1e-3").encode(array.astype(ml_dtypes.bfloat16))).bound == 0
+    # What rounds to 16 bits is at most twice as far from the value as before.
+    frame = make("bfp:rel=1e-3").encode(array.astype(ml_dtypes.bfloat16))
+    assert inspect(frame).codec == "bfp"
+    assert 0 < inspect(frame).bound <= 1e-3
+    assert inspect(make("bfp:rel=1e-5").encode(array.astype(ml_dtypes.bfloat16))).bound == 0
 
 
 @pytest.mark.parametrize(
