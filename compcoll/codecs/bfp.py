@@ -58,6 +58,7 @@ class BFP(Codec):
     name = "bfp"
     lossless = False
     dtypes = dtypes.FLOATS
+    careful_speed = (2.5e9, 2.5e9, 2e9)
 
     def __init__(
         self,
