@@ -27,6 +27,7 @@ __all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 SPECS = (
     "zfp:rate=8",
     "raw",
+    "bfp:bits=7",
     "int8",
     "zfp:rate=16",
     "int4",

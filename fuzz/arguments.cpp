@@ -46,6 +46,10 @@ static void choose_params(const Header& h, int codec, const Args& args, uint64_t
     const int which = h.params[0] ? 0 : 1;
     params[1 - which] = 0;
     params[which] = usual_bound(h.params[which]);
+  } else if (is(codec, "bfp")) {
+    const bool wide = args.dtype == FLOAT64 || args.dtype == COMPLEX128;
+    const uint64_t bits = 2 + h.params[0] % (wide ? 51 : 23), dim = 1 + (h.params[0] >> 8) % 32;
+    params[0] = bits | dim << 8 | (h.params[0] >> 16 & 1) << 32;
   } else if (is_blockscale(codec)) {
     params[0] = uint64_t(32) << h.params[0] % 4 | (h.params[0] >> 8 & 1) << 32;
   }

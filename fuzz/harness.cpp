@@ -63,7 +63,7 @@ bool is_blockscale(int codec) { return is(codec, "int8") || is(codec, "int4") ||
 
 bool is_lossless(int codec) { return is(codec, "raw") || is(codec, "mpc") || is(codec, "float"); }
 
-bool has_fixed_size(int codec) { return is(codec, "raw") || is(codec, "zfp") || is_blockscale(codec); }
+bool has_fixed_size(int codec) { return is(codec, "raw") || is(codec, "zfp") || is(codec, "bfp") || is_blockscale(codec); }
 
 int chosen_codec(uint64_t ordinal) {
   static const int codecs[] = {index_of("raw"), index_of("mpc"), index_of("float")};

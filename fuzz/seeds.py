@@ -19,6 +19,7 @@ FAMILIES = {
     "float": ["float"],
     "lossless": ["raw", "mpc", "float"],
     "szp": ["szp:abs=1e-2", "szp:rel=1e-3"],
+    "bfp": ["bfp:bits=6", "bfp:bits=11,dim=3,rounding=stochastic"],
     "blockscale": ["int8:block=32", "int4:block=64", "fp8:block=32"],
 }
 SHAPES = [(100,), (33,), (8, 7), (5, 4, 4)]

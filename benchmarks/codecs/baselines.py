@@ -49,7 +49,10 @@ def contestants(ndim: int, rates: Sequence[float] = (8, 16)) -> list[Contestant]
     """All that are installed, for arrays of so many dimensions; ZFP at these rates, in 1-D blocks too."""
     rows = zfp_contestants(ndim, rates)
     rows += [Contestant(s, "bounded", True, _own(s, ndim)) for s in ("szp:abs=1e-3", "szp:rel=1e-3")]
-    rows += [Contestant(s, "bounded", True, _own(s, ndim)) for s in ("int8", "int4", "fp8")]
+    rows += [
+        Contestant(s, "bounded", True, _own(s, ndim))
+        for s in ("bfp:bits=4", "bfp:bits=7", "bfp:bits=12", "int8", "int4", "fp8")
+    ]
     rows += [Contestant(s, "lossless", True, _own(s, ndim)) for s in ("lossless", "mpc", "float")]
     others = {
         "blosc2 bitshuffle+lz4": with_blosc2("BITSHUFFLE", "LZ4", 5),

@@ -18,6 +18,7 @@ __all__ = ["Measurement", "default_specs", "measure"]
 #: Parameters worth a look; every other codec is measured with its defaults.
 _VARIANTS = {
     "delta": (),  # which needs a second array
+    "bfp": ("bfp:bits=5", "bfp:bits=8", "bfp:bits=12"),
     "zfp": ("zfp:rate=8", "zfp:rate=16"),
     "szp": ("szp:rel=1e-3", "szp:rel=1e-5"),
 }

@@ -43,6 +43,9 @@ class Codec:
     has_shape: ClassVar[bool] = False
     #: Whether it has no frames of its own: it looks at the data to choose other codecs (`chosen`).
     chooses: ClassVar[bool] = False
+    #: Bytes per second to expect of a core where nothing was measured: encoding, decoding, and encoding that
+    #: gives the decoded values too (0: that is not had).
+    careful_speed: ClassVar[tuple[float, float, float]] = (1e9, 1e9, 0.0)
     #: Whether it codes differences to values that both ends know, their base.
     has_base: ClassVar[bool] = False
 

@@ -20,6 +20,7 @@ _known: dict[str, str | type[Codec]] = {
     "int8": "compcoll.codecs.int8:Int8",
     "int4": "compcoll.codecs.int4:Int4",
     "fp8": "compcoll.codecs.fp8:FP8",
+    "bfp": "compcoll.codecs.bfp:BFP",
     "szp": "compcoll.codecs.szp:SZP",
     "lossless": "compcoll.codecs.lossless:Lossless",
     "delta": "compcoll.codecs.delta:Delta",

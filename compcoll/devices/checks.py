@@ -26,10 +26,22 @@ def payload_nbytes(codec: str, dtype: np.dtype, size: int, params: tuple[int, in
     if codec == "zfp":
         least, most = (12, 256) if real == 8 else (9, 128)
         return 8 * _ceil(_ceil(reals, 4) * p0, 64) if least <= p0 <= most and not p1 else -1
+    if codec == "bfp":
+        return bfp_nbytes(reals, 8 if real == 8 else 4, p0)
     block = p0 & 0xFFFFFFFF
     if codec in ("szp", "mpc", "float") or block not in (32, 64, 128, 256) or p0 >> 33:
         return -1
     return _ceil(reals, block) * max(real, 4) + (_ceil(reals, 2) if codec == "int4" else reals)
+
+
+def bfp_nbytes(reals: int, word: int, p0: int) -> int:
+    """Bytes of a payload of `bfp` (csrc/bfp.h) in words of 4 or 8 bytes; -1 where the parameters are none."""
+    bits, dim = p0 & 0xFF, p0 >> 8 & 0xFF
+    if not (2 <= bits <= (52 if word == 8 else 24) and 1 <= dim <= 32) or p0 >> 33 or p0 >> 16 & 0xFFFF:
+        return -1
+    tiles, rest = divmod(reals, 256 * word)
+    rows = tiles * bits + _ceil(2 * _ceil(rest, 64) * bits, 8 * word)
+    return 32 * word * rows + word * (_ceil(2 * _ceil(reals, 64), word) + dim * (tiles + (rest > 0)))
 
 
 def size_is_sound(info: FrameInfo) -> bool:

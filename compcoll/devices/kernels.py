@@ -47,7 +47,7 @@ RESULT = np.dtype([
 MAX_JOBS = 65535
 
 #: Files of csrc/cuda, each one module.
-SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "szp", "mpc", "float", "raw")
+SOURCES = ("frame", "largest", "zfp", "zfp_blocks", "blockscale", "bfp", "szp", "mpc", "float", "raw")
 
 _TYPES = {9: "f16", 10: "bf16", 11: "f32", 12: "f64", 13: "f32", 14: "f64"}
 #: Arrays of so many bytes and more are left to the CPU: offsets have 32 bits.
@@ -98,7 +98,7 @@ def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:
     """Whether a device has kernels that decode this, or decode and add."""
     if codec in ("mpc", "raw"):
         return dtype in dtypes.CODES
-    return dtype in dtypes.FLOATS and codec in (*_SCALED, "szp", "zfp", "float")
+    return dtype in dtypes.FLOATS and codec in (*_SCALED, "bfp", "szp", "zfp", "float")
 
 
 def encodes(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> bool:
@@ -148,6 +148,8 @@ def encoders(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1
     if codec == "szp":
         relative = [Kernel("szp", f"szp_range_{kind}", 16 * CTA)]
         return [*(relative if params[1] else []), _szp("encode", kind)]
+    if codec == "bfp":
+        return [_bfp("encode", kind)]
     return [_scaled(codec, "encode", kind)]
 
 
@@ -168,6 +170,8 @@ def decoders(
         return [_float(verb, kind)]
     if codec == "szp":
         return [_szp(verb, kind)]
+    if codec == "bfp":
+        return [_bfp(verb, kind)]
     return [_scaled(codec, verb, kind)]
 
 
@@ -175,7 +179,7 @@ def sums_up(codec: str, dtype: np.dtype, params: tuple[int, int], ndim: int = 1)
     """Whether the kernels that decode form the payload's checksum as well."""
     if codec == "zfp" and ndim < 2:
         return (_TYPES[dtypes.code_of(dtype)], params[0]) in _EXACT
-    return codec in _SCALED
+    return codec in (*_SCALED, "bfp")
 
 
 def converter(source: np.dtype, target: np.dtype) -> Kernel | None:
@@ -205,7 +209,7 @@ def all_kernels() -> list[Kernel]:
         sizes = (bits - 1, bits, 2 * bits - 1, 2 * bits, 4 * bits)
         found.update(dict.fromkeys(encoders("szp", dtype, (0, 1)) + adders(dtype)))
         uses = [("zfp", (maxbits, 0)) for maxbits in sizes]
-        uses += [(name, (64, 0)) for name in (*_SCALED, "szp", "float")]
+        uses += [(name, (64, 0)) for name in (*_SCALED, "bfp", "szp", "float")]
         for codec, params in uses:
             kernels = encoders(codec, dtype, params)
             kernels += decoders(codec, dtype, params, False) + decoders(codec, dtype, params, True)
@@ -237,6 +241,11 @@ def _zfp(verb: str, kind: str, maxbits: int) -> Kernel:
 def _scaled(codec: str, verb: str, kind: str) -> Kernel:
     """A warp has so many values at a time."""
     return Kernel("blockscale", f"{codec}_{verb}_{kind}", (256 if kind == "f64" else 512) * CTA // 32)
+
+
+def _bfp(verb: str, kind: str) -> Kernel:
+    """A warp has a tile at a time."""
+    return Kernel("bfp", f"bfp_{verb}_{kind}", (2048 if kind == "f64" else 1024) * CTA // 32)
 
 
 def _szp(verb: str, kind: str) -> Kernel:

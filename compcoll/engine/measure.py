@@ -36,6 +36,7 @@ CODECS = {
     "mpc": ("float32", "float64"),
     "lossless": ("float32", "float64", "bfloat16"),
     "szp:rel=0.001": ("float32", "float64"),
+    "bfp:bits=7": ("float32", "float64", "bfloat16"),
     "int8": ("float32", "bfloat16"),
 }
 #: Networks with more latency go through the kernel, whose work per message and byte is counted.

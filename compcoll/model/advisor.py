@@ -231,4 +231,5 @@ def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> Co
         return CodecSpeed(1e9, 1.5e9, 1.4 if dtype in dtypes.FLOATS and dtype.itemsize == 2 else 1.15)
     # Its ratio on noise, which is the same on all ranks; no time that one of them measured.
     noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
-    return CodecSpeed(1e9, 1e9, noise.nbytes / codec.encode(noise).nbytes, 0.0)
+    encode, decode, reconstruct = codec.careful_speed
+    return CodecSpeed(encode, decode, noise.nbytes / codec.encode(noise).nbytes, reconstruct)

@@ -3,7 +3,7 @@
 #pragma once
 #include "../abi.h"
 
-#define CC_CODECS(X) X(raw) X(zfp) X(mpc) X(float) X(lossless) X(szp) X(int8) X(int4) X(fp8) X(delta)
+#define CC_CODECS(X) X(raw) X(zfp) X(mpc) X(float) X(lossless) X(szp) X(int8) X(int4) X(fp8) X(bfp) X(delta)
 
 namespace compcoll {
 #define CC_DECLARE(name) extern const Codec name##_codec;

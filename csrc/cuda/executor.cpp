@@ -1,6 +1,7 @@
 // The shared library that tests/serial/test_device_code.py loads: all kernels, and what runs one.
 #include "executor.h"
 
+#include "bfp.cu"
 #include "blockscale.cu"
 #include "float.cu"
 #include "frame.cu"

@@ -12,7 +12,7 @@ from compcoll.frame import HEADER_NBYTES
 
 SPECS = [
     "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=12.5", "szp:abs=0.001",
-    "szp:rel=0.01", "int8", "int4", "fp8", "int8:block=128",
+    "szp:rel=0.01", "int8", "int4", "fp8", "bfp", "bfp:rel=0.01", "int8:block=128",
 ]  # fmt: skip
 VALUES = np.sin(np.arange(1000) * 0.01).astype("f4")
 

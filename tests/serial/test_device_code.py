@@ -22,6 +22,8 @@ SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 31, 32)),
     "mpc", "mpc:dim=5", "szp:abs=1e-3", "szp:abs=0.5", "szp:abs=1e-30", "szp:abs=3",
     "szp", "szp:rel=1e-7", "szp:rel=0.3", "szp:rel=1e-300", "int8",
+    "bfp:bits=2", "bfp:bits=7", "bfp:bits=24,dim=3",
+    "bfp:bits=9,dim=32,rounding=stochastic,seed=81985529216486895",
     "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
     "int4:block=32,rounding=stochastic", "fp8:block=128", "fp8:rounding=stochastic,seed=7",
 ]  # fmt: skip
@@ -101,14 +103,16 @@ def test_bytes_are_those_of_the_cpu(device, name, dtype):
     check(device, name, [values(dtype, n, n) for n in SIZES])
 
 
-@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=11", "int8", "int4:block=32", "fp8"])
+@pytest.mark.parametrize(
+    "name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=11", "int8", "int4:block=32", "fp8", "bfp"]
+)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_addresses_that_are_not_multiples_of_16(device, name, dtype):
     arrays = [values(dtype, n, n) for n in (5, 64, 301)]
     check(device, name, arrays, shift=dtypes.real_dtype(dtype).itemsize)
 
 
-@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=13", "int8", "int4", "fp8"])
+@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=13", "int8", "int4", "fp8", "bfp:bits=5"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_what_a_codec_cannot_carry_is_refused_alone(device, name, dtype):
     """Every array of a batch has its own answer."""
@@ -126,7 +130,9 @@ def test_what_a_codec_cannot_carry_is_refused_alone(device, name, dtype):
     assert same(frames[4], codec(name).encode(arrays[4]))
 
 
-@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=29", "int8", "int4:block=32", "fp8"])
+@pytest.mark.parametrize(
+    "name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=29", "int8", "int4:block=32", "fp8", "bfp"]
+)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_random_bit_patterns(device, name, dtype):
     """Of every exponent, subnormals too."""
@@ -142,7 +148,7 @@ def test_random_bit_patterns(device, name, dtype):
     check(device, name, arrays)
 
 
-@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=32", "int8", "fp8"])
+@pytest.mark.parametrize("name", ["zfp:rate=8", "zfp:rate=16", "zfp:rate=32", "int8", "fp8", "bfp:bits=6"])
 @pytest.mark.parametrize("dtype", ["f4", "c8", "f8"])
 def test_subnormals_survive_what_flushes_them(device, name, dtype):
     """Beside values just large enough for zfp, whose products and quotients are subnormal too."""
@@ -191,7 +197,7 @@ def test_more_jobs_than_a_launch_may_have(device, monkeypatch):
         check(device, name, [values(np.dtype("f4"), 100 + n, n) for n in range(7)])
 
 
-@pytest.mark.parametrize("name", ["zfp:rate=8", "int8"])
+@pytest.mark.parametrize("name", ["zfp:rate=8", "int8", "bfp"])
 def test_a_damaged_payload_is_noticed(device, name):
     frames = [codec(name).encode(values(np.dtype("f4"), 300, seed)) for seed in range(3)]
     frames[1][HEADER_NBYTES + 33] ^= 4
@@ -258,8 +264,8 @@ def test_mpc_of_what_it_is_made_for(device, dtype, dim):
 
 
 def test_sizes_that_no_encoder_writes_are_refused():
-    for name in ("zfp:rate=8", "int8", "int4:block=32", "fp8"):
-        info = inspect(codec(name).encode(values(np.dtype("f4"), 301)))
+    for name in ("zfp:rate=8", "int8", "int4:block=32", "fp8", "bfp"):
+        info = inspect(codec(name).encode(values(np.dtype("f4"), 2049)))
         assert checks.size_is_sound(info)
         for change in ({"payload_nbytes": info.payload_nbytes - 4}, {"params": (info.params[0] + 1, 0)}):
             assert not checks.size_is_sound(dataclasses.replace(info, **change)), (name, change)

@@ -20,6 +20,7 @@ SPECS = [
     "zfp:rate=8",
     "zfp:rate=11.5",
     "int8",
+    "bfp:bits=6",
     "int4:block=32",
     "fp8",
     "szp:abs=1e-3",

@@ -24,7 +24,7 @@ FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 SPECS = [
     "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=5.3", "szp:abs=1e-3",
-    "szp:rel=1e-3", "int8", "int4:block=32", "fp8:rounding=stochastic,seed=7",
+    "szp:rel=1e-3", "bfp:bits=6", "int8", "int4:block=32", "fp8:rounding=stochastic,seed=7",
 ]  # fmt: skip
 #: Several chunks, the last one short.
 N, CHUNK = 3000, 1024

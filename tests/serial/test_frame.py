@@ -19,7 +19,7 @@ FIELDS = [
     "payload_nbytes", "bound", "checksum", "own",
 ]  # fmt: skip
 ALL_DTYPES = sorted(dtypes.CODES, key=dtypes.code_of)
-SPECS = ["raw", "mpc", "lossless", "float", "zfp:rate=8", "szp:abs=1e-2", "int8", "fp8"]
+SPECS = ["raw", "mpc", "lossless", "float", "zfp:rate=8", "szp:abs=1e-2", "int8", "fp8", "bfp:bits=6"]
 
 
 def wave(n=48, dtype="f4"):

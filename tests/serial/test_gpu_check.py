@@ -146,7 +146,7 @@ def test_what_takes_too_long_keeps_what_it_printed_and_leaves_nothing_behind():
 
 def test_every_codec_with_kernels_is_checked():
     assert {spec.partition(":")[0] for spec in gpu_kernels.SPECS} == {
-        "zfp", "raw", "int8", "int4", "fp8", "szp", "mpc", "float",
+        "zfp", "raw", "int8", "int4", "fp8", "szp", "bfp", "mpc", "float",
     }  # fmt: skip
 
 

@@ -289,6 +289,9 @@ def test_other_profiles_are_left_alone(tmp_path, monkeypatch, text, problem):
 def test_expectations_are_the_same_on_all_ranks():
     f4 = np.dtype("f4")
     assert expected_speed(codec("mpc"), f4, MACHINE) == CodecSpeed(5e9, 4e9, 1.5)
+    quick = expected_speed(codec("bfp:bits=7"), f4, MACHINE)
+    assert 4.2 < quick.ratio < 4.4
+    assert quick.encode > quick.reconstruct > 1e9  # one pass gives the decoded values, too
     fixed = expected_speed(codec("zfp:rate=8"), f4, MACHINE)
     assert fixed == expected_speed(codec("zfp:rate=8"), f4, MACHINE)
     assert fixed.ratio == pytest.approx(4, rel=0.01)

@@ -65,7 +65,7 @@ def test_format_2_returns_the_same_bits(tmp_path, dtype, order):
     assert np.array_equal(zarr.open_array(tmp_path / "a.zarr", mode="r")[:], data)
 
 
-@pytest.mark.parametrize("spec", ["zfp:rate=16", "szp:abs=0.001", "int8", "lossless"])
+@pytest.mark.parametrize("spec", ["zfp:rate=16", "szp:abs=0.001", "bfp:bits=12", "int8", "lossless"])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_chunks_are_the_frames_of_messages(tmp_path, spec, zarr_format):
     data = field()

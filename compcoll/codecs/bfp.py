@@ -1,0 +1,129 @@
+"""``bfp``: block floating point, of as many bits a value as one likes, with a predictor."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from compcoll.codecs.base import Codec
+from compcoll.core import dtypes
+
+#: Most bits of a code (csrc/bfp.h), for float64 and for all other types.
+MAX_BITS = {8: 52, 4: 24}
+MAX_DIM = 32
+ROUNDINGS = ("nearest", "stochastic")
+
+
+class BFP(Codec):
+    """Block floating point: 64 values share a step, and their codes or those of their differences are stored.
+
+    A payload has about ``bits`` + 0.3 bits a value.
+
+    Parameters
+    ----------
+    bits : int, optional
+        Of a code, 2 to 52; more than 24 are 24 but for float64 and complex128. The default is 8.
+    rel : float, optional
+        Largest absolute error as a fraction of the largest magnitude among the 64 values of a block, from
+        2**-50 to 1/2: as many bits as that takes. An array goes out lossless if it takes more than there are.
+        At most one of ``bits`` and ``rel`` is given.
+    dim : int, optional
+        Distance of the value that predicts, 1 to 32 real numbers: the number of interleaved quantities. The
+        default is 1, and 2 for complex types.
+    rounding : {"nearest", "stochastic"}
+        Stochastic rounding is unbiased: the mean of what a value becomes is the value, to within the
+        roundings of floating-point arithmetic.
+    seed : int
+        From 0 to 2**64 - 1, for stochastic rounding; equal seeds and inputs give equal bytes.
+
+    Raises
+    ------
+    ValueError
+        For an option that is none of these, or for both ``bits`` and ``rel``.
+
+    Notes
+    -----
+    The size of a payload depends on dtype and number of values alone. An array goes out lossless if
+    it has values that are not finite, or magnitudes from 2**125 (float64: 2**509) on. No step is smaller than
+    2**-126 (2**-511): errors of 2**-127 (2**-512) are possible whatever the block's magnitude. Complex
+    numbers are pairs of real ones. ``csrc/bfp.h`` gives the byte layout and the error bounds.
+
+    References
+    ----------
+    Tian et al.: cuSZ, an efficient GPU-based error-bounded lossy compression framework for scientific data.
+    PACT 2020.
+    """
+
+    name = "bfp"
+    lossless = False
+    dtypes = dtypes.FLOATS
+    careful_speed = (2.5e9, 2.5e9, 2e9)
+
+    def __init__(
+        self,
+        bits: int | None = None,
+        rel: float | None = None,
+        dim: int | None = None,
+        rounding: str = "nearest",
+        seed: int = 0,
+    ):
+        if bits is not None and rel is not None:
+            raise ValueError(f"bfp takes one of bits and rel, and both bits={bits} and rel={rel} are given")
+        if rounding not in ROUNDINGS:
+            raise ValueError(f"bfp: rounding={rounding!r} is not one of {', '.join(ROUNDINGS)}")
+        self.rounding, self.seed = rounding, _integer("seed", seed, 0, 2**64 - 1)
+        self.rel = None if rel is None else _fraction(rel)
+        self.bits = None if rel is not None else _integer("bits", 8 if bits is None else bits, 2, MAX_BITS[8])
+        self.dim = None if dim is None else _integer("dim", dim, 1, MAX_DIM)
+
+    def options(self) -> dict[str, object]:
+        default = {"bits": None, "rel": None, "dim": None, "rounding": "nearest", "seed": 0}
+        return {key: getattr(self, key) for key, value in default.items() if getattr(self, key) != value}
+
+    def bits_of(self, dtype: np.dtype) -> int:
+        """Bits of a code for an array of this dtype; more than there are where ``rel`` cannot be kept."""
+        most = MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]
+        if self.rel is None:
+            return min(self.bits or 8, most)
+        rel = self.rel
+        return next((n for n in range(2, most + 1) if self._error(n, dtype) <= rel), most + 1)
+
+    def _error(self, bits: int, dtype: np.dtype) -> float:
+        """Largest error as a fraction of a block's largest magnitude (csrc/bfp.h)."""
+        real = dtypes.real_dtype(dtype)
+        wide = real.itemsize == 8
+        step = (1 + 2.0 ** (-5 if wide else -7) + 2.0**-20) / (2 ** (bits - 1) - 1)  # rounded up
+        error = step * (1 if self.rounding == "stochastic" else 0.5)
+        own = 2.0 ** (-53 if wide else -24)
+        narrow = (2.0**-11 if real == np.float16 else 2.0**-8) if real.itemsize == 2 else 0.0
+        error += (3.1 + error) * own
+        return error + min(error, (1 + error) * narrow * 1.02)
+
+    def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
+        dim = self.dim or (2 if dtype.kind == "c" else 1)
+        return (self.bits_of(dtype) | dim << 8 | ROUNDINGS.index(self.rounding) << 32, self.seed)
+
+    def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
+        """As of `Codec`, and lossless where no number of bits keeps ``rel``."""
+        codecs = super().attempts(dtype)
+        if codecs[0] is self and self.bits_of(dtype) > MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]:
+            return codecs[1:]
+        return codecs
+
+
+def _integer(key: str, value, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        limit = "2**64 - 1" if most == 2**64 - 1 else most
+        raise ValueError(f"bfp: {key}={value!r} is not an integer from {least} to {limit}")
+    return value
+
+
+def _fraction(value) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"bfp: rel={value!r} is not a number") from None
+    if not math.isfinite(number) or not 2.0**-50 <= number <= 0.5:
+        raise ValueError(f"bfp: rel={value} is not between {2.0**-50:.4g} and 0.5")
+    return number

@@ -1,0 +1,211 @@
+// bfp: block floating point of N bits a value. A block of 64 values has one step, and codes its values or
+// their differences, whichever has the smaller step.
+//
+// Arithmetic is that of F: float64 for float64, float32 for all other types. Words W have the bits of F.
+//
+// Payload, n real numbers (complex ones are pairs) in tiles of 32 lanes x bits(W) rows: 1024 values, 2048 of
+// float64. A last tile is filled up to whole blocks by its last `dim` values, repeated (0 where there are fewer).
+//   Codes, tile by tile: N rows of 32 words W. Lane i has values i, 32 + i, 64 + i, ... of the tile; their codes
+//     of N bits (two's complement) follow each other in word i of each row, lowest bit first. Of a last tile with
+//     b blocks there are ceil(2 b N / bits(W)) rows.
+//   Scales, 16 bits for each block, zero-padded to words W:
+//     (bits of the step >> 16) << 1 | d              float32: 8 bits of exponent, 7 of mantissa
+//     ((bits >> 47) - (512 << 5)) << 1 | d           float64: 10 bits of exponent, 5 of mantissa
+//     d: whether the block codes differences
+//   Bases: the first `dim` values of each tile, as F.
+// The size depends on n and the parameters alone, and a tile can be decoded alone.
+//
+// Of a block with largest magnitude m and step s, q[i] = x[i] * (1 / s) rounded to an integer, and x'[i] =
+// q[i] * s, rounded to the type. The codes are q, or q[i] - q[i - dim]; for the block's first `dim` values those
+// before are p * (1 / s) rounded to nearest, p being what the block in front decodes to, or the bases.
+//   s of values: m / (2^(N-1) - 1)
+//   s of differences: e / (2^(N-1) - 2), but at least m * 2^-22 (2^-50); e is the largest |x[i] - x[i - dim]|,
+//     with p in the place of values before the block. For N = 2 the divisor is 1/2. Stochastic rounding has 3 in
+//     the place of 2, and no differences for N = 2.
+// Both are rounded up to a step that has a scale and is at least 2^-126 (2^-511). Quantising x before taking
+// differences makes every error that of one rounding, and only carries p from block to block (dual quantisation:
+// Tian et al., cuSZ, PACT 2020).
+//
+// Magnitudes from 2^125 (2^509) on are not taken.
+//
+// Rounding is to nearest even, or stochastic: up with a probability equal to the fraction that is cut off, by a
+// hash of seed, scale, block number and position.
+//
+// Error: s / 2, or s where rounding is stochastic; plus 3 roundings to F of the value (that of 1 / s, of its
+// product with x, and of q * s); for 16-bit types that of the type on top, or twice as much, whichever is less.
+//
+// Header words: N | dim << 8 | stochastic << 32; the seed.
+#pragma once
+#include "abi.h"
+#include "arithmetic.h"
+#include "bits.h"
+#include "blockscale.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace bfp {
+
+constexpr uint32_t row = 32, block = 64, max_dim = 32;
+
+template <class F> struct Form;
+template <>
+struct Form<float> {
+  using Word = uint32_t;
+  using Signed = int32_t;
+  static constexpr uint32_t bits = 32, max_bits = 24, shift = 16, bias = 0;
+  static constexpr Word infinity = 0x7f800000, lowest = 1u << 23, highest = (127u + 126) << 23,
+                        refused = (127u + 125) << 23;
+  static constexpr float least = 0x1p-22f, top = 0x1p126f, range = 0x1p30f;  // more than x' and q ever are
+  static constexpr double unit = 0x1p-24;
+};
+template <>
+struct Form<double> {
+  using Word = uint64_t;
+  using Signed = int64_t;
+  static constexpr uint32_t bits = 64, max_bits = 52, shift = 47, bias = 512 << 5;
+  static constexpr Word infinity = 0x7ffull << 52, lowest = 512ull << 52, highest = (1023ull + 510) << 52,
+                        refused = (1023ull + 509) << 52;
+  static constexpr double least = 0x1p-50, top = 0x1p510, range = 0x1p51 - 1;
+  static constexpr double unit = 0x1p-53;
+};
+
+template <class F> constexpr uint32_t tile = row * Form<F>::bits;
+template <class F> constexpr uint32_t tile_blocks = tile<F> / block;
+
+template <class F>
+struct Rules {
+  using Word = typename Form<F>::Word;
+  uint32_t bits, dim;
+  bool stochastic, valid;
+  F per_value, per_difference;
+  Word margin;  // so that the largest code is not exceeded where a step's own roundings could do it
+  Word never;  // all ones but the sign where there are no differences
+
+  CC_HD explicit Rules(const uint64_t* params) {
+    bits = params[0] & 255, dim = params[0] >> 8 & 255, stochastic = params[0] >> 32 & 1;
+    valid = bits >= 2 && bits <= Form<F>::max_bits && dim >= 1 && dim <= max_dim && params[0] >> 33 == 0 &&
+            (params[0] >> 16 & 0xffff) == 0;
+    const uint64_t half = valid ? uint64_t(1) << (bits - 1) : 4;
+    per_value = F(1) / F(half - 1);
+    per_difference = F(1) / (half == 2 ? F(0.5) : F(half - (stochastic ? 3 : 2)));
+    margin = stochastic || bits > Form<F>::max_bits - 4 ? 8 : 0;
+    never = stochastic && half == 2 ? Word(-1) >> 1 : 0;
+  }
+};
+
+template <class F>
+struct Layout {
+  uint64_t tiles, blocks, codes_nbytes, scales_nbytes, nbytes;
+
+  CC_HD Layout(uint64_t n, const Rules<F>& rules) {
+    const uint64_t whole = n / tile<F>;
+    blocks = n / block + (n % block != 0);
+    tiles = whole + (n % tile<F> != 0);
+    codes_nbytes = (whole * rules.bits + rows(blocks % tile_blocks<F>, rules)) * row * sizeof(F);
+    if (n % tile<F> && blocks % tile_blocks<F> == 0) codes_nbytes += uint64_t(rules.bits) * row * sizeof(F);
+    scales_nbytes = (2 * blocks + sizeof(F) - 1) / sizeof(F) * sizeof(F);
+    nbytes = codes_nbytes + scales_nbytes + tiles * rules.dim * sizeof(F);
+  }
+  // Rows of words that the codes of so many blocks take.
+  static CC_HD uint64_t rows(uint64_t blocks, const Rules<F>& rules) {
+    return (2 * blocks * rules.bits + Form<F>::bits - 1) / Form<F>::bits;
+  }
+};
+
+// What a block is coded with. V is F or a vector of it, U the words of its bits.
+template <class V, class U>
+struct Scale {
+  U code;
+  V step, inverse;
+};
+
+template <class F, class U>
+CC_HD U round_up(const Rules<F>& rules, U step) {
+  constexpr auto low = (typename Form<F>::Word(1) << Form<F>::shift) - 1;
+  step = (step + (rules.margin + low)) & ~low;
+  return step > Form<F>::lowest ? step : U{} + Form<F>::lowest;
+}
+
+// From the bits of the largest magnitude and of the largest difference.
+template <class F, class V, class U>
+CC_HD Scale<V, U> choose(const Rules<F>& rules, U most, U change) {
+  const V m = bit_cast<V>(most);
+  const U value = round_up(rules, bit_cast<U>(multiply(m, V{} + rules.per_value)));
+  const U least = bit_cast<U>(multiply(m, V{} + Form<F>::least));
+  U difference = bit_cast<U>(multiply(bit_cast<V>(change), V{} + rules.per_difference));
+  difference = round_up(rules, difference > least ? difference : least) | rules.never;
+  const U step = difference < value ? difference : value;
+  const U flag = difference < value ? U{} + 1 : U{};
+  Scale<V, U> scale;
+  scale.code = ((step >> Form<F>::shift) - Form<F>::bias) << 1 | flag;
+  scale.step = bit_cast<V>(step);
+  scale.inverse = (V{} + F(1)) / scale.step;
+  return scale;
+}
+
+// Whether an encoder writes this scale.
+template <class F>
+CC_HD bool sound(uint32_t code) {
+  const auto step = (typename Form<F>::Word(code >> 1) + Form<F>::bias) << Form<F>::shift;
+  return step >= Form<F>::lowest && step <= Form<F>::highest;
+}
+template <class F>
+CC_HD F step_of(uint32_t code) {
+  return bit_cast<F>((typename Form<F>::Word(code >> 1) + Form<F>::bias) << Form<F>::shift);
+}
+
+// To nearest even; magnitudes below 2^51. The low bits of the sum are the integer.
+template <class V, class U>
+CC_HD U nearest_by_sum(V v) {
+  constexpr uint64_t magic = 0x4338ull << 48;  // 1.5 * 2^52
+  return bit_cast<U>(v + 0x1.8p52) - magic;
+}
+// Any q, of which the lowest 52 bits count.
+template <class V, class U>
+CC_HD V value_by_sum(U q) {
+  constexpr uint64_t mantissa = (1ull << 52) - 1, magic = 0x433ull << 52;
+  return bit_cast<V>(((q + (1ull << 51)) & mantissa) | magic) - 0x1.8p52;
+}
+
+CC_HD uint32_t key_of(uint64_t seed, uint32_t scale, uint64_t number) {
+  return blockscale_key(seed, scale, number);
+}
+
+// Stochastic rounding of y, which is value j of its block, by a fraction of 23 or 32 bits.
+template <class F>
+CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {
+  const uint32_t hash = blockscale_mix(key + j * blockscale_golden);
+#ifdef __CUDACC_RTC__
+  F whole = floor(y);
+#else
+  F whole = __builtin_floor(y);
+#endif
+  const F fraction = y - whole;
+  if (sizeof(F) == 4) whole += F(hash >> 9) + F(0.5) < fraction * F(0x1p23) ? 1 : 0;
+  else whole += F(hash) + F(0.5) < fraction * F(0x1p32) ? 1 : 0;
+  return whole;
+}
+
+// q to begin differences with, from what was before a block; of payloads that no encoder writes, something.
+template <class F>
+CC_HD F before_block(F p, F inverse) {
+  constexpr F top = Form<F>::top;
+  const F y = multiply(p < top && p > -top ? p : F(0), inverse);
+  return y > Form<F>::range ? Form<F>::range : y < -Form<F>::range ? -Form<F>::range : y;
+}
+
+// The largest error of any value, from the largest step (0 where all values are 0) and magnitude; `rounding` and
+// `tiny` are those of the type, where it is not F. A value of that type is no further from what its x' rounds to
+// than twice as far as from x'.
+template <class F>
+CC_HD double bound(const Rules<F>& rules, double step, double most, double rounding, double tiny) {
+  if (most == 0) return 0;
+  double error = step * (rules.stochastic ? 1 : 0.5) * (1 + 0x1p-20);
+  error += (3 * most + error) * Form<F>::unit * (1 + 0x1p-20);
+  const double narrow = (most + error) * rounding * (1 + 0x1p-6) + 4 * tiny;
+  return error + (narrow < error ? narrow : error);
+}
+
+}  // namespace bfp
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,450 @@
+// bfp on the CPU. The choice of steps goes from block to block of a tile, so it is made for a few tiles side by
+// side, between a pass that finds magnitudes and differences and one that writes codes.
+#include <cstring>
+
+#include "bfp_lanes.h"
+#include "prefetch.h"
+#include "table.h"
+
+namespace compcoll {
+namespace CC_LEVEL {
+namespace bfp {
+namespace {
+
+// What stands behind the n values of a last tile.
+template <class F>
+inline void fill_up(F* x, uint64_t n, uint64_t end, uint32_t dim) {
+  for (uint64_t i = n; i < end; i++) x[i] = i >= dim ? x[i - dim] : 0;
+}
+
+// Values as F: float16 and bfloat16 are widened.
+template <class T, class F>
+inline void widen(const char* src, uint64_t n, F* x) {
+  if constexpr (sizeof(T) == sizeof(F)) {
+    memcpy(x, src, n * sizeof(F));
+  } else {
+    constexpr int pair = 2 * reals;
+    uint64_t i = 0;
+    for (; i + pair <= n; i += pair) store(x + i, Real<T>::load_pair(src + i * sizeof(T)));
+    if (i == n) return;
+    char rest[pair * sizeof(T)] = {};
+    memcpy(rest, src + i * sizeof(T), (n - i) * sizeof(T));
+    const Pair v = Real<T>::load_pair(rest);
+    memcpy(x + i, &v, (n - i) * sizeof(F));
+  }
+}
+
+// A vector of values, which may round to float16's infinity, at value i of those at d.
+template <class T, bool adding, class V>
+inline void put(char* d, int i, V v) {
+  constexpr bool narrow = sizeof(T) < sizeof(v[0]);
+  d += i * (adding ? sizeof(v[0]) : sizeof(T));
+  if constexpr (std::is_same<T, Float16>::value) {
+    v = v > 65504.f ? V{} + 65504.f : v;
+    v = v < -65504.f ? V{} - 65504.f : v;
+  }
+  if constexpr (narrow) v = Real<T>::round_pair(v);
+  if constexpr (adding) store(d, load<V>(d) + v);
+  else if constexpr (narrow) Real<T>::store_pair(d, v);
+  else store(d, v);
+}
+// A block.
+template <class T, bool adding, class F>
+inline void put_block(char* d, const typename Form<F>::Word* q, F step) {
+  using S = typename Vectors<F>::S;
+  for (int i = 0; i < int(block); i += Vectors<F>::n) put<T, adding>(d, i, to_values(load<S>(q + i)) * step);
+}
+
+// Why an array is not taken, or 0.
+template <class T, class F>
+inline int64_t refusal(const char* src, uint64_t n) {
+  using Signed = typename std::conditional<sizeof(T) == 2, int16_t, typename Form<F>::Signed>::type;
+  constexpr int narrower = 8 * (sizeof(F) - sizeof(T));
+  const auto most = typename Form<F>::Word(largest_word<Signed>(src, n));
+  if constexpr (std::is_same<T, Float16>::value) return most >= Real<T>::infinity ? NONFINITE : 0;
+  if (most >= Form<F>::infinity >> narrower) return NONFINITE;
+  return most >= Form<F>::refused >> narrower ? UNREPRESENTABLE : 0;
+}
+
+template <class F>
+struct Tiles {  // that are encoded together
+  using X = Vectors<F>;
+  using Word = typename X::Word;
+  using Signed = typename X::Signed;
+  static constexpr int G = X::together, blocks = tile_blocks<F>;
+  const char* x[G];
+  alignas(64) F staged[G][max_dim + tile<F>];
+  alignas(64) Signed most[blocks][G][G], change[blocks][G][G];
+  alignas(64) F inverse[blocks][G];
+  alignas(64) Signed before[blocks][max_dim][G];
+  alignas(64) uint16_t code[blocks][G];
+  uint32_t key[blocks][G];
+};
+
+template <class T>
+class Encoder {
+  using F = typename Real<T>::real;
+  using X = Vectors<F>;
+  using V = typename X::V;
+  using U = typename X::U;
+  using S = typename X::S;
+  using Word = typename X::Word;
+  using Signed = typename X::Signed;
+  static constexpr int n_lanes = X::n, G = X::together;
+  static constexpr Word magnitude = Word(-1) >> 1;
+  static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
+
+ public:
+  // `values`, which may be src or null, gets what is decoded.
+  Encoder(Args* args, const char* src, uint8_t* dst, char* values, uint64_t n)
+      : args_(args), src_(src), dst_(dst), values_(values), n_(n), rules_(args->params), layout_(n, rules_) {}
+
+  int64_t run() {
+    if (!rules_.valid) return UNSUPPORTED;
+    if (layout_.nbytes > args_->capacity || layout_.nbytes > args_->nbytes()) return TOO_LARGE;
+    if (values_ == src_)
+      if (const int64_t status = refusal<T, F>(src_, n_)) return status;
+    for (uint32_t i = 0; i < block; i++) inside_[i] = i < rules_.dim ? 0 : magnitude;
+    if (layout_.blocks) memset(dst_ + layout_.codes_nbytes + layout_.scales_nbytes - sizeof(F), 0, sizeof(F));
+    for (uint64_t t = 0; t < layout_.tiles; t += G) {
+      const int count = int(layout_.tiles - t < uint64_t(G) ? layout_.tiles - t : G);
+      if (t + G >= layout_.tiles)
+        memset(tiles_.most, 0, sizeof tiles_.most), memset(tiles_.change, 0, sizeof tiles_.change);
+      for (int g = 0; g < count; g++) find(t + g, g);
+      for (int g = count; g < G; g++) tiles_.x[g] = tiles_.x[0];
+      if (rules_.dim == 1) choose_steps<1>(t, count);
+      else if (rules_.dim == 2) choose_steps<2>(t, count);
+      else choose_steps<0>(t, count);
+      if (top_ >= Form<F>::infinity) return NONFINITE;
+      if (top_ >= Form<F>::refused) return UNREPRESENTABLE;
+      for (int g = 0; g < count; g++)
+        if (values_) code<true>(t + g, g);
+        else code<false>(t + g, g);
+    }
+    const double rounding = sizeof(T) == sizeof(F) ? 0 : Real<T>::unit,
+                 tiny = sizeof(T) == sizeof(F) ? 0 : Real<T>::tiny;
+    args_->bound = bound(rules_, bit_cast<F>(top_step_), bit_cast<F>(top_), rounding, tiny);
+    return layout_.nbytes;
+  }
+
+ private:
+  // Largest magnitudes of a tile's blocks, and largest differences inside of them.
+  void find(uint64_t t, int g) {
+    const uint64_t at = t * tile<F>, rest = n_ - at;
+    const char* x = src_ + at * sizeof(T);
+    const bool last = rest < tile<F>;
+    const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
+    if (sizeof(T) < sizeof(F) || last || t == 0) {
+      F* values = tiles_.staged[g] + max_dim;
+      widen<T, F>(x, last ? rest : tile<F>, values);
+      if (last) fill_up(values, rest, tile<F>, rules_.dim);
+      memset(tiles_.staged[g], 0, max_dim * sizeof(F));
+      x = reinterpret_cast<const char*>(values);
+    }
+    tiles_.x[g] = x;
+    char* bases = reinterpret_cast<char*>(dst_) + layout_.codes_nbytes + layout_.scales_nbytes;
+    memcpy(bases + t * rules_.dim * sizeof(F), x, rules_.dim * sizeof(F));
+    const uint64_t back = rules_.dim * sizeof(F);
+    for (int b = 0; b < blocks; b++, x += block * sizeof(F)) {
+      S most = {}, change = {};
+      fetch_ahead<false>(x, block * sizeof(F));
+      for (int i = 0; i < int(block); i += n_lanes) {
+        const V v = load<V>(x + i * sizeof(F)), u = load<V>(x + i * sizeof(F) - back);
+        most = larger(most, S((U)v & magnitude));
+        change = larger(change, S((U)(v - u) & load<U>(inside_ + i)));
+      }
+      fold(most, tiles_.most[b][g]);
+      fold(change, tiles_.change[b][g]);
+    }
+  }
+  // To as many lanes as there are tiles.
+  static void fold(S v, Signed* to) {
+    if constexpr (n_lanes > G) {
+      using H = vec<Signed, G>;
+      H halves[2];
+      memcpy(halves, &v, sizeof v);
+      store(to, larger(halves[0], halves[1]));
+    } else {
+      store(to, v);
+    }
+  }
+
+  // The steps of all blocks, one after the other, each of several tiles.
+  template <int D>
+  void choose_steps(uint64_t t, int count) {
+    using A = typename X::Together;
+    using UA = typename X::TogetherU;
+    using SA = typename X::TogetherS;
+    const int dim = D ? D : int(rules_.dim);
+    A p[D ? D : max_dim];
+    const auto gather = [&](int at) {
+      A v;
+      for (int g = 0; g < G; g++) v[g] = load<F>(tiles_.x[g] + at * sizeof(F));
+      return v;
+    };
+    for (int j = 0; j < dim; j++) p[j] = gather(j);
+    UA top = {}, top_step = {};
+    for (int b = 0; b < int(tile_blocks<F>); b++) {
+      SA v[G];
+      memcpy(v, tiles_.most[b], sizeof v);
+      const UA most = (UA)largest_lanes<SA, G>(v);
+      memcpy(v, tiles_.change[b], sizeof v);
+      SA change = largest_lanes<SA, G>(v);
+      for (int j = 0; j < dim; j++)
+        change = larger(change, SA((UA)(gather(b * block + j) - p[j]) & magnitude));
+      const auto scale = choose<F, A, UA>(rules_, most, (UA)change);
+      top = most > top ? most : top;
+      const UA step = most > 0 ? (UA)scale.step : UA{};
+      top_step = step > top_step ? step : top_step;
+      store(tiles_.inverse[b], scale.inverse);
+      for (int g = 0; g < G; g++) {
+        tiles_.code[b][g] = uint16_t(scale.code[g]);
+        if (rules_.stochastic)
+          tiles_.key[b][g] = key_of(args_->params[1], uint32_t(scale.code[g]), (t + g) * tile_blocks<F> + b);
+      }
+      for (int j = 0; j < dim; j++) {
+        store(tiles_.before[b][j], to_integers(p[j] * scale.inverse));
+        const int at = block - dim + j;
+        A y = gather(b * block + at) * scale.inverse;
+        if (rules_.stochastic)
+          for (int g = 0; g < G; g++) y[g] = round_by_hash<F>(y[g], tiles_.key[b][g], at);
+        p[j] = to_values(to_integers(y)) * scale.step;
+      }
+    }
+    for (int g = 0; g < count; g++) {
+      top_ = top[g] > top_ ? top[g] : top_;
+      top_step_ = top_step[g] > top_step_ ? top_step[g] : top_step_;
+    }
+  }
+
+  template <bool giving>
+  void code(uint64_t t, int g) {
+    const uint64_t rest = n_ - t * tile<F>;
+    const bool last = rest < tile<F>;
+    const int blocks = last ? int((rest + block - 1) / block) : int(tile_blocks<F>);
+    uint8_t* scales = dst_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
+    alignas(64) char some[tile<F> * sizeof(T)];
+    char* values = giving && !last ? values_ + t * tile<F> * sizeof(T) : some;
+    for (int b = 0; b < blocks; b++) {
+      const uint32_t code = tiles_.code[b][g];
+      store(scales + 2 * b, uint16_t(code));
+      char* into = values + b * block * sizeof(T);
+      if (code & 1 && !rules_.stochastic && rules_.dim <= 2) {
+        if (rules_.dim == 1) by_difference<1, giving>(g, b, into);
+        else by_difference<2, giving>(g, b, into);
+        continue;
+      }
+      if (rules_.stochastic) by_hash(g, b);
+      else by_value(g, b);
+      if (giving) put_block<T, false>(into, codes_ + b * block, step_of<F>(code));
+      if (code & 1) differences(g, b);
+    }
+    if (giving && last) memcpy(values_ + t * tile<F> * sizeof(T), some, rest * sizeof(T));
+    uint8_t* to = dst_ + t * rules_.bits * row * sizeof(F);
+    if (!last) {
+      pack<U>(codes_, int(rules_.bits), reinterpret_cast<char*>(to));
+    } else {
+      memset(codes_ + blocks * block, 0, sizeof codes_ - blocks * block * sizeof(Word));
+      alignas(64) char words[tile<F> * sizeof(F)];
+      pack<U>(codes_, int(rules_.bits), words);
+      memcpy(to, words, Layout<F>::rows(blocks, rules_) * row * sizeof(F));
+    }
+  }
+
+  void by_value(int g, int b) {
+    const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
+    const V inverse = V{} + tiles_.inverse[b][g];
+    for (int i = 0; i < int(block); i += n_lanes)
+      store(codes_ + b * block + i, to_integers(load<V>(x + i) * inverse));
+  }
+
+  template <int D, bool giving>
+  void by_difference(int g, int b, char* into) {
+    const F* x = reinterpret_cast<const F*>(tiles_.x[g]) + b * block;
+    const V inverse = V{} + tiles_.inverse[b][g];
+    const F step = step_of<F>(tiles_.code[b][g]);
+    S before = {};
+    for (int j = 0; j < D; j++) before[n_lanes - D + j] = tiles_.before[b][j][g];
+    for (int i = 0; i < int(block); i += n_lanes) {
+      const S q = to_integers(load<V>(x + i) * inverse);
+      store(codes_ + b * block + i, q - shifted<D>(before, q, all));
+      if (giving) put<T, false>(into, i, to_values(q) * step);
+      before = q;
+    }
+  }
+
+  void by_hash(int g, int b) {
+    const char* x = tiles_.x[g] + b * block * sizeof(F);
+    for (uint32_t i = 0; i < block; i++) {
+      const F y = load<F>(x + i * sizeof(F)) * tiles_.inverse[b][g];
+      codes_[b * block + i] = Word(to_integers(round_by_hash<F>(y, tiles_.key[b][g], i)));
+    }
+  }
+
+  void differences(int g, int b) {
+    Word* q = codes_ + b * block;
+    for (uint32_t i = block; i-- > rules_.dim;) q[i] -= q[i - rules_.dim];
+    for (uint32_t i = 0; i < rules_.dim; i++) q[i] -= Word(tiles_.before[b][i][g]);
+  }
+
+  Args* args_;
+  const char* src_;
+  uint8_t* dst_;
+  char* values_;
+  const uint64_t n_;
+  const Rules<F> rules_;
+  const Layout<F> layout_;
+  Word top_ = 0, top_step_ = 0;
+  alignas(64) Word inside_[block];
+  alignas(64) Word codes_[tile<F>];
+  Tiles<F> tiles_;
+};
+
+struct Encode {
+  Args* args;
+  const char* src;
+  uint8_t* dst;
+  char* values;
+
+  template <class T>
+  int64_t run(uint64_t n) const {
+    return Encoder<T>(args, src, dst, values, n).run();
+  }
+};
+
+template <class T, bool adding>
+class Decoder {
+  using F = typename Real<T>::real;
+  using X = Vectors<F>;
+  using V = typename X::V;
+  using S = typename X::S;
+  using U = typename X::U;
+  using Word = typename X::Word;
+  using Signed = typename X::Signed;
+  static constexpr int n_lanes = X::n, element = adding ? sizeof(F) : sizeof(T);
+  static constexpr auto all = std::make_integer_sequence<int, n_lanes>();
+
+ public:
+  Decoder(const Args* args, const uint8_t* payload, char* dst, uint64_t n)
+      : payload_(payload), dst_(dst), n_(n), rules_(args->params), layout_(n, rules_) {}
+
+  int64_t run(uint64_t nbytes) {
+    if (!rules_.valid || nbytes != layout_.nbytes) return BAD_STREAM;
+    for (uint64_t t = 0; t < layout_.tiles; t++) {
+      const uint64_t at = t * tile<F>, rest = n_ - at;
+      char* d = dst_ + at * element;
+      const char* words = reinterpret_cast<const char*>(payload_) + t * rules_.bits * row * sizeof(F);
+      if (rest >= tile<F>) {
+        unpack<U>(words, int(rules_.bits), codes_);
+        if (!decode(t, tile_blocks<F>, d)) return BAD_STREAM;
+        continue;
+      }
+      alignas(64) char some[tile<F> * sizeof(F)];
+      alignas(64) char values[tile<F> * element];
+      const int blocks = int((rest + block - 1) / block);
+      memset(some, 0, sizeof some);
+      memcpy(some, words, Layout<F>::rows(blocks, rules_) * row * sizeof(F));
+      unpack<U>(some, int(rules_.bits), codes_);
+      memset(values, 0, sizeof values);
+      memcpy(values, d, rest * element);
+      if (!decode(t, blocks, values)) return BAD_STREAM;
+      memcpy(d, values, rest * element);
+    }
+    return 0;
+  }
+
+ private:
+  bool decode(uint64_t t, int blocks, char* d) {
+    const uint8_t* scales = payload_ + layout_.codes_nbytes + t * tile_blocks<F> * 2;
+    const uint8_t* bases =
+        payload_ + layout_.codes_nbytes + layout_.scales_nbytes + t * rules_.dim * sizeof(F);
+    F before[max_dim];
+    memcpy(before, bases, rules_.dim * sizeof(F));
+    for (uint32_t j = 0; j < rules_.dim; j++)
+      if ((bit_cast<Word>(before[j]) & Word(-1) >> 1) >= Form<F>::refused) return false;
+    F step_before = 0;
+    for (int b = 0; b < blocks; b++, d += block * element) {
+      const uint32_t code = load<uint16_t>(scales + 2 * b);
+      if (!sound<F>(code)) return false;
+      const F step = step_of<F>(code);
+      Word* q = codes_ + b * block;
+      fetch_ahead<true>(d, block * element);
+      if (code & 1) {
+        Signed start[max_dim];
+        const F inverse = 1 / step;
+        for (uint32_t j = 0; j < rules_.dim; j++) {
+          F p = before[j];
+          if (b) p = to_values(Signed(q[int(j) - int(rules_.dim)])) * step_before;
+          start[j] = to_integers(before_block(p, inverse));
+        }
+        if (rules_.dim == 1) sum_and_deliver<1>(q, start, step, d);
+        else if (rules_.dim == 2) sum_and_deliver<2>(q, start, step, d);
+        else sum(q, start), put_block<T, adding>(d, q, step);
+      } else {
+        put_block<T, adding>(d, q, step);
+      }
+      step_before = step;
+    }
+    return true;
+  }
+
+  template <int D>
+  void sum_and_deliver(Word* q, const Signed* start, F step, char* d) {
+    U carry;
+    for (int i = 0; i < n_lanes; i++) carry[i] = Word(start[i % D]);
+    for (int i = 0; i < int(block); i += n_lanes) {
+      const U own = prefix<D>(load<U>(q + i), all), sum = own + carry;
+      carry += last<D>(own, all);
+      put<T, adding>(d, i, to_values((S)sum) * step);
+      if (i + n_lanes == int(block)) store(q + i, sum);
+    }
+  }
+
+  void sum(Word* q, const Signed* start) {
+    for (uint32_t i = 0; i < rules_.dim; i++) q[i] += Word(start[i]);
+    for (uint32_t i = rules_.dim; i < block; i++) q[i] += q[i - rules_.dim];
+  }
+
+  const uint8_t* payload_;
+  char* dst_;
+  const uint64_t n_;
+  const Rules<F> rules_;
+  const Layout<F> layout_;
+  alignas(64) Word codes_[tile<F>];
+};
+
+template <bool adding>
+struct Decode {
+  const Args* args;
+  const uint8_t* payload;
+  uint64_t nbytes;
+  char* dst;
+
+  template <class T>
+  int64_t run(uint64_t n) const {
+    return Decoder<T, adding>(args, payload, dst, n).run(nbytes);
+  }
+};
+
+int64_t reconstruct(Args* args, const void* src, void* dst, void* values) {
+  return with_real(args, Encode{args, static_cast<const char*>(src), static_cast<uint8_t*>(dst),
+                                static_cast<char*>(values)});
+}
+
+int64_t encode(Args* args, const void* src, void* dst) { return reconstruct(args, src, dst, nullptr); }
+
+template <bool adding>
+int64_t decode(const Args* args, const void* payload, uint64_t nbytes, void* dst) {
+  if (adding && !accumulates(args)) return UNSUPPORTED;
+  return with_real(
+      args, Decode<adding>{args, static_cast<const uint8_t*>(payload), nbytes, static_cast<char*>(dst)});
+}
+
+}  // namespace
+}  // namespace bfp
+
+extern const Codec bfp_codec = {"bfp",   bfp::encode,     bfp::decode<false>, bfp::decode<true>,
+                                nullptr, bfp::reconstruct};
+
+}  // namespace CC_LEVEL
+}  // namespace compcoll

@@ -1,0 +1,500 @@
+"""bfp: its bytes are those of a reference in NumPy, its bound is kept, and every input is safe."""
+
+import hashlib
+
+import ml_dtypes
+import numpy as np
+import pytest
+from floats import FLOATS, arrays, bits, encode, exact, finite, largest_error, reals
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lossy_checks import (
+    FLOAT32,
+    check_decode_add,
+    check_wave,
+    decode_everywhere,
+    encode_everywhere,
+    field,
+    nbytes_within,
+    status_of,
+)  # fmt: skip
+
+import compcoll
+from compcoll.codecs.registry import codec as make
+from compcoll.core import _cpu, dtypes
+from compcoll.frame import HEADER_NBYTES, inspect
+
+SETTINGS = settings(max_examples=60, deadline=None)
+BLOCK, ROW = 64, 32
+
+
+class Reference:
+    """The codec written down for one value after another, of nearest rounding."""
+
+    def __init__(self, dtype, bits, dim):
+        wide = dtypes.real_dtype(dtype).itemsize == 8
+        self.F, self.W = (np.float64, np.uint64) if wide else (np.float32, np.uint32)
+        self.word = 64 if wide else 32
+        self.shift, self.bias = (47, 512 << 5) if wide else (16, 0)
+        self.lowest = 2.0**-511 if wide else 2.0**-126
+        self.floor = self.F(2.0**-50 if wide else 2.0**-22)
+        self.margin = 8 if bits > (48 if wide else 20) else 0
+        self.bits, self.dim, self.tile = bits, dim, ROW * self.word
+        half = 1 << (bits - 1)
+        self.per_value = self.F(1) / self.F(half - 1)
+        self.per_difference = self.F(1) / self.F(half - 2 if bits > 2 else 0.5)
+
+    def bits_of(self, x):
+        return int(np.asarray(x, self.F).view(self.W))
+
+    def up(self, step):
+        unit = 1 << self.shift
+        found = (self.bits_of(step) + self.margin + unit - 1) // unit * unit
+        return max(found, self.bits_of(self.lowest))
+
+    def steps(self, x, before):
+        """(scale, step, whether differences) of a block."""
+        F = self.F
+        m = np.abs(x).max()
+        e = np.abs(x - np.concatenate([before, x[: -self.dim]])).max()
+        value = self.up(F(m * self.per_value))
+        difference = self.up(max(F(e * self.per_difference), F(m * self.floor)))
+        found = min(value, difference)
+        step = np.array(found, self.W).view(F)[()]
+        return ((found >> self.shift) - self.bias) << 1 | (difference < value), step, difference < value
+
+    def encode(self, values):
+        """(payload, decoded values as F)."""
+        F, n, dim = self.F, values.size, self.dim
+        codes, scales, bases, decoded = [], [], [], []
+        for begin in range(0, n, self.tile):
+            x = values[begin : begin + self.tile].astype(F)
+            whole = -(-x.size // BLOCK) * BLOCK
+            x = list(x)
+            while len(x) < max(whole, dim):
+                x.append(x[len(x) - dim] if len(x) >= dim else F(0))
+            x = np.array(x, F)
+            p = x[:dim]
+            bases.append(p)
+            q = np.zeros(-(-whole // BLOCK) * BLOCK, object)
+            for b in range(0, whole, BLOCK):
+                block = x[b : b + BLOCK]
+                scale, step, differences = self.steps(block, p)
+                inverse = F(1) / step
+                own = np.rint(block * inverse)
+                code = own
+                if differences:
+                    code = own - np.concatenate([np.rint(p * inverse), own[:-dim]])
+                q[b : b + BLOCK] = [int(v) for v in code]
+                decoded.append((own * step).astype(F))
+                p = decoded[-1][-dim:]
+                scales.append(scale)
+            codes.append(self.packed(q))
+        words = np.concatenate(codes) if codes else np.zeros(0, self.W)
+        tail = np.array(scales, "<u2").tobytes()
+        tail += bytes(-len(tail) % (self.word // 8))
+        payload = words.tobytes() + tail + (np.concatenate(bases).tobytes() if bases else b"")
+        return np.frombuffer(payload, np.uint8), (np.concatenate(decoded) if decoded else np.zeros(0, F))[:n]
+
+    def packed(self, q):
+        rows = q.reshape(-1, ROW)
+        result = []
+        for lane in range(ROW):
+            total = 0
+            for r, code in enumerate(rows[:, lane]):
+                total |= (code & ((1 << self.bits) - 1)) << (r * self.bits)
+            count = -(-len(rows) * self.bits // self.word)
+            result.append([total >> (self.word * k) & ((1 << self.word) - 1) for k in range(count)])
+        return np.array(result, self.W).T.reshape(-1)
+
+
+def most_bits(dtype):
+    return 52 if dtypes.real_dtype(dtype).itemsize == 8 else 24
+
+
+def roundtrip(codec, array):
+    payload, bound, params = encode_everywhere(codec, array)
+    return payload, decode_everywhere(codec, params, payload, array), bound
+
+
+def kinds(dtype, n, seed):
+    """Values of every sort that the choice of a step looks at."""
+    rng = np.random.default_rng(seed)
+    count = n * (2 if dtype.kind == "c" else 1)
+    t = np.arange(count)
+    small = 0.25 if dtypes.real_dtype(dtype) == np.float16 else 1
+    for x in (
+        rng.standard_normal(count),
+        np.sin(t / 40) + 1e-3 * rng.standard_normal(count),
+        np.cumsum(rng.standard_normal(count)) + 1e3,
+        np.full(count, 3.7),
+        np.zeros(count),
+        rng.standard_normal(count) * 2.0 ** (small * np.repeat(rng.integers(-40, 40, count), 64)[:count]),
+        np.where(rng.random(count) < 0.02, 1e4 * rng.standard_normal(count), 0),
+        np.where(t // 100 % 2, 5.0, np.round(8 * rng.standard_normal(count))),
+    ):
+        yield x.astype(dtypes.real_dtype(dtype)).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("n", [70, 1500])
+def test_bytes_are_those_of_the_reference(dtype, n):
+    for seed, array in enumerate(kinds(dtype, n, 3)):
+        bits_ = (2, 3, 5, 8, 11, 17, 20, 24)[seed] if n > 100 else (4, 7, 8, 9, 6, 5, 4, 3)[seed]
+        dim = (None, 1, 2, None, 3, 1, 32, None)[seed]
+        codec = make(f"bfp:bits={bits_}" + (f",dim={dim}" if dim else ""))
+        expected, decoded = Reference(dtype, bits_, dim or (2 if dtype.kind == "c" else 1)).encode(
+            reals(array)
+        )
+        payload, found, _ = (
+            roundtrip(codec, array) if expected.size <= array.nbytes else (_cpu.TOO_LARGE, None, None)
+        )
+        if found is None:
+            assert encode(codec, array)[0] == _cpu.TOO_LARGE
+            continue
+        assert np.array_equal(payload, expected), (bits_, dim, seed)
+        assert np.array_equal(reals(found), decoded.astype(dtypes.real_dtype(dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_every_number_of_bits(dtype):
+    dtype = np.dtype(dtype)
+    array = (np.sin(np.arange(2100) / 7) + 1e-2 * np.random.default_rng(1).standard_normal(2100)).astype(
+        dtype
+    )
+    array[300:700] = np.random.default_rng(2).standard_normal(400)
+    for n in range(2, most_bits(dtype) + 1):
+        expected, decoded = Reference(dtype, n, 1).encode(array)
+        payload, found, bound = roundtrip(make(f"bfp:bits={n}"), array)
+        assert np.array_equal(payload, expected), n
+        assert np.array_equal(found, decoded), n
+        error = np.abs(array.astype(np.longdouble) - found).max()
+        assert error <= bound <= 2 * error + 4 * np.finfo(dtype).eps, n
+
+
+specs = st.builds(
+    "bfp:bits={},dim={},rounding={},seed={}".format,
+    st.integers(2, 52),
+    st.sampled_from([1, 2, 3, 5, 31, 32]),
+    st.sampled_from(["nearest", "stochastic"]),
+    st.integers(0, 2**64 - 1),
+)
+
+
+@pytest.mark.usefixtures("level")
+@SETTINGS
+@given(specs, arrays(finite_only=True, max_size=2500))
+def test_bound_and_size(spec, array):
+    codec = make(spec)
+    payload, bound, params = encode_everywhere(codec, array)
+    if isinstance(payload, int):
+        assert payload in (_cpu.TOO_LARGE, _cpu.UNREPRESENTABLE)
+        return
+    assert payload.size == encode(codec, np.zeros_like(array))[0].size
+    decoded = decode_everywhere(codec, params, payload, array)
+    assert finite(decoded).all()
+    assert largest_error(array, decoded) <= exact(bound)
+    check_decode_add(codec, params, payload, array)
+
+
+@SETTINGS
+@given(st.floats(2.0**-40, 0.5), arrays(finite_only=True, max_size=300))
+def test_the_error_is_a_part_of_each_block(rel, array):
+    codec = make(f"bfp:rel={rel!r}")
+    frame = codec.encode(array)
+    decoded = compcoll.decode(frame)
+    x, y = (reals(a).astype(np.longdouble) for a in (array, decoded))
+    for begin in range(0, x.size, BLOCK):
+        part = slice(begin, begin + BLOCK)
+        smallest = 2.0**-512 if array.dtype in (np.float64, np.complex128) else 2.0**-126
+        assert np.abs(x[part] - y[part]).max() <= rel * np.abs(x[part]).max() + smallest
+
+
+@SETTINGS
+@given(arrays(max_size=300))
+def test_non_finite_arrays_are_left_alone(array):
+    if finite(array).all() or isinstance(encode(make("bfp:bits=4"), np.zeros_like(array))[0], int):
+        return
+    assert encode(make("bfp:bits=4"), array)[0] in (_cpu.NONFINITE, _cpu.UNREPRESENTABLE)
+    frame = make("bfp:bits=4").encode(array)
+    assert inspect(frame).fallback
+    assert bits(compcoll.decode(frame)).tobytes() == bits(array).tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("f4", 2.0**125), ("f8", 2.0**509), ("c8", 2.0**125)])
+def test_magnitudes_that_could_overflow_go_out_lossless(dtype, limit):
+    array = np.linspace(-1, 1, 2000).astype(dtype)
+    array[777] = limit
+    frame = make("bfp:bits=3").encode(array)
+    assert inspect(frame).fallback
+    assert np.array_equal(compcoll.decode(frame), array)
+    array[777] = np.nextafter(reals(array).dtype.type(limit), 0)
+    _, decoded, bound = roundtrip(make("bfp:bits=3"), array)
+    assert finite(decoded).all()
+    assert largest_error(array, decoded) <= exact(bound)
+
+
+def test_the_largest_float16_stay_finite():
+    array = (65504 * np.sin(np.arange(5000) / 9)).astype(np.float16)
+    array[::50] = 65504
+    for n in (2, 3, 4, 8):
+        _, decoded, bound = roundtrip(make(f"bfp:bits={n}"), array)
+        assert finite(decoded).all()
+        assert largest_error(array, decoded) <= exact(bound)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("n", [0, 1, 31, 63, 64, 65, 127, 130, 1023, 1024, 1025, 2113, 100_003])
+def test_sizes(dtype, n):
+    if dtype.itemsize == 2 and n in (65, 130):
+        pytest.skip("whole rows of words are larger than these arrays")
+    check_wave(make("bfp"), dtype, n)
+
+
+def test_bits_of_a_value():
+    for dtype, more in ((np.float32, 0.29), (np.float64, 0.29), (np.complex64, 0.32), (np.complex128, 0.32)):
+        array = np.exp(1j * np.arange(1 << 15) / 300).astype(np.complex128)
+        array = array.astype(dtype) if np.dtype(dtype).kind == "c" else array.real.astype(dtype)
+        for n in (2, 5, 8, 13, 20):
+            payload = encode(make(f"bfp:bits={n}"), array)[0]
+            assert payload.size * 8 <= (n + more) * reals(array).size
+
+
+#: Of the fields, bits a value, and the signal-to-noise ratio in dB.
+TABLE = {
+    "vorticity.512_512": {5: 27.0, 6: 33.5, 7: 39.7, 8: 45.8, 15: 88.1},
+    "wmag91.float": {5: 33.5, 6: 40.1, 7: 46.5, 8: 52.6, 15: 94.9},
+    "transformer_gradients.f32": {5: 25.9, 6: 32.1, 7: 38.3, 8: 44.4, 15: 86.6},
+    "transformer_weights.f32": {5: 30.1, 6: 36.5, 7: 42.6, 8: 48.7, 15: 90.9},
+}
+
+
+@pytest.mark.parametrize("data", TABLE)
+def test_fields(data):
+    array = field(data).reshape(-1)
+    for n, expected in TABLE[data].items():
+        frame = make(f"bfp:bits={n}").encode(array)
+        assert inspect(frame).codec == "bfp"
+        error = array.astype(float) - compcoll.decode(frame)
+        assert 10 * np.log10((array.astype(float) ** 2).sum() / (error**2).sum()) >= expected - 0.3
+        assert np.abs(error).max() <= inspect(frame).bound <= 1.5 * np.abs(error).max()
+        assert frame.nbytes * 8 <= (n + 0.35) * array.size
+
+
+def test_interleaved_quantities_predict_their_own_kind():
+    t = np.arange(3000) / 300
+    array = np.stack([np.sin(t), 5 + np.cos(t), t]).T.astype(np.float32).reshape(-1)
+    errors = {
+        dim: np.abs(array - compcoll.decode(make(f"bfp:bits=6,dim={dim}").encode(array))).max()
+        for dim in (1, 3)
+    }
+    assert errors[3] < errors[1] / 20
+    turning = np.exp(2j * np.pi * np.arange(4096) / 500).astype(np.complex64)
+    own, flat = (
+        np.abs(turning - compcoll.decode(make(s).encode(turning))).max() for s in ("bfp", "bfp:dim=1")
+    )
+    assert own < flat / 20
+
+
+def test_stochastic_rounding_is_unbiased():
+    rng = np.random.default_rng(0)
+    for array in (rng.uniform(-1, 1, 128), 5 + np.sin(np.arange(128) / 20)):
+        array = array.astype(np.float32)
+        trials, total, square = 3000, np.zeros(128), np.zeros(128)
+        for seed in range(trials):
+            codec = make(f"bfp:bits=4,rounding=stochastic,seed={seed}")
+            payload, bound, params = encode(codec, array)
+            decoded = np.empty_like(array)
+            _cpu.decode(codec._index, 11, (128,), params, payload, decoded.view(np.uint8))
+            total += decoded
+            square += (decoded - array.astype(float)) ** 2
+        deviation = np.sqrt(square / trials)
+        assert (np.abs(total / trials - array) <= 5 * deviation / np.sqrt(trials) + 1e-6).all()
+        assert 0.2 * bound < deviation.max() <= bound * 0.54
+
+
+def test_stochastic_rounding_depends_on_the_seed():
+    array = np.random.default_rng(1).standard_normal(6400).astype(np.float32)
+    one, again, *others = (
+        encode(make(f"bfp:rounding=stochastic,seed={seed}"), array)[0] for seed in (1, 1, 2, 1 + 2**40)
+    )
+    assert np.array_equal(one, again)
+    assert not any(np.array_equal(one, other) for other in others)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_any_bytes_are_safe(dtype):
+    rng = np.random.default_rng(7)
+    for spec, n in (("bfp:bits=7", 200), ("bfp:bits=3,dim=5", 2100)):
+        codec = make(spec)
+        array = np.sin(np.arange(n)).astype(dtypes.real_dtype(dtype)).astype(dtype)
+        sound, _, params = encode(codec, array)
+        for _ in range(40):
+            payload = np.frombuffer(rng.bytes(sound.size), np.uint8).copy()
+            assert status_of(codec, params, payload, dtype, n) in (0, _cpu.BAD_STREAM)
+            keep = sound.copy()
+            keep[: sound.size // 2] = payload[: sound.size // 2]  # scales and bases are what they were
+            assert status_of(codec, params, keep, dtype, n) == 0
+            decode_everywhere(codec, params, keep, array)
+        for length in {0, 1, sound.size // 2, sound.size - 1, sound.size + 1}:
+            assert status_of(codec, params, np.zeros(length, np.uint8), dtype, n) == _cpu.BAD_STREAM
+        for word in (
+            0,
+            1,
+            7,
+            1 | 1 << 8,
+            53 | 1 << 8,
+            7 | 33 << 8,
+            7 | 1 << 8 | 1 << 16,
+            7 | 1 << 8 | 1 << 33,
+        ):
+            assert status_of(codec, (word, 0), sound, dtype, n) == _cpu.BAD_STREAM
+
+
+@pytest.mark.parametrize("base", [np.nan, np.inf, -(2.0**125)])
+def test_a_base_or_a_scale_that_is_none_is_refused(base):
+    codec, array = make("bfp"), np.sin(np.arange(1000, dtype=np.float32))
+    payload, _, params = encode(codec, array)
+    bad = payload.copy()
+    bad[-4:].view("f4")[0] = base
+    assert status_of(codec, params, bad, FLOAT32, 1000) == _cpu.BAD_STREAM
+    bad = payload.copy()
+    bad[-36:-34].view("u2")[0] = 0xFFFF
+    assert status_of(codec, params, bad, FLOAT32, 1000) == _cpu.BAD_STREAM
+
+
+def test_encoder_keeps_to_its_capacity():
+    codec, array = make("bfp"), np.ones(1000, np.float32)
+    need = encode(codec, array)[0].size
+    for capacity in (0, 1, need - 1, need, need + 7):
+        n = nbytes_within(codec, array, capacity)
+        assert n == (need if capacity >= need else _cpu.TOO_LARGE)
+
+
+def reconstruct(codec, src, values):
+    """(payload or status, bound), with what stands behind the payload checked."""
+    room = np.full(src.nbytes + 64, 0xA5, np.uint8)
+    n, bound, _ = codec.reconstruct_payload(src, room[: src.nbytes], values)
+    assert (room[src.nbytes :] == 0xA5).all()
+    return (room[:n] if n >= 0 else n), bound
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("spec", ["bfp:bits=6", "bfp:bits=9,dim=5", "bfp:bits=5,rounding=stochastic,seed=3"])
+def test_encoding_gives_the_decoded_values_too(level, dtype, spec):
+    codec = make(spec)
+    for n in (300, 10_000, 20_000):  # less than a tile, and more of them than are encoded together
+        for array in kinds(dtype, n, n):
+            payload, bound, params = encode(codec, array)
+            expected = decode_everywhere(codec, params, payload, array)
+            room = np.full(n + 8, 7).astype(dtype)
+            for src, values in ((array, room[:n]), (room[:n], room[:n])):
+                values[:] = array
+                found, error = reconstruct(codec, src, values)
+                assert np.array_equal(found, payload)
+                assert error == bound
+                assert np.array_equal(bits(values), bits(expected))
+                assert (room[n:] == np.array(7).astype(dtype)).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 2.0**126, 2.0**510])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_a_source_that_is_refused_is_not_touched(level, dtype, bad):
+    array = np.sin(np.arange(20_000)).astype(dtypes.real_dtype(dtype)).view(dtype)
+    with np.errstate(over="ignore"):
+        reals(array)[15_000] = bad
+    expected = encode(make("bfp"), array)[0]
+    if not isinstance(expected, int):  # which is small enough for this type
+        return
+    before = array.tobytes()
+    assert reconstruct(make("bfp"), array, array)[0] == expected
+    assert array.tobytes() == before
+
+
+#: Of what `golden_arrays` gives, the first 16 digits of the payloads' SHA-256.
+GOLDEN = {
+    "walk float16": ("93c8a2ac32d007ce", "c210c9cdb9aa0c03"),
+    "noise float16": ("343b367f4e281f07", "ce0efb86c88de808"),
+    "walk bfloat16": ("fb883f0b1d559251", "4a9e2da514dbd2b2"),
+    "noise bfloat16": ("257705e2ac48e5f3", "05fe0fc192e65731"),
+    "walk float32": ("0a143e72cc12851f", "802813fce64f8708"),
+    "noise float32": ("b661aad180f3a744", "a3ac2ff2c104eff1"),
+    "walk float64": ("cd389dc4d06f6210", "f89da68a70f1faa7"),
+    "noise float64": ("ff1a7f08f581bd70", "28bcc08ce5a19eac"),
+    "walk complex64": ("b48ba3a6cd487a2b", "802813fce64f8708"),
+    "noise complex64": ("b0e26fab45dcc6d7", "a3ac2ff2c104eff1"),
+    "walk complex128": ("cc6e6d96ac3da38a", "f89da68a70f1faa7"),
+    "noise complex128": ("31e31e9543a5d1b6", "28bcc08ce5a19eac"),
+}
+
+
+def golden_arrays():
+    """Integers and powers of two, which every machine computes alike."""
+    rng = np.random.default_rng(5)
+    walk = np.cumsum(rng.integers(-(2**10), 2**10, 3000)) / 2.0**12
+    noise = rng.integers(-(2**12), 2**12, 3000) / 2.0**12
+    for dtype in (*FLOATS,):
+        for name, x in (("walk", walk), ("noise", noise)):
+            yield f"{name} {dtype}", x.astype(dtypes.real_dtype(dtype)).view(dtype)
+
+
+def test_bytes_stay_what_they_are():
+    specs = ("bfp:bits=7", "bfp:bits=5,dim=3,rounding=stochastic,seed=9")
+    found = {
+        name: tuple(hashlib.sha256(encode_everywhere(make(s), array)[0]).hexdigest()[:16] for s in specs)
+        for name, array in golden_arrays()
+    }
+    assert found == GOLDEN
+
+
+def test_bits_and_the_relative_error():
+    for rel, dtype, n in (
+        (1e-3, "f4", 10),
+        (0.5, "f4", 3),
+        (1e-6, "f8", 20),
+        (1e-7, "f4", 25),
+        (1e-2, "f2", 7),
+    ):
+        assert make(f"bfp:rel={rel}").params(np.dtype(dtype), (1,))[0] & 255 == n, (rel, dtype)
+    assert make("bfp:bits=40").params(np.dtype("f4"), (1,))[0] == 24 | 1 << 8
+    assert make("bfp").params(np.dtype("c16"), (1,))[0] == 8 | 2 << 8
+    array = np.sin(np.arange(1000)).astype(np.float32)
+    assert inspect(make("bfp:rel=1e-8").encode(array)).bound == 0  # lossless
+    # What rounds to 16 bits is at most twice as far from the value as before.
+    frame = make("bfp:rel=1e-3").encode(array.astype(ml_dtypes.bfloat16))
+    assert inspect(frame).codec == "bfp"
+    assert 0 < inspect(frame).bound <= 1e-3
+    assert inspect(make("bfp:rel=1e-5").encode(array.astype(ml_dtypes.bfloat16))).bound == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("bits=1", "bits=1 is not an integer from 2 to 52"),
+        ("bits=7.5", r"bits=7\.5 is not an integer"),
+        ("bits=8,rel=0.1", "both bits=8 and rel=0.1 are given"),
+        ("rel=0.6", "rel=0.6 is not between 8.882e-16 and 0.5"),
+        ("rel=nan", "rel=nan is not between"),
+        ("rel=x", "rel='x' is not a number"),
+        ("dim=0", "dim=0 is not an integer from 1 to 32"),
+        ("rounding=up", "rounding='up' is not one of nearest, stochastic"),
+        ("seed=-1", "seed=-1 is not an integer from 0"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        make(f"bfp:{options}")
+
+
+def test_spec():
+    assert make("bfp") == make("bfp:bits=8")
+    for spec in ("bfp:bits=5,dim=3,rounding=stochastic,seed=7", "bfp:rel=0.001"):
+        assert make(spec).spec == spec
+
+
+def test_damaged_frames_raise():
+    frame = make("bfp").encode(np.sin(np.arange(1000, dtype=np.float32)))
+    frame[HEADER_NBYTES + 9] ^= 1
+    with pytest.raises(compcoll.FrameError, match="damaged"):
+        compcoll.decode(frame)
