@@ -11,7 +11,6 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core import environment
-from compcoll.mpi import check
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.context import Context
 from compcoll.mpi.core import CommBase, describe
@@ -130,10 +129,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         if comm == MPI.COMM_NULL or context is None:
             return comm
         new = _sibling(comm)
-        new._device_buffers = self._device_buffers  # checked among all of these ranks, and more
-        new._setup(
-            lambda: self.policy, self._strict, self._owner_exact, self._device_buffers, context
-        )  # fmt: skip
+        new._descend(self, False)
         return new
 
     def _make_duplicate(self, method: Callable[..., Any], *args: Any):
@@ -142,9 +138,8 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         comm = method(*args)
         if context is None:
             return comm
-        new, own = _sibling(comm), context.duplicate_for(comm)
-        check.prepare(own)
-        new._attach(own, self.settings)
+        new = _sibling(comm)
+        new._descend(self, True)
         return new
 
     def _idup(self, method: Callable[..., tuple], info: MPI.Info | None):
