@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import platform
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
@@ -69,7 +70,20 @@ def _mpi() -> dict[str, str]:
     level = {getattr(MPI, f"THREAD_{name}"): name for name in levels}[MPI.Query_thread()]
     library = " ".join(MPI.Get_library_version().rstrip("\0").splitlines()[0].split())
     standard = ".".join(map(str, MPI.Get_version()))
+    theirs = _library_of(mpiexec)
+    if theirs and theirs not in library:
+        mpiexec += f" ({theirs}'s: each rank of another library would be alone)"
     return {"library": library, "standard": standard, "thread level": level, "mpiexec": mpiexec}
+
+
+def _library_of(mpiexec: str) -> str:
+    """The MPI library of an ``mpiexec``; empty where it does not say."""
+    try:
+        told = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    names = {"HYDRA": "MPICH", "Open MPI": "Open MPI", "OpenRTE": "Open MPI", "PRRTE": "Open MPI"}
+    return next((name for word, name in names.items() if word in told.stdout), "")
 
 
 def _processor() -> dict[str, str]:

@@ -6,12 +6,11 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache
 from time import monotonic
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import ref
 
 from mpi4py import MPI
 
@@ -147,7 +146,7 @@ class Group:
         self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)
         self._n_duplicates = 0
         self._made: MPI.Request = MPI.REQUEST_NULL
-        self._duplicates: WeakSet[Group] = WeakSet()
+        self._begun: list[ref[Group]] = []  # duplicates that may not be complete
 
     def belong_to(
         self, comm: MPI.Intracomm, private_comm: MPI.Intracomm, made: MPI.Request = MPI.REQUEST_NULL
@@ -162,11 +161,11 @@ class Group:
 
     def duplicate(self) -> Self:
         """A group of the same ranks and facts, still without communicators; local."""
-        new = copy(self)
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
         new._begin()
         self._n_duplicates += 1
         new._key = f"{self._key}/{self._n_duplicates}"
-        self._duplicates.add(new)
         return new
 
     def find_neighbours(self, n: int = 0) -> _shared.Neighbours | None:
@@ -219,8 +218,10 @@ class Group:
 
     def free(self) -> None:
         """Free the private communicators, once nothing is under way; collective."""
-        for group in (self, *self._duplicates):  # Open MPI crashes where their origin is freed first
-            group.wait_until_made()
+        self.wait_until_made()
+        for known in self._begun:  # Open MPI crashes where their origin is freed first
+            if (group := known()) is not None:
+                group.wait_until_made()
         self.tags.join()
         self.persistent.free()
         if self.size > 1 and self.private_comm != MPI.COMM_NULL:

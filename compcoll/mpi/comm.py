@@ -14,7 +14,6 @@ from mpi4py import MPI
 
 from compcoll.codecs import Codec
 from compcoll.core import environment
-from compcoll.mpi import check
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.context import Context
 from compcoll.mpi.core import CommBase, describe
@@ -142,10 +141,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         if comm == MPI.COMM_NULL or context is None:
             return comm
         new = _sibling(comm)
-        new._device_buffers = self._device_buffers  # checked among all of these ranks, and more
-        new._setup(
-            lambda: self.policy, self._strict, self._owner_exact, self._device_buffers, context
-        )  # fmt: skip
+        new._descend(self, False)
         return new
 
     def _await_all(self, what: str) -> None:
@@ -160,9 +156,8 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
             return method(*args)
         self._await_all(method.__name__)
         comm = method(*args)
-        new, own = _sibling(comm), context.duplicate_for(comm)
-        check.prepare(own)
-        new._attach(own, self.settings)
+        new = _sibling(comm)
+        new._descend(self, True)
         return new
 
     def _idup(self, method: Callable[..., tuple], info: MPI.Info | None) -> Any:

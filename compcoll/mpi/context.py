@@ -6,15 +6,18 @@ hangs on it as an MPI attribute, and is freed with it.
 
 from __future__ import annotations
 
+import os
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
+from weakref import ref
 
 from mpi4py import MPI
 
 from compcoll.engine.finalize import has_begun
-from compcoll.engine.group import Facts, Group
+from compcoll.engine.group import Group, RankFacts, facts_of
 from compcoll.mpi.p2p.channel import Channel
 
 __all__ = ["Context"]
@@ -39,14 +42,17 @@ class Context(Group):
         Comparison of calls between ranks, with ``COMPCOLL_CHECK``.
     reduces_objects : bool
         Whether mpi4py has the communicator on which it reduces objects.
+    everyone : list of RankFacts
     """
 
-    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None, key: int):
-        self.workers = workers
+    def __init__(
+        self, comm: MPI.Intracomm, everyone: list[RankFacts], workers: int, parent: Context | None, key: int
+    ):
+        self.everyone, self.workers = everyone, workers
         self.channel: Channel | None = None
         self._heir: Context | None = None
-        super().__init__(comm, facts, workers, str(key))
-        if facts.multithreaded:
+        super().__init__(comm, facts_of(everyone), workers, str(key))
+        if self.facts.multithreaded:
             self.channel = Channel(self.comm, parent.channel if parent is not None else None, key)
 
     def _begin(self) -> None:
@@ -67,6 +73,7 @@ class Context(Group):
     def heir(self) -> Iterator[Context]:
         """A context that MPI attaches to the duplicate that meanwhile begins to be made; local."""
         self._heir = self.duplicate()
+        self._begun = [known for known in self._begun if known() is not None] + [ref(self._heir)]
         try:
             yield self._heir
         finally:
@@ -91,12 +98,23 @@ class Context(Group):
 
     @classmethod
     def make(
-        cls, comm: MPI.Intracomm, facts: Facts, workers: int, parent: Context | None, key: int
-    ) -> Context:
+        cls, comm: MPI.Intracomm, everyone: list[RankFacts], workers: int, key: int,
+        parent: Context | None = None,
+    ) -> Context:  # fmt: skip
         """A context for a communicator that has none, with the ``key`` of its channel; collective."""
-        context = cls(comm, facts, workers, parent, key)
+        context = cls(comm, everyone, workers, parent, key)
         comm.Set_attr(_keyval(), context)
         return context
+
+    def make_for(self, comm: MPI.Intracomm) -> Context:
+        """A context for a communicator of some of the ranks, of which all is known but a key; collective."""
+        mine, theirs = comm.Get_group(), self.comm.Get_group()
+        everyone = [self.everyone[rank] for rank in mine.Translate_ranks(None, theirs)]
+        mine.Free()
+        theirs.Free()
+        key = array("Q", os.urandom(8))
+        MPI.Intracomm(comm).Bcast([key, MPI.UINT64_T])
+        return Context.make(comm, everyone, self.workers, key[0], self)
 
     @staticmethod
     def part(comm: MPI.Intracomm) -> None:

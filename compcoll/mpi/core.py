@@ -23,7 +23,7 @@ from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision, without_base
-from compcoll.engine.group import complete, facts_of, survey
+from compcoll.engine.group import complete, survey
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
@@ -117,9 +117,8 @@ class CommBase(_Mixin):
         return self._context.facts.workers if self._context else 0
 
     def _setup(
-        self, make: Callable[[], Policy], strict: bool, owner_exact: bool, device_buffers: bool | None,
-        parent: Context | None = None,
-    ) -> None:  # fmt: skip
+        self, make: Callable[[], Policy], strict: bool, owner_exact: bool, device_buffers: bool | None
+    ) -> None:
         """Agree with all ranks on a policy; every one of them raises where they do not."""
         error: Exception | None = None
         policy, threads, nodes, shares, asked = self._policy, None, None, False, False
@@ -147,8 +146,8 @@ class CommBase(_Mixin):
             raise error
         check_same([theirs for theirs, *_ in everyone], self.Get_rank())
         if mine is not None:
-            facts = facts_of([one for _, one, *_ in everyone])
-            context = Context.make(self, facts, mine.workers, parent, everyone[0][-1])
+            facts = [one for _, one, *_ in everyone]
+            context = Context.make(self, facts, mine.workers, everyone[0][-1])
         assert context is not None
         if asked and not self._device_buffers:
             with context.apart() as apart:
@@ -156,7 +155,7 @@ class CommBase(_Mixin):
         check.prepare(context)
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
         if policy.asks_model(context.facts.link):
-            context.prepare_advisor(parent)
+            context.prepare_advisor(None)
         watched = min(level for _, _, level, _ in everyone)
         if watched and self._meet is not None:
             self._meet(watched)
@@ -171,6 +170,18 @@ class CommBase(_Mixin):
         """
         for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
             complete(MPI.Comm.Ibarrier(self), what, seconds)
+
+    def _descend(self, parent: CommBase, same_ranks: bool) -> None:
+        """Take over the settings of the communicator that this one was just made from; collective.
+
+        Whose ranks have agreed on them, and on what they know of each other.
+        """
+        of = parent._context
+        context = of.duplicate_for(self) if same_ranks else of.make_for(self)
+        check.prepare(context)
+        self._attach(context, parent.settings)
+        if self._policy.asks_model(context.facts.link):
+            context.prepare_advisor(of)
 
     @property
     def settings(self) -> tuple[Policy, bool, bool, bool]:

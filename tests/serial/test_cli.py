@@ -92,6 +92,22 @@ def test_info_names_the_extra_of_a_missing_package(run, monkeypatch):
     assert facts["GPU"] == {"devices": "unknown without CuPy"}
 
 
+@pytest.mark.parametrize(
+    ("version", "of"), [("HYDRA build details:", "MPICH"), ("mpirun (Open MPI) 4.1.4", "Open MPI")]
+)
+def test_info_names_an_mpiexec_of_another_library(run, monkeypatch, tmp_path, version, of):
+    from mpi4py import MPI
+
+    from compcoll.cli import info
+
+    mpiexec = tmp_path / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.chmod(0o755)
+    monkeypatch.setattr(info, "find_mpiexec", lambda: str(mpiexec))
+    told = json.loads(run("info", "--json").output)["MPI"]["mpiexec"]
+    assert (f"({of}'s: " in told) == (of not in MPI.Get_library_version())
+
+
 def test_info_without_an_mpi_library(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     monkeypatch.delattr(sys.modules["mpi4py"], "MPI", raising=False)

@@ -8,7 +8,6 @@ each message has tags of its own.
 from __future__ import annotations
 
 import struct
-from copy import copy
 from functools import cache
 from hashlib import blake2b
 from itertools import count
@@ -253,7 +252,8 @@ class Channel:
 
     def duplicate(self, user: MPI.Intracomm) -> Channel:
         """That of a duplicate of the user's communicator, which need not be complete."""
-        new = copy(self)
+        new = object.__new__(Channel)
+        new.__dict__.update(self.__dict__)
         # As duplicating is collective, all ranks find the same key.
         name = f"{self._key} {next(self._children)}".encode()
         new._key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
