@@ -72,7 +72,15 @@ def start(bint threaded, double seconds):
         before_finalize(_stop)
 
 
+#: Seconds for which operations whose requests the program has freed may still go on when MPI ends.
+cdef double LAST_SECONDS = 1.0
+
+
 def _stop():
+    # MPI may wait for the requests of what is under way: their messages have arrived in a correct program.
+    until = perf_counter() + LAST_SECONDS
+    for task in list(_left):
+        join(task, max(until - perf_counter(), 0.0))
     # Threads that end may have to call back first.
     with nogil:
         engine.stop()
@@ -98,10 +106,10 @@ cdef _find_library():
     library.handle_nbytes, library.status_nbytes = MPI._sizeof(MPI.Comm), MPI._sizeof(MPI.Status)
     library.byte, library.request_null = handle(MPI.BYTE), handle(MPI.REQUEST_NULL)
     library.undefined, library.in_status = MPI.UNDEFINED, MPI.ERR_IN_STATUS
-    library.status_error_offset = _offset_of_error()
+    library.status_error_offset = offset_of_error()
 
 
-cdef uint32_t _offset_of_error() except *:
+cpdef uint32_t offset_of_error() except *:
     """Offset of a status's error field, found by storing a marker in it."""
     status, marker = MPI.Status(), 0x1b2c3d4e
     status.error = marker
@@ -806,16 +814,17 @@ cdef int answer(void* context, void* status) noexcept with gil:
     told = MPI.Status()
     told.Set_elements(MPI.BYTE, 0)
     told.Set_cancelled(False)
+    cdef int error = 0
     try:
         with deferred(quiet=True):
             state.query(told)
     except MPI.Exception as problem:
-        return problem.Get_error_code()
+        error = problem.Get_error_code()
     except BaseException:
         traceback.print_exc()
-        return MPI.ERR_OTHER
+        error = MPI.ERR_OTHER
     memcpy(status, <void*><uintptr_t>MPI._addressof(told), library.status_nbytes)
-    return 0
+    return error
 
 
 cdef int try_to_cancel(void* context, int completed) noexcept with gil:

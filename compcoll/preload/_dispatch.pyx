@@ -18,6 +18,7 @@ cimport numpy as cnp
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from compcoll.core import dtypes
+from compcoll.engine._engine import offset_of_error
 from compcoll.mpi.datatypes import entry_of, predefined_type
 from compcoll.mpi.requests import Prequest, take_handle
 from compcoll.preload.matched import matched_message, take_matched
@@ -65,7 +66,7 @@ cdef extern from "preload/call.h" namespace "compcoll::preload" nogil:
         const void* caller
     int declined
     struct Dispatch:
-        int (*attach)(Word, CComm*) noexcept
+        int (*attach)(Word, CComm*, const CComm*, cbool) noexcept
         void (*release)(Word, CComm*) noexcept
         int (*run)(CCall*) noexcept
         int (*transfer)(CMessage*) noexcept
@@ -107,6 +108,7 @@ cdef object BOTTOM = MPI.BOTTOM
 cdef Word in_place = <Word><int64_t>int(MPI.IN_PLACE)
 cdef object attach_comm, release_comm, report_problem, call_from
 cdef bint traced = False
+cdef int status_error_offset = offset_of_error()
 cdef Dispatch functions
 
 
@@ -142,9 +144,9 @@ def attach_world():
         raise MPI.Exception(error)
 
 
-cdef int attach_c(Word handle, CComm* comm) noexcept with gil:
+cdef int attach_c(Word handle, CComm* comm, const CComm* parent, cbool same_ranks) noexcept with gil:
     try:
-        made = attach_comm(handle)
+        made = attach_comm(handle, None if parent is NULL else <object>parent.object, same_ranks)
         comm.min_nbytes, comm.pairs_alone = made._min_nbytes, made._gate.paired
         comm.messages = comm.messages and made._understands()
         Py_INCREF(made)
@@ -156,7 +158,7 @@ cdef int attach_c(Word handle, CComm* comm) noexcept with gil:
 
 cdef void release_c(Word handle, CComm* comm) noexcept with gil:
     try:
-        release_comm(handle)
+        release_comm(<object>comm.object)
     except BaseException as problem:
         report_problem(problem, handle)
     Py_DECREF(<object>comm.object)
@@ -258,19 +260,21 @@ cdef int transfer(CMessage* m) except? -2:
         m.request = perform(method, args, m.caller).handle
     else:
         status = MPI.Status()
-        if name == Recv:
-            perform(method, (recv, m.source, m.recvtag, status), m.caller)
-        elif name == Sendrecv:
-            perform(method, (send, m.dest, m.sendtag, recv, m.source, m.recvtag, status), m.caller)
-        elif name == Sendrecv_replace:
-            perform(method, (recv, m.dest, m.sendtag, m.source, m.recvtag, status), m.caller)
-        elif name == Probe or name == Iprobe:
-            m.flag = method(m.source, m.recvtag, status)
-        else:
-            memcpy(<void*><uintptr_t>MPI._addressof(status), m.status, MPI._sizeof(status))
-            m.message = narrow(matched_message(<object>m.comm.object, m.message, status))
-            m.flag = 1
-        give_status(m, status)
+        try:
+            if name == Recv:
+                perform(method, (recv, m.source, m.recvtag, status), m.caller)
+            elif name == Sendrecv:
+                perform(method, (send, m.dest, m.sendtag, recv, m.source, m.recvtag, status), m.caller)
+            elif name == Sendrecv_replace:
+                perform(method, (recv, m.dest, m.sendtag, m.source, m.recvtag, status), m.caller)
+            elif name == Probe or name == Iprobe:
+                m.flag = method(m.source, m.recvtag, status)
+            else:
+                memcpy(<void*><uintptr_t>MPI._addressof(status), m.status, MPI._sizeof(status))
+                m.message = narrow(matched_message(<object>m.comm.object, m.message, status))
+                m.flag = 1
+        finally:
+            give_status(m, status)
     for datatype in temporary:
         datatype.Free()
     return 0
@@ -286,9 +290,14 @@ cdef object block(Word address, int64_t count, Word handle, list temporary):
 
 
 cdef give_status(CMessage* m, status):
-    """Copy a status to where the program wants it."""
-    if m.status is not NULL:
-        memcpy(m.status, <void*><uintptr_t>MPI._addressof(status), MPI._sizeof(status))
+    """Copy a status to where the program wants it, if it tells of a message.
+
+    Calls with a single status leave its MPI_ERROR alone.
+    """
+    if m.status is NULL or status.source == MPI.ANY_SOURCE:
+        return
+    status.error = (<int*>(<char*>m.status + status_error_offset))[0]
+    memcpy(m.status, <void*><uintptr_t>MPI._addressof(status), MPI._sizeof(status))
 
 
 cdef Word narrow(handle):
@@ -308,8 +317,10 @@ cdef int receive_matched(CMessage* m) except? -2:
         m.request = matched.Irecv(buf).handle
     else:
         status = MPI.Status()
-        matched.Recv(buf, status)
-        give_status(m, status)
+        try:
+            matched.Recv(buf, status)
+        finally:
+            give_status(m, status)
     for datatype in temporary:
         datatype.Free()
     return 0

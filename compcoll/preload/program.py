@@ -81,9 +81,22 @@ class ProgramComm(Comm):
 _requests: dict[int, MPI.Request] = {}
 
 
-def attach(handle: int) -> ProgramComm:
-    """The object of a communicator, with the policy of its last wrapper, if it had any; collective."""
+def attach(handle: int, parent: ProgramComm | None, same_ranks: bool) -> ProgramComm:
+    """The object of a communicator, with the policy of its last wrapper, if it had any; collective.
+
+    Parameters
+    ----------
+    handle : int
+    parent : ProgramComm, optional
+        That of the communicator from which the program has just made this one.
+    same_ranks : bool
+        Whether it is a duplicate of that.
+    """
     comm = MPI.Intracomm(MPI.Comm.fromhandle(handle))
+    if parent is not None:
+        child = ProgramComm.__new__(ProgramComm, comm)
+        child._descend(parent, same_ranks)
+        return child
     context = Context.find(comm)
     if context is None or not context.attached:
         return ProgramComm(comm, **_SETTINGS)
@@ -92,10 +105,10 @@ def attach(handle: int) -> ProgramComm:
     return known
 
 
-def release(handle: int) -> None:
+def release(comm: ProgramComm) -> None:
     """A communicator is about to be freed; collective, but at MPI's end."""
     if not has_begun():
-        Context.part(MPI.Intracomm(MPI.Comm.fromhandle(handle)))
+        Context.part(comm)
 
 
 def report(problem: BaseException, handle: int) -> int:

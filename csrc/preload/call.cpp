@@ -65,13 +65,15 @@ bool is_within_world(Word handle, int size) {
 }
 
 // Makes what a communicator is to have; collective over it. Its ranks agree first, since one whose Python does
-// not start would leave the others waiting.
-int attach(Word handle, bool is_new, Comm** result) {
+// not start would leave the others waiting; those of an attached `parent` have.
+int attach(Word handle, bool is_new, Comm** result, const Comm* parent = nullptr, bool is_duplicate = false) {
   int inter = 0, size = 1, mine = dispatch() != nullptr, all = 0;
   comm_test_inter.call(handle, &inter);
   if (!inter) comm_size.call(handle, &size);
   *result = &untouched;
-  if (size > 1 && is_within_world(handle, size)) {
+  if (parent && size > 1) {
+    all = 1;
+  } else if (size > 1 && is_within_world(handle, size)) {
     int error = allreduce.call(&mine, &all, 1, library().int_type, library().min_op, handle);
     if (error) return error;
   }
@@ -79,7 +81,7 @@ int attach(Word handle, bool is_new, Comm** result) {
     auto comm = new Comm;
     comm->size = size, comm->messages = is_new;
     comm_rank.call(handle, &comm->rank);
-    if (int error = dispatch()->attach(handle, comm)) {
+    if (int error = dispatch()->attach(handle, comm, parent, is_duplicate)) {
       delete comm;
       return error;
     }
@@ -170,6 +172,18 @@ bool is_large(const Operation& op, Form form, bool wide, const Word* words, cons
   return nbytes && nbytes >= comm.min_nbytes;
 }
 
+// Whether MPICH rejects the buffers, which are one and the same without MPI_IN_PLACE.
+bool is_aliased(Name name, bool wide, const Word* words) {
+  const Operation& op = operations[name];
+  const Library& mpi = library();
+  if (name != Alltoall && name != Alltoallv && name != Alltoallw && name != Allreduce) return false;
+  Word send = words[op.sendcount], recv = words[op.recvcount];
+  bool alike = op.pairs ? send == recv : count_of(send, wide) == count_of(recv, wide);
+  return mpi.abi == Abi::mpich && alike && words[op.sendbuf] && words[op.sendbuf] != mpi.in_place &&
+         words[op.sendbuf] == words[op.recvbuf] &&
+         mpi.handle_of(words[op.sendtype]) == mpi.handle_of(words[op.recvtype]);
+}
+
 }  // namespace
 
 uint64_t bytes(int64_t count, Word type) { return count > 0 ? uint64_t(count) * nbytes_of(type) : 0; }
@@ -198,7 +212,7 @@ bool offer(Name name, Form form, bool wide, const Word* words, Word* request, co
     Inside within;
     if (form != blocking || (*error = attach(handle, false, &comm))) return form == blocking;
   }
-  if (!is_large(op, form, wide, words, *comm)) return false;
+  if (is_aliased(name, wide, words) || !is_large(op, form, wide, words, *comm)) return false;
   Inside within;
   Call call = call_of(name, form, wide, words, comm, caller);
   *error = python->run(&call);
@@ -207,10 +221,15 @@ bool offer(Name name, Form form, bool wide, const Word* words, Word* request, co
   return true;
 }
 
-int attach_new(Word handle) {
+const Comm* find_parent(Word handle) {
+  const Comm* comm = find(handle);
+  return comm == &untouched ? nullptr : comm;
+}
+
+int attach_new(Word handle, const Comm* parent, bool is_duplicate) {
   Inside within;
   Comm* comm;
-  return attach(library().handle_of(handle), true, &comm);
+  return attach(library().handle_of(handle), true, &comm, parent, is_duplicate);
 }
 
 int attach_world() {

@@ -118,7 +118,8 @@ struct Message {
 // Functions of the extension module; a result of `declined` leaves the call to MPI.
 constexpr int declined = -1;
 struct Dispatch {
-  int (*attach)(Word handle, Comm* comm);  // collective over a communicator
+  // Collective over a communicator; `parent` is what it was made of, of which it is a duplicate or has some ranks.
+  int (*attach)(Word handle, Comm* comm, const Comm* parent, bool is_duplicate);
   void (*release)(Word handle, Comm* comm);
   int (*run)(Call* call);
   int (*transfer)(Message* message);
@@ -134,8 +135,9 @@ struct Dispatch {
 // is not blocking.
 bool offer(Name name, Form form, bool wide, const Word* words, Word* request, const void* caller, int* error);
 
-// Attaches a communicator that has just been made; collective. An error code of MPI.
-int attach_new(Word comm);
+// Attaches a communicator that has just been made, of a `parent` where that is attached; collective. An error code
+// of MPI.
+int attach_new(Word comm, const Comm* parent = nullptr, bool is_duplicate = false);
 
 // The same of COMM_WORLD, after which all that is made of it is attached.
 int attach_world();
@@ -143,6 +145,9 @@ bool world_is_attached();
 
 // What is known of a communicator; nullptr of one that is not attached.
 const Comm* find(Word comm);
+
+// The same of one with which new ones have all in common; nullptr of others, which nobody accelerates.
+const Comm* find_parent(Word comm);
 
 // Bytes of so many entries.
 uint64_t bytes(int64_t count, Word type);

@@ -94,10 +94,21 @@ bool start(std::string* problem) {
   return true;
 }
 
+// Where there is no mpi4py for the program's MPI library, a sentence says so, and no traceback.
+const char* const import_program = R"(
+try:
+    import compcoll.preload.program
+except (ImportError, RuntimeError) as error:
+    import sys
+    sys._compcoll_problem = (str(error).splitlines() or [repr(error)])[0]
+)";
+
 // The extension module finds this library by `compcoll_preload_connect`.
 bool import(std::string* problem) {
   int state = py<int>("PyGILState_Ensure");
-  if (py<int>("PyRun_SimpleString", "import compcoll.preload.program")) *problem = "see above";
+  if (py<int>("PyRun_SimpleString", import_program)) *problem = "see above";
+  if (void* text = py<void*>("PySys_GetObject", "_compcoll_problem"))
+    *problem = py<const char*>("PyUnicode_AsUTF8", text);
   py("PyGILState_Release", state);
   return loaded != nullptr;
 }

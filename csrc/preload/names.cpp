@@ -176,51 +176,47 @@ C_LARGE(8, Scatter, Iscatter)
 
 namespace {
 
-int made_in_c(int error, void* made) {
-  if (error || !is_ours() || !world_is_attached()) return error;
-  bool narrow = library().abi == Abi::mpich;
-  Word comm = narrow ? *static_cast<uint32_t*>(made) : *static_cast<Word*>(made);
-  return comm == library().comm_null ? error : attach_new(comm);
-}
-
-int made_in_fortran(int error, void* made) {
-  if (error || !is_ours() || !library().own_fortran() || !world_is_attached()) return error;
-  Word comm = handle(comm_f2c, made);
-  return comm == library().comm_null ? error : attach_new(comm);
+// A communicator was made of another one; MPI's error code.
+int made_of(Word parent, Word made, bool is_duplicate) {
+  if (!is_ours() || !world_is_attached() || made == library().comm_null) return 0;
+  return attach_new(made, find_parent(parent), is_duplicate);
 }
 
 }  // namespace
 
-#define C_MAKES(n, name)                       \
-  EXPORT int MPI_##name(C_##n, void* made) {   \
-    static Next next("MPI_" #name);            \
-    return made_in_c(next(A_##n, made), made); \
+#define C_MAKES(n, name, is_duplicate)                                                         \
+  EXPORT int MPI_##name(C_##n, void* made) {                                                   \
+    static Next next("MPI_" #name);                                                            \
+    int error = next(A_##n, made);                                                             \
+    return error ? error : made_of(a, handle_at(Convention::c, comm_f2c, made), is_duplicate); \
   }
 
-#define FORTRAN_MAKES(n, symbol)                      \
-  EXPORT void symbol(F_##n, void* made, int* error) { \
-    static Next next(#symbol);                        \
-    int result = 0;                                   \
-    next(A_##n, made, &result);                       \
-    result = made_in_fortran(result, made);           \
-    if (error) *error = result;                       \
+#define FORTRAN_MAKES(n, symbol, is_duplicate)                                              \
+  EXPORT void symbol(F_##n, void* made, int* error) {                                       \
+    static Next next(#symbol);                                                              \
+    const bool own = library().own_fortran();                                               \
+    const Word parent = own ? handle(comm_f2c, a) : 0; /* the new one may take its place */ \
+    int result = 0;                                                                         \
+    next(A_##n, made, &result);                                                             \
+    if (own && !result) result = made_of(parent, handle(comm_f2c, made), is_duplicate);     \
+    if (error) *error = result;                                                             \
   }
 
-#define MAKES(n, name, fortran)      \
-  C_MAKES(n, name)                   \
-  FORTRAN_MAKES(n, mpi_##fortran##_) \
-  FORTRAN_MAKES(n, mpi_##fortran##_f08_)
+#define MAKES(n, name, fortran, is_duplicate)      \
+  C_MAKES(n, name, is_duplicate)                   \
+  FORTRAN_MAKES(n, mpi_##fortran##_, is_duplicate) \
+  FORTRAN_MAKES(n, mpi_##fortran##_f08_, is_duplicate)
 
 // clang-format off
-MAKES(1, Comm_dup, comm_dup)
-MAKES(2, Comm_dup_with_info, comm_dup_with_info)
-MAKES(3, Comm_split, comm_split)
-MAKES(4, Comm_split_type, comm_split_type)
-MAKES(2, Comm_create, comm_create)
-MAKES(3, Comm_create_group, comm_create_group)
-MAKES(5, Cart_create, cart_create)
-MAKES(2, Cart_sub, cart_sub)
-MAKES(2, Intercomm_merge, intercomm_merge)
+MAKES(1, Comm_dup, comm_dup, true)
+MAKES(2, Comm_dup_with_info, comm_dup_with_info, true)
+MAKES(3, Comm_split, comm_split, false)
+MAKES(4, Comm_split_type, comm_split_type, false)
+MAKES(2, Comm_create, comm_create, false)
+MAKES(3, Comm_create_group, comm_create_group, false)
+MAKES(5, Cart_create, cart_create, false)
+MAKES(2, Cart_sub, cart_sub, false)
+MAKES(2, Intercomm_merge, intercomm_merge, false)
 // clang-format on
 
 namespace {

@@ -97,6 +97,41 @@ def test_messages(build, mpi):
     assert calls_accelerated(result) > 50
 
 
+@pytest.mark.parametrize("mpi", C_COMPILERS)
+def test_statuses(build, mpi):
+    compiler, mpiexec = C_COMPILERS[mpi]
+    program = build("statuses.c", compiler)
+    expected = ("0 wrong on 2 ranks\n", 0)
+    for result in (run(mpiexec, "-n", 2, program), accelerated("-q", program)):
+        assert (result.stdout, result.returncode) == expected, result.stderr
+
+
+def test_mpi_ends_after_a_request_was_freed(build):
+    program = build("freed.c", C_COMPILERS["mpich"][0])
+    result = accelerated("-q", program, MPIR_CVAR_FINALIZE_WAIT="1")
+    assert (result.stdout, result.returncode) == ("ended\n", 0), result.stderr
+
+
+@pytest.mark.parametrize("how", ["dup", "split", "cart"])
+def test_communicators_inherit_what_is_known(build, how):
+    """Hundreds at once, without measuring anything for each of them."""
+    program = build("duplicates.c", C_COMPILERS["mpich"][0])
+    result = run(sys.executable, "-m", "compcoll", "run", "-n", 2, "-q", program, how, 300)
+    assert (result.stdout, result.returncode) == ("0 wrong values\n", 0), result.stderr
+
+
+def test_a_missing_mpi4py_is_one_sentence(build, tmp_path):
+    """An mpi4py without `MPI`, as one of a standard-ABI build has it."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("rc = type('rc', (), {})\n")
+    program = build("faulty.c", C_COMPILERS["mpich"][0])
+    path = os.pathsep.join([str(tmp_path), outside()["PYTHONPATH"]])
+    result = run(program, "none", **environment(), PYTHONPATH=path)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("compcoll: calls are not accelerated: cannot import name 'MPI'")
+    assert result.stderr.count("\n") == 1
+
+
 def test_a_library_that_python_calls(build):
     """Calls of a C library and of mpi4py in a Python program."""
     library = build("extension.c", C_COMPILERS["mpich"][0], "-shared", "-fPIC")

@@ -349,9 +349,9 @@ class Receive:
         if not self._is_settled:
             self._is_settled = True
             self._settle()
+        copy_status(self._status, status)
         if self._error is not None:
             raise self._error
-        copy_status(self._status, status)
 
     def _note_delivered(self) -> None:
         """Take note of a message that the engine has delivered."""
