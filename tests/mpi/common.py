@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from mpi4py import MPI
 
-#: Whether everything runs, and not the sample of ``make test``; see tests/conftest.py.
+#: Whether everything runs, and not the sample of ``make test``; see conftest.py.
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

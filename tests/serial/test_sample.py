@@ -1,4 +1,4 @@
-"""Which tests run, and what several ranks print: the hooks of tests/conftest.py, on a small file of tests."""
+"""Which tests run, and what several ranks print: the hooks of conftest.py, on a small file of tests."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+CONFTEST = Path(__file__).parents[2] / "conftest.py"
 TESTS = """
 import pytest
 
