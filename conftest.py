@@ -2,7 +2,7 @@
 
 `make test` runs a sample: of a test's parameters such sets that each value of each parameter occurs, and no
 test marked ``exhaustive``. ``EXHAUSTIVE=1`` runs everything, as CI does; so does a test that is asked for by
-``-k`` or by its name. The file is not in tests/, which pytest would then import from: tests/torch would be torch.
+`-k`` or by its name. The file is not in tests/, from where tests/torch would then be imported as torch.
 """
 
 import os

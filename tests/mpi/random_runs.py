@@ -283,9 +283,6 @@ class Run:
         assert step.makes is not None
         (name, args), new, slot = step.makes, None, self.program.slots[step.slot]
         self.explain([f"{name}({args})"])
-        if self.plain:  # MPICH itself may make a communicator of one rank for ever while an Idup is under way
-            for other in list(self._unready):
-                self._ready(other)
         ranks = slot.groups[group]
         if name == "Split":
             colors, down = args
@@ -293,6 +290,8 @@ class Run:
         elif name in ("Create", "Create_group"):
             chosen, down = args
             mine = [r for r in ranks if r in chosen]
+            for other in list(self._unready):  # MPICH makes one of one rank for ever while an Idup is under way
+                self._ready(other)
             if name == "Create_group" and self.world.rank not in chosen:
                 return
             whole = comm.Get_group()
