@@ -145,14 +145,17 @@ class Group:
         self.persistent = PersistentPool(self, largest_tag())
         self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)
         self._n_duplicates = 0
-        self._made: MPI.Request = MPI.REQUEST_NULL
+        self._made: _engine.Request | None = None
         self._begun: list[ref[Group]] = []  # duplicates that may not be complete
 
     def belong_to(
         self, comm: MPI.Intracomm, private_comm: MPI.Intracomm, made: MPI.Request = MPI.REQUEST_NULL
     ) -> None:
         """Have communicators, of which the private one is complete when ``made`` is; local."""
-        self.comm, self.private_comm, self._made = MPI.Intracomm(comm), private_comm, made
+        self.comm, self.private_comm = MPI.Intracomm(comm), private_comm
+        if made != MPI.REQUEST_NULL:  # in the background: MPICH makes no communicator of one rank meanwhile
+            self._made = _engine.Request(made)
+            _engine.leave(self._made)
         self.private_handle = _engine.handle(private_comm)
         self.neighbours = self.find_neighbours()
         if self.advisor is not None:
@@ -184,8 +187,10 @@ class Group:
 
     def wait_until_made(self) -> None:
         """Complete the private communicator: all ranks have begun to make it, so none has to come to this."""
-        if self._made != MPI.REQUEST_NULL:
-            complete(self._made, "Idup", environment.timeout())
+        if self._made is not None:
+            if not _engine.join(self._made, seconds := environment.timeout()):
+                raise TimeoutError(f"Idup: not all ranks have come within COMPCOLL_TIMEOUT = {seconds:g} s")
+            self._made = None
 
     @contextmanager
     def apart(self) -> Iterator[MPI.Intracomm]:

@@ -290,7 +290,9 @@ class Run:
         elif name in ("Create", "Create_group"):
             chosen, down = args
             mine = [r for r in ranks if r in chosen]
-            for other in list(self._unready):  # MPICH makes one of one rank for ever while an Idup is under way
+            for other in list(
+                self._unready
+            ):  # MPICH makes one of one rank for ever while an Idup is under way
                 self._ready(other)
             if name == "Create_group" and self.world.rank not in chosen:
                 return
