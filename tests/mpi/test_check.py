@@ -29,7 +29,7 @@ def checking(monkeypatch):
 
 @pytest.fixture
 def ours(comm):
-    return Checked(comm, min_nbytes=0)
+    return Checked(comm, "lossless", min_nbytes=0)
 
 
 def message(call) -> str:
@@ -216,7 +216,7 @@ def test_a_rank_that_raises_within_the_call(ours, agree, monkeypatch):
 @needs_two
 def test_a_rank_that_does_not_come(comm, monkeypatch):
     monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.5")
-    ours = Checked(comm.Dup(), min_nbytes=0)
+    ours = Checked(comm.Dup(), "lossless", min_nbytes=0)
     if ours.rank != LAST:
         text = message(ours.Barrier)
         assert f"rank {LAST} has not come within 0.5 s" in text or f"rank {LAST} gave up" in text
@@ -230,7 +230,7 @@ def test_a_rank_that_does_not_come(comm, monkeypatch):
 @needs_two
 def test_a_call_of_the_plain_communicator(comm, monkeypatch):
     monkeypatch.setenv("COMPCOLL_TIMEOUT", "0.5")
-    ours, a = Checked(comm.Dup(), min_nbytes=0), np.zeros(3)
+    ours, a = Checked(comm.Dup(), "lossless", min_nbytes=0), np.zeros(3)
     if ours.rank != LAST:
         text = message(lambda: ours.Bcast(a, LAST))
         assert "calls of the plain communicator are not compared" in text or f"rank {LAST} gave up" in text
@@ -239,7 +239,7 @@ def test_a_call_of_the_plain_communicator(comm, monkeypatch):
 
 @needs_two
 def test_a_frame_that_fits_where_its_message_does_not(comm):
-    ours = Checked(comm, min_nbytes=1 << 14)
+    ours = Checked(comm, "lossless", min_nbytes=1 << 14)
     if ours.rank == 0:
         ours.Send(np.zeros(1 << 13), 1)
     elif ours.rank == 1:

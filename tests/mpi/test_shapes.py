@@ -222,7 +222,7 @@ def test_values_that_do_not_fit(comm, ours, agree):
 
 @pytest.mark.parametrize("dtype", ["f4", "i4", "c16"])
 def test_lossless_changes_nothing(comm, agree, dtype):
-    ours = compcoll.Comm(comm, min_nbytes=0, policy={"rule": [{"chunk_nbytes": 16384}]})
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=0, policy={"rule": [{"chunk_nbytes": 16384}]})
     a = np.stack([field((24, 30, 40), "f8", comm.rank + p) * 100 for p in range(comm.size)]).astype(dtype)
     got, want = np.zeros_like(a), np.zeros_like(a)
     ours.Alltoall(a, got)
