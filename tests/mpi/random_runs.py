@@ -224,7 +224,7 @@ class Run:
                 name = "Reduce"
         d = Draw(seed, rank, size, self.plain, self.least)
         d.own = np.random.default_rng([*seed, rank, k])
-        call = COLLECTIVES[name](d)
+        call, label = COLLECTIVES[name](d), f"{name} {k}" if k else name
         form = 0 if k else int(rng.integers(3))
         if form == 2 and (MPI.Get_version() < (4, 0) or not hasattr(comm, f"{name}_init")):
             form = 1
@@ -239,17 +239,17 @@ class Run:
             for use in range(uses if form == 2 else 1):
                 call.fill(use)
                 call.sum_for_mpi(comm, use)
-                self._note(name, call, use, self.step)
+                self._note(label, call, use, self.step)
             return
         found = self.call(method, *args)
         for buffer in call.buffers:
             buffer.free_types()
         if form == 0:
-            self._note(name, call, 0, self.step)
+            self._note(label, call, 0, self.step)
             return
         own = np.random.default_rng([*seed, rank, 7])
         if form == 1:
-            entry = self.entry(name, found, lambda status: self._note(name, call, 0, self.step))
+            entry = self.entry(label, found, lambda status: self._note(label, call, 0, self.step))
             self.pending.append(entry)
             if not kept:
                 self.pending.remove(entry)
@@ -262,7 +262,7 @@ class Run:
             else:
                 self.call(MPI.Prequest.Startall, [found])
             self.complete(
-                [self.entry(name, found, lambda status, use=use: self._note(name, call, use, self.step))], own
+                [self.entry(label, found, lambda status, use=use: self._note(label, call, use, self.step))], own
             )
         found.Free()
 
