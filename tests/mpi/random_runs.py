@@ -261,9 +261,8 @@ class Run:
                 self.call(found.Start)
             else:
                 self.call(MPI.Prequest.Startall, [found])
-            self.complete(
-                [self.entry(label, found, lambda status, use=use: self._note(label, call, use, self.step))], own
-            )
+            note = lambda status, use=use: self._note(label, call, use, self.step)  # noqa: E731
+            self.complete([self.entry(label, found, note)], own)
         found.Free()
 
     def _note(self, name: str, call: Call, use: int, step: Step) -> None:
