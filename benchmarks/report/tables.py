@@ -12,7 +12,7 @@ def link(run: dict) -> str:
     words = run["command"].split()
     hosts, gbit = (words[words.index(name) + 1] for name in ("--hosts", "--gbit"))
     ranks = f" of {words[words.index('--ppn') + 1]} ranks" if "--ppn" in words else ""
-    return f"{hosts} hosts{ranks}, {gbit} Gb/s"
+    return f"one host{ranks}" if gbit == "0" else f"{hosts} hosts{ranks}, {gbit} Gb/s"
 
 
 def speedups(runs: list[dict]) -> list[str]:
