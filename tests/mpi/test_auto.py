@@ -128,11 +128,13 @@ def test_results_stay_lossless(comm, agree, network, smooth):
 
 
 def test_links_are_measured_where_no_profile_is(comm, agree, nodes_of_one, tmp_path, monkeypatch):
+    if comm.size == 1:
+        pytest.skip("a single rank has no link")
     monkeypatch.setenv("COMPCOLL_PROFILE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fresh = comm.Dup()
     machine = compcoll.Comm(fresh)._context.advisor.machine
-    assert agree(machine.measured == ("network",) * (comm.size > 1))
+    assert agree(machine.measured == ("network",))
     assert agree(machine.network.bandwidth > 1e6)
     assert agree(len(set(comm.allgather(machine.as_json()))) == 1)
     fresh.Free()
