@@ -6,7 +6,6 @@ import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from math import inf
 from typing import Any, Self
 from weakref import ref
 
@@ -146,8 +145,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
 
     def _await_all(self, what: str) -> None:
         """TimeoutError where not all ranks come to a call in which MPI would wait without end."""
-        if (seconds := environment.timeout()) < inf:
-            self._meet_all(what, seconds)
+        self._meet_all(what, environment.timeout())
 
     def _make_duplicate(self, method: Callable[..., Any], *args: Any) -> Any:
         """`_make` for one of the same ranks, which agree already."""

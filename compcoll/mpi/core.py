@@ -161,13 +161,15 @@ class CommBase(_Mixin):
             self._meet(watched)
 
     def _meet_all(self, what: str, seconds: float) -> None:
-        """Return when all ranks have come to the same call; collective.
+        """Return when all ranks have come to the same call, at once where they may take any time; collective.
 
         Raises
         ------
         TimeoutError
             Where they do not within so many seconds.
         """
+        if seconds == inf:
+            return
         for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
             complete(MPI.Comm.Ibarrier(self), what, seconds)
 
