@@ -30,6 +30,8 @@ from compcoll.report import outcome_of
 
 __all__ = ["CollectiveMethods"]
 
+#: Whether MPI has persistent collectives itself, so that both ways can be tried.
+_HAS_PERSISTENT = MPI.Get_version() >= (4, 0)
 _ACCELERATED = [operation for operation in OPERATIONS.values() if operation.decides is not Decides.NONE]
 
 
@@ -179,7 +181,7 @@ class CollectiveMethods(PairwiseCalls):
             return replace(decision, codec=None) if decision.codec is not None else decision
         if decision.ask and not decision.codec.has_base:  # whose ratio no profile knows
             advisor = self._context.advisor
-            ask = advisor.decide_persistent if persistent else advisor.decide_nonblocking
+            ask = advisor.decide_persistent if persistent and _HAS_PERSISTENT else advisor.decide_nonblocking
             decision = ask(op, call.dtype, call.nbytes, decision)
         return decision
 
@@ -202,7 +204,7 @@ class CollectiveMethods(PairwiseCalls):
         plan = None if call.on_device else planned(place, call, decision, self._owner_exact, specs)
         tried: TriedStarts | None = None
         rest: Any = None
-        if decision.ask and bases is None:
+        if decision.ask and bases is None and _HAS_PERSISTENT:
             rest = self._to_mpi(plain, *given.for_mpi(operation), given.info)
             tried = self._context.advisor.try_starts(
                 op, call.dtype, call.nbytes, decision, self._context.private_comm

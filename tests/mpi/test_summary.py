@@ -86,11 +86,13 @@ def test_each_form_of_a_call_counts_once(ours, since, agree):
     whole = [x, [N] * size]
     for alltoallv in (ours.Alltoallv, lambda *args: ours.Ialltoallv(*args).Wait()):
         alltoallv(whole, [y, [N] * size])
-    prepared = ours.Alltoallv_init(whole, [y, [N] * size])
-    prepared.Start()
-    prepared.Wait()
-    prepared.Free()
-    assert agree(since()["Alltoallv"][:2] == (3, 3))
+    started = MPI.Get_version() >= (4, 0)  # of which MPI does a part
+    if started:
+        prepared = ours.Alltoallv_init(whole, [y, [N] * size])
+        prepared.Start()
+        prepared.Wait()
+        prepared.Free()
+    assert agree(since()["Alltoallv"][:2] == (2 + started,) * 2)
     assert agree(all(0 < wire < raw for *_, raw, wire in since().values()))
 
 
