@@ -22,6 +22,7 @@ import compcoll.torch  # noqa: E402
 from compcoll.devices.memory import DeviceArray  # noqa: E402
 from compcoll.torch.buffers import HostBuffer  # noqa: E402
 
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls of one machine to MPI
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
 os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name

@@ -42,6 +42,14 @@ def reduced(group, n=100_000, dtype=torch.float32):
     return x
 
 
+def test_the_default_leaves_a_node_to_mpi(world, monkeypatch):
+    monkeypatch.delenv("COMPCOLL_CODEC")
+    group = new("plain")
+    reduced(group, 1_000_000)
+    assert used(group, "Allreduce") == "-"
+    assert core_of(group).policy.codec == "auto"
+
+
 def test_by_name_operation_type_and_size(world):
     group = new("grads")
     set_policy({"grads": [{"op": "all_reduce", "dtype": "float32", "at_least": "256K", "codec": "zfp:rate=8"},

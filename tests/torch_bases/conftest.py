@@ -1,5 +1,6 @@
 """Tests with a default group each: ``mpiexec -n N python -m pytest tests/torch_bases`` with N = 2, 3, 4."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
 
 torch.set_num_threads(1)
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls of one machine to MPI
 
 
 def pytest_collection_modifyitems(items):
