@@ -44,6 +44,7 @@ def begin(args):
     """torch's module of tests, prepared for this backend."""
     import compcoll.torch  # noqa: F401
 
+    os.environ.setdefault("COMPCOLL_CODEC", "lossless")
     os.environ["BACKEND"] = args.gate
     os.environ.setdefault("TEMP_DIR", "/tmp")
     import torch.testing._internal.distributed.distributed_test as dt
