@@ -18,6 +18,8 @@ import sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+import os
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
 torch.set_num_threads(1)
@@ -54,6 +56,8 @@ import signal
 import sys
 import torch
 import torch.distributed as dist
+import os
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
 dist.init_process_group("compcoll")
@@ -128,6 +132,8 @@ import sys
 from datetime import timedelta
 import torch
 import torch.distributed as dist
+import os
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 
 mpi = sys.modules["mpi4py.MPI"]
@@ -156,6 +162,8 @@ def test_missing_ranks_are_named(tmp_path, marked):  # noqa: F811
 #: Not a rank of anything yet.
 PLAIN = """
 import os
+import os
+os.environ.setdefault("COMPCOLL_CODEC", "lossless")
 import compcoll.torch
 from mpi4py import MPI
 
