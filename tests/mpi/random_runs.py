@@ -23,6 +23,9 @@ import compcoll
 
 __all__ = ["run_program"]
 
+#: Open MPI 4 mixes up communicators of which several are made by `Idup` at once, plain ones as well.
+_ONE_AT_A_TIME = MPI.get_vendor()[0] == "Open MPI"
+
 
 @dataclass
 class Entry:
@@ -304,7 +307,10 @@ class Run:
             new = comm.Sub(args)
         elif name == "Idup":
             new, request = comm.Idup()
-            self._unready[step.number] = request
+            if _ONE_AT_A_TIME:
+                request.Wait()
+            else:
+                self._unready[step.number] = request
         elif name == "using":
             new = comm if self.plain else comm.using(**args)
         elif name == "wrap":
