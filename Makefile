@@ -35,7 +35,7 @@ demo: $(VENV)/.bench  ## Simulate a flow over plain MPI and over compcoll, on 4 
 	@$(BIN)/python -m compcoll demo --ranks $(RANKS) --out $(FIGURE)
 	@echo "The figure is $(abspath $(FIGURE))"
 
-# A sample of the tests, as conftest.py has it; .ci/run sets EXHAUSTIVE=1 and other ranks.
+# A sample of the tests, as conftest.py has it; .ci/run names ranks, and where all tests run.
 test: test-serial test-mpi  ## Run a sample of the tests, those of MPI on 2 and 3 ranks; all: EXHAUSTIVE=1 TEST_RANKS='1 2 3 4'
 
 test-serial: $(VENV)/.test  ## Run the tests that need one process
