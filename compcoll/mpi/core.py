@@ -29,7 +29,6 @@ from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
-from compcoll.mpi.pickle5 import Buffer
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
 from compcoll.policy import Policy, below_min_nbytes, check_same, fields_of
@@ -376,7 +375,7 @@ class CommBase(_Mixin):
             )
         return decision
 
-    def _decide_by_policy(self, op: str, call: Parsed, keeps: bool = False) -> Decision:
+    def _decide_by_policy(self, op: str, call: Any, keeps: bool = False) -> Decision:
         """The policy's decision; ``keeps``: the call repeats, and may keep the values that it carried."""
         facts = self._context.facts
         decision = self._policy.decide(
@@ -393,9 +392,7 @@ class CommBase(_Mixin):
         )
         return decision if keeps else without_base(op, decision)
 
-    def _decide_p2p(
-        self, op: str, message: buffers.Message | Buffer, nbytes: int, peer: int, keeps: bool = False
-    ) -> Decision:
+    def _decide_p2p(self, op: str, message: Any, nbytes: int, peer: int, keeps: bool = False) -> Decision:
         """The decision on a message of so many bytes that only its two ends know of; ``keeps``: as above."""
         context, dtype = self._context, message.dtype
         decision = self._policy.decide(

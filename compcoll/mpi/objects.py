@@ -1,58 +1,224 @@
-"""The lower-case calls: large buffers of pickled objects travel compressed, always without loss.
+"""The lower-case calls: large buffers of pickled objects are compressed, always without loss.
 
-mpi4py's own call moves the pickle, and with it goes what ranks have to know of buffers that follow. Only the
-rank that pickles an object knows whether there are any; all other objects go mpi4py's way alone.
+The sender compresses what pickle's protocol 5 hands out as buffers, and gives mpi4py an object with the
+frames, which is unpickled as the object it was made of: by every receive, that of a plain communicator of
+mpi4py included. Nothing else distinguishes the calls from mpi4py's, but that `bcast` of an array and
+`allgather` of arrays move these as `Bcast` and `Allgatherv` do, in chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+import gc
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+from time import perf_counter
 from typing import Any
 
-import mpi4py
 import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import codec
-from compcoll.engine import _engine, interrupts
+from compcoll.codecs.decoding import decode
+from compcoll.core import dtypes
+from compcoll.engine import interrupts
 from compcoll.engine._calls import totals_of
-from compcoll.engine.call import Task, begin
 from compcoll.engine.decision import Decision
-from compcoll.engine.group import largest_tag
+from compcoll.frame import inspect
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.core import CommBase
-from compcoll.mpi.p2p.objects import ObjectMessage, receive_object
-from compcoll.mpi.pickle5 import (
-    MOST_AT_ONCE,
-    Arriving,
-    Buffer,
-    Delivered,
-    PickledMessage,
-    PickledObject,
-    TaskBatch,
-    dumps,
-    is_plain,
-)  # fmt: skip
-from compcoll.mpi.requests import Pending
 from compcoll.report import Stats
 
-__all__ = ["ObjectCalls"]
+__all__ = ["ObjectCalls", "is_plain", "unpack"]
 
-ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 _RAW, _LOSSLESS = codec("raw"), codec("lossless")
-_SEND, _SENDRECV = totals_of("send"), totals_of("sendrecv")
+#: Types whose objects go mpi4py's way unseen.
+_PLAIN = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, bytearray, range, np.bool_, np.int32, np.int64,
+     np.float32, np.float64)
+)  # fmt: skip
+#: Elements of an object, nested ones included, that are looked at before it is taken for what these are.
+_SEEN = 128
+#: Most bytes of a pickle beside a frame: a pickle with frames is no larger than one without.
+_BESIDE = 256
+#: The functions with which mpi4py pickles unless a program replaces them.
+_STANDARD = [pickle.dumps, pickle.loads]
 
 
-class _Large:
-    """Stands for an object with large buffers; there is one."""
+def is_plain(obj: Any, least: int) -> bool:
+    """Whether an object, as far as a quick look tells, has no buffer of ``least`` bytes."""
+    if type(obj) in _PLAIN:
+        return True
+    objects = [obj]
+    for one in objects:
+        kind = type(one)
+        if kind is np.ndarray:
+            if one.nbytes >= least or one.dtype.hasobject:
+                return False
+        elif kind in (list, tuple):
+            objects.extend(one[: max(_SEEN - len(objects), 0)])
+        elif kind is dict:
+            objects.extend(islice(one.values(), max(_SEEN - len(objects), 0)))
+        elif kind not in _PLAIN:
+            return False
+    return True
 
-    def __reduce__(self) -> str:
-        return "LARGE"
+
+def unpack(data: bytes, frames: list[tuple[Any, bool]]) -> Any:
+    """The object of a pickle and of the frames of its buffers; called by the unpickler."""
+    return pickle.loads(data, buffers=[_decoded(frame, readonly) for frame, readonly in frames])
 
 
-LARGE = _Large()
+def _decoded(frame: Any, readonly: bool) -> bytes | bytearray:
+    """A buffer as pickle has it: bytes where the original may only be read."""
+    info = inspect(frame)
+    memory = bytearray(info.nbytes)
+    decode(frame, np.frombuffer(memory, info.dtype))
+    return bytes(memory) if readonly else memory
+
+
+@dataclass(frozen=True)
+class _Array:
+    """Stands for an array that follows."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, obj: Any, least: int) -> _Array | None:
+        """None of what is no contiguous, writable array of ``least`` bytes and of a type that frames hold."""
+        if type(obj) is not np.ndarray or obj.nbytes < max(least, 1):
+            return None
+        flags = obj.flags
+        fits = flags.c_contiguous and flags.writeable and flags.aligned and obj.dtype.isnative
+        return cls(obj.dtype, obj.shape) if fits and dtypes.supported(obj.dtype) else None
+
+    def room(self) -> np.ndarray:
+        return np.empty(self.shape, self.dtype)
+
+
+class _Packed:
+    """What mpi4py pickles in place of an object."""
+
+    def __init__(self, data: bytes, frames: list[tuple[pickle.PickleBuffer, bool]]):
+        self._parts = data, frames
+
+    def __reduce__(self) -> Any:
+        return unpack, self._parts
+
+
+class _Unpacked:
+    """The result of an operation, which may be combined again or sent: packed when it is pickled."""
+
+    def __init__(self, obj: Any, pack: Callable[[Any], Any]):
+        self.obj, self._pack = obj, pack
+
+    def __reduce__(self) -> Any:
+        packed = self._pack(self.obj)
+        return packed.__reduce__() if type(packed) is _Packed else (_same, (self.obj,))
+
+
+def _same(obj: Any) -> Any:
+    return obj
+
+
+def _bare(obj: Any) -> Any:
+    return obj.obj if type(obj) is _Unpacked else obj
+
+
+@dataclass(frozen=True)
+class _Buffer:
+    """Memory of an object, as elements of a real type, with what a policy asks for."""
+
+    array: np.ndarray
+
+    @classmethod
+    def of(cls, found: pickle.PickleBuffer) -> _Buffer:
+        raw = np.frombuffer(found.raw(), np.uint8)
+        array = raw.view(_real(np.asarray(found).dtype))
+        return cls(array if array.flags.aligned else raw)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    element = dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+
+def _real(dtype: np.dtype) -> np.dtype:
+    """The real type of a type's elements; unsigned integers that fill one that frames do not hold."""
+    base = dtypes.real_dtype(dtype.base)
+    if dtypes.supported(base):
+        return base
+    return np.dtype(next(f"u{n}" for n in (8, 4, 2, 1) if base.itemsize % n == 0))
+
+
+class _Packer:
+    """Packs the objects of one call, and counts what that did.
+
+    Parameters
+    ----------
+    comm : ObjectCalls
+    op : str
+        The method.
+    like : str
+        The method of arrays for which policies have rules.
+    """
+
+    def __init__(self, comm: ObjectCalls, op: str, like: str):
+        self._comm, self._op, self._like = comm, op, like
+        self._stats = Stats()
+        self._decision: Decision | None = None
+
+    def __call__(self, obj: Any, dest: int | None = None) -> Any:
+        """What mpi4py shall pickle: the object itself where nothing of it becomes smaller."""
+        comm = self._comm
+        if is_plain(obj, comm._min_nbytes) or dest in (comm._rank, MPI.PROC_NULL) or not comm._packs():
+            return obj
+        frames: list[tuple[pickle.PickleBuffer, bool]] = []
+
+        def stays(found: pickle.PickleBuffer) -> bool:
+            frame = self._frame(found, dest) if memoryview(found).nbytes >= max(comm._min_nbytes, 1) else None
+            if frame is not None:
+                frames.append((pickle.PickleBuffer(frame.data), memoryview(found).readonly))
+            return frame is None
+
+        data = pickle.dumps(obj, MPI.pickle.PROTOCOL, buffer_callback=stays)
+        return _Packed(data, frames) if frames else obj
+
+    def _frame(self, found: pickle.PickleBuffer, dest: int | None) -> np.ndarray | None:
+        """The compressed buffer; None where that is not smaller, or not worth while."""
+        buffer = _Buffer.of(found)
+        decision = self._comm._decide_exactly(self._like, buffer, dest)
+        if decision.codec in (None, _RAW):
+            return None
+        start = perf_counter()
+        frame = decision.codec.encode(buffer.array)
+        if frame.nbytes + _BESIDE > buffer.nbytes:
+            return None
+        stats, name = self._stats, inspect(frame).codec
+        seconds = perf_counter() - start
+        stats.stages["encode"] += seconds
+        stats.stages["total"] += seconds
+        stats.raw_nbytes += buffer.nbytes
+        stats.wire_nbytes += frame.nbytes
+        stats.messages += 1
+        stats.codecs[name] = stats.codecs.get(name, 0) + 1
+        self._decision = decision
+        return frame
+
+    def finish(self, result: Any = None) -> Any:
+        """Report what was done; the result of the call."""
+        if self._decision is not None:
+            self._comm.calls_accelerated += 1
+            self._comm._gate.last = (self._op, self._decision, self._stats)
+            totals_of(self._op).add(self._stats, True)
+        return result
 
 
 class ObjectCalls(CommBase):
@@ -60,296 +226,144 @@ class ObjectCalls(CommBase):
 
     @interrupts.undivided
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        return self._broadcast("bcast", obj, root)
-
-    def _broadcast(self, op: str, obj: Any, root: int) -> Any:
-        pickled = self._pickled(obj) if self._rank == root else None
-        got = super().bcast(obj if pickled is None else pickled, root)
-        if type(got) is not Arriving:
-            return got
-        if pickled is not None:
-            got.copy(pickled)
-        blocks = [buffer.array for buffer in got.buffers]
-        sends = self._rank == root
-        self._spread(op, [
-            Parsed("Bcast", b.dtype, b.nbytes, False, recv=[b], root=root, sample=b if sends else None)
-            for b in blocks
-        ])  # fmt: skip
-        return got.unpacked()
+        pack, sends = _Packer(self, "bcast", "Bcast"), self._rank == root
+        array = self._array(obj) if sends else None
+        got = super().bcast(array or (pack(obj) if sends else None), root)
+        if type(got) is not _Array:
+            return pack.finish(got)
+        whole = obj.copy() if sends else got.room()
+        block = _flat(whole)
+        sample = block if sends else None
+        self._spread(
+            "bcast",
+            Parsed("Bcast", block.dtype, block.nbytes, False, recv=[block], root=root, sample=sample),
+        )
+        return whole
 
     @interrupts.undivided
     def allgather(self, sendobj: Any) -> list[Any]:
-        pickled = self._pickled(sendobj)
-        got = super().allgather(sendobj if pickled is None else pickled)
-        arriving = {rank: one for rank, one in enumerate(got) if type(one) is Arriving}
-        if not arriving:
-            return got
-        mine = pickled.buffers if pickled is not None else []
-        rounds = max(len(one.buffers) for one in arriving.values())
-        self._spread("allgather", [self._round(i, mine, arriving) for i in range(rounds)])
-        return [arriving[rank].unpacked() if rank in arriving else one for rank, one in enumerate(got)]
-
-    def _round(self, i: int, mine: list[Buffer], arriving: dict[int, Arriving]) -> Parsed:
-        """The Allgatherv of the ``i``-th buffer of each rank."""
-        blocks = {rank: one.buffers[i].array for rank, one in arriving.items() if i < len(one.buffers)}
-        types = {block.dtype for block in blocks.values()}
-        dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)
-        nothing = np.empty(0, dtype)
-        own = mine[i].array.view(dtype) if i < len(mine) else nothing
-        recv = [blocks[rank].view(dtype) if rank in blocks else nothing for rank in range(self._size)]
-        return Parsed(
-            "Allgatherv", dtype, max(b.nbytes for b in recv), False, send=[own], recv=recv, sample=own
-        )
+        pack = _Packer(self, "allgather", "Allgatherv")
+        array = self._array(sendobj)
+        got = pack.finish(super().allgather(array or pack(sendobj)))
+        arrays = {rank: one.room() for rank, one in enumerate(got) if type(one) is _Array}
+        if arrays:
+            types = {_flat(one).dtype for one in arrays.values()}
+            dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)
+            nothing = np.empty(0, dtype)
+            own = _flat(sendobj).view(dtype) if array else nothing
+            recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(self._size)]
+            most = max(block.nbytes for block in recv)
+            self._spread(
+                "allgather", Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
+            )
+        return [arrays.get(rank, one) for rank, one in enumerate(got)]
 
     @interrupts.undivided
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        message = self._message(sendobj, root, "Gatherv")
-        got = super().gather(sendobj if message is None else message, root)
-        return self._exchanged("gather", [message], got)
+        pack = _Packer(self, "gather", "Gatherv")
+        return pack.finish(super().gather(pack(sendobj, root), root))
 
     @interrupts.undivided
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        messages = self._messages(sendobj, "Scatterv") if self._rank == root else None
-        got = super().scatter(sendobj if messages is None else messages, root)
-        return self._exchanged("scatter", messages or [], [got])[0]
+        pack = _Packer(self, "scatter", "Scatterv")
+        objects = _packed(pack, sendobj) if self._rank == root and sendobj is not None else sendobj
+        return pack.finish(super().scatter(objects, root))
 
     @interrupts.undivided
     def alltoall(self, sendobj: Any) -> list[Any]:
-        messages = self._messages(sendobj, "Alltoallv")
-        got = super().alltoall(sendobj if messages is None else messages)
-        return self._exchanged("alltoall", messages or [], got)
+        pack = _Packer(self, "alltoall", "Alltoallv")
+        return pack.finish(super().alltoall(_packed(pack, sendobj)))
 
     @interrupts.undivided
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
-        self._meet_to_reduce()
-        return super().reduce(sendobj, op, root)
-
-    @interrupts.undivided
-    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        self._meet_to_reduce()
-        return super().scan(sendobj, op)
-
-    @interrupts.undivided
-    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        self._meet_to_reduce()
-        return super().exscan(sendobj, op)
+        return self._reduced("reduce", super().reduce, sendobj, op, root)
 
     @interrupts.undivided
     def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        """As mpi4py's, with its order of operations."""
-        self._meet_to_reduce()
-        if not self._has_channel() or not mpi4py.rc.fast_reduce:
-            return super().allreduce(sendobj, op)
-        pickled = self._pickled(sendobj)
-        found: Any = sendobj if pickled is None else pickled
-        if pickled is not None and pickled.buffers:
-            found = LARGE
+        return self._reduced("allreduce", super().allreduce, sendobj, op)
 
-        def combined(a: Any, b: Any) -> Any:
-            return LARGE if a is LARGE or b is LARGE else op(a, b)
+    @interrupts.undivided
+    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        return self._reduced("scan", super().scan, sendobj, op)
 
-        got = super().allreduce(found, combined)
-        if got is not LARGE:
-            return got
-        return self._broadcast("allreduce", self._folded(sendobj, pickled, op), 0)
+    @interrupts.undivided
+    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        return self._reduced("exscan", super().exscan, sendobj, op)
 
-    def _meet_to_reduce(self) -> None:
-        """Wait for all ranks before a communicator's first reduction of objects.
-
-        mpi4py duplicates the communicator then, and holds the interpreter's lock until all ranks have come.
-        Tasks that have to call Python would not end meanwhile, nor would ranks that wait for them.
-        """
+    def _reduced(self, name: str, method: Callable, obj: Any, op: Any, *root: int) -> Any:
+        """Combine objects in mpi4py's order."""
         context = self._context
         if context is not None and not context.reduces_objects:
+            # mpi4py duplicates the communicator now, and holds the interpreter's lock until all have come:
+            # tasks that have to call Python would not end meanwhile, nor would ranks that wait for them.
             MPI.Comm.Barrier(self)
             context.reduces_objects = True
-
-    # -- messages: receives are mpi4py's, and unpickle what completes itself
+        pack = _Packer(self, name, "Allreduce")
+        if not callable(op):
+            return method(obj, op, *root)
+        combined = lambda a, b: _Unpacked(op(_bare(a), _bare(b)), pack)  # noqa: E731
+        return pack.finish(_bare(method(pack(obj), combined, *root)))
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        pickled = self._message(obj, dest, "Send", at_once=True)
-        _SEND.calls += 1
-        if pickled is None:
-            super().send(obj, dest, tag)
-        elif not isinstance(pickled, PickledMessage):
-            MPI.Comm.Send(self, [pickled.data, MPI.BYTE], dest, tag)
-        else:
-            with interrupts.deferred():
-                super().send(pickled, dest, tag)
-                self._exchanged("send", [pickled], None)
+        pack = _Packer(self, "send", "Send")
+        totals_of("send").calls += 1
+        pack.finish(super().send(pack(obj, dest), dest, tag))
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        pickled = self._message(obj, dest, "Send", at_once=True, keeps=True)
-        _SEND.calls += 1
-        return super().isend(obj, dest, tag) if pickled is None else self._post("send", pickled, dest, tag)
+        pack = _Packer(self, "send", "Send")
+        totals_of("send").calls += 1
+        return pack.finish(super().isend(pack(obj, dest), dest, tag))
 
     def sendrecv(
-        self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = ANY_SOURCE,
-        recvtag: int = ANY_TAG, status: MPI.Status | None = None,
+        self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
     ) -> Any:  # fmt: skip
-        pickled = self._message(sendobj, dest, "Send", at_once=True)
-        _SENDRECV.calls += 1
-        if pickled is None:
-            return super().sendrecv(sendobj, dest, sendtag, recvbuf, source, recvtag, status)
-        with interrupts.deferred():
-            request = self._post("sendrecv", pickled, dest, sendtag)
-            try:
-                return self.recv(recvbuf, source, recvtag, status)
-            finally:
-                request.Wait()
+        pack = _Packer(self, "sendrecv", "Send")
+        totals_of("sendrecv").calls += 1
+        packed = pack(sendobj, dest)
+        return pack.finish(super().sendrecv(packed, dest, sendtag, recvbuf, source, recvtag, status))
 
-    def irecv(
-        self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG
-    ) -> MPI.Request:  # fmt: skip
-        # Messages of a rank to itself have their arrays in the pickle.
-        if not self._has_channel() or source in (self._rank, MPI.PROC_NULL):
-            return super().irecv(buf, source, tag)
-        with interrupts.deferred():
-            return receive_object(self._context.channel, super().irecv(buf, source, tag))
+    def _array(self, obj: Any) -> _Array | None:
+        """What stands for an array that goes as such; None where it does not, or is no array."""
+        return _Array.of(obj, self._min_nbytes) if self._packs() else None
 
-    def mprobe(
-        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message:  # fmt: skip
-        return self._matched(super().mprobe(source, tag, status))
+    def _spread(self, op: str, call: Parsed) -> None:
+        """Move arrays, of which all ranks know."""
+        self._agree_on_name()
+        decision = self._decide_exactly(call.op, call, None)
+        if decision.codec is None:
+            decision = replace(decision, codec=_RAW)
+        self._carry_out(op, decision, call, first=True)
 
-    def improbe(
-        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
-    ) -> MPI.Message | None:
-        return self._matched(super().improbe(source, tag, status))
-
-    # -- helpers
-
-    def _matched(self, message: Any) -> Any:
-        if message is None or not self._has_channel():
-            return message
-        return ObjectMessage(self._context.channel, message)
-
-    def _takes_objects(self) -> bool:
-        """Whether objects of this communicator are looked at."""
+    def _packs(self) -> bool:
+        """Whether objects are looked at: mpi4py pickles as Python does, by a protocol with buffers."""
         if self._context is None or self._size == 1:
             return False
         self._check_usable()
-        return True
+        protocol = MPI.pickle.PROTOCOL
+        return protocol is not None and protocol >= 5 and gc.get_referents(MPI.pickle)[:2] == _STANDARD
 
-    def _has_channel(self) -> bool:
-        """Whether large buffers of an object can go from one rank to another."""
-        return self._takes_objects() and self._context.channel is not None
-
-    def _pickled(self, obj: Any) -> PickledObject | None:
-        """A pickled object with its large buffers apart; None where it is mpi4py's to pickle."""
-        if is_plain(obj, self._min_nbytes) or not self._takes_objects():
-            return None
-        return dumps(obj, self._min_nbytes)
-
-    def _message(
-        self, obj: Any, dest: int, op: str, at_once: bool = False, keeps: bool = False
-    ) -> PickledObject | PickledMessage | None:
-        """A pickled object for one rank; ``keeps``: the caller may change the object at once."""
-        if is_plain(obj, self._min_nbytes) or dest in (self._rank, MPI.PROC_NULL) or not self._has_channel():
-            return None
-        pickled = self._pickled(obj)
-        if pickled is None or not pickled.buffers:
-            return pickled
-        return self._addressed(pickled.copied() if keeps else pickled, dest, op, at_once)
-
-    def _addressed(self, pickled: PickledObject, dest: int, op: str, at_once: bool) -> PickledMessage:
-        decisions = [self._exact(self._decide_p2p(op, b, b.array.nbytes, dest)) for b in pickled.buffers]
-        return PickledMessage(self._context.channel, dest, pickled, decisions, at_once)
-
-    def _messages(self, objects: Any, op: str) -> list[Any] | None:
-        """An object for each rank, pickled where that is not mpi4py's to do; None where all is."""
-        if objects is None or not self._has_channel():
-            return None
-        objects = list(objects)
-        if len(objects) != self._size:
-            return objects
-        messages = [self._message(one, dest, op) for dest, one in enumerate(objects)]
-        return [one if message is None else message for message, one in zip(messages, objects, strict=True)]
-
-    def _post(self, op: str, pickled: PickledObject | PickledMessage, dest: int, tag: int) -> MPI.Request:
-        """Begin to send a pickled object."""
-        if not isinstance(pickled, PickledMessage):
-            return MPI.Comm.Isend(self, [pickled.data, MPI.BYTE], dest, tag)
-        with interrupts.deferred():
-            sent = _engine.Request(super().isend(pickled, dest, tag))
-            tasks = [begin() for begin in pickled.begins]
-            pending = Pending([sent, *tasks], partial(self._posted, op, pickled, tasks))
-            self._context.channel.track(pending)
-        self.calls_accelerated += 1
-        return pending.request
-
-    def _posted(
-        self, op: str, message: PickledMessage, tasks: list[Task], request: MPI.Request,
-        error: Exception | None,
-    ) -> None:  # fmt: skip
-        """A pickled object with its buffers has been sent."""
-        self._completed(request, (op, message.decisions[0], Stats().add_all(tasks)))
-
-    def _exact(self, decision: Decision) -> Decision:
-        """The same without loss."""
-        spec = decision.codec or _RAW
-        return replace(decision, codec=spec if spec.lossless else _LOSSLESS)
-
-    def _spread(self, op: str, calls: list[Parsed]) -> None:
-        """Carry out collectives of buffers, which all ranks know alike."""
-        self._agree_on_name()
-        decisions = [self._decide_exactly(call) for call in calls]
-
-        def begins(call: Parsed, decision: Decision) -> Callable:
-            return lambda: begin(self._context, call, decision)
-
-        batch = TaskBatch(list(map(begins, calls, decisions)), MOST_AT_ONCE)
-        self._wait(op, decisions[0], batch, TaskBatch.run)
-
-    def _decide_exactly(self, call: Parsed) -> Decision:
-        decision = self._exact(self._decide_by_policy(call.op, call))
-        if decision.ask:
-            ahead = self._context.advisor.decide_nonblocking(call.op, call.dtype, call.nbytes, decision)
-            decision = self._exact(ahead)
+    def _decide_exactly(self, op: str, buffer: _Buffer | Parsed, dest: int | None) -> Decision:
+        """The policy's decision on a buffer, for one rank or for all, without loss."""
+        if dest is not None:
+            return _exact(self._decide_p2p(op, buffer, buffer.nbytes, dest))
+        decision = _exact(self._decide_by_policy(op, buffer))
+        if decision.ask and decision.codec is not None:
+            ask = self._context.advisor.decide_nonblocking
+            decision = _exact(ask(op, buffer.dtype, buffer.nbytes, decision))
         return decision
 
-    def _exchanged(self, op: str, sent: list[Any], got: Any, first: bool = True) -> Any:
-        """Send the buffers of messages and receive those of what was got; that with the objects complete.
 
-        ``first``: or it is a further part of a call.
-        """
-        messages = [one for one in sent if isinstance(one, PickledMessage)]
-        arriving = [one for one in got or () if type(one) is Delivered]
-        both: list[PickledMessage | Delivered] = [*messages, *arriving]
-        begins = [begin for one in both for begin in one.begins]
-        if not begins:
-            return got
-        decision = messages[0].decisions[0] if messages else None
-        self._wait(op, decision, TaskBatch(begins), TaskBatch.run, first)
-        return got and [one.unpacked() if type(one) is Delivered else one for one in got]
-
-    def _folded(self, obj: Any, pickled: PickledObject | None, op: Any) -> Any:
-        """Combine the objects of all ranks along mpi4py's tree; what rank 0 has is the result."""
-        comm, tag = self._context.private_comm, largest_tag()  # no call's frames have this one
-        value, is_mine, mask = obj, True, 1
-        while mask < self._size and not self._rank & mask:
-            peer = self._rank | mask
-            if peer < self._size:
-                other = comm.recv(source=peer, tag=tag)
-                if is_mine:  # which an operation may change
-                    value, is_mine = _copied(value, pickled), False
-                value = op(value, other)
-            mask <<= 1
-        if self._rank:
-            dest = self._rank & ~mask
-            if not is_mine:
-                pickled = self._pickled(value)
-            if pickled is not None and pickled.buffers:
-                pickled = self._addressed(pickled, dest, "Send", at_once=True)
-            comm.send(value if pickled is None else pickled, dest, tag)
-            self._exchanged("allreduce", [pickled], None, False)  # a broadcast follows
-        return value
+def _packed(pack: _Packer, objects: Iterable[Any]) -> list[Any]:
+    return [pack(one, dest) for dest, one in enumerate(objects)]
 
 
-def _copied(obj: Any, pickled: PickledObject | None) -> Any:
-    """The object as mpi4py would have it after a journey."""
-    if pickled is None:
-        return MPI.pickle.loads(MPI.pickle.dumps(obj))
-    copy = Arriving(pickled.data, pickled.layouts)
-    copy.copy(pickled)
-    return copy.unpacked()
+def _flat(array: np.ndarray) -> np.ndarray:
+    """Its elements in a row, as real numbers."""
+    return array.reshape(-1).view(dtypes.real_dtype(array.dtype))
+
+
+def _exact(decision: Decision) -> Decision:
+    """The same without loss."""
+    spec = decision.codec
+    return decision if spec is None or spec.lossless else replace(decision, codec=_LOSSLESS)

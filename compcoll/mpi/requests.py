@@ -36,19 +36,16 @@ class Request(MPI.Request):
     ----------
     query, cancel : callable
         As for `compcoll.engine._engine.start_request`.
-    like : MPI.Request, optional
-        One of mpi4py's that receives an object, which this one will unpickle.
     """
 
     #: The engine's record of the operation.
     state: _engine.GrequestState
 
     def __new__(
-        cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None,
-        like: MPI.Request | None = None,
-    ) -> Request:  # fmt: skip
+        cls, query: Callable[[MPI.Status], None], cancel: Callable[[bool], None] | None = None
+    ) -> Request:
         patch_waits()
-        self = super().__new__(cls, like)
+        self = super().__new__(cls)
         self.state = _engine.start_request(self, query, cancel)
         return self
 

@@ -9,7 +9,7 @@ from common import BF16, bits, data
 from mpi4py import MPI
 
 import compcoll
-from compcoll.mpi import pickle5
+from compcoll.mpi.objects import is_plain, unpack
 
 WORLD = MPI.COMM_WORLD
 N = 30011
@@ -153,7 +153,7 @@ def test_messages_give_what_mpi4py_gives(comm, ours, agree, name):
 def receive(ours, how: str):
     status = MPI.Status()
     if how == "irecv":
-        return ours.irecv(source=0, tag=5).wait(status)
+        return ours.irecv(1 << 20, 0, 5).wait(status)
     if how == "test":
         request = ours.irecv(1 << 20, 0, 5)
         while not (done := request.test())[0]:
@@ -184,8 +184,6 @@ def receive(ours, how: str):
 @pytest.mark.parametrize("how", ["irecv", "test", "waitall", "mprobe", "improbe", "Probe", "iprobe", "bytes"])
 @pytest.mark.parametrize("sends", ["send", "isend", "plain"])
 def test_every_receive_understands(comm, ours, agree, how, sends):
-    if how == "irecv" and sends == "plain":
-        pytest.skip("mpi4py receives 32 KiB")
     make, ok = OBJECTS["nested"], True
     if comm.rank == 0:
         if sends == "send":
@@ -221,17 +219,17 @@ def test_messages_of_many_kinds_keep_their_order(comm, ours, agree):
 def test_what_is_large_is_compressed_and_exact(comm, ours, agree):
     smooth = np.cumsum(np.ones(1 << 18))
     before = ours.calls_accelerated
-    ours.bcast({"x": smooth} if comm.rank == 0 else None)
-    assert agree(ours.calls_accelerated == before + 1)
+    root = comm.rank == 0  # who receives leaves everything to the unpickler
+    ours.bcast({"x": smooth} if root else None)
+    assert agree(ours.calls_accelerated == before + root)
     report = ours.report
-    assert agree(report.op == "bcast" and report.codec == "lossless" and report.error_bound == 0)
-    if comm.rank == 0:
-        assert report.ratio > 3
+    assert agree(not root or (report.op == "bcast" and report.codec == "lossless" and report.ratio > 3))
+    assert agree(not root or report.error_bound == 0)
     ours.allgather([smooth, smooth[:9], comm.rank])
-    assert agree(ours.calls_accelerated == before + 2 and ours.report.op == "allgather")
+    assert agree(ours.calls_accelerated == before + 1 + root and ours.report.op == "allgather")
     ours.bcast({"x": smooth[:10]})
     ours.allgather([smooth[::2]])
-    assert agree(ours.calls_accelerated == before + 2)
+    assert agree(ours.calls_accelerated == before + 1 + root)
 
 
 OPS = {
@@ -287,7 +285,8 @@ def test_who_pickles_otherwise_does_so(comm, ours, agree):
         assert agree(alike(ours.allgather(array), [copied(array) for _ in range(comm.size)]))
     finally:
         MPI.pickle.__init__(protocol=protocol)
-    assert agree(alike(ours.bcast(array), array) and ours.calls_accelerated == before + 2)
+    ours.allgather(array)
+    assert agree(ours.calls_accelerated > before)
 
 
 @needs_two
@@ -315,11 +314,25 @@ def test_communicators_made_from_others(comm, ours, agree):
         made.Free()
 
 
-def test_a_stranger_cannot_unpickle_what_is_for_others():
-    from compcoll.mpi.pickle5 import Delivered
+@needs_two
+def test_a_plain_communicator_receives_them(comm, ours, agree):
+    """And a pickle is never larger than mpi4py's, for which a receive has room."""
+    for name in ("nested", "random", "several"):
+        sent, got = OBJECTS[name](1), None
+        if comm.rank == 0:
+            ours.send(sent, 1, 7)
+        elif comm.rank == 1:
+            got = MPI.Intracomm(comm).irecv(bytearray(len(MPI.pickle.dumps(sent))), 0, 7).wait()
+        assert agree(comm.rank != 1 or alike(got, copied(sent)))
 
-    with pytest.raises(pickle.UnpicklingError, match="does not belong"):
-        Delivered("nobody", 0, [], b"", [])
+
+def test_a_damaged_frame_is_an_error():
+    frame = bytearray(compcoll.codec("lossless").encode(np.cumsum(np.ones(N))).tobytes())
+    data = pickle.dumps(np.ones(N), 5, buffer_callback=lambda found: False)
+    assert (unpack(data, [(frame, False)]) == np.cumsum(np.ones(N))).all()
+    frame[-1] ^= 1
+    with pytest.raises(compcoll.FrameError):
+        unpack(data, [(frame, False)])
 
 
 @pytest.mark.parametrize(
@@ -329,7 +342,7 @@ def test_a_stranger_cannot_unpickle_what_is_for_others():
      ([0.5] * 100000, True)],
 )  # fmt: skip
 def test_a_quick_look(obj, plain):
-    assert pickle5.is_plain(obj, 1000) is plain
+    assert is_plain(obj, 1000) is plain
 
 
 @needs_two
@@ -376,7 +389,7 @@ def test_a_send_ends_once_a_receive_is_posted(comm, ours, agree, name, posted, h
         ours.Send(data(N, "i8", 1), 1, 4)
     elif comm.rank == 1:
         got, status = np.empty(N, "i8"), MPI.Status()
-        request = ours.irecv(None, 0, 3) if posted == "irecv" else ours.mprobe(0, 3).irecv()
+        request = ours.irecv(1 << 23, 0, 3) if posted == "irecv" else ours.mprobe(0, 3).irecv()
         ours.Recv(got, 0, 4)
         right = bits(got) == bits(data(N, "i8", 1))
         right &= alike(_completed(request, how, status), OBJECTS["several"](0))
@@ -389,17 +402,17 @@ def test_receives_of_objects_that_are_given_up(comm, ours, agree):
     """A cancelled one takes nothing, and one that is freed receives all the same."""
     status, ok = MPI.Status(), True
     if comm.rank == 1:
-        request = ours.irecv(None, 0, 3)
+        request = ours.irecv(1 << 23, 0, 3)
         request.Cancel()
         request.Wait(status)
         ok = status.Is_cancelled()
-        ours.irecv(None, 0, 3).Free()
+        ours.irecv(1 << 23, 0, 3).Free()
     comm.Barrier()
     if comm.rank == 0:
         for number in range(2):
             ours.send(data(N, "f4", number), 1, 3)
     elif comm.rank == 1:
-        ok &= alike(ours.irecv(None, 0, 3).wait(), data(N, "f4", 1))
+        ok &= alike(ours.irecv(1 << 23, 0, 3).wait(), data(N, "f4", 1))
     assert agree(ok)
 
 
@@ -408,7 +421,7 @@ def test_receives_of_objects_that_are_given_up(comm, ours, agree):
 def test_a_communicator_is_freed_before_its_objects_are_unpickled(comm, ours, agree, late):
     """After they were received, or before that."""
     sent, made = OBJECTS["several"](0), compcoll.Comm(comm.Dup(), "lossless", min_nbytes=1000)
-    request = made.irecv(None, 0, 3) if comm.rank == 1 else None
+    request = made.irecv(1 << 23, 0, 3) if comm.rank == 1 else None
     if comm.rank == 0 and not late:
         made.send(sent, 1, 3)
     if comm.rank == 1 and late:

@@ -22,7 +22,7 @@ from compcoll.engine.group import largest_tag
 from compcoll.mpi.p2p.bases import Bases, Sent
 from compcoll.mpi.p2p.protocol import ReceivedMessage
 
-__all__ = ["Channel", "Notices", "find"]
+__all__ = ["Channel", "Notices"]
 
 # A program may put another communicator into its place.
 _SELF = MPI.COMM_SELF
@@ -125,14 +125,13 @@ class Notices:
 class _Family:
     """The communicator of a family, freed with the last of its members; made by all its ranks together."""
 
-    def __init__(self, comm: MPI.Intracomm, key: int):
-        self.comm, self.handle, self.key = comm, _engine.handle(comm), key
+    def __init__(self, comm: MPI.Intracomm):
+        self.comm, self.handle = comm, _engine.handle(comm)
         self._members = 0
         self.notices = Notices(comm)
         self._sends: list[Any] = []
         self._receives: list[Any] = []
         self._lock, self._used = RLock(), 0
-        _FAMILIES[key] = self
 
     def join(self) -> None:
         """Keep the communicator until a communicator, or a receive, has left."""
@@ -181,13 +180,10 @@ class _Family:
         under_way = self.sweep_receives() or not all(send.ended for send in self._sends)
         if self._members or under_way or not self.notices.settle():
             return False
-        del _FAMILIES[self.key]
         self.comm.Free()
         return True
 
 
-#: All families of this process, by keys that all their ranks know.
-_FAMILIES: dict[int, _Family] = {}
 #: Those whose communicators were freed with messages under way.
 _left: list[_Family] = []
 
@@ -196,15 +192,10 @@ def _free_left() -> None:
     _left[:] = [family for family in _left if not family.free()]
 
 
-def find(key: int) -> _Family | None:
-    """The family with a key; None where this process does not belong to it."""
-    return _FAMILIES.get(key)
-
-
 @cache
 def _alone() -> _Family:
     """The family of all communicators of one rank."""
-    return _Family(MPI.Intracomm(_SELF).Dup(), 0)
+    return _Family(MPI.Intracomm(_SELF).Dup())
 
 
 class Channel:
@@ -224,8 +215,6 @@ class Channel:
     comm : MPI.Intracomm
     handle : int
         That of `comm`.
-    family : int
-        What all ranks of the family know it by.
     notices : Notices
     unannounced : dict
         When messages that look compressed were found without a notice, by source, tag and length.
@@ -236,13 +225,12 @@ class Channel:
         if user.Get_size() == 1:
             self._family = _alone()
         else:
-            self._family = parent._family if parent is not None else _Family(user.Dup(), key)
+            self._family = parent._family if parent is not None else _Family(user.Dup())
         self._family.join()
         self.track_receive = self._family.track_receive
         self.user, self.comm, self.handle = user, self._family.comm, self._family.handle
-        self.notices, self.family = self._family.notices, self._family.key
+        self.notices = self._family.notices
         self.reserve, self.track = self._family.reserve, self._family.track
-        self.join_family, self.leave_family = self._family.join, self._family.leave
         self._key, self._children = key, count()
         self.unannounced: dict[tuple[int, int, int], float] = {}
         mine, theirs = user.Get_group(), self.comm.Get_group()
