@@ -10,8 +10,9 @@ from math import ceil, inf, log2
 import numpy as np
 
 import compcoll
-from compcoll.cli.measure import Measurement, Subject, takes
+from compcoll.cli.measure import Measurement, Subject
 from compcoll.codecs import bfp, szp
+from compcoll.codecs.registry import takes
 from compcoll.core import dtypes
 
 __all__ = ["Choice", "Family", "Goal", "curve", "families", "sample", "search"]

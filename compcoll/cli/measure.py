@@ -11,20 +11,14 @@ import numpy as np
 
 import compcoll
 from compcoll.codecs.base import SLACK
+from compcoll.codecs.registry import default_specs
 from compcoll.core import dtypes
 from compcoll.frame import HEADER_NBYTES
 
-__all__ = ["Measurement", "Subject", "default_specs", "measure", "takes"]
+__all__ = ["Measurement", "Subject", "default_specs", "measure"]
 
 #: Real numbers whose errors are taken at once: in cache, and too few for a BLAS to start threads.
 _PIECE = 1 << 13
-
-#: Parameters worth a look; every other codec is measured with its defaults.
-_VARIANTS = {
-    "bfp": ("bfp:bits=5", "bfp:bits=8", "bfp:bits=12"),
-    "zfp": ("zfp:rate=8", "zfp:rate=16"),
-    "szp": ("szp:rel=1e-3", "szp:rel=1e-5"),
-}
 
 
 @dataclass(frozen=True)
@@ -65,21 +59,6 @@ class Measurement:
     decode_gbs: float = nan
     bits: float = nan
     snr: float = inf
-
-
-def default_specs(dtype: np.dtype) -> list[str]:
-    """Specs of all registered codecs that take this dtype, with a few parameters each."""
-    specs = [spec for name in compcoll.codecs() for spec in _VARIANTS.get(name, (name,))]
-    return [spec for spec in specs if takes(spec, dtype)]
-
-
-def takes(spec: str, dtype: np.dtype) -> bool:
-    """Whether a codec codes a dtype, with this spec and without a second array."""
-    try:
-        codec = compcoll.codec(spec)
-    except (TypeError, ValueError):  # of a third party, and not without parameters
-        return False
-    return dtype in codec.dtypes and (codec.lossless or dtype in dtypes.FLOATS) and not codec.has_base
 
 
 def measure(spec: str, array: np.ndarray, seconds: float = 0.1) -> Measurement:

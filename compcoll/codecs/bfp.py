@@ -61,6 +61,7 @@ class BFP(Codec):
     lossless = False
     dtypes = dtypes.FLOATS
     careful_speed = (2.5e9, 2.5e9, 2e9)
+    typical = ("bfp:bits=5", "bfp:bits=7", "bfp:bits=12")
 
     def __init__(
         self,
