@@ -194,7 +194,7 @@ def _notes(about: dict, subject) -> None:
     """Print what is particular about the data."""
     if about["tried_nbytes"] < about["nbytes"]:
         part = about["tried_nbytes"] / about["nbytes"]
-        click.echo(f"# tried on {part:.1%} of the array, spread over it; --sample takes more")
+        click.echo(f"# tried on {part:.1%} of the array, spread over it, and on no more; --sample takes more")
     if subject.n_special:
         click.echo(
             f"# {subject.n_special} values are NaN or infinite: an array with such goes lossless, or by szp; "
