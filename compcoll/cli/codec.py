@@ -36,10 +36,12 @@ class _Positive(click.ParamType):
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--error", type=_Positive(), help="Keep this error: the largest absolute one of any value.")
-@click.option("--rel", type=_Positive(), help="The same as a part of the largest magnitude in the array.")
+@click.option("--error", type=_Positive(), help="Largest absolute error to allow, in the data's unit.")
+@click.option("--rel", type=_Positive(), help="The same as a part of the array's largest magnitude.")
 @click.option(
-    "--snr", type=_Positive(), help="Keep this ratio, in dB, of the squares of values and of errors."
+    "--snr",
+    type=_Positive(),
+    help="Least signal-to-noise ratio in dB: squares of values over those of errors.",
 )
 @click.option("--dtype", type=DType(), help="Element type of a raw file: f4, f8, f2, bf16, i4, c8, ...")
 @click.option("--shape", type=Shape(), help="1 to 3 dimensions, slowest first, such as 41x128x128.")
