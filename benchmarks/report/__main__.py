@@ -28,6 +28,8 @@ __all__ = ["main"]
 HERE = Path(__file__).parents[1]
 RESULTS = HERE / "results"
 OPS = ("alltoall", "allgather", "bcast", "reduce_scatter", "allreduce")
+#: Codecs that are compared in most sections.
+CODECS = "bfp:bits=7,zfp:rate=8,int8,lossless"
 WEIGHTS = HERE.parent.parent / "shared" / "data" / "transformer_weights.bf16"
 
 
@@ -70,7 +72,7 @@ def lab(hosts: int, gbit: float, program: str, *options: str, ranks: int = 1) ->
 
 def experiments() -> Iterator[Experiment]:
     """All sections, in order."""
-    codecs = ("--codec", "zfp:rate=8,int8,lossless", "--iters", "5")
+    codecs = ("--codec", CODECS, "--iters", "5")
     gloo = ("--gloo",) if find_spec("torch") else ()
     yield Experiment(
         "two-hosts", "Two hosts, 32 MiB a message",
@@ -83,7 +85,7 @@ def experiments() -> Iterator[Experiment]:
         "small", "Two hosts at 1 Gb/s, small messages",
         "400 calls in a row without a barrier between them; what a message costs besides its bytes decides.",
         [
-            lab(2, 1, op, "--codec", "zfp:rate=8,int8,lossless", "--sizes", "4K,8K,16K,64K", "--min-nbytes",
+            lab(2, 1, op, "--codec", CODECS, "--sizes", "4K,8K,16K,64K", "--min-nbytes",
                 "1024", "--in-a-row", "400", "--iters", "5", "--max-seconds", "4")
             for op in OPS
         ],
@@ -99,12 +101,12 @@ def experiments() -> Iterator[Experiment]:
         "gains. The link is slow so that 16 ranks on two cores are not what is measured. Alltoall is left "
         "out: in one of two runs plain MPI stood still in it for nine minutes.",
         [
-            lab(2, 0.1, op, "--codec", "raw,zfp:rate=8", "--sizes", "1M", "--iters", "3", "--warmup", "1",
+            lab(2, 0.1, op, "--codec", "raw,bfp:bits=7", "--sizes", "1M", "--iters", "3", "--warmup", "1",
                 ranks=8)
             for op in OPS[1:]
         ],
     )  # fmt: skip
-    nodes = ("--codec", "zfp:rate=8,lossless", "--iters", "9", "--in-a-row", "5")
+    nodes = ("--codec", "bfp:bits=7,lossless", "--iters", "9", "--in-a-row", "5")
     yield Experiment(
         "nodes", "Two hosts of four ranks, two levels",
         "Ranks of a host share its memory, and its link; eight ranks share two cores. MPI polls no more than "
@@ -115,7 +117,7 @@ def experiments() -> Iterator[Experiment]:
             for op, size in (("allreduce", "8M"), *((op, "4M") for op in OPS if op != "allreduce"))
         ]
         + [
-            lab(2, gbit, "alltoall", "--codec", "zfp:rate=8", "--sizes", "32K", "--min-nbytes", "1024",
+            lab(2, gbit, "alltoall", "--codec", "bfp:bits=7", "--sizes", "32K", "--min-nbytes", "1024",
                 "--in-a-row", "100", "--iters", "9", ranks=4)
             for gbit in (1, 5)
         ],

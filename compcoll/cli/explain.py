@@ -5,12 +5,16 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 from time import time
+from typing import Any
 
 import click
 
 from compcoll.cli.load import DType
 from compcoll.cli.output import check_writable
 from compcoll.cli.spec import Operation, Size, codec_option, ranks_option
+
+#: Seconds that a prediction may take of a codec that was not asked for.
+_COMPARING = 0.1
 
 
 @click.command()
@@ -34,7 +38,8 @@ def command(
 
     OP is a method such as Alltoall, NBYTES the size of the buffer that a rank passes to it, such as 4M: the
     array SEND of comm.Alltoall(SEND, RECV), whose parts go to all ranks. The times of all alternatives are
-    predicted from the profile that `compcoll tune` left.
+    predicted from the profile that `compcoll tune` left, and those of other codecs, which when="pays" would
+    use where one is named: lossy ones are more exact or less, as `compcoll codec` tells.
     """
     import compcoll
     from compcoll.core import dtypes
@@ -59,8 +64,24 @@ def command(
         raise click.ClickException(str(error)) from None
     advice = advise(call, machine, speed, can_add=chosen.can_add)
     _show(advice, call, nbytes, machine, chosen.spec, speed)
+    _show_codecs(_by_codec(call, machine, kind), advice.plain.seconds)
     if schedule or plot is not None:
         _show_schedule(call, machine, speed, advice.best, rank if schedule else None, plot)
+
+
+def _by_codec(call, machine, dtype) -> list[tuple[str, float, Any]]:
+    """(spec, ratio, best way) of codecs that take such data, the quickest first."""
+    import compcoll
+    from compcoll.codecs.registry import default_specs
+    from compcoll.model.advisor import advise, expected_speed
+
+    found = []
+    for codec in map(compcoll.codec, default_specs(dtype)):
+        if codec.name != "raw":
+            speed = expected_speed(codec, dtype, machine)
+            advice = advise(call, machine, speed, can_add=codec.can_add, limit=_COMPARING)
+            found.append((codec.spec, speed.ratio, advice.best))
+    return sorted(found, key=lambda row: row[2].seconds)
 
 
 def _list_fabrics() -> None:
@@ -142,3 +163,17 @@ def _show(advice, call, nbytes: int, machine, spec: str, speed) -> None:
     console.print(table)
     verdict = f"{spec} by {advice.best.name}" if advice.pays else "plain MPI"
     console.print(f"auto takes [bold]{verdict}[/bold]: {advice.reason}.")
+
+
+def _show_codecs(rows: list[tuple[str, float, Any]], plain: float) -> None:
+    """Print the best way of every codec."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title="the best of every codec")
+    for heading in ("codec", "ratio", "algorithm", "predicted, ms", "against plain MPI"):
+        table.add_column(heading, justify="left" if heading in ("codec", "algorithm") else "right")
+    for spec, ratio, option in rows:
+        milliseconds, gain = f"{1e3 * option.seconds:.3f}", f"{plain / option.seconds:.2f}x"
+        table.add_row(spec, f"{ratio:.2f}", option.name, milliseconds, gain)
+    Console().print(table)

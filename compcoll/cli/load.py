@@ -1,9 +1,11 @@
-"""Reading a user's array: ``.npy`` files, and raw ones with a dtype and a shape."""
+"""Reading a user's array: ``.npy`` and ``.npz`` files, and raw ones with a dtype and a shape."""
 
 from __future__ import annotations
 
 import math
+import zlib
 from pathlib import Path
+from zipfile import BadZipFile
 
 import click
 import numpy as np
@@ -50,15 +52,35 @@ class Shape(click.ParamType):
         return shape
 
 
-def load(path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None) -> np.ndarray:
+def load(
+    path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None, member: str | None = None
+) -> np.ndarray:
     """The array in a file: contiguous, in native byte order, of 1 to 3 dimensions and some elements.
+
+    Parameters
+    ----------
+    path : Path
+    dtype, shape : optional
+        Of a raw file; those of others have to agree.
+    member : str, optional
+        An array of a ``.npz`` file that holds several.
+
+    Returns
+    -------
+    numpy.ndarray
+        Mapped from the file, and read-only, where that needs no copy.
 
     Raises
     ------
     click.ClickException
         For what is not an array, has no supported dtype or does not fit the dtype or shape.
     """
-    array = _load_npy(path, dtype) if path.suffix == ".npy" else _load_raw(path, dtype)
+    if path.suffix in (".npy", ".npz"):
+        array = _load_numpy(path, dtype, member)
+    elif member is None:
+        array = _load_raw(path, dtype)
+    else:
+        raise _no_archive(path, member)
     if not array.size:
         raise click.ClickException(f"{path} has no elements")
     if shape is not None and math.prod(shape) != array.size:
@@ -73,11 +95,16 @@ def load(path: Path, dtype: np.dtype | None, shape: tuple[int, ...] | None) -> n
     return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
 
 
-def _load_npy(path: Path, dtype: np.dtype | None) -> np.ndarray:
+def _load_numpy(path: Path, dtype: np.dtype | None, member: str | None) -> np.ndarray:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
-        raise click.ClickException(f"{path} cannot be read as .npy: {error}") from None
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
+        if not isinstance(array, np.ndarray):
+            with array:
+                array = array[_member(path, array.files, member)]
+        elif member is not None:
+            raise _no_archive(path, member)
+    except (ValueError, EOFError, OSError, BadZipFile, zlib.error) as error:
+        raise click.ClickException(f"{path} cannot be read as {path.suffix}: {error}") from None
     if dtype is not None and array.dtype != dtype:
         raise click.ClickException(f"{path} holds {array.dtype}, not {dtype}")
     if not dtypes.supported(array.dtype.newbyteorder("=")):
@@ -85,12 +112,27 @@ def _load_npy(path: Path, dtype: np.dtype | None) -> np.ndarray:
     return array
 
 
+def _no_archive(path: Path, member: str) -> click.UsageError:
+    return click.UsageError(f"{path} is not a .npz file: --member {member} names an array of one")
+
+
+def _member(path: Path, names: list[str], member: str | None) -> str:
+    """The array to take of a ``.npz`` file that holds these."""
+    if member is None and len(names) != 1:
+        raise click.UsageError(f"{path} holds {len(names)} arrays: --member takes one of {', '.join(names)}")
+    if member is not None and member not in names:
+        raise click.UsageError(f"{path} has no array {member!r}; it has {', '.join(names) or 'none'}")
+    return member or names[0]
+
+
 def _load_raw(path: Path, dtype: np.dtype | None) -> np.ndarray:
     if dtype is None:
-        raise click.UsageError(f"{path} is not a .npy file: give the type of its elements with --dtype")
+        raise click.UsageError(
+            f"{path} is not a .npy or .npz file: give the type of its elements with --dtype"
+        )
     nbytes = path.stat().st_size
     if nbytes % dtype.itemsize:
         raise click.ClickException(
             f"{path} has {nbytes} bytes, which is not a multiple of the {dtype.itemsize} bytes of {dtype}"
         )
-    return np.fromfile(path, dtype)
+    return np.memmap(path, dtype, "r") if nbytes else np.empty(0, dtype)

@@ -12,6 +12,8 @@ from compcoll.core import dtypes
 #: Most bits of a code (csrc/bfp.h), for float64 and for all other types.
 MAX_BITS = {8: 52, 4: 24}
 MAX_DIM = 32
+#: Limits of ``rel``.
+MIN_REL, MAX_REL = 2.0**-50, 0.5
 ROUNDINGS = ("nearest", "stochastic")
 
 
@@ -59,6 +61,7 @@ class BFP(Codec):
     lossless = False
     dtypes = dtypes.FLOATS
     careful_speed = (2.5e9, 2.5e9, 2e9)
+    typical = ("bfp:bits=5", "bfp:bits=7", "bfp:bits=12")
 
     def __init__(
         self,
@@ -124,6 +127,6 @@ def _fraction(value) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"bfp: rel={value!r} is not a number") from None
-    if not math.isfinite(number) or not 2.0**-50 <= number <= 0.5:
-        raise ValueError(f"bfp: rel={value} is not between {2.0**-50:.4g} and 0.5")
+    if not math.isfinite(number) or not MIN_REL <= number <= MAX_REL:
+        raise ValueError(f"bfp: rel={value} is not between {MIN_REL:.4g} and {MAX_REL}")
     return number

@@ -7,10 +7,13 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
+import numpy as np
+
 from compcoll.codecs.base import Codec
+from compcoll.core import dtypes
 from compcoll.core.errors import FrameError
 
-__all__ = ["codec", "codec_class", "codecs", "of_frame", "register"]
+__all__ = ["codec", "codec_class", "codecs", "default_specs", "of_frame", "register", "takes"]
 
 #: Built-in codecs, imported when first asked for.
 _known: dict[str, str | type[Codec]] = {
@@ -73,6 +76,21 @@ def codec(spec: str | Codec) -> Codec:
     name, _, options = spec.partition(":")
     cls = codec_class(name.strip())
     return cls(**_parse(cls, options)) if options else cls()
+
+
+def default_specs(dtype: np.dtype) -> list[str]:
+    """Specs of all registered codecs that code a dtype, with a few parameters each."""
+    specs = [spec for name in codecs() for spec in codec_class(name).typical or (name,)]
+    return [spec for spec in specs if takes(spec, dtype)]
+
+
+def takes(spec: str, dtype: np.dtype) -> bool:
+    """Whether a codec codes a dtype, with this spec and without a second array."""
+    try:
+        made = codec(spec)
+    except (TypeError, ValueError):  # of a third party, and not without parameters
+        return False
+    return dtype in made.dtypes and (made.lossless or dtype in dtypes.FLOATS) and not made.has_base
 
 
 @lru_cache(maxsize=64)

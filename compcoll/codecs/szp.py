@@ -42,6 +42,7 @@ class SZP(Codec):
 
     name = "szp"
     lossless = False
+    typical = ("szp:rel=1e-3", "szp:rel=1e-5")
     dtypes = dtypes.FLOATS
 
     def __init__(self, abs: float | None = None, rel: float | None = None):

@@ -46,6 +46,7 @@ class ZFP(Codec):
     name = "zfp"
     lossless = False
     has_shape = True
+    typical = ("zfp:rate=8", "zfp:rate=16")
     dtypes: ClassVar[frozenset[np.dtype]] = dtypes.FLOATS
 
     def __init__(self, rate: float = 16):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, replace
 from statistics import median
 from time import perf_counter, process_time, sleep, time
@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import codec
+from compcoll.codecs.registry import default_specs
 from compcoll.core import dtypes
 from compcoll.engine import _engine
 from compcoll.engine.coding import coding
@@ -25,20 +26,12 @@ from compcoll.schedule.trace import Tracer, trace
 from compcoll.schedule.virtual import Link
 
 __all__ = [
-    "CODECS", "estimate_link", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean",
+    "estimate_link", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean",
     "sample", "slowest", "tune",
 ]  # fmt: skip
 
-#: Codecs that `tune` measures, and the types that they serve.
-CODECS = {
-    "zfp:rate=8": ("float32", "float64"),
-    "zfp:rate=16": ("float32", "float64"),
-    "mpc": ("float32", "float64"),
-    "lossless": ("float32", "float64", "bfloat16"),
-    "szp:rel=0.001": ("float32", "float64"),
-    "bfp:bits=7": ("float32", "float64", "bfloat16"),
-    "int8": ("float32", "bfloat16"),
-}
+#: Types of values on which `tune` measures codecs.
+DTYPES = (np.dtype("float32"), np.dtype("float64"), dtypes.BFLOAT16)
 #: Networks with more latency go through the kernel, whose work per message and byte is counted.
 KERNEL_LATENCY = 3e-6
 #: Bytes of messages that tell what a byte costs, and what a message costs, and of them at once; the pause
@@ -65,10 +58,7 @@ def tune(
     """
     noise = Noise()
     machine = measure_machine(comm, report, noise)
-    codecs = {}
-    for key, speed in measure_codecs():
-        report(key)
-        codecs[key] = slowest(comm, speed)
+    codecs = measure_codecs(comm, report)
     noise = Noise.of_all(comm.allgather(noise))
     machine = replace(machine, codecs=codecs, date=comm.bcast(time()), spread=noise.spread)
     noise.check(machine)
@@ -91,13 +81,21 @@ def measure_machine(
     return replace(machine, plain=_plain(comm, machine, noise))
 
 
-def measure_codecs() -> Iterator[tuple[str, CodecSpeed]]:
-    """(spec/dtype, speed) of every codec that is registered and every type."""
-    for spec, names in CODECS.items():
-        made = codec(spec)
-        for name in names:
-            dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
-            yield f"{made.spec}/{name}", measure_speed(made, sample(dtype))
+def measure_codecs(
+    comm: MPI.Intracomm, report: Callable[[str], None] = lambda text: None
+) -> dict[str, CodecSpeed]:
+    """The least speeds of any rank by spec/dtype, of every codec that all ranks know; collective."""
+    keys = [
+        f"{codec(spec).spec}/{dtype}" for dtype in DTYPES for spec in default_specs(dtype) if spec != "raw"
+    ]
+    known = set(keys).intersection(*comm.allgather(keys))
+    speeds = {}
+    for key in filter(known.__contains__, comm.bcast(keys)):
+        report(key)
+        spec, _, name = key.rpartition("/")
+        dtype = next(dtype for dtype in DTYPES if str(dtype) == name)
+        speeds[key] = slowest(comm, measure_speed(codec(spec), sample(dtype)))
+    return speeds
 
 
 def sample(dtype: np.dtype, n: int = 1 << 18) -> np.ndarray:

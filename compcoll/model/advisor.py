@@ -223,13 +223,22 @@ def _least_seconds(work: Callable[[], object]) -> float:
 
 
 def expected_speed(codec: Codec, dtype: np.dtype, machine: MachineProfile) -> CodecSpeed:
-    """Expected figures of a codec that cannot be measured: the profile's, else careful ones."""
+    """Expected figures of a codec that cannot be measured: the profile's, else careful ones.
+
+    A codec that was measured with other parameters has the least of their speeds.
+    """
+    dtype = dtypes.real_dtype(dtype)  # complex values are pairs of real ones
     known = machine.codec(codec.spec, str(dtype))
     if known is not None:
         return known
+    similar = machine.similar(codec.name, str(dtype))
     if codec.lossless:
-        return CodecSpeed(1e9, 1.5e9, 1.4 if dtype in dtypes.FLOATS and dtype.itemsize == 2 else 1.15)
+        return similar or CodecSpeed(
+            1e9, 1.5e9, 1.4 if dtype in dtypes.FLOATS and dtype.itemsize == 2 else 1.15
+        )
     # Its ratio on noise, which is the same on all ranks; no time that one of them measured.
     noise = np.random.default_rng(0).standard_normal(1 << 14).astype(dtype)
     encode, decode, reconstruct = codec.careful_speed
+    if similar is not None:
+        encode, decode, reconstruct = similar.encode, similar.decode, similar.reconstruct
     return CodecSpeed(encode, decode, noise.nbytes / codec.encode(noise).nbytes, reconstruct)

@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
@@ -100,6 +101,15 @@ class MachineProfile:
     def codec(self, spec: str, dtype: str) -> CodecSpeed | None:
         """The figures of a codec for a type of data; None where it was never measured."""
         return self.codecs.get(f"{spec}/{dtype}") or self.codecs.get(spec)
+
+    def similar(self, name: str, dtype: str) -> CodecSpeed | None:
+        """The least figures of a codec for a type of data, with any parameters; None where it has none."""
+        found = [
+            astuple(speed)
+            for key, speed in self.codecs.items()
+            if key.partition("/")[2] in ("", dtype) and re.split("[:/]", key)[0] == name
+        ]
+        return CodecSpeed(*map(min, zip(*found, strict=True))) if found else None
 
     def with_network(self, network: Link, name: str) -> MachineProfile:
         """The same machine behind another network."""

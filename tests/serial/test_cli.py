@@ -192,7 +192,18 @@ def test_shape_reaches_the_codec(run, tmp_path):
         (["seven.bin", "--dtype", "u1", "-c", "zap"], "unknown codec 'zap'"),
         (["seven.bin", "--dtype", "u1", "-c", "raw:rate=8"], "has no option 'rate'"),
         (["empty.bin", "--dtype", "u1"], "has no elements"),
+        (["empty.npy", "--snr", "20"], "has no elements"),
         (["broken.npy"], "cannot be read as .npy"),
+        (["broken.npz"], "cannot be read as .npz"),
+        (["ramp.npy", "--member", "a"], "is not a .npz file"),
+        (["seven.bin", "--dtype", "u1", "--member", "a"], "is not a .npz file"),
+        (["two.npz"], "holds 2 arrays: --member takes one of a, b"),
+        (["two.npz", "--member", "c"], "has no array 'c'; it has a, b"),
+        (["ramp.npy", "-c", "zfp:rate=40"], "zfp:rate=40: rate = 40 bits per value is more than the 32"),
+        (["ramp.npy", "--error", "0"], "0 is not a finite number above 0"),
+        (["ramp.npy", "--rel", "nan"], "nan is not a finite number above 0"),
+        (["ramp.npy", "--snr", "inf"], "inf is not a finite number above 0"),
+        (["ramp.npy", "--error", "small"], "'small' is not a number"),
         (["text.npy"], "holds <U1, which is not supported"),
         (["ramp.npy", "--dtype", "f8"], "holds float32, not float64"),
         (["ramp.npy", "-c", "raw", "--plot", "figure.nonsense"], "the figure cannot be written"),
@@ -202,7 +213,10 @@ def test_codec_says_what_is_wrong(run, ramp, tmp_path, monkeypatch, arguments, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "seven.bin").write_bytes(bytes(7))
     (tmp_path / "empty.bin").write_bytes(b"")
-    (tmp_path / "broken.npy").write_bytes(b"nothing of the kind")
+    for name in ("broken.npy", "broken.npz"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+    np.save(tmp_path / "empty.npy", np.zeros((3, 0)))
+    np.savez(tmp_path / "two.npz", a=np.arange(3), b=np.arange(3))
     np.save(tmp_path / "text.npy", np.array(["a"]))
     result = run("codec", *arguments, "--seconds", "0.001")
     assert result.exit_code in (1, 2)
@@ -226,6 +240,7 @@ def test_figure_of_many_codecs(tmp_path):
     [
         (["explain", "Alltoall", "4M", "--plot", "FILE"], "the time line cannot be written"),
         (["codec", "NPY", "--plot", "FILE"], "the figure cannot be written"),
+        (["codec", "NPY", "--error", "1e-3", "--out", "FILE"], "the figure cannot be written"),
         (["demo", "--out", "FILE"], "the figure cannot be written"),
         (["run", "--trace", "FILE", "-n", "2", "NPY"], "the trace cannot be written"),
         (["report", "FOLDER", "--out", "FILE"], "the report cannot be written"),
@@ -235,7 +250,7 @@ def test_outputs_are_looked_at_first(run, ramp, tmp_path, monkeypatch, outside, 
     """Before anything is measured or started."""
     (tmp_path / "plain").write_text("no folder")
     monkeypatch.setattr(launch, "find_mpiexec", lambda: pytest.fail("ranks are started"))
-    monkeypatch.setattr("compcoll.cli.measure.measure", lambda *_: pytest.fail("it is measured"))
+    monkeypatch.setattr("compcoll.cli.measure.Subject", lambda *_: pytest.fail("it is measured"))
     places = {"FILE": tmp_path / "plain" / "file.png", "NPY": ramp, "FOLDER": tmp_path}
     result = run(*(places.get(word, word) for word in command))
     assert result.exit_code == 1

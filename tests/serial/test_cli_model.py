@@ -7,10 +7,13 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from terminal import words
 
+import compcoll
 from compcoll.cli import launch
+from compcoll.model.advisor import SAMPLE_NBYTES
 from compcoll.model.profile import UNKNOWN, CodecSpeed, MachineProfile, save
 from compcoll.schedule.virtual import Link
 
@@ -112,6 +115,16 @@ def test_tune_on_one_node_leaves_the_network_as_it_was(tmp_path):
     found = MachineProfile.from_json(path.read_text())
     assert (found.network, found.plain) == (network, 0.5)
     assert found.measured == ("network", "node")
+    for spec, itemsize, name in (("bfp:bits=7", 4, "float32"), ("bfp:bits=12", 8, "float64")):
+        speed = found.codecs[f"{spec}/{name}"]
+        n = SAMPLE_NBYTES // itemsize
+        assert speed.ratio == SAMPLE_NBYTES / compcoll.codec(spec).encode(np.zeros(n, name)).nbytes
+        assert 0 < speed.reconstruct < np.inf
+    assert {key.partition("/")[2] for key in found.codecs} == {"float32", "float64", "bfloat16"}
+    assert {key.split("/")[0].partition(":")[0] for key in found.codecs} == set(compcoll.codecs()) - {
+        "raw",
+        "delta",
+    }
     alone = python("-m", "compcoll", "tune", "--here", "--out", path, check=False)
     assert alone.returncode == 1
     assert "one rank has no link" in alone.stderr
@@ -127,6 +140,24 @@ def test_explain_takes_the_buffer_that_a_rank_passes(run, profile):
     assert "Bcast of 4194304 bytes on 4 ranks; test" in words(run("explain", "BCAST", "4M", "-n", 4).output)
     assert "auto takes lossless by" in words(run("explain", "alltoall", "4M", "-n", 4).output)
     assert "auto takes plain MPI: predicted" in words(run("explain", "bcast", "100", "-n", 4).output)
+
+
+def test_explain_compares_codecs(run, profile):
+    """With the figures of the profile, each by its quickest way."""
+    codecs = {"bfp:bits=7/float32": CodecSpeed(9e9, 9e9, 4.37, 8e9), "zfp/float32": CodecSpeed(1e8, 1e8, 4.0)}
+    profile(MachineProfile("test", Link(1e-5, 1e9), Link(1e-6, 1e10), codecs=codecs))
+    said = run("explain", "alltoall", "4M", "-n", 4).output
+    rows = re.findall(r"│ (\S+) +│ +([\d.]+) │ \w+ +│ +([\d.]+) │ +([\d.]+)x │", said)
+    specs = [row[0] for row in rows]
+    assert {"lossless", "bfp:bits=5", "bfp:bits=7", "zfp:rate=8"} <= set(specs)
+    assert "raw" not in specs
+    milliseconds = [float(row[2]) for row in rows]
+    assert milliseconds == sorted(milliseconds)
+    assert float(rows[specs.index("bfp:bits=7")][3]) > 2 > 0.5 > float(rows[specs.index("zfp:rate=8")][3])
+    named = run("explain", "alltoall", "4M", "-n", 4, "-c", "bfp:bits=7").output
+    assert "auto takes bfp:bits=7 by pairwise" in words(named)
+    exact = run("explain", "alltoall", "4M", "-n", 4, "--dtype", "i4").output
+    assert set(re.findall(r"│ (\S+) +│ +[\d.]+ │ \w+", exact)) == {"lossless", "mpc"}
 
 
 def test_explain_says_how_old_and_how_sure_a_profile_is(run, profile):

@@ -297,6 +297,42 @@ def test_expectations_are_the_same_on_all_ranks():
     assert fixed.ratio == pytest.approx(4, rel=0.01)
 
 
+def test_speeds_of_a_codec_with_other_parameters_are_expected_of_it():
+    bits7, rate8, rate16 = (
+        CodecSpeed(9e9, 8e9, 4.37, 7e9),
+        CodecSpeed(3e9, 4e9, 4.0),
+        CodecSpeed(2e9, 5e9, 2.0),
+    )
+    known = {"bfp:bits=7/float32": bits7, "zfp:rate=8/float32": rate8, "zfp:rate=16/float32": rate16}
+    machine = replace(MACHINE, codecs={**known, "bfp:bits=7/float64": CodecSpeed(1.0, 1.0, 1.0)})
+    for name in ("f4", "c8"):
+        dtype = np.dtype(name)
+        assert expected_speed(codec("bfp:bits=7"), dtype, machine) == bits7
+        for n in (2, 5, 16):
+            array = np.ones(1 << 14, "f4")
+            found = expected_speed(codec(f"bfp:bits={n}"), dtype, machine)
+            assert (found.encode, found.decode, found.reconstruct) == (9e9, 8e9, 7e9)
+            assert found.ratio == array.nbytes / codec(f"bfp:bits={n}").encode(array).nbytes
+        between = expected_speed(codec("zfp:rate=12"), dtype, machine)
+        assert (between.encode, between.decode) == (2e9, 4e9)
+    assert (
+        expected_speed(codec("bfp:bits=7"), np.dtype("f2"), machine).encode == codec("bfp").careful_speed[0]
+    )
+    assert expected_speed(codec("mpc:dim=3"), np.dtype("f4"), MACHINE) == CodecSpeed(5e9, 4e9, 1.5)
+
+
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_bfp_pays_where_slower_codecs_do_not(op):
+    """At 10 Gb/s, by the figures of one core."""
+    machine = MACHINE.with_network(FABRICS["10gbe"], "10gbe")
+    call = Call(op, 4 << 20, 4)
+    quick = advise(call, machine, CodecSpeed(9e9, 12e9, 4.37, 8e9))
+    slow = advise(call, machine, CodecSpeed(0.5e9, 0.5e9, 4.0, 0.4e9))
+    assert quick.pays
+    assert not slow.pays
+    assert quick.best.seconds < slow.best.seconds
+
+
 def test_measured_speed_has_the_ratio_of_the_data():
     speed = measure_speed(codec("zfp:rate=8"), np.ones(1 << 16, "f4"))
     assert speed.ratio == pytest.approx(4, rel=0.01)
