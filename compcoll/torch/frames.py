@@ -1,9 +1,10 @@
 """Sums and gathered blocks as frames, between the ranks of a process group of any backend.
 
-The size of a ``bfp``, ``fp8``, ``int8``, ``int4`` or ``zfp`` frame follows from its number of values. All ranks
-know it: frames lie in slots of this size, and one all-to-all or all-gather of bytes carries them. An array that
-its codec refuses, one with an infinity for instance, fits no slot. Its rank leaves all its slots void, which every
-peer sees, and the group sends the values as they are instead. Frames of other codecs follow their sizes.
+The size of a ``bfp``, ``fp8``, ``int8``, ``int4`` or ``zfp`` frame follows from its number of values. All
+ranks know it: frames lie in slots of this size, and one all-to-all or all-gather of bytes carries them. An
+array that its codec refuses, one with an infinity for instance, fits no slot. Its rank leaves all its slots
+void, which every peer sees, and the group sends the values as they are instead. Frames of other codecs follow
+their sizes.
 """
 
 from __future__ import annotations
@@ -40,10 +41,9 @@ def slot_nbytes(codec: Codec, n: int, dtype: torch.dtype) -> int | None:
     if codec.name not in _KNOWN or (not codec.lossless and not dtype.is_floating_point):
         return None
     frame = codec.encode(np.zeros(n, element_of(dtype)))
-    if inspect(frame).codec == codec.name:
-        nbytes = frame.size
-    else:  # so few values that another codec takes them, or what `raw` needs
-        nbytes = HEADER_NBYTES + n * dtype.itemsize
+    # Another codec takes so few values that nothing is gained, and `raw` needs the most.
+    known = inspect(frame).codec == codec.name
+    nbytes = frame.size if known else HEADER_NBYTES + n * dtype.itemsize
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -55,6 +55,8 @@ class Frames:
     codec : Codec
         A lossy one is for floating-point values; others go ``lossless``.
     group : ProcessGroup
+    inside : ProcessGroup, optional
+        Ranks that hand on to each other what each has gathered in its ``group``.
 
     Attributes
     ----------
@@ -62,8 +64,8 @@ class Frames:
         Bytes without compression by the same algorithm, and bytes that this rank has sent.
     """
 
-    def __init__(self, codec: Codec, group: dist.ProcessGroup):
-        self.codec, self.group = codec, group
+    def __init__(self, codec: Codec, group: dist.ProcessGroup, inside: dist.ProcessGroup | None = None):
+        self.codec, self.group, self.inside = codec, group, inside
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.raw_nbytes = self.wire_nbytes = 0
 
@@ -118,43 +120,63 @@ class Frames:
         return total
 
     def start_all_gather(
-        self, values: torch.Tensor, out: torch.Tensor, residue: torch.Tensor | None = None
-    ) -> Callable[[], None]:
-        """Begin to gather the ranks' values, this rank's own decoded as well; the call returned ends it.
+        self, values: torch.Tensor, residue: torch.Tensor | None = None
+    ) -> Callable[[], torch.Tensor]:
+        """Begin to gather the ranks' values.
 
         Parameters
         ----------
         values : torch.Tensor
             (n,), contiguous.
-        out : torch.Tensor
-            (size, n), contiguous.
         residue : torch.Tensor, optional
             Like ``values``; takes the error of what this rank sends.
+
+        Returns
+        -------
+        callable
+            Ends it, and returns the decoded values of all ranks, this one included, (size, n);
+            with ``inside`` those that all its ranks have gathered, one after the other.
         """
+        rows = values.new_empty(self.size, values.numel())
         if not values.numel():
-            return lambda: None
+            return lambda: self._gather_inside(rows)
         frame = self._encoded(values, residue)
         slot = slot_nbytes(self.codec, values.numel(), values.dtype)
         self.raw_nbytes += values.nbytes * (self.size - 1)
         if slot is None:
-            _decode_all(self._gather(frame), out)
-            return lambda: None
+            _decode_all(self._gather(frame), rows)
+            return lambda: self._gather_inside(rows)
         given = _in_slots([frame], None, slot, values.device)
-        arrived = torch.empty(self.size, slot, dtype=torch.uint8, device=values.device)
+        arrived = given.new_empty(self.size, slot)
         work = all_gather_single(arrived.view(-1), given.view(-1), group=self.group, async_op=True)
         self._count(slot * (self.size - 1))
 
-        def finish() -> None:
+        def finish() -> torch.Tensor:
             work.wait()
+            if _any_void(arrived):
+                all_gather_single(rows.view(-1), values, group=self.group)
+                self._count(values.nbytes * (self.size - 1))
+                if residue is not None:
+                    residue.zero_()
+            slots = self._gather_inside(arrived)  # as frames, which are smaller, and show which are void
+            if not _any_void(slots):
+                whole = rows.new_empty(len(slots), values.numel())
+                _decode_all(list(slots), whole)
+                return whole
             if not _any_void(arrived):
-                _decode_all(list(arrived), out)
-                return
-            all_gather_single(out.view(-1), values, group=self.group)
-            self._count(values.nbytes * (self.size - 1))
-            if residue is not None:
-                residue.zero_()
+                _decode_all(list(arrived), rows)
+            return self._gather_inside(rows)
 
         return finish
+
+    def _gather_inside(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all ranks of ``inside``, one rank's after the other's."""
+        if self.inside is None:
+            return rows
+        whole = rows.new_empty(dist.get_world_size(self.inside) * len(rows), rows.shape[1])
+        if rows.numel():
+            all_gather_single(whole.view(-1), rows.view(-1), group=self.inside)
+        return whole
 
     def _count(self, nbytes: int) -> None:
         self.wire_nbytes += nbytes

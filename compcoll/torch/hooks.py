@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
-from compcoll.torch.frames import Frames, all_gather_single
+from compcoll.torch.frames import Frames
 from compcoll.torch.integration import profiler_entry
 from compcoll.torch.levels import Levels, placed
 from compcoll.torch.reductions import reduction
@@ -38,7 +38,7 @@ class _Groups:
         self._frames: dict[Codec, Frames] = {}
 
     def frames(self, codec: Codec) -> Frames:
-        return self._frames.setdefault(codec, Frames(codec, self.between))
+        return self._frames.setdefault(codec, Frames(codec, self.between, self.inside))
 
     def nbytes(self) -> tuple[int, int]:
         """Bytes between nodes: without compression, and sent."""
@@ -60,14 +60,6 @@ class _Groups:
         dist.all_to_all_single(theirs.view(-1), rows.view(-1), group=self.inside)
         wide = torch.promote_types(rows.dtype, torch.float32)
         return theirs.view(local, self.levels.nodes, n).sum(0, dtype=wide).to(rows.dtype)
-
-    def gather_inside(self, rows: torch.Tensor) -> torch.Tensor:
-        """All rows of the node's ranks by place, (size, n)."""
-        if self.inside is None:
-            return rows
-        whole = torch.empty(self.levels.size, rows.shape[1], dtype=rows.dtype, device=rows.device)
-        all_gather_single(whole.view(-1), rows.view(-1), group=self.inside)
-        return whole
 
 
 class _Compression:
@@ -145,12 +137,10 @@ class _Compression:
             placement = placed(group, self._nodes, self._wanted, self._settings())
             self.group = group
             # One pair for each direction: both are on their way at a time, each in an order of its own.
-            for _ in range(2 if self._of_its_own else 1):
-                alone = placement.levels == 1 and not self._of_its_own
-                between = group if alone else placement.new_between()
-                self._groups.append(
-                    _Groups(placement, between, placement.new_inside() if placement.levels == 2 else None)
-                )
+            if self._of_its_own:
+                self._groups = [_Groups(placement, *placement.new_groups()) for _ in range(2)]
+            else:
+                self._groups = [_Groups(placement, *placement.shared_groups())]
             self._placement = placement
         elif group is not self.group:
             raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")
@@ -168,14 +158,7 @@ class _Compression:
         """Begin to gather the ranks' rows; the call returned gives them all in the order of places."""
         groups = self._groups[-1]
         residue = self._residue(mine, codec, key)
-        rows = torch.empty(groups.levels.nodes, mine.numel(), dtype=mine.dtype, device=mine.device)
-        finish = groups.frames(codec).start_all_gather(mine, rows, residue)
-
-        def finished() -> torch.Tensor:
-            finish()
-            return groups.gather_inside(rows)
-
-        return finished
+        return groups.frames(codec).start_all_gather(mine, residue)
 
     def _residue(self, values: torch.Tensor, codec: Codec, key: str) -> torch.Tensor | None:
         """Add the errors of the last values, and return where those of these are kept."""
@@ -246,9 +229,7 @@ class ErrorFeedback(_Compression):
         names = dict(module.named_parameters()) if module is not None else {}
         for pattern in self.exact:
             if not any(fnmatch(name, pattern) for name in names):
-                raise ValueError(
-                    f"exact: {pattern!r} is no parameter's name among the {len(names)} of module"
-                )
+                raise ValueError(f"exact: none of the {len(names)} parameters of module is {pattern!r}")
         self._exact = {
             id(parameter) for name, parameter in names.items() if any(fnmatch(name, p) for p in self.exact)
         }
@@ -434,8 +415,8 @@ class CompressedAllGather(_Custom):
 class CompressedReduceScatter(_Custom):
     """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and added up by its owner.
 
-    Parameters are those of `ErrorFeedback`. Each module needs an object of its own where errors are fed back, which
-    takes memory for a copy of the module's gradients, at two levels for one divided by the ranks of a node.
+    Parameters are those of `ErrorFeedback`. Each module needs an object of its own where errors are fed back,
+    which takes memory for a copy of the module's gradients, at two levels divided by the ranks of a node.
 
     Parameters
     ----------

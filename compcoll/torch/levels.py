@@ -6,21 +6,24 @@ import socket
 import warnings
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll.core import environment
-from compcoll.torch.frames import Frames, all_gather_single
 
 __all__ = ["Levels", "placed"]
 
+#: Groups of `Levels.shared_groups`, by the group that they were made of.
+_shared: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
+
 
 class Levels:
-    """Groups of one or two levels, made from a group by all its ranks together.
+    """The places of a group's ranks at one or two levels, and groups of these.
 
-    At two levels ``inside`` joins the ranks of this node, and ``between`` those of the same place on every node.
+    At two levels ``inside`` are the ranks of this node, and ``between`` those of its place on every node.
 
     Parameters
     ----------
@@ -57,13 +60,22 @@ class Levels:
         self.between = [ranks[row[place]] for row in rows]
         self._group = group
 
-    def new_between(self) -> dist.ProcessGroup:
-        """A group of this rank's equals on all nodes; collective."""
-        return _new_group(self.between, self._group)
+    def new_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup | None]:
+        """Groups of this rank's equals on all nodes, and of its node's ranks; collective.
 
-    def new_inside(self) -> dist.ProcessGroup:
-        """A group of this node's ranks; collective."""
-        return _new_group(self.inside, self._group)
+        At one level the first one has all ranks, and there is no other.
+        """
+        between = _new_group(self.between, self._group)
+        return between, None if self.levels == 1 else _new_group(self.inside, self._group)
+
+    def shared_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup | None]:
+        """The same groups for all whose calls are in one order, at one level the group itself; collective."""
+        if self.levels == 1:
+            return self._group, None
+        known = _shared.setdefault(self._group, {})
+        if tuple(self.order) not in known:
+            known[tuple(self.order)] = self.new_groups()
+        return known[tuple(self.order)]
 
 
 def _why_one_level(sizes: Sequence[int], levels: int | None) -> str:
@@ -128,7 +140,7 @@ def _own_node(group: dist.ProcessGroup, nodes: Any) -> Any:
         place = nodes.get_coordinate()
         if nodes.ndim != 2 or nodes.size() != size or place is None:
             raise ValueError(
-                f"nodes: a mesh of shape {tuple(nodes.shape)} has not the dimensions (node, rank) of {size} ranks"
+                f"nodes: a mesh of shape {tuple(nodes.shape)} is not one of (node, rank) for {size} ranks"
             )
         return place[0]
     if nodes is not None:
