@@ -130,7 +130,7 @@ def test_values_that_fit_no_slot_are_exact(gloo, agree, place, codec):
 
 
 def test_large_values_are_exact(gloo, agree, place):
-    mine = torch.full((301,), 2.0**126)
+    mine = torch.full((301,), 1.5 * 2.0**127)
     got = averaged(ErrorFeedback("bfp:bits=4", gloo, nodes=place[0]), mine)
     assert agree(torch.equal(got, mine))
 
