@@ -15,7 +15,9 @@ policies.py      the policy of a group, and its options
 report.py        statistics of calls
 peers.py         all groups, ranks that leave them, and checks of their calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
-hooks.py         compression beside NCCL or gloo
+hooks.py         compression beside NCCL or gloo: DDP's hook, FSDP2's objects
+levels.py        one or two levels of groups, by nodes
+frames.py        sums and gathered blocks as frames, in groups of any backend
 dcp.py           torch.distributed.checkpoint with compressed files
 weight_sync.py   parameters from one rank to all others, in any backend's groups
 """
@@ -31,14 +33,22 @@ from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
 from compcoll.torch.group import CompcollBackend as _CompcollBackend
 from compcoll.torch.group import CompcollGroup as _CompcollGroup
-from compcoll.torch.hooks import CompressedAllGather, CompressedReduceScatter, ErrorFeedback, compressed_hook
+from compcoll.torch.hooks import (
+    CompressedAllGather,
+    CompressedAllReduce,
+    CompressedReduceScatter,
+    ErrorFeedback,
+    compress_fsdp,
+    compressed_hook,
+)
 from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
 from compcoll.torch.weight_sync import SyncReport, WeightSync
 
 __all__ = [
-    "CompressedAllGather", "CompressedReduceScatter", "ErrorFeedback", "Options", "SyncReport",
-    "TrainingReport", "WeightSync", "compressed_hook", "load", "report", "set_policy",
+    "CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "ErrorFeedback", "Options",
+    "SyncReport", "TrainingReport", "WeightSync", "compress_fsdp", "compressed_hook", "load", "report",
+    "set_policy",
 ]  # fmt: skip
 
 

@@ -161,3 +161,13 @@ def test_fsdp2(run):
     assert losses[-1] < 0.2 * losses[0]
     assert re.search(r"Allgather +lossless", text)
     assert re.search(r"Reduce_scatter_block +zfp:rate=10", text)
+
+
+@needs_torch
+@pytest.mark.parametrize("how", ["ddp", "fsdp2", "hsdp"])
+def test_hooks(run, how):
+    launcher = sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 4
+    text = run(*launcher, EXAMPLES / "hooks.py", how)
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
+    assert losses[-1] < 0.5 * losses[0]
+    assert float(re.search(r"bytes, (\S+) times", text)[1]) > 3
