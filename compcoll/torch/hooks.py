@@ -1,10 +1,10 @@
 """Compression beside NCCL or gloo: a hook of DDP with error feedback, and objects for FSDP2.
 
-state = compcoll.torch.ErrorFeedback("zfp:rate=8")
+state = compcoll.torch.ErrorFeedback("bfp:bits=6")
 ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
 
 model.set_custom_all_gather(compcoll.torch.CompressedAllGather("lossless"))
-model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("zfp:rate=16"))
+model.set_custom_reduce_scatter(compcoll.torch.CompressedReduceScatter("bfp:bits=8"))
 """
 
 from collections.abc import Sequence
