@@ -122,7 +122,7 @@ format: $(VENV)/.lint  ## Format everything
 
 bench: $(VENV)/.bench  ## Time Alltoall with and without compression, on 4 ranks
 	@mkdir -p out
-	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,zfp:rate=8 --json out/alltoall.json
+	mpiexec -n $(RANKS) python -m compcoll bench alltoall --codec lossless,bfp:bits=7 --json out/alltoall.json
 
 report: $(VENV)/.bench  ## Measure in the lab and write benchmarks/REPORT.md, as root
 	python -m benchmarks.report

@@ -18,7 +18,7 @@ import compcoll
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 from compcoll.devices.wrapping import on_device
 
-SPECS = ("lossless", "zfp:rate=8", "zfp:rate=16", "int8", "szp:abs=1e-3", "mpc")
+SPECS = ("lossless", "bfp:bits=7", "bfp:bits=14", "zfp:rate=8", "szp:abs=1e-3", "mpc")
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Allreduce")
 
 

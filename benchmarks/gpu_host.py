@@ -24,7 +24,7 @@ from benchmarks.osu.machine import machine
 __all__ = ["measure", "stubs"]
 
 BATCHES = (1, 4, 16, 64)
-SPEC, NBYTES = "zfp:rate=8", 512 << 10
+SPEC, NBYTES = "bfp:bits=7", 512 << 10
 
 
 class _Context:

@@ -18,7 +18,7 @@ from mpi4py import MPI
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 
 WORLD = MPI.COMM_WORLD
-SPECS = ("lossless", "zfp:rate=8", "zfp:rate=16", "int8")
+SPECS = ("lossless", "bfp:bits=6", "bfp:bits=14", "zfp:rate=8")
 #: Whose order gloo chooses itself, and with it the rounding.
 SUMS = ("all_reduce", "reduce_scatter")
 #: Cycles of a kernel that only waits: some 50 ms, in which nothing of the host would be slow enough.
@@ -251,7 +251,7 @@ class Bench:
         """An operation beside kernels, as gradients travel during a backward pass."""
         import torch.distributed as dist
 
-        torch, group = self.torch, self.group("zfp:rate=8")
+        torch, group = self.torch, self.group("bfp:bits=6")
         x = self.tensor(self.values(self.n))
         m = self.tensor(torch.ones(64 if self.fake else 4096, 64 if self.fake else 4096))
 

@@ -23,7 +23,7 @@ from .osu.output import as_json, describe
 
 __all__ = ["main"]
 
-CODECS = ("lossless", "zfp:rate=12", "szp:abs=1e-3", "int8", "mpc", "float")
+CODECS = ("lossless", "bfp:bits=12", "zfp:rate=12", "szp:abs=1e-3", "int8", "mpc", "float")
 DTYPES = ("f4", "f8", "i4")
 #: Values that every rank draws its messages from.
 POOL = 1 << 20

@@ -39,7 +39,9 @@ CLOSE = 0.25
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--codec", "specs", default="zfp:rate=8,int8,lossless", help="Codecs, separated by commas.")
+@click.option(
+    "--codec", "specs", default="bfp:bits=7,zfp:rate=8,lossless", help="Codecs, separated by commas."
+)
 @click.option(
     "--sizes",
     default="1M:32M:2",

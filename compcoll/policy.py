@@ -13,7 +13,7 @@ A policy sees only what all participants of a call know, so they all decide alik
     at_least = 1048576            # bytes per message
     comm = "tensor"               # MPI.Comm.Get_name()
     link = "network"              # or "node": all ranks on one node
-    codec = "zfp:rate=8"          # or "none": MPI's
+    codec = "bfp:bits=7"          # or "none": MPI's
     algorithm = "ring"
     chunk_nbytes = 1048576
     shape = [64, 64]              # the last dimensions of all blocks, those of sums too

@@ -167,10 +167,6 @@ CC_HD V value_by_sum(U q) {
   return bit_cast<V>(((q + (1ull << 51)) & mantissa) | magic) - 0x1.8p52;
 }
 
-CC_HD uint32_t key_of(uint64_t seed, uint32_t scale, uint64_t number) {
-  return blockscale_key(seed, scale, number);
-}
-
 // Stochastic rounding of y, which is value j of its block, by a fraction of 23 or 32 bits.
 template <class F>
 CC_HD F round_by_hash(F y, uint32_t key, uint32_t j) {

@@ -1,6 +1,6 @@
-"""DistributedDataParallel over the backend compcoll: gradients at 8 bits a value, all else exact.
+"""DistributedDataParallel over the backend compcoll: gradients at 6.3 bits a value, all else exact.
 
-torchrun --standalone --nproc-per-node 2 ddp.py [CODEC]    # zfp:rate=8 by default; lossless, int8, ...
+torchrun --standalone --nproc-per-node 2 ddp.py [CODEC]    # bfp:bits=6 by default; lossless, int8, ...
 mpiexec -n 2 python ddp.py [CODEC]
 """
 
@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import compcoll.torch
 
 
-def main(codec="zfp:rate=8", steps=20):
+def main(codec="bfp:bits=6", steps=20):
     dist.init_process_group("compcoll")  # under torchrun or mpiexec
     # By operation: the broadcast of the first parameters and of buffers stays lossless.
     compcoll.torch.set_policy({"*": [{"op": "all_reduce", "codec": codec}, {"codec": "lossless"}]})

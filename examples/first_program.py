@@ -8,7 +8,7 @@ from mpi4py import MPI
 
 import compcoll
 
-comm = compcoll.Comm(MPI.COMM_WORLD, codec="zfp:rate=16")
+comm = compcoll.Comm(MPI.COMM_WORLD, codec="bfp:bits=8")
 send = np.sin(np.linspace(0, 20, comm.size << 18, dtype="f4") + comm.rank)
 recv = np.empty_like(send)
 comm.Alltoall(send, recv)

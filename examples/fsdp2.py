@@ -12,7 +12,7 @@ import compcoll.torch
 
 POLICY = {
     "dp": [
-        {"phase": "gradients", "codec": "zfp:rate=10"},  # reduce_scatter, all_reduce
+        {"phase": "gradients", "codec": "bfp:bits=6"},  # reduce_scatter, all_reduce
         {"phase": "parameters", "codec": "lossless"},  # all_gather, broadcast
     ],
 }

@@ -10,7 +10,7 @@ from mpi4py import MPI
 import compcoll
 
 world = MPI.COMM_WORLD
-comm = compcoll.Comm(world, codec="zfp:rate=8")
+comm = compcoll.Comm(world, codec="bfp:bits=7")
 field = np.sin(np.linspace(0, 40, 1 << 20) + world.rank).astype("f4")
 total = np.empty_like(field)
 comm.Allreduce(field, total)

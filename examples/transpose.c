@@ -5,7 +5,7 @@
 
    mpicc transpose.c -o transpose -lm
    mpiexec -n 2 ./transpose
-   mpiexec -n 2 compcoll run --codec lossless ./transpose        # or zfp:rate=32, auto, ...
+   mpiexec -n 2 compcoll run --codec lossless ./transpose        # or bfp:bits=30, auto, ...
 */
 
 #include <math.h>

@@ -20,7 +20,7 @@ from .taylor_green import TaylorGreen
 
 __all__ = ["CODECS", "Flow", "Run", "recorded", "run", "simulate", "table", "verdicts"]
 
-CODECS = ("auto", "lossless", "zfp:rate=16", "zfp:rate=8")
+CODECS = ("auto", "lossless", "zfp:rate=16", "bfp:bits=14", "bfp:bits=7")
 PLAIN = "plain MPI"
 #: Relative differences of times that mean nothing.
 NOISE = 0.05

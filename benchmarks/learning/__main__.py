@@ -54,7 +54,7 @@ def _mark(row: dict) -> str:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--task", "tasks", multiple=True, type=click.Choice(list(TASKS)), help="Which. [default: all]")
-@click.option("--codec", "codecs", default="lossless,zfp:rate=16,zfp:rate=8", help="Separated by commas.")
+@click.option("--codec", "codecs", default="lossless,bfp:bits=14,bfp:bits=7", help="Separated by commas.")
 @click.option("--copies", default=8, type=click.IntRange(1), help="How often each image to learn from comes.")
 @click.option("--iters", default=5, type=click.IntRange(1), help="Runs of each task and codec.")
 @click.option("--json", "json_path", type=click.Path(), help="Write the measurements to a file.")

@@ -119,7 +119,7 @@ class Trainer:
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--codec", "codecs", default="lossless,zfp:rate=8", help="Codecs, separated by commas.")
+@click.option("--codec", "codecs", default="lossless,bfp:bits=6", help="Codecs, separated by commas.")
 @click.option("--layers", default=11, type=click.IntRange(1))
 @click.option("--width", default=384, type=click.IntRange(16))
 @click.option("--batch", default=8, type=click.IntRange(1), help="Pieces a step on each rank.")

@@ -49,7 +49,9 @@ WAYS = {"fsdp": fsdp, "ddp": ddp}
 
 @click.command(context_settings={"show_default": True})
 @click.option("--way", default="fsdp", type=click.Choice(list(WAYS)))
-@click.option("--codec", "codecs", default="lossless,zfp:rate=8,int8", help="Codecs, separated by commas.")
+@click.option(
+    "--codec", "codecs", default="lossless,bfp:bits=6,bfp:bits=8", help="Codecs, separated by commas."
+)
 @click.option("--dtype", default="f4", type=click.Choice(list(TYPES)), help="What travels.")
 @click.option("--layers", default=11, type=click.IntRange(1))
 @click.option("--width", default=384, type=click.IntRange(16))

@@ -21,7 +21,10 @@ from ..osu.output import as_json
 __all__ = ["main", "table"]
 
 RESULTS = Path(__file__).parent.parent / "results"
-EVERYWHERE = ("zfp:rate=16", "zfp:rate=10", "zfp:rate=8", "int8", "int4")
+EVERYWHERE = (
+    "bfp:bits=8", "bfp:bits=6", "bfp:bits=5", "bfp:bits=4",
+    "zfp:rate=16", "zfp:rate=10", "zfp:rate=8", "int8", "int4",
+)  # fmt: skip
 #: Way, ranks, dimensions of the mesh, policies.
 STUDIES = {
     "fsdp": ("fsdp", 2, "", ("gloo", "lossless", *EVERYWHERE, "mzhybrid")),
@@ -112,7 +115,8 @@ def draw(runs: list[dict], path: Path) -> None:
             if not own:
                 continue
             steps, losses = np.array(own[0])[:, 0], np.array(own)[:, :, 1]
-            style = {"gloo": "k--", "lossless": "k-"}.get(policy, f"C{names.index(policy)}-")
+            i = names.index(policy)
+            style = {"gloo": "k--", "lossless": "k-"}.get(policy, f"C{i}{'-' if i < 10 else '-.'}")
             panel.plot(steps, losses.mean(0), style, label=policy, linewidth=1.2)
             panel.fill_between(steps, losses.min(0), losses.max(0), color=style[:-1].rstrip("-"), alpha=0.15)
         panel.set(title=study, xlabel="step")

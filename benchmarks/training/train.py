@@ -1,4 +1,4 @@
-"""One run: ``mpiexec -n 4 python -m benchmarks.training.train --way fsdp --policy zfp:rate=8``."""
+"""One run: ``mpiexec -n 4 python -m benchmarks.training.train --way fsdp --policy bfp:bits=6``."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class _Positive(click.ParamType):
 @click.option("--dtype", type=DType(), help="Element type of a raw file: f4, f8, f2, bf16, i4, c8, ...")
 @click.option("--shape", type=Shape(), help="1 to 3 dimensions, slowest first, such as 41x128x128.")
 @click.option("--member", help="The array of a .npz file that holds several.")
-@codec_option("Codec such as zfp:rate=8; by default all that take the dtype. Repeatable.", multiple=True)
+@codec_option("Codec such as bfp:bits=8; by default all that take the dtype. Repeatable.", multiple=True)
 @click.option(
     "--out", "--plot", type=click.Path(dir_okay=False, path_type=Path), is_flag=False,
     flag_value=Path("out/codecs.png"), help="Draw a figure into this file. [without a name: out/codecs.png]",

@@ -34,7 +34,7 @@ _OWN_NAMESPACES = [
     help="File for the figure.",
 )  # fmt: skip
 @codec_option(
-    "Codec to compare with plain MPI, such as zfp:rate=16, or none. Repeatable.", also=("auto", "none"),
+    "Codec to compare with plain MPI, such as bfp:bits=14, or none. Repeatable.", also=("auto", "none"),
     multiple=True,
 )  # fmt: skip
 @click.option("--points", type=click.IntRange(4), help="Points in each direction.")

@@ -20,7 +20,7 @@ from compcoll.preload import is_preloaded
 @click.command(context_settings={"allow_interspersed_args": False})
 @ranks_option(1, None, "Start so many ranks with mpiexec.")
 @click.option("-m", "as_module", is_flag=True, help="PROGRAM is a module, as for python -m.")
-@click.option("-c", "--codec", metavar="SPEC", help="Codec, such as zfp:rate=8. [default: auto]")
+@click.option("-c", "--codec", metavar="SPEC", help="Codec, such as bfp:bits=14. [default: auto]")
 @click.option(
     "--policy", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="TOML file of a policy."
 )

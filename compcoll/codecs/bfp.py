@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from compcoll.codecs import options
 from compcoll.codecs.base import Codec
 from compcoll.core import dtypes
 
@@ -14,7 +13,6 @@ MAX_BITS = {8: 52, 4: 24}
 MAX_DIM = 32
 #: Limits of ``rel``.
 MIN_REL, MAX_REL = 2.0**-50, 0.5
-ROUNDINGS = ("nearest", "stochastic")
 
 
 class BFP(Codec):
@@ -73,12 +71,12 @@ class BFP(Codec):
     ):
         if bits is not None and rel is not None:
             raise ValueError(f"bfp takes one of bits and rel, and both bits={bits} and rel={rel} are given")
-        if rounding not in ROUNDINGS:
-            raise ValueError(f"bfp: rounding={rounding!r} is not one of {', '.join(ROUNDINGS)}")
-        self.rounding, self.seed = rounding, _integer("seed", seed, 0, 2**64 - 1)
-        self.rel = None if rel is None else _fraction(rel)
-        self.bits = None if rel is not None else _integer("bits", 8 if bits is None else bits, 2, MAX_BITS[8])
-        self.dim = None if dim is None else _integer("dim", dim, 1, MAX_DIM)
+        self.rounding, self.seed = options.rounding("bfp", rounding, seed)
+        self.rel = None if rel is None else options.number("bfp", "rel", rel, MIN_REL, MAX_REL)
+        self.bits = None
+        if rel is None:
+            self.bits = options.integer("bfp", "bits", 8 if bits is None else bits, 2, MAX_BITS[8])
+        self.dim = None if dim is None else options.integer("bfp", "dim", dim, 1, MAX_DIM)
 
     def options(self) -> dict[str, object]:
         default = {"bits": None, "rel": None, "dim": None, "rounding": "nearest", "seed": 0}
@@ -105,7 +103,7 @@ class BFP(Codec):
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
         dim = self.dim or (2 if dtype.kind == "c" else 1)
-        return (self.bits_of(dtype) | dim << 8 | ROUNDINGS.index(self.rounding) << 32, self.seed)
+        return (self.bits_of(dtype) | dim << 8 | options.ROUNDINGS.index(self.rounding) << 32, self.seed)
 
     def attempts(self, dtype: np.dtype) -> tuple[Codec, ...]:
         """As of `Codec`, and lossless where no number of bits keeps ``rel``."""
@@ -113,20 +111,3 @@ class BFP(Codec):
         if codecs[0] is self and self.bits_of(dtype) > MAX_BITS[max(dtypes.real_dtype(dtype).itemsize, 4)]:
             return codecs[1:]
         return codecs
-
-
-def _integer(key: str, value, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        limit = "2**64 - 1" if most == 2**64 - 1 else most
-        raise ValueError(f"bfp: {key}={value!r} is not an integer from {least} to {limit}")
-    return value
-
-
-def _fraction(value) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"bfp: rel={value!r} is not a number") from None
-    if not math.isfinite(number) or not MIN_REL <= number <= MAX_REL:
-        raise ValueError(f"bfp: rel={value} is not between {MIN_REL:.4g} and {MAX_REL}")
-    return number

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from compcoll.codecs import options
 from compcoll.codecs.base import Codec
 from compcoll.core import dtypes
 
 BLOCKS = (32, 64, 128, 256)
-ROUNDINGS = ("nearest", "stochastic")
 
 
 class BlockScaled(Codec):
@@ -42,11 +42,8 @@ class BlockScaled(Codec):
     def __init__(self, block: int = 64, rounding: str = "nearest", seed: int = 0):
         if not isinstance(block, int) or block not in BLOCKS:
             raise ValueError(f"{self.name}: block={block} is not one of {', '.join(map(str, BLOCKS))}")
-        if rounding not in ROUNDINGS:
-            raise ValueError(f"{self.name}: rounding={rounding!r} is not one of {', '.join(ROUNDINGS)}")
-        if not isinstance(seed, int) or not 0 <= seed < 2**64:
-            raise ValueError(f"{self.name}: seed={seed!r} is not an integer from 0 to 2**64 - 1")
-        self.block, self.rounding, self.seed = block, rounding, seed
+        self.block = block
+        self.rounding, self.seed = options.rounding(self.name, rounding, seed)
 
     def options(self) -> dict[str, object]:
         given = {"block": self.block, "rounding": self.rounding, "seed": self.seed}
@@ -54,4 +51,4 @@ class BlockScaled(Codec):
         return {key: value for key, value in given.items() if value != default[key]}
 
     def params(self, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[int, int]:
-        return (self.block | ROUNDINGS.index(self.rounding) << 32, self.seed)
+        return (self.block | options.ROUNDINGS.index(self.rounding) << 32, self.seed)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import struct
 
 import numpy as np
 
+from compcoll.codecs import options
 from compcoll.codecs.base import Codec
 from compcoll.core import dtypes
 
@@ -53,9 +53,9 @@ class SZP(Codec):
         self.abs: float | None
         self.rel: float | None
         if abs is not None:
-            self.abs, self.rel = _checked("abs", abs, BOUND_MIN, BOUND_MAX), None
+            self.abs, self.rel = options.number("szp", "abs", abs, BOUND_MIN, BOUND_MAX), None
         else:
-            self.abs, self.rel = None, _checked("rel", rel, BOUND_MIN, BOUND_MAX)
+            self.abs, self.rel = None, options.number("szp", "rel", rel, BOUND_MIN, BOUND_MAX)
 
     def options(self) -> dict[str, object]:
         if self.abs is not None:
@@ -72,16 +72,6 @@ class SZP(Codec):
     def can_add(self) -> bool:
         """As of `Codec`; a relative bound is one of each chunk's own, whose frames are not alike."""
         return self.abs is not None and super().can_add
-
-
-def _checked(key: str, value, least: float, most: float) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"szp: {key}={value!r} is not a number") from None
-    if not math.isfinite(number) or not least <= number <= most:
-        raise ValueError(f"szp: {key}={value} is not between {least:.4g} and {most:.4g}")
-    return number
 
 
 def _bits(value: float) -> int:

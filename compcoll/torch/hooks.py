@@ -1,6 +1,6 @@
 """Compression beside NCCL or gloo: a hook of DDP, and objects for FSDP2.
 
-state = compcoll.torch.ErrorFeedback("bfp:bits=8")
+state = compcoll.torch.ErrorFeedback("bfp:bits=6")
 ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
 
 compcoll.torch.compress_fsdp(model, reduce_scatter="bfp:bits=8")

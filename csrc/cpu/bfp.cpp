@@ -200,7 +200,8 @@ class Encoder {
       for (int g = 0; g < G; g++) {
         tiles_.code[b][g] = uint16_t(scale.code[g]);
         if (rules_.stochastic)
-          tiles_.key[b][g] = key_of(args_->params[1], uint32_t(scale.code[g]), (t + g) * tile_blocks<F> + b);
+          tiles_.key[b][g] =
+              blockscale_key(args_->params[1], uint32_t(scale.code[g]), (t + g) * tile_blocks<F> + b);
       }
       for (int j = 0; j < dim; j++) {
         store(tiles_.before[b][j], to_integers(p[j] * scale.inverse));

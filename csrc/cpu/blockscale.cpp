@@ -62,39 +62,15 @@ struct Fp8 {
   }
 };
 
-// The magnitude bits of a type, and where its non-finite values begin.
-template <class T> struct Bits {
-  using word = uint32_t;
-  static constexpr word infinity = 0x7f800000;
-};
-template <> struct Bits<double> {
-  using word = uint64_t;
-  static constexpr word infinity = 0x7ff0000000000000;
-};
-template <> struct Bits<Float16> {
-  using word = uint16_t;
-  static constexpr word infinity = 0x7c00;
-};
-template <> struct Bits<Bfloat16> {
-  using word = uint16_t;
-  static constexpr word infinity = 0x7f80;
-};
-
-template <class T>
-typename Bits<T>::word largest_bits(const char* src, int n) {
-  using W = typename Bits<T>::word;
-  W most = 0;
-  for (int i = 0; i < n; i++) {
-    W w = load<W>(src + i * sizeof(W)) & W(W(-1) >> 1);
-    most = w > most ? w : most;
-  }
-  return most;
+// The largest magnitude of n values; infinite or NaN where any value is.
+inline float largest(Float16, const char* x, int n) {
+  return float16_to_float(uint16_t(largest_word<int16_t>(x, n)));
 }
-
-inline float scale_of(Float16, uint16_t bits) { return float16_to_float(bits); }
-inline float scale_of(Bfloat16, uint16_t bits) { return bfloat16_to_float(bits); }
-inline float scale_of(float, uint32_t bits) { return bit_cast<float>(bits); }
-inline double scale_of(double, uint64_t bits) { return bit_cast<double>(bits); }
+inline float largest(Bfloat16, const char* x, int n) {
+  return bfloat16_to_float(uint16_t(largest_word<int16_t>(x, n)));
+}
+inline float largest(float, const char* x, int n) { return bit_cast<float>(largest_word<int32_t>(x, n)); }
+inline double largest(double, const char* x, int n) { return bit_cast<double>(largest_word<int64_t>(x, n)); }
 
 // A tiny float64 scale, at which its quotients would leave the normal range, is lifted out of there.
 template <class T>
@@ -141,9 +117,8 @@ struct Encode {
         memset(last, 0, sizeof last);
         x = static_cast<char*>(memcpy(last, x, rest * sizeof(T)));
       }
-      const auto bits = largest_bits<T>(x, layout.block);
-      if (bits >= Bits<T>::infinity) return NONFINITE;
-      const Scale<T> scale = scale_of(T{}, bits);
+      const Scale<T> scale = largest(T{}, x, layout.block);
+      if (scale - scale != 0) return NONFINITE;
       store(dst + b * sizeof scale, scale);
       top = scale > top ? scale : top;
       uint8_t spare[blockscale_max], *to = rest < layout.block ? spare : codes + Q::nbytes(at);

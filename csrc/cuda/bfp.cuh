@@ -133,7 +133,7 @@ CC_HD void bfp_encode_tile(const Job& job, const BfpTile<T>& tile, typename BfpT
     top_step = step > top_step ? step : top_step;
     if (tile.lane == b / 2) scales |= code << 16 * (b % 2);
     const uint64_t block = tile.number * tile.most_blocks + b;
-    const uint32_t key = tile.rules.stochastic ? bfp::key_of(job.params[1], code, block) : 0;
+    const uint32_t key = tile.rules.stochastic ? blockscale_key(job.params[1], code, block) : 0;
     const Word q0 = bfp_code(tile, x0, scale.inverse, key, tile.lane);
     const Word q1 = bfp_code(tile, x1, scale.inverse, key, bfp::row + tile.lane);
     const Word start = bfp_integer(multiply(p, scale.inverse));
