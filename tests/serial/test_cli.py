@@ -305,7 +305,9 @@ def test_sizes_are_those_of_a_ranks_buffer():
         moved = float(row[6]) * float(row[3]) * 1e3  # GB/s times us
         rounding = 0.0005 * float(row[3]) * 1e3
         assert row[0] == str(96 << 10)
-        assert moved == pytest.approx((96 << 10) * (2 / 3 if op == "alltoall" else 4 / 3), abs=rounding + 1000)
+        assert moved == pytest.approx(
+            (96 << 10) * (2 / 3 if op == "alltoall" else 4 / 3), abs=rounding + 1000
+        )
 
 
 def test_bench_that_is_interrupted_says_so_in_a_line():
