@@ -24,12 +24,18 @@ from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
 
-__all__ = ["Facts", "Group", "RankFacts", "complete", "facts_of", "largest_tag", "survey"]
+__all__ = [
+    "Facts", "Group", "RankFacts", "complete", "facts_of", "largest_tag", "survey", "wait_for_duplicates",
+]  # fmt: skip
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
 #: Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest.
 _MOST, _TAGS, _FEWEST = 1024, 1 << 14, 64
+#: Whether MPI mixes up a communicator that is made while Idup makes another one: Open MPI 4 does.
+_MIXES_UP = MPI.get_vendor()[0] == "Open MPI"
+#: Groups whose private communicators Idup may still be making, where that matters.
+_unmade: list[ref[Group]] = []
 
 
 @cache
@@ -156,6 +162,8 @@ class Group:
         if made != MPI.REQUEST_NULL:  # in the background: MPICH makes no communicator of one rank meanwhile
             self._made = _engine.Request(made)
             _engine.leave(self._made)
+            if _MIXES_UP:
+                _unmade.append(ref(self))
         self.private_handle = _engine.handle(private_comm)
         self.neighbours = self.find_neighbours()
         if self.advisor is not None:
@@ -231,6 +239,17 @@ class Group:
         self.persistent.free()
         if self.size > 1 and self.private_comm != MPI.COMM_NULL:
             self.private_comm.Free()
+
+
+def wait_for_duplicates() -> None:
+    """Complete the private communicators of duplicates before another communicator is made.
+
+    All ranks have begun them if the program has completed its own, as it has to where this matters.
+    """
+    while _unmade:
+        group = _unmade.pop()()
+        if group is not None:
+            group.wait_until_made()
 
 
 @dataclass(frozen=True)

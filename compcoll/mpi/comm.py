@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 from compcoll.codecs import Codec
 from compcoll.core import environment
+from compcoll.engine.group import wait_for_duplicates
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.context import Context
 from compcoll.mpi.core import CommBase, describe
@@ -163,6 +164,7 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         context = self._context
         if context is None:
             return method(info)
+        wait_for_duplicates()
         with context.heir() as heir:
             comm, request = method(info)
         heir.belong_to(comm, *context.idup(comm))

@@ -23,7 +23,7 @@ from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, Task, begin, planned, wait
 from compcoll.engine.decision import Decision, without_base
-from compcoll.engine.group import complete, survey
+from compcoll.engine.group import complete, survey, wait_for_duplicates
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
@@ -167,6 +167,7 @@ class CommBase(_Mixin):
         TimeoutError
             Where they do not within so many seconds.
         """
+        wait_for_duplicates()
         if seconds == inf:
             return
         for _ in range(2):  # a rank that comes after another has given up waits in vain the second time

@@ -141,7 +141,7 @@ def test_ddp(run, launcher):
     assert losses[-1] < 0.75 * losses[0]
     assert "replicas identical: True" in text
     assert re.search(r"Bcast +lossless", text)
-    assert re.search(r"Allreduce +zfp:rate=8", text)
+    assert re.search(r"Allreduce +bfp:bits=6", text)
 
 
 @needs_torch
@@ -160,7 +160,7 @@ def test_fsdp2(run):
     losses = [float(loss) for loss in re.findall(r"loss (\S+)", text)]
     assert losses[-1] < 0.2 * losses[0]
     assert re.search(r"Allgather +lossless", text)
-    assert re.search(r"Reduce_scatter_block +zfp:rate=10", text)
+    assert re.search(r"Reduce_scatter_block +bfp:bits=6", text)
 
 
 @needs_torch
