@@ -148,7 +148,7 @@ class Frames:
             return lambda: self._gather_inside(rows)
         given = _in_slots([frame], None, slot, values.device)
         arrived = given.new_empty(self.size, slot)
-        work = all_gather_single(arrived.view(-1), given.view(-1), group=self.group, async_op=True)
+        work: Any = all_gather_single(arrived.view(-1), given.view(-1), group=self.group, async_op=True)
         self._count(slot * (self.size - 1))
 
         def finish() -> torch.Tensor:

@@ -522,11 +522,11 @@ def compress_fsdp(
             continue
         made: list[_Compression] = []
         if all_gather is not None:
-            gather = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
+            gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
             module.set_custom_all_gather(gather)
             made.append(gather)
         if reduce_scatter is not None:
-            reduce = CompressedReduceScatter(
+            reduce: Any = CompressedReduceScatter(
                 reduce_scatter, feeds_back=feeds_back, levels=levels, nodes=nodes
             )
             module.set_custom_reduce_scatter(reduce)

@@ -158,7 +158,8 @@ def _new_group(ranks: Sequence[int], like: dist.ProcessGroup) -> dist.ProcessGro
         timeout = like._get_backend(device).options._timeout
     except (AttributeError, RuntimeError):
         timeout = None
-    return dist.new_group(
+    made: Any = dist.new_group(  # whose type has a number for ranks that are not in it
         list(ranks), timeout, dist.get_backend_config(like), use_local_synchronization=True,
         group_desc="compcoll",
     )  # fmt: skip
+    return made
