@@ -71,7 +71,8 @@ test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backe
 	  mpiexec -n $$n python -m pytest tests/torch_bases || exit 1; \
 	done
 	@echo "== tests of torchrun, and of examples with torch"
-	@python -m pytest tests/serial/test_torchrun.py tests/serial/test_examples.py -k 'torchrun or ddp or fsdp2'
+	@python -m pytest tests/serial/test_torchrun.py tests/serial/test_torch_hooks.py tests/serial/test_examples.py \
+	  -k 'torchrun or torch_hooks or ddp or fsdp2'
 
 test-frameworks: $(VENV)/.test-frameworks  ## Run Lightning, Accelerate and DeepSpeed with the torch.distributed backend and with gloo
 	@echo "== tests of frameworks that use torch"
