@@ -211,7 +211,7 @@ def table(runs: list[Run], where: str = "") -> Table:
 
 
 def _number(value: float) -> str:
-    return "0, exact" if value == 0 else f"{value:.1e}"
+    return "exact" if value == 0 else f"{value:.0e}"
 
 
 def verdicts(runs: list[Run], ranks: int, cores: int) -> list[str]:
