@@ -15,7 +15,9 @@ policies.py      the policy of a group, and its options
 report.py        statistics of calls
 peers.py         all groups, ranks that leave them, and checks of their calls
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
-hooks.py         compression beside NCCL or gloo: DDP's hook, FSDP2's objects
+hooks.py         compression beside NCCL or gloo: DDP's hook
+fsdp.py          FSDP2's objects, and HSDP's
+compression.py   what these share
 levels.py        one or two levels of groups, by nodes
 frames.py        sums and gathered blocks as frames, in groups of any backend
 dcp.py           torch.distributed.checkpoint with compressed files
@@ -31,16 +33,15 @@ from compcoll.launch.torchrun import is_deferred as _is_deferred  # the first to
 from compcoll.torch import integration as _integration
 from compcoll.torch import policies as _policies
 from compcoll.torch import start as _start
-from compcoll.torch.group import CompcollBackend as _CompcollBackend
-from compcoll.torch.group import CompcollGroup as _CompcollGroup
-from compcoll.torch.hooks import (
+from compcoll.torch.fsdp import (
     CompressedAllGather,
     CompressedAllReduce,
     CompressedReduceScatter,
-    ErrorFeedback,
     compress_fsdp,
-    compressed_hook,
 )
+from compcoll.torch.group import CompcollBackend as _CompcollBackend
+from compcoll.torch.group import CompcollGroup as _CompcollGroup
+from compcoll.torch.hooks import ErrorFeedback, compressed_hook
 from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
 from compcoll.torch.weight_sync import SyncReport, WeightSync

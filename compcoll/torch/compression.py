@@ -1,0 +1,174 @@
+"""What hooks and FSDP2's objects share: codec, levels, groups, errors of quantization."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from compcoll.codecs import Codec
+from compcoll.codecs import codec as codec_of
+from compcoll.torch.frames import Frames
+from compcoll.torch.levels import Levels, placed
+
+__all__ = ["Compression", "rows_of", "write_rows"]
+
+
+class _Groups:
+    """The groups of one direction, and the frames that travel between nodes in them."""
+
+    def __init__(self, levels: Levels, between: Any, inside: Any):
+        self.levels, self.between, self.inside = levels, between, inside
+        self._frames: dict[Codec, Frames] = {}
+
+    def frames(self, codec: Codec) -> Frames:
+        return self._frames.setdefault(codec, Frames(codec, self.between, self.inside))
+
+    def nbytes(self) -> tuple[int, int]:
+        """Bytes between nodes: without compression, and sent."""
+        known = list(self._frames.values())
+        return sum(one.raw_nbytes for one in known), sum(one.wire_nbytes for one in known)
+
+    def sum_inside(self, rows: torch.Tensor) -> torch.Tensor:
+        """The node's sums of the rows for the nodes, (nodes, n), of all ranks' rows by place."""
+        if self.inside is None:
+            return rows
+        n, local = rows.shape[1], self.levels.local
+        if rows.is_cuda:
+            sums = torch.empty_like(rows[: self.levels.nodes])
+            (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(
+                sums.view(-1), rows.view(-1), group=self.inside
+            )
+            return sums
+        theirs = torch.empty_like(rows)  # gloo's own reduce-scatter is an allreduce
+        dist.all_to_all_single(theirs.view(-1), rows.view(-1), group=self.inside)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        return theirs.view(local, self.levels.nodes, n).sum(0, dtype=wide).to(rows.dtype)
+
+
+class Compression:
+    """Codec, levels and errors of quantization, which all objects here have.
+
+    Attributes
+    ----------
+    raw_nbytes, wire_nbytes : int
+        Bytes to other nodes (at one level, to other ranks) without compression, and bytes sent.
+    levels : int
+        1 or 2; None before the first call.
+    reason : str
+        Why there is one level; empty where there are two.
+    """
+
+    _of_its_own = False  # groups, where calls begin in other threads
+
+    def __init__(
+        self, codec: Any, group: dist.ProcessGroup | None = None, *, feeds_back: bool = False,
+        levels: int | None = None, nodes: Any = None,
+    ):  # fmt: skip
+        schedule = codec if isinstance(codec, Mapping) else {0: codec}
+        if 0 not in schedule or not all(isinstance(step, int) and step >= 0 for step in schedule):
+            raise ValueError(f"the steps {list(schedule)} of a schedule are not whole numbers from 0 on")
+        self.schedule = {step: codec_of(schedule[step]) for step in sorted(schedule)}
+        for one in self.schedule.values():
+            if one.has_base:
+                raise ValueError(f"{one.spec} codes differences between transfers, which hooks do not keep")
+        self.group, self.feeds_back, self.step = group, feeds_back, 0
+        self._wanted, self._nodes = levels, nodes
+        self._errors: dict[str, torch.Tensor] = {}
+        self._placement: Levels | None = None
+        self._groups: list[_Groups] = []
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of the present step."""
+        return self.schedule[max(first for first in self.schedule if first <= max(self.step - 1, 0))]
+
+    @property
+    def levels(self) -> int | None:
+        return self._placement.levels if self._placement else None
+
+    @property
+    def reason(self) -> str:
+        return self._placement.reason if self._placement else ""
+
+    @property
+    def raw_nbytes(self) -> int:
+        return sum(groups.nbytes()[0] for groups in self._groups)
+
+    @property
+    def wire_nbytes(self) -> int:
+        return sum(groups.nbytes()[1] for groups in self._groups)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of steps and this rank's errors, which differ from rank to rank."""
+        return {"step": self.step, "errors": {key: error.clone() for key, error in self._errors.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict` of this rank; an error of another size is left out."""
+        self.step = int(state["step"])
+        self._errors = {key: error.clone() for key, error in state["errors"].items()}
+
+    def _settings(self) -> tuple:
+        """What has to be equal on all ranks."""
+        specs = {step: codec.spec for step, codec in self.schedule.items()}
+        return type(self).__name__, str(specs), self.feeds_back, self.step
+
+    def _connect(self, group: dist.ProcessGroup | None = None) -> Levels:
+        """The levels of the group, found in the first call; collective then."""
+        group = group or self.group or dist.group.WORLD
+        assert group is not None
+        if self._placement is None:
+            placement = placed(group, self._nodes, self._wanted, self._settings())
+            self.group = group
+            # One pair for each direction: both are on their way at a time, each in an order of its own.
+            if self._of_its_own:
+                self._groups = [_Groups(placement, *placement.new_groups()) for _ in range(2)]
+            else:
+                self._groups = [_Groups(placement, *placement.shared_groups())]
+            self._placement = placement
+        elif group is not self.group:
+            raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")
+        return self._placement
+
+    def _reduce(self, rows: torch.Tensor, codec: Codec, key: str) -> torch.Tensor:
+        """The sum over all ranks of this rank's row; rows, (size, n), are in the order of places."""
+        groups = self._groups[0]
+        sums = groups.sum_inside(rows)
+        residue = self._residue(sums, codec, key)
+        total = groups.frames(codec).reduce_scatter(sums, residue)
+        return total.to(rows.dtype)
+
+    def _start_gather(self, mine: torch.Tensor, codec: Codec, key: str) -> Callable[[], torch.Tensor]:
+        """Begin to gather the ranks' rows; the call returned gives them all in the order of places."""
+        groups = self._groups[-1]
+        residue = self._residue(mine, codec, key)
+        return groups.frames(codec).start_all_gather(mine, residue)
+
+    def _residue(self, values: torch.Tensor, codec: Codec, key: str) -> torch.Tensor | None:
+        """Add the errors of the last values, and return where those of these are kept."""
+        if not self.feeds_back or codec.lossless:
+            return None
+        error = self._errors.get(key)
+        if error is not None and error.shape == values.shape and error.dtype == values.dtype:
+            self._errors[key] = error = error.to(values.device)
+            values += error
+        else:
+            self._errors[key] = error = torch.zeros_like(values)
+        return error
+
+
+def rows_of(pieces: Sequence[torch.Tensor], size: int) -> torch.Tensor:
+    """Values divided by the number of ranks, a row for each; zeros fill the last."""
+    n = sum(piece.numel() for piece in pieces)
+    flat = pieces[0].reshape(-1) if len(pieces) == 1 else torch.cat([p.reshape(-1) for p in pieces])
+    rows = torch.empty(size, -(-n // size), dtype=flat.dtype, device=flat.device)
+    torch.div(flat, size, out=rows.view(-1)[:n])
+    rows.view(-1)[n:] = 0
+    return rows
+
+
+def write_rows(rows: torch.Tensor, pieces: Sequence[torch.Tensor]) -> None:
+    """Copy rows to the pieces that `rows_of` took."""
+    sizes = [piece.numel() for piece in pieces]
+    for piece, values in zip(pieces, rows.view(-1)[: sum(sizes)].split(sizes), strict=True):
+        piece.copy_(values.view_as(piece))
