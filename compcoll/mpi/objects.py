@@ -325,7 +325,8 @@ class ObjectCalls(CommBase):
 
     def _array(self, obj: Any) -> _Array | None:
         """What stands for an array that goes as such; None where it does not, or is no array."""
-        return _Array.of(obj, self._min_nbytes) if self._packs() else None
+        array = _Array.of(obj, self._min_nbytes)
+        return array if array is not None and self._packs() else None
 
     def _spread(self, op: str, call: Parsed) -> None:
         """Move arrays, of which all ranks know."""
@@ -333,7 +334,7 @@ class ObjectCalls(CommBase):
         decision = self._decide_exactly(call.op, call, None)
         if decision.codec is None:
             decision = replace(decision, codec=_RAW)
-        self._carry_out(op, decision, call, first=True)
+        self._carry_out(op, decision, call)
 
     def _packs(self) -> bool:
         """Whether objects are looked at: mpi4py pickles as Python does, by a protocol with buffers."""
