@@ -563,8 +563,8 @@ cdef class TaskGroup(Task):
             task.check()
 
 
-cdef class Plan:
-    """A prepared call: starts its schedule on other arrays of the same sizes.
+cdef class PreparedCall:
+    """A collective that is ready to be started, any number of times.
 
     Parameters
     ----------
@@ -576,9 +576,9 @@ cdef class Plan:
     comm : int
     neighbours : Neighbours or None
         As of a `Running`.
-    places : sequence of (int, int)
-        For each buffer of the schedule whether it lies in the array that is sent (0) or received (1), and
-        where, in bytes.
+    device : callable, optional
+        Makes the operations on device memory for a list of blocks, where any of them is on a device.
+
     """
 
     cdef readonly str op
@@ -588,38 +588,58 @@ cdef class Plan:
     cdef CallTags tags
     cdef uint64_t comm
     cdef Neighbours neighbours
+    cdef object device
     cdef vector[int] which
     cdef vector[size_t] offsets
 
     def __init__(
         self, str op, decision, Compiled compiled, Coding coding, Coding inside, CallTags tags, uint64_t comm,
-        Neighbours neighbours, places
+        Neighbours neighbours, device=None
     ):
         self.op, self.decision, self.compiled = op, decision, compiled
         self.coding, self.inside = coding, inside
-        self.tags, self.comm, self.neighbours = tags, comm, neighbours
+        self.tags, self.comm, self.neighbours, self.device = tags, comm, neighbours, device
+
+    def place(self, places):
+        """Say where its blocks lie: for each in the buffer that is sent (0) or received (1), at which byte."""
         for which, offset in places:
             self.which.push_back(which)
             self.offsets.push_back(offset)
 
-    def begin(self, send, recv, Bases bases=None):
-        """Start a call; None where its arrays are not contiguous, not writable, or overlap."""
+    @property
+    def is_placed(self):
+        """Whether `start_on` can find the blocks."""
+        return not self.which.empty()
+
+    def start(self, list blocks, tags=None, Bases bases=None):
+        """Start it on blocks; ``tags``: the first and how many, in place of those of the next call."""
+        first, n = (self.tags.next(), self.tags.n) if tags is None else tags
+        device = None if self.device is None else self.device(blocks)
+        return Running(
+            self.compiled, self.coding, self.comm, first, n, blocks, device, bases, self.inside,
+            self.neighbours,
+        )
+
+    def start_on(self, send, recv, Bases bases=None):
+        """Start it on arrays; None where these are none, not contiguous, not writable, or overlap."""
         cdef uint8_t* data[2]
-        cdef vector[CPlace] places
-        cdef size_t i
+        cdef vector[CPlace] found
         cdef Running running
+        cdef size_t i
         if not usable(send, False) or not usable(recv, True) or overlap(send, recv):
             return None
         data[0] = <uint8_t*>cnp.PyArray_DATA(send) if type(send) is np_ndarray else NULL
         data[1] = <uint8_t*>cnp.PyArray_DATA(recv) if type(recv) is np_ndarray else NULL
-        places.reserve(self.which.size())
+        found.reserve(self.which.size())
         for i in range(self.which.size()):
-            places.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
+            if data[self.which[i]] == NULL:
+                return None
+            found.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv
         running.begin(
             self.compiled, self.coding, self.inside, self.comm, self.neighbours, self.tags.next(),
-            self.tags.n, places, CDevice(), bases,
+            self.tags.n, found, CDevice(), bases,
         )
         return running
 

@@ -116,8 +116,9 @@ class Trial:
         self.counts.append(Count(self.most))
 
     def record(self, seconds: float) -> None:
-        """Record the time of a call on this rank."""
-        self.count.seconds[self.count.calls - 1] = seconds
+        """Record the time of the last call on this rank, while both ways are tried."""
+        if self.chosen is None:
+            self.count.seconds[self.count.calls - 1] = seconds
 
 
 class Advisor:
@@ -133,19 +134,18 @@ class Advisor:
         self.comm, self.machine = comm, machine
         self.ranks_per_node, self.workers = ranks_per_node, workers
         self._trials: dict[tuple, Trial] = {}
-        self.last: Trial | None = None
         self._alone: dict[tuple, Decision] = {}
 
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, sample: np.ndarray | None
-    ) -> tuple[Decision, Callable[[float], None] | None]:
+    ) -> tuple[Decision, Trial]:
         """Complete a policy's decision on a collective; all ranks call it together.
 
         Returns
         -------
         decision : Decision
-        record : callable or None
-            ``record(seconds)``, to be called after this call where its time is wanted.
+        trial : Trial
+            That this call is part of, and whose `Trial.record` is to be told of its time.
         """
         # The chunks of a policy follow the exact size, and those of a trial the size class.
         key = (op, dtype, size_class(nbytes), replace(decision, chunk_nbytes=0))
@@ -157,10 +157,7 @@ class Advisor:
         elif trial.turns:
             self._choose(trial)
         trial.count.calls += 1
-        self.last = trial
-        if trial.chosen is not None:
-            return trial.chosen, None
-        return (trial.compressed if trial.compresses else trial.plain), trial.record
+        return trial.chosen or (trial.compressed if trial.compresses else trial.plain), trial
 
     def decide_nonblocking(self, op: str, dtype: np.dtype, nbytes: int, decision: Decision) -> Decision:
         """Complete a policy's decision on a collective whose time is not measured."""

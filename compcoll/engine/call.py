@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +15,7 @@ from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine, choices
-from compcoll.engine._engine import Task, join, leave, wait
-from compcoll.engine._shared import Neighbours
+from compcoll.engine._engine import PreparedCall, Task, join, leave, wait
 from compcoll.engine.coding import coding
 from compcoll.engine.decision import FLAT, Decision
 from compcoll.engine.device.run import DeviceOperations
@@ -27,8 +27,8 @@ from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import chunk_step, trace
 
 __all__ = [
-    "Call", "Task", "Transport", "begin", "begin_message", "join", "leave", "n_chunks", "planned",
-    "schedule_of", "wait",
+    "Call", "PreparedCall", "Task", "Transport", "begin", "begin_message", "join", "leave", "n_chunks",
+    "prepare", "schedule_of", "start", "wait",
 ]  # fmt: skip
 
 _SCHEDULES = Cache()
@@ -120,48 +120,68 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     )  # fmt: skip
 
 
-def begin(
-    group: Group, call: Call, decision: Decision, owner_exact: bool = False,
-    tags: tuple[int, int] | None = None, direct: bool = False, bases: _engine.Bases | None = None,
-) -> _engine.Running:  # fmt: skip
+def prepare(
+    group: Group, call: Call, decision: Decision, owner_exact: bool = False, direct: bool = False
+) -> PreparedCall:
+    """A call that is ready to be started, on blocks like those of ``call``.
+
+    Parameters
+    ----------
+    direct : bool
+        Whether MPI takes frames in device memory.
+    """
+    assert decision.codec is not None
+    schedule = schedule_of(group, call, decision, owner_exact)
+    inside = decision.intra or _RAW
+    device = None
+    if call.on_device:
+        device = partial(DeviceOperations, schedule, decision.codec, call.dtype, direct=direct, inside=inside)
+    return PreparedCall(
+        call.op,
+        decision,
+        schedule.compiled,
+        coding(decision.codec, call.dtype),
+        coding(inside, call.dtype),
+        group.tags,
+        group.private_handle,
+        group.neighbours,
+        device,
+    )
+
+
+def start(
+    prepared: PreparedCall,
+    call: Call,
+    tags: tuple[int, int] | None = None,
+    bases: _engine.Bases | None = None,
+) -> _engine.Running:
     """Start a call, which then has to be waited for or left to the engine.
 
     Parameters
     ----------
     tags : tuple of int, optional
         First tag and how many; those of the next call of all ranks otherwise.
-    direct : bool
-        Whether MPI takes frames in device memory.
     bases : Bases, optional
         Values that a persistent call in host memory carried last.
     """
-    assert decision.codec is not None
-    schedule = schedule_of(group, call, decision, owner_exact)
     if call.on_device:
         call.pack()
-    buffers = [*call.send, *call.recv]
-    tags = tags or group.next_tags()
-    run = _begin(
-        schedule, decision.codec, call.dtype, group.private_handle, tags, buffers, direct, bases,
-        decision.intra or _RAW, group.neighbours,
-    )  # fmt: skip
+    run = prepared.start([*call.send, *call.recv], tags, bases)
     if call.problem is not None:
         run.fail(call.problem)
     return run
 
 
-def _begin(
-    schedule: Schedule, codec: Codec, dtype: np.dtype, comm: int, tags: tuple[int, int], buffers: list[Any],
-    direct: bool = False, bases: _engine.Bases | None = None, inside: Codec = _RAW,
-    neighbours: Neighbours | None = None,
-) -> _engine.Running:  # fmt: skip
-    device = None
-    if any(isinstance(buffer, DeviceArray) for buffer in buffers):
-        device = DeviceOperations(schedule, codec, dtype, buffers, direct, inside)
-    return _engine.Running(
-        schedule.compiled, coding(codec, dtype), comm, *tags, buffers, device, bases, coding(inside, dtype),
-        neighbours,
-    )  # fmt: skip
+def begin(
+    group: Group,
+    call: Call,
+    decision: Decision,
+    owner_exact: bool = False,
+    tags: tuple[int, int] | None = None,
+    direct: bool = False,
+) -> _engine.Running:
+    """Prepare a call and start it once."""
+    return start(prepare(group, call, decision, owner_exact, direct), call, tags)
 
 
 def begin_message(
@@ -203,8 +223,21 @@ def begin_message(
             shaped=drops,
         ),
     )
-    tags = first_tag, max(schedule.n_tags, 1)
-    return _begin(schedule, codec, block.dtype, transport.handle, tags, [block])
+    device = (
+        DeviceOperations(schedule, codec, block.dtype, [block], False, _RAW)
+        if isinstance(block, DeviceArray)
+        else None
+    )
+    return _engine.Running(
+        schedule.compiled,
+        coding(codec, block.dtype),
+        transport.handle,
+        first_tag,
+        max(schedule.n_tags, 1),
+        [block],
+        device,
+        inside=coding(_RAW, block.dtype),
+    )
 
 
 def n_chunks(n: int, chunk: int) -> int:
@@ -224,38 +257,3 @@ def _one_side(peer: int, sends: bool, drops: bool, count: int) -> Callable[[Any,
             await recv_chunks(rt, chunks, peer)
 
     return side
-
-
-def planned(
-    group: Group, call: Call, decision: Decision, owner_exact: bool, specs: tuple
-) -> _engine.Plan | None:
-    """A plan for calls like this one, whose blocks lie in plain arrays like ``specs``; None where they do
-    not.
-
-    Parameters
-    ----------
-    specs : tuple
-        The array that is sent, if the operation has one, and the array that is received; None or another
-        object for what is in place or not looked at.
-    """
-    arrays = [spec if isinstance(spec, np.ndarray) else None for spec in (None, *specs)[-2:]]
-    places = []
-    for block in (*call.send, *call.recv):
-        found = [(i, offset) for i, a in enumerate(arrays) if (offset := _offset(block, a)) is not None]
-        if not found:
-            return None
-        places.append(found[0])
-    schedule = schedule_of(group, call, decision, owner_exact)
-    return _engine.Plan(
-        call.op, decision, schedule.compiled, coding(decision.codec, call.dtype),
-        coding(decision.intra or _RAW, call.dtype), group.tags, group.private_handle, group.neighbours,
-        places,
-    )  # fmt: skip
-
-
-def _offset(block: np.ndarray | StridedBlock, array: np.ndarray | None) -> int | None:
-    """Where a block begins in an array, in bytes; None where it does not lie there."""
-    if array is None or isinstance(block, StridedBlock) or not array.flags.c_contiguous:
-        return None
-    offset = block.ctypes.data - array.ctypes.data
-    return offset if 0 <= offset <= array.nbytes - block.nbytes else None

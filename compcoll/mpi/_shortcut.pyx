@@ -22,7 +22,7 @@ from compcoll.core.vectorcall cimport (
 )
 from compcoll.engine._calls cimport CallTotals, Count, totals_of
 from compcoll.engine._interrupts cimport deferred
-from compcoll.engine._engine import DONE, raise_pending, wait
+from compcoll.engine._engine import DONE, PreparedCall as Prepared, raise_pending, wait
 from compcoll.mpi.datatypes import LACKS_FLOAT16
 from compcoll.operations import blocking_name
 
@@ -30,6 +30,7 @@ cnp.import_array()
 
 cdef type ndarray = np.ndarray
 cdef type Datatype = MPI.Datatype
+cdef type PreparedCall = Prepared
 cdef object IN_PLACE = MPI.IN_PLACE
 cdef object SUM = MPI.SUM
 #: A type that only the full way can give to MPI.
@@ -47,6 +48,9 @@ cdef class Gate:
     ----------
     limit : int
         Calls whose buffers are all smaller, in bytes, are MPI's.
+    known : dict
+        By the kind of a call the count of those for which a decision holds, and what was decided: a
+        `PreparedCall`, or what `last` is of a call that is MPI's.
     paired : bool
         Whether calls that pairs of ranks decide alone need nothing more that all ranks do together.
     last : str, tuple or Report
@@ -55,36 +59,23 @@ cdef class Gate:
     """
 
     cdef readonly Py_ssize_t limit
-    cdef readonly dict declined, planned
+    cdef readonly dict known
     cdef public bint paired
     cdef public object last
 
     def __init__(self, Py_ssize_t limit, last):
-        self.limit, self.last = limit, last
-        self.declined, self.planned = {}, {}
+        self.limit, self.last, self.known = limit, last, {}
         self.paired = False
 
-    def decline(self, known, Count count, reason):
-        """Larger calls of a kind are MPI's as well, for ``reason``; as many as are counted, or all."""
-        self.keep(self.declined, known, count, reason)
+    def remember(self, kind, Count count, decided):
+        """Decide on calls of a kind once and for all, or for as many as ``count`` says."""
+        if len(self.known) >= MOST_REMEMBERED:
+            self.known.clear()
+        self.known[kind] = endless if count is None else count, decided
 
-    def plan(self, known, Count count, plan):
-        """Calls of a kind run by a plan."""
-        self.keep(self.planned, known, count, plan)
-
-    cdef keep(self, dict remembered, known, Count count, what):
-        if len(remembered) >= MOST_REMEMBERED:
-            remembered.clear()
-        remembered[known] = endless if count is None else count, what
-
-    def forget(self):
-        """Ask anew what becomes of all calls."""
-        self.declined.clear()
-        self.planned.clear()
-
-    cdef tuple find(self, dict remembered, known):
-        """The decision on calls of a kind and their count; None where a new decision is due."""
-        cdef tuple found = remembered.get(known)
+    cdef tuple find(self, kind):
+        """The count of calls of a kind, and what was decided; None where a new decision is due."""
+        cdef tuple found = self.known.get(kind)
         cdef Count count
         if found is None:
             return None
@@ -120,6 +111,8 @@ cdef class Method:
     cdef str name, op
     cdef Py_ssize_t buffers
     cdef bint pairs, begins
+    #: The count of small calls, and what is known of them.
+    cdef tuple small
     cdef dict __dict__
 
     def __init__(self, full, Py_ssize_t buffers, bint pairs, bint begins):
@@ -129,6 +122,7 @@ cdef class Method:
         self.buffers, self.pairs, self.begins = buffers, pairs, begins
         if begins:
             self.op = self.name[1:].capitalize()
+        self.small = endless, self.op
         # Preparing a persistent call is none.
         self.totals = CallTotals() if self.name.endswith("_init") else totals_of(blocking_name(self.name))
         update_wrapper(self, full)
@@ -138,48 +132,34 @@ cdef class Method:
     def __get__(self, comm, owner):
         return self if comm is None else PyMethod_New(self, comm)
 
-    cdef Count count_plain(self, Gate gate, PyObject* const* args, Py_ssize_t n):
-        """The count of a call that is sure to be MPI's, else None; ``args`` begin with the first buffer."""
+    cdef tuple find(self, Gate gate, PyObject* const* args, Py_ssize_t n):
+        """The count of calls like this one, and what was decided on them; None of what has to be found out.
+
+        ``args`` begin with the first buffer.
+        """
         cdef Py_ssize_t root
         if self.pairs and not gate.paired:
             return None
         if are_small(args, self.buffers, gate.limit):
-            gate.last = self.op
-            return endless
-        if not gate.declined or not root_of(args, self.buffers, n, &root):
+            return self.small
+        if not gate.known or not root_of(args, self.buffers, n, &root):
             return None
-        found = gate.find(gate.declined, key(self.name, args, self.buffers, ANY_ROOT))
-        if found is None:
-            return None
-        gate.last = found[1]
-        return found[0]
-
-    cdef object run(self, Gate gate, comm, PyObject* const* args, Py_ssize_t n):
-        """Carry out a call by a plan: False where there is none for it, else what the method returns."""
-        cdef Py_ssize_t root
-        if not gate.planned or not root_of(args, self.buffers, n, &root):
-            return False
-        found = gate.find(gate.planned, key(self.name, args, self.buffers, root))
-        if found is None:
-            return False
-        first = None if self.buffers == 1 else <object>args[0]
-        run = begin_plan if self.begins else run_plan
-        return run(comm, found[0], found[1], first, <object>args[self.buffers - 1])
+        return gate.find(key(self.name, args, self.buffers, root))
 
 
-cdef object begin_plan(comm, Count count, plan, send, recv):
-    """Start a call by its plan; False where its buffers are not like those that it was made for."""
-    request = comm._begin_plan(plan, send, recv)
+cdef object start_prepared(comm, Count count, prepared, send, recv):
+    """Start a prepared call; False where its buffers are not like those that it was made for."""
+    request = comm._start(prepared, send, recv)
     count.calls += request is not False  # all ranks count a call once, whatever way it goes
     return request
 
 
-cdef object run_plan(comm, Count count, plan, send, recv):
-    """Carry out a call by its plan; False as of `begin_plan`. No signal's handler runs before its end."""
+cdef object run_prepared(comm, Count count, prepared, send, recv):
+    """Carry out a prepared call; False as of `start_prepared`. No signal's handler runs before its end."""
     try:
-        task = plan.begin(send, recv)
+        task = prepared.start_on(send, recv)
     except BaseException as problem:
-        comm._break(f"{plan.op} was not begun: {problem!r}")
+        comm._break(f"{prepared.op} was not begun: {problem!r}")
         raise
     if task is None:
         return False
@@ -188,10 +168,10 @@ cdef object run_plan(comm, Count count, plan, send, recv):
         wait(task)
     finally:
         if task.end != DONE:
-            comm._break(f"{plan.op} was interrupted")
+            comm._break(f"{prepared.op} was interrupted")
         comm.calls_accelerated += 1
-        totals_of(plan.op).add(task.outcome)
-        (<Gate>comm._gate).last = plan.op, plan.decision, task.outcome
+        totals_of(prepared.op).add(task.outcome)
+        (<Gate>comm._gate).last = prepared.op, prepared.decision, task.outcome
     if count.seconds is not None:
         count.seconds[count.calls - 1] = task.outcome.seconds
     raise_pending()
@@ -202,12 +182,20 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     cdef Method self = <Method>method
     cdef Gate gate
     cdef Count count
+    cdef tuple found
     cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
     self.totals.calls += 1
     if n > self.buffers:
         gate = (<object>args[0])._gate
-        count = self.count_plain(gate, args + 1, n + named - 1)
-        if count is not None:
+        found = self.find(gate, args + 1, n + named - 1)
+        if found is not None and type(found[1]) is PreparedCall:
+            first = None if self.buffers == 1 else <object>args[1]
+            run = start_prepared if self.begins else run_prepared
+            result = run(<object>args[0], found[0], found[1], first, <object>args[self.buffers])
+            if result is not False:
+                return result
+        elif found is not None:
+            count, gate.last = found
             count.calls += 1
             try:
                 if count.seconds is not None:
@@ -215,10 +203,6 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
                 return PyObject_Vectorcall(self.plain, args, flagged, names)
             except BufferError:  # perhaps for arrays of a type that mpi4py does not know
                 count.calls -= 1
-        else:
-            result = self.run(gate, <object>args[0], args + 1, n + named - 1)
-            if result is not False:
-                return result
     return call_deferred(self.full, args, flagged, names)
 
 
@@ -283,10 +267,6 @@ cpdef bint is_small(object spec, Py_ssize_t limit):
     )
 
 
-#: Of keys of calls that are alike for every root.
-cdef Py_ssize_t ANY_ROOT = -1
-
-
 cdef bint root_of(PyObject* const* args, Py_ssize_t buffers, Py_ssize_t n, Py_ssize_t* root) except -1:
     """Whether all arguments behind the buffers are roots or sums; 0 is the default."""
     cdef Py_ssize_t i
@@ -322,7 +302,7 @@ cdef inline Py_ssize_t nbytes_of(object spec):
     return cnp.PyArray_NBYTES(<cnp.ndarray>spec) if type(spec) is ndarray else 0
 
 
-def kind(str name, *specs, Py_ssize_t root=ANY_ROOT):
+def kind(str name, *specs, Py_ssize_t root=0):
     """`key` of buffer arguments that come from Python."""
     cdef PyObject* some[2]
     cdef Py_ssize_t i, n = len(specs)

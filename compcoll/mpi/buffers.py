@@ -99,6 +99,13 @@ class Message:
         host = isinstance(self._buffer, np.ndarray)
         return first + (self._buffer.ctypes.data if host else self._buffer.address)
 
+    def begin_in_argument(self, i: int) -> int | None:
+        """The byte of the host's memory where block i begins; None where it does not lie there as it is."""
+        offset, layout = self._entry.piece_of(self._entries[i])
+        if layout.kind != RUN or not isinstance(self._buffer, np.ndarray) or self._origin is not None:
+            return None
+        return self._displs[i] * self._unit + offset if layout.nbytes else 0
+
     @property
     def entries(self) -> int:
         """Entries of the first block, in units of its datatype."""

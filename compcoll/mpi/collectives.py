@@ -94,11 +94,15 @@ class Parsed(Call):
         Buffers to be finished afterwards.
     read_only_root : bool
         Whether this rank may not write to what it broadcasts.
+    places : list of (int, int) or None
+        Of each block the argument that it lies in, 0 for what is sent and 1 for what is received, and the
+        byte where it begins there; None where not all lie there as they are.
     """
 
     element: Any = None
     messages: list[Message] = field(default_factory=list)
     read_only_root: bool = False
+    places: list[tuple[int, int]] | None = None
 
     def finish(self) -> None:
         """Write through what could not be written in place."""
@@ -176,6 +180,7 @@ def _bcast(operation: Operation, rank: int, given: Arguments) -> Parsed | None:
     return _parsed(
         operation, message, message.nbytes, message, recv=[block], root=given.root, sample=sample,
         read_only_root=sends and message.is_read_only, shapes={0: message.shape(0)} if sends else {},
+        places=_places((1, message)),
     )  # fmt: skip
 
 
@@ -184,12 +189,13 @@ def _uniform(
 ) -> Parsed:
     """A call whose blocks are as many, and as large, as its buffers say."""
     of: Any = send if operation.root == "recv" else recv
-    in_place = send is recv
-    if not in_place:
+    places = _places((operation.in_place ^ 1, of))
+    if send is not recv:
         sends = send.sources() if send is not None else []
         recvs = recv.targets() if recv is not None else []
+        places = _places((0, send), (1, recv))
     elif operation.send.many and operation.recv.many:  # Alltoall, whose blocks arrive where others wait
-        sends, recvs = [block.copy() for block in of.sources()], of.targets()
+        sends, recvs, places = [block.copy() for block in of.sources()], of.targets(), None
     elif operation.in_place == 0:
         sends, recvs = [], of.targets()
     else:
@@ -198,7 +204,7 @@ def _uniform(
     sample = sends[0] if sends else own
     return _parsed(
         operation, of, of.nbytes // size if operation.reduces else of.nbytes, recv, empty=not of.nbytes,
-        send=sends, recv=recvs, root=given.root, sample=sample,
+        send=sends, recv=recvs, root=given.root, sample=sample, places=places,
         shapes=_shapes(operation, rank, send, recv, len(sends)),
     )  # fmt: skip
 
@@ -225,9 +231,11 @@ def _reduce_scatter(
         apart(send, 0, recv, 0)
         _check_count(operation, blocks[rank].size, recv.counts[0])
     target = recv.target(0)[: blocks[rank].size]
+    places = _places((int(sendbuf_in_place), send), (1, recv)) if operation.send.many else None
     sends, recvs = ([], [*blocks, target]) if sendbuf_in_place else (blocks, [target])
     return _parsed(
         operation, recv, max(b.nbytes for b in blocks), recv, send=sends, recv=recvs, sample=blocks[0],
+        places=places,
     )  # fmt: skip
 
 
@@ -236,6 +244,20 @@ def _parsed(operation: Operation, of: Message, nbytes: int, *written: Message | 
     more.setdefault("empty", not nbytes)
     messages = [message for message in written if message is not None]
     return Parsed(operation.name, of.dtype, nbytes, element=of.element, messages=messages, **more)
+
+
+def _places(*sides: tuple[int, Message | None]) -> list[tuple[int, int]] | None:
+    """Where all blocks of some arguments lie, by the numbers of these."""
+    found = []
+    for argument, message in sides:
+        if message is None:
+            continue
+        for i in range(len(message.counts)):
+            begin = message.begin_in_argument(i)
+            if begin is None:
+                return None
+            found.append((argument, begin))
+    return found
 
 
 def _own(blocks: Blocks, rank: int) -> int:

@@ -17,7 +17,7 @@ from compcoll.engine.group import wait_for_duplicates
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.context import Context
 from compcoll.mpi.core import CommBase, describe
-from compcoll.mpi.forms import CollectiveMethods
+from compcoll.mpi.forms import collective, start_prepared
 from compcoll.mpi.objects import ObjectCalls
 from compcoll.mpi.p2p.methods import PointToPoint
 from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
@@ -37,7 +37,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("auto")
 
 
-class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBase):
+class _Accelerated(ObjectCalls, PointToPoint, Guarded, CommBase):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
@@ -52,6 +52,25 @@ class _Accelerated(ObjectCalls, CollectiveMethods, PointToPoint, Guarded, CommBa
         _record()
         make = partial(make_policy, None, codec, when, min_nbytes, policy)
         self._setup(make, strict, owner_exact, device_buffers)
+
+    _start = start_prepared
+
+    Bcast, Ibcast, Bcast_init = collective("Bcast")
+    Allgather, Iallgather, Allgather_init = collective("Allgather")
+    Allgatherv, Iallgatherv, Allgatherv_init = collective("Allgatherv")
+    Alltoall, Ialltoall, Alltoall_init = collective("Alltoall")
+    Alltoallv, Ialltoallv, Alltoallv_init = collective("Alltoallv")
+    Alltoallw, Ialltoallw, Alltoallw_init = collective("Alltoallw")
+    Gather, Igather, Gather_init = collective("Gather")
+    Gatherv, Igatherv, Gatherv_init = collective("Gatherv")
+    Scatter, Iscatter, Scatter_init = collective("Scatter")
+    Scatterv, Iscatterv, Scatterv_init = collective("Scatterv")
+    Allreduce, Iallreduce, Allreduce_init = collective("Allreduce")
+    Reduce, Ireduce, Reduce_init = collective("Reduce")
+    Reduce_scatter_block, Ireduce_scatter_block, Reduce_scatter_block_init = collective(
+        "Reduce_scatter_block"
+    )
+    Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = collective("Reduce_scatter")
 
     def using(
         self, codec: str | Codec | None = None, *, when: str | None = None, min_nbytes: int | None = None,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from random import SystemRandom
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -21,7 +20,7 @@ from compcoll.devices.aware import reported
 from compcoll.engine import _engine, rounding
 from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import Trial
-from compcoll.engine.call import Call, Task, begin, planned, wait
+from compcoll.engine.call import Call, PreparedCall, Task, prepare, start, wait
 from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import complete, survey, wait_for_duplicates
 from compcoll.mpi import buffers, check
@@ -40,8 +39,6 @@ __all__ = ["CommBase", "describe"]
 _RANDOM = SystemRandom()
 #: More bytes than any message has.
 NEVER = 1 << 62
-#: Kinds of calls that a communicator remembers to be MPI's.
-MOST_REMEMBERED = 1024
 
 # To type checkers the class that it is mixed into, whose methods `super()` finds.
 if TYPE_CHECKING:
@@ -65,7 +62,6 @@ class CommBase(_Mixin):
     _idle = "a single rank sends nothing"
     _name = ""
     _gate: Gate
-    _record: Callable[[float], None] | None = None
     calls_accelerated = 0
     #: Whether the program's calls are counted (1) or written down (2), and what is to do where that is so on
     #: all ranks of a communicator; see `compcoll.tracing`.
@@ -208,7 +204,7 @@ class CommBase(_Mixin):
     def Set_name(self, name: str) -> None:
         super().Set_name(name)
         self._name = self.Get_name()
-        self._gate.forget()
+        self._gate.known.clear()
 
     def _check_usable(self) -> None:
         """Raise `RuntimeError` where an earlier call was interrupted."""
@@ -251,9 +247,6 @@ class CommBase(_Mixin):
 
     def _to_mpi(self, method: Callable, *args):
         """Call mpi4py's own method; arrays of types that it or MPI does not know, in a form that they do."""
-        record, self._record = self._record, None
-        if record is not None:
-            return self._timed(record, method, *args)
         if not self._passes_gpu_memory and any(map(buffers.on_gpu, args)):
             staged = Staged(method.__name__, args)
             result = self._to_mpi(method, *staged.args)
@@ -277,104 +270,51 @@ class CommBase(_Mixin):
         """Whether MPI takes memory of a GPU as it is."""
         return self._device_buffers or bool(reported())
 
-    def _timed(self, record: Callable[[float], None], method: Callable, *args):
-        """`_to_mpi`, whose time the model wants to know."""
-        start = perf_counter()
-        result = self._to_mpi(method, *args)
-        record(perf_counter() - start)
-        return result
-
     # -- the way through compcoll
 
-    def _run(self, op: str, make: Callable[..., Parsed | None], *args) -> bool:
-        """Carry out a collective; False where it is MPI's to do."""
-        if self._context is None or self._size == 1:
-            self._gate.last = (op, "a single rank sends nothing")
-            return False
-        self._check_usable()
-        call = make(self._rank, self._size, *args)
-        if call is None:
-            return self._declined(op, "the buffers' type is not accelerated")
-        decision = self._decide(op, call)
-        if decision.codec is None or call.empty:
-            self._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
-            if not call.empty:
-                self._remember(op, args, self._trial(decision))
-            return False
-        if call.read_only_root:
-            call.problem = self._problem_of_root(decision)
-        record, self._record = self._record, None
-        self._carry_out(op, decision, call)
-        start = perf_counter()
-        call.finish()
-        if record is not None:  # later calls go by a plan, without what came before this one was begun
-            record(self._gate.last[-1].seconds + perf_counter() - start)
-        self._plan(op, call, decision, args, self._trial(decision))
-        return True
+    def _prepare(self, call: Call, decision: Decision, group: Any) -> PreparedCall:
+        """A call that can be started; ``group`` has its tags."""
+        return prepare(group, call, decision, self._owner_exact, self._device_buffers)
 
-    def _problem_of_root(self, decision: Decision) -> Exception | None:
-        """The reason why a root cannot take the decoded values: its buffer is read-only; else None."""
-        keeps = self._owner_exact or decision.codec is None or decision.codec.lossless
-        return None if keeps else BufferError(_READ_ONLY_ROOT)
-
-    def _plan(self, name: str, call: Call, decision: Decision, args: tuple, trial: Trial | None) -> None:
-        """Let calls like this one of a method take the shortest way, where their buffers tell all.
+    def _remember(
+        self, name: str, args: tuple, root: int, trial: Trial | None, decided: PreparedCall | tuple
+    ) -> None:
+        """Let later calls like this one of a method go the same way at once, where their buffers tell all.
 
         Parameters
         ----------
         trial : Trial or None
-            Number of calls for which it may do so; None for all.
+            Has the number of calls for which that holds; None for all.
+        decided : PreparedCall or tuple
+            What `_gate.last` is to be where calls are MPI's.
         """
-        never = self._policy.names_communicators or self._strict
-        if never or call.on_device or call.op in ("Allgatherv", "Reduce_scatter"):
-            return
-        specs = args[: 1 if call.op == "Bcast" else 2]
-        known = kind(name, *specs, root=call.root)
-        plan = planned(self._context, call, decision, self._owner_exact, specs) if known is not None else None
-        if plan is not None:
-            self._gate.plan(known, trial and trial.count, plan)
-
-    def _trial(self, decision: Decision) -> Trial | None:
-        """The count of calls for which a decision on a blocking collective holds; None for all."""
-        return self._context.advisor.last if decision.ask else None
-
-    def _remember(self, name: str, args: tuple, trial: Trial | None) -> None:
-        """Let calls of a method like the last one go to MPI at once, where their buffers tell all."""
-        op = self._gate.last[0]
-        specs = args[: 1 if op == "Bcast" else 2]
         # Others depend on counts or names, or are tried in two forms and would be counted twice.
-        named = self._policy.names_communicators
-        if op == "Reduce_scatter" or named or any(buffers.unknown_type(spec) is not None for spec in specs):
+        op = decided.op if isinstance(decided, PreparedCall) else decided[0]
+        if op == "Reduce_scatter" or self._policy.names_communicators:
             return
-        known = kind(name, *specs)
+        if isinstance(decided, PreparedCall):
+            if self._strict or op == "Allgatherv" or not decided.is_placed:
+                return
+        elif any(buffers.unknown_type(spec) is not None for spec in args):
+            return
+        known = kind(name, *args, root=root)
         if known is not None:
-            self._gate.decline(known, trial and trial.count, self._gate.last)
+            self._gate.remember(known, trial and trial.count, decided)
 
-    def _run_sum(self, op: str, reduction: MPI.Op, make: Callable[..., Parsed | None], *args) -> bool:
-        """`_run` for reductions: only sums are accelerated."""
-        if reduction == MPI.SUM:
-            return self._run(op, make, *args)
-        self._check_usable()
-        own = args[1] if buffers.in_place(args[0]) else args[0]
-        parts = 1 if op == "Reduce_scatter" else self._size
-        return not self._small(op, own, parts) and self._declined(op, "only MPI.SUM is accelerated")
-
-    def _declined(self, op: str, reason: str) -> bool:
+    def _declined(self, op: str, reason: str) -> None:
+        """A call is MPI's for this reason; FallbackError where it may not be."""
         if self._strict:
             raise FallbackError(f"{op} would be left to MPI: {reason}")
         self._gate.last = (op, reason)
-        return False
 
-    def _decide(self, op: str, call: Parsed) -> Decision:
-        context = self._context
+    def _decide(self, op: str, call: Parsed) -> tuple[Decision, Trial | None]:
+        """The decision on a blocking collective, and the trial that it is part of; collective."""
         if not call.empty and call.nbytes >= self._min_nbytes:
             self._agree_on_name()
         decision = self._decide_by_policy(op, call)
-        if decision.ask and decision.codec is not None:
-            decision, self._record = context.advisor.decide(
-                op, call.dtype, call.nbytes, decision, call.sample
-            )
-        return decision
+        if not decision.ask or decision.codec is None:
+            return decision, None
+        return self._context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
 
     def _decide_by_policy(self, op: str, call: Any, keeps: bool = False) -> Decision:
         """The policy's decision; ``keeps``: the call repeats, and may keep the values that it carried."""
@@ -393,29 +333,43 @@ class CommBase(_Mixin):
         )
         return decision if keeps else without_base(op, decision)
 
-    def _decide_p2p(self, op: str, message: Any, nbytes: int, peer: int, keeps: bool = False) -> Decision:
-        """The decision on a message of so many bytes that only its two ends know of; ``keeps``: as above."""
+    def _decide_p2p(self, op: str, message: Any, nbytes: int, peer: int) -> Decision:
+        """The decision on a message of so many bytes that only its two ends know of."""
         context, dtype = self._context, message.dtype
         decision = self._policy.decide(
             op, dtype, nbytes, self._size, self._name, context.facts.link, element=message.element
         )
-        decision = decision if keeps else without_base(op, decision)
+        decision = without_base(op, decision)
         nodes = context.facts.nodes
         is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come
         if decision.codec is not None and is_rank and nodes[peer] == nodes[self._rank]:
             inside = "it stays in its node"
             return replace(decision, codec=decision.intra, ask=False, reason=inside)
-        if not decision.ask or decision.codec is None or decision.codec.has_base:
+        if not decision.ask or decision.codec is None:
             return decision
         return context.advisor.decide_p2p(op, dtype, nbytes, decision)
 
     def _carry_out(
-        self, op: str, decision: Decision, call: Call, tags: tuple[int, int] | None = None, first: bool = True
+        self,
+        prepared: PreparedCall,
+        call: Call,
+        tags: tuple[int, int] | None = None,
+        first: bool = True,
+        op: str = "",
     ) -> None:
-        """Run a collective algorithm and report what it did; ``first``: or a further part of a call."""
+        """Run a prepared call and report what it did.
+
+        Parameters
+        ----------
+        first : bool
+            Or a further part of a call.
+        op : str
+            As reports have it, where that is not the operation.
+        """
+        op = op or call.op
         with self._committed(op):
-            task = begin(self._context, call, decision, self._owner_exact, tags, self._device_buffers)
-        self._wait(op, decision, task, wait, first)
+            task = start(prepared, call, tags)
+        self._wait(op, prepared.decision, task, wait, first)
 
     def _wait(
         self, op: str, decision: Decision | None, task: Task, wait: Callable[[Task], object],
@@ -458,12 +412,6 @@ class _Committed:
     def __exit__(self, kind: object, problem: object, traceback: object) -> None:
         if kind is not None:
             self._comm._break(f"{self._op} was not begun: {problem!r}")
-
-
-_READ_ONLY_ROOT = (
-    "the root's buffer is read-only, and the root too takes the values that a lossy codec leaves: "
-    "owner_exact=True lets it keep its own"
-)
 
 
 def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> Report:

@@ -334,7 +334,7 @@ class ObjectCalls(CommBase):
         decision = self._decide_exactly(call.op, call, None)
         if decision.codec is None:
             decision = replace(decision, codec=_RAW)
-        self._carry_out(op, decision, call)
+        self._carry_out(self._prepare(call, decision, self._context), call, op=op)
 
     def _packs(self) -> bool:
         """Whether objects are looked at: mpi4py pickles as Python does, by a protocol with buffers."""

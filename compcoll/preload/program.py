@@ -23,6 +23,7 @@ if "mpi4py.MPI" not in sys.modules:
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.engine.call import PreparedCall
 from compcoll.engine.finalize import has_begun
 from compcoll.mpi.comm import CLASSES, Comm
 from compcoll.mpi.context import Context
@@ -58,9 +59,9 @@ class ProgramComm(Comm):
             return None
         return super()._to_mpi(method, *args)
 
-    def _remember(self, name: str, *args: Any) -> None:
-        if self._buffers is None:
-            super()._remember(name, *args)
+    def _remember(self, name: str, args: tuple, root: int, trial: Any, decided: Any) -> None:
+        if self._buffers is None or isinstance(decided, PreparedCall):
+            super()._remember(name, args, root, trial, decided)
 
     def _completed(self, request: MPI.Request, last: tuple) -> None:
         super()._completed(request, last)

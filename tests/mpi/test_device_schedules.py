@@ -20,19 +20,18 @@ CALLS = {
 
 
 class Recorded:
-    """`_engine` with a record of the schedules that it begins, and of the bytes that arrive."""
+    """The schedules of the calls that are prepared, and the bytes that arrive."""
 
     def __init__(self, monkeypatch):
         self.schedules, self.frames = [], []
-        monkeypatch.setattr(call, "_engine", self)
+        schedule_of = call.schedule_of
+
+        def noted(*args):
+            self.schedules.append(schedule_of(*args))
+            return self.schedules[-1]
+
+        monkeypatch.setattr(call, "schedule_of", noted)
         _engine.set_recv_hook(lambda message: self.frames.append(message.tobytes()))
-
-    def __getattr__(self, name):
-        return getattr(_engine, name)
-
-    def Running(self, compiled, *args):
-        self.schedules.append(compiled)
-        return _engine.Running(compiled, *args)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import compcoll
 from compcoll import FallbackError
 from compcoll.engine import auto as ask
 from compcoll.model import profile
+from compcoll.mpi import forms
 from compcoll.schedule.virtual import Link
 
 many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
@@ -148,7 +149,7 @@ def test_declined_calls_are_counted_alike(comm, declining, agree):
     for _ in range(23):
         declining.Allgather(mine, got if remembered else [got, MPI.FLOAT])
         assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
-    assert agree(bool(declining._gate.declined) == remembered)
+    assert agree(bool(declining._gate.known) == remembered)
     (trial,) = declining._context.advisor._trials.values()
     assert agree(len(set(comm.allgather(trial.count.calls))) == 1)
     want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
@@ -160,8 +161,13 @@ def test_only_calls_alike_are_remembered(comm, declining, agree, monkeypatch):
     mine, got = data(LARGE, "f4", comm.rank), np.zeros(LARGE, "f4")
     declining.Allreduce(mine, got)
     asked = []
-    run = declining._run_sum
-    monkeypatch.setattr(declining, "_run_sum", lambda *args: asked.append(args[1]) or run(*args))
+    prepare = forms._prepare
+
+    def noted(comm, operation, given, form):
+        asked.append(given.op)
+        return prepare(comm, operation, given, form)
+
+    monkeypatch.setattr(forms, "_prepare", noted)
     declining.Allreduce(mine, got)
     assert agree(not asked and declining.report.op == "Allreduce")
     declining.Allreduce(mine, got, op=MPI.MAX)

@@ -19,7 +19,6 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine
 from compcoll.engine.group import largest_tag
-from compcoll.mpi.p2p.bases import Bases, Sent
 from compcoll.mpi.p2p.protocol import ReceivedMessage
 
 __all__ = ["Channel", "Notices"]
@@ -27,7 +26,7 @@ __all__ = ["Channel", "Notices"]
 # A program may put another communicator into its place.
 _SELF = MPI.COMM_SELF
 #: The key of the user's communicator, bytes of the message uncompressed, length of its first message, serial
-#: number, tag. Of a reply: the same of the message, but whether its values are kept, and 0 as the length.
+#: number, tag.
 _NOTICE = struct.Struct("<QQQIi")
 #: Notices of sent, and of received messages, that may wait to be completed.
 _MOST_LATE = 32
@@ -40,15 +39,10 @@ class Notices:
     ----------
     comm : MPI.Intracomm
         A private communicator, on which notices have the largest tag.
-
-    Attributes
-    ----------
-    bases : Bases
     """
 
     def __init__(self, comm: MPI.Intracomm):
         self._comm, self._control = comm, largest_tag()
-        self.bases = Bases()
         self._lock = RLock()
         self._serials: dict[int, Any] = {}
         self._sent: list[tuple[MPI.Request, bytes]] = []
@@ -71,18 +65,6 @@ class Notices:
             if len(self._sent) > _MOST_LATE:
                 self._sent = [sent for sent in self._sent if not sent[0].Test()]
 
-    def reply(self, source: int, key: int, tag: int, serial: int, values: np.ndarray | None) -> None:
-        """Keep the bytes of a received message, or None, and tell its sender."""
-        with self._lock:
-            self.bases.keep((source, key, tag), values, serial)
-        self.send(source, key, int(values is not None), 0, serial, tag)
-
-    def next_base(self, dest: int, key: int, tag: int, serial: int) -> tuple[Sent | None, Sent | None]:
-        """`Bases.replace` after all replies that have arrived."""
-        with self._lock:
-            self._collect()
-            return self.bases.replace((dest, key, tag), serial)
-
     def drop(self, source: int, key: int, tag: int, serial: int) -> None:
         """Drop the notice of a message that was received."""
         with self._lock:
@@ -102,11 +84,11 @@ class Notices:
             return [nbytes for its_length, nbytes in known.values() if its_length == length]
 
     def settle(self) -> bool:
-        """Whether all notices sent, and those and the replies of all messages, have arrived."""
+        """Whether all notices sent, and those of all messages received, have arrived."""
         with self._lock:
             self._collect()
             self._sent = [sent for sent in self._sent if not sent[0].Test()]
-            return not self._late and not self._sent and not self.bases.awaits_replies
+            return not self._late and not self._sent
 
     def _collect(self) -> None:
         status, notice = MPI.Status(), bytearray(_NOTICE.size)
@@ -114,9 +96,7 @@ class Notices:
             matched.Recv([notice, MPI.BYTE])
             key, nbytes, length, serial, tag = _NOTICE.unpack(notice)
             source = status.source
-            if not length:
-                self.bases.replied((source, key, tag), serial, bool(nbytes))
-            elif (source, serial) in self._late:
+            if (source, serial) in self._late:
                 self._late.remove((source, serial))
             else:
                 self._known.setdefault((source, key, tag), {})[serial] = length, nbytes
@@ -256,10 +236,6 @@ class Channel:
     def announce(self, dest: int, tag: int, nbytes: int, length: int, serial: int) -> None:
         """Send the notice of a message to a rank of the user's communicator."""
         self.notices.send(self.rank_of(dest), self._key, nbytes, length, serial, tag)
-
-    def pair(self, peer: int, tag: int) -> tuple[int, int, int]:
-        """What names the messages between this rank and one of the user's communicator with a tag."""
-        return self.rank_of(peer), self._key, tag
 
     def drop_notice(self, source: int, tag: int, serial: int) -> None:
         """Drop the notice of a message that was received."""

@@ -167,22 +167,16 @@ class PointToPoint(Probes):
         self, begin: Callable[..., MPI.Request], plain: Callable[..., MPI.Request], buf, dest: int, tag: int,
         synchronous: bool = False,
     ) -> MPI.Prequest:  # fmt: skip
-        _, decision = self._outgoing("Send", buf, dest, keeps=True)
+        _, decision = self._outgoing("Send", buf, dest)
         if decision is None and (self._passes_gpu_memory or not on_gpu(buf)):
             return self._to_mpi(plain, buf, dest, tag)
         self._check_send(buf, dest, tag)
         kept = KeptArguments(buf)
 
         def start() -> MPI.Request:
-            return self._isend(begin, kept.args[0], dest, tag, synchronous, keeps=True)
+            return self._isend(begin, kept.args[0], dest, tag, synchronous)
 
-        def free() -> None:
-            if decision is not None and decision.codec is not None and decision.codec.has_base:
-                channel = self._context.channel
-                channel.notices.bases.release(channel.pair(dest, tag))
-            kept.free()
-
-        return Prequest(start, free)
+        return Prequest(start, kept.free)
 
     # -- arguments
 
@@ -206,9 +200,7 @@ class PointToPoint(Probes):
             buf = _NOTHING
         self._to_mpi(lambda *args: MPI.Comm.Recv_init(self, *args), buf, source, tag).Free()
 
-    def _outgoing(
-        self, op: str, buf, dest: int, keeps: bool = False
-    ) -> tuple[Message | None, Decision | None]:
+    def _outgoing(self, op: str, buf, dest: int) -> tuple[Message | None, Decision | None]:
         """The message and how it is compressed; (None, None) where MPI sends it unchanged."""
         if dest == MPI.PROC_NULL or not self._understands() or self._small(op, buf):
             return None, None
@@ -220,7 +212,7 @@ class PointToPoint(Probes):
             least = f"of {self._context.least} bytes and more, as its first wrapper does"
             self._declined(op, f"this communicator compresses messages {least}")
             return None, None
-        decision = self._decide_p2p(op, message, message.nbytes, dest, keeps)
+        decision = self._decide_p2p(op, message, message.nbytes, dest)
         if decision.codec is None or not message.nbytes:
             self._gate.last = (op, decision.reason)
             return None, None
@@ -314,12 +306,10 @@ class PointToPoint(Probes):
 
     # -- nonblocking
 
-    def _isend(
-        self, plain: Any, buf, dest: int, tag: int, synchronous: bool = False, keeps: bool = False
-    ) -> MPI.Request:
+    def _isend(self, plain: Any, buf, dest: int, tag: int, synchronous: bool = False) -> MPI.Request:
         """Send a message compressed, and leave what remains to be done to the engine."""
         _SEND.calls += 1
-        message, decision = self._outgoing("Send", buf, dest, keeps)
+        message, decision = self._outgoing("Send", buf, dest)
         if message is None or decision is None:
             return self._to_mpi(plain, buf, dest, tag)
         self._check_send(buf, dest, tag)

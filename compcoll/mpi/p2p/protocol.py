@@ -5,7 +5,7 @@ offset bytes field
 ====== ===== ===============================================================================
 0      8     elements of the whole message
 8      4     elements of a chunk; 0 where the first one is all there is, however large
-12     4     bytes of an element; 2**31 more where both ends keep the values (`compcoll.mpi.p2p.bases`)
+12     4     bytes of an element
 16     4     tag of the second chunk on the private communicator; each further one has the next
 20     4     serial number of the message, by which its notice is known
 24     4     bytes of the frame; 0 where the sender could not encode its values
@@ -43,7 +43,6 @@ _HEADER = struct.Struct("<QIIIIII")
 _CHECKED = _HEADER.size - 4
 #: The least length of a first message, and what any leaves when divided by `_UNIT`.
 LEAST, _UNIT, _REST = 1024, 128, 77
-_KEEPS = 1 << 31
 #: First chunks have so many bytes at most, so that they fit a nonblocking receive's scratch memory, however
 #: small its buffer.
 LARGEST_CHUNK = 1 << 20
@@ -63,14 +62,11 @@ def looks_compressed(status: MPI.Status) -> bool:
     return nbytes % _UNIT == _REST and nbytes >= LEAST
 
 
-def pack_header(
-    block: Any, step: int, stream: int, serial: int, frame: np.ndarray, keeps: bool = False
-) -> np.ndarray:
+def pack_header(block: Any, step: int, stream: int, serial: int, frame: np.ndarray) -> np.ndarray:
     """The first message of a block whose first chunk is this frame."""
     end = _HEADER.size + frame.size
     message = np.empty(max(end, LEAST) + (_REST - max(end, LEAST)) % _UNIT, np.uint8)
-    itemsize = block.itemsize | _KEEPS * keeps
-    _HEADER.pack_into(message.data, 0, len(block), step, itemsize, stream, serial, frame.size, 0)
+    _HEADER.pack_into(message.data, 0, len(block), step, block.itemsize, stream, serial, frame.size, 0)
     message[_CHECKED : _HEADER.size].view("<u4")[0] = _cpu.checksum(message[:_CHECKED])
     message[_HEADER.size : end] = frame
     message[end:] = 0
@@ -92,8 +88,6 @@ class ReceivedMessage:
         The bytes that came.
     source, tag : int
     is_compressed : bool
-    keeps : bool
-        Whether the values are the base of later messages.
     info : FrameInfo or None
         The first chunk's header; None where that is damaged, or there is none.
     n, step, itemsize, stream, serial : int
@@ -101,20 +95,18 @@ class ReceivedMessage:
     """
 
     __slots__ = (
-        "_frame_nbytes", "data", "info", "is_compressed", "itemsize", "keeps", "n", "serial", "source",
+        "_frame_nbytes", "data", "info", "is_compressed", "itemsize", "n", "serial", "source",
         "step", "stream", "tag",
     )  # fmt: skip
 
     def __init__(self, data: np.ndarray, source: int, tag: int):
         self.data, self.source, self.tag = data, source, tag
         self.info: FrameInfo | None = None
-        self.keeps = False
         self.n, self.step, self.itemsize, self.stream, self.serial = data.size, 1, 1, 0, 0
         self.is_compressed = data.size % 2 == 1 and data.size >= _HEADER.size and self._is_sound()
         if self.is_compressed:
             fields = _HEADER.unpack_from(data.data)
             self.n, self.step, self.itemsize, self.stream, self.serial, self._frame_nbytes, _ = fields
-            self.keeps, self.itemsize = self.itemsize >= _KEEPS, self.itemsize % _KEEPS
             with suppress(FrameError):
                 self.info = inspect(self.frame)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.codecs import codec, delta
+from compcoll.codecs import codec
 from compcoll.codecs.decoding import decode
 from compcoll.core.errors import FrameError
 from compcoll.devices.memory import DeviceArray
@@ -20,7 +20,6 @@ from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks, wait
 from compcoll.engine.coding import coding
 from compcoll.engine.layout import StridedBlock
-from compcoll.frame import FrameInfo
 from compcoll.mpi import check
 from compcoll.mpi.buffers import Message, parse
 from compcoll.mpi.p2p.channel import Channel
@@ -106,9 +105,7 @@ class Unpacking:
     def _decode(self, first: Any) -> None:
         start, frame, info = perf_counter(), self._received.frame, self._received.info
         try:
-            if info is not None and info.codec == delta.Delta.name:
-                self._add_to_base(frame, info, first)
-            elif isinstance(first, DeviceArray):
+            if isinstance(first, DeviceArray):
                 self.tasks[0].also_decode(frame, first)
             elif isinstance(first, StridedBlock):
                 first.put(decode(frame, np.empty(first.size, first.dtype)))
@@ -120,31 +117,8 @@ class Unpacking:
         self._stats.add_bound(info.bound)
         self._stats.stages["decode"] += perf_counter() - start
 
-    def _add_to_base(self, frame: np.ndarray, info: FrameInfo, first: Any) -> None:
-        """Decode differences to the values that the last message left here."""
-        bases, pair = (
-            self._channel.notices.bases,
-            self._channel.pair(self._received.source, self._received.tag),
-        )
-        base = bases.received(pair, info.params[1] >> 32, info.dtype)
-        if isinstance(first, np.ndarray):
-            delta.decode(frame, base, first)
-        else:
-            _copy(delta.decode(frame, base).view(np.uint8), first.view(np.uint8))
-
     def finish(self) -> None:
         """Put values where they belong, when all tasks are done, and raise what went wrong."""
-        values: np.ndarray | None = None
-        try:
-            self._complete()
-            if self._received.keeps and not isinstance(self._values, DeviceArray):
-                values = self._values.copy().view(np.uint8)
-        finally:
-            if self._received.keeps:
-                pair = self._channel.pair(self._received.source, self._received.tag)
-                self._channel.notices.reply(*pair, self._received.serial, values)
-
-    def _complete(self) -> None:
         for task in self.tasks:
             self._stats.add(task.outcome, task.outcome.bound)
         self._message.finish()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -11,24 +10,19 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.codecs import codec, delta
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks
 from compcoll.engine.decision import Decision
 from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_of_message
-from compcoll.frame import inspect
 from compcoll.mpi.buffers import Message
-from compcoll.mpi.p2p.bases import number_of
 from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, MessageStats, pack_header, split_first
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 
 __all__ = ["Outgoing"]
-
-_NO_BASE = "both ends do not keep values of an earlier message that help, or not yet: lossless"
 
 
 class Outgoing:
@@ -37,7 +31,6 @@ class Outgoing:
     Attributes
     ----------
     decision : Decision
-        That of the caller; where it names ``delta``, and this message does not need it, with the reason.
     tasks : list
         To be waited for before `finish`.
     """
@@ -49,22 +42,18 @@ class Outgoing:
         block, there = message.source(0), channel.rank_of(dest)
         self._stats, self._channel, self.decision = stats, channel, decision
         self._error: Exception | None = None
-        serial, frame, keeps = channel.notices.next_serial(there), None, False
-        if decision.codec is not None and decision.codec.has_base:
-            frame, keeps = self._differences(block, channel.pair(dest, tag), serial)
-            decision = self.decision
+        serial = channel.notices.next_serial(there)
         spec = decision.codec
         assert spec is not None
-        step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1)) if frame is None else 0
+        step = chunk_step(len(block), max(decision.chunk_nbytes // block.itemsize, 1))
         first, rest = split_first(block, step)
         chunks = n_chunks(len(rest), step) if len(rest) else 0
-        inner = _inner(decision, message, block, step, 1 + chunks) if frame is None else ()
+        inner = _inner(decision, message, block, step, 1 + chunks)
         if inner:
             first, rest = block[: planes.ends(len(block), 1 + chunks, prod(inner))[1]], block
         stream = channel.reserve(chunks)
-        if frame is None:
-            frame = self._encoded(lambda: spec.encode(_values(first, inner)))
-        data = pack_header(block, step, stream, serial, frame, keeps)
+        frame = self._encoded(lambda: spec.encode(_values(first, inner)))
+        data = pack_header(block, step, stream, serial, frame)
         stats.add_first(first.nbytes, data.size, frame)
         channel.announce(dest, tag, block.nbytes, data.size, serial)
         send = channel.user.Issend if synchronous else channel.user.Isend
@@ -77,24 +66,6 @@ class Outgoing:
             if self._error is not None:
                 others.fail(self._error)
             self.tasks.append(others)
-
-    def _differences(
-        self, block: Any, pair: tuple[int, int, int], serial: int
-    ) -> tuple[np.ndarray | None, bool]:
-        """The frame of a whole message's differences, if it helps, and whether both ends keep the values."""
-        frame, old, new = None, None, None
-        if not isinstance(block, DeviceArray):
-            old, new = self._channel.notices.next_base(*pair, serial)
-        if new is not None:
-            new.values = values = block.copy()
-            if old is not None and (old.values.dtype, old.values.size) == (values.dtype, values.size):
-                frame = self._encoded(lambda: delta.encode(values, old.values, number_of(old.serial)))
-            if frame is not None and frame.size and inspect(frame).codec != delta.Delta.name:
-                frame = None
-        self._stats.base_nbytes = sum(base.values.nbytes for base in (new or old,) if base is not None)
-        if frame is None:
-            self.decision = replace(self.decision, codec=codec("lossless"), reason=_NO_BASE)
-        return frame, new is not None
 
     def _encoded(self, encode: Callable[[], Any]) -> np.ndarray:
         """A frame; an empty one tells the receiver of an error here."""
