@@ -14,13 +14,14 @@ from mpi4py import MPI
 from compcoll.codecs import Codec
 from compcoll.core import environment
 from compcoll.engine.group import wait_for_duplicates
+from compcoll.mpi import objects
 from compcoll.mpi._shortcut import Gate
 from compcoll.mpi.context import Context
 from compcoll.mpi.core import CommBase, describe
 from compcoll.mpi.forms import collective, start_prepared
-from compcoll.mpi.objects import ObjectCalls
-from compcoll.mpi.p2p.methods import PointToPoint
-from compcoll.mpi.staging import NEIGHBOUR, Guarded, guard
+from compcoll.mpi.p2p import methods as p2p
+from compcoll.mpi.p2p import probe as probes
+from compcoll.mpi.staging import BUFFERED, NEIGHBOUR, guard
 from compcoll.policy import Policy, make_policy
 
 __all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
@@ -37,7 +38,8 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("auto")
 
 
-class _Accelerated(ObjectCalls, PointToPoint, Guarded, CommBase):
+@guard(*BUFFERED)
+class _Accelerated(CommBase):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
@@ -72,6 +74,38 @@ class _Accelerated(ObjectCalls, PointToPoint, Guarded, CommBase):
             "Reduce_scatter_block"
         )
         Reduce_scatter, Ireduce_scatter, Reduce_scatter_init = collective("Reduce_scatter")
+
+    Send = p2p.Send
+    Isend = p2p.Isend
+    Ssend = p2p.Ssend
+    Issend = p2p.Issend
+    Recv = p2p.Recv
+    Irecv = p2p.Irecv
+    Sendrecv = p2p.Sendrecv
+    Isendrecv = p2p.Isendrecv
+    Sendrecv_replace = p2p.Sendrecv_replace
+    Isendrecv_replace = p2p.Isendrecv_replace
+    Send_init = p2p.Send_init
+    Ssend_init = p2p.Ssend_init
+    Recv_init = p2p.Recv_init
+    Probe = probes.Probe
+    Iprobe = probes.Iprobe
+    Mprobe = probes.Mprobe
+    Improbe = probes.Improbe
+    probe, iprobe = probes.Probe, probes.Iprobe  # as in mpi4py, where these do not look into a message
+
+    bcast = objects.bcast
+    allgather = objects.allgather
+    gather = objects.gather
+    scatter = objects.scatter
+    alltoall = objects.alltoall
+    reduce = objects.reduce
+    allreduce = objects.allreduce
+    scan = objects.scan
+    exscan = objects.exscan
+    send = objects.send
+    isend = objects.isend
+    sendrecv = objects.sendrecv
 
     def using(
         self, codec: str | Codec | None = None, *, when: str | None = None, min_nbytes: int | None = None,

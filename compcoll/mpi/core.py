@@ -245,11 +245,15 @@ class CommBase(_Mixin):
     def _why_small(self) -> str:
         return self._idle or below_min_nbytes(self._min_nbytes)
 
-    def _to_mpi(self, method: Callable, *args):
-        """Call mpi4py's own method; arrays of types that it or MPI does not know, in a form that they do."""
+    def _to_mpi(self, name: str, *args: Any) -> Any:
+        """Call mpi4py's method of this name."""
+        return self._call_mpi(getattr(MPI.Intracomm, name).__get__(self), *args)
+
+    def _call_mpi(self, method: Callable, *args: Any) -> Any:
+        """Call a method of mpi4py; arrays of types that it or MPI does not know, in a form that they do."""
         if not self._passes_gpu_memory and any(map(buffers.on_gpu, args)):
             staged = Staged(method.__name__, args)
-            result = self._to_mpi(method, *staged.args)
+            result = self._call_mpi(method, *staged.args)
             staged.finish()
             return result
         if not LACKS_FLOAT16:  # whose arrays mpi4py would give to MPI all the same

@@ -71,11 +71,6 @@ def _method(operation: Operation, name: str, run: Callable[..., Any]) -> Any:
     return method
 
 
-def _plain(comm: CommBase, name: str) -> Callable:
-    """mpi4py's own method."""
-    return getattr(MPI.Intracomm, name).__get__(comm)
-
-
 # -- preparing
 
 
@@ -186,7 +181,7 @@ def _decide(comm: CommBase, operation: Operation, call: Parsed, form: _Form) -> 
 
 
 def _blocking(comm: CommBase, operation: Operation, given: Arguments) -> None:
-    parts, plain = _prepare(comm, operation, given, _Form.BLOCKING), _plain(comm, operation.name)
+    parts, plain = _prepare(comm, operation, given, _Form.BLOCKING), operation.name
     begun, tags = perf_counter(), None
     if not parts.calls:
         comm._to_mpi(plain, *given.for_mpi(operation))
@@ -204,7 +199,7 @@ def _blocking(comm: CommBase, operation: Operation, given: Arguments) -> None:
 
 
 def _nonblocking(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Request:
-    plain, pairs = _plain(comm, operation.nonblocking), operation.decides is Decides.PAIR
+    plain, pairs = operation.nonblocking, operation.decides is Decides.PAIR
     tags = None
     if pairs and _is_accelerated(comm, operation.name, _Form.NONBLOCKING):
         given = _on_host(comm, operation.nonblocking, given)
@@ -269,7 +264,7 @@ def _on_host(comm: CommBase, method: str, given: Arguments) -> Arguments:
 
 
 def _persistent(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Prequest:
-    op, plain = operation.name, _plain(comm, operation.persistent)
+    op, plain = operation.name, operation.persistent
     pairs = operation.decides is Decides.PAIR
     if pairs and _is_accelerated(comm, op, _Form.PERSISTENT):
         given = _on_host(comm, operation.persistent, given)

@@ -30,7 +30,7 @@ from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.core import CommBase
 from compcoll.report import Stats
 
-__all__ = ["ObjectCalls", "is_plain", "unpack"]
+__all__ = ["is_plain", "unpack"]
 
 _RAW, _LOSSLESS = codec("raw"), codec("lossless")
 #: Types whose objects go mpi4py's way unseen.
@@ -163,14 +163,14 @@ class _Packer:
 
     Parameters
     ----------
-    comm : ObjectCalls
+    comm : CommBase
     op : str
         The method.
     like : str
         The method of arrays for which policies have rules.
     """
 
-    def __init__(self, comm: ObjectCalls, op: str, like: str):
+    def __init__(self, comm: CommBase, op: str, like: str):
         self._comm, self._op, self._like = comm, op, like
         self._stats = Stats()
         self._decision: Decision | None = None
@@ -178,7 +178,7 @@ class _Packer:
     def __call__(self, obj: Any, dest: int | None = None) -> Any:
         """What mpi4py shall pickle: the object itself where nothing of it becomes smaller."""
         comm = self._comm
-        if is_plain(obj, comm._min_nbytes) or dest in (comm._rank, MPI.PROC_NULL) or not comm._packs():
+        if is_plain(obj, comm._min_nbytes) or dest in (comm._rank, MPI.PROC_NULL) or not _packs(comm):
             return obj
         frames: list[tuple[pickle.PickleBuffer, bool]] = []
 
@@ -194,7 +194,7 @@ class _Packer:
     def _frame(self, found: pickle.PickleBuffer, dest: int | None) -> np.ndarray | None:
         """The compressed buffer; None where that is not smaller, or not worth while."""
         buffer = _Buffer.of(found)
-        decision = self._comm._decide_exactly(self._like, buffer, dest)
+        decision = _decide_exactly(self._comm, self._like, buffer, dest)
         if decision.codec in (None, _RAW):
             return None
         start = perf_counter()
@@ -221,138 +221,154 @@ class _Packer:
         return result
 
 
-class ObjectCalls(CommBase):
-    """The methods of an accelerated communicator that take any object."""
+@interrupts.undivided
+def bcast(self: CommBase, obj: Any, root: int = 0) -> Any:
+    pack, sends = _Packer(self, "bcast", "Bcast"), self._rank == root
+    array = _array(self, obj) if sends else None
+    got = MPI.Intracomm.bcast(self, array or (pack(obj) if sends else None), root)
+    if type(got) is not _Array:
+        return pack.finish(got)
+    whole = obj.copy() if sends else got.room()
+    block = _flat(whole)
+    sample = block if sends else None
+    _spread(
+        self,
+        "bcast",
+        Parsed("Bcast", block.dtype, block.nbytes, False, recv=[block], root=root, sample=sample),
+    )
+    return whole
 
-    @interrupts.undivided
-    def bcast(self, obj: Any, root: int = 0) -> Any:
-        pack, sends = _Packer(self, "bcast", "Bcast"), self._rank == root
-        array = self._array(obj) if sends else None
-        got = super().bcast(array or (pack(obj) if sends else None), root)
-        if type(got) is not _Array:
-            return pack.finish(got)
-        whole = obj.copy() if sends else got.room()
-        block = _flat(whole)
-        sample = block if sends else None
-        self._spread(
-            "bcast",
-            Parsed("Bcast", block.dtype, block.nbytes, False, recv=[block], root=root, sample=sample),
+
+@interrupts.undivided
+def allgather(self: CommBase, sendobj: Any) -> list[Any]:
+    pack = _Packer(self, "allgather", "Allgatherv")
+    array = _array(self, sendobj)
+    got = pack.finish(MPI.Intracomm.allgather(self, array or pack(sendobj)))
+    arrays = {rank: one.room() for rank, one in enumerate(got) if type(one) is _Array}
+    if arrays:
+        types = {_flat(one).dtype for one in arrays.values()}
+        dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)
+        nothing = np.empty(0, dtype)
+        own = _flat(sendobj).view(dtype) if array else nothing
+        recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(self._size)]
+        most = max(block.nbytes for block in recv)
+        _spread(
+            self, "allgather", Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
         )
-        return whole
+    return [arrays.get(rank, one) for rank, one in enumerate(got)]
 
-    @interrupts.undivided
-    def allgather(self, sendobj: Any) -> list[Any]:
-        pack = _Packer(self, "allgather", "Allgatherv")
-        array = self._array(sendobj)
-        got = pack.finish(super().allgather(array or pack(sendobj)))
-        arrays = {rank: one.room() for rank, one in enumerate(got) if type(one) is _Array}
-        if arrays:
-            types = {_flat(one).dtype for one in arrays.values()}
-            dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)
-            nothing = np.empty(0, dtype)
-            own = _flat(sendobj).view(dtype) if array else nothing
-            recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(self._size)]
-            most = max(block.nbytes for block in recv)
-            self._spread(
-                "allgather", Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
-            )
-        return [arrays.get(rank, one) for rank, one in enumerate(got)]
 
-    @interrupts.undivided
-    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        pack = _Packer(self, "gather", "Gatherv")
-        return pack.finish(super().gather(pack(sendobj, root), root))
+@interrupts.undivided
+def gather(self: CommBase, sendobj: Any, root: int = 0) -> list[Any] | None:
+    pack = _Packer(self, "gather", "Gatherv")
+    return pack.finish(MPI.Intracomm.gather(self, pack(sendobj, root), root))
 
-    @interrupts.undivided
-    def scatter(self, sendobj: Any, root: int = 0) -> Any:
-        pack = _Packer(self, "scatter", "Scatterv")
-        objects = _packed(pack, sendobj) if self._rank == root and sendobj is not None else sendobj
-        return pack.finish(super().scatter(objects, root))
 
-    @interrupts.undivided
-    def alltoall(self, sendobj: Any) -> list[Any]:
-        pack = _Packer(self, "alltoall", "Alltoallv")
-        return pack.finish(super().alltoall(_packed(pack, sendobj)))
+@interrupts.undivided
+def scatter(self: CommBase, sendobj: Any, root: int = 0) -> Any:
+    pack = _Packer(self, "scatter", "Scatterv")
+    objects = _packed(pack, sendobj) if self._rank == root and sendobj is not None else sendobj
+    return pack.finish(MPI.Intracomm.scatter(self, objects, root))
 
-    @interrupts.undivided
-    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
-        return self._reduced("reduce", super().reduce, sendobj, op, root)
 
-    @interrupts.undivided
-    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return self._reduced("allreduce", super().allreduce, sendobj, op)
+@interrupts.undivided
+def alltoall(self: CommBase, sendobj: Any) -> list[Any]:
+    pack = _Packer(self, "alltoall", "Alltoallv")
+    return pack.finish(MPI.Intracomm.alltoall(self, _packed(pack, sendobj)))
 
-    @interrupts.undivided
-    def scan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return self._reduced("scan", super().scan, sendobj, op)
 
-    @interrupts.undivided
-    def exscan(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
-        return self._reduced("exscan", super().exscan, sendobj, op)
+@interrupts.undivided
+def reduce(self: CommBase, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+    return _reduced(self, "reduce", sendobj, op, root)
 
-    def _reduced(self, name: str, method: Callable, obj: Any, op: Any, *root: int) -> Any:
-        """Combine objects in mpi4py's order."""
-        context = self._context
-        if context is not None and not context.reduces_objects:
-            # mpi4py duplicates the communicator now, and holds the interpreter's lock until all have come:
-            # tasks that have to call Python would not end meanwhile, nor would ranks that wait for them.
-            MPI.Comm.Barrier(self)
-            context.reduces_objects = True
-        pack = _Packer(self, name, "Allreduce")
-        if not callable(op):
-            return method(obj, op, *root)
-        combined = lambda a, b: _Unpacked(op(_bare(a), _bare(b)), pack)  # noqa: E731
-        return pack.finish(_bare(method(pack(obj), combined, *root)))
 
-    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        pack = _Packer(self, "send", "Send")
-        totals_of("send").calls += 1
-        pack.finish(super().send(pack(obj, dest), dest, tag))
+@interrupts.undivided
+def allreduce(self: CommBase, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    return _reduced(self, "allreduce", sendobj, op)
 
-    def isend(self, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-        pack = _Packer(self, "send", "Send")
-        totals_of("send").calls += 1
-        return pack.finish(super().isend(pack(obj, dest), dest, tag))
 
-    def sendrecv(
-        self, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None, source: int = MPI.ANY_SOURCE,
-        recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
-    ) -> Any:  # fmt: skip
-        pack = _Packer(self, "sendrecv", "Send")
-        totals_of("sendrecv").calls += 1
-        packed = pack(sendobj, dest)
-        return pack.finish(super().sendrecv(packed, dest, sendtag, recvbuf, source, recvtag, status))
+@interrupts.undivided
+def scan(self: CommBase, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    return _reduced(self, "scan", sendobj, op)
 
-    def _array(self, obj: Any) -> _Array | None:
-        """What stands for an array that goes as such; None where it does not, or is no array."""
-        array = _Array.of(obj, self._min_nbytes)
-        return array if array is not None and self._packs() else None
 
-    def _spread(self, op: str, call: Parsed) -> None:
-        """Move arrays, of which all ranks know."""
-        self._agree_on_name()
-        decision = self._decide_exactly(call.op, call, None)
-        if decision.codec is None:
-            decision = replace(decision, codec=_RAW)
-        self._carry_out(self._prepare(call, decision, self._context), call, op=op)
+@interrupts.undivided
+def exscan(self: CommBase, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    return _reduced(self, "exscan", sendobj, op)
 
-    def _packs(self) -> bool:
-        """Whether objects are looked at: mpi4py pickles as Python does, by a protocol with buffers."""
-        if self._context is None or self._size == 1:
-            return False
-        self._check_usable()
-        protocol = MPI.pickle.PROTOCOL
-        return protocol is not None and protocol >= 5 and gc.get_referents(MPI.pickle)[:2] == _STANDARD
 
-    def _decide_exactly(self, op: str, buffer: _Buffer | Parsed, dest: int | None) -> Decision:
-        """The policy's decision on a buffer, for one rank or for all, without loss."""
-        if dest is not None:
-            return _exact(self._decide_p2p(op, buffer, buffer.nbytes, dest))
-        decision = _exact(self._decide_by_policy(op, buffer))
-        if decision.ask and decision.codec is not None:
-            ask = self._context.advisor.decide_nonblocking
-            decision = _exact(ask(op, buffer.dtype, buffer.nbytes, decision))
-        return decision
+def _reduced(self: CommBase, name: str, obj: Any, op: Any, *root: int) -> Any:
+    """Combine objects in mpi4py's order."""
+    context = self._context
+    if context is not None and not context.reduces_objects:
+        # mpi4py duplicates the communicator now, and holds the interpreter's lock until all have come:
+        # tasks that have to call Python would not end meanwhile, nor would ranks that wait for them.
+        MPI.Comm.Barrier(self)
+        context.reduces_objects = True
+    pack = _Packer(self, name, "Allreduce")
+    method = getattr(MPI.Intracomm, name)
+    if not callable(op):
+        return method(self, obj, op, *root)
+    combined = lambda a, b: _Unpacked(op(_bare(a), _bare(b)), pack)  # noqa: E731
+    return pack.finish(_bare(method(self, pack(obj), combined, *root)))
+
+
+def send(self: CommBase, obj: Any, dest: int, tag: int = 0) -> None:
+    pack = _Packer(self, "send", "Send")
+    totals_of("send").calls += 1
+    MPI.Intracomm.send(self, pack(obj, dest), dest, tag)
+    pack.finish()
+
+
+def isend(self: CommBase, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+    pack = _Packer(self, "send", "Send")
+    totals_of("send").calls += 1
+    return pack.finish(MPI.Intracomm.isend(self, pack(obj, dest), dest, tag))
+
+
+def sendrecv(
+    self: CommBase, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None,
+    source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
+) -> Any:  # fmt: skip
+    pack = _Packer(self, "sendrecv", "Send")
+    totals_of("sendrecv").calls += 1
+    packed = pack(sendobj, dest)
+    return pack.finish(MPI.Intracomm.sendrecv(self, packed, dest, sendtag, recvbuf, source, recvtag, status))
+
+
+def _array(self: CommBase, obj: Any) -> _Array | None:
+    """What stands for an array that goes as such; None where it does not, or is no array."""
+    array = _Array.of(obj, self._min_nbytes)
+    return array if array is not None and _packs(self) else None
+
+
+def _spread(self: CommBase, op: str, call: Parsed) -> None:
+    """Move arrays, of which all ranks know."""
+    self._agree_on_name()
+    decision = _decide_exactly(self, call.op, call, None)
+    if decision.codec is None:
+        decision = replace(decision, codec=_RAW)
+    self._carry_out(self._prepare(call, decision, self._context), call, op=op)
+
+
+def _packs(self: CommBase) -> bool:
+    """Whether objects are looked at: mpi4py pickles as Python does, by a protocol with buffers."""
+    if self._context is None or self._size == 1:
+        return False
+    self._check_usable()
+    protocol = MPI.pickle.PROTOCOL
+    return protocol is not None and protocol >= 5 and gc.get_referents(MPI.pickle)[:2] == _STANDARD
+
+
+def _decide_exactly(self: CommBase, op: str, buffer: _Buffer | Parsed, dest: int | None) -> Decision:
+    """The policy's decision on a buffer, for one rank or for all, without loss."""
+    if dest is not None:
+        return _exact(self._decide_p2p(op, buffer, buffer.nbytes, dest))
+    decision = _exact(self._decide_by_policy(op, buffer))
+    if decision.ask and decision.codec is not None:
+        ask = self._context.advisor.decide_nonblocking
+        decision = _exact(ask(op, buffer.dtype, buffer.nbytes, decision))
+    return decision
 
 
 def _packed(pack: _Packer, objects: Iterable[Any]) -> list[Any]:

@@ -17,9 +17,9 @@ from mpi4py import MPI
 from compcoll.devices import arrays
 from compcoll.devices.wrapping import on_device
 from compcoll.mpi.buffers import on_gpu
-from compcoll.operations import OPERATIONS, Decides, blocking_name
+from compcoll.operations import OPERATIONS, blocking_name
 
-__all__ = ["NEIGHBOUR", "Guarded", "HostCopy", "Staged", "guard"]
+__all__ = ["BUFFERED", "NEIGHBOUR", "HostCopy", "Staged", "guard"]
 
 #: Position of the argument that a blocking method writes to.
 _WRITES = {
@@ -86,11 +86,15 @@ class Staged:
 
 
 def guard(*names: str) -> Callable[[type], type]:
-    """Make these methods of mpi4py's class give MPI no memory of a GPU that it does not take."""
+    """Make these methods of mpi4py's class give MPI no memory of a GPU that it does not take.
+
+    Those that a class defines itself stay as they are.
+    """
 
     def decorate(cls: type) -> type:
         for name in names:
-            setattr(cls, name, _guarded(cls, name))
+            if name not in vars(cls):
+                setattr(cls, name, _guarded(cls, name))
         return cls
 
     return decorate
@@ -118,15 +122,5 @@ def _forms(names: tuple[str, ...], of: type) -> list[str]:
 
 
 NEIGHBOUR = _forms(tuple(name for name in OPERATIONS if name.startswith("Neighbor")), MPI.Topocomm)
-#: Methods of which `Comm` has its own, and gives the arguments to MPI only after a look at them.
-_OWN = {"Send", "Recv", "Sendrecv", "Sendrecv_replace"} | {
-    form
-    for operation in OPERATIONS.values()
-    if operation.decides is not Decides.NONE
-    for form in operation.forms
-}
-
-
-@guard(*(n for n in _forms((*_SENDS, *_WRITES), MPI.Intracomm) if n not in _OWN))
-class Guarded:
-    """mpi4py's methods, where no other class has its own."""
+#: Methods that take buffers.
+BUFFERED = _forms((*_SENDS, *_WRITES), MPI.Intracomm)

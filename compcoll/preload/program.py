@@ -10,7 +10,6 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -53,11 +52,11 @@ class ProgramComm(Comm):
             _requests[id(request)] = request
         return request
 
-    def _to_mpi(self, method: Callable, *args):
+    def _to_mpi(self, name: str, *args: Any) -> Any:
         """Leave a nonblocking call that stays as it is to the program, whose counts outlive it."""
         if self._buffers is not None and all(a is b for a, b in zip(self._buffers, args, strict=False)):
             return None
-        return super()._to_mpi(method, *args)
+        return super()._to_mpi(name, *args)
 
     def _remember(self, name: str, args: tuple, root: int, trial: Any, decided: Any) -> None:
         if self._buffers is None or isinstance(decided, PreparedCall):

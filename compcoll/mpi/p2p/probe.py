@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from os import sched_yield
 from time import monotonic
 from typing import Any, Literal
@@ -17,83 +16,90 @@ from compcoll.mpi.p2p.protocol import MessageStats, ReceivedMessage, looks_compr
 from compcoll.mpi.p2p.receive import Receive, unpack_into
 from compcoll.mpi.requests import Request
 
-__all__ = ["Probes"]
+__all__ = ["Improbe", "Iprobe", "Mprobe", "Probe", "understands"]
 
 ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 #: Seconds that a notice may arrive later than the message that it was sent before.
 _LATE = 10e-3
 
 
-class Probes(CommBase):
-    """The methods of a communicator that look at a message before it is received."""
+def understands(self: CommBase, alone: bool = False) -> bool:
+    """Whether messages of this communicator may be compressed at all; ``alone``: or those of one rank."""
+    if self._context is None or self._context.channel is None or (self._size == 1 and not alone):
+        return False
+    self._check_usable()
+    return True
 
-    _understands: Callable[..., bool]  # of `PointToPoint`
 
-    def Probe(
-        self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
-    ) -> Literal[True]:
-        if not self._understands():
-            return super().Probe(source, tag, status)
-        while not self.Iprobe(source, tag, status):
-            sched_yield()
-        return True
+def Probe(
+    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+) -> Literal[True]:
+    if not understands(self):
+        return MPI.Intracomm.Probe(self, source, tag, status)
+    while not self.Iprobe(source, tag, status):
+        sched_yield()
+    return True
 
-    def Iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> bool:
-        if not self._understands():
-            return super().Iprobe(source, tag, status)
-        status = MPI.Status() if status is None else status
-        found = super().Iprobe(source, tag, status)
-        return found and (not looks_compressed(status) or self._tell_size(status))
 
-    # As in mpi4py, where these do not look into a message either.
-    probe, iprobe = Probe, Iprobe
+def Iprobe(
+    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+) -> bool:
+    if not understands(self):
+        return MPI.Intracomm.Iprobe(self, source, tag, status)
+    status = MPI.Status() if status is None else status
+    found = MPI.Intracomm.Iprobe(self, source, tag, status)
+    return found and (not looks_compressed(status) or _tell_size(self, status))
 
-    def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
-        if not self._understands():
-            return PlainMessage(super().Mprobe(source, tag, status))
-        while (message := self.Improbe(source, tag, status)) is None:
-            sched_yield()
-        return message
 
-    def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
-        if not self._understands():
-            found = super().Improbe(source, tag, status)
-            return found if found is None else PlainMessage(found)
-        status = MPI.Status() if status is None else status
-        with interrupts.deferred():
-            message = super().Improbe(source, tag, status)
-            if message is None:
-                return None
-            if not looks_compressed(status):
-                return PlainMessage(message)
-            channel = self._context.channel
-            received = channel.receive(message, status)
-        received.fill(status)
-        return MatchedMessage(channel, received)
+def Mprobe(self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+    if not understands(self):
+        return PlainMessage(MPI.Intracomm.Mprobe(self, source, tag, status))
+    while (message := self.Improbe(source, tag, status)) is None:
+        sched_yield()
+    return message
 
-    def _tell_size(self, status: MPI.Status) -> bool:
-        """Say in a status how large a message is that may be compressed; False where that is not known yet.
 
-        Of several messages that it may be, it is the earliest, but for those that are arriving at receives
-        posted before: these would have matched this message, had they not matched another.
-        """
-        channel, length = self._context.channel, status.Get_count(MPI.BYTE)
-        message = status.source, status.tag, length
-        arriving = channel.is_arriving(status.source, status.tag)  # asked first: it may end in between
-        sizes = channel.sizes(*message)
-        if not sizes:
-            return self._is_plain(message)
-        if arriving and len(set(sizes)) > 1:
-            return False
-        status.Set_elements(MPI.BYTE, sizes[0])
-        return True
+def Improbe(self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+    if not understands(self):
+        found = MPI.Intracomm.Improbe(self, source, tag, status)
+        return found if found is None else PlainMessage(found)
+    status = MPI.Status() if status is None else status
+    with interrupts.deferred():
+        message = MPI.Intracomm.Improbe(self, source, tag, status)
+        if message is None:
+            return None
+        if not looks_compressed(status):
+            return PlainMessage(message)
+        channel = self._context.channel
+        received = channel.receive(message, status)
+    received.fill(status)
+    return MatchedMessage(channel, received)
 
-    def _is_plain(self, message: tuple[int, int, int]) -> bool:
-        """Whether a message has had no notice for so long that it is not compressed."""
-        now, channel = monotonic(), self._context.channel
-        recent = {known: since for known, since in channel.unannounced.items() if now - since < 1.0}
-        channel.unannounced = recent
-        return now - recent.setdefault(message, now) > _LATE
+
+def _tell_size(self: CommBase, status: MPI.Status) -> bool:
+    """Say in a status how large a message is that may be compressed; False where that is not known yet.
+
+    Of several messages that it may be, it is the earliest, but for those that are arriving at receives
+    posted before: these would have matched this message, had they not matched another.
+    """
+    channel, length = self._context.channel, status.Get_count(MPI.BYTE)
+    message = status.source, status.tag, length
+    arriving = channel.is_arriving(status.source, status.tag)  # asked first: it may end in between
+    sizes = channel.sizes(*message)
+    if not sizes:
+        return _is_plain(self, message)
+    if arriving and len(set(sizes)) > 1:
+        return False
+    status.Set_elements(MPI.BYTE, sizes[0])
+    return True
+
+
+def _is_plain(self: CommBase, message: tuple[int, int, int]) -> bool:
+    """Whether a message has had no notice for so long that it is not compressed."""
+    now, channel = monotonic(), self._context.channel
+    recent = {known: since for known, since in channel.unannounced.items() if now - since < 1.0}
+    channel.unannounced = recent
+    return now - recent.setdefault(message, now) > _LATE
 
 
 class PlainMessage(MPI.Message):
