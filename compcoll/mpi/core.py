@@ -17,7 +17,7 @@ from compcoll.core import environment
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover
 from compcoll.devices.aware import reported
-from compcoll.engine import _engine, rounding
+from compcoll.engine import _engine, hooks, rounding
 from compcoll.engine._calls import totals_of
 from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, PreparedCall, Task, prepare, start, wait
@@ -388,6 +388,8 @@ class CommBase(_Mixin):
             self.calls_accelerated += first
             totals_of(op).add(task.outcome, first)
             self._gate.last = (op, decision, task.outcome)
+            for hook in hooks.parts:
+                hook(self._gate.last)
         self._check_strict(op, decision, task.outcome.fallbacks)
 
     def _completed(self, request: MPI.Request, last: tuple) -> None:
@@ -395,6 +397,8 @@ class CommBase(_Mixin):
         self._gate.last = last
         for outcome in last[2:]:
             totals_of(last[0]).add(outcome)
+        for hook in hooks.ends:
+            hook(request, last)
 
     def _check_strict(self, op: str, decision: Decision | None, fallbacks: int) -> None:
         if self._strict and fallbacks:

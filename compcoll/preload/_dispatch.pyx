@@ -20,6 +20,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from compcoll.core import dtypes
 from compcoll.engine._engine import offset_of_error
 from compcoll.mpi.datatypes import entry_of, predefined_type
+from compcoll.mpi.p2p.probe import understands
 from compcoll.mpi.requests import Prequest, take_handle
 from compcoll.preload.matched import matched_message, take_matched
 
@@ -148,7 +149,7 @@ cdef int attach_c(Word handle, CComm* comm, const CComm* parent, cbool same_rank
     try:
         made = attach_comm(handle, None if parent is NULL else <object>parent.object, same_ranks)
         comm.min_nbytes, comm.pairs_alone = made._min_nbytes, made._gate.paired
-        comm.messages = comm.messages and made._understands()
+        comm.messages = comm.messages and understands(made)
         Py_INCREF(made)
         comm.object = <void*>made
         return 0

@@ -22,6 +22,7 @@ if "mpi4py.MPI" not in sys.modules:
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.engine import hooks
 from compcoll.engine.call import PreparedCall
 from compcoll.engine.finalize import has_begun
 from compcoll.mpi.comm import CLASSES, Comm
@@ -62,13 +63,13 @@ class ProgramComm(Comm):
         if self._buffers is None or isinstance(decided, PreparedCall):
             super()._remember(name, args, root, trial, decided)
 
-    def _completed(self, request: MPI.Request, last: tuple) -> None:
-        super()._completed(request, last)
-        _requests.pop(id(request), None)
-
 
 #: Requests that the program has to wait for.
 _requests: dict[int, MPI.Request] = {}
+
+
+def _forget(request: MPI.Request, last: tuple) -> None:
+    _requests.pop(id(request), None)
 
 
 def attach(handle: int, parent: ProgramComm | None, same_ranks: bool) -> ProgramComm:
@@ -153,6 +154,7 @@ def _check_library() -> None:
 _check_library()
 #: Options of ``compcoll run``.
 _SETTINGS: dict[str, Any] = environment.read(SETTINGS, json.loads) or {}
+hooks.ends.append(_forget)
 recording.start(CLASSES, describe, environment.summary())
 _policy = make_policy(None, *(_SETTINGS.get(key) for key in ("codec", "when", "min_nbytes", "policy")))
 connect(attach, release, report, call_from, _policy.min_nbytes, environment.trace() is not None)
