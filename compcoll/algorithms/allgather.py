@@ -10,17 +10,18 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from compcoll.algorithms.rounds import others, radices
+from compcoll.algorithms.runtime import Runtime
 
 
-async def ring_allgather(rt, mine, blocks: list) -> None:
+async def ring_allgather(rt: Runtime, mine, blocks: list) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank."""
     columns = list(zip_longest(*map(rt.chunks, blocks)))
-    own = rt.chunks(mine)
+    own: list = [*rt.chunks(mine)]
     own += [None] * (len(columns) - len(own))
     await rt.all(ring_column(rt, own[tag], column, tag) for tag, column in enumerate(columns))
 
 
-async def ring_column(rt, mine, column, tag: int, frame=None) -> None:
+async def ring_column(rt: Runtime, mine, column, tag: int, frame=None) -> None:
     """One chunk of every rank goes round; ``None`` where a rank has none.
 
     Where ``mine`` was decoded from a frame, that is forwarded.
@@ -41,14 +42,14 @@ async def ring_column(rt, mine, column, tag: int, frame=None) -> None:
             await sent
 
 
-async def recursive_doubling_allgather(rt, mine, blocks: list) -> None:
+async def recursive_doubling_allgather(rt: Runtime, mine, blocks: list) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank; the number of ranks is a power of two."""
     if rt.size & (rt.size - 1):
         raise ValueError(f"recursive doubling needs a power of two of ranks, not {rt.size}")
     await gather_in_rounds(rt, mine, blocks)
 
 
-async def gather_in_rounds(rt, mine, blocks: list, first_tag: int = 0) -> None:
+async def gather_in_rounds(rt: Runtime, mine, blocks: list, first_tag: int = 0) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank; groups exchange all that they have so far."""
     most = max(len(rt.chunks(block)) for block in blocks)
     held: dict[int, list] = {rt.rank: []}

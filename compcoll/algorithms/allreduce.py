@@ -7,11 +7,13 @@ overlaps with the first half of the next. All ranks take the values that the own
 from __future__ import annotations
 
 from itertools import zip_longest
+from typing import Any
 
 from compcoll.algorithms.allgather import ring_column
+from compcoll.algorithms.runtime import Runtime
 
 
-async def allreduce(rt, send: list, recv: list, column_sum) -> None:
+async def allreduce(rt: Runtime, send: list, recv: list, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` everywhere; both are cut into P blocks alike."""
     sources = zip_longest(*map(rt.chunks, send))
     targets = zip_longest(*map(rt.chunks, recv))
@@ -25,13 +27,13 @@ async def allreduce(rt, send: list, recv: list, column_sum) -> None:
     await rt.all(one(tag, s, t) for tag, (s, t) in enumerate(zip(sources, targets, strict=True)))
 
 
-async def reduce(rt, send: list, recv: list | None, root: int, column_sum) -> None:
+async def reduce(rt: Runtime, send: list, recv: list | None, root: int, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
     sources = list(zip_longest(*map(rt.chunks, send)))
     targets = list(zip_longest(*map(rt.chunks, recv))) if recv is not None else [None] * len(sources)
 
     async def one(tag: int, source, target) -> None:
-        own = target[root] if target else None
+        own: Any = target[root] if target else None
         total, frame = await column_sum(rt, source, own, tag)
         if rt.rank != root:
             if total is not None:

@@ -14,11 +14,12 @@ from __future__ import annotations
 from itertools import count
 
 from compcoll.algorithms.placement import placement
+from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.algorithms.two_level import receive
 
 
-async def alltoall(rt, send: list, recv: list) -> None:
+async def alltoall(rt: Runtime, send: list, recv: list) -> None:
     """``send[p]`` goes to rank p, ``recv[p]`` comes from it; empty blocks take no message."""
     for step in range(1, rt.size):
         source, dest = (rt.rank - step) % rt.size, (rt.rank + step) % rt.size
@@ -28,7 +29,7 @@ async def alltoall(rt, send: list, recv: list) -> None:
         await rt.copy(chunk, into, idle=True)
 
 
-async def two_level_alltoall(rt, send: list, recv: list) -> None:
+async def two_level_alltoall(rt: Runtime, send: list, recv: list) -> None:
     """``send[p]`` goes to rank p, ``recv[p]`` comes from it; all blocks have equal lengths.
 
     Rank i of a node gathers what its ranks have for rank i of every other node.

@@ -9,18 +9,20 @@ too, so that all ranks hold the same bits.
 
 from __future__ import annotations
 
+from compcoll.algorithms.runtime import Runtime
 
-async def chain_bcast(rt, block, root: int) -> None:
+
+async def chain_bcast(rt: Runtime, block, root: int) -> None:
     """``block`` of the root arrives as ``block`` of every rank, through each of them in turn."""
     await _pipeline(rt, block, root, arity=1)
 
 
-async def tree_bcast(rt, block, root: int) -> None:
+async def tree_bcast(rt: Runtime, block, root: int) -> None:
     """``block`` of the root arrives as ``block`` of every rank, through a binary tree."""
     await _pipeline(rt, block, root, arity=2)
 
 
-async def _pipeline(rt, block, root: int, arity: int) -> None:
+async def _pipeline(rt: Runtime, block, root: int, arity: int) -> None:
     place = (rt.rank - root) % rt.size
     parent = (root + (place - 1) // arity) % rt.size
     below = range(arity * place + 1, min(arity * place + arity + 1, rt.size))

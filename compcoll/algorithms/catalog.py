@@ -19,6 +19,7 @@ from compcoll.algorithms.cut import cut
 from compcoll.algorithms.placement import Placement, placement
 from compcoll.algorithms.reduce_scatter import compressed_sum, direct_sum, reduce_scatter, ring_sum
 from compcoll.algorithms.rooted import gather, scatter
+from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.operations import ALGORITHMS
 
@@ -43,18 +44,18 @@ class _How(NamedTuple):
         return placement(rt.nodes if self.levels == 2 else tuple(range(rt.size)))
 
 
-async def _alltoall(rt, send: list, recv: list, how: _How) -> None:
+async def _alltoall(rt: Runtime, send: list, recv: list, how: _How) -> None:
     await (two_level_alltoall if how.levels == 2 else alltoall)(rt, send, recv)
 
 
-async def _bcast(rt, send: list, recv: list, how: _How) -> None:
+async def _bcast(rt: Runtime, send: list, recv: list, how: _How) -> None:
     if how.levels == 2:
         await two_level.bcast(rt, recv[0], how.root, _BCAST[how.algorithm])
     else:
         await _BCAST[how.algorithm](rt, recv[0], how.root)
 
 
-async def _allgather(rt, send: list, recv: list, how: _How) -> None:
+async def _allgather(rt: Runtime, send: list, recv: list, how: _How) -> None:
     mine = send[0] if send else recv[rt.rank]
     if how.levels == 2:
         await two_level.allgather(rt, mine, recv, how.algorithm)
@@ -62,15 +63,15 @@ async def _allgather(rt, send: list, recv: list, how: _How) -> None:
         await _ALLGATHER[how.algorithm](rt, mine, recv)
 
 
-async def _gather(rt, send: list, recv: list, how: _How) -> None:
+async def _gather(rt: Runtime, send: list, recv: list, how: _How) -> None:
     await gather(rt, send[0] if send else None, recv, how.root)
 
 
-async def _scatter(rt, send: list, recv: list, how: _How) -> None:
+async def _scatter(rt: Runtime, send: list, recv: list, how: _How) -> None:
     await scatter(rt, send, recv[0] if recv else None, how.root)
 
 
-async def _allreduce(rt, send: list, recv: list, how: _How) -> None:
+async def _allreduce(rt: Runtime, send: list, recv: list, how: _How) -> None:
     target = recv[0]
     source = send[0] if send else target
     if how.halves:
@@ -83,7 +84,7 @@ async def _allreduce(rt, send: list, recv: list, how: _How) -> None:
     await allreduce(rt, sources, targets, _SUM[how.algorithm])
 
 
-async def _reduce(rt, send: list, recv: list, how: _How) -> None:
+async def _reduce(rt: Runtime, send: list, recv: list, how: _How) -> None:
     source = (send or recv)[0]
     if how.halves:
         target = recv[0] if recv else None
@@ -96,7 +97,7 @@ async def _reduce(rt, send: list, recv: list, how: _How) -> None:
     await reduce(rt, cut(source, rt.size, source.unit), target, how.root, _SUM[how.algorithm])
 
 
-async def _reduce_scatter(rt, send: list, recv: list, how: _How) -> None:
+async def _reduce_scatter(rt: Runtime, send: list, recv: list, how: _How) -> None:
     by_levels = two_level.reduce_scatter if how.levels == 2 else reduce_scatter
     if send:
         await by_levels(rt, send, recv[0], _SUM[how.algorithm])
@@ -109,7 +110,7 @@ async def _reduce_scatter(rt, send: list, recv: list, how: _How) -> None:
     await rt.all(rt.copy(part, into) for part, into in parts)
 
 
-async def _send(rt, send: list, recv: list, how: _How) -> None:
+async def _send(rt: Runtime, send: list, recv: list, how: _How) -> None:
     if send:
         await send_block(rt, send[0], 1 - rt.rank)
     else:

@@ -21,6 +21,7 @@ from compcoll.algorithms.cut import cut
 from compcoll.algorithms.placement import Placement
 from compcoll.algorithms.reduce_scatter import direct_sum
 from compcoll.algorithms.rounds import others, radices
+from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.subgroup import Subgroup
 from compcoll.algorithms.two_level import Sharing, deliver, node_sums, receive
 
@@ -51,7 +52,7 @@ class Parts(NamedTuple):
         return prod(self.exchanging)
 
 
-def _parts_of(rt, block, at: Placement) -> Parts:
+def _parts_of(rt: Runtime, block, at: Placement) -> Parts:
     """The parts of a leader's block, cut until it sends no more than a chunk a round, and its node few."""
     parts, cutting, exchanging = [block], [], []
     most = min(rt.chunk, CHUNKS_OF_A_NODE * rt.chunk // at.width)
@@ -67,7 +68,7 @@ def _parts_of(rt, block, at: Placement) -> Parts:
 # Contributions inside a node have even tags, and results odd ones: both may go from one rank to another.
 
 
-async def allreduce(rt, at: Placement, send, recv) -> None:
+async def allreduce(rt: Runtime, at: Placement, send, recv) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` everywhere."""
     node, mates = at.node[rt.rank], at.mates(rt.rank)
     sources, targets = (cut(block, at.width, block.unit) for block in (send, recv))
@@ -96,7 +97,7 @@ async def allreduce(rt, at: Placement, send, recv) -> None:
     await _each_part(rt, at, lead, follow)
 
 
-async def reduce(rt, at: Placement, send, recv, root: int) -> None:
+async def reduce(rt: Runtime, at: Placement, send, recv, root: int) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
     node, mates = at.node[rt.rank], at.mates(rt.rank)
     sources = cut(send, at.width, send.unit)
@@ -127,19 +128,19 @@ async def reduce(rt, at: Placement, send, recv, root: int) -> None:
                 rt.start(receive(rt, leader, chunks))
 
 
-async def _each_part(rt, at: Placement, lead, follow) -> None:
+async def _each_part(rt: Runtime, at: Placement, lead, follow) -> None:
     """Run all parts, each as its leader or as another rank of the node, the own part last."""
     place = at.place[rt.rank]
     order = [(place + i) % at.width for i in range(1, at.width + 1)]
     await rt.all([(lead if part == place else follow)(part) for part in order], at.width)
 
 
-def _tagged(rt, block) -> list[tuple[Any, int]]:
+def _tagged(rt: Runtime, block) -> list[tuple[Any, int]]:
     """The chunks of a block with the tags of contributions."""
     return [(chunk, 2 * i) for i, chunk in enumerate(rt.chunks(block))]
 
 
-async def _node_sum(rt, mates: list[int], block) -> Any:
+async def _node_sum(rt: Runtime, mates: list[int], block) -> Any:
     """The sum of a node's blocks; the block itself where the node has one."""
     if not mates:
         return block
@@ -149,7 +150,7 @@ async def _node_sum(rt, mates: list[int], block) -> Any:
     return total
 
 
-async def _sum_of_part(rt, send, parts: Parts) -> None:
+async def _sum_of_part(rt: Runtime, send, parts: Parts) -> None:
     """The sum over ranks of ``send`` arrives in this rank's part, the same bits as on all that have it."""
     total, stride = send, rt.size
     for radix in (*parts.cutting, *parts.exchanging):
@@ -162,14 +163,14 @@ async def _sum_of_part(rt, send, parts: Parts) -> None:
     await rt.all(rt.round(_elements_of(total, mine, chunk), chunk) for chunk in rt.chunks(mine))
 
 
-async def _gather_parts(rt, parts: Parts, first_tag: int) -> None:
+async def _gather_parts(rt: Runtime, parts: Parts, first_tag: int) -> None:
     """All parts arrive everywhere."""
     alike = list(range(rt.rank % parts.replicas, rt.size, parts.replicas))
     group = Subgroup(rt, alike)
     await gather_in_rounds(group, parts.blocks[group.rank], parts.blocks, first_tag)
 
 
-async def _halve(rt, parts: list) -> Any:
+async def _halve(rt: Runtime, parts: list) -> Any:
     """The sum over a group of this rank's one of the parts."""
     mine = parts[rt.rank]
     total = rt.accumulator(mine)
@@ -182,7 +183,7 @@ async def _halve(rt, parts: list) -> Any:
     return total
 
 
-async def _exchange(rt, block) -> Any:
+async def _exchange(rt: Runtime, block) -> Any:
     """The sum over a group of whole blocks, from what all of them decode, so that all have the same bits."""
     total = rt.accumulator(block)
 

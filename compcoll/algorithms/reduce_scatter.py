@@ -15,6 +15,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from compcoll.algorithms.runtime import Runtime
+
 
 class Sum(NamedTuple):
     """This rank's sum: the accumulator it is in (None: no such chunk), and its frame if it has one."""
@@ -23,7 +25,7 @@ class Sum(NamedTuple):
     frame: Any = None
 
 
-async def reduce_scatter(rt, send: list, into, column_sum) -> None:
+async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
     """The sum over ranks of ``send[rank]`` arrives as ``into``."""
     columns = list(zip_longest(*map(rt.chunks, send)))
     outs = rt.chunks(into)
@@ -37,7 +39,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
     await rt.all(one(tag) for tag in range(len(columns)))
 
 
-async def ring_sum(rt, column, into, tag: int) -> Sum:
+async def ring_sum(rt: Runtime, column, into, tag: int) -> Sum:
     """Partial sums travel once around the ring."""
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     total = column[left]
@@ -55,7 +57,7 @@ async def ring_sum(rt, column, into, tag: int) -> Sum:
     return Sum(total)
 
 
-async def direct_sum(rt, column, into, tag: int) -> Sum:
+async def direct_sum(rt: Runtime, column, into, tag: int) -> Sum:
     """Every piece goes straight to its owner."""
     mine, total = column[rt.rank], None
     arriving = []
@@ -65,13 +67,13 @@ async def direct_sum(rt, column, into, tag: int) -> Sum:
     if mine is not None:
         total = rt.accumulator(mine, into)
         await rt.copy(mine, total, idle=True)  # which nobody waits for as for the first frames
-    for future in arriving:
-        await rt.decode_add(await future, total)
+        for future in arriving:
+            await rt.decode_add(await future, total)
     await deliveries
     return Sum(total)
 
 
-async def _deliver(rt, column, tag: int) -> None:
+async def _deliver(rt: Runtime, column, tag: int) -> None:
     async def one(dest: int) -> None:
         await rt.send(await rt.encode(column[dest]), dest, tag)
 
@@ -79,7 +81,7 @@ async def _deliver(rt, column, tag: int) -> None:
     await rt.all((one(dest) for dest in dests if column[dest] is not None), rt.window)
 
 
-async def compressed_sum(rt, column, into, tag: int) -> Sum:
+async def compressed_sum(rt: Runtime, column, into, tag: int) -> Sum:
     """Frames travel once around the ring and are added as they are."""
     left, right = (rt.rank - 1) % rt.size, (rt.rank + 1) % rt.size
     frame = await rt.encode(column[left]) if column[left] is not None else None

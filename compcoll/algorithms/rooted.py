@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import recv_block, send_block
 
 
-async def gather(rt, mine, blocks: list, root: int) -> None:
+async def gather(rt: Runtime, mine, blocks: list, root: int) -> None:
     """``mine`` arrives at the root as ``blocks[rank]``; ``blocks`` is looked at only there."""
     if rt.rank != root:
         await send_block(rt, mine, root)
@@ -17,7 +18,7 @@ async def gather(rt, mine, blocks: list, root: int) -> None:
         await rt.copy(mine, blocks[root], idle=True)
 
 
-async def scatter(rt, blocks: list, mine, root: int) -> None:
+async def scatter(rt: Runtime, blocks: list, mine, root: int) -> None:
     """``blocks[rank]`` of the root arrives as ``mine``; ``blocks`` is looked at only there."""
     if rt.rank != root:
         await recv_block(rt, mine, root)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 
+from compcoll.algorithms.runtime import Runtime
 
-async def send_block(rt, block, dest: int, first_tag: int = 0) -> None:
+
+async def send_block(rt: Runtime, block, dest: int, first_tag: int = 0) -> None:
     """Encode and send a block."""
     await send_chunks(rt, rt.chunks(block), dest, first_tag)
 
 
-async def send_chunks(rt, chunks: list, dest: int, first_tag: int = 0) -> None:
+async def send_chunks(rt: Runtime, chunks: list, dest: int, first_tag: int = 0) -> None:
     """Encode and send the chunks of a block; empty ones, which nobody may wait for, come first."""
 
     async def one(tag: int, chunk) -> None:
@@ -27,12 +29,12 @@ async def send_chunks(rt, chunks: list, dest: int, first_tag: int = 0) -> None:
     await rt.all((one(tag, chunk) for tag, chunk in numbered if len(chunk)), rt.window)
 
 
-async def recv_block(rt, block, source: int) -> None:
+async def recv_block(rt: Runtime, block, source: int) -> None:
     """Receive a block and decode it in place."""
     await recv_chunks(rt, rt.chunks(block), source)
 
 
-async def recv_chunks(rt, chunks: list, source: int) -> None:
+async def recv_chunks(rt: Runtime, chunks: list, source: int) -> None:
     """Receive the chunks of a block and decode them in place."""
     arriving: deque = deque()
     decoding: deque = deque()
@@ -46,7 +48,7 @@ async def recv_chunks(rt, chunks: list, source: int) -> None:
             arriving.append(rt.recv(source, chunks[tag], tag))
 
 
-async def drop_chunks(rt, chunks: list, source: int) -> None:
+async def drop_chunks(rt: Runtime, chunks: list, source: int) -> None:
     """Receive what a sender sends of a block, which nobody wants."""
 
     async def one(tag: int, chunk) -> None:

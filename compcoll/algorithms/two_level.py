@@ -17,6 +17,7 @@ from typing import Any
 from compcoll.algorithms.allgather import recursive_doubling_allgather, ring_column
 from compcoll.algorithms.cut import cut
 from compcoll.algorithms.placement import Placement, placement
+from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.subgroup import Subgroup
 
 __all__ = [
@@ -51,7 +52,7 @@ class Sharing(Subgroup):
             await self.share(frame, into)
             await self._rt.decode(frame, into)
 
-    async def settle(self, frame: int, block: Any, into: Any) -> None:
+    async def settle(self, frame: int, block: Any, into: Any, idle: bool = True) -> None:
         if self.owner_exact or not self.inside_exact or not self._mates:
             self._send(frame, into)  # its mates get what ranks of other nodes decode
             await self._rt.settle(frame, block, into)
@@ -69,7 +70,7 @@ class Sharing(Subgroup):
             self._rt.send(frame, mate, self._tags[chunk])
 
 
-async def receive(rt, source: int, chunks: list[tuple[Any, int]]) -> None:
+async def receive(rt: Runtime, source: int, chunks: list[tuple[Any, int]]) -> None:
     """Decode chunks, each with its tag, that another rank sends."""
 
     async def one(chunk, tag: int) -> None:
@@ -78,7 +79,7 @@ async def receive(rt, source: int, chunks: list[tuple[Any, int]]) -> None:
     await rt.all(one(chunk, tag) for chunk, tag in chunks)
 
 
-async def deliver(rt, dest: int, chunks: list[tuple[Any, int]]) -> None:
+async def deliver(rt: Runtime, dest: int, chunks: list[tuple[Any, int]]) -> None:
     """Send chunks, each with its tag, to another rank."""
 
     async def one(chunk, tag: int) -> None:
@@ -87,7 +88,7 @@ async def deliver(rt, dest: int, chunks: list[tuple[Any, int]]) -> None:
     await rt.all(one(chunk, tag) for chunk, tag in chunks)
 
 
-async def node_sums(rt, mates: list[int], chunks: list, tags: list[int], into: Any = None) -> list:
+async def node_sums(rt: Runtime, mates: list[int], chunks: list, tags: list[int], into: Any = None) -> list:
     """This node's sums of some chunks, each with the tag of its contributions; None stays None.
 
     ``into``: memory for each, else it is found.
@@ -108,7 +109,7 @@ async def node_sums(rt, mates: list[int], chunks: list, tags: list[int], into: A
     return sums
 
 
-def _in_ring_order(rt, column: list) -> Iterator[tuple[int, Any]]:
+def _in_ring_order(rt: Runtime, column: list) -> Iterator[tuple[int, Any]]:
     """The chunks of a column with their nodes, in the order in which a ring brings them to this one."""
     node = placement(rt.nodes).node[rt.rank]
     for hop in range(len(column)):
@@ -117,7 +118,7 @@ def _in_ring_order(rt, column: list) -> Iterator[tuple[int, Any]]:
             yield at, column[at]
 
 
-def _cut(rt, block, at: Placement) -> list[list]:
+def _cut(rt: Runtime, block, at: Placement) -> list[list]:
     """A block in a part for each leader, each in a piece for each node, each in chunks: columns by part."""
     found = []
     for part in cut(block, at.width, block.unit):
@@ -129,7 +130,7 @@ def _cut(rt, block, at: Placement) -> list[list]:
 # Contributions inside a node have even tags, and results odd ones: both may go from one rank to another.
 
 
-async def allreduce(rt, send, recv, column_sum) -> None:
+async def allreduce(rt: Runtime, send, recv, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` everywhere."""
     at = placement(rt.nodes)
     sources, targets = _cut(rt, send, at), _cut(rt, recv, at)
@@ -158,12 +159,12 @@ async def allreduce(rt, send, recv, column_sum) -> None:
     await _each_part(rt, at, [len(columns) for columns in sources], lead, follow)
 
 
-def _columns(rt, n_tags: int) -> int:
+def _columns(rt: Runtime, n_tags: int) -> int:
     """Columns with so many tags each that may be under way at once: those of the call differ."""
     return max(1, min(8, rt.n_tags // n_tags))
 
 
-async def _each_part(rt, at: Placement, lengths: list[int], lead, follow, after=None) -> None:
+async def _each_part(rt: Runtime, at: Placement, lengths: list[int], lead, follow, after=None) -> None:
     """Run the columns of all parts, each as its leader or as another rank of the node."""
     place = at.place[rt.rank]
 
@@ -177,7 +178,7 @@ async def _each_part(rt, at: Placement, lengths: list[int], lead, follow, after=
     await rt.all((one(c) for c in range(max(lengths))), _columns(rt, 2 * len(at.members)))
 
 
-async def reduce(rt, send, recv, root: int, column_sum) -> None:
+async def reduce(rt: Runtime, send, recv, root: int, column_sum) -> None:
     """The sum over ranks of ``send`` arrives as ``recv`` at the root."""
     at = placement(rt.nodes)
     sources = _cut(rt, send, at)
@@ -219,7 +220,7 @@ async def reduce(rt, send, recv, root: int, column_sum) -> None:
     await _each_part(rt, at, lengths, lead, follow, collect if rt.rank == root else None)
 
 
-async def reduce_scatter(rt, send: list, into, column_sum) -> None:
+async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
     """The sum over ranks of ``send[rank]`` arrives as ``into``."""
     at = placement(rt.nodes)
     node, place, n = at.node[rt.rank], at.place[rt.rank], len(at.members)
@@ -242,7 +243,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
             return
         if mine:
             await rt.round(total, outs[c])
-        else:
+        elif dest is not None:
             await rt.send(await rt.encode(await rt.rounded(total), inside=True), dest, 2 * c + 1)
 
     async def follow(part: int, turn: int, c: int) -> None:
@@ -263,7 +264,7 @@ async def reduce_scatter(rt, send: list, into, column_sum) -> None:
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
-async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
+async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank."""
     at = placement(rt.nodes)
     node, place, mates = at.node[rt.rank], at.place[rt.rank], at.mates(rt.rank)
@@ -283,7 +284,7 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
         some, owner = column(part, turn, c), at.served(part, turn)[node]
         sharing, frame = Sharing(rt, at.leaders(part), mates, tags, turn, at.turns), None
         source = some[node]
-        if source is not None and owner != rt.rank:
+        if source is not None and owner is not None and owner != rt.rank:
             frame = await rt.recv(owner, source, tags[source])
             rt.start(rt.decode(frame, source))
         elif source is not None:
@@ -295,7 +296,7 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
         owner = at.served(part, turn)[node]
         if some[node] is not None and owner == rt.rank:
             await share(c)
-        elif some[node] is not None:
+        elif some[node] is not None and owner is not None:
             rt.start(receive(rt, owner, [(some[node], tags[some[node]])]))
         some[node] = None
         await receive(rt, leader, [(chunk, tags[chunk]) for _, chunk in _in_ring_order(rt, some)])
@@ -321,7 +322,7 @@ async def allgather(rt, mine, blocks: list, algorithm: str) -> None:
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
-async def bcast(rt, block, root: int, pipeline) -> None:
+async def bcast(rt: Runtime, block, root: int, pipeline) -> None:
     """``block`` of the root arrives as ``block`` of every rank, of each node through one of its ranks."""
     at = placement(rt.nodes)
     leaders = at.leaders(0)

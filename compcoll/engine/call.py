@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from compcoll.algorithms.catalog import program
+from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
@@ -246,7 +247,7 @@ def n_chunks(n: int, chunk: int) -> int:
 
 
 def _one_side(peer: int, sends: bool, drops: bool, count: int) -> Callable[[Any, list, list], Coroutine]:
-    async def side(rt: Any, send: list, recv: list) -> None:
+    async def side(rt: Runtime, send: list, recv: list) -> None:
         (block,) = send or recv
         chunks = rt.pieces(block, count)[1:] if count else rt.chunks(block)
         if sends:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from compcoll.algorithms.runtime import Runtime
 from compcoll.schedule import planes
 from compcoll.schedule.block import Block
 from compcoll.schedule.graph import BLOCK, NONE, OP, SCRATCH, Kind, Schedule
@@ -64,27 +65,8 @@ class Task(Awaited):
             self.frontier = self.frontier - other.before | other.frontier
 
 
-class Tracer:
-    """The verbs, as they note what an algorithm asks for.
-
-    A frame is a number. ``send`` and ``recv`` return at once and may be awaited; everything else is awaited.
-
-    Attributes
-    ----------
-    rank, size : int
-    chunk : int
-        Elements of a chunk.
-    window : int
-        Chunks of a message that are on their way at once.
-    owner_exact : bool
-        Whether the owner of a block keeps its exact values while others have decoded ones.
-    nodes : tuple of int
-        The node of each rank; empty where they are all on one, or it does not matter.
-    inside_exact : bool
-        Whether frames for ranks of the same node alone carry exact values.
-    n_tags : int
-        Tags that the call has. Messages with larger ones use them again, each when the last has ended.
-    """
+class Tracer(Runtime):
+    """The verbs, as they note what an algorithm asks for."""
 
     def __init__(
         self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
@@ -107,62 +89,45 @@ class Tracer:
         self._now: Task | None = None
         self._unfinished = 0
 
-    # -- the verbs
+    # -- the verbs, as `Runtime` has them
 
     def is_near(self, rank: int) -> bool:
-        """Whether another rank is on this one's node, of several."""
         return bool(self.nodes) and self.nodes[rank] == self.nodes[self.rank]
 
     async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
-        """A frame of the block; ``inside``: for ranks of this node alone, by the codec for that.
-
-        Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the
-        block itself (see `settle`).
-        """
         frame = self._frame()
         keeps = into is None or self.owner_exact
         await self._issue(Kind.ENCODE, block=block, frame=frame, into=None if keeps else into, inside=inside)
         return frame
 
     async def settle(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
-        """Give the owner the values that everybody else decodes, in ``into``; its own with `owner_exact`.
-
-        ``idle``: when there is nothing else to do.
-        """
         if self.owner_exact:
             await self.copy(block, into, idle=idle)
         else:
             await self._issue(Kind.SETTLE, block=block, frame=frame, into=into, idle=idle)
 
     async def decode(self, frame: int, into: Block) -> None:
-        """Overwrite a block with the frame's values."""
         await self._issue(Kind.DECODE, block=into, frame=frame)
 
     async def decode_add(self, frame: int, into: Block) -> None:
-        """Add the frame's values to an accumulator."""
         await self._issue(Kind.DECODE_ADD, block=into, frame=frame)
 
     async def add(self, frame: int, other: int, like: Block) -> int:
-        """The frame of the sum of two frames of a block like ``like``, without decoding where that can be."""
         result = self._frame()
         await self._issue(Kind.ADD, block=like, frame=frame, other=other, sum=result)
         return result
 
     async def copy(self, block: Block, into: Block, idle: bool = False) -> None:
-        """Overwrite a block with another one's values; ``idle``: when there is nothing else to do."""
         if block is not into:
             await self._issue(Kind.COPY, block=block, into=into, idle=idle)
 
     def accumulator(self, like: Block, into: Block | None = None) -> Block:
-        """Memory in which sums are formed, float32 for 16-bit floats; ``into`` if that fits."""
         return self._more(like, self._widens) if into is None or into.wide != self._widens else into
 
     async def round(self, total: Block, into: Block) -> None:
-        """Overwrite a block with an accumulator's values, rounded once; they are a result."""
         await self._issue(Kind.ROUND, block=total, into=into)
 
     async def rounded(self, total: Block) -> Block:
-        """An accumulator's values, in a block's type."""
         if not total.wide:
             return total
         into = self._more(total, False)
@@ -170,14 +135,9 @@ class Tracer:
         return into
 
     def send(self, frame: int, dest: int, tag: int = 0) -> Awaited:
-        """Start to send; done when the frame's memory is free again."""
         return self._issue(Kind.SEND, frame=frame, peer=dest, tag=tag, inside=self.is_near(dest))
 
     def recv(self, source: int, like: Block, tag: int = 0) -> Awaited:
-        """Start to receive a frame of a block like ``like``, which awaiting gives.
-
-        No two messages from one rank to another have the same tag: they may overtake each other.
-        """
         frame = self._frame()
         near = self.is_near(source)
         return self._issue(Kind.RECV, block=like, frame=frame, peer=source, tag=tag, inside=near, value=frame)
@@ -196,20 +156,14 @@ class Tracer:
         return found
 
     def scratch(self, like: Block, times: int = 1) -> Block:
-        """Memory for so many blocks of as many elements, one behind the other."""
         return self._more(like, False, times)
 
     def chunks(self, block: Block) -> list[Block]:
-        """A block cut into its chunks: on all ranks as many of blocks of equal length.
-
-        They have equal lengths where the block has no shape, else they are groups of planes.
-        """
         n = len(block)
         step = chunk_step(n, self.chunk)
         return self.pieces(block, -(-n // step)) if block.inner and n else self._equal(block, step)
 
     def pieces(self, block: Block, count: int) -> list[Block]:
-        """A block that has a shape, cut into so many chunks."""
         return [block[a:b] for a, b in pairwise(planes.ends(len(block), count, prod(block.inner)))]
 
     def _equal(self, block: Block, step: int) -> list[Block]:
@@ -225,14 +179,12 @@ class Tracer:
         ]  # fmt: skip
 
     def start(self, coroutine: Coroutine) -> Task:
-        """Run a coroutine beside the others; the call ends only when it has."""
         task = Task(coroutine, self._frontier)
         self._unfinished += 1
         self._ready.append(task)
         return task
 
     async def all(self, coroutines: Iterable[Coroutine], limit: int = 8) -> None:
-        """Run coroutines in order, at most ``limit`` of them at a time."""
         window: deque[Task] = deque()
         for coroutine in coroutines:
             if len(window) == limit:

@@ -1,0 +1,119 @@
+"""The verbs of which algorithms consist."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from compcoll.schedule.block import Block
+
+__all__ = ["Runtime"]
+
+
+class Runtime(Protocol):
+    """What an algorithm may do; `compcoll.schedule.trace.Tracer` notes it.
+
+    A frame is a number. `send`, `recv` and `start` return at once, and what they return may be awaited; all
+    other verbs are awaited.
+
+    Attributes
+    ----------
+    rank, size : int
+    chunk : int
+        Elements of a chunk.
+    window : int
+        Chunks of a message that are on their way at once.
+    n_tags : int
+        Tags that the call has. Messages with larger ones use them again, each when the last has ended.
+    nodes : tuple of int
+        The node of each rank; empty where they are all on one, or it does not matter.
+    owner_exact : bool
+        Whether the owner of a block keeps its exact values while others have decoded ones.
+    inside_exact : bool
+        Whether frames for ranks of the same node alone carry exact values.
+    """
+
+    rank: int
+    size: int
+    chunk: int
+    window: int
+    n_tags: int
+    nodes: tuple[int, ...]
+    owner_exact: bool
+    inside_exact: bool
+
+    async def encode(self, block: Block, into: Block | None = None, inside: bool = False) -> int:
+        """A frame of the block; ``inside``: for ranks of this node alone, by the codec for that.
+
+        Where the codec can give the frame's values on the way, they overwrite ``into``, which may be the
+        block itself (see `settle`).
+        """
+        ...
+
+    async def settle(self, frame: int, block: Block, into: Block, idle: bool = True) -> None:
+        """Give the owner the values that everybody else decodes, in ``into``; its own with ``owner_exact``.
+
+        ``idle``: when there is nothing else to do.
+        """
+
+    async def decode(self, frame: int, into: Block) -> None:
+        """Overwrite a block with the frame's values."""
+
+    async def decode_add(self, frame: int, into: Block) -> None:
+        """Add the frame's values to an accumulator."""
+
+    async def add(self, frame: int, other: int, like: Block) -> int:
+        """The frame of the sum of two frames of a block like ``like``, without decoding where that can be."""
+        ...
+
+    async def copy(self, block: Block, into: Block, idle: bool = False) -> None:
+        """Overwrite a block with another one's values; ``idle``: when there is nothing else to do."""
+
+    async def round(self, total: Block, into: Block) -> None:
+        """Overwrite a block with an accumulator's values, rounded once; they are a result."""
+
+    async def rounded(self, total: Block) -> Block:
+        """An accumulator's values, in a block's type."""
+        ...
+
+    def accumulator(self, like: Block, into: Block | None = None) -> Block:
+        """Memory in which sums are formed, float32 for 16-bit floats; ``into`` if that fits."""
+        ...
+
+    def send(self, frame: int, dest: int, tag: int = 0) -> Awaitable[Any]:
+        """Start to send; done when the frame's memory is free again."""
+        ...
+
+    def recv(self, source: int, like: Block, tag: int = 0) -> Awaitable[int]:
+        """Start to receive a frame of a block like ``like``, which awaiting gives.
+
+        No two messages from one rank to another have the same tag: they may overtake each other.
+        """
+        ...
+
+    def is_near(self, rank: int) -> bool:
+        """Whether another rank is on this one's node, of several."""
+        ...
+
+    def scratch(self, like: Block, times: int = 1) -> Block:
+        """Memory for so many blocks of as many elements, one behind the other."""
+        ...
+
+    def chunks(self, block: Block) -> list[Block]:
+        """A block cut into its chunks: on all ranks as many of blocks of equal length.
+
+        They have equal lengths where the block has no shape, else they are groups of planes.
+        """
+        ...
+
+    def pieces(self, block: Block, count: int) -> list[Block]:
+        """A block that has a shape, cut into so many chunks."""
+        ...
+
+    def start(self, coroutine: Coroutine) -> Awaitable[Any]:
+        """Run a coroutine beside the others; the call ends only when it has."""
+        ...
+
+    async def all(self, coroutines: Iterable[Coroutine], limit: int = 8) -> None:
+        """Run coroutines in order, at most ``limit`` of them at a time."""
