@@ -12,7 +12,7 @@ __all__ = ["Runtime"]
 
 
 class Runtime(Protocol):
-    """What an algorithm may do; `compcoll.schedule.trace.Tracer` notes it.
+    """What an algorithm may do.
 
     A frame is a number. `send`, `recv` and `start` return at once, and what they return may be awaited; all
     other verbs are awaited.
