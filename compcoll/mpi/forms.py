@@ -19,7 +19,6 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine, interrupts
 from compcoll.engine._calls import totals_of
-from compcoll.engine.auto import TriedStarts
 from compcoll.engine.call import PreparedCall, Task
 from compcoll.engine.decision import Decision
 from compcoll.mpi._shortcut import shortcut, uninterrupted
@@ -264,75 +263,101 @@ def _on_host(comm: CommBase, method: str, given: Arguments) -> Arguments:
 
 
 def _persistent(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Prequest:
-    op, plain = operation.name, operation.persistent
-    pairs = operation.decides is Decides.PAIR
-    if pairs and _is_accelerated(comm, op, _Form.PERSISTENT):
-        given = _on_host(comm, operation.persistent, given)
+    plain = operation.persistent
+    if operation.decides is Decides.PAIR and _is_accelerated(comm, operation.name, _Form.PERSISTENT):
+        given = _on_host(comm, plain, given)
     given = _with_counts(comm, operation, given)
     parts = _prepare(comm, operation, given, _Form.PERSISTENT)
     if not parts.calls:
         return comm._to_mpi(plain, *given.for_mpi(operation), given.info)
-    kept = KeptArguments(*given.buffers)
-    again, group, decision = replace(given, buffers=kept.args), parts.group, parts.decision
-    specs = (None, *given.buffers)[-2:]
-    (prepared, first), *_ = parts.calls
-    codec = decision.codec
-    bases = _engine.Bases() if not pairs and codec is not None and codec.has_base else None
-    tried: TriedStarts | None = None
-    rest: Any = None
-    if pairs and parts.args is not None:
-        rest = comm._to_mpi(plain, *parts.args, given.info)
-    elif decision.ask and bases is None and _HAS_PERSISTENT:
-        rest = comm._to_mpi(plain, *given.for_mpi(operation), given.info)
-        tried = comm._context.advisor.try_starts(
-            op, first.dtype, first.nbytes, decision, comm._context.private_comm
-        )
+    kept = _Persistent(comm, operation, given, parts)
+    return Prequest(kept.start, kept.free)
 
-    def renewed() -> Parts:
-        """The parts of the next start, with copies of what has to be copied, decided as before."""
-        if pairs:
-            return divide(comm, operation, again, group)
-        with_copies, written = again, list[Message | Staged]()
-        if bases is not None and first.on_device:  # whose values are kept on the host
-            staged = Staged(op, again.buffers)
-            with_copies, written = replace(again, buffers=tuple(staged.args)), [staged]
-        call = _parsed(comm, operation, with_copies)
-        assert call is not None
-        call.problem = first.problem
-        renewal = comm._prepare(call, decision, group) if written else prepared
-        return Parts([(renewal, call)], written=written)
 
-    def start() -> MPI.Request:
+class _Persistent:
+    """A collective that is prepared for any number of starts.
+
+    Attributes
+    ----------
+    rest : MPI.Prequest or None
+        MPI's part of a call, or all of one that is tried both ways.
+    tried : TriedStarts or None
+    bases : Bases or None
+        What the last start carried, where the codec sends what changed since.
+    """
+
+    def __init__(self, comm: CommBase, operation: Operation, given: Arguments, parts: Parts):
+        self._comm, self._operation, self._parts = comm, operation, parts
+        self._pairs = operation.decides is Decides.PAIR
+        self._kept = KeptArguments(*given.buffers)
+        self._given = replace(given, buffers=self._kept.args)
+        self._specs = (None, *given.buffers)[-2:]
+        decision, self.bases, self.tried = parts.decision, None, None
+        self.rest: Any = None
+        if self._pairs:
+            assert parts.args is not None
+            self.rest = comm._to_mpi(operation.persistent, *parts.args, given.info)
+        elif decision.codec is not None and decision.codec.has_base:
+            self.bases = _engine.Bases()
+        elif decision.ask and _HAS_PERSISTENT:
+            self.rest = comm._to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+            call, context = parts.calls[0][1], comm._context
+            self.tried = context.advisor.try_starts(
+                call.op, call.dtype, call.nbytes, decision, context.private_comm
+            )
+
+    def start(self) -> MPI.Request:
+        """Start the call; the request of its nonblocking form."""
+        comm, op, begun = self._comm, self._operation.name, perf_counter()
         comm._check_usable()
-        begun = perf_counter()
         totals_of(op).calls += 1
-        parts = renewed() if pairs else None
+        if self._pairs:
+            return self._start_pairs(op)
         with interrupts.deferred(), comm._committed(op):
-            way, others, record = tried.next() if tried is not None else (decision, [], None)
+            way, others, record = self._parts.decision, [], None
+            if self.tried is not None:
+                way, others, record = self.tried.next()
             if way.codec is None:
-                rest.Start()
-                return _leave_to_mpi(comm, op, way.reason, [rest, *others], _timing(record, begun))
-            task = prepared.start_on(*specs, bases) if prepared.is_placed else None
+                self.rest.Start()
+                return _leave_to_mpi(comm, op, way.reason, [self.rest, *others], _timing(record, begun))
+            prepared, _ = self._parts.calls[0]
+            task = prepared.start_on(*self._specs, self.bases) if prepared.is_placed else None
             if task is not None:
                 return _leave(comm, op, way, [task], finish=_timing(record, begun)).request
-            remaining: list[Task] = []
-            if parts is not None:
-                rest.Start()
-                remaining.append(_engine.Request(rest))
-            else:
-                parts = renewed()
-            tasks = parts.start(group.next_tags(), bases)
-            return _leave(comm, op, way, tasks, remaining, _timing(record, begun, parts.finish)).request
+            parts = self._renewed()
+            tasks = parts.start(bases=self.bases)
+            return _leave(comm, op, way, tasks, finish=_timing(record, begun, parts.finish)).request
 
-    def free() -> None:
-        if tried is not None:
-            tried.free()
-        if rest is not None:
-            rest.Free()
-        group.free()
-        kept.free()
+    def _start_pairs(self, op: str) -> MPI.Request:
+        # It is decided as before, and what has to be copied is copied.
+        parts, group = divide(self._comm, self._operation, self._given, self._parts.group), self._parts.group
+        with interrupts.deferred(), self._comm._committed(op):
+            self.rest.Start()
+            tasks, rest = parts.start(group.next_tags()), [_engine.Request(self.rest)]
+            return _leave(self._comm, op, parts.decision, tasks, rest, parts.finish).request
 
-    return Prequest(start, free)
+    def _renewed(self) -> Parts:
+        """The parts of a start whose blocks do not lie in arrays: the buffers are parsed again."""
+        (prepared, first), *_ = self._parts.calls
+        given, written = self._given, list[Message | Staged]()
+        if self.bases is not None and first.on_device:  # whose values are kept on the host
+            staged = Staged(first.op, given.buffers)
+            given, written = replace(given, buffers=tuple(staged.args)), [staged]
+        call = _parsed(self._comm, self._operation, given)
+        assert call is not None
+        call.problem = first.problem
+        if written:
+            prepared = self._comm._prepare(call, prepared.decision, self._parts.group)
+        return Parts([(prepared, call)], written=written)
+
+    def free(self) -> None:
+        """The call is not started any more."""
+        if self.tried is not None:
+            self.tried.free()
+        if self.rest is not None:
+            self.rest.Free()
+        self._parts.group.free()
+        self._kept.free()
 
 
 def _leave_to_mpi(
