@@ -5,6 +5,7 @@ more than has to: streams overtake each other by chance, so that a wait that is 
 """
 
 import ctypes
+import fcntl
 import hashlib
 import os
 import shlex
@@ -28,9 +29,9 @@ GUARD = 256
 _ONE_AT_A_TIME = threading.Lock()  # the emulated threads of a launch are global state of its library
 
 
-def build() -> Path:
-    """Compile the executor once for each state of the sources; None without a compiler for x86."""
-    compiler = shlex.split(os.environ.get("CXX", "g++"))
+def library_path() -> Path | None:
+    """Where the executor of this state of the sources is, or will be; None without a compiler for x86."""
+    compiler = _compiler()
     if shutil.which(compiler[0]) is None or os.uname().machine != "x86_64":
         return None
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
@@ -40,15 +41,30 @@ def build() -> Path:
         key.update(path.read_bytes())
     cache = Path(tempfile.gettempdir()) / f"compcoll-executor-{os.getuid()}"
     cache.mkdir(mode=0o700, exist_ok=True)
-    library = cache / f"{key.hexdigest()[:20]}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=cache) as scratch:
-            made = Path(scratch) / "executor.so"
-            command = [*compiler, *FLAGS, str(csrc_dir() / "cuda" / "executor.cpp"), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            made.replace(library)
+    return cache / f"{key.hexdigest()[:20]}.so"
+
+
+def build() -> Path | None:
+    """Compile the executor, unless it is there or another process compiles it; None as `library_path`."""
+    library = library_path()
+    if library is not None and not library.exists():
+        with (
+            library.with_suffix(".lock").open("w") as lock,
+            tempfile.TemporaryDirectory(dir=library.parent) as scratch,
+        ):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.exists():
+                made = Path(scratch) / "executor.so"
+                source = str(csrc_dir() / "cuda" / "executor.cpp")
+                command = [*_compiler(), *FLAGS, source, "-o", str(made)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stderr
+                made.replace(library)
     return library
+
+
+def _compiler() -> list[str]:
+    return shlex.split(os.environ.get("CXX", "g++"))
 
 
 class Memory:
@@ -78,6 +94,8 @@ class Executor:
     """`compcoll.devices.batch.Launcher` on the CPU."""
 
     def __init__(self, library: Path, max_grid: int = 6, seed: int = 0):
+        if not library.exists():
+            build()  # by the first test that needs it: others go on meanwhile
         self.library = ctypes.CDLL(str(library))
         self.library.executor_launch.restype = ctypes.c_char_p
         self.seed = seed  # of the order in which blocks and warps take turns

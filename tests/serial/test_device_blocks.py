@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from executor import Device, Executor, build
+from executor import Device, Executor, library_path
 from floats import same
 from test_device_code import decode, encode
 
@@ -13,7 +13,7 @@ from compcoll.core import dtypes
 from compcoll.devices.memory import DeviceArray
 from compcoll.frame import HEADER_NBYTES
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 FLOATS = sorted(dtypes.FLOATS, key=dtypes.code_of)
 SHAPES = [(1, 1), (4, 4), (5, 7), (9, 130), (1, 1, 1), (4, 4, 4), (3, 5, 6), (2, 9, 41)]

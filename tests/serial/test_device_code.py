@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from executor import Executor, Memory, build
+from executor import Executor, Memory, library_path
 from floats import FLOATS, same, values
 
 from compcoll import codec, inspect
@@ -15,7 +15,7 @@ from compcoll.devices import checks, kernels, operations
 from compcoll.devices.batch import Batch, Block
 from compcoll.frame import HEADER_NBYTES
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 SIZES = [1, 2, 3, 4, 5, 31, 32, 63, 127, 128, 129, 130, 515, 1100, 2049]
 SPECS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import fake_cupy
 import numpy as np
 import pytest
-from executor import build
+from executor import library_path
 from fake_cupy import installed
 
 import compcoll
@@ -22,7 +22,7 @@ from compcoll.engine.device.work import CudaWork
 sys.path.append(str(Path(__file__).parents[1] / "gpu"))
 import test_on_device as on_device
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from executor import Executor, build
+from executor import Executor, library_path
 from floats import FLOATS, same, values
 from test_device_code import decode, encode
 
@@ -11,7 +11,7 @@ from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.core import _cpu, dtypes
 from compcoll.frame import HEADER_NBYTES
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 SIZES = (1, 5, 63, 64, 65, 4095, 4096, 4097, 8200, 16383, 16385, 33000)
 

@@ -5,7 +5,7 @@ The device is the executor of the tests.
 
 import numpy as np
 import pytest
-from executor import Device, build
+from executor import Device, library_path
 
 import compcoll
 from compcoll import codec, inspect
@@ -13,7 +13,7 @@ from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.core import dtypes
 from compcoll.devices import kernels, operations
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 DTYPES = sorted(dtypes.CODES, key=dtypes.code_of)
 SPECS = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from executor import Device, build
+from executor import Device, library_path
 from mpi4py import MPI
 
 from compcoll import codec
@@ -18,7 +18,7 @@ from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.start import start_engine
 from compcoll.schedule.trace import trace
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 N, CHUNK = 3000, 1024
 _TAGS = count(0, 1 << 8)

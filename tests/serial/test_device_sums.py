@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from executor import Executor, Memory, build
+from executor import Executor, Memory, library_path
 from floats import FLOATS, same, values
 from test_device_code import place
 
@@ -13,7 +13,7 @@ from compcoll.core import dtypes
 from compcoll.devices import checks, operations
 from compcoll.frame import HEADER_NBYTES
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 
 

@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from executor import build
+from executor import library_path
 
 from benchmarks import gpu_check, gpu_kernels, offline_bundle
 from compcoll.devices import nvrtc
 from compcoll.devices.kernels import SOURCES
 
 ROOT = Path(__file__).parents[2]
-needs_executor = pytest.mark.skipif(build() is None, reason="needs g++ on x86-64")
+needs_executor = pytest.mark.skipif(library_path() is None, reason="needs g++ on x86-64")
 
 
 def run(path, *arguments):

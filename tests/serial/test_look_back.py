@@ -6,14 +6,14 @@ import subprocess
 
 import numpy as np
 import pytest
-from executor import FLAGS, Executor, build
+from executor import FLAGS, Executor, library_path
 from floats import same
 from test_device_code import check, decode, encode
 
 from compcoll import codec
 from compcoll.core.sources import csrc_dir
 
-LIBRARY = build()
+LIBRARY = library_path()
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 
 #: Each tile's size is its index + 1; the result is where it begins.
