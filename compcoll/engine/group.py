@@ -32,6 +32,8 @@ __all__ = [
 _WORLD = MPI.COMM_WORLD
 #: Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest.
 _MOST, _TAGS, _FEWEST = 1024, 1 << 14, 64
+#: Tags of messages about calls that do not match.
+_AGREEMENT_TAGS = 256
 #: Whether MPI mixes up a communicator that is made while Idup makes another one: Open MPI 4 does.
 _MIXES_UP = MPI.get_vendor()[0] == "Open MPI"
 #: Groups whose private communicators Idup may still be making, where that matters.
@@ -120,6 +122,8 @@ class Group:
         Of the calls that all ranks make in the same order.
     pairwise_tags : tuple of int
         For calls in which some ranks have no part, so that a count of calls would differ.
+    agreement_tags : range
+        For messages about calls that do not match.
     advisor : Advisor or None
         Predictions of the model, where a policy asks for them.
     persistent : PersistentPool
@@ -135,8 +139,9 @@ class Group:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.advisor: Advisor = None  # type: ignore[assignment]
         self._most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
-        n = largest_tag() // (self._most + 1)
+        n = (largest_tag() - _AGREEMENT_TAGS) // (self._most + 1)
         self.pairwise_tags = (self._most * n, n)
+        self.agreement_tags = range((self._most + 1) * n, largest_tag() + 1)[:_AGREEMENT_TAGS]
         self._begin()
         self.belong_to(comm, MPI.Intracomm(comm).Dup() if self.size > 1 else comm)
         start_engine(workers if self.size > 1 else None)

@@ -38,7 +38,7 @@ class Context(Group):
         the first wrapper. A smaller one would arrive at receives that MPI alone has begun.
     wrappers : list of weakref.ref
         All that wrap the communicator.
-    checker : Checker or None
+    checker : Agreement or None
         Comparison of calls between ranks, with ``COMPCOLL_CHECK``.
     reduces_objects : bool
         Whether mpi4py has the communicator on which it reduces objects.
@@ -134,9 +134,8 @@ class Context(Group):
         """Free the private communicators; collective."""
         if self.channel is not None and self.comm != MPI.COMM_NULL:
             self.channel.leave()
-        if self.checker is not None:
-            self.checker.free()
-        super().free()
+        if self.checker is None or not self.checker.left:  # else messages may still be on their way
+            super().free()
 
 
 @cache

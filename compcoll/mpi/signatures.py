@@ -13,13 +13,15 @@ from typing import Any
 
 from mpi4py import MPI
 
+from compcoll.engine.agreement import format_ranks
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.blocks import TypedBlocks
 from compcoll.mpi.buffers import Message, in_place, parse
 from compcoll.mpi.collectives import Arguments, buffers_of
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
 
-__all__ = ["COLLECTIVES", "NONBLOCKING", "CallSignature", "describe_mismatch", "format_ranks", "signature_of"]
+__all__ = ["COLLECTIVES", "NONBLOCKING", "CallSignature", "describe_mismatch", "group_by_rank",
+           "signature_of"]  # fmt: skip
 
 #: Elements of a block and their type; None where that cannot be told.
 Amount = tuple[int, str] | None
@@ -55,6 +57,11 @@ class CallSignature:
     policy: str = ""
     error: str = ""
 
+    @property
+    def common(self) -> str:
+        """All that is the same on all ranks of matching calls, as a text."""
+        return repr((self.op, self.where, self.amount, self.dtype, self.policy, self.error))
+
     def __str__(self) -> str:
         amount = self.amount or self.dtype
         return f"{self.op}{f' of {amount}' if amount else ''}{f' {self.where}' if self.where else ''}"
@@ -78,8 +85,15 @@ def signature_of(
     return replace(signature, op=method, policy=policy)
 
 
-def describe_mismatch(signatures: Sequence[CallSignature]) -> str | None:
+def describe_mismatch(signatures: Sequence[CallSignature | None]) -> str | None:
     """The reason why the calls of all ranks do not match; None where they do."""
+    silent = [rank for rank, said in enumerate(signatures) if said is None]
+    if silent:
+        return f"the ranks' calls differ, and nothing was heard of that of {format_ranks(silent)}"
+    return _mismatch([said for said in signatures if said is not None])
+
+
+def _mismatch(signatures: Sequence[CallSignature]) -> str | None:
     wrong = [(rank, s) for rank, s in enumerate(signatures) if s.error]
     if wrong and len(wrong) < len(signatures):
         return "; ".join(f"rank {rank} called {s.op} wrongly: {s.error}" for rank, s in wrong)
@@ -114,11 +128,6 @@ def group_by_rank(texts: list[str]) -> str:
     said = [f"{format_ranks(ranks)} {text}" for text, ranks in few]
     alone = len(few) == 1 and len(most[1]) > 1
     return ", ".join([*said, f"{'the others' if alone else format_ranks(most[1])} {most[0]}"])
-
-
-def format_ranks(ranks: Sequence[int]) -> str:
-    """Ranks in words."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
 
 
 # -- buffers

@@ -264,7 +264,7 @@ def test_messages_of_another_type(ours, comm, n):
 
 def test_a_stall_ends_the_call(ours, monkeypatch):
     monkeypatch.delenv("COMPCOLL_TIMEOUT", raising=False)
-    assert check.Checker(ours._context).seconds == check.PATIENCE
+    assert check.agreement_of(Checked(ours.Dup())._context).seconds == check.PATIENCE
 
 
 @needs_two
