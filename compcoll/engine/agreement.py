@@ -129,8 +129,9 @@ class Agreement:
 
     def look(self, check: Check, until: float) -> None:
         """Raise the error of a check that other ranks do not come to, or not in time."""
-        if self.absent(check.number) or (not check.done and monotonic() > until):
-            raise self.error(self.give_up(check))
+        late = not check.done and monotonic() > until
+        if late or self.absent(check.number):
+            raise self.error(self.give_up(check, late))
 
     def exchange(self, check: Check) -> list[Any]:
         """The descriptions of one call by all ranks; None for a rank whose own has not come in time."""
@@ -168,20 +169,19 @@ class Agreement:
         until = monotonic() + GRACE
         while len(self.absent(number)) < self.size - 1 and monotonic() < until:
             sleep(PAUSE)
-        there = {self.rank, *self.absent(number)}
+        there = {self.rank, *(rank for rank, why in self.absent(number).items() if why != ENDED)}
         return [rank for rank in range(self.size) if rank not in there]
 
-    def give_up(self, check: Check) -> str:
-        """Leave a call; returns the reason, in words."""
-        odd, why, hint = self.missing(check.number, f"gave up in {check.what}"), "", ""
+    def give_up(self, check: Check, late: bool) -> str:
+        """Leave a call, where it is too late or others have left it; returns the reason, in words."""
+        odd, hint = self.missing(check.number, f"gave up in {check.what}"), ""
         notices = self.absent(check.number)
-        if ended := [rank for rank in sorted(notices) if notices[rank] == ENDED]:
-            odd, why = ended, ENDED
-        elif odd:
+        ended = [rank for rank in sorted(notices) if notices[rank] == ENDED]
+        if odd and (late or not ended):
             why = f"has not come within {self.seconds:g} s"
             hint = ": calls of the plain communicator are not compared"
         else:
-            odd = sorted(notices)
+            odd = ended or sorted(notices)
             why = notices[odd[0]]
         if len(odd) > 1:
             why = why.replace("has ", "have ", 1)
