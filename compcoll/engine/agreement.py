@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from math import inf
 from threading import Lock
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -21,16 +22,38 @@ from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.group import Group
 
-__all__ = ["ENDED", "Agreement", "Check", "format_ranks"]
+__all__ = ["Agreement", "Check", "format_ranks"]
 
 #: Seconds between two looks at notices during a wait, and at messages of an exchange.
 SLICE, PAUSE = 0.05, 50e-6
+#: Probes before a message is taken not to be there: one makes progress, and a later one finds it.
+LOOKS = 3
 #: Seconds for which a rank that gives up waits for the notices of others that give up at the same time.
 GRACE = 1.0
-#: The notice of a rank that calls nothing any more.
-ENDED = "has ended"
+#: Checks that end when the last rank comes, if it does: MPI writes to their memory.
+_abandoned: list[Check] = []
 #: Of the descriptions of a call, one from each rank, the reason why the call fails; None where it goes on.
 Describe = Callable[[Sequence[Any]], str | None]
+
+
+class Notice(NamedTuple):
+    """The notice of a rank that leaves.
+
+    Attributes
+    ----------
+    first : int
+        The first call that it does not complete any more.
+    why : str
+    waits : bool
+        Whether it has waited for others in that call.
+    heard : float
+        When this rank heard of it.
+    """
+
+    first: int
+    why: str
+    waits: bool
+    heard: float
 
 
 class Check(_engine.Request):
@@ -95,8 +118,7 @@ class Agreement:
         self._tags = group.agreement_tags
         self._lock = Lock()
         self._sent: list[tuple[MPI.Request, bytes]] = []
-        #: By rank: the first call that it does not complete any more, and why.
-        self.notices: dict[int, tuple[int, str]] = {}
+        self._notices: dict[int, Notice] = {}
 
     def begin(self, text: bytes, call: Any, what: str, describe: Describe, exchanges: bool = False) -> Check:
         """Begin the comparison of the next call.
@@ -123,14 +145,15 @@ class Agreement:
                 self.look(check, until)
             self.look(check, until)
         except BaseException:
-            if not check.done:
-                self.leave(check.number, f"gave up in {check.what}")
+            if check.end != _engine.DONE:
+                _abandoned.append(check)
+                self.leave(check.number, f"gave up in {check.what}", waits=True)
             raise
 
     def look(self, check: Check, until: float) -> None:
         """Raise the error of a check that other ranks do not come to, or not in time."""
         late = not check.done and monotonic() > until
-        if late or self.absent(check.number):
+        if late or self.notices(check.number):
             raise self.error(self.give_up(check, late))
 
     def exchange(self, check: Check) -> list[Any]:
@@ -141,48 +164,62 @@ class Agreement:
         found[self.rank] = check.call
         until = monotonic() + self.seconds
         while None in found and monotonic() < until:
-            source, message = self._receive(tag)
-            if message is not None and message[0] == check.number:
-                found[source] = message[1]
-            else:
+            if (message := self._receive(tag)) is None:
                 interrupts.check()
                 sleep(PAUSE)
+            elif message[1][0] == check.number:
+                found[message[0]] = message[1][1]
         return found
 
     # -- ranks that leave
 
-    def leave(self, number: int, why: str) -> None:
-        """Send the notice that this rank does not complete calls from this number on, once."""
+    def leave(self, number: int, why: str, waits: bool = False) -> None:
+        """Send the notice that this rank does not complete calls from this number on, once.
+
+        ``waits``: it has waited for others in the first of them.
+        """
         if not self.left:
             self.left = True
-            self._send((number, why), self._tags[0])
+            self._send((number, why, waits), self._tags[0])
 
-    def absent(self, number: int) -> dict[int, str]:
-        """The ranks that do not complete a call any more, by their notices."""
-        while (notice := self._receive(self._tags[0]))[1] is not None:
-            self.notices.setdefault(*notice)
-        return {rank: why for rank, (first, why) in self.notices.items() if first <= number}
+    def notices(self, number: float = inf, grace: float = 0.0) -> dict[int, Notice]:
+        """The notices of ranks that do not complete a call, of that many seconds ago at least."""
+        while (heard := self._receive(self._tags[0])) is not None:
+            rank, (first, why, waits) = heard
+            self._notices.setdefault(rank, Notice(first, why, waits, monotonic()))
+        latest = monotonic() - grace
+        known = sorted(self._notices.items())
+        return {rank: one for rank, one in known if one.first <= number and one.heard <= latest}
+
+    def part(self, why: str, seconds: float) -> bool:
+        """Leave all later calls; whether the others do so as well, in time, and their notices have come."""
+        self.leave(self.n_calls + 1, why)
+        self._wait_for_notices(seconds)
+        return [one.why for one in self.notices().values()] == [why] * (self.size - 1)
 
     def missing(self, number: int, why: str) -> list[int]:
-        """Leave a call, and find the ranks that have not left it as well: those that never came."""
-        self.leave(number, why)
-        until = monotonic() + GRACE
-        while len(self.absent(number)) < self.size - 1 and monotonic() < until:
+        """Leave a call that other ranks do not come to; returns those that do not wait in it, too."""
+        self.leave(number, why, waits=True)
+        self._wait_for_notices(GRACE)
+        there = [rank for rank, one in self.notices(number).items() if one.waits and one.first == number]
+        return [rank for rank in range(self.size) if rank not in (self.rank, *there)]
+
+    def _wait_for_notices(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        while len(self.notices()) < self.size - 1 and monotonic() < until:
             sleep(PAUSE)
-        there = {self.rank, *(rank for rank, why in self.absent(number).items() if why != ENDED)}
-        return [rank for rank in range(self.size) if rank not in there]
 
     def give_up(self, check: Check, late: bool) -> str:
         """Leave a call, where it is too late or others have left it; returns the reason, in words."""
         odd, hint = self.missing(check.number, f"gave up in {check.what}"), ""
-        notices = self.absent(check.number)
-        ended = [rank for rank in sorted(notices) if notices[rank] == ENDED]
+        notices = self.notices(check.number)
+        ended = [rank for rank, one in notices.items() if not one.waits]
         if odd and (late or not ended):
             why = f"has not come within {self.seconds:g} s"
             hint = ": calls of the plain communicator are not compared"
         else:
-            odd = ended or sorted(notices)
-            why = notices[odd[0]]
+            odd = ended or list(notices)
+            why = notices[odd[0]].why
         if len(odd) > 1:
             why = why.replace("has ", "have ", 1)
         there = [rank for rank in range(self.size) if rank not in odd]
@@ -198,12 +235,15 @@ class Agreement:
                 if peer != self.rank:
                     self._sent.append((self.comm.Isend([data, MPI.BYTE], peer, tag), data))
 
-    def _receive(self, tag: int) -> tuple[int, Any]:
-        """Sender and message of the next message with a tag; None where there is none yet."""
+    def _receive(self, tag: int) -> tuple[int, Any] | None:
+        """Sender and content of the next message with a tag; None where there is none yet."""
         status = MPI.Status()
-        matched = self.comm.Improbe(MPI.ANY_SOURCE, tag, status)
-        if matched is None:
-            return -1, None
+        for _ in range(LOOKS):
+            matched = self.comm.Improbe(MPI.ANY_SOURCE, tag, status)
+            if matched is not None:
+                break
+        else:
+            return None
         data = bytearray(status.Get_count(MPI.BYTE))
         matched.Recv([data, MPI.BYTE])
         return status.source, pickle.loads(data)

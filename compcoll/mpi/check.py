@@ -22,7 +22,7 @@ from mpi4py import MPI
 from compcoll.core import dtypes, environment
 from compcoll.core.errors import MismatchError
 from compcoll.engine import _engine, interrupts
-from compcoll.engine.agreement import ENDED, SLICE, Agreement, Check
+from compcoll.engine.agreement import SLICE, Agreement, Check
 from compcoll.engine.finalize import before_finalize
 from compcoll.mpi.buffers import Message, parse
 from compcoll.mpi.p2p.protocol import ReceivedMessage
@@ -72,7 +72,7 @@ def _end() -> None:
         thread.join()
     for agreement in list(_agreements):
         if agreement.comm != MPI.COMM_NULL:
-            agreement.leave(agreement.n_calls + 1, ENDED)
+            agreement.leave(agreement.n_calls + 1, "has ended")
 
 
 def install(cls: Any) -> None:
@@ -123,20 +123,20 @@ def _compare_before(comm: Any, agreement: Agreement, mine: CallSignature, call: 
     operation = OPERATIONS.get(mine.op)
     if operation is None or not operation.replicates:
         return call()
-
-    def compare(result: str) -> None:
-        """Compare what the call has left on the ranks."""
-        describe = partial(_describe_results, mine.op)
-        _wait(comm, agreement, agreement.begin(result.encode(), result, mine.op, describe))
-
     try:
         returned = call()
     except Exception as problem:
         with suppress(MismatchError):
-            compare(f"raised {type(problem).__name__}: {problem}")
+            _compare_results(comm, agreement, mine.op, f"raised {type(problem).__name__}: {problem}")
         raise
-    compare(_replica(comm, mine.op, call))
+    _compare_results(comm, agreement, mine.op, _replica(comm, mine.op, call))
     return returned
+
+
+def _compare_results(comm: Any, agreement: Agreement, op: str, result: str) -> None:
+    """Compare what a call has left on the ranks."""
+    describe = partial(_describe_results, op)
+    _wait(comm, agreement, agreement.begin(result.encode(), result, op, describe))
 
 
 def _describe_results(op: str, results: Sequence[str | None]) -> str | None:

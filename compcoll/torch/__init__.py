@@ -3,17 +3,17 @@
 start.py         ranks from MPI, or MPI's from torchrun's, and how a group is made
 group.py         the process group of torch up to 2.13, and the backend of torch from 2.14 on
 operations.py    the methods that torch calls, of both
+core.py          a group of ranks, and how an operation like one before it begins again
+collectives.py   how each collective begins otherwise, by the engine or by MPI
 coalescing.py    several operations as one
-collectives.py   each collective as the engine's, or as MPI's
 messages.py      messages between two ranks
-core.py          a group of ranks, and how a call of theirs begins
-work.py          the Work of a call, and futures.py its future
+work.py          the Work of an operation, and futures.py its future
 buffers.py       tensors as contiguous buffers on the host or a GPU
 gpu.py           the order of streams, and pending kernels
 reductions.py    sums and others
 policies.py      the policy of a group, and its options
 report.py        statistics of calls
-peers.py         all groups, ranks that leave them, and checks of their calls
+peers.py         all groups
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo: DDP's hook
 fsdp.py          FSDP2's objects, and HSDP's

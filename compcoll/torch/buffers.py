@@ -69,9 +69,11 @@ class HostBuffer:
         One-dimensional.
     array : numpy.ndarray
         The same memory, of the real type of its elements.
+    is_direct : bool
+        Whether the memory is the tensor's own.
     """
 
-    __slots__ = ("_stream", "_tensor", "array", "flat")
+    __slots__ = ("_stream", "_tensor", "array", "flat", "is_direct")
     gpus: tuple = ()
 
     def __init__(
@@ -83,7 +85,7 @@ class HostBuffer:
         self.flat = own.reshape(-1) if direct else torch.empty(own.numel(), dtype=dtype or own.dtype)
         if reads and not direct:
             self.flat.view(own.shape).copy_(own)
-        self.array = _array_of(self.flat)
+        self.array, self.is_direct = _array_of(self.flat), direct
         self._tensor = own if writes and not direct else None
         self._stream = torch.cuda.current_stream(tensor.device) if tensor.is_cuda else None
 

@@ -3,91 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from compcoll.engine.call import leave
-from compcoll.torch.buffers import overlap
-from compcoll.torch.core import MAX_PENDING, Core, Part
+from compcoll.engine.call import Task, leave
+from compcoll.torch.collectives import Collective, Part
+from compcoll.torch.core import MAX_PENDING, Core, conflict
 from compcoll.torch.integration import not_compiled
-from compcoll.torch.work import CombinedWork, Steps, Work
+from compcoll.torch.work import CombinedWork, Operation, Work
 
-__all__ = ["Batch", "Operation", "begin"]
-
-
-@dataclass
-class Operation:
-    """A collective, or several of a kind, each begun by a function; further fields as in `Core.launch`."""
-
-    op: str
-    starts: Sequence[Callable[[], Part]]
-    result: list[torch.Tensor]
-    signature: tuple = ()
-    opts: Any = None
-    timeout: timedelta | None = None
-    inputs: Sequence[torch.Tensor] = ()
-
-    def conflicts_with(self, other: Operation) -> bool:
-        """Whether either writes memory of the other."""
-        return any(overlap(tensor, (*other.result, *other.inputs)) for tensor in self.result) or any(
-            overlap(tensor, other.result) for tensor in self.inputs
-        )
+__all__ = ["Batch", "Together"]
 
 
-def begin(core: Core, operations: Sequence[Operation]) -> Work:
-    """Start operations as one."""
-    first = operations[0]
-    single = len(operations) == 1
-    signature = first.signature if single else tuple((one.op, *one.signature) for one in operations)
-    return core.launch(
-        first.op if single else "coalesced", _steps(core, operations),
-        [tensor for one in operations for tensor in one.result], first.opts,
-        max((one.timeout for one in operations if one.timeout is not None), default=None),
-        inputs=[tensor for one in operations for tensor in one.inputs], signature=signature,
-        calls=min(sum(len(one.starts) for one in operations), MAX_PENDING),
-    )  # fmt: skip
+class Together(Operation):
+    """Collectives that begin at once, as far as none needs the result of another and all have tags."""
 
+    def __init__(self, core: Core, operations: Sequence[Collective]):
+        first = operations[0]
+        single = len(operations) == 1
+        super().__init__(
+            first.op if single else "coalesced", [tensor for one in operations for tensor in one.result],
+            [tensor for one in operations for tensor in one.inputs],
+            first.call if single else f"coalesced {', '.join(str(one.call) for one in operations)}",
+            timeout=max((one.timeout for one in operations if one.timeout is not None), default=None),
+            sync=first.sync,
+        )  # fmt: skip
+        self.n_calls = min(sum(len(one.calls) for one in operations), MAX_PENDING)
+        self.events = []
+        self._core, self._operations = core, operations
+        self._parts: list[Part] = []
 
-def _steps(core: Core, operations: Sequence[Operation]) -> Steps:
-    """Begin all at once, but for those that conflict with others, and for more than have tags."""
-    parts: list[Part] = []
-    events: list[Any] = []
-    outstanding: list[Operation] = []
-    started = 0
-    try:
-        for operation in operations:
-            if any(operation.conflicts_with(other) for other in outstanding):
-                events += _finish(core, parts)
-                outstanding.clear()
-            outstanding.append(operation)
-            for start in operation.starts:
-                if len(parts) == MAX_PENDING:
-                    events += _finish(core, parts)
-                parts.append(start())
-                started += 1
-    except BaseException as error:
-        for task in (task for part in parts for task in part.tasks if not task.done):
-            leave(task)
-        if started and isinstance(error, Exception):
-            message = f"{error}; {started} operations had begun together with it"
-            raise dist.DistBackendError(message) from error
-        raise
-    tasks = [task for part in parts for task in part.tasks]
-    if tasks:
-        yield tasks
-    return events + [event for part in parts for event in part.finish()]
+    def begin(self) -> list[Task]:
+        outstanding: list[Operation] = []
+        started = 0
+        try:
+            for operation in self._operations:
+                if any(conflict(operation, other) for other in outstanding):
+                    self._wait()
+                    outstanding.clear()
+                outstanding.append(operation)
+                for args in operation.calls:
+                    if len(self._parts) == MAX_PENDING:
+                        self._wait()
+                    self._parts.append(operation.start(self._core, *args))
+                    started += 1
+        except BaseException as error:
+            for task in self._tasks():
+                if not task.done:
+                    leave(task)
+            if started and isinstance(error, Exception):
+                message = f"{error}; {started} operations had begun together with it"
+                raise dist.DistBackendError(message) from error
+            raise
+        return self._tasks()
 
+    def go_on(self) -> list[Task]:
+        self.events = [*self.events, *(event for part in self._parts for event in part.finish())]
+        return []
 
-def _finish(core: Core, parts: list[Part]) -> list[Any]:
-    """Wait for what has begun, in the calling thread: all ranks begin everything in the same order."""
-    core.wait_for([task for part in parts for task in part.tasks])
-    events = [event for part in parts for event in part.finish()]
-    parts.clear()
-    return events
+    def _tasks(self) -> list[Task]:
+        return [task for part in self._parts for task in part.tasks]
+
+    def _wait(self) -> None:
+        """Wait for what has begun, in the calling thread: all ranks begin everything in the same order."""
+        self._core.wait_for(self._tasks())
+        self.go_on()
+        self._parts.clear()
 
 
 class Batch:
@@ -95,11 +77,11 @@ class Batch:
 
     def __init__(self, core: Core):
         self.core = core
-        self.operations: list[tuple[Operation, Deferred]] = []
+        self.operations: list[tuple[Collective, Deferred]] = []
         self.messages: list[tuple[Callable[[], Work], Deferred]] = []
         self.works: list[Work] = []
 
-    def add(self, operation: Operation) -> Deferred:
+    def add(self, operation: Collective) -> Deferred:
         """Add a collective."""
         self.operations.append((operation, Deferred(self, operation.op, operation.result)))
         return self.operations[-1][1]
@@ -117,7 +99,7 @@ class Batch:
             self.works.append(start())
             deferred.begun_as(self.works[-1])
         if operations:
-            work = begin(self.core, [operation for operation, _ in operations])
+            work = self.core.launch(Together(self.core, [operation for operation, _ in operations]))
             self.works.append(work)
             for _, deferred in operations:
                 deferred.begun_as(work)
@@ -137,7 +119,7 @@ class Batch:
 class Deferred(CombinedWork):
     """An operation of a batch: a wait for it before the batch ends starts it, and all before it."""
 
-    def __init__(self, batch: Batch, op: str, result: list[torch.Tensor]):
+    def __init__(self, batch: Batch, op: str, result: Sequence[torch.Tensor]):
         super().__init__([])
         self.op, self._batch, self._result = op, batch, result
 
@@ -159,7 +141,7 @@ class Deferred(CombinedWork):
         return bool(self._works) and super().is_success()
 
     def result(self) -> list[torch.Tensor]:
-        return self._result
+        return list(self._result)
 
     def source_rank(self) -> int:
         return self.works()[0].source_rank()

@@ -1,20 +1,19 @@
-"""Torch's collectives as calls of the engine or MPI: each begins one, and returns it with its completion."""
+"""Torch's collectives as calls of the engine or MPI: each function begins one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Call
+from compcoll.engine.call import Call, PreparedCall, Task, begin, prepare, start
 from compcoll.engine.decision import Decision
+from compcoll.operations import OPERATIONS
 from compcoll.torch.buffers import (
     BufferList,
     HostBuffer,
@@ -25,58 +24,186 @@ from compcoll.torch.buffers import (
     element_of,
     overlap,
 )  # fmt: skip
-from compcoll.torch.core import Core, Part
+from compcoll.torch.core import Core, Prepared, mpi_arguments
 from compcoll.torch.reductions import Reduction
+from compcoll.torch.work import Operation
 
 __all__ = [
-    "all_gather", "all_gather_single", "all_reduce", "all_reduce_sparse", "all_to_all", "all_to_all_single",
-    "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_single", "scatter",
+    "Collective", "Part", "all_gather", "all_gather_single", "all_reduce", "all_to_all",
+    "all_to_all_single", "barrier", "broadcast", "gather", "reduce", "reduce_scatter",
+    "reduce_scatter_single", "scatter",
 ]  # fmt: skip
+
+
+class Collective(Operation):
+    """A collective as torch calls it.
+
+    Parameters
+    ----------
+    core : Core
+    start : callable
+        A function of this module.
+    calls : sequence of tuple
+        Its arguments behind the first, each for one call of MPI's.
+    key : tuple or None
+        All on which depends how it runs; None where that is not kept.
+    """
+
+    def __init__(
+        self, core: Core, start: Callable[..., Part], calls: Sequence[tuple], key: Any, *rest: Any
+    ):  # fmt: skip
+        super().__init__(*rest)
+        self.start, self.calls, self._core, self._key = start, calls, core, key
+
+    def begin(self) -> list[Task]:
+        self._part = self.start(self._core, *self.calls[0])
+        if self._key is not None and self.call is not None:
+            self._part.keep(self._key, self.call)
+        return self._part.tasks
+
+    def go_on(self) -> list[Task]:
+        self.events = self._part.finish()
+        return []
+
+
+class Part:
+    """A collective of MPI's under way."""
+
+    def __init__(self, tasks: list[Task]):
+        self.tasks = tasks
+
+    def finish(self) -> list[Any]:
+        """Finish it when the tasks have ended; returns events that a wait for it includes."""
+        return []
+
+    def keep(self, key: tuple, call: str) -> None:
+        """Have later operations with the same key begin as this one did, if they can."""
+
+
+class BufferedCall(Part):
+    """A collective with one decision of all ranks.
+
+    Parameters
+    ----------
+    core : Core
+    op : str
+        MPI's name.
+    like : torch.Tensor
+        Whose type rules name.
+    source, target : TensorBuffer or None
+        Buffers that are sent and received; the same one in place.
+    send, recv : list of array
+        Blocks of these, as `compcoll.engine.call.Call` wants them.
+    nbytes : int
+        The largest message.
+    how : Reduction or None
+    root : int
+    in_place : bool
+        Whether the source is a part of the target already.
+    """
+
+    def __init__(
+        self, core: Core, op: str, like: torch.Tensor, source: TensorBuffer | None,
+        target: TensorBuffer | None, send: list[Any], recv: list[Any], nbytes: int,
+        how: Reduction | None = None, root: int = 0, in_place: bool = False,
+    ):  # fmt: skip
+        blocks = [*send, *recv]
+        self.core, self.how, self.in_place = core, how, in_place or source is target
+        self.source, self.target = source, target
+        empty = not any(block.size for block in blocks)
+        self.call = Call(op, blocks[0].dtype, nbytes, empty, send, recv, root)
+        buffers = [buffer for buffer in (source, target) if buffer is not None]
+        self.order = core.kernels.order(*buffers)
+        self.decision, self.nbytes = core.prepare(self.call, element_of(like.dtype), how)
+        self.prepared: PreparedCall | None = None
+        if self.decision.codec is None:
+            task: Task = _engine.Request(self._by_mpi())
+        else:
+            self.prepared = prepare(core.group, self.call, self.decision)
+            task = start(self.prepared, self.call)
+            self.order.attach(task)
+        super().__init__([task])
+
+    def _by_mpi(self) -> MPI.Request:
+        call = self.call
+        sent: Any = None if self.source is None else self.source.host
+        got: Any = None if self.target is None else self.target.host
+        if self.in_place and (self.source is self.target or isinstance(self.target, HostBuffer)):
+            sent = MPI.IN_PLACE  # of the target's own memory alone MPI may not have a part twice
+        counts = [b.nbytes for b in call.recv] if self.how is None else [b.size for b in call.send]
+        args = mpi_arguments(call.op, sent, got, self.how, call.root, counts)
+        return getattr(self.core.comm, OPERATIONS[call.op].nonblocking)(*args)
+
+    def finish(self) -> list[Any]:
+        if self.target is not None:
+            averages = self.how is not None and self.how.averages
+            self.target.finish(self.order, self._average if averages else None)
+        events = self.order.record()
+        self.core.count(self.tasks[0], self.call.op, self.nbytes, self.decision)
+        return events
+
+    def _average(self, flat: torch.Tensor) -> None:
+        assert self.how is not None
+        self.how.after(flat, self.core.size)
+
+    def keep(self, key: tuple, call: str) -> None:
+        buffers = [buffer for buffer in (self.source, self.target) if buffer is not None]
+        changes = self.how is not None and self.how.changes_input
+        if self.call.empty or changes or not all(getattr(buffer, "is_direct", False) for buffer in buffers):
+            return
+        if self.prepared is not None:  # its blocks lie one after the other
+            self.prepared.place([
+                (side, end - block.nbytes) for side, blocks in enumerate((self.call.send, self.call.recv))
+                for block, end in zip(blocks, accumulate(b.nbytes for b in blocks), strict=True)
+            ])  # fmt: skip
+        self.core.keep(key, Prepared(self, call))
 
 
 def broadcast(core: Core, tensor: torch.Tensor, root: int) -> Part:
     """The root's values arrive everywhere."""
-    sends = core.rank == root
-    values = buffer_of(tensor, writes=True, reads=sends)
-    call = _call("Bcast", values.array, values.array.nbytes, recv=[values.array], root=root)
-    return _begin(core, call, tensor, lambda: core.comm.Ibcast(_bytes(values), root), values)
+    values = buffer_of(tensor, writes=True, reads=core.rank == root)
+    array = values.array
+    return BufferedCall(core, "Bcast", tensor, values, values, [], [array], array.nbytes, root=root)
 
 
 def all_reduce(core: Core, tensor: torch.Tensor, how: Reduction) -> Part:
     """The reduction of all ranks' values takes their place."""
+    if tensor.layout != torch.strided:
+        return SparseSum(core, tensor, how)
     values = buffer_of(tensor, writes=True, dtype=how.dtype)
     values.apply(how.before)
-    call = _call("Allreduce", values.array, values.array.nbytes // core.size, recv=[values.array])
-
-    def by_mpi() -> MPI.Request:
-        return core.comm.Iallreduce(MPI.IN_PLACE, *_reduced(values, how))
-
-    return _begin(core, call, tensor, by_mpi, values, how=how)
+    array = values.array
+    return BufferedCall(
+        core, "Allreduce", tensor, values, values, [], [array], array.nbytes // core.size, how
+    )
 
 
-def all_reduce_sparse(core: Core, tensor: torch.Tensor, op: Any) -> Part:
-    """The sum of all ranks' sparse tensors (COO) takes the place of each: they are gathered, and added up."""
-    kind = getattr(op, "op", op)
-    if tensor.layout != torch.sparse_coo or kind != dist.ReduceOp.SUM:
-        raise ValueError(
-            f"{kind.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
-        )
-    own = tensor.detach().coalesce()
-    counts = np.full(core.size, own._nnz())
-    core.wait_for([_engine.Request(core.comm.Iallgather(MPI.IN_PLACE, counts))])
-    dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]
-    indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts.tolist()]
-    values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts.tolist()]
-    parts = [all_gather(core, indices, own.indices()), all_gather(core, values, own.values())]
+class SparseSum(Part):
+    """The sum of all ranks' sparse tensors (COO): they are gathered, and added up."""
 
-    def finish() -> list[Any]:
-        events = [event for part in parts for event in part.finish()]
+    def __init__(self, core: Core, tensor: torch.Tensor, how: Reduction):
+        if tensor.layout != torch.sparse_coo or how.name != "SUM":
+            raise ValueError(
+                f"{how.name} of tensors with the layout {tensor.layout}: there is the sum of sparse_coo"
+            )
+        own = tensor.detach().coalesce()
+        counts = np.full(core.size, own._nnz())
+        core.wait_for([_engine.Request(core.comm.Iallgather(MPI.IN_PLACE, counts))])
+        dims, dense = own.sparse_dim(), own.shape[own.sparse_dim() :]
+        self._tensor, self._shape = tensor, own.shape
+        self._indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts.tolist()]
+        self._values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts.tolist()]
+        self._parts = [
+            all_gather(core, self._indices, own.indices()), all_gather(core, self._values, own.values())
+        ]  # fmt: skip
+        super().__init__([task for part in self._parts for task in part.tasks])
+
+    def finish(self) -> list[Any]:
+        events = [event for part in self._parts for event in part.finish()]
         with torch.inference_mode(False), torch.no_grad():
-            total = torch.sparse_coo_tensor(torch.cat(indices, 1), torch.cat(values), own.shape)
-            tensor.copy_(total.coalesce())
+            parts = torch.cat(self._indices, 1), torch.cat(self._values)
+            self._tensor.copy_(torch.sparse_coo_tensor(*parts, self._shape).coalesce())
         return events
-
-    return Part([task for part in parts for task in part.tasks], finish)
 
 
 def reduce(core: Core, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
@@ -84,17 +211,9 @@ def reduce(core: Core, tensor: torch.Tensor, how: Reduction, root: int) -> Part:
     at_root = core.rank == root
     values = buffer_of(tensor, writes=at_root, dtype=how.dtype, copies=how.changes_input and not at_root)
     values.apply(how.before)
-    array = values.array
-    call = _call(
-        "Reduce", array, array.nbytes, send=[] if at_root else [array], recv=[array] if at_root else [],
-        root=root,
-    )  # fmt: skip
-
-    def by_mpi() -> MPI.Request:
-        spec, op = _reduced(values, how)
-        return core.comm.Ireduce(MPI.IN_PLACE if at_root else spec, spec if at_root else None, op, root)
-
-    return _begin(core, call, tensor, by_mpi, values, how=how if at_root else None, summed=how)
+    array, target = values.array, values if at_root else None
+    send, recv = ([], [array]) if at_root else ([array], [])
+    return BufferedCall(core, "Reduce", tensor, values, target, send, recv, array.nbytes, how, root)
 
 
 def reduce_scatter_single(core: Core, out: torch.Tensor, tensor: torch.Tensor, how: Reduction) -> Part:
@@ -103,14 +222,9 @@ def reduce_scatter_single(core: Core, out: torch.Tensor, tensor: torch.Tensor, h
     copies = how.changes_input or overlap(tensor, [out])
     source, target = buffer_of(tensor, dtype=how.dtype, copies=copies), _target(out, how)
     source.apply(how.before)
-    blocks = _split(source.array, [target.array.size] * core.size)
-    call = _call("Reduce_scatter_block", target.array, target.array.nbytes, send=blocks, recv=[target.array])
-
-    def by_mpi() -> MPI.Request:
-        spec, op = _reduced(source, how)
-        return core.comm.Ireduce_scatter_block(spec, _reduced(target, how)[0], op)
-
-    return _begin(core, call, out, by_mpi, target, source, how=how)
+    array = target.array
+    blocks = _split(source.array, [array.size] * core.size)
+    return BufferedCall(core, "Reduce_scatter_block", out, source, target, blocks, [array], array.nbytes, how)
 
 
 def reduce_scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], how: Reduction) -> Part:
@@ -120,18 +234,9 @@ def reduce_scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor
     source = BufferList(tensors, how.dtype, copies=how.changes_input or overlap(out, tensors))
     source.apply(how.before)
     target, blocks = _target(out, how), source.blocks
-    even = len({block.size for block in blocks}) == 1
-    name = "Reduce_scatter_block" if even else "Reduce_scatter"
-    call = _call(name, target.array, max(b.nbytes for b in blocks), send=blocks, recv=[target.array])
-    call.empty = not any(block.size for block in blocks)
-
-    def by_mpi() -> MPI.Request:
-        (spec, op), into = _reduced(source, how), _reduced(target, how)[0]
-        if even:
-            return core.comm.Ireduce_scatter_block(spec, into, op)
-        return core.comm.Ireduce_scatter(spec, into, [b.size for b in blocks], op)
-
-    return _begin(core, call, out, by_mpi, target, source, how=how)
+    op = "Reduce_scatter_block" if len({block.size for block in blocks}) == 1 else "Reduce_scatter"
+    largest = max(block.nbytes for block in blocks)
+    return BufferedCall(core, op, out, source, target, blocks, [target.array], largest, how)
 
 
 def all_gather_single(core: Core, out: torch.Tensor, tensor: torch.Tensor) -> Part:
@@ -158,21 +263,9 @@ def _all_gather(
     in_place = mine.size > 0 and _address(source.array) == _address(mine)
     if not in_place and overlap(tensor, outs):
         source = buffer_of(tensor, copies=True)
-    even = len({block.size for block in blocks}) == 1
-    call = _call(
-        "Allgather" if even else "Allgatherv", mine, max(b.nbytes for b in blocks),
-        send=[] if in_place else [source.array], recv=blocks,
-    )  # fmt: skip
-    call.empty = not any(block.size for block in blocks)
-
-    def by_mpi() -> MPI.Request:
-        # Of the target's own memory alone MPI may not have a part twice.
-        sent = MPI.IN_PLACE if in_place and isinstance(target, HostBuffer) else _bytes(source)
-        if even:
-            return core.comm.Iallgather(sent, _bytes(target))
-        return core.comm.Iallgatherv(sent, [target.host.view(np.uint8), [b.nbytes for b in blocks], MPI.BYTE])
-
-    return _begin(core, call, tensor, by_mpi, target, source)
+    op = "Allgather" if len({block.size for block in blocks}) == 1 else "Allgatherv"
+    send, largest = [] if in_place else [source.array], max(block.nbytes for block in blocks)
+    return BufferedCall(core, op, tensor, source, target, send, blocks, largest, in_place=in_place)
 
 
 def gather(core: Core, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root: int) -> Part:
@@ -184,15 +277,8 @@ def gather(core: Core, outs: Sequence[torch.Tensor], tensor: torch.Tensor, root:
             _check_sizes("gather", out.numel(), tensor.numel())
     source = buffer_of(tensor, copies=at_root and overlap(tensor, outs))
     target = BufferList(outs, tensor.dtype, writes=True, reads=False) if at_root else None
-    call = _call(
-        "Gather", source.array, source.array.nbytes, send=[source.array],
-        recv=target.blocks if target is not None else [], root=root,
-    )  # fmt: skip
-
-    def by_mpi() -> MPI.Request:
-        return core.comm.Igather(_bytes(source), _bytes(target) if target is not None else None, root)
-
-    return _begin(core, call, tensor, by_mpi, target, source)
+    recv, array = [] if target is None else target.blocks, source.array
+    return BufferedCall(core, "Gather", tensor, source, target, [array], recv, array.nbytes, root=root)
 
 
 def scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], root: int) -> Part:
@@ -204,13 +290,8 @@ def scatter(core: Core, out: torch.Tensor, tensors: Sequence[torch.Tensor], root
             _check_sizes("scatter", tensor.numel(), out.numel())
     target = buffer_of(out, writes=True, reads=False)
     source = BufferList(tensors, out.dtype, copies=overlap(out, tensors)) if at_root else None
-    blocks = source.blocks if source is not None else []
-    call = _call("Scatter", target.array, target.array.nbytes, send=blocks, recv=[target.array], root=root)
-
-    def by_mpi() -> MPI.Request:
-        return core.comm.Iscatter(_bytes(source) if source is not None else None, _bytes(target), root)
-
-    return _begin(core, call, out, by_mpi, target, *([] if source is None else [source]))
+    send, array = [] if source is None else source.blocks, target.array
+    return BufferedCall(core, "Scatter", out, source, target, send, [array], array.nbytes, root=root)
 
 
 def all_to_all(core: Core, outs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Part:
@@ -219,7 +300,7 @@ def all_to_all(core: Core, outs: Sequence[torch.Tensor], tensors: Sequence[torch
     _check_list("all_to_all", core, tensors, outs[0])
     source = BufferList(tensors, outs[0].dtype, copies=not disjoint([*outs, *tensors]))
     target = BufferList(outs, outs[0].dtype, writes=True, reads=False)
-    return _uneven(core, source.blocks, target.blocks, source, target, outs[0])
+    return UnevenCall(core, source.blocks, target.blocks, source, target, outs[0])
 
 
 def all_to_all_single(
@@ -233,12 +314,9 @@ def all_to_all_single(
     send = _split(source.array, [n * _row(source.array.size, tensor) for n in ours])
     recv = _split(target.array, [n * _row(target.array.size, out) for n in theirs])
     if sizes or out_sizes:
-        return _uneven(core, send, recv, source, target, out)
+        return UnevenCall(core, send, recv, source, target, out)
     _check_sizes("all_to_all_single", tensor.numel(), out.numel())
-    call = _call("Alltoall", recv[0], recv[0].nbytes, send=send, recv=recv)
-    return _begin(
-        core, call, out, lambda: core.comm.Ialltoall(_bytes(source), _bytes(target)), target, source
-    )
+    return BufferedCall(core, "Alltoall", out, source, target, send, recv, recv[0].nbytes)
 
 
 def _rows(core: Core, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
@@ -259,40 +337,46 @@ def _row(elements: int, tensor: torch.Tensor) -> int:
 
 def barrier(core: Core) -> Part:
     """Wait until all ranks have come."""
-    return Part([_engine.Request(core.comm.Ibarrier())], list)
+    return Part([_engine.Request(core.comm.Ibarrier())])
 
 
-def _uneven(
-    core: Core, send: list[Any], recv: list[Any], source: TensorBuffer, target: TensorBuffer,
-    like: torch.Tensor,
-) -> Part:  # fmt: skip
+class UnevenCall(Part):
     """Blocks of any sizes, of which each is decided on by its two ends alone: only they know its size."""
-    nothing, everyone = recv[0][:0], set(range(core.size))
-    decided = _decide_blocks(core, send, recv, element_of(like.dtype))
-    tags, order = core.group.next_tags(), core.kernels.order(target, source)
-    by_engine = [set().union(*(peers[side] for _, peers in decided)) for side in (0, 1)]
-    sent = RemainingBlocks(source, send, everyone - by_engine[0], True)
-    received = RemainingBlocks(target, recv, everyone - by_engine[1], False)
-    request = core.comm.Ialltoallv(sent.spec, received.spec)
-    largest = max((block.nbytes for block in send), default=0)
-    begun = [core.mpi_task("Alltoallv", request, largest, "below min_nbytes, or as the policy says")]
-    for decision, (outgoing, incoming) in decided:
-        call = Call(
-            "Alltoallv", recv[0].dtype, max(block.nbytes for block in (*send, *recv)), False,
-            [block if peer in outgoing else nothing for peer, block in enumerate(send)],
-            [block if peer in incoming else nothing for peer, block in enumerate(recv)],
-        )  # fmt: skip
-        begun.append(core.begin_decided(call, decision, order, call.nbytes, tags))
 
-    def finish() -> list[Any]:
-        received.finish(order)
-        target.finish(order)
-        events = order.record()
-        for _, count in begun:
-            count()
+    def __init__(
+        self, core: Core, send: list[Any], recv: list[Any], source: TensorBuffer, target: TensorBuffer,
+        like: torch.Tensor,
+    ):  # fmt: skip
+        nothing, everyone = recv[0][:0], set(range(core.size))
+        decided = _decide_blocks(core, send, recv, element_of(like.dtype))
+        tags = core.group.next_tags()
+        self._core, self._target, self._order = core, target, core.kernels.order(target, source)
+        by_engine = [set().union(*(peers[side] for _, peers in decided)) for side in (0, 1)]
+        sent = RemainingBlocks(source, send, everyone - by_engine[0], True)
+        self._received = RemainingBlocks(target, recv, everyone - by_engine[1], False)
+        super().__init__([_engine.Request(core.comm.Ialltoallv(sent.spec, self._received.spec))])
+        largest = max((block.nbytes for block in send), default=0)
+        left = Decision(None, "mpi", 0, "below min_nbytes, or as the policy says")
+        self._counted = [(largest, left)]
+        for decision, (outgoing, incoming) in decided:
+            nbytes = max(block.nbytes for block in (*send, *recv))
+            call = Call(
+                "Alltoallv", recv[0].dtype, nbytes, False,
+                [block if peer in outgoing else nothing for peer, block in enumerate(send)],
+                [block if peer in incoming else nothing for peer, block in enumerate(recv)],
+            )  # fmt: skip
+            task = begin(core.group, call, decision, tags=tags)
+            self._order.attach(task)
+            self.tasks.append(task)
+            self._counted.append((nbytes, decision))
+
+    def finish(self) -> list[Any]:
+        self._received.finish(self._order)
+        self._target.finish(self._order)
+        events = self._order.record()
+        for task, (nbytes, decision) in zip(self.tasks, self._counted, strict=True):
+            self._core.count(task, "Alltoallv", nbytes, decision)
         return events
-
-    return Part([task for task, _ in begun], finish)
 
 
 def _decide_blocks(
@@ -316,34 +400,6 @@ def _decide_blocks(
 # -- helpers
 
 
-def _call(op: str, like: Any, nbytes: int, **more: Any) -> Call:
-    return Call(op, like.dtype, nbytes, not like.size, **more)
-
-
-def _begin(
-    core: Core, call: Call, tensor: torch.Tensor, by_mpi: Callable[[], MPI.Request],
-    target: TensorBuffer | None, *sources: TensorBuffer, how: Reduction | None = None,
-    summed: Reduction | None = None,
-) -> Part:  # fmt: skip
-    """Start a call that writes its result to ``target``."""
-    reduced = summed or how
-    order = core.kernels.order(*sources, *([] if target is None else [target]))
-    task, count = core.begin(
-        call, element_of(tensor.dtype), by_mpi, order,
-        native=reduced is None or reduced.native is not None, compressible=reduced is None or reduced.sums,
-    )  # fmt: skip
-    after = partial(how.after, size=core.size) if how is not None and how.averages else None
-
-    def finish() -> list[Any]:
-        if target is not None:
-            target.finish(order, after)
-        events = order.record()
-        count()
-        return events
-
-    return Part([task], finish)
-
-
 def _target(out: torch.Tensor, how: Reduction) -> Any:
     return buffer_of(out, writes=True, dtype=how.dtype, reads=False)
 
@@ -356,18 +412,6 @@ def _split(array: Any, counts: Sequence[int]) -> list[Any]:
 
 def _address(array: Any) -> int:
     return array.ctypes.data if isinstance(array, np.ndarray) else array.address
-
-
-def _bytes(buffer: TensorBuffer) -> list:
-    return [buffer.host.view(np.uint8), MPI.BYTE]
-
-
-def _reduced(buffer: TensorBuffer, how: Reduction) -> tuple[list, MPI.Op]:
-    """Values and an operation as MPI takes them; for types without one, which one rank alone gives to MPI."""
-    array = buffer.host
-    if how.native is None:
-        return [array.view(np.uint8), MPI.BYTE], MPI.BOR
-    return [array, MPI._typedict[array.dtype.char]], how.native
 
 
 def _check_list(op: str, core: Core, tensors: Sequence[torch.Tensor], like: torch.Tensor) -> None:

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from ctypes import c_uint8
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -22,34 +23,41 @@ from mpi4py import MPI
 from compcoll.codecs import codec
 from compcoll.core import environment
 from compcoll.engine import _engine, choices
-from compcoll.engine.call import Call, Task, begin, wait
+from compcoll.engine.agreement import Agreement
+from compcoll.engine.call import Call, Task, wait
 from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import Group, facts_of, survey
-from compcoll.operations import REDUCTIONS
+from compcoll.operations import OPERATIONS, REDUCTIONS
 from compcoll.torch import peers, policies
 from compcoll.torch.buffers import overlap
-from compcoll.torch.gpu import PendingKernels, StreamOrder
-from compcoll.torch.integration import profiler_entry
+from compcoll.torch.gpu import PendingKernels
 from compcoll.torch.policies import Options
+from compcoll.torch.reductions import Reduction
 from compcoll.torch.report import GroupStats
-from compcoll.torch.work import SLICE, Steps, Work
+from compcoll.torch.work import SLICE, Operation, Work
 
-__all__ = ["MAX_PENDING", "Core", "Part", "at_exit"]
+__all__ = [
+    "MAX_PENDING", "Core", "Prepared", "Repeated", "at_exit", "conflict", "is_plain", "mpi_arguments",
+    "placement",
+]  # fmt: skip
 
 #: Operations under way at once: tags are used again after 64 calls.
 MAX_PENDING = 48
+#: Operations of like tensors that are kept prepared.
+_MOST_PREPARED = 1024
+#: Calls whose statistics are not added up yet.
+_MOST_UNCOUNTED = 1000
 #: Seconds between the end of a rank that has met an error and that of the others.
 _GRACE = 2.0
+#: Seconds for which messages of a rank that has left may still arrive.
+_ARRIVAL = 1.0
+#: Seconds to wait for others that destroy a group: only then it is freed.
+_PART = 10.0
+#: Characters of a notice: MPI sends those of short messages at once.
+_MOST_WORDS = 1000
+#: Seconds to wait for the ranks' descriptions of calls that do not match.
+_DESCRIBE_SECONDS = 2.0
 _RAW = codec("raw")
-
-
-@dataclass
-class Part:
-    """A collective under way."""
-
-    tasks: list[Task]
-    #: To be called when the tasks have ended; it returns events that a wait for the collective includes.
-    finish: Callable[[], list[Any]]
 
 
 class Core:
@@ -62,13 +70,10 @@ class Core:
     name : str
     timeout : timedelta
     options : Options or None
-    store : torch.distributed.Store
-        The group's own.
     """
 
     def __init__(
-        self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None,
-        store: Any,
+        self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None
     ):  # fmt: skip
         self.comm, self.name, self.options = comm, name, options
         self.desc: Callable[[], str] = lambda: ""
@@ -76,22 +81,25 @@ class Core:
         self.timeout = timeout.total_seconds()
         #: The reason why the group is in an error state; empty where it is not.
         self.broken = ""
+        #: How operations of tensors that lie in host memory without gaps run, by all that decides it.
+        self.prepared: dict[tuple, Prepared] = {}
         self.stats, self.kernels = GroupStats(), PendingKernels(self.invalidate)
         #: The calls that are being coalesced, a `coalescing.Batch`.
         self.batch: Any = None
         self._pending: list[Work] = []
         self._policy: Any = None
-        self._warned = False
-        self._message_tag = self.n_calls = 0
-        self._checks = peers.checks_signatures()
+        self._warned = self._has_phases = False
+        self._message_tag = 0
         nodes = environment.nodes(MPI.COMM_WORLD.Get_size())
         mine = survey(comm, environment.threads(), nodes, environment.shared_memory())
         everyone = policies.exchange(comm, options, (mine, peers.next_serial()))
         #: A name that no other group of any of its ranks has had.
         self.key = f"{name}/{peers.next_serial([serial for _, serial in everyone]) - 1}"
-        self.members, self.board = _world_ranks(comm), peers.CallBoard(store, self.rank, self.size)
         facts = facts_of([theirs for theirs, _ in everyone])
         self.group = Group(comm, facts, mine.workers if self.size > 1 else 0, self.key)
+        self.agreement = Agreement(self.group, _DESCRIBE_SECONDS, peers.MismatchError)
+        #: Whether calls are compared: ``COMPCOLL_CHECK=0`` turns it off.
+        self._compares = environment.checks(default=True) and self.size > 1
         self.comm_name = name
         peers.add(self)
 
@@ -112,13 +120,22 @@ class Core:
         """The policy in force, found at the first call: torch describes a group after it is made."""
         if self._policy is None:
             self.comm_name, self._policy = policies.policy_of(self)
+            self._has_phases = self._policy.backward is not self._policy.outside
             if self._policy.backward.asks_model(self.group.facts.link) and self.size > 1:
                 self.group.prepare_advisor(None)
         return self._policy.current
 
+    @property
+    def phase(self) -> tuple[str, ...]:
+        """The part of a call that names a backward pass, where policies depend on it."""
+        if self._policy is None:
+            _ = self.policy
+        return self._policy.phase if self._has_phases else ()
+
     def forget_policy(self) -> None:
         """Find the policy anew at the next call."""
         self._policy = None
+        self.prepared.clear()
 
     def decide(
         self, op: str, dtype: np.dtype, nbytes: int, element: np.dtype | None = None,
@@ -144,53 +161,46 @@ class Core:
     def n_ended(self) -> int:
         """The number of collectives that have ended, up to the first that has not."""
         numbers = [work.number for work in self._pending]
-        return min(numbers) - 1 if numbers else self.n_calls
+        return min(numbers) - 1 if numbers else self.agreement.n_calls
 
     # -- beginning
 
-    def begin(
-        self, call: Call, element: np.dtype, start: Callable[[], MPI.Request], order: StreamOrder, *,
-        native: bool = True, compressible: bool = True,
-    ) -> tuple[Task, Callable[[], None]]:  # fmt: skip
-        """Start a collective; returns its task, and a function that counts it when that has ended.
+    def prepare(self, call: Call, element: np.dtype, how: Reduction | None = None) -> tuple[Decision, int]:
+        """Decide on a collective; returns the bytes that reports count as well.
 
-        ``start`` does the same with MPI. ``native``, ``compressible``: whether MPI or the engine can do it.
+        MPI carries it out where there is no codec in the decision.
         """
         nbytes = call.nbytes
         if call.op in REDUCTIONS:  # whose messages are parts of the caller's buffer
             nbytes = sum(block.nbytes for block in call.send or call.recv)
-        if compressible:
+        if how is None or how.sums:
             decision = self.decide(call.op, call.dtype, call.nbytes, element, nbytes)
         else:
             decision = Decision(None, "mpi", 0, "only sums are compressed")
-        if decision.codec is None and not native and not call.empty and self.size > 1:
+        if call.empty or self.size == 1:
+            decision = replace(decision, codec=None)
+        elif decision.codec is None and how is not None and how.native is None:
             facts = self.group.facts
             chunk = choices.chunk_nbytes(call.op, call.nbytes, self.size, _RAW, facts.link, facts.gpus)
             name = choices.algorithm(call.op, call.dtype, call.nbytes, self.size, _RAW, chunk, 1)
             decision = replace(decision, codec=_RAW, algorithm=name, chunk_nbytes=chunk)
-        if decision.codec is None or call.empty or self.size == 1:
-            return self.mpi_task(call.op, start(), nbytes, decision.reason)
-        return self.begin_decided(call, decision, order, nbytes)
+        return decision, nbytes
 
-    def mpi_task(
-        self, op: str, request: MPI.Request, nbytes: int, reason: str
-    ) -> tuple[Task, Callable[[], None]]:
-        """As `begin`, of a call that MPI carries out."""
-        return _engine.Request(request), partial(self.stats.add_mpi, op, nbytes, reason)
+    def keep(self, key: tuple, prepared: Prepared) -> None:
+        """Keep what further operations with a key begin by."""
+        if len(self.prepared) >= _MOST_PREPARED:
+            self.prepared.clear()
+        self.prepared[key] = prepared
 
-    def begin_decided(
-        self, call: Call, decision: Decision, order: StreamOrder, nbytes: int,
-        tags: tuple[int, int] | None = None,
-    ) -> tuple[Task, Callable[[], None]]:  # fmt: skip
-        """As `begin`, by the engine; with tags where each pair of ranks decides, and all have taken these."""
-        task = begin(self.group, call, decision, tags=tags)
-        order.attach(task)
-        return task, partial(self.count, task, call.op, nbytes, decision)
-
-    def count(self, task: Any, op: str, nbytes: int, decision: Decision) -> None:
-        """Count a call of the engine, when devices have done all of it."""
-        add = self.stats.add_compressed
-        self.kernels.when_done(task, op, lambda: add(op, nbytes, decision, task.outcome))
+    def count(self, task: Task, op: str, nbytes: int, decision: Decision) -> None:
+        """Count a call when it has ended, on devices too."""
+        if not task.done:
+            self.kernels.when_done(task, op, partial(self.count, task, op, nbytes, decision))
+            return
+        ended = self.stats.ended
+        ended.append((op, nbytes, decision, getattr(task, "outcome", None)))
+        if len(ended) > _MOST_UNCOUNTED:
+            self.stats.add_ended()
 
     @property
     def transport(self) -> Any:
@@ -206,96 +216,44 @@ class Core:
         self._message_tag += n
         return tag
 
-    def launch(
-        self, op: str, steps: Steps, result: list[Any], opts: Any = None, timeout: Any = None, *,
-        ordered: bool = True, sync: bool = False, peers: Sequence[int] = (),
-        inputs: Sequence[torch.Tensor] = (), signature: tuple = (), calls: int = 1,
-    ) -> Work:  # fmt: skip
-        """Start an operation.
-
-        Parameters
-        ----------
-        steps, result, peers, sync, inputs, calls
-            See `Work`.
-        opts : object, optional
-            Torch's options: time-out, and whether the caller waits at once.
-        timeout : timedelta, optional
-        ordered : bool
-            Whether all ranks take part.
-        signature : tuple
-            All that they have to agree upon then.
-        """
+    def launch(self, operation: Operation) -> Work:
+        """Start an operation."""
         self.check_usable()
+        ordered = operation.call is not None
         if ordered and self._pending:
-            self._wait_for_conflicts(result, inputs, calls)
-        limit = timeout if timeout is not None else getattr(opts, "timeout", None)
-        seconds = limit.total_seconds() if isinstance(limit, timedelta) else 0.0
-        if ordered:
-            phase = self._policy.phase if self._policy is not None else ""
-            steps = self._checked(steps, " ".join(map(str, (op, *signature, *phase))))
-        with profiler_entry(op):
-            work = Work(
-                op, self.n_calls + 1 if ordered else 0, peers, steps, result,
-                timeout=seconds if seconds > 0 else self.timeout,
-                sync=sync or getattr(opts, "asyncOp", True) is False, group=self,
-            )  # fmt: skip
+            self._wait_for_conflicts(operation)
+        work = Work(self, operation)
         if ordered and not work.is_done():
-            work.inputs, work.calls = inputs, calls
             self._pending.append(work)
         return work
 
+    def count_call(self, operation: Operation) -> list[Task]:
+        """Count an operation of all ranks, and begin to compare it."""
+        if self._compares:
+            call: Any = operation.call
+            describe = partial(_describe_calls, self.agreement.n_calls + 1)
+            return [self.agreement.begin(call.encode(), call, operation.op, describe)]
+        self.agreement.n_calls += 1
+        return []
+
     def gather_objects(self, op: str, mine: Any) -> list[Any]:
         """All ranks' objects; an operation of all ranks like others, with their check and their time-out."""
-        found: list[Any] = []
+        gathering = _Gathering(self.comm, op, mine)
+        self.launch(gathering).wait()
+        return gathering.found
 
-        def steps() -> Steps:
-            data = np.frombuffer(pickle.dumps(mine), np.uint8)
-            sizes = np.empty(self.size, np.int64)
-            yield [_engine.Request(self.comm.Iallgather(np.array([data.size]), sizes))]
-            everyone = np.empty(int(sizes.sum()), np.uint8)
-            yield [_engine.Request(self.comm.Iallgatherv(data, [everyone, sizes.tolist()]))]
-            found.extend(pickle.loads(one.tobytes()) for one in np.split(everyone, np.cumsum(sizes)[:-1]))
-            return []
-
-        self.launch(op, steps(), [], sync=True).wait()
-        return found
-
-    def _checked(self, steps: Steps, signature: str) -> Steps:
-        """An operation of all ranks with a check of its signature; wrong arguments leave it uncounted."""
-        events: list[Any] | None = None
-        try:
-            tasks = next(steps)
-        except StopIteration as stop:
-            tasks, events = [], stop.value
-        self.n_calls += 1
-        if self._checks and self.size > 1:
-            check = peers.SignatureCheck(self.group.private_comm, self.n_calls, signature, self.board)
-            tasks = [check, *tasks]
-        try:
-            yield tasks
-        except BaseException:
-            steps.close()
-            raise
-        return (yield from steps) if events is None else events
-
-    def _wait_for_conflicts(
-        self, result: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], calls: int
-    ) -> None:
+    def _wait_for_conflicts(self, operation: Operation) -> None:
         """Wait for operations on the same memory, and for those that hold the tags needed."""
         for work in list(self._pending):
-            writes, reads = work.result(), work.inputs
-            if (
-                any(overlap(tensor, (*writes, *reads)) for tensor in result)
-                or any(overlap(tensor, writes) for tensor in inputs)
-                or sum(other.calls for other in self._pending) + calls > MAX_PENDING
-            ):
+            n_calls = sum(other.operation.n_calls for other in self._pending)
+            if n_calls + operation.n_calls > MAX_PENDING or conflict(operation, work.operation):
                 work.wait()
 
     def wait_for(self, tasks: list[Task]) -> None:
         """Wait for tasks in the calling thread, for as long as the group allows."""
         until = time.monotonic() + self.timeout
         while not wait(*tasks, limit=SLICE, launched=True):
-            self._check_peers(self.n_calls + 1, ())
+            self.check_peers(self.agreement.n_calls + 1, ())
             if time.monotonic() > until:
                 raise dist.DistBackendError(f"Timed out after {self.timeout:g} s")
 
@@ -306,35 +264,42 @@ class Core:
 
     # -- works under way
 
-    def check_progress(self, work: Work, seconds: float) -> None:
-        """DistBackendError where a work that was waited for so long cannot end any more."""
-        if work.number and not work.posted and seconds > peers.POST_AFTER:
-            work.posted = True
-            self.board.post(work.number, work.op)
-        self._check_peers(work.number, work.peers)
-
-    def _check_peers(self, number: int, ranks: Sequence[int]) -> None:
+    def check_peers(self, number: int, ranks: Sequence[int]) -> None:
+        """DistBackendError where call ``number``, or a message of one of the ranks, cannot end any more."""
         self.check_usable()
-        gone = peers.departed(self.key, self.members)
+        if self.size == 1:
+            return
+        gone = self.agreement.notices(grace=_ARRIVAL)
         if gone and ranks and all(rank in gone for rank in ranks):
-            raise dist.DistBackendError("; ".join(gone[rank][1] for rank in ranks))
-        for calls, notice in gone.values():
-            if number > calls:
-                raise dist.DistBackendError(f"{notice}, and does not come to call {number} of the group")
+            raise dist.DistBackendError("; ".join(f"rank {rank} {gone[rank].why}" for rank in ranks))
+        for rank, one in gone.items():
+            if number >= one.first:
+                raise dist.DistBackendError(
+                    f"rank {rank} {one.why}, and does not come to call {number} of the group"
+                )
+
+    def leave(self, why: str) -> None:
+        """Tell the other ranks that this one goes, with what has not ended."""
+        if self.size > 1:
+            self.agreement.leave(self.n_ended + 1, why[:_MOST_WORDS])
 
     def describe(self, work: Work) -> str:
-        """Name an operation, and the ranks that have not come to it."""
+        """Name an operation, and the ranks that have not come to it, which this rank leaves."""
         if not work.number:
             return f"{work.op} of the process group {self.name!r}"
-        missing = self.board.describe_missing(work.number)
-        return f"call {work.number} of the process group {self.name!r}; {missing}"
+        missing = self.agreement.missing(work.number, f"gave up in call {work.number}, {work.op}")
+        notices = self.agreement.notices()
+        words = [f"rank {r} ({notices[r].why})" if r in notices else f"rank {r}" for r in missing]
+        said = f"missing: {', '.join(words)}" if words else "all other ranks wait in it, too"
+        return f"call {work.number} of the process group {self.name!r}; {said}"
 
     def retire(self, work: Work) -> None:
         """Note the end of a work, whether or not it failed."""
         if work.number:
             with suppress(ValueError):  # one that has ended before it was pending
                 self._pending.remove(work)
-        self.kernels.add(work.events)
+        if work.events:
+            self.kernels.add(work.events)
         error = work.exception()
         if error is not None and (work.started or not _is_of_arguments(error)):
             self.invalidate(f"{work.op}: {error}")
@@ -355,23 +320,166 @@ class Core:
         """Free the communicators; collective."""
         if self in peers.cores():
             peers.remove(self)
-            if not self.broken and not MPI.Is_finalized():
-                self.flush()
-                peers.send_notice("has destroyed the group", [self])
-                self.stats.keep(self.label)
+            if MPI.Is_finalized():
+                return
+            if self.broken:
+                self.leave("has left the group after an error")
+                _lost.append(self)
+                return
+            self.flush()
+            self.stats.keep(self.label)
+            if self.size == 1 or self.agreement.part("has destroyed the group", min(self.timeout, _PART)):
                 self.group.free()
                 self.comm.Free()
-            else:
-                _lost.append(self)
 
 
-def _world_ranks(comm: MPI.Intracomm) -> list[int]:
-    """MPI's ranks of a communicator's."""
-    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
-    members = group.Translate_ranks(None, world)
-    group.Free()
-    world.Free()
-    return list(members)
+def conflict(one: Operation, other: Operation) -> bool:
+    """Whether either operation writes memory of the other."""
+    return any(overlap(tensor, (*other.result, *other.inputs)) for tensor in one.result) or any(
+        overlap(tensor, other.result) for tensor in one.inputs
+    )
+
+
+class _Gathering(Operation):
+    """An allgather of an object: first of its size, then of its bytes."""
+
+    def __init__(self, comm: MPI.Intracomm, op: str, mine: Any):
+        super().__init__(op, [], call=op, sync=True)
+        self._comm, self._data = comm, np.frombuffer(pickle.dumps(mine), np.uint8)
+        self._sizes = np.empty(comm.Get_size(), np.int64)
+        self._everyone: np.ndarray | None = None
+        self.found: list[Any] = []
+
+    def begin(self) -> list[Task]:
+        return [_engine.Request(self._comm.Iallgather(np.array([self._data.size]), self._sizes))]
+
+    def go_on(self) -> list[Task]:
+        if self._everyone is None:
+            self._everyone = np.empty(int(self._sizes.sum()), np.uint8)
+            into = [self._everyone, self._sizes.tolist()]
+            return [_engine.Request(self._comm.Iallgatherv(self._data, into))]
+        parts = np.split(self._everyone, np.cumsum(self._sizes)[:-1])
+        self.found = [pickle.loads(part.tobytes()) for part in parts]
+        return []
+
+
+# -- prepared operations
+
+
+def mpi_arguments(
+    op: str, sent: Any, got: Any, how: Reduction | None, root: int, counts: Sequence[int]
+) -> list[Any]:
+    """The arguments of MPI's method, for arrays of the host; ``counts`` are for blocks that differ."""
+    row, mpi_op = OPERATIONS[op], MPI.OP_NULL if how is None else how.native or MPI.BOR
+    sides: list[Any] = [got] if op == "Bcast" else [sent, got]
+    for i, array in enumerate(sides):
+        if not isinstance(array, np.ndarray):
+            continue
+        if how is not None and how.native is not None:
+            sides[i] = [array, MPI._typedict[array.dtype.char]]
+        else:  # of a type that MPI does not reduce, a rank alone
+            sides[i] = [array.view(np.uint8), MPI.BYTE]
+    if op == "Allgatherv":
+        sides[1].insert(1, counts)
+    elif op == "Reduce_scatter":
+        sides.append(counts)
+    return [*sides, *([mpi_op] if row.reduces else []), *([root] if row.root else [])]
+
+
+class Prepared:
+    """How operations like one run: by a prepared call of the engine or, without one, by MPI.
+
+    Parameters
+    ----------
+    part : BufferedCall
+        A call of that operation.
+    call : str
+        What ranks agree upon.
+    """
+
+    def __init__(self, part: Any, call: str):
+        self.core, self.decision, self.nbytes, self.how = part.core, part.decision, part.nbytes, part.how
+        self.op, self._root, self._dtype = part.call.op, part.call.root, part.call.dtype
+        self.call, self._prepared, self._in_place = call, part.prepared, part.in_place
+        #: Whether the tensor of the result is only sent, by a rank that receives nothing.
+        self.only_sends = part.target is None
+        self._method = getattr(part.core.comm, OPERATIONS[self.op].nonblocking)
+
+    def start(self, source: torch.Tensor | None, target: torch.Tensor | None) -> Task:
+        """Start it on a tensor that is sent, where it is not the result, and on that of the result."""
+        if self.only_sends:
+            source, target = target, None
+        elif self._in_place:
+            source = None
+        sent, got = _memory(source, self._dtype), _memory(target, self._dtype)
+        if self._prepared is not None:
+            return self._prepared.start_on(sent, got)
+        args = mpi_arguments(self.op, MPI.IN_PLACE if self._in_place else sent, got, self.how, self._root, ())
+        return _engine.Request(self._method(*args))
+
+
+def _memory(tensor: torch.Tensor | None, dtype: np.dtype) -> np.ndarray | None:
+    """A tensor's memory as an array, which keeps the tensor."""
+    if tensor is None:
+        return None
+    memory: Any = (c_uint8 * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+    memory.tensor = tensor
+    return np.frombuffer(memory, dtype)
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's values lie in host memory without gaps."""
+    return (
+        tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg())
+    )  # fmt: skip
+
+
+def placement(result: torch.Tensor, inputs: Sequence[torch.Tensor], rank: int) -> str:
+    """How tensors lie in host memory, each without gaps: empty where no prepared operation takes them.
+
+    ``"apart"``, or ``"inside"`` where the input is this rank's block of the result.
+    """
+    if not all(map(is_plain, (result, *inputs))):
+        return ""
+    if not inputs:
+        return "apart"
+    begin, nbytes = inputs[0].data_ptr(), inputs[0].numel() * inputs[0].element_size()
+    first, end = result.data_ptr(), result.data_ptr() + result.numel() * result.element_size()
+    if begin + nbytes <= first or end <= begin:
+        return "apart"
+    return "inside" if begin == first + rank * nbytes else ""
+
+
+class Repeated(Operation):
+    """An operation that is prepared, of one tensor for the result, and one or none beside it."""
+
+    def __init__(
+        self, prepared: Prepared, op: str, result: Sequence[torch.Tensor], opts: Any,
+        timeout: timedelta | None, inputs: Sequence[torch.Tensor],
+    ):  # fmt: skip
+        super().__init__(op, result, inputs, prepared.call, opts, timeout)
+        self._prepared = prepared
+
+    def begin(self) -> list[Task]:
+        source = self.inputs[0] if self.inputs else None
+        self._task = self._prepared.start(source, self.result[0])
+        return [self._task]
+
+    def go_on(self) -> list[Task]:
+        prepared = self._prepared
+        if prepared.how is not None and prepared.how.averages and not prepared.only_sends:
+            prepared.how.after(self.result[0].detach(), prepared.core.size)
+        prepared.core.count(self._task, prepared.op, prepared.nbytes, prepared.decision)
+        return []
+
+
+def _describe_calls(number: int, calls: Sequence[str | None]) -> str:
+    each = "; ".join(f"rank {rank}: {call or 'unknown'}" for rank, call in enumerate(calls))
+    return (
+        "the ranks of the group have called different operations, or with different sizes, types or roots, "
+        f"as call {number}: {each}"
+    )
 
 
 def _is_of_arguments(error: BaseException) -> bool:
@@ -388,7 +496,8 @@ def at_exit() -> None:
     """Tell the others, and end them too where operations never end: MPI_Finalize would wait for these."""
     if MPI.Is_finalized():
         return
-    peers.send_notice("has ended", peers.cores())
+    for core in peers.cores():
+        core.leave("has ended")
     if _lost or any(core.broken for core in peers.cores()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -95,7 +95,7 @@ class CompcollBackend(Operations, Backend):
     def split(self, store: Any, ranks: list[int], opts: Any = None) -> CompcollBackend | None:
         """A backend of some of the group's ranks; collective over all of them."""
         options = opts if isinstance(opts, Options) else None
-        core = split_core(self.core, list(ranks), options, store)
+        core = split_core(self.core, list(ranks), options)
         if core is None:
             return None
         made = SimpleNamespace(

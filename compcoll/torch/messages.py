@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,12 +19,12 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.engine.call import begin_message, n_chunks
+from compcoll.engine.call import Task, begin_message, n_chunks
 from compcoll.engine.group import largest_tag
 from compcoll.torch.buffers import buffer_of, element_of
 from compcoll.torch.core import Core
 from compcoll.torch.futures import may_watch, watch_idle
-from compcoll.torch.work import Steps, Work
+from compcoll.torch.work import Operation, Work
 
 __all__ = ["monitored_barrier", "recv", "send"]
 
@@ -38,10 +39,7 @@ _PAUSE = 1e-3
 def send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Work:
     """Start to send a tensor."""
     _check(core, peer, tag)
-    work = core.launch(
-        f"send to rank {peer}, tag {tag}", _send(core, tensor, peer, tag), [tensor], ordered=False,
-        sync=_is_eager(tensor), peers=[peer],
-    )  # fmt: skip
+    work = core.launch(_Send(core, tensor, peer, tag))
     if not work.is_completed():
         work.leave()
     return work
@@ -50,14 +48,9 @@ def send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Work:
 def recv(core: Core, tensor: torch.Tensor, peer: int | None, tag: int) -> Work:
     """Start to receive a tensor, from any rank if none is named."""
     _check(core, peer or 0, tag)
-    source = MPI.ANY_SOURCE if peer is None else peer
-    found: list[int] = []
-    work = core.launch(
-        f"recv from {'any rank' if peer is None else f'rank {peer}'}, tag {tag}",
-        _recv(core, tensor, source, tag, found), [tensor], ordered=False, sync=_is_eager(tensor),
-        peers=[rank for rank in range(core.size) if rank != core.rank] if peer is None else [peer],
-    )  # fmt: skip
-    work.sources = found
+    operation = _Recv(core, tensor, peer, tag)
+    work = core.launch(operation)
+    work.sources = operation.sources
     if not work.is_completed():
         watch_idle(work)
     return work
@@ -74,59 +67,91 @@ def _check(core: Core, peer: int, tag: int) -> None:
         raise ValueError(f"tag {tag} is not from 0 to {largest_tag()}, MPI's largest")
 
 
-def _decide(core: Core, array: Any, tensor: torch.Tensor) -> Any:
-    return core.decide("Send", array.dtype, array.nbytes, element_of(tensor.dtype))
+class _Message(Operation):
+    """A message: an array in a buffer, and how its two ends have decided on it."""
 
+    def __init__(self, core: Core, tensor: torch.Tensor, tag: int, buffer: Any, op: str, peers: list[int]):
+        super().__init__(op, [tensor], peers=peers, sync=_is_eager(tensor))
+        self._core, self._tag, self._buffer, self._array = core, tag, buffer, buffer.array
+        self._order = core.kernels.order(buffer)
+        self._task: Any = None
+        array = self._array
+        self._decision = core.decide("Send", array.dtype, array.nbytes, element_of(tensor.dtype))
+        self._compressed = self._decision.codec is not None and array.size > 0
 
-def _send(core: Core, tensor: torch.Tensor, peer: int, tag: int) -> Steps:
-    buffer = buffer_of(tensor)
-    array, order = buffer.array, core.kernels.order(buffer)
-    decision = _decide(core, array, tensor)
-    if decision.codec is None or not array.size:
-        yield [_engine.Request(core.comm.Isend([buffer.host.view(np.uint8), MPI.BYTE], peer, tag))]
-        core.stats.add_mpi("Send", array.nbytes, decision.reason)
-        return []
-    chunk = max(decision.chunk_nbytes // array.itemsize, 1)
-    first = core.next_message_tag(n_chunks(array.size, chunk))
-    header = bytearray(_HEADER.pack(first, array.size, chunk))
-    opening = core.comm.Isend([header, MPI.BYTE], peer, tag)
-    task = begin_message(core.transport, decision.codec, array, peer, chunk, first, sends=True)
-    order.attach(task)
-    yield [_engine.Request(opening), task]
-    events = order.record()
-    core.count(task, "Send", array.nbytes, decision)
-    return events
-
-
-def _recv(core: Core, tensor: torch.Tensor, source: int, tag: int, found: list[int]) -> Steps:
-    buffer = buffer_of(tensor, writes=True, reads=False)
-    array, order = buffer.array, core.kernels.order(buffer)
-    decision = _decide(core, array, tensor)
-    compressed = decision.codec is not None and array.size > 0
-    received = bytearray(_HEADER.size) if compressed else buffer.host.view(np.uint8)
-    status = MPI.Status()
-    yield [_engine.Request(core.comm.Irecv([received, MPI.BYTE], source, tag), status)]
-    found.append(status.source)
-    n, expected = status.Get_count(MPI.BYTE), len(received) if compressed else array.nbytes
-    if n != expected:
-        raise ValueError(
-            f"a message of {n} bytes came from rank {status.source} for a tensor of {array.nbytes}"
+    def _begin_chunks(self, peer: int, chunk: int, first: int, sends: bool) -> Task:
+        assert self._decision.codec is not None
+        self._task = begin_message(
+            self._core.transport, self._decision.codec, self._array, peer, chunk, first, sends=sends
         )
-    if compressed:
-        first, size, chunk = _HEADER.unpack(bytes(received))
-        if size != array.size:
-            raise ValueError(f"{size} elements came from rank {status.source} for a tensor of {array.size}")
-        assert decision.codec is not None
-        task = begin_message(
-            core.transport, decision.codec, array, status.source, chunk, first, sends=False
-        )  # fmt: skip
-        order.attach(task)
-        yield [task]
-    buffer.finish(order)
-    events = order.record()
-    if compressed:
-        core.kernels.when_done(task, "Recv", lambda: None)
-    return events
+        self._order.attach(self._task)
+        return self._task
+
+
+class _Send(_Message):
+    def __init__(self, core: Core, tensor: torch.Tensor, peer: int, tag: int):
+        super().__init__(core, tensor, tag, buffer_of(tensor), f"send to rank {peer}, tag {tag}", [peer])
+        self._peer = peer
+
+    def begin(self) -> list[Task]:
+        core, array, sent = self._core, self._array, bytearray()
+        if not self._compressed:
+            values = [self._buffer.host.view(np.uint8), MPI.BYTE]
+            self._task = _engine.Request(core.comm.Isend(values, self._peer, self._tag))
+            return [self._task]
+        chunk = max(self._decision.chunk_nbytes // array.itemsize, 1)
+        first = core.next_message_tag(n_chunks(array.size, chunk))
+        sent += _HEADER.pack(first, array.size, chunk)
+        opening = core.comm.Isend([sent, MPI.BYTE], self._peer, self._tag)
+        return [_engine.Request(opening), self._begin_chunks(self._peer, chunk, first, True)]
+
+    def go_on(self) -> list[Task]:
+        self.events = self._order.record()
+        decision = self._decision if self._compressed else replace(self._decision, codec=None)
+        self._core.count(self._task, "Send", self._array.nbytes, decision)
+        return []
+
+
+class _Recv(_Message):
+    def __init__(self, core: Core, tensor: torch.Tensor, peer: int | None, tag: int):
+        anyone = [rank for rank in range(core.size) if rank != core.rank]
+        name = f"recv from {'any rank' if peer is None else f'rank {peer}'}, tag {tag}"
+        buffer = buffer_of(tensor, writes=True, reads=False)
+        super().__init__(core, tensor, tag, buffer, name, anyone if peer is None else [peer])
+        self._source, self._status = MPI.ANY_SOURCE if peer is None else peer, MPI.Status()
+        self.sources: list[int] = []
+
+    def begin(self) -> list[Task]:
+        self._received = bytearray(_HEADER.size) if self._compressed else self._buffer.host.view(np.uint8)
+        request = self._core.comm.Irecv([self._received, MPI.BYTE], self._source, self._tag)
+        return [_engine.Request(request, self._status)]
+
+    def go_on(self) -> list[Task]:
+        if self._task is None:
+            self._check_size()
+            if self._compressed:
+                first, size, chunk = _HEADER.unpack(bytes(self._received))
+                source, n = self.sources[0], self._array.size
+                if size != n:
+                    raise ValueError(f"{size} elements came from rank {source} for a tensor of {n}")
+                return [self._begin_chunks(source, chunk, first, False)]
+        self._buffer.finish(self._order)
+        self.events = self._order.record()
+        if self._task is not None:
+            self._core.kernels.when_done(self._task, "Recv", _nothing)
+        return []
+
+    def _check_size(self) -> None:
+        source, n = self._status.source, self._status.Get_count(MPI.BYTE)
+        self.sources.append(source)
+        if n != len(self._received):
+            raise ValueError(
+                f"a message of {n} bytes came from rank {source} for a tensor of {self._array.nbytes}"
+            )
+
+
+def _nothing() -> None:
+    """A message that was received is not counted."""
 
 
 def monitored_barrier(core: Core, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

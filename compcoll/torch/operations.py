@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.distributed import ReduceOp, Work
 
 from compcoll.torch import coalescing, collectives, messages
-from compcoll.torch.core import Core, Part
+from compcoll.torch.collectives import Collective, Part
+from compcoll.torch.core import Core, Repeated, placement
 from compcoll.torch.integration import not_compiled
 from compcoll.torch.reductions import Reduction, reduction
 from compcoll.torch.start import forget
@@ -20,6 +21,18 @@ from compcoll.torch.start import forget
 __all__ = ["Operations"]
 
 _Timeout = timedelta | None
+#: How each operation begins.
+_STARTS: dict[str, Callable[..., Part]] = {
+    "allreduce": collectives.all_reduce, "allreduce_coalesced": collectives.all_reduce,
+    "reduce": collectives.reduce, "reduce_scatter": collectives.reduce_scatter,
+    "reduce_scatter_single": collectives.reduce_scatter_single,
+    "reduce_scatter_single_coalesced": collectives.reduce_scatter_single,
+    "broadcast": collectives.broadcast, "allgather": collectives.all_gather,
+    "allgather_coalesced": collectives.all_gather, "all_gather_single": collectives.all_gather_single,
+    "all_gather_single_coalesced": collectives.all_gather_single, "gather": collectives.gather,
+    "scatter": collectives.scatter, "alltoall": collectives.all_to_all,
+    "all_to_all_single": collectives.all_to_all_single, "barrier": collectives.barrier,
+}  # fmt: skip
 
 
 @not_compiled
@@ -27,7 +40,7 @@ class Operations:
     """The operations of both shells, `CompcollGroup` and `CompcollBackend`.
 
     A list of tensors has one entry, unless an operation takes one for each rank: one process, one device.
-    Each operation has a signature: its name and all that its ranks have to agree upon.
+    ``call`` is all that the ranks have to agree upon, beside the operation's name.
     """
 
     core: Core
@@ -36,38 +49,32 @@ class Operations:
     # -- reductions
 
     def allreduce(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
-        one, op = _single(tensors), _op(opts)
-        if one.layout != torch.strided:
-            return self._run("allreduce", collectives.all_reduce_sparse, (one, op), [one], (), opts)
-        how = reduction(op, one.dtype)
-        signature = how.name, *_sizes(one)
-        return self._run("allreduce", collectives.all_reduce, (one, how), [one], signature, opts, timeout)
+        one = _single(tensors)
+        how = _reduction(_op(opts), one.dtype)
+        return self._run("allreduce", (one, how), [one], (how.name, *_sizes(one)), opts, timeout)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
-        pairs = [(tensor, reduction(_op(opts), tensor.dtype)) for tensor in tensors]
-        signature = *(how.name for _, how in pairs[:1]), *_sizes(*tensors)
-        op, start = "allreduce_coalesced", collectives.all_reduce
-        return self._run_all(op, start, pairs, list(tensors), signature, opts)
+        pairs = [(tensor, _reduction(_op(opts), tensor.dtype)) for tensor in tensors]
+        call = *(how.name for _, how in pairs[:1]), *_sizes(*tensors)
+        return self._run_all("allreduce_coalesced", pairs, list(tensors), call, opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
-        how = reduction(op or _op(opts), one.dtype)
-        signature = how.name, root, *_sizes(one)
-        return self._run("reduce", collectives.reduce, (one, how, root), [one], signature, opts, timeout)
+        how = _reduction(op or _op(opts), one.dtype)
+        return self._run("reduce", (one, how, root), [one], (how.name, root, *_sizes(one)), opts, timeout)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks = _single(outputs), _list(inputs)
-        how = reduction(_op(opts), out.dtype)
-        op, start, signature = "reduce_scatter", collectives.reduce_scatter, (how.name, *_sizes(*blocks))
-        return self._run(op, start, (out, blocks, how), [out], signature, opts, timeout, blocks)
+        how = _reduction(_op(opts), out.dtype)
+        args, call = (out, blocks, how), (how.name, *_sizes(*blocks))
+        return self._run_all("reduce_scatter", [args], [out], call, opts, timeout, blocks)
 
     def reduce_scatter_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
         how = _reduction_of(output, input, opts)
-        op, start = "reduce_scatter_single", collectives.reduce_scatter_single
-        signature = how.name, *_sizes(input)
-        return self._run(op, start, (output, input, how), [output], signature, opts, timeout, [input])
+        args, call = (output, input, how), (how.name, *_sizes(input))
+        return self._run("reduce_scatter_single", args, [output], call, opts, timeout, [input])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -75,9 +82,9 @@ class Operations:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         calls = [(o, i, _reduction_of(o, i, opts)) for o, i in zip(outputs, inputs, strict=True)]
-        signature = *(how.name for _, _, how in calls[:1]), *_sizes(*inputs)
-        op, start = "reduce_scatter_single_coalesced", collectives.reduce_scatter_single
-        return self._run_all(op, start, calls, list(outputs), signature, opts, inputs=inputs)
+        call = *(how.name for _, _, how in calls[:1]), *_sizes(*inputs)
+        op = "reduce_scatter_single_coalesced"
+        return self._run_all(op, calls, list(outputs), call, opts, inputs=inputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -85,13 +92,11 @@ class Operations:
 
     def broadcast(self, tensors: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         one, root = _single(tensors), self._root(opts)
-        signature = root, *_sizes(one)
-        return self._run("broadcast", collectives.broadcast, (one, root), [one], signature, opts, timeout)
+        return self._run("broadcast", (one, root), [one], (root, *_sizes(one)), opts, timeout)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one = _list(outputs), _single(inputs)
-        op, start = "allgather", collectives.all_gather
-        return self._run(op, start, (outs, one), outs, _sizes(*outs), opts, timeout, [one])
+        return self._run_all("allgather", [(outs, one)], outs, _sizes(*outs), opts, timeout, [one])
 
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -99,15 +104,13 @@ class Operations:
         # One list for each rank, with an entry for each input.
         pairs = [([theirs[i] for theirs in outputs], one) for i, one in enumerate(inputs)]
         outs = [out for theirs in outputs for out in theirs]
-        return self._run_all(
-            "allgather_coalesced", collectives.all_gather, pairs, outs, (), opts, inputs=inputs
-        )
+        return self._run_all("allgather_coalesced", pairs, outs, (), opts, inputs=inputs)
 
     def all_gather_single(
         self, output: Tensor, input: Tensor, opts: Any = None, timeout: _Timeout = None
     ) -> Work:
-        op, start = "all_gather_single", collectives.all_gather_single
-        return self._run(op, start, (output, input), [output], _sizes(output), opts, timeout, [input])
+        args = output, input
+        return self._run("all_gather_single", args, [output], _sizes(output), opts, timeout, [input])
 
     _allgather_base = all_gather_single
 
@@ -115,39 +118,39 @@ class Operations:
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         pairs = list(zip(outputs, inputs, strict=True))
-        op, start = "all_gather_single_coalesced", collectives.all_gather_single
-        return self._run_all(op, start, pairs, list(outputs), (), opts, inputs=inputs)
+        return self._run_all("all_gather_single_coalesced", pairs, list(outputs), (), opts, inputs=inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, one, root = _list(outputs), _single(inputs), self._root(opts)
-        args, signature = (outs, one, root), (root, *_sizes(one))
-        return self._run("gather", collectives.gather, args, outs, signature, opts, timeout, [one])
+        call = root, *_sizes(one)
+        return self._run_all("gather", [(outs, one, root)], outs, call, opts, timeout, [one])
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         out, blocks, root = _single(outputs), _list(inputs), self._root(opts)
-        args, signature = (out, blocks, root), (root, *_sizes(out))
-        return self._run("scatter", collectives.scatter, args, [out], signature, opts, timeout, blocks)
+        call = root, *_sizes(out)
+        return self._run_all("scatter", [(out, blocks, root)], [out], call, opts, timeout, blocks)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None, timeout: _Timeout = None) -> Work:
         outs, blocks = list(outputs), list(inputs)
-        return self._run("alltoall", collectives.all_to_all, (outs, blocks), outs, (), opts, timeout, blocks)
+        return self._run_all("alltoall", [(outs, blocks)], outs, (), opts, timeout, blocks)
 
     def all_to_all_single(
         self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] = (),
         input_split_sizes: Sequence[int] = (), opts: Any = None, timeout: _Timeout = None,
     ) -> Work:  # fmt: skip
         args = output, input, output_split_sizes, input_split_sizes
-        op, start = "all_to_all_single", collectives.all_to_all_single
-        return self._run(op, start, args, [output], (), opts, timeout, [input])
+        if output_split_sizes or input_split_sizes:
+            return self._run_all("all_to_all_single", [args], [output], (), opts, timeout, [input])
+        return self._run("all_to_all_single", args, [output], (), opts, timeout, [input])
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None, timeout: _Timeout = None) -> Work:
         if isinstance(opts, timedelta):
             opts, timeout = None, opts
-        return self._run("barrier", collectives.barrier, (), [], (), opts, timeout)
+        return self._run_all("barrier", [()], [], (), opts, timeout)
 
     # -- messages
 
@@ -199,7 +202,7 @@ class Operations:
 
     def _get_sequence_number_for_group(self) -> int:
         """The number of collectives that have begun."""
-        return self.core.n_calls
+        return self.core.agreement.n_calls
 
     def _set_sequence_number_for_group(self) -> None:
         """Do nothing: numbers begin at 0 on all ranks."""
@@ -221,18 +224,31 @@ class Operations:
 
     # -- helpers
 
-    def _run(self, op: str, start: Callable[..., Part], args: tuple, *rest: Any) -> Work:
-        return self._run_all(op, start, [args], *rest)
+    def _run(
+        self, op: str, args: tuple, result: list[Tensor], call: tuple, opts: Any, timeout: _Timeout,
+        inputs: Sequence[Tensor] = (),
+    ) -> Work:  # fmt: skip
+        """Start a collective of one tensor, or two, as one before it whose tensors were alike."""
+        core = self.core
+        if core.batch is not None:
+            return self._run_all(op, [args], result, call, opts, timeout, inputs)
+        place = placement(result[0], inputs, core.rank)
+        key = (op, place, *core.phase, call, *((one.dtype, one.shape) for one in (*result, *inputs)))
+        prepared = core.prepared.get(key)
+        if prepared is None:
+            return self._run_all(op, [args], result, call, opts, timeout, inputs, key if place else None)
+        return core.launch(Repeated(prepared, op, result, opts, timeout, inputs))
 
     def _run_all(
-        self, op: str, start: Callable[..., Part], calls: Iterable[tuple], result: list[Tensor],
-        signature: tuple = (), opts: Any = None, timeout: _Timeout = None, inputs: Sequence[Tensor] = (),
+        self, op: str, calls: Sequence[tuple], result: list[Tensor], call: tuple, opts: Any = None,
+        timeout: _Timeout = None, inputs: Sequence[Tensor] = (), key: Any = None,
     ) -> Work:  # fmt: skip
-        starts = [partial(start, self.core, *args) for args in calls]
-        operation = coalescing.Operation(op, starts, result, signature, opts, timeout, inputs)
-        if self.core.batch is not None:
-            return self.core.batch.add(operation)
-        return coalescing.begin(self.core, [operation])
+        """Start one collective or several, or add them to the batch."""
+        core, words = self.core, " ".join(map(str, (op, *call, *self.core.phase)))
+        operation = Collective(core, _STARTS[op], calls, key, op, result, inputs, words, opts, timeout)
+        if core.batch is not None:
+            return core.batch.add(operation)
+        return core.launch(operation if len(calls) == 1 else coalescing.Together(core, [operation]))
 
     def _message(self, op: str, start: Callable[..., Work], tensor: Tensor, *where: Any) -> Work:
         begin = partial(start, self.core, tensor, *where)
@@ -272,7 +288,16 @@ def _op(opts: Any) -> Any:
     return getattr(opts, "reduceOp", ReduceOp.SUM)
 
 
+def _reduction(op: Any, dtype: torch.dtype) -> Reduction:
+    """How torch's operation reduces values of a type; one with a factor is made anew."""
+    kind = getattr(op, "op", op)
+    return reduction(op, dtype) if kind == ReduceOp.PREMUL_SUM else _reductions(kind, dtype)
+
+
+_reductions = cache(reduction)
+
+
 def _reduction_of(out: Tensor, one: Tensor, opts: Any) -> Reduction:
     if out.dtype != one.dtype:
         raise ValueError(f"reduce_scatter: the output is of {out.dtype}, and the input of {one.dtype}")
-    return reduction(_op(opts), out.dtype)
+    return _reduction(_op(opts), out.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,27 +62,41 @@ class CallStats(Stats):
 
 
 class GroupStats:
-    """The calls of a group, by operation, codec and algorithm."""
+    """The calls of a group, by operation, codec and algorithm.
+
+    Attributes
+    ----------
+    ended : deque of (str, int, Decision, Outcome or None)
+        Operation, bytes, decision and outcome of calls that are not in ``lines`` yet.
+    """
 
     def __init__(self) -> None:
-        self.lines: dict[tuple[str, str, str], CallStats] = {}
+        self.ended: deque[tuple[str, int, Any, Any]] = deque()
+        self._lines: dict[tuple[str, str, str], CallStats] = {}
+
+    @property
+    def lines(self) -> dict[tuple[str, str, str], CallStats]:
+        """The calls so far."""
+        self.add_ended()
+        return self._lines
 
     def line(self, op: str, codec: str, algorithm: str) -> CallStats:
         """The calls of an operation by a codec and an algorithm."""
         key = op, codec, algorithm
-        if key not in self.lines:
-            self.lines[key] = CallStats(op=op, codec=codec, algorithm=algorithm)
-        return self.lines[key]
+        if key not in self._lines:
+            self._lines[key] = CallStats(op=op, codec=codec, algorithm=algorithm)
+        return self._lines[key]
 
-    def add_mpi(self, op: str, nbytes: int, reason: str) -> None:
-        """Count a call that MPI carried out."""
-        self.line(op, "-", "mpi").count(1, nbytes, nbytes, reason)
-
-    def add_compressed(self, op: str, nbytes: int, decision: Any, outcome: Any) -> None:
-        """Count a call that the engine carried out."""
-        line = self.line(op, decision.codec.spec, decision.name)
-        line.count(1, nbytes, nbytes, decision.reason)
-        line.add(outcome, outcome.bound)
+    def add_ended(self) -> None:
+        """Add up the calls that have ended."""
+        while self.ended:
+            op, nbytes, decision, outcome = self.ended.popleft()
+            if decision.codec is None:
+                line = self.line(op, "-", "mpi")
+            else:
+                line = self.line(op, decision.codec.spec, decision.name)
+                line.add(outcome, outcome.bound)
+            line.count(1, nbytes, nbytes, decision.reason)
 
     def keep(self, label: str) -> None:
         """Keep the lines for the report, as the group ends."""

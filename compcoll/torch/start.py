@@ -160,13 +160,12 @@ def _make(opts: Any, options: Options | None, rank: int, size: int) -> Core:
     first = not dist.is_initialized()
     if first and size == _WORLD.Get_size():
         comm = MPI.Intracomm(_WORLD).Split(0, rank)
-        peers.start_notices()
     elif not first and _default and ranks:
         comm = _create_group(_default[0].comm, ranks, opts.group_id)
     else:
         comm = _create_group(MPI.Intracomm(_WORLD), _world_ranks(opts.store, rank, size), opts.group_id)
     timeout = opts.timeout if options is None or options.timeout is None else options.timeout
-    core = Core(comm, opts.group_id, timeout, options, opts.store)
+    core = Core(comm, opts.group_id, timeout, options)
     if first:
         _default[:] = [core]
     return core
@@ -188,14 +187,14 @@ def _create_group(comm: MPI.Intracomm, ranks: list[int], name: str) -> MPI.Intra
     return made
 
 
-def split_core(core: Core, ranks: list[int], options: Options | None, store: Any) -> Core | None:
+def split_core(core: Core, ranks: list[int], options: Options | None) -> Core | None:
     """The core of some of the ranks of another, None for those that are not among them; collective."""
     mine = ranks.index(core.rank) if core.rank in ranks else MPI.UNDEFINED
     comm: Any = core.comm.Split(0 if mine != MPI.UNDEFINED else MPI.UNDEFINED, max(mine, 0))
     if comm == MPI.COMM_NULL:
         return None
     name = f"{core.name}:{'-'.join(map(str, ranks))}"
-    return Core(comm, name, timedelta(seconds=core.timeout), options, store)
+    return Core(comm, name, timedelta(seconds=core.timeout), options)
 
 
 def forget(core: Core) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from threading import RLock
@@ -13,17 +13,15 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import OpType  # type: ignore[attr-defined]
 
+from compcoll.core import errors
 from compcoll.engine import _engine
+from compcoll.engine.agreement import Check
 from compcoll.engine.call import Task, join, leave, wait
 from compcoll.torch.futures import Future, watch
-from compcoll.torch.integration import not_compiled
-from compcoll.torch.peers import MismatchError, SignatureCheck
+from compcoll.torch.integration import not_compiled, profiler_entry
 
-__all__ = ["NO_TIMEOUT", "SLICE", "CombinedWork", "Steps", "Work"]
+__all__ = ["NO_TIMEOUT", "SLICE", "CombinedWork", "Operation", "Work"]
 
-#: An operation: it begins tasks, yields them, and goes on when they have ended, or were launched on devices.
-#: It returns events that a wait for it includes.
-Steps = Generator[list[Task], None, list[Any]]
 #: Seconds between two checks of time and peers.
 SLICE = 0.2
 NO_TIMEOUT = timedelta(0)
@@ -39,6 +37,48 @@ _TYPES = {
 }  # fmt: skip
 
 
+class Operation:
+    """An operation of a group as torch asks for it; a `Work` carries it out.
+
+    Parameters
+    ----------
+    op : str
+        Its name in messages.
+    result, inputs : sequence of torch.Tensor
+        Tensors that it writes, and that it reads beside these.
+    call : str or None
+        All that the ranks have to agree upon; None where it is not an operation of all ranks.
+    opts : object
+        Torch's options: time-out, and whether the caller waits at once.
+    timeout : timedelta, optional
+        Comes before that of the options.
+    peers : sequence of int
+        Ranks of which one is the other end of a message.
+    """
+
+    #: Calls of the engine at once.
+    n_calls = 1
+    #: Events that a wait for it includes, at its end.
+    events: Sequence[Any] = ()
+
+    def __init__(
+        self, op: str, result: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = (),
+        call: str | None = None, opts: Any = None, timeout: timedelta | None = None,
+        peers: Sequence[int] = (), sync: bool = False,
+    ):  # fmt: skip
+        self.op, self.result, self.inputs, self.call, self.peers = op, result, inputs, call, peers
+        self.timeout = timeout if timeout is not None else getattr(opts, "timeout", None)
+        self.sync = sync or getattr(opts, "asyncOp", True) is False
+
+    def begin(self) -> list[Task]:
+        """Begin; the tasks that are under way then."""
+        raise NotImplementedError
+
+    def go_on(self) -> list[Task]:
+        """Go on when the tasks have ended, or were launched on devices; further tasks, or none at the end."""
+        return []
+
+
 @not_compiled
 class Work(dist.Work):
     """An operation under way.
@@ -50,47 +90,44 @@ class Work(dist.Work):
 
     Parameters
     ----------
-    number : int
-        Of the group's collectives; 0 for a message.
-    peers : sequence of int
-        The ranks of which one is the other end of a message.
-    steps : generator
-        Runs to its first tasks here, and then in the thread that completes them.
-    timeout : float
-        Seconds, for a `wait` that names none.
-    sync : bool
-        Whether the caller waits for it next.
     group : Core
         Checks for errors during a wait, and retires the work at its end.
+    operation : Operation
+        Begins here, and goes on in the thread that completes its tasks.
+
+    Attributes
+    ----------
+    number : int
+        Of the group's collectives; 0 for a message.
+    limit : float
+        Seconds, for a `wait` that names none.
     """
 
-    def __init__(
-        self, op: str, number: int, peers: Sequence[int], steps: Steps, result: list[torch.Tensor], *,
-        timeout: float, sync: bool, group: Any,
-    ):  # fmt: skip
+    def __init__(self, group: Any, operation: Operation):
         super().__init__()
-        self.op, self.number, self.peers, self.limit = op, number, peers, timeout
-        self._steps, self._result, self._group = steps, result, group
+        self.op, self.operation, self._group = operation.op, operation, group
+        self.number = 0 if operation.call is None else group.agreement.n_calls + 1
+        self.limit = _seconds(operation.timeout, group.timeout)
         #: Events behind pending kernels, once it is done.
         self.events: Sequence[Any] = ()
-        #: Tensors that it reads, beside those of the result.
-        self.inputs: Sequence[torch.Tensor] = ()
-        #: Whether other ranks may know of it, and whether they know that this one waits for it.
-        self.started = self.posted = False
-        #: The engine's calls under way at once.
-        self.calls = 1
+        #: Whether other ranks may know of it.
+        self.started = False
         #: The rank that sent a message, once that is known.
         self.sources: list[int] = []
         self._lock = RLock()
         self._tasks: list[Task] = []
-        self._n_pending = self._n_steps = 0
+        self._n_pending = 0
         # Whether the engine's thread has its tasks, or a thread waits for them.
-        self._left, self._attended = not sync, False
+        self._left, self._attended = not operation.sync, False
         self._done = False
         self._error: BaseException | None = None
         self._task_error: BaseException | None = None
         self._future: Any = None
-        self._advance()
+        if torch.autograd._profiler_enabled():
+            with profiler_entry(self.op):
+                self._begin()
+        else:
+            self._begin()
 
     # -- the caller's side
 
@@ -127,7 +164,7 @@ class Work(dist.Work):
 
     def check_time(self, waited: float, limit: float) -> None:
         """DistBackendError where the time is up, or another rank does not come."""
-        self._group.check_progress(self, waited)
+        self._group.check_peers(self.number, self.operation.peers)
         if waited > limit:
             where = self._group.describe(self)
             raise dist.DistBackendError(f"{self.op}: Timed out after {limit:g} s in {where}")
@@ -154,7 +191,7 @@ class Work(dist.Work):
         return self._error
 
     def result(self) -> list[torch.Tensor]:
-        return self._result
+        return list(self.operation.result)
 
     def synchronize(self) -> None:
         self.wait()
@@ -169,7 +206,7 @@ class Work(dist.Work):
     def get_future(self) -> torch.futures.Future:
         with self._lock:
             if self._future is None:
-                self._future = Future(self._result)
+                self._future = Future(self.operation.result)
                 self.leave()
                 if self._done:
                     self._complete_future()
@@ -181,28 +218,43 @@ class Work(dist.Work):
 
     # -- the engine's side
 
-    def _advance(self, error: BaseException | None = None) -> None:
-        """Run the operation up to its next tasks."""
+    def _begin(self) -> None:
         with self._lock, torch.inference_mode():  # in which tensors of either kind may be written to
-            self._n_steps += 1
             try:
-                tasks: list[Task] = []
-                while not tasks:
-                    tasks = next(self._steps) if error is None else self._steps.throw(error)
-                    error = None
-            except StopIteration as stop:
-                self.events = stop.value or ()
-                self._end(None)
-                return
+                tasks = self.operation.begin()
+                if self.number:
+                    tasks = [*self._group.count_call(self.operation), *tasks]
             except BaseException as problem:
                 self._end(problem)
-                if self._n_steps == 1:
-                    raise
-                return
-            self.started = True
-            self._tasks, self._n_pending, self._task_error = tasks, len(tasks), None
-            if self._left:
-                self._leave_tasks()
+                raise
+            self._wait_for(tasks or self._next())
+
+    def _go_on(self, error: BaseException | None = None) -> None:
+        """Run the operation up to its next tasks."""
+        with self._lock, torch.inference_mode():
+            if error is not None:
+                self._end(error)
+            elif not self._done:
+                self._wait_for(self._next())
+
+    def _next(self) -> list[Task]:
+        try:
+            return self.operation.go_on()
+        except BaseException as problem:
+            self._end(problem)
+            return []
+
+    def _wait_for(self, tasks: list[Task]) -> None:
+        if self._done:
+            return
+        if not tasks:
+            self.events = self.operation.events
+            self._end(None)
+            return
+        self.started = True
+        self._tasks, self._n_pending, self._task_error = tasks, len(tasks), None
+        if self._left:
+            self._leave_tasks()
 
     def _leave_tasks(self) -> None:
         for task in self._tasks:
@@ -241,16 +293,16 @@ class Work(dist.Work):
         try:
             if not wait(*tasks, limit=seconds, launched=True):
                 for task in tasks:
-                    if isinstance(task, SignatureCheck) and task.done:
+                    if isinstance(task, Check) and task.done:  # other calls elsewhere never end
                         task.check()
                 return
         except Exception as problem:
             for task in tasks:  # which are the engine's for as long as MPI may write to them
                 if not task.done:
                     leave(task)
-            self._advance(problem)
+            self._go_on(problem)
             return
-        self._advance()
+        self._go_on()
 
     def _task_ended(self, task: Task, end: int) -> None:
         with self._lock:
@@ -260,19 +312,17 @@ class Work(dist.Work):
                 task.check()
             except BaseException as problem:
                 self._task_error = self._task_error or problem
-                if isinstance(problem, MismatchError):
+                if isinstance(problem, errors.MismatchError):
                     self._end(problem)
             self._n_pending -= 1
             if not self._n_pending:
-                self._advance(self._task_error)
+                self._go_on(self._task_error)
 
     def fail(self, error: BaseException) -> None:
         """End it with an error on this rank."""
         self.leave()
         with self._lock:
-            if not self._done:
-                self._end(error)
-                self._steps.close()
+            self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
         if self._done:
@@ -283,7 +333,7 @@ class Work(dist.Work):
             self._complete_future()
 
     def _complete_future(self) -> None:
-        self._future.complete(self._result, self._error, self.events)
+        self._future.complete(self.result(), self._error, self.events)
 
 
 @not_compiled

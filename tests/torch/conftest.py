@@ -20,6 +20,7 @@ from standin import Gpu  # noqa: E402
 
 import compcoll.torch  # noqa: E402
 from compcoll.devices.memory import DeviceArray  # noqa: E402
+from compcoll.torch import core  # noqa: E402
 from compcoll.torch.buffers import HostBuffer  # noqa: E402
 
 os.environ.setdefault("COMPCOLL_CODEC", "lossless")  # auto would leave all calls of one machine to MPI
@@ -85,6 +86,8 @@ def gpu(library, monkeypatch, world):
     """A device of which nobody gives MPI an address, or takes its memory for the host's."""
     gpu = Gpu(library, dist.get_rank())
     monkeypatch.setattr("compcoll.torch.gpu.of", gpu.of)
+    plain = core.is_plain
+    monkeypatch.setattr(core, "is_plain", lambda tensor: gpu.of(tensor) is None and plain(tensor))
     monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(_refuse))
     monkeypatch.setattr(DeviceArray, "__array__", _refuse)
     made = HostBuffer.__init__
@@ -95,8 +98,8 @@ def gpu(library, monkeypatch, world):
 
     monkeypatch.setattr(HostBuffer, "__init__", on_host)
     yield gpu
-    for core in compcoll.torch.peers.cores():
-        core.flush()
+    for group in compcoll.torch.peers.cores():
+        group.flush()
     end = time.monotonic() + 30
     while gpu.device.open and time.monotonic() < end:  # what went on after an error
         time.sleep(1e-3)

@@ -28,9 +28,9 @@ def works(core, monkeypatch):
     """The names of what is launched."""
     names, launch = [], core.launch
 
-    def noted(op, *args, **more):
-        names.append(op)
-        return launch(op, *args, **more)
+    def noted(operation):
+        names.append(operation.op)
+        return launch(operation)
 
     monkeypatch.setattr(core, "launch", noted)
     return names
