@@ -37,17 +37,9 @@ Describe = Callable[[Sequence[Any]], str | None]
 
 
 class Notice(NamedTuple):
-    """The notice of a rank that leaves.
+    """The notice of a rank that leaves: the first call that it does not complete, and why.
 
-    Attributes
-    ----------
-    first : int
-        The first call that it does not complete any more.
-    why : str
-    waits : bool
-        Whether it has waited for others in that call.
-    heard : float
-        When this rank heard of it.
+    ``waits``: it has waited for others in that call; ``heard``: when this rank heard of it.
     """
 
     first: int
@@ -57,27 +49,38 @@ class Notice(NamedTuple):
 
 
 class Check(_engine.Request):
-    """The comparison of one call, a task beside it; `check` raises where the ranks' calls do not match.
+    """The comparison of the next call, a task beside it; `check` raises where the ranks' calls do not match.
+
+    Parameters
+    ----------
+    agreement : Agreement
+    text : str
+        Compared by its checksum.
+    call : object
+        Described to the other ranks where the checksums differ.
+    what : str
+        The call in messages of ranks that wait for others.
+    describe : callable
+    exchanges : bool
+        Whether the descriptions are needed in any case.
 
     Attributes
     ----------
     number : int
         The group's collectives so far, this one included.
-    call : object
-        This rank's description.
-    what : str
-        The call in messages of ranks that wait for others.
     """
 
     def __new__(cls, *args: Any) -> Check:
         return super().__new__(cls)
 
     def __init__(
-        self, agreement: Agreement, text: bytes, call: Any, what: str, describe: Describe, exchanges: bool
-    ):
+        self, agreement: Agreement, text: str, call: Any, what: str, describe: Describe,
+        exchanges: bool = False,
+    ):  # fmt: skip
+        agreement.n_calls += 1
         self.number, self.call, self.what = agreement.n_calls, call, what
         self._agreement, self._describe = agreement, describe
-        code = crc32(text, self.number)
+        code = crc32(text.encode(), self.number)
         self._extremes = np.array([code, -code, exchanges], np.int64)
         super().__init__(agreement.comm.Iallreduce(MPI.IN_PLACE, self._extremes, MPI.MAX))
 
@@ -119,23 +122,6 @@ class Agreement:
         self._lock = Lock()
         self._sent: list[tuple[MPI.Request, bytes]] = []
         self._notices: dict[int, Notice] = {}
-
-    def begin(self, text: bytes, call: Any, what: str, describe: Describe, exchanges: bool = False) -> Check:
-        """Begin the comparison of the next call.
-
-        Parameters
-        ----------
-        text : bytes
-            Compared by its checksum.
-        call : object
-            Described to the other ranks where the checksums differ.
-        what : str
-        describe : callable
-        exchanges : bool
-            Whether the descriptions are needed in any case.
-        """
-        self.n_calls += 1
-        return Check(self, text, call, what, describe, exchanges)
 
     def wait(self, check: Check) -> None:
         """Wait until all ranks have come, and made matching calls; an error where they do not."""

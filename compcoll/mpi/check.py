@@ -104,7 +104,7 @@ def _checked(name: str, original: Callable) -> Callable:
 
 def _begin(agreement: Agreement, mine: CallSignature) -> Check:
     paired = mine.sendcounts is not None or mine.recvcounts is not None
-    return agreement.begin(mine.common.encode(), mine, str(mine), describe_mismatch, paired)
+    return Check(agreement, mine.common, mine, str(mine), describe_mismatch, paired)
 
 
 def _wait(comm: Any, agreement: Agreement, check: Check) -> None:
@@ -136,7 +136,7 @@ def _compare_before(comm: Any, agreement: Agreement, mine: CallSignature, call: 
 def _compare_results(comm: Any, agreement: Agreement, op: str, result: str) -> None:
     """Compare what a call has left on the ranks."""
     describe = partial(_describe_results, op)
-    _wait(comm, agreement, agreement.begin(result.encode(), result, op, describe))
+    _wait(comm, agreement, Check(agreement, result, result, op, describe))
 
 
 def _describe_results(op: str, results: Sequence[str | None]) -> str | None:

@@ -23,7 +23,7 @@ from mpi4py import MPI
 from compcoll.codecs import codec
 from compcoll.core import environment
 from compcoll.engine import _engine, choices
-from compcoll.engine.agreement import Agreement
+from compcoll.engine.agreement import Agreement, Check
 from compcoll.engine.call import Call, Task, wait
 from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import Group, facts_of, survey
@@ -232,7 +232,7 @@ class Core:
         if self._compares:
             call: Any = operation.call
             describe = partial(_describe_calls, self.agreement.n_calls + 1)
-            return [self.agreement.begin(call.encode(), call, operation.op, describe)]
+            return [Check(self.agreement, call, call, operation.op, describe)]
         self.agreement.n_calls += 1
         return []
 
@@ -387,41 +387,22 @@ def mpi_arguments(
 
 
 class Prepared:
-    """How operations like one run: by a prepared call of the engine or, without one, by MPI.
+    """How operations like one run: by ``call``, the engine's, or by ``method`` of MPI's where that is None.
 
-    Parameters
-    ----------
-    part : BufferedCall
-        A call of that operation.
-    call : str
-        What ranks agree upon.
+    ``part`` is a `BufferedCall` of that operation, and ``words`` what ranks agree upon.
     """
 
-    def __init__(self, part: Any, call: str):
+    def __init__(self, part: Any, words: str):
         self.core, self.decision, self.nbytes, self.how = part.core, part.decision, part.nbytes, part.how
-        self.op, self._root, self._dtype = part.call.op, part.call.root, part.call.dtype
-        self.call, self._prepared, self._in_place = call, part.prepared, part.in_place
+        self.op, self.root, self.dtype = part.call.op, part.call.root, part.call.dtype
+        self.words, self.call, self.in_place = words, part.prepared, part.in_place
         #: Whether the tensor of the result is only sent, by a rank that receives nothing.
         self.only_sends = part.target is None
-        self._method = getattr(part.core.comm, OPERATIONS[self.op].nonblocking)
-
-    def start(self, source: torch.Tensor | None, target: torch.Tensor | None) -> Task:
-        """Start it on a tensor that is sent, where it is not the result, and on that of the result."""
-        if self.only_sends:
-            source, target = target, None
-        elif self._in_place:
-            source = None
-        sent, got = _memory(source, self._dtype), _memory(target, self._dtype)
-        if self._prepared is not None:
-            return self._prepared.start_on(sent, got)
-        args = mpi_arguments(self.op, MPI.IN_PLACE if self._in_place else sent, got, self.how, self._root, ())
-        return _engine.Request(self._method(*args))
+        self.method = getattr(part.core.comm, OPERATIONS[self.op].nonblocking)
 
 
-def _memory(tensor: torch.Tensor | None, dtype: np.dtype) -> np.ndarray | None:
+def _memory(tensor: torch.Tensor, dtype: np.dtype) -> Any:
     """A tensor's memory as an array, which keeps the tensor."""
-    if tensor is None:
-        return None
     memory: Any = (c_uint8 * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
     memory.tensor = tensor
     return np.frombuffer(memory, dtype)
@@ -458,12 +439,20 @@ class Repeated(Operation):
         self, prepared: Prepared, op: str, result: Sequence[torch.Tensor], opts: Any,
         timeout: timedelta | None, inputs: Sequence[torch.Tensor],
     ):  # fmt: skip
-        super().__init__(op, result, inputs, prepared.call, opts, timeout)
+        super().__init__(op, result, inputs, prepared.words, opts, timeout)
         self._prepared = prepared
 
     def begin(self) -> list[Task]:
-        source = self.inputs[0] if self.inputs else None
-        self._task = self._prepared.start(source, self.result[0])
+        prepared, target = self._prepared, _memory(self.result[0], self._prepared.dtype)
+        source = _memory(self.inputs[0], prepared.dtype) if self.inputs and not prepared.in_place else None
+        if prepared.only_sends:
+            source, target = target, None
+        if prepared.call is not None:
+            self._task = prepared.call.start_on(source, target)
+        else:
+            sent = MPI.IN_PLACE if prepared.in_place else source
+            args = mpi_arguments(prepared.op, sent, target, prepared.how, prepared.root, ())
+            self._task = _engine.Request(prepared.method(*args))
         return [self._task]
 
     def go_on(self) -> list[Task]:

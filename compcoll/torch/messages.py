@@ -128,26 +128,21 @@ class _Recv(_Message):
 
     def go_on(self) -> list[Task]:
         if self._task is None:
-            self._check_size()
+            source, n = self._status.source, self._status.Get_count(MPI.BYTE)
+            self.sources.append(source)
+            if n != len(self._received):
+                size = self._array.nbytes
+                raise ValueError(f"a message of {n} bytes came from rank {source} for a tensor of {size}")
             if self._compressed:
-                first, size, chunk = _HEADER.unpack(bytes(self._received))
-                source, n = self.sources[0], self._array.size
-                if size != n:
-                    raise ValueError(f"{size} elements came from rank {source} for a tensor of {n}")
+                first, n, chunk = _HEADER.unpack(bytes(self._received))
+                if n != (size := self._array.size):
+                    raise ValueError(f"{n} elements came from rank {source} for a tensor of {size}")
                 return [self._begin_chunks(source, chunk, first, False)]
         self._buffer.finish(self._order)
         self.events = self._order.record()
         if self._task is not None:
             self._core.kernels.when_done(self._task, "Recv", _nothing)
         return []
-
-    def _check_size(self) -> None:
-        source, n = self._status.source, self._status.Get_count(MPI.BYTE)
-        self.sources.append(source)
-        if n != len(self._received):
-            raise ValueError(
-                f"a message of {n} bytes came from rank {source} for a tensor of {self._array.nbytes}"
-            )
 
 
 def _nothing() -> None:

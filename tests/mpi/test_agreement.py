@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 import compcoll
-from compcoll.engine.agreement import Agreement
+from compcoll.engine.agreement import Agreement, Check
 
 LAST = MPI.COMM_WORLD.size - 1
 needs_two = pytest.mark.skipif(MPI.COMM_WORLD.size < 2, reason="one rank agrees with itself")
@@ -25,7 +25,7 @@ def begin(agreement, call, seen, exchanges=False):
         seen.append(calls)
         return None if len(set(calls)) == 1 else " and ".join(calls)
 
-    return agreement.begin(call.encode(), call, call, describe, exchanges)
+    return Check(agreement, call, call, call, describe, exchanges)
 
 
 @needs_two
