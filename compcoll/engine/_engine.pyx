@@ -442,6 +442,16 @@ cdef class Running(Task):
         if self.failed is None:
             self.failed = problem
 
+    def announce(self):
+        """Post receives, and the sends that take little time to encode, before MPI progresses."""
+        with nogil:
+            self.run.announce()
+
+    def hold(self, double seconds):
+        """Encode, but post nothing until `announce`, for so long at most."""
+        with nogil:
+            self.run.hold(seconds)
+
     def order(self, marks):
         """Order the run after these device events instead of the caller's streams; before the first step."""
         if self.device is not None:

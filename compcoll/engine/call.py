@@ -105,7 +105,8 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     sends, recvs = tuple(map(len, call.send)), tuple(map(len, call.recv))
     chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
     widens = accumulator_dtype(call.dtype) != call.dtype
-    window = choices.window(decision.chunk_nbytes, group.facts.gpus)
+    assert decision.codec is not None
+    window = choices.window(call.op, decision.chunk_nbytes, decision.codec, group.facts.gpus)
     shapes = inner_shapes(call, decision, chunk)
     shaped, nodes = decision.shape != FLAT, group.facts.nodes
     exact = decision.intra is None or decision.intra.lossless
@@ -210,9 +211,9 @@ def begin_message(
         The last dimensions of a block that has a shape: its first chunk, of ``count``, goes another way.
     count : int
     """
-    n = len(block)
+    n, window = len(block), choices.window("Send", chunk * block.itemsize, codec)
     schedule = _SCHEDULES.get(
-        ("message", n, peer, chunk, sends, drops, inner, count),
+        ("message", n, peer, chunk, window, sends, drops, inner, count),
         lambda: trace(
             _one_side(peer, sends, drops, count),
             0,
@@ -221,6 +222,7 @@ def begin_message(
             [n] * (not sends),
             chunk,
             [inner],
+            window=window,
             shaped=drops,
         ),
     )

@@ -17,6 +17,9 @@ CHUNK_LIMITS = (64 << 10, 512 << 10)
 DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
 #: And chunks of a message that are on their way at once, in bytes.
 DEVICE_WINDOW = 32 << 20
+#: The same of messages that may meet as large ones: MPI announces and answers a chunk behind all bytes that
+#: it has queued, so that fewer leave a direction of the wire idle. Of others fewer, which stay in a cache.
+BOTH_WAYS_WINDOW = 4 << 20
 #: In Alltoall nothing else waits for a chunk, and fewer of them cost less; so much, of all peers together.
 PAIRS_NBYTES = 8 << 20
 #: Inside a node messages are copied, which is faster from a core's own cache.
@@ -49,9 +52,11 @@ def levels(op: str, nbytes: int, n_nodes: int, ranks_per_node: int, gpus: bool) 
     return 2 if has_two_levels(op, nbytes) and n_nodes > 1 and ranks_per_node > 1 and not gpus else 1
 
 
-def window(chunk_nbytes: int, gpus: bool) -> int:
-    """Chunks of a message that are on their way at once."""
-    return max(WINDOW, -(-DEVICE_WINDOW // chunk_nbytes)) if gpus else WINDOW
+def window(op: str, chunk_nbytes: int, codec: Codec, gpus: bool = False) -> int:
+    """Chunks of a message that are on their way at once, of a collective or ``"Send"``."""
+    both_ways = op == "Send" or (op == "Alltoall" and codec.lossless)
+    nbytes = DEVICE_WINDOW if gpus else BOTH_WAYS_WINDOW if both_ways else 0
+    return max(WINDOW, -(-nbytes // chunk_nbytes))
 
 
 def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus: bool = False) -> int:

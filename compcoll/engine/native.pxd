@@ -62,6 +62,8 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         const Stats& stats()
         uint64_t messages_under_way()
         void expect()
+        void announce()
+        void hold(double)
     cdef cppclass CLaunch "compcoll::engine::Launch" (CTask):
         CLaunch(shared_ptr[CRun]) except +
     cdef cppclass CDeviceBlock "compcoll::engine::DeviceBlock":

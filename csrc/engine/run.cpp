@@ -13,6 +13,8 @@ namespace {
 
 // While there is work, messages are looked at no more often than so: a look costs as much as a small chunk.
 constexpr double poll_seconds = 4e-6;
+// For how long a run that is announced encodes before the caller goes on.
+constexpr double announcing = 5e-4;
 
 bool is_message(const Op& op) { return op.kind == SEND || op.kind == RECV; }
 
@@ -73,8 +75,19 @@ Run::~Run() {
 
 // -- moving on
 
-// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer behind that.
 bool Run::step() {
+  std::lock_guard<std::mutex> alone(stepping_);
+  if (!held_until_ || now() > held_until_) {
+    held_until_ = 0;
+    return progress();
+  }
+  const int32_t op = take(work_, workers_ ? workers_->idle() : 0);
+  if (op != NONE) execute(op);
+  return op != NONE;
+}
+
+// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer behind that.
+bool Run::progress() {
   bool moved = post();
   if (device_ && step_device(device_work_, true)) moved = true;
   int32_t op = take(work_, workers_ ? workers_->idle() : 0);
@@ -90,6 +103,20 @@ bool Run::step() {
   if (op == NONE) return false;
   execute(op);
   return true;
+}
+
+void Run::announce() {
+  if (device_) return;  // which orders its work itself
+  std::lock_guard<std::mutex> alone(stepping_);
+  held_until_ = 0;
+  const double end = now() + announcing;
+  post();
+  for (int32_t op; now() < end && (op = take(work_, 0)) != NONE; post()) execute(op);
+}
+
+void Run::hold(double seconds) {
+  std::lock_guard<std::mutex> alone(stepping_);
+  if (!device_) held_until_ = now() + seconds;
 }
 
 bool Run::work() {

@@ -52,6 +52,10 @@ class Run : public Task {
   ~Run() override;
   Run(const Run&) = delete;
 
+  // Posts receives, and the sends that take little time to encode, without a look at what arrives.
+  void announce();
+  // Encodes, but posts nothing before it is announced, for so many seconds at most.
+  void hold(double seconds);
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
@@ -85,6 +89,7 @@ class Run : public Task {
   };
 
   int32_t take(Ready& ready, size_t more_than);
+  bool progress();
   bool post();
   bool poll();
   void arrived(const Done& done);
@@ -146,6 +151,8 @@ class Run : public Task {
   Error error_;
   Stats stats_;
 
+  std::mutex stepping_;  // of everything below
+  double held_until_ = 0;
   std::vector<int32_t> posting_;
   std::vector<Done> arrivals_;
   std::vector<DeviceRoom> rooms_;

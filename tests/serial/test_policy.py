@@ -255,10 +255,14 @@ def test_chunks_and_windows_where_all_ranks_have_gpus():
         for nbytes in (1 << 20, 64 << 20, 1 << 30):
             found = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network", gpus=True)
             assert 4 << 20 <= found.chunk_nbytes <= most
-            assert choices.window(found.chunk_nbytes, True) * found.chunk_nbytes >= 32 << 20
+            window = choices.window(op, found.chunk_nbytes, found.codec, gpus=True)
+            assert window * found.chunk_nbytes >= 32 << 20
             host = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network")
             assert host.chunk_nbytes < 4 << 20
-            assert choices.window(host.chunk_nbytes, False) == choices.window(1, False)
+            window = choices.window(op, host.chunk_nbytes, host.codec)
+            assert window == 4 or op == "Alltoall"
+            assert op != "Alltoall" or window * host.chunk_nbytes >= 4 << 20
+            assert choices.window(op, host.chunk_nbytes, codec("bfp:bits=7")) == 4
 
 
 def test_all_ranks_have_gpus_or_none_is_counted_on():

@@ -111,6 +111,7 @@ class _Family:
         self.notices = Notices(comm)
         self._sends: list[Any] = []
         self._receives: list[Any] = []
+        self.held: list[tuple[int, Any]] = []
         self._lock, self._used = RLock(), 0
 
     def join(self) -> None:
@@ -236,6 +237,30 @@ class Channel:
     def announce(self, dest: int, tag: int, nbytes: int, length: int, serial: int) -> None:
         """Send the notice of a message to a rank of the user's communicator."""
         self.notices.send(self.rank_of(dest), self._key, nbytes, length, serial, tag)
+
+    def hold(self, dest: int, chunks: Any, seconds: float) -> None:
+        """Keep chunks back until a message of their receiver, a rank of `comm`, comes, for so long at most.
+
+        MPI answers the announcement of a large message behind the bytes that it has queued for the same rank.
+        So chunks of both directions are announced before any of them is received.
+        """
+        chunks.hold(seconds)
+        self._family.held.append((dest, chunks))
+
+    def announce_held(self, source: int) -> None:
+        """Announce the chunks that wait for a message of this rank."""
+        for dest, chunks in self._family.held[:]:
+            if dest == self.rank_of(source):
+                self.drop_held(chunks)
+                chunks.announce()
+
+    def drop_held(self, chunks: Any) -> None:
+        """Forget chunks that were held."""
+        self._family.held[:] = [held for held in self._family.held if held[1] is not chunks]
+
+    def awaits(self, source: int) -> bool:
+        """Whether a posted receive may match a message of this rank."""
+        return any(receive.may_match(self, source) for receive in self._family.sweep_receives())
 
     def drop_notice(self, source: int, tag: int, serial: int) -> None:
         """Drop the notice of a message that was received."""

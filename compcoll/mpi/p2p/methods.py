@@ -131,7 +131,10 @@ def Isendrecv(
             sent: _engine.Task = _engine.Request(self._to_mpi("Isend", sendbuf, dest, sendtag))
             on_end = partial(_received, self, "Sendrecv")
         else:
-            outgoing, settled = _begin_send(self, "Sendrecv", send, decision, dest, sendtag, stats)
+            answered = recv is not None and source in (dest, ANY_SOURCE)
+            outgoing, settled = _begin_send(
+                self, "Sendrecv", send, decision, dest, sendtag, stats, answered=answered
+            )
             sent = _engine.TaskGroup(outgoing.tasks)
         if recv is not None:
             return Receive(
@@ -278,7 +281,8 @@ def _exchange(
     try:
         if outgoing is not None and decision is not None:
             message, dest, tag = outgoing
-            sending = Outgoing(self._context.channel, decision, message, dest, tag, stats)
+            answered = incoming is not None and incoming[1] in (dest, ANY_SOURCE)
+            sending = Outgoing(self._context.channel, decision, message, dest, tag, stats, answered=answered)
             tasks = sending.tasks
         elif outgoing is not None:
             tasks = [_engine.Request(self._to_mpi("Isend", *outgoing))]
@@ -343,8 +347,9 @@ def _isend(self: CommBase, plain: str, buf, dest: int, tag: int, synchronous: bo
     _check_send(self, buf, dest, tag)
     with interrupts.deferred():
         outgoing, settled = _begin_send(
-            self, "Send", message, decision, dest, tag, MessageStats(), synchronous
-        )
+            self, "Send", message, decision, dest, tag, MessageStats(), synchronous,
+            answered=self._context.channel.awaits(dest),
+        )  # fmt: skip
         pending = Pending(outgoing.tasks, settled)
         self._context.channel.track(pending)
     return pending.request
@@ -352,10 +357,10 @@ def _isend(self: CommBase, plain: str, buf, dest: int, tag: int, synchronous: bo
 
 def _begin_send(
     self: CommBase, op: str, message: Message, decision: Decision, dest: int, tag: int, stats: MessageStats,
-    synchronous: bool = False,
+    synchronous: bool = False, answered: bool = False,
 ) -> tuple[Outgoing, Settled]:  # fmt: skip
     """Begin to send a message compressed; also a function to call when all is sent."""
-    outgoing = Outgoing(self._context.channel, decision, message, dest, tag, stats, synchronous)
+    outgoing = Outgoing(self._context.channel, decision, message, dest, tag, stats, synchronous, answered)
 
     def settled(request: MPI.Request, error: Exception | None) -> None:
         try:

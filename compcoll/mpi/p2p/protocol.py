@@ -44,15 +44,17 @@ _CHECKED = _HEADER.size - 4
 #: The least length of a first message, and what any leaves when divided by `_UNIT`.
 LEAST, _UNIT, _REST = 1024, 128, 77
 #: First chunks have so many bytes at most, so that they fit a nonblocking receive's scratch memory, however
-#: small its buffer.
-LARGEST_CHUNK = 1 << 20
+#: small its buffer; and so many where others follow. Such a message every MPI sends at once, and both sides
+#: know of each other's chunks before either waits for one.
+LARGEST_CHUNK, OPENING_CHUNK = 1 << 20, 8 << 10
 #: A first message may be larger than its chunk by this much.
 ROOM = _HEADER.size + HEADER_NBYTES + LEAST + _UNIT
 
 
 def split_first(block: Any, step: int) -> tuple[Any, Any]:
-    """The first chunk of a message, of ``step`` elements where that is not too much, and the rest."""
-    first = min(step, LARGEST_CHUNK // block.itemsize) if step else len(block)
+    """The first chunk of a message, all of it where one of ``step`` elements is enough, and the rest."""
+    is_whole = not step or len(block) <= min(step, LARGEST_CHUNK // block.itemsize)
+    first = len(block) if is_whole else min(step, OPENING_CHUNK // block.itemsize)
     return block[:first], block[first:]
 
 

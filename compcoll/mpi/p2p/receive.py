@@ -90,6 +90,7 @@ class Unpacking:
             else:
                 drops, inner = True, ()
         on_device = isinstance(first, DeviceArray)
+        self._channel.announce_held(received.source)
         if chunks or on_device:
             source = self._channel.rank_of(received.source)
             others = begin_message(
@@ -98,6 +99,7 @@ class Unpacking:
             )  # fmt: skip
             if on_device:
                 others.order(marks)
+            others.announce()
             self.tasks.append(others)
         if dtype is not None:
             self._decode(first)
@@ -253,6 +255,12 @@ class Receive:
             and self._has_notice
             and self._source in (MPI.ANY_SOURCE, source)
             and self._tag in (MPI.ANY_TAG, tag)
+        )
+
+    def may_match(self, channel: Channel, source: int) -> bool:
+        """Whether a message of a rank may still come to this receive."""
+        return (
+            channel is self._channel and self._received is None and self._source in (MPI.ANY_SOURCE, source)
         )
 
     def drop_notice(self) -> None:

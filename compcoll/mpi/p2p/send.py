@@ -24,9 +24,24 @@ from compcoll.schedule.trace import chunk_step
 
 __all__ = ["Outgoing"]
 
+#: Seconds for which a message waits for that of its receiver, for each of its bytes.
+_HOLD = 0.5e-9
+
 
 class Outgoing:
     """A compressed message on its way out: its notice, its first message, and a task for the other chunks.
+
+    Parameters
+    ----------
+    channel : Channel
+    decision : Decision
+    message : Message
+    dest, tag : int
+    stats : MessageStats
+    synchronous : bool
+        Whether it ends after its receive has begun.
+    answered : bool
+        Whether a message of the receiver is expected, so that both are announced together.
 
     Attributes
     ----------
@@ -37,7 +52,7 @@ class Outgoing:
 
     def __init__(
         self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int,
-        stats: MessageStats, synchronous: bool = False,
+        stats: MessageStats, synchronous: bool = False, answered: bool = False,
     ):  # fmt: skip
         block, there = message.source(0), channel.rank_of(dest)
         self._stats, self._channel, self.decision = stats, channel, decision
@@ -65,6 +80,10 @@ class Outgoing:
             )
             if self._error is not None:
                 others.fail(self._error)
+            if answered:
+                channel.hold(there, others, _HOLD * rest.nbytes)
+            else:
+                others.announce()
             self.tasks.append(others)
 
     def _encoded(self, encode: Callable[[], Any]) -> np.ndarray:
@@ -81,6 +100,7 @@ class Outgoing:
     def finish(self) -> None:
         """Count what the tasks did, which are done, and raise what went wrong."""
         for task in self.tasks[1:]:
+            self._channel.drop_held(task)
             self._stats.add(task.outcome, task.outcome.encoded_bound)
         if self._error is not None:
             raise self._error
