@@ -13,7 +13,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -53,42 +52,27 @@ class Calls:
 
     def __init__(self) -> None:
         self.total = 0
-        #: The header that a copy of several frames brings to each, if any.
-        self.header: bytes | None = None
+        #: The header that copies of frames of this size bring to each.
+        self.header, self.frame_nbytes = b"", 0
 
     def count(self, *args: Any) -> int:
         self.total += 1
         return 0
 
+    def copy(self, dst: int, src: int, nbytes: int, kind: int, stream: int) -> None:
+        self.total += 1
+        self._write_header(dst, nbytes, kind)
+
+    def _write_header(self, dst: int, nbytes: int, kind: int) -> None:
+        if kind == 2 and nbytes == self.frame_nbytes:
+            ctypes.memmove(dst, self.header, len(self.header))
+
     def copy_rows(
         self, dst: int, dpitch: int, src: int, spitch: int, width: int, n: int, kind: int, stream: int
     ) -> None:
         self.total += 1
-        if kind == 2 and self.header is not None:
-            for i in range(n):
-                ctypes.memmove(dst + i * dpitch, self.header, len(self.header))
-
-
-class _Pinned:
-    """CuPy's pool of pinned memory: what was freed is given out again."""
-
-    def __init__(self) -> None:
-        self._idle: dict[int, list[bytearray]] = {}
-
-    def alloc(self, nbytes: int) -> Any:
-        idle = self._idle.setdefault(nbytes, [])
-        memory = idle.pop() if idle else bytearray(nbytes)
-        lent = self._lent(nbytes).from_buffer(memory)
-        lent.memory, lent.idle = memory, idle
-        return lent
-
-    @staticmethod
-    @cache
-    def _lent(nbytes: int) -> Any:
-        def give_back(lent: Any) -> None:
-            lent.idle.append(lent.memory)
-
-        return type("Lent", (ctypes.c_uint8 * nbytes,), {"__del__": give_back})
+        for i in range(n):
+            self._write_header(dst + i * dpitch, width, kind)
 
 
 def stubs(calls: Calls) -> ModuleType:
@@ -101,17 +85,19 @@ def stubs(calls: Calls) -> ModuleType:
         return SimpleNamespace(ptr=memory.ctypes.data)
 
     runtime = SimpleNamespace(
-        memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=calls.count,
+        memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=calls.copy,
         memcpy2DAsync=calls.copy_rows, memsetAsync=calls.count, eventRecord=calls.count,
-        eventQuery=calls.count,
+        eventQuery=calls.count, hostAllocPortable=1,
         getDevice=lambda: 0, CUDARuntimeError=RuntimeError,
         getDeviceProperties=lambda i: {"multiProcessorCount": 132, "major": 9, "minor": 0},
     )  # fmt: skip
     module.cuda = SimpleNamespace(
         Device=_Context, Stream=_Context, Event=_Context, alloc=alloc, runtime=runtime,
-        alloc_pinned_memory=_Pinned().alloc, is_available=lambda: True, get_current_stream=_Context,
+        PinnedMemory=lambda nbytes, flags: bytearray(nbytes),
+        PinnedMemoryPointer=lambda memory, offset: memory,
+        is_available=lambda: True, get_current_stream=_Context,
     )  # fmt: skip
-    launch = SimpleNamespace(get_function=lambda name: calls.count)
+    launch = SimpleNamespace(get_function=lambda name: calls.count, compile=lambda: None)
     module.RawModule = lambda **more: launch
     module.__version__ = "stub"
     return module
@@ -146,7 +132,7 @@ def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict
         device = cuda.Device.of(0)
         blocks = [DeviceArray(device, 1 << 20, "f4", NBYTES // 4, None) for _ in range(max(batches))]
         frame = codec(SPEC).encode(np.sin(np.arange(NBYTES // 4, dtype="f4") / 50))
-        calls.header = frame[:HEADER_NBYTES].tobytes()
+        calls.header, calls.frame_nbytes = frame[:HEADER_NBYTES].tobytes(), frame.size
         rows = []
         for n in batches:
             slab = np.tile(frame, n).reshape(n, -1)

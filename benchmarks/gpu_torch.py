@@ -35,6 +35,8 @@ def main() -> None:
     machine = open_machine(options.fake, WORLD.rank)
     try:
         import torch.distributed as dist
+
+        import compcoll.torch  # noqa: F401  # which registers the backend, and tells torch of the ranks
     except ImportError as error:
         report({"what": "torch", "status": "missing", "why": str(error)})
         return

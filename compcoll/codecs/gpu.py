@@ -41,7 +41,7 @@ def encode(
         raise ValueError(f"an array of {len(shape)} dimensions: at most 3 are supported; reshape it")
     dtypes.code_of(memory.dtype)
     need = HEADER_NBYTES + memory.nbytes + base.SLACK
-    target = memory.device.empty(need) if out is None else _memory(out).view(np.uint8)
+    target = _empty(array, memory.device, need) if out is None else _memory(out).view(np.uint8)
     if target.size < need:
         raise ValueError(f"out has {target.size} bytes, and encoding needs {need}")
     block = Block(memory.address, memory.dtype, shape)
@@ -65,7 +65,7 @@ def _encode(
     checksum: bool,
 ) -> int:  # fmt: skip
     """Payload bytes of the frame at an address; -1 where there are no kernels for it."""
-    if not block.nbytes:
+    if not block.nbytes or not memory.is_aligned:
         return -1
     attempts, fallback = deque(codec.attempts(block.dtype)), False
     while attempts:
@@ -102,7 +102,7 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
         info, payload = _header(queue, frame)
         dtype = decoding.accumulator_dtype(info.dtype) if adding else info.dtype
         if out is None:
-            target = device.empty(info.nbytes).view(info.dtype)
+            target = _empty(frame, device, info.nbytes).view(info.dtype)
         else:
             target = _memory(out)
             _check_out(target, info, dtype)
@@ -110,6 +110,7 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
             kernels.fits(info.codec, info.dtype, len(info.shape), adding)
             and checks.size_is_sound(info)
             and info.size
+            and target.is_aligned
         ):
             made = operations.decode(queue, [info], [payload], [target.address], adding)
             queue.wait()
@@ -163,15 +164,22 @@ def _contiguous(array: Any) -> Any:
     return cupy.ascontiguousarray(array) if cupy is not None else array
 
 
+def _empty(array: Any, device: Any, nbytes: int) -> DeviceArray:
+    """Memory for the caller, from the allocator of the array's library, which knows its users' streams."""
+    if arrays.is_torch(array):
+        torch = sys.modules["torch"]
+        return _memory(torch.empty(nbytes, dtype=torch.uint8, device=array.device))
+    return device.empty(nbytes)
+
+
 def _like(array: Any, memory: DeviceArray, shape: tuple[int, ...]) -> Any:
-    """Memory as an array of the library that another array is of, without a copy."""
+    """Memory from `_empty` as an array of the library that another array is of, without a copy."""
     if isinstance(array, DeviceArray):
         return memory
     if arrays.is_torch(array):
         torch = sys.modules["torch"]
-        tensor = torch.as_tensor(memory.view(np.uint8), device=array.device)
         name = "bfloat16" if memory.dtype == dtypes.BFLOAT16 else memory.dtype.name
-        return tensor.view(getattr(torch, name)).reshape(shape)
+        return memory.owner[: memory.nbytes].view(getattr(torch, name)).reshape(shape)  # from `_empty`
     import cupy
 
     if memory.dtype != dtypes.BFLOAT16:

@@ -45,7 +45,9 @@ def bfp_nbytes(reals: int, word: int, p0: int) -> int:
 
 
 def size_is_sound(info: FrameInfo) -> bool:
-    """Whether a payload has the size that its header's words ask for; the kernels rely on it."""
+    """Whether a payload has the size that its header asks for, and the kernels can count its blocks."""
+    if info.nbytes >= kernels.LIMIT:
+        return False
     if info.codec == "zfp" and len(info.shape) > 1:
         return _blocks_are_sound(info)
     if info.codec == "float":
@@ -60,7 +62,7 @@ def size_is_sound(info: FrameInfo) -> bool:
         head = 8 + word * _ceil(_ceil(info.nbytes, word), 8 * word)
         if not 1 <= info.params[0] <= 32 or info.params[1]:
             return False
-    return info.payload_nbytes >= head and info.nbytes < kernels.LIMIT
+    return info.payload_nbytes >= head
 
 
 def _blocks_are_sound(info: FrameInfo) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -17,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from compcoll.devices import driver, kernels
 from compcoll.devices.kernels import Kernel
 from compcoll.devices.memory import DeviceArray
 from compcoll.devices.nvrtc import OPTIONS, cubin_path, source
+from compcoll.devices.pinned import PinnedPool
 from compcoll.devices.queue import Queue
 
-__all__ = ["Device", "available", "pinned"]
+__all__ = ["Device", "available"]
 
 _HERE: Any = nullcontext()
 _DEFAULT_STREAM = 1  # cudaStreamLegacy, which CuPy calls 0
@@ -31,23 +34,13 @@ _DEFAULT_STREAM = 1  # cudaStreamLegacy, which CuPy calls 0
 @cache
 def available() -> bool:
     """Whether CuPy is installed and sees a GPU."""
+    driver.ask_for_channels()
     try:
         import cupy
 
         return bool(cupy.cuda.is_available())
     except Exception:  # a broken driver is no GPU, and must not break what runs without
         return False
-
-
-def pinned(nbytes: int) -> np.ndarray:
-    """Pinned host memory, uint8, from CuPy's pool."""
-    import cupy
-
-    # CuPy keeps freed memory by its size, for ever: let there be few of them, powers of two and the halves
-    # between.
-    size = 1 << max(nbytes - 1, 511).bit_length()
-    size = size * 3 // 4 if nbytes <= size * 3 // 4 else size
-    return np.frombuffer(cupy.cuda.alloc_pinned_memory(size), np.uint8, nbytes)
 
 
 class Device:
@@ -71,6 +64,8 @@ class Device:
             self._private = cupy.cuda.Stream(non_blocking=True)
         self._modules: dict[str, Any] = {}
         self._functions: dict[str, Any] = {}
+        self._prepared: set[str] = set()  # names of codecs
+        self._pinned = PinnedPool(self._pin)
         properties = self._runtime.getDeviceProperties(index)
         self.max_grid = 16 * properties["multiProcessorCount"]
         self._arch = f"sm_{properties['major']}{properties['minor']}"
@@ -88,6 +83,10 @@ class Device:
 
     def scratch(self, nbytes: int) -> DeviceArray:
         """Memory of no stream: before it is freed, all work on it has been waited for."""
+        torch = _torch()
+        if torch is not None:
+            memory = _OfTorch(torch, max(nbytes, 1), self.index, self._private.ptr)
+            return DeviceArray(self, memory.ptr, np.uint8, nbytes, memory)
         with self.current(), self._private:
             return self._allocate(nbytes)
 
@@ -101,7 +100,13 @@ class Device:
 
     def host(self, nbytes: int) -> np.ndarray:
         """Pinned host memory, uint8."""
-        return pinned(nbytes)
+        return self._pinned.take(nbytes)
+
+    def _pin(self, nbytes: int) -> Any:
+        """Pinned memory for all devices, allocated in the context of this one: another one may have none."""
+        cuda = self.cupy.cuda
+        with self.current():
+            return cuda.PinnedMemoryPointer(cuda.PinnedMemory(nbytes, self._runtime.hostAllocPortable), 0)
 
     def queue(self, after: Sequence[Any] | None = None) -> Queue:
         """A stream that begins after these events; else after all that the caller has started so far."""
@@ -133,26 +138,66 @@ class Device:
         for event in events:
             self._runtime.streamWaitEvent(handle, event.ptr)
 
+    def prepare(self, codecs: Iterable[str]) -> None:
+        """Load the kernels of codecs, which may take seconds, before anything waits for them."""
+        missing = set(codecs) - self._prepared
+        if missing:
+            with self.current():
+                for name in kernels.modules(missing):
+                    self._module(name)
+            self._prepared |= missing
+
     def function(self, kernel: Kernel) -> Any:
         """A kernel, compiled when it is first needed."""
         if kernel.name not in self._functions:
-            if kernel.module not in self._modules:
-                self._modules[kernel.module] = self._load(kernel.module)
-            self._functions[kernel.name] = self._modules[kernel.module].get_function(kernel.name)
+            with self.current():
+                self._functions[kernel.name] = self._module(kernel.module).get_function(kernel.name)
         return self._functions[kernel.name]
+
+    def _module(self, name: str) -> Any:
+        if name not in self._modules:
+            self._modules[name] = self._load(name)
+        return self._modules[name]
 
     def _load(self, name: str) -> Any:
         """A module, as ``COMPCOLL_CUBINS`` has it for this source and GPU, or compiled, or CuPy's cache."""
         if folder := os.environ.get("COMPCOLL_CUBINS"):
             path = cubin_path(Path(folder), name, self._arch)
             if path.is_file():
-                return self.cupy.RawModule(path=str(path))
-        return self.cupy.RawModule(code=source(name), options=OPTIONS)
+                module = self.cupy.RawModule(path=str(path))
+                try:
+                    module.compile()
+                    return module
+                except Exception as error:
+                    warnings.warn(
+                        f"{path} cannot be loaded ({error}), so {name} is compiled", RuntimeWarning, 2
+                    )
+        module = self.cupy.RawModule(code=source(name), options=OPTIONS)
+        module.compile()
+        return module
 
     def current_streams(self) -> set[int]:
         """CuPy's current stream, in whose order `empty` allocates, and torch's."""
         handles = {self.cupy.cuda.get_current_stream().ptr}
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
+        torch = _torch()
+        if torch is not None:
             handles.add(torch.cuda.current_stream(self.index).cuda_stream)
         return handles
+
+
+class _OfTorch:
+    """Memory of torch's allocator, which may have reserved all that CuPy's could ask the driver for."""
+
+    def __init__(self, torch: Any, nbytes: int, index: int, stream: int):
+        self._delete = torch.cuda.caching_allocator_delete
+        self.ptr: int = torch.cuda.caching_allocator_alloc(nbytes, index, stream)
+
+    def __del__(self) -> None:
+        if hasattr(self, "ptr"):
+            self._delete(self.ptr)
+
+
+def _torch() -> Any:
+    """The module torch where it has begun to use GPUs, else None."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None

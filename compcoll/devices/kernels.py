@@ -7,6 +7,7 @@ is done by the CPU.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "encoders",
     "fits",
     "largest",
+    "modules",
     "sums_up",
 ]
 
@@ -55,6 +57,8 @@ LIMIT = 1 << 32
 #: Block sizes that have kernels of their own.
 _EXACT = {("f32", 32), ("f32", 64), ("f64", 64), ("f16", 32), ("bf16", 32)}
 _SCALED = ("int8", "int4", "fp8")
+#: Where a codec's kernels are in files of other names.
+_MODULES = {**dict.fromkeys(_SCALED, ("blockscale",)), "lossless": ("mpc", "float")}
 #: Threads of a block of zfp's kernels in one dimension, each of which needs a table.
 _ZFP_THREADS = 512
 #: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
@@ -92,6 +96,14 @@ CHECKSUM = Kernel("frame", "checksum", 16 * CTA)
 SEAL = Kernel("frame", "seal", 16 * CTA)
 #: Copies bytes as they are, also pieces with gaps between them.
 COPY = Kernel("raw", "raw_copy", 64 * CTA)
+
+
+def modules(codecs: Iterable[str]) -> list[str]:
+    """The files of csrc/cuda with the kernels of these codecs in one dimension, and of what all need."""
+    found = dict.fromkeys(("frame", "largest", "raw"))
+    for name in codecs:
+        found.update(dict.fromkeys(_MODULES.get(name, (name,) if name in SOURCES else ())))
+    return list(found)
 
 
 def fits(codec: str, dtype: np.dtype, ndim: int, adding: bool = False) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from compcoll.core import dtypes
+
 __all__ = ["DeviceArray"]
 
 
@@ -35,6 +37,11 @@ class DeviceArray:
     @property
     def nbytes(self) -> int:
         return self.size * self.itemsize
+
+    @property
+    def is_aligned(self) -> bool:
+        """Whether kernels can read and write the real numbers where they lie."""
+        return self.address % dtypes.real_dtype(self.dtype).itemsize == 0
 
     def __len__(self) -> int:
         return self.size

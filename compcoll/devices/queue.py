@@ -12,6 +12,8 @@ from compcoll.devices.kernels import Kernel
 __all__ = ["Event", "Queue"]
 
 _NOT_READY = 600  # cudaErrorNotReady, which CuPy has no name for
+#: The largest distance between the rows of one copy: the memPitch of all GPUs.
+_MAX_PITCH = (1 << 31) - 1
 
 
 class Event:
@@ -136,23 +138,21 @@ class Queue:
 
     def rows_to_host(self, data: np.ndarray, address: int, pitch: int) -> None:
         """Copy what begins every ``pitch`` bytes from an address on to the rows of ``data``."""
-        self._keep.append(data)
-        n, nbytes = data.shape
-        with self.device.current():
-            self._runtime.memcpy2DAsync(
-                data.ctypes.data, data.strides[0], address, pitch, nbytes, n,
-                self._runtime.memcpyDeviceToHost, self.stream.ptr,
-            )  # fmt: skip
+        self._rows(data.ctypes.data, data.strides[0], address, pitch, data, self._runtime.memcpyDeviceToHost)
 
     def rows_to_device(self, address: int, pitch: int, data: np.ndarray) -> None:
         """Copy the rows of ``data``, each without gaps, to what begins every ``pitch`` bytes."""
+        self._rows(address, pitch, data.ctypes.data, data.strides[0], data, self._runtime.memcpyHostToDevice)
+
+    def _rows(self, to: int, to_pitch: int, address: int, pitch: int, data: np.ndarray, kind: int) -> None:
         self._keep.append(data)
         n, nbytes = data.shape
+        if n == 1 or max(to_pitch, pitch) > _MAX_PITCH:
+            for i in range(n):
+                self._copy(to + i * to_pitch, address + i * pitch, nbytes, kind)
+            return
         with self.device.current():
-            self._runtime.memcpy2DAsync(
-                address, pitch, data.ctypes.data, data.strides[0], nbytes, n,
-                self._runtime.memcpyHostToDevice, self.stream.ptr,
-            )  # fmt: skip
+            self._runtime.memcpy2DAsync(to, to_pitch, address, pitch, nbytes, n, kind, self.stream.ptr)
 
     def copy(self, to: int, address: int, nbytes: int) -> None:
         self._copy(to, address, nbytes, self._runtime.memcpyDeviceToDevice)

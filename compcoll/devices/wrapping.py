@@ -10,7 +10,7 @@ from compcoll.core import dtypes
 from compcoll.devices import arrays, cuda
 from compcoll.devices.memory import DeviceArray
 
-__all__ = ["on_device", "wrap"]
+__all__ = ["device_of", "on_device", "wrap"]
 
 
 def on_device(array: Any) -> DeviceArray | None:
@@ -18,6 +18,22 @@ def on_device(array: Any) -> DeviceArray | None:
     if isinstance(array, DeviceArray):
         return array
     return wrap(array) if cuda.available() else None
+
+
+def device_of(array: Any) -> Any:
+    """The device of any GPU array; None where CuPy does not reach it, or the array is empty."""
+    if isinstance(array, DeviceArray):
+        return array.device
+    if not cuda.available():
+        return None
+    if arrays.is_torch(array):
+        return cuda.Device.of(array.device.index)
+    import cupy
+
+    address = array.__cuda_array_interface__["data"][0]
+    return cuda.Device.of(
+        cupy.cuda.runtime.pointerGetAttributes(address).device if address else cupy.cuda.Device().id
+    )
 
 
 def wrap(array: Any) -> DeviceArray | None:

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from compcoll.core import environment
 from compcoll.core.errors import FallbackError, PolicyError
-from compcoll.devices import handover
+from compcoll.devices import handover, preparation
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine, hooks, rounding
 from compcoll.engine._calls import totals_of
@@ -148,6 +148,7 @@ class CommBase(_Mixin):
             with context.apart() as apart:
                 handover.check(apart)
         check.prepare(context)
+        preparation.load_kernels((policy.codec, *(rule.codec for rule in policy.rules)))
         self._attach(context, (policy, bool(strict), bool(owner_exact), asked))
         if policy.asks_model(context.facts.link):
             context.prepare_advisor(None)
@@ -251,7 +252,9 @@ class CommBase(_Mixin):
 
     def _call_mpi(self, method: Callable, *args: Any) -> Any:
         """Call a method of mpi4py; arrays of types that it or MPI does not know, in a form that they do."""
-        if not self._passes_gpu_memory and any(map(buffers.on_gpu, args)):
+        if self._passes_gpu_memory:
+            preparation.wait_for_streams(*args)
+        elif any(map(buffers.on_gpu, args)):
             staged = Staged(method.__name__, args)
             result = self._call_mpi(method, *staged.args)
             staged.finish()

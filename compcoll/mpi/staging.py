@@ -15,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.devices import arrays
+from compcoll.devices.preparation import wait_for_streams
 from compcoll.devices.wrapping import on_device
 from compcoll.mpi.buffers import on_gpu
 from compcoll.operations import OPERATIONS, blocking_name
@@ -103,6 +104,8 @@ def guard(*names: str) -> Callable[[type], type]:
 def _guarded(cls: type, name: str) -> Callable:
     def method(self, *args, **kwargs):
         original = getattr(super(cls, self), name)
+        if self._passes_gpu_memory:
+            wait_for_streams(*args, *kwargs.values())
         if self._passes_gpu_memory or not any(map(on_gpu, (*args, *kwargs.values()))):
             return original(*args, **kwargs)
         staged = Staged(name, args, kwargs)

@@ -21,22 +21,29 @@
 
 namespace executor {
 
+// All of these kernels' are the whole warp's.
+inline void check(unsigned mask, const Place& place) {
+  if (mask != ~0u) fail("%s of the lanes %08x at %s:%d", place.what, mask, place.file, place.line);
+}
+
 template <class T>
-inline T shuffle(T value, unsigned source) {
+inline T shuffle(unsigned mask, T value, unsigned source, Place place) {
   static_assert(sizeof(T) <= 8, "a shuffle moves 64 bits at most");
+  check(mask, place);
   memcpy(&block->slots[current], &value, sizeof value);
-  warp_wait();
+  warp_wait(place);
   memcpy(&value, &block->slots[current / 32 * 32 + source % 32], sizeof value);
-  warp_wait();
+  warp_wait(place);
   return value;
 }
 
-inline unsigned ballot(bool predicate) {
+inline unsigned ballot(unsigned mask, bool predicate, Place place) {
+  check(mask, place);
   block->slots[current] = predicate;
-  warp_wait();
+  warp_wait(place);
   unsigned bits = 0;
   for (unsigned i = 0; i < 32; i++) bits |= unsigned(block->slots[current / 32 * 32 + i]) << i;
-  warp_wait();
+  warp_wait(place);
   return bits;
 }
 
@@ -66,23 +73,46 @@ struct Unflushed {
 #define blockIdx executor::block_index
 #define gridDim executor::grid_size
 
-inline void __syncthreads() { executor::block_wait(); }
-inline void __syncwarp() { executor::warp_wait(); }
+// Parameters that a call leaves out: where it stands.
+#define CC_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline void __syncthreads(CC_PLACE) { executor::block_wait({"__syncthreads", file, line}); }
+inline void __syncwarp(CC_PLACE) { executor::warp_wait({"__syncwarp", file, line}); }
 inline void __threadfence() {}
 template <class T>
-inline T __shfl_xor_sync(unsigned, T v, int mask) {
-  return executor::shuffle(v, executor::current % 32 ^ mask);
+inline T __shfl_xor_sync(unsigned mask, T v, int of, CC_PLACE) {
+  return executor::shuffle(mask, v, unsigned(executor::current % 32 ^ of), {"__shfl_xor_sync", file, line});
 }
 template <class T>
-inline T __shfl_sync(unsigned, T v, int from) {
-  return executor::shuffle(v, from);
+inline T __shfl_sync(unsigned mask, T v, int from, CC_PLACE) {
+  return executor::shuffle(mask, v, unsigned(from), {"__shfl_sync", file, line});
 }
 template <class T>
-inline T __shfl_up_sync(unsigned, T v, int by) {
-  int from = executor::current % 32 - by;
-  return executor::shuffle(v, from < 0 ? executor::current % 32 : from);
+inline T __shfl_up_sync(unsigned mask, T v, int by, CC_PLACE) {
+  const int lane = executor::current % 32, from = lane - by;
+  return executor::shuffle(mask, v, unsigned(from < 0 ? lane : from), {"__shfl_up_sync", file, line});
 }
-inline unsigned __ballot_sync(unsigned, bool predicate) { return executor::ballot(predicate); }
+inline unsigned __ballot_sync(unsigned mask, bool predicate, CC_PLACE) {
+  return executor::ballot(mask, predicate, {"__ballot_sync", file, line});
+}
+
+// What the compiler's checks (-fsanitize=alignment,shift,bounds) call; the first that each is given is the
+// place in the source.
+namespace executor {
+struct Checked {
+  const char* file;
+  uint32_t line, column;
+};
+}  // namespace executor
+#define CC_CHECK(name, ...)                                                                  \
+  extern "C" __attribute__((weak, used)) void __ubsan_handle_##name(const executor::Checked* at, ##__VA_ARGS__)
+CC_CHECK(shift_out_of_bounds, uintptr_t, uintptr_t) {
+  executor::fail("a shift by too much at %s:%u", at->file, at->line);
+}
+CC_CHECK(out_of_bounds, uintptr_t) { executor::fail("an index too large at %s:%u", at->file, at->line); }
+CC_CHECK(type_mismatch_v1, uintptr_t p) {
+  executor::fail("the address %#lx, which is not aligned, at %s:%u", p, at->file, at->line);
+}
 
 template <class T>
 inline T atomicMax(T* p, T v) {

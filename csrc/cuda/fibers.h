@@ -5,13 +5,21 @@
 // a warp up or down between two barriers, so that each meets what others have not done yet. A block that has
 // called pause() shares the processor with others from then on; before, it runs alone. What no order brings
 // to an end is told: a barrier that some threads never reach, and a wait for what no admitted block will say.
+//
+// Told with its place is also what a GPU would pass over: threads that meet at barriers of different kinds or
+// at different places, and a shared variable's neighbours, which are pages without access (executor.h has what
+// the compiler checks). What goes on between two barriers is not interleaved.
 #pragma once
 #include <csetjmp>
+#include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
@@ -20,7 +28,7 @@ namespace executor {
 struct Dim { unsigned x, y; };
 inline Dim thread_index, block_index, grid_size;
 
-constexpr int max_threads = 512, max_resident = 6, stack_nbytes = 64 << 10;
+constexpr int max_threads = 512, max_resident = 48, stack_nbytes = 64 << 10;
 constexpr int patience = 200;  // rounds that blocks get to stop waiting for each other
 
 struct Fiber {
@@ -29,15 +37,54 @@ struct Fiber {
   bool started, done;
 };
 
+// Where in the source a thread is.
+struct Place {
+  const char *what, *file;
+  int line;
+  bool operator!=(const Place& other) const {
+    return line != other.line || strcmp(what, other.what) || strcmp(file, other.file);
+  }
+};
+
 // Something that all of some threads have to reach before any goes on.
 struct Barrier {
   int arrived = 0;
   unsigned generation = 0;
+  Place place = {};  // of the first to arrive
 };
 
+// A variable that ends where a page without access begins; what is left of the page that it begins in has a
+// pattern.
 struct Shared {
+  static constexpr size_t page = 4096;
   unsigned launch = 0, block = 0;  // whose it is
-  std::unique_ptr<char[]> data;
+  char *pages = nullptr, *data = nullptr;
+  size_t nbytes = 0;
+
+  Shared() = default;
+  Shared(Shared&& other) noexcept { *this = std::move(other); }
+  Shared& operator=(Shared&& other) noexcept {
+    std::swap(launch, other.launch), std::swap(block, other.block), std::swap(pages, other.pages);
+    std::swap(data, other.data), std::swap(nbytes, other.nbytes);
+    return *this;
+  }
+  ~Shared() {
+    if (pages) munmap(pages, nbytes);
+  }
+  void make(size_t size) {
+    const size_t inner = (size + page - 1) / page * page;
+    nbytes = inner + 2 * page;
+    pages = static_cast<char*>(mmap(nullptr, nbytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (pages == MAP_FAILED || mprotect(pages + page, inner, PROT_READ | PROT_WRITE)) abort();
+    data = pages + page + inner - size;
+    memset(pages + page, 0x3C, size_t(data - pages) - page);
+  }
+  bool has(const void* p) const { return pages && p >= pages && p < pages + nbytes; }
+  bool untouched() const {
+    for (const char* p = pages + page; p < data; p++)
+      if (*p != 0x3C) return false;
+    return true;
+  }
 };
 
 struct Block {
@@ -56,6 +103,7 @@ inline Block* block;
 inline int current, n_threads, shared_variables;
 inline jmp_buf scheduler;
 inline bool moved, interleaved;
+inline char problem[400];  // of the launch, or empty
 inline unsigned launches, started, stalled;
 inline uint64_t state;  // of the random numbers; 0: there are none
 inline void (*kernel)(const void*);
@@ -71,8 +119,21 @@ inline void yield() {
   if (!_setjmp(block->fibers[current].state)) _longjmp(scheduler, 1);
 }
 
-inline void wait(Barrier& barrier, int of) {
+// Ends the launch, from one of its threads.
+template <class... Args>
+[[noreturn]] void fail(const char* format, Args... args) {
+  const int n = snprintf(problem, sizeof problem, "thread %d of block %u, %u: ", current, block->index.x,
+                         block->index.y);
+  snprintf(problem + n, sizeof problem - size_t(n), format, args...);
+  _longjmp(scheduler, 1);
+}
+
+inline void wait(Barrier& barrier, int of, Place place) {
   unsigned generation = barrier.generation;
+  if (!barrier.arrived) barrier.place = place;
+  else if (barrier.place != place)
+    fail("%s at %s:%d, while others wait in %s at %s:%d", place.what, place.file, place.line,
+         barrier.place.what, barrier.place.file, barrier.place.line);
   moved = true;
   if (++barrier.arrived == of) {
     barrier.arrived = 0;
@@ -83,8 +144,8 @@ inline void wait(Barrier& barrier, int of) {
   moved = true;
 }
 
-inline void warp_wait() { wait(block->warps[current / 32], 32); }
-inline void block_wait() { wait(block->barrier, n_threads); }
+inline void warp_wait(Place place) { wait(block->warps[current / 32], 32, place); }
+inline void block_wait(Place place) { wait(block->barrier, n_threads, place); }
 
 // Where blocks talk to each other: others may come first.
 inline void pause() {
@@ -112,10 +173,19 @@ T& shared(Tag) {
   static const int id = shared_variables++;
   if (int(block->shared.size()) <= id) block->shared.resize(size_t(id) + 1);
   Shared& s = block->shared[size_t(id)];
-  if (!s.data) s.data.reset(new char[sizeof(T)]);
-  if (s.launch != launches || s.block != block->number) memset(s.data.get(), 0xA5, sizeof(T));
+  if (!s.data) s.make(sizeof(T));
+  if (s.launch != launches || s.block != block->number) memset(s.data, 0xA5, sizeof(T));
   s.launch = launches, s.block = block->number;
-  return *reinterpret_cast<T*>(s.data.get());
+  return *reinterpret_cast<T*>(s.data);
+}
+
+// Of a fault for want of access: ends the launch where it is a thread's beside a shared variable.
+inline struct sigaction before_launch;
+inline void on_fault(int, siginfo_t* about, void*) {
+  if (block)
+    for (const Shared& s : block->shared)
+      if (s.has(about->si_addr)) fail("an access beside a shared variable");
+  sigaction(SIGSEGV, &before_launch, nullptr);  // of others, who get it again
 }
 
 inline void begin() {
@@ -141,7 +211,7 @@ __attribute__((noinline)) inline void resume() {
   _longjmp(fiber.state, 1);
 }
 
-// Every thread once, but for the warps that chance leaves out, for so long that others get far ahead. Returns
+// Every thread once, or until one fails, but for the warps that chance leaves out, for so long that others get far ahead. Returns
 // how many are not done.
 inline int round() {
   const int warps = (n_threads + 31) / 32, first = int(random(unsigned(warps)));
@@ -159,6 +229,7 @@ inline int round() {
       if (block->fibers[current].done) continue;
       thread_index.x = unsigned(current);
       if (!skipped) resume();
+      if (*problem) return left;
       moved = moved || block->fibers[current].done;
       left += !block->fibers[current].done;
     }
@@ -196,22 +267,26 @@ inline Block* choose(std::vector<Dim>& order, int resident) {
   return running[first];
 }
 
-// Runs all blocks. Returns null, or why they cannot end.
-inline const char* run(uint64_t seed) {
+// Runs all blocks, so many at a time at most. Returns null, or what is wrong.
+inline const char* run_blocks(uint64_t seed, int most) {
   std::vector<Dim> order;
   for (unsigned i = grid_size.x * grid_size.y; i-- > 0;)
     order.push_back({i % grid_size.x, i / grid_size.x});
   state = seed;
   for (size_t i = order.size(); seed && i > 1; i--) std::swap(order[i - 1], order[random(unsigned(i))]);
-  const int resident = 1 + int(random(max_resident));
-  interleaved = false, stalled = 0, launches++;
+  const int resident = 1 + int(random(unsigned(most)));
+  interleaved = false, stalled = 0, launches++, *problem = 0;
   for (auto& b : blocks)
     if (b) b->running = false;
   while ((block = choose(order, resident))) {
-    if (stalled > patience * max_resident) return "blocks wait for what none of them will publish";
+    if (stalled > unsigned(patience * most)) return "blocks wait for what none of them will publish";
     for (unsigned more = 1 + random(16); more-- > 0 && !block->waiting;) {
-      if (!round()) {
+      const int left = round();
+      if (*problem) return problem;
+      if (!left) {
         block->running = false;
+        for (const Shared& s : block->shared)
+          if (s.data && !s.untouched()) return "a block has written in front of a shared variable";
         published();
         break;
       }
@@ -220,6 +295,17 @@ inline const char* run(uint64_t seed) {
     }
   }
   return nullptr;
+}
+
+inline const char* run(uint64_t seed, int most = 6) {
+  struct sigaction mine = {};
+  mine.sa_sigaction = on_fault;
+  mine.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &mine, &before_launch);
+  const char* found = run_blocks(seed, most);
+  sigaction(SIGSEGV, &before_launch, nullptr);
+  block = nullptr;
+  return found;
 }
 
 }  // namespace executor

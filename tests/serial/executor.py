@@ -11,32 +11,64 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+import time
+import weakref
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count, repeat
 from pathlib import Path
 
 import numpy as np
 
 from compcoll.core.sources import csrc_dir
+from compcoll.devices.kernels import SOURCES
 from compcoll.devices.memory import DeviceArray
 
 FLAGS = [
-    "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden",
-    "-DCC_LEVEL=device", "-Wall", "-Wno-unknown-pragmas", "-Werror",
+    "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DCC_LEVEL=device", "-Wall",
+    "-Wno-unknown-pragmas", "-Werror", "-fsanitize=alignment,shift,bounds",
 ]  # fmt: skip
 GUARD = 256
 _ONE_AT_A_TIME = threading.Lock()  # the emulated threads of a launch are global state of its library
 
 
+def compiler():
+    """The words of the compiler; none where there is none for x86."""
+    words = shlex.split(os.environ.get("CXX", "g++"))
+    return words if shutil.which(words[0]) and os.uname().machine == "x86_64" else []
+
+
+def compile_kernels(sources: Path, modules, folder: Path, library: Path) -> None:
+    """Make a library of some of the kernels' files, and what runs them, in a copy of csrc."""
+    cuda = sources / "cuda"
+
+    def compile_one(name: str) -> str:
+        made = folder / f"{name}.o"
+        source = [str(cuda / f"{name}.cu")] if name in modules else [str(cuda / "executor.cpp")]
+        command = [*compiler(), *FLAGS, "-include", str(cuda / "executor.h"), "-x", "c++", "-c", *source]
+        _run([*command, "-o", str(made)])
+        return str(made)
+
+    with ThreadPoolExecutor(2) as threads:
+        objects = list(threads.map(compile_one, [*modules, "executor"]))
+    _run([*compiler(), *FLAGS, "-shared", *objects, "-o", str(library)])
+
+
+def _run(command) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def library_path() -> Path | None:
     """Where the executor of this state of the sources is, or will be; None without a compiler for x86."""
-    compiler = _compiler()
-    if shutil.which(compiler[0]) is None or os.uname().machine != "x86_64":
+    if not compiler():
         return None
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
     sources = [p for p in sources if p.parent.name not in {"engine", "preload"}]  # no part of it
-    key = hashlib.sha256(" ".join([*compiler, *FLAGS]).encode())
+    key = hashlib.sha256(" ".join([*compiler(), *FLAGS]).encode())
     for path in sources:
         key.update(path.read_bytes())
     cache = Path(tempfile.gettempdir()) / f"compcoll-executor-{os.getuid()}"
@@ -55,16 +87,19 @@ def build() -> Path | None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not library.exists():
                 made = Path(scratch) / "executor.so"
-                source = str(csrc_dir() / "cuda" / "executor.cpp")
-                command = [*_compiler(), *FLAGS, source, "-o", str(made)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stderr
+                compile_kernels(csrc_dir(), SOURCES, Path(scratch), made)
                 made.replace(library)
     return library
 
 
-def _compiler() -> list[str]:
-    return shlex.split(os.environ.get("CXX", "g++"))
+def seeds():
+    """Seeds of the orders in which blocks, warps and lanes take turns: others in every process.
+
+    ``COMPCOLL_EXECUTOR_SEED`` is the first one of a run that is to be repeated; a test that fails prints it.
+    """
+    first = int(os.environ.get("COMPCOLL_EXECUTOR_SEED") or 1 + time.time_ns() % 10**9)
+    print(f"COMPCOLL_EXECUTOR_SEED={first}", file=sys.stderr)
+    return count(first)
 
 
 class Memory:
@@ -93,12 +128,13 @@ class Control:
 class Executor:
     """`compcoll.devices.batch.Launcher` on the CPU."""
 
-    def __init__(self, library: Path, max_grid: int = 6, seed: int = 0):
+    def __init__(self, library: Path, max_grid: int = 6, seed: int | None = None, resident: int = 6):
         if not library.exists():
             build()  # by the first test that needs it: others go on meanwhile
         self.library = ctypes.CDLL(str(library))
         self.library.executor_launch.restype = ctypes.c_char_p
-        self.seed = seed  # of the order in which blocks and warps take turns
+        self._seeds = seeds() if seed is None else repeat(seed)
+        self.resident = resident  # blocks that run at a time, at most
         self.max_grid = max_grid
         self.memories: list[Memory] = []
 
@@ -123,12 +159,13 @@ class Executor:
     def launch(self, kernel, grid, jobs) -> None:
         function = ctypes.cast(self.library[kernel.name], ctypes.c_void_p)
         flush = "f64" not in kernel.name
-        order = ctypes.c_uint64(self.seed)
+        seed = next(self._seeds)
         with _ONE_AT_A_TIME:
             problem = self.library.executor_launch(
-                function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), order
-            )
-        assert problem is None, f"{kernel.name}, seed {self.seed}: {problem.decode()}"
+                function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), ctypes.c_uint64(seed),
+                self.resident,
+            )  # fmt: skip
+        assert problem is None, f"{kernel.name}, seed {seed}: {problem.decode()}"
 
 
 class Stream:
@@ -197,6 +234,10 @@ class Device:
         How often each kernel was started.
     copies : int
         Copies between host and device, but for those of control memory.
+    pageable : int
+        Those from or to host memory that is not from `host`, for which a GPU would have the host wait.
+    prepared : set
+        Names of codecs whose kernels were to be loaded.
     """
 
     def __init__(self, library: Path, seed: int = 0):
@@ -204,7 +245,9 @@ class Device:
         self.lock = threading.RLock()  # progress threads use a device too
         self.streams: list[Stream] = []
         self.launches: Counter[str] = Counter()
-        self.copies = 0
+        self.copies = self.pageable = 0
+        self.prepared: set[str] = set()
+        self._pinned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
         self.current = Stream(self)
         self.open = 0
         self._freed: deque[np.ndarray] = deque(maxlen=256)
@@ -217,7 +260,19 @@ class Device:
     scratch = empty
 
     def host(self, nbytes: int) -> np.ndarray:
-        return np.full(nbytes, 0xA5, np.uint8)
+        memory = np.full(nbytes, 0xA5, np.uint8)
+        self._pinned[id(memory)] = memory
+        return memory
+
+    def note_copy(self, data: np.ndarray) -> None:
+        """Count a copy from or to an array of the host."""
+        self.copies += 1
+        while isinstance(data.base, np.ndarray):
+            data = data.base
+        self.pageable += self._pinned.get(id(data)) is not data
+
+    def prepare(self, codecs) -> None:
+        self.prepared.update(codecs)
 
     def mark(self) -> list[Event]:
         with self.lock:
@@ -299,20 +354,20 @@ class Queue:
         return self._keep[-1].address
 
     def to_device(self, address: int, data: np.ndarray) -> None:
-        self.device.copies += 1
+        self.device.note_copy(data)
         self._move(address, data.ctypes.data, data.nbytes, data)
 
     def to_host(self, data: np.ndarray, address: int) -> None:
-        self.device.copies += 1
+        self.device.note_copy(data)
         self._move(data.ctypes.data, address, data.nbytes, data)
 
     def rows_to_host(self, data: np.ndarray, address: int, pitch: int) -> None:
-        self.device.copies += 1
+        self.device.note_copy(data)
         for i, row in enumerate(data):
             self._move(row.ctypes.data, address + i * pitch, row.nbytes, data)
 
     def rows_to_device(self, address: int, pitch: int, data: np.ndarray) -> None:
-        self.device.copies += 1
+        self.device.note_copy(data)
         for i, row in enumerate(data):
             self._move(address + i * pitch, row.ctypes.data, row.nbytes, data)
 

@@ -16,6 +16,8 @@ from typing import ClassVar
 import numpy as np
 from executor import Executor
 
+from compcoll.devices.kernels import JOB
+
 N_DEVICES = 2
 _state = threading.local()
 
@@ -115,6 +117,17 @@ class Memory:
         self.ptr = self.data.ctypes.data
 
 
+class PinnedMemory:
+    """Of the host, allocated in the context of the current device."""
+
+    made: ClassVar = []  # (device, bytes)
+
+    def __init__(self, size, flags=0):
+        assert flags == 1
+        self.made.append((_current(), size))
+        self.size = size
+
+
 def _memcpy(dst, src, size, kind, stream):
     assert all(isinstance(x, int) for x in (dst, src, size, kind, stream))
     assert kind in (1, 2, 3)
@@ -179,23 +192,34 @@ def asarray(a):
 
 
 def _fault(kernel):
-    """What ``FAKE_CUPY_FAULTS`` has of a kernel: ``hang=NAME`` or ``fail=NAME``, with commas between."""
+    """What ``FAKE_CUPY_FAULTS`` has of a kernel: ``hang=NAME``, ``fail=NAME``, or ``race=NAME``, with commas
+    between; of the last, whether the kernel is to be wrong where it has several blocks of threads."""
+    races = False
     for fault in filter(None, os.environ.get("FAKE_CUPY_FAULTS", "").split(",")):
         what, name = fault.split("=")
         if name == kernel and what == "hang":
             time.sleep(600)
         if name == kernel and what == "fail":
             raise RuntimeError(f"{kernel}: an illegal address")
+        races = races or (name == kernel and what == "race")
+    return races
 
 
 class RawModule:
     library = None  # of the executor
 
+    compiled: ClassVar = []  # the devices for which modules were compiled or loaded
+
     def __init__(self, code=None, *, path=None, options=(), backend="nvrtc"):
-        assert isinstance(code, str)
-        assert "__global__" in code
+        assert (code is None) != (path is None)
+        assert code is None or "__global__" in code
         assert isinstance(options, tuple)
-        self._executor, self._code = Executor(self.library), code
+        self._executor, self._code, self._path = Executor(self.library), code, path
+
+    def compile(self, log_stream=None):
+        if self._path is not None:
+            raise RuntimeError("CUDA_ERROR_NO_BINARY_FOR_GPU")
+        self.compiled.append(_current())
 
     def get_function(self, name):
         assert name.split("_")[0] in self._code
@@ -204,9 +228,12 @@ class RawModule:
             assert [type(x) for x in (*grid, *block)] == [int] * 3
             (jobs,) = args
             assert isinstance(jobs, np.uint64)
-            _fault(name)
+            races = _fault(name)
             kernel = SimpleNamespace(name=name, threads=block[0])
             self._executor.launch(kernel, grid, int(jobs))
+            if races and grid[0] > 1:
+                job = np.frombuffer((ctypes.c_uint8 * JOB.itemsize).from_address(int(jobs)), JOB)[0]
+                ctypes.c_uint8.from_address(int(job["dst"]) + 7).value ^= 1
 
         launch.kernel = object()  # which is compiled when it is asked for
         return launch
@@ -220,7 +247,7 @@ def _module(library) -> ModuleType:
         memsetAsync=lambda ptr, value, size, stream: ctypes.memset(ptr, value, size),
         eventRecord=_event_record, streamWaitEvent=_stream_wait_event,
         eventQuery=lambda event: 0 if _events[event].recorded else 600,
-        CUDARuntimeError=RuntimeError, cudaErrorNotReady=600,
+        CUDARuntimeError=RuntimeError, cudaErrorNotReady=600, hostAllocPortable=1,
         getDeviceCount=lambda: N_DEVICES, driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
         pointerGetAttributes=lambda ptr: SimpleNamespace(device=_current()),
         getDeviceProperties=lambda i: {
@@ -229,7 +256,8 @@ def _module(library) -> ModuleType:
     )  # fmt: skip
     module.cuda = SimpleNamespace(
         Device=Device, Stream=Stream, Event=Event, alloc=Memory, runtime=runtime,
-        alloc_pinned_memory=bytearray, is_available=lambda: True,
+        PinnedMemory=PinnedMemory, PinnedMemoryPointer=lambda memory, offset: bytearray(memory.size),
+        is_available=lambda: True,
         get_current_stream=lambda device_id=-1: _stack()[-1], get_elapsed_time=lambda start, end: 1.0,
     )  # fmt: skip
     module.__version__ = "14.2.0"

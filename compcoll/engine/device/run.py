@@ -56,6 +56,9 @@ class DeviceOperations:
         devices = dict.fromkeys(block.device for block in buffers if isinstance(block, DeviceArray))
         self._work.marks.update({device: device.mark() for device in devices})
         self._device = next(iter(devices))
+        names = {one.name for chosen in (codec, self._inside) for one in chosen.attempts(dtype)}
+        for device in devices:  # not in a callback, during which this rank looks at no messages
+            device.prepare(names)
         self._frames: list[Any] = [None] * schedule.n_frames  # or the memory of one that arrives
         self._begun: list[tuple[int, int, DeviceFuture]] = []
         self._under_way: dict[
@@ -68,7 +71,8 @@ class DeviceOperations:
 
     def also_decode(self, data: np.ndarray, block: DeviceArray) -> None:
         """Decode a frame besides; `step` says that it is done."""
-        self._begun.append((NONE, NONE, self._work.decode(Frame(data, inspect(data)), block)))
+        frame = Frame(self._pinned(data), inspect(data))
+        self._begun.append((NONE, NONE, self._work.decode(frame, block)))
 
     @property
     def is_last(self) -> bool:
@@ -157,9 +161,15 @@ class DeviceOperations:
         """A frame that was made here, has arrived, or was made by compiled code."""
         found = self._frames[index]
         if not isinstance(found, Frame):
-            data = memory_at(address, nbytes) if found is None else found[:nbytes]
+            data = self._pinned(memory_at(address, nbytes)) if found is None else found[:nbytes]
             found = self._frames[index] = Frame(data, inspect(data))
         return found
+
+    def _pinned(self, data: np.ndarray) -> np.ndarray:
+        """A copy from which a device can fetch the data while the host goes on."""
+        copy = self._device.host(data.size)
+        copy[:] = data
+        return copy
 
     def _block(self, place: tuple[int, int, int]) -> Any:
         buffer, start, n = place

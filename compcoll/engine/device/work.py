@@ -55,6 +55,8 @@ class CudaWork(StagedWork):
     def _attempt(self, one: Encoding) -> DeviceFuture:
         """Begin with the first of the codecs."""
         codec, block = one.attempts[0], one.block
+        if not block.is_aligned:
+            return super().encode(block, one.carried, one.codec)
         if block.size and isinstance(codec, Lossless):
             return self.batcher.add(one, self._take_samples, block.device)
         if block.size and kernels.encodes(codec.name, block.dtype, (block.size,)):
@@ -114,7 +116,7 @@ class CudaWork(StagedWork):
 
     def _decode(self, frame: Frame, into: Any, adding: bool) -> DeviceFuture | None:
         """The result where the device has the kernels."""
-        if isinstance(into, np.ndarray):
+        if isinstance(into, np.ndarray) or not into.is_aligned:
             return None
         info = frame.info
         clears = into.dtype != info.dtype and not adding  # 16-bit floats into an accumulator
@@ -180,7 +182,7 @@ class CudaWork(StagedWork):
             isinstance(into, DeviceArray) and isinstance(block, DeviceArray) and into.device is block.device
         )
         kernel = kernels.converter(block.dtype, into.dtype) if here else None
-        if kernel is None or not into.size:
+        if kernel is None or not into.size or not into.is_aligned or not block.is_aligned:
             return super().copy(into, block)
         return self.batcher.add(
             Copying(into, block), self._convert_batch, into.device, into.dtype, block.dtype

@@ -1,0 +1,102 @@
+"""Faults planted in copies of kernels, which a GPU would show or pass over: the executor finds them."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from executor import compile_kernels, compiler
+
+from compcoll.core.sources import csrc_dir
+
+pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
+
+#: By what it is: the codec that meets it, the file, what is right there and what is not, and how the executor
+#: puts it, whose results are wrong where it says nothing.
+FAULTS = {
+    "a barrier that is missing": (
+        "raw", "checksum.cuh", "  __syncthreads();\n  if (!last", "  if (!last", "",
+    ),
+    "a barrier in a branch": (
+        "raw", "checksum.cuh", "  __syncthreads();\n  if (threadIdx.x == 0) last",
+        "  if (threadIdx.x < 32) __syncthreads();\n  if (threadIdx.x == 0) last",
+        "others (wait in|never reach)",
+    ),
+    "lanes that meet at different places": (
+        "raw", "job.cuh", "W warp_sum(W v) {",
+        "W warp_sum(W v) {\n  if (lane_id() & 1) __syncwarp();\n  else\n    __syncwarp();",
+        r"__syncwarp at .*job.cuh:\d+, while others wait in __syncwarp at",
+    ),
+    "a mask without a lane": (
+        "raw", "job.cuh", "full_warp = 0xffffffffu", "full_warp = 0x7fffffffu",
+        "__shfl_xor_sync of the lanes 7fffffff at .*job.cuh",
+    ),
+    "a load that is not aligned": (
+        "raw", "checksum.cuh", "if (aligned(p, 16))", "if (p += 8, nbytes -= 8, true)",
+        "the address 0x.*8, which is not aligned, at .*checksum.cuh",
+    ),
+    "a shift by all bits, which a processor takes for none": (
+        "mpc", "mpc.cuh", "word[r] != 0)) << (32 * r)", "word[r] != 0)) << (32 * (r + 1))",
+        "a shift by too much at .*mpc.cuh",
+    ),
+    "an index one past an array": (
+        "mpc", "mpc.cuh", "const W word = tile.words[warp][i];", "const W word = tile.words[warp + 1][i];",
+        "an index too large at .*mpc.cuh",
+    ),
+    "a pointer one past shared memory": (
+        "mpc", "scan.cuh", "if (threadIdx.x == 0) slot =", "if (threadIdx.x == 0) (&slot)[1] = slot =",
+        "an access beside a shared variable",
+    ),
+}  # fmt: skip
+#: Of what is not interleaved: an "or" or a sum that is not atomic, and fences.
+PASSED_OVER = {
+    "a sum that is not atomic": (
+        "raw", "checksum.cuh", "atomicAdd(&job.result->checksum, all)", "job.result->checksum += all",
+    ),
+    "a fence that is missing": (
+        "raw", "checksum.cuh", "  __threadfence();  // what this thread has told",
+        "  // what this thread has told",
+    ),
+}  # fmt: skip
+RUN = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from executor import Executor
+from test_device_code import check
+for seed in range(1, 9):
+    device = Executor(Path(sys.argv[2]), seed=seed)
+    check(device, sys.argv[3], [np.round(100 * np.sin(np.arange(n) / 400)).astype("f4") for n in (20001, 77)])
+"""
+
+
+def outcome(folder, codec, file, right, wrong):
+    """What became of encoding and decoding by kernels with a fault."""
+    sources = folder / "csrc"
+    shutil.copytree(csrc_dir(), sources, ignore=shutil.ignore_patterns("engine", "preload"))
+    text = (sources / "cuda" / file).read_text()
+    assert text.count(right) == 1
+    (sources / "cuda" / file).write_text(text.replace(right, wrong))
+    compile_kernels(sources, ["frame", codec], folder, folder / "faulty.so")
+    command = [sys.executable, "-c", RUN, str(Path(__file__).parent), str(folder / "faulty.so"), codec]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(tmp_path, fault):
+    *planted, message = FAULTS[fault]
+    done = outcome(tmp_path, *planted)
+    assert done.returncode == 1
+    assert "AssertionError" in done.stderr
+    assert re.search(message, done.stderr), done.stderr[-1000:]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", PASSED_OVER)
+def test_what_is_known_to_be_passed_over(tmp_path, fault):
+    """A promise of no more than there is: where this fails, the executor has become better."""
+    done = outcome(tmp_path, *PASSED_OVER[fault])
+    assert done.returncode == 0, done.stderr
