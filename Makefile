@@ -147,7 +147,7 @@ fuzz-smoke:  ## The same for 3 seconds each, where there is clang
 kernels: $(VENV)/.kernels  ## Compile the CUDA kernels for four architectures, without a GPU
 	python -m compcoll kernels
 
-carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check, into carry/
+carry: $(VENV)/.kernels  ## Build what a bare machine with a GPU needs for gpu-check: carry/, dist/gpu-check.tar.gz
 	python benchmarks/offline_bundle.py --python $(CARRY_PYTHON) --arch $(CARRY_ARCH)
 
 gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that needs a GPU; takes less than 9 minutes

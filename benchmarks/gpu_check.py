@@ -1,21 +1,28 @@
 """Checks that need a GPU, in less than nine minutes: ``make gpu-check``, or this file by itself.
 
-In order of information: the device and its copies, loading, one launch of each codec's kernels with its
-bytes, codecs timed at a size at which their bytes are compared too, bytes just below 4 GiB, host time per
-chunk, collectives of 2 ranks, torch's backend, nvCOMP, tests/gpu, and compute-sanitizer. Each is a process of
-its own with a limit, so that what hangs, or breaks the device for its process, costs one row.
+It needs no pip and no network: on a machine with a GPU and CuPy, ``python3 benchmarks/gpu_check.py --out
+FILE`` in a copy of the repository with what ``make carry`` has built, in ``carry/``.
+
+In an order in which each part is worth having if the rest fails: what can be imported, MPI without a GPU, the
+device and its copies, loading, one launch of each codec's kernels with its bytes, codecs timed at a size at
+which their bytes are compared too, host time per chunk, collectives of 2 ranks, torch's backend, tests/gpu,
+compute-sanitizer, ncu, bytes just below 4 GiB, and nvCOMP. Each is a process of its own with a limit, so that
+what hangs, or breaks the device for its process, costs one row. A pair of codec and type that hung is not
+tried again; one whose bytes are not the CPU's goes through memcheck at once.
 
 A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
-is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``missing``
-(something is not installed), ``failed`` or ``timeout``. Ends with 2 without a GPU, else with the sum of 1
-where something failed, 4 where something ran out of time and 8 where something is missing.
-
-What ``make carry`` has built, in ``carry/``, is used where it is.
+is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``skipped``,
+``missing`` (something is not installed), ``failed`` or ``timeout``. The last that is printed, in 10,000
+characters, is what it all comes to. Ends with 2 without a GPU, else with the sum of 1 where something failed,
+4 where something ran out of time and 8 where something is missing. Frames that differ are beside the rows, in
+``<name>-frames.zip``.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import csv
 import json
 import os
 import platform
@@ -24,9 +31,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
@@ -37,12 +46,56 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.offline_bundle import use  # noqa: E402
 
-BUDGET, LIMIT = 510.0, 20.0
+BUDGET, LIMIT, PRINTED = 500.0, 20.0, 10_000
 STATUSES = {"ok": 0, "refused": 0, "skipped": 0, "failed": 1, "timeout": 4, "missing": 8}
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAKE = "--fake"
+SPECS = (
+    "zfp:rate=8", "raw", "bfp:bits=7", "int8", "zfp:rate=16", "int4", "fp8", "zfp:rate=12", "szp:abs=1e-3",
+    "mpc", "float",
+)  # fmt: skip
+TYPES = ("float32", "float64", "float16", "bfloat16")
 #: Codecs whose kernels wait for each other need many blocks of threads; the others are looked at first.
 LARGE = (("zfp:rate=8", "float32"), ("raw", "float32"), ("mpc", "float32"), ("szp:abs=1e-3", "float32"))
+#: Parts, and the seconds that each adds to those within which it has to be done: what one leaves others have.
+SECONDS = {
+    "imports": 25, "mpi": 20, "device": 15, "load": 25, "launch": 60, "times": 95, "host": 15,
+    "collectives": 55, "torch": 50, "tests": 45, "sanitizer": 30, "ncu": 25, "large": 30, "nvcomp": 10,
+}  # fmt: skip
+IMPORTS = {
+    "numpy": "import numpy as it",
+    "mpi4py": "import mpi4py as it; from mpi4py import MPI; more['mpi'] = MPI.Get_library_version()[:60]",
+    "compcoll": "import compcoll as it, compcoll.core._cpu, compcoll.engine._engine",
+    "cupy": "import cupy as it; more['gpus'] = it.cuda.runtime.getDeviceCount()",
+    "torch": "import torch as it; more['cuda'], more['gpu'] = it.version.cuda, it.cuda.is_available()",
+}
+#: Without these nothing of a GPU can be tried.
+NEEDED = ("compcoll", "cupy")
+#: Ways to start MPI, all but the first for a machine without any network.
+LOCAL: tuple[dict[str, str], ...] = (
+    {},
+    {"HYDRA_IFACE": "lo", "FI_PROVIDER": "shm"},
+    {"HYDRA_IFACE": "lo", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "lo"},
+)
+RANKS = """
+import json, numpy, compcoll
+from mpi4py import MPI
+comm = compcoll.Comm(MPI.COMM_WORLD, codec="bfp:bits=12", min_nbytes=0)
+x, y = numpy.ones(100000, "f4"), numpy.zeros(100000, "f4")
+comm.Allreduce(x, y)
+right = bool((y == comm.size).all()) and comm.size == 2 and comm.report.accelerated
+if comm.rank == 0:
+    row = {"what": "2 ranks of the host", "status": "ok" if right else "failed", "ranks": comm.size}
+    print(json.dumps(row), flush=True)
+"""
+#: What ncu is asked for, by the name of it in a row.
+METRICS = {
+    "us": "gpu__time_duration.sum",
+    "memory %": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "processors %": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "instructions": "smsp__inst_executed.sum",
+    "occupancy %": "sm__warps_active.avg.pct_of_peak_sustained_active",
+}
 
 
 class Check:
@@ -53,15 +106,23 @@ class Check:
         self.fake = [FAKE] if fake else []
         self.rows: list[dict[str, Any]] = []
         self.saved = 0
+        self.hung: set[str] = set()  # "codec type"
+        self.end = seconds
         self._lock = threading.Lock()
 
     @property
     def passed(self) -> float:
         return time.monotonic() - self.start
 
+    @property
+    def left(self) -> float:
+        """Seconds that are left of the part."""
+        return min(self.end, self.seconds) - self.passed
+
     def add(self, part: str, row: dict[str, Any]) -> None:
         """Print and save a row."""
         row = {"part": part, "at": round(self.passed, 1), **row}
+        frames = row.pop("frames", None)
         with self._lock:
             self.rows.append(row)
             if part == "device" and self.path is None and "gpu" in row:
@@ -77,37 +138,65 @@ class Check:
                 with self.path.open("a") as file:
                     file.writelines(json.dumps(one) + "\n" for one in self.rows[self.saved :])
                 self.saved = len(self.rows)
+                if frames:
+                    self._save(re.sub(r"[^\w.=]+", "-", row["what"]), frames)
 
-    def run(self, part: str, what: str, command: Sequence[str], limit: float | None = None) -> None:
-        """Rows that a process prints; and one for what became of the process, where that is not plain."""
-        limit = min(limit or self.limit, self.seconds - self.passed)
+    def _save(self, name: str, frames: dict[str, str]) -> None:
+        """Add frames, in base 64, to the file of those that differ."""
+        assert self.path is not None
+        with zipfile.ZipFile(
+            self.path.with_name(f"{self.path.stem}-frames.zip"), "a", zipfile.ZIP_DEFLATED
+        ) as file:
+            for key, data in frames.items():
+                file.writestr(f"{len(file.namelist()) // 2}-{name}.{key}", base64.b64decode(data))
+
+    def run(self, part: str, what: str, command: Sequence[str], limit: float | None = None) -> list[str]:
+        """Rows that a process prints; and one for what became of the process, where that is not plain.
+
+        Returns the status of each.
+        """
+        limit = min(limit or self.limit, self.left - 3)  # within which it is killed if it ends on no signal
         if limit < 1:
             self.add(part, {"what": what, "status": "timeout", "why": "no time left"})
-            return
-        found = 0
+            return ["timeout"]
+        found: list[str] = []
 
         def line(text: str) -> None:
-            nonlocal found
             if text.startswith('{"what"'):
-                found += 1
-                self.add(part, json.loads(text))
+                row = json.loads(text)
+                found.append(row["status"])
+                self.add(part, row)
 
         status, tail = execute(command, limit, line)
-        if status is None:
-            self.add(
-                part,
-                {"what": what, "status": "timeout", "why": f"not done after {limit:.0f} s", "tail": tail},
-            )
-        elif status:
-            self.add(part, {"what": what, "status": "failed", "why": f"exit status {status}", "tail": tail})
-        elif not found:
-            self.add(part, {"what": what, "status": "failed", "why": "no row", "tail": tail})
-
-    def kernels(self, part: str, *more: str, limit: float | None = None) -> None:
-        """A part of `gpu_kernels`."""
-        self.run(
-            part, " ".join(more) or part, [*python("benchmarks.gpu_kernels", part, *more), *self.fake], limit
+        why = (
+            f"not done after {limit:.0f} s"
+            if status is None
+            else f"exit status {status}"
+            if status
+            else "no row"
         )
+        if status != 0 or not found:
+            found.append("timeout" if status is None else "failed")
+            self.add(part, {"what": what, "status": found[-1], "why": why, "tail": tail})
+        return found
+
+    def kernels(self, part: str, *more: str, limit: float | None = None) -> list[str]:
+        """A part of `gpu_kernels`."""
+        command = [*python("benchmarks.gpu_kernels", part, *more), *self.fake]
+        return self.run(part, " ".join(more) or part, command, limit)
+
+    def pair(self, part: str, spec: str, kind: str, limit: float | None = None) -> None:
+        """A part of `gpu_kernels` on a codec and a type, and memcheck where its bytes are not the CPU's."""
+        what = f"{spec} {kind}"
+        if what in self.hung:
+            self.add(part, {"what": what, "status": "skipped", "why": "it hung before"})
+            return
+        found = self.kernels(part, spec, kind, limit=limit)
+        if "timeout" in found:
+            self.hung.add(what)
+        elif "failed" in found and (tool := find_tool("compute-sanitizer")):
+            command = [*python("benchmarks.gpu_kernels", "launch", spec, kind), *self.fake]
+            self.run("memcheck", what, [tool, "--error-exitcode", "9", *command], 40)
 
     @property
     def status(self) -> int:
@@ -163,15 +252,75 @@ def default_path(gpu: str) -> Path:
     return ROOT / "benchmarks" / "results" / f"{name}-{date.today()}.jsonl"
 
 
+def find_tool(name: str) -> str | None:
+    """A program of the CUDA toolkit."""
+    place = Path("/usr/local/cuda/bin") / name
+    return shutil.which(name) or (str(place) if place.is_file() else None)
+
+
+def run_imports(check: Check) -> None:
+    """Each package by itself, with version and place; compcoll is built in place where it has to be."""
+
+    def run(name: str) -> list[str]:
+        row = f"{{'what': {name!r}, 'status': 'ok', 'version': it.__version__, 'file': it.__file__, **more}}"
+        absent = f"{{'what': {name!r}, 'status': 'missing', 'why': 'not installed'}}"
+        code = (
+            f"import json; more = {{}}\ntry:\n    {IMPORTS[name]}; row = {row}\n"
+            "except ModuleNotFoundError as error:\n"
+            f"    if error.name != {name!r}: raise\n    row = {absent}\n"
+            "print(json.dumps(row))"
+        )
+        return check.run("imports", name, [sys.executable, "-c", code])
+
+    with ThreadPoolExecutor(len(IMPORTS)) as threads:
+        found = dict(zip(IMPORTS, threads.map(run, IMPORTS), strict=True))
+    if found["compcoll"] != ["ok"]:
+        status, tail = execute(
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], check.seconds / 4
+        )
+        row = {"what": "built in place", "status": "failed" if status else "ok", "tail": tail}
+        check.add("imports", row)
+        check.end += check.seconds / 4
+        run("compcoll")
+
+
+def run_mpi(check: Check) -> None:
+    """A job of 2 ranks on the host, by the first of several ways that works, which later jobs take, too."""
+    mpiexec = shutil.which("mpiexec")
+    if mpiexec is None:
+        check.add("mpi", {"what": "2 ranks of the host", "status": "missing", "why": "no mpiexec"})
+        return
+    for i, settings in enumerate(LOCAL):
+        os.environ.update(settings)
+        limit = max(check.left - 3, 2) / (2 if i < len(LOCAL) - 1 else 1)
+        found = check.run(
+            "mpi", f"{settings}"[1:-1] or "as it is", [mpiexec, "-n", "2", sys.executable, "-c", RANKS], limit
+        )
+        if found == ["ok"]:
+            return
+        for name in settings:
+            del os.environ[name]
+
+
 def run_tests(check: Check) -> None:
     """tests/gpu, of which some have to pass: without a GPU all are skipped."""
-    command = python(
-        "pytest", "tests/gpu", "-o", "addopts=", "-o", "timeout=20", "-W", "default", "-v", "--tb=short"
+    parallel = ("-n", "4") if _installed("xdist") else ()
+    report = (
+        check.path.with_name(f"{check.path.stem}-tests.xml") if check.path is not None else Path(os.devnull)
     )
-    status, tail = execute(command, min(120, max(check.seconds - check.passed, 1)))
+    command = python(
+        "pytest", "tests/gpu", "-o", "addopts=", "-o", "timeout=20", "-W", "default", "-v", "--tb=short",
+        *parallel, f"--junitxml={report}",
+    )  # fmt: skip
+    status, tail = execute(command, max(check.left - 3, 1))
     passed = status == 0 and " passed" in tail[-200:]
     row = {"what": "tests/gpu", "status": "timeout" if status is None else "ok" if passed else "failed"}
-    check.add("tests", row if passed else {**row, "tail": tail})
+    last = tail.rpartition("\n")[2].strip("= ")
+    check.add("tests", {**row, "counts": last} if passed else {**row, "tail": tail})
+
+
+def _installed(name: str) -> bool:
+    return execute([sys.executable, "-c", f"import {name}"], 10)[0] == 0
 
 
 def run_ranks(check: Check, part: str, module: str, ranks: int) -> None:
@@ -181,14 +330,14 @@ def run_ranks(check: Check, part: str, module: str, ranks: int) -> None:
         check.add(part, {"what": what, "status": "missing", "why": "no mpiexec"})
         return
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", module]
-    seconds = min(90.0, max(check.seconds - check.passed, 1))
+    seconds = max(check.left - 3, 1)
     check.run(part, what, [*command, "--seconds", str(seconds * 0.8), *check.fake], seconds)
 
 
 def run_sanitizer(check: Check) -> None:
     """Out-of-bounds accesses, races and reads of what nobody wrote, in a small run."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).is_file():
+    tool = find_tool("compute-sanitizer")
+    if tool is None:
         check.add("sanitizer", {"what": "compute-sanitizer", "status": "missing", "why": "not installed"})
         return
 
@@ -200,61 +349,144 @@ def run_sanitizer(check: Check) -> None:
         list(threads.map(run, TOOLS))
 
 
+def run_ncu(check: Check) -> None:
+    """One launch of each kernel, counted by NVIDIA's profiler."""
+    tool = find_tool("ncu")
+    if tool is None:
+        check.add("ncu", {"what": "ncu", "status": "missing", "why": "not installed"})
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        command = [
+            tool, "--csv", "--log-file", str(log), "--metrics", ",".join(METRICS.values()),
+            *python("benchmarks.gpu_kernels", "profile"), *check.fake,
+        ]  # fmt: skip
+        check.run("ncu", "ncu", command, check.left - 3)
+        rows = list(read_ncu(log.read_text(errors="replace"))) if log.exists() else []
+    for row in rows:
+        check.add("ncu", {**row, "status": "ok"})
+    if not rows:
+        check.add("ncu", {"what": "kernels", "status": "failed", "why": "ncu has counted none"})
+
+
+def read_ncu(text: str) -> Iterator[dict[str, Any]]:
+    """A row for each kernel of a profile in CSV, which others' lines may precede."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
+    names = {metric: name for name, metric in METRICS.items()}
+    kernels: dict[str, dict[str, Any]] = {}
+    for entry in csv.DictReader(lines[start:]):
+        name, unit = names.get(entry.get("Metric Name", ""), ""), entry.get("Metric Unit", "")
+        if not name:
+            continue
+        value = float(entry["Metric Value"].replace(",", ""))
+        scale = {"nsecond": 1e-3, "ns": 1e-3, "msecond": 1e3, "ms": 1e3}.get(unit, 1) if name == "us" else 1
+        kernel = entry["Kernel Name"].partition("(")[0]
+        kernels.setdefault(kernel, {"what": kernel}).setdefault(name, value * scale)
+    yield from kernels.values()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run all parts; the exit status."""
     options = parse(arguments)
-    if not options.fake:
-        use(ROOT / "carry")
-    if not options.fake and (problem := without_gpu()):
-        print(f"gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]'): {problem}")
-        return 2
-    from benchmarks.gpu_kernels import DTYPES, SPECS
+    if options.carry or not options.fake:
+        use(options.carry or ROOT / "carry")
     from benchmarks.osu.machine import commit, machine
 
     check = Check(options.out, options.seconds, options.limit, options.fake)
     specs = options.codecs.split(",") if options.codecs else SPECS
-    kinds = options.types.split(",") if options.types else list(DTYPES)
+    kinds = options.types.split(",") if options.types else TYPES
+    pairs = [(spec, kind) for spec in specs for kind in kinds]
     about = {
         **machine(),
         "python": platform.python_version(),
-        "commit": commit(),
+        "commit": commit() or os.environ.get("COMPCOLL_CARRIED"),
         "command": " ".join(sys.argv),
     }
-    pairs = [(spec, kind) for spec in specs for kind in kinds]
 
-    def launch() -> None:
-        with ThreadPoolExecutor(4) as threads:  # what is only compared needs no device of its own
-            list(threads.map(lambda pair: check.kernels("launch", *pair), pairs))
+    def each(part: str, some: Sequence[tuple[str, str]], at_once: int, limit: float | None = None) -> None:
+        with ThreadPoolExecutor(at_once) as threads:
+            list(threads.map(lambda pair: check.pair(part, *pair, limit=limit), some))
 
     parts: dict[str, Callable[[], Any]] = {
+        "imports": lambda: run_imports(check),
+        "mpi": lambda: run_mpi(check),
         "device": lambda: check.kernels("device", limit=60),
         "load": lambda: check.kernels("load", limit=60),
-        "launch": launch,
-        "times": lambda: [check.kernels("times", *pair) for pair in pairs],
-        "large": lambda: [check.kernels("large", *pair, limit=60) for pair in LARGE if pair in pairs],
+        "launch": lambda: each("launch", pairs, 6),
+        "times": lambda: each("times", pairs, 4),  # of which one at a time has the GPU: `Machine.alone`
         "host": lambda: check.kernels("host"),
         "collectives": lambda: run_ranks(check, "collectives", "benchmarks.gpu_collectives", 2),
         "torch": lambda: run_ranks(check, "torch", "benchmarks.gpu_torch", 2),
-        "nvcomp": lambda: check.kernels("nvcomp", limit=30),
         "tests": lambda: run_tests(check),
         "sanitizer": lambda: run_sanitizer(check),
+        "ncu": lambda: run_ncu(check),
+        "large": lambda: each("large", [pair for pair in LARGE if pair in pairs], 2, 60),
+        "nvcomp": lambda: check.kernels("nvcomp", limit=30),
     }
     chosen = options.parts.split(",") if options.parts else list(parts)
     check.add("machine", {"what": "host", "status": "ok", **about})
-    for part in chosen:
-        parts[part]()
-    counts = {s: sum(row["status"] == s for row in check.rows) for s in STATUSES}
-    print(
-        f"{check.passed:.0f} s: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n) + f"; {check.path}"
-    )
+    allowed = sum(SECONDS[part] for part in chosen)
+    check.end = 0.0
+    with tempfile.NamedTemporaryFile() as lock:
+        os.environ["COMPCOLL_GPU_LOCK"] = lock.name
+        for part in chosen:
+            check.end += check.seconds * SECONDS[part] / allowed
+            parts[part]()
+            if part == "mpi" and not options.fake and (problem := without_gpu(check)):
+                print(f"gpu-check needs an NVIDIA GPU and CuPy (pip install 'compcoll[cuda13]'): {problem}")
+                return 2
+    print(summary(check))
     return check.status
 
 
-def without_gpu() -> str:
-    """Why there is no GPU that can be reached; nothing where there is one."""
-    code = "import cupy; print(cupy.cuda.runtime.getDeviceCount())"
-    status, tail = execute([sys.executable, "-c", code], 60)
-    return "" if status == 0 else tail.strip().rsplit("\n", 1)[-1] or f"status {status}"
+def without_gpu(check: Check) -> str:
+    """Why no part that needs a GPU can be tried; nothing where they can."""
+    for row in check.rows:
+        bad = row["part"] == "imports" and row["what"] in NEEDED and row["status"] != "ok"
+        later = any(
+            r["what"] == row["what"] and r["status"] == "ok" for r in check.rows if r["part"] == "imports"
+        )
+        if bad and not later:
+            return (
+                f"{row['what']}: {row.get('tail', '').strip().rpartition(chr(10))[2] or row.get('why', '')}"
+            )
+    return ""
+
+
+def summary(check: Check) -> str:
+    """What it all comes to, in `PRINTED` characters: what went wrong, then the figures."""
+    counts = {s: sum(row["status"] == s for row in check.rows) for s in STATUSES}
+    lines = [
+        f"{check.passed:.0f} s: " + ", ".join(f"{n} {s}" for s, n in counts.items() if n) + f"; {check.path}"
+    ]
+    wrong = [row for row in check.rows if STATUSES[row["status"]]]
+    lines += [f"{row['status']} {_line(row, 300)}" for row in wrong]
+    lines += [
+        _line(row, 160)
+        for row in check.rows
+        if row["part"] in ("machine", "device", "times", "collectives") and row["status"] == "ok"
+    ]
+    lines += [
+        _line(row, 120)
+        for row in check.rows
+        if row["part"] not in ("machine", "device", "times", "collectives", "launch")
+        and row["status"] == "ok"
+    ]
+    text = "\n".join(lines)
+    return text if len(text) < PRINTED else text[: PRINTED - 20].rpartition("\n")[0] + "\n(and more)"
+
+
+def _line(row: dict[str, Any], most: int) -> str:
+    """A row in so many characters."""
+    more = {
+        k: v for k, v in row.items() if k not in ("part", "at", "what", "status", "tail", "command", "file")
+    }
+    text = " ".join(
+        f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in more.items() if v != ""
+    )
+    tail = row.get("tail", "").strip().rpartition("\n")[2]
+    return f"{row['part']} {row['what']}: {text} {tail}".strip()[:most]
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -270,6 +502,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="file (default: benchmarks/results/<gpu>-<date>.jsonl)")
     parser.add_argument("--codecs", help="these alone, with commas between")
     parser.add_argument("--types", help="these alone, with commas between")
+    parser.add_argument("--carry", type=Path, help="what was carried (default: carry/ beside this folder)")
     parser.add_argument(
         FAKE,
         action="store_true",

@@ -6,14 +6,17 @@ What is found is printed as it is found, a line of JSON for each row.
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_check import SPECS, TYPES
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 from compcoll import codec, frame
 from compcoll.codecs.base import SLACK
@@ -24,23 +27,10 @@ from compcoll.devices.batch import Batch, Block
 
 __all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 
-SPECS = (
-    "zfp:rate=8",
-    "raw",
-    "bfp:bits=7",
-    "int8",
-    "zfp:rate=16",
-    "int4",
-    "fp8",
-    "zfp:rate=12",
-    "szp:abs=1e-3",
-    "mpc",
-    "float",
-)
-DTYPES = {dtype.name: dtype for dtype in map(np.dtype, ("float32", "float64", "float16"))}
-if dtypes.BFLOAT16 is not None:
-    DTYPES["bfloat16"] = dtypes.BFLOAT16
+DTYPES = {name: dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name) for name in TYPES}
 NVCOMP = ("ANS", "Bitcomp", "Cascaded", "LZ4")
+#: Bytes of frames that differ that are kept, around the first that does.
+SAVED = 1 << 20
 SMALL = (1, 517, 20_003, 1 << 20)
 
 
@@ -72,14 +62,31 @@ def device(machine: Machine) -> None:
              lambda: queue.copy(target.address, source.address, n)),
         ):  # fmt: skip
             report(name, **{"GB/s": moved / machine.seconds(queue, call) / 1e9})
+    with device.queue() as one, device.queue() as other:
+        back = device.host(n)
+
+        def both() -> None:
+            one.to_device(source.address, host)
+            other.to_host(back, target.address)
+            one.wait(), other.wait()
+
+        report("copies both ways at once", **{"GB/s": 2 * n / machine.wall(both) / 1e9})
+    begin = time.perf_counter()
+    device.host(n + 1)  # of which no piece is idle
+    report("pinned memory", **{"GB/s": n / (time.perf_counter() - begin) / 1e9})
+    batch = Batch(device_queue := device.queue(), 1)
+    batch.jobs["src"], batch.jobs["nbytes"], batch.results["wanted"] = source.address, n, 1
+    with device_queue as queue:
+        queue.upload(batch.memory)
+        took = machine.seconds(queue, lambda: batch.launch(kernels.CHECKSUM, "nbytes"))
+    report("checksum", **{"GB/s": n / took / 1e9})
 
 
 def load(machine: Machine) -> None:
     """Seconds until the kernels of a module can be launched."""
     for kernel in {kernel.module: kernel for kernel in kernels.all_kernels()}.values():
         begin = time.perf_counter()
-        with machine.cupy.cuda.Device(machine.device.index):
-            _ = machine.device.function(kernel).kernel
+        machine.device.function(kernel)
         report(kernel.module, s=time.perf_counter() - begin)
 
 
@@ -88,6 +95,8 @@ class Pair:
 
     def __init__(self, machine: Machine, spec: str, values: np.ndarray):
         self.device, self.codec, self.values = machine.device, codec(spec), values
+        # Whatever codec the CPU goes on to where this one refuses, has not been asked for.
+        self.host = self.codec.encode(values)
         self.block = machine.array(values)
         self.frame = self.device.empty(frame.HEADER_NBYTES + values.nbytes + SLACK)
 
@@ -96,44 +105,83 @@ class Pair:
         block = Block(self.block.address, self.block.dtype, (self.block.size,))
         return operations.encode(queue, self.codec, [block], [self.frame.address])
 
-    def compare(self) -> str:
-        """Differences of the frame and its values from the CPU's; nothing, or a refusal's status."""
-        with self.device.queue() as queue:
-            made = self.encode(queue)
-            queue.wait()
-        status = int(made.results[0]["nbytes"])
-        # Whatever codec the CPU goes on to where this one refuses, has not been asked for.
-        host = self.codec.encode(self.values)
-        if status < 0:
-            return (
-                f"status {status}"
-                if frame.inspect(host).codec != self.codec.name
-                else "refused, and the CPU does not"
-            )
-        mine = np.asarray(self.frame[: frame.HEADER_NBYTES + status])
-        if mine.size != host.size or not np.array_equal(mine, host):
-            return "the frame is not the CPU's"
-        self.info = frame.inspect(mine)
-        out, expected = self.device.empty(self.values.nbytes), np.empty_like(self.values)
-        with self.device.queue() as queue:
-            made = self.decode(queue, out.address)
-            queue.wait()
-        if problem := checks.problem(self.info, made.results[0]):
-            return problem
-        decode_into(host, self.info, expected)
-        return (
-            "" if np.array_equal(np.asarray(out), expected.view(np.uint8)) else "the values are not the CPU's"
-        )
-
     def decode(self, queue: Any, out: int) -> Batch:
         """Start to decode."""
         return operations.decode(queue, [self.info], [self.frame.address + frame.HEADER_NBYTES], [out])
 
+    def compare(self, ctas: int | None = None) -> dict[str, Any]:
+        """Differences of the frame and its values from the CPU's, and the bytes of both; nothing without any.
+
+        ``ctas``: of so many blocks of threads at most.
+        """
+        made = self._run(self.encode, ctas)
+        status = int(made.results[0]["nbytes"])
+        if status < 0:
+            refused = frame.inspect(self.host).codec != self.codec.name
+            return {"why": f"status {status}" if refused else f"refused ({status}), and the CPU does not"}
+        mine = np.asarray(self.frame[: frame.HEADER_NBYTES + status])
+        if mine.size != self.host.size or not np.array_equal(mine, self.host):
+            return {
+                "why": "the frame is not the CPU's",
+                **difference(mine, self.host),
+                "header": headers(mine, self.host),
+            }
+        self.info = frame.inspect(mine)
+        out, expected = self.device.empty(self.values.nbytes), np.empty_like(self.values)
+        made = self._run(lambda queue: self.decode(queue, out.address), ctas)
+        if problem := checks.problem(self.info, made.results[0]):
+            return {"why": problem}
+        decode_into(self.host, self.info, expected)
+        found, bytes_ = np.asarray(out), expected.view(np.uint8)
+        return (
+            {}
+            if np.array_equal(found, bytes_)
+            else {"why": "the values are not the CPU's", **difference(found, bytes_)}
+        )
+
+    def _run(self, start: Callable[[Any], Batch], ctas: int | None) -> Batch:
+        with self.device.queue() as queue:
+            queue.max_grid = ctas or queue.max_grid
+            made = start(queue)
+            queue.wait()
+        return made
+
+
+def difference(mine: np.ndarray, host: np.ndarray) -> dict[str, Any]:
+    """Where the bytes of two arrays differ, and what is around the first that does."""
+    n = min(mine.size, host.size)
+    wrong = np.flatnonzero(mine[:n] != host[:n])
+    first = int(wrong[0]) if wrong.size else n
+    begin = 0 if max(mine.size, host.size) <= SAVED else max(first - SAVED // 2, 0)
+    saved = {"gpu": mine[begin : begin + SAVED], "cpu": host[begin : begin + SAVED]}
+    return {
+        "first byte": first, "last byte": int(wrong[-1]) if wrong.size else n, "bytes": int(wrong.size),
+        "of": f"{mine.size} and {host.size}", "saved from": begin,
+        "frames": {name: base64.b64encode(part.tobytes()).decode() for name, part in saved.items()},
+    }  # fmt: skip
+
+
+def headers(mine: np.ndarray, host: np.ndarray) -> str:
+    """The header fields that differ, the GPU's and the CPU's."""
+    try:
+        fields = asdict(frame.inspect(mine)), asdict(frame.inspect(host))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ", ".join(f"{k} {v} and {fields[1][k]}" for k, v in fields[0].items() if v != fields[1][k])
+
 
 def _checked(pair: Pair, what: str, **more: Any) -> bool:
+    """Report on the bytes of a pair; where they are not the CPU's, whether they are the next times, and how
+    a single block of threads fares."""
     problem = pair.compare()
-    status = "ok" if not problem else "refused" if problem.startswith("status") else "failed"
-    report(what, status, **more, **({"why": problem} if problem else {}))
+    status = "ok" if not problem else "refused" if problem["why"].startswith("status") else "failed"
+    if status == "failed":
+        again = [pair.compare() for _ in range(3)]
+        problem["again"] = ", ".join(
+            "right" if not one else "the same" if one == problem else "otherwise" for one in again
+        )
+        problem["one block of threads"] = "right" if not pair.compare(1) else "wrong"
+    report(what, status, **more, **problem)
     return status == "ok"
 
 
@@ -149,15 +197,68 @@ def times(machine: Machine, spec: str, dtype: np.dtype) -> None:
     pair, what = Pair(machine, spec, values), f"{spec} {dtype}"
     if not _checked(pair, f"{what}, {values.nbytes} bytes"):
         return
-    device, out = pair.device, pair.device.empty(values.nbytes)
     row: dict[str, Any] = {"ratio": values.nbytes / pair.info.payload_nbytes}
-    for verb, start in (("encode", pair.encode), ("decode", lambda queue: pair.decode(queue, out.address))):
-        with device.queue() as queue:
+    out = pair.device.empty(values.nbytes)
+    with machine.alone():
+        report(
+            what, **row, **_speed(machine, values.nbytes, pair.encode, lambda q: pair.decode(q, out.address))
+        )
+        if dtype != np.float32:
+            return
+        for chunk in machine.chunks:
+            batch = Chunks(pair, chunk, machine.batch_nbytes)
+            report(
+                f"{what}, {batch.n} chunks of {_size(chunk)}",
+                **_speed(machine, batch.nbytes, batch.encode, batch.decode),
+            )
+
+
+def _speed(
+    machine: Machine, nbytes: int, encode: Callable[[Any], Any], decode: Callable[[Any], Any]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for verb, start in (("encode", encode), ("decode", decode)):
+        with machine.device.queue() as queue:
             again = Again(queue)
             start(again)
             took = machine.seconds(queue, again.repeat)
-        row[f"{verb} GB/s"], row[f"{verb} launches"] = values.nbytes / took / 1e9, again.launches
-    report(what, **row)
+        row[f"{verb} GB/s"], row[f"{verb} launches"] = nbytes / took / 1e9, again.launches
+    return row
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes >> 20} MiB" if nbytes >> 20 else f"{nbytes >> 10} KiB"
+
+
+class Chunks:
+    """A part of a pair's array in chunks that are coded together."""
+
+    def __init__(self, pair: Pair, nbytes: int, most: int):
+        self.n = max(min(most, pair.values.nbytes) // nbytes, 1)
+        self.nbytes, size = self.n * nbytes, nbytes // pair.values.itemsize
+        self._codec, device = pair.codec, pair.device
+        self._blocks = [
+            Block(pair.block.address + i * nbytes, pair.block.dtype, (size,)) for i in range(self.n)
+        ]
+        room = -(-(frame.HEADER_NBYTES + nbytes + SLACK) // 128) * 128
+        self._memory, self._out = device.empty(self.n * room), device.empty(self.nbytes)
+        self._frames = [self._memory.address + i * room for i in range(self.n)]
+        self._outs = [self._out.address + i * nbytes for i in range(self.n)]
+        with device.queue() as queue:
+            self.encode(queue)
+            queue.wait()
+        heads = [np.asarray(self._memory[i * room : i * room + frame.HEADER_NBYTES]) for i in range(self.n)]
+        self._infos = [frame.inspect(head, frame.HEADER_NBYTES + nbytes + SLACK) for head in heads]
+
+    def encode(self, queue: Any) -> Batch:
+        """Start to encode."""
+        return operations.encode(queue, self._codec, self._blocks, self._frames)
+
+    def decode(self, queue: Any) -> Batch:
+        """Start to decode."""
+        return operations.decode(
+            queue, self._infos, [at + frame.HEADER_NBYTES for at in self._frames], self._outs
+        )
 
 
 class Again:
@@ -190,6 +291,20 @@ class Again:
         """All of it once more."""
         for call in self._calls:
             call()
+
+
+def profile(machine: Machine) -> None:
+    """Every kernel of float32 once, for a profiler."""
+    values = data(np.dtype("f4"), machine.batch_nbytes)
+    for spec in SPECS:
+        pair = Pair(machine, spec, values)
+        if not pair.compare():
+            with pair.device.queue() as queue:
+                operations.decode(
+                    queue, [pair.info], [pair.frame.address + frame.HEADER_NBYTES], [pair.block.address], True
+                )
+                queue.wait()
+    report("kernels of float32, once each")
 
 
 def large(machine: Machine, spec: str, dtype: np.dtype) -> None:
@@ -271,7 +386,7 @@ def small(machine: Machine) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (device, load, launch, times, large, host, nvcomp, small)
+    part.__name__: part for part in (device, load, launch, times, profile, large, host, nvcomp, small)
 }
 
 

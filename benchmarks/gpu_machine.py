@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +31,18 @@ class Machine:
         Array that codecs are timed on.
     large_nbytes : int
         The largest one that kernels take: just below 4 GiB.
+    batch_nbytes : int
+        All chunks that are coded together.
     messages, chunks : tuple of int
-        Bytes of a rank's buffer in the collectives, and of their chunks.
+        Bytes of a rank's buffer in the collectives, and of chunks.
     repeats : int
     """
 
     nbytes = 512 << 20  # starting kernels has to be short beside running them
+    batch_nbytes = 64 << 20
     large_nbytes = (4 << 30) - (1 << 16)
     messages = (64 << 20,)
-    chunks = (512 << 10, 4 << 20, 16 << 20)
+    chunks = (1 << 20, 4 << 20, 16 << 20)
     repeats = 5
 
     def __init__(self, rank: int = 0):
@@ -70,6 +76,13 @@ class Machine:
         """The same as a user has it."""
         return self.cupy.asarray(values)
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A block in which no other process of a check has the GPU; what only the CPU does is outside."""
+        with open(os.environ.get("COMPCOLL_GPU_LOCK", os.devnull)) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
     def without_pool(self) -> None:
         """Allocate every array by itself, so that the sanitizer sees where it ends."""
         self.cupy.cuda.set_allocator(None)
@@ -102,7 +115,7 @@ class Machine:
 class FakeMachine(Machine):
     """The same with so little data that the executor of the tests ends soon; its times mean nothing."""
 
-    nbytes, large_nbytes = 32 << 10, 48 << 10
+    nbytes, large_nbytes, batch_nbytes = 32 << 10, 48 << 10, 8 << 10
     messages, chunks = (16 << 10,), (4 << 10,)
     repeats = 1
 

@@ -11,15 +11,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
-__all__ = ["build", "use"]
+__all__ = ["build", "pack", "use"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
     "mpi4py", "mpich", "ml_dtypes", "click", "rich", "markdown-it-py", "mdurl", "pygments", "pytest",
-    "pytest-timeout", "pluggy", "iniconfig", "packaging",
+    "pytest-timeout", "pytest-xdist", "execnet", "pluggy", "iniconfig", "packaging",
 )  # fmt: skip
 PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17, 12, 5)),
@@ -39,7 +40,10 @@ def use(folder: Path) -> None:
         place = ROOT / built.relative_to(folder / "extension")
         if not place.exists():
             shutil.copyfile(built, place)
+    sys.path.insert(1, str(folder / "first"))  # the mpi4py of the MPI whose mpiexec starts the ranks
     sys.path.append(str(site))  # behind what the machine has itself
+    if (folder / "commit").is_file():
+        os.environ["COMPCOLL_CARRIED"] = (folder / "commit").read_text().strip()
     os.environ["PATH"] = os.pathsep.join([str(site / "bin"), os.environ.get("PATH", "")])
     os.environ["COMPCOLL_CUBINS"] = str(folder / "cubins")
     for library in sorted(folder.rglob("libmpi.so.*"))[:1]:  # the one that its mpiexec starts ranks for
@@ -66,6 +70,11 @@ def build(folder: Path, version: str, arch: str) -> None:
         "--python-version", version, "--implementation", "cp", *platforms, "--target", str(folder / "site"),
         *PACKAGES,
     )  # fmt: skip
+    (folder / "first").mkdir()
+    for part in (folder / "site").glob("mpi4py*"):
+        part.rename(folder / "first" / part.name)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    (folder / "commit").write_text(done.stdout)
     _add_libraries("mpich", folder / "site", work / "wheels", version, platforms)
     from compcoll.devices import kernels, nvrtc
 
@@ -78,6 +87,17 @@ def build(folder: Path, version: str, arch: str) -> None:
     print(f"{folder} has {nbytes / 2**20:.1f} MiB")
     if nbytes > LIMIT:
         raise SystemExit(f"{folder} has {nbytes} bytes, more than {LIMIT}")
+
+
+def pack(folder: Path, target: Path) -> None:
+    """Write an archive of the repository's files and of the folder, as ``carry/``."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(target, "w:gz") as archive:
+        for name in filter(None, done.stdout.split("\0")):
+            if (ROOT / name).is_file():
+                archive.add(ROOT / name, name)
+        archive.add(folder, "carry")
 
 
 def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms: list[str]) -> None:
@@ -106,5 +126,8 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, default=ROOT / "carry")
     parser.add_argument("--python", default="3.12", help="that machine's (default: %(default)s)")
     parser.add_argument("--arch", default="sm_90", help="its GPU's (default: %(default)s)")
+    parser.add_argument("--archive", type=Path, default=ROOT / "dist" / "gpu-check.tar.gz")
     options = parser.parse_args()
     build(options.folder, options.python, options.arch)
+    pack(options.folder, options.archive)
+    print(f"{options.archive} has all that gpu-check needs: unpack it, and run benchmarks/gpu_check.py")

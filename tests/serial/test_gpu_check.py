@@ -1,8 +1,12 @@
 """``make gpu-check``, with the tests' stand-in for CuPy in the GPU's place, and without any."""
 
 import json
+import shutil
 import subprocess
 import sys
+import tarfile
+import time
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,13 +28,31 @@ def run(path, *arguments):
     return status, {(row["part"], row["what"]): row for row in rows}
 
 
+NCU = """#!/bin/sh
+printf '==PROF== it\\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"\\n' > $3
+printf '"0","mpc_encode_32(const Job *)","gpu__time_duration.sum","nsecond","12,500"\\n' >> $3
+echo '{"what": "it", "status": "ok"}'
+"""
+
+
+def put_tools(folder, monkeypatch):
+    """Tools of NVIDIA's that run nothing: a sanitizer that finds a race, and a profiler."""
+    row = '{"what": "it", "status": "ok"}'
+    sanitizer = f"#!/bin/sh\ncase $2 in racecheck) echo a race; exit 9;; *) echo '{row}';; esac\n"
+    for name, text in (("compute-sanitizer", sanitizer), ("ncu", NCU)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{Path(sys.executable).parent}:/usr/bin:/bin")
+
+
 @needs_executor
 @pytest.mark.timeout(240)
 def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, capsys):
-    faults = "hang=int8_encode_f32,fail=int8_encode_f16"
+    put_tools(tmp_path, monkeypatch)
+    faults = "hang=int8_encode_f32,fail=int8_encode_f16,race=bfp_encode_f32"
     monkeypatch.setenv("FAKE_CUPY_FAULTS", faults)
-    codecs = "zfp:rate=8,int8,szp:abs=1e-30"
-    options = ("--codecs", codecs, "--types", "float32,float16", "--parts", "launch,times", "--limit", "8")
+    codecs = "zfp:rate=8,int8,szp:abs=1e-30,bfp:bits=7"
+    options = ("--codecs", codecs, "--types", "float32,float16", "--parts", "launch,times", "--limit", "15")
     status, rows = run(tmp_path / "check.jsonl", *options)
     assert status == 1 + 4
     kinds = {key: row["status"] for key, row in rows.items()}
@@ -40,32 +62,48 @@ def test_what_hangs_fails_or_refuses_costs_its_own_rows(tmp_path, monkeypatch, c
         assert rows["times", f"zfp:rate=8 {dtype}"]["encode GB/s"] > 0
         assert kinds["launch", f"szp:abs=1e-30 {dtype}, 517 values"] == "refused"
         assert kinds["times", f"szp:abs=1e-30 {dtype}, 32768 bytes"] == "refused"
+    assert rows["times", "zfp:rate=8 float32, 2 chunks of 4 KiB"]["decode GB/s"] > 0
+    assert kinds["launch", "int8 float32"] == "timeout"
+    assert "not done after" in rows["launch", "int8 float32"]["why"]
+    assert kinds["times", "int8 float32"] == "skipped"
     for part in ("launch", "times"):
-        assert kinds[part, "int8 float32"] == "timeout"
-        assert "not done after" in rows[part, "int8 float32"]["why"]
         assert kinds[part, "int8 float16"] == "failed"
         assert "illegal address" in rows[part, "int8 float16"]["tail"]
+    wrong = rows["times", "bfp:bits=7 float32, 32768 bytes"]
+    assert wrong["why"] == "the frame is not the CPU's"
+    assert (wrong["first byte"], wrong["again"]) == (80 + 7, "the same, the same, the same")
+    assert wrong["one block of threads"] == "right"
+    assert wrong["header"] == ""
+    with zipfile.ZipFile(tmp_path / "check-frames.zip") as frames:
+        gpu, cpu = (frames.read(name) for name in sorted(frames.namelist(), reverse=True))
+    assert len(gpu) == len(cpu)
+    assert next(i for i in range(len(gpu)) if gpu[i] != cpu[i]) == wrong["first byte"]
+    assert ("memcheck", "it") in rows
     assert rows["machine", "host"]["commit"]
     printed = capsys.readouterr().out
     assert all(what in printed for _, what in rows)
 
 
 @needs_executor
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_all_parts_in_their_order(tmp_path, monkeypatch):
     """Everything but the GPU; tests of a GPU are skipped without one, which is not to have passed."""
     monkeypatch.setattr(gpu_check, "LARGE", (("zfp:rate=8", "float32"),))
-    tool = tmp_path / "compute-sanitizer"  # which runs what it is given, once
-    row = '{"what": "it", "status": "ok"}'
-    tool.write_text(f"#!/bin/sh\ncase $2 in racecheck) echo a race; exit 9;; *) echo '{row}';; esac\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    put_tools(tmp_path, monkeypatch)
+    monkeypatch.setenv("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")  # a bare machine has no entry point of torch's
     options = ("--codecs", "zfp:rate=8", "--types", "float32", "--limit", "30")
     status, rows = run(tmp_path / "out" / "check.jsonl", *options)
     parts = list(dict.fromkeys(part for part, _ in rows))
-    assert parts == ["machine", *[p for p in gpu_check_parts() if p in parts]]
-    assert set(gpu_check_parts()) == set(parts) - {"machine"}
+    assert parts == ["machine", *gpu_check.SECONDS]
+    for name in ("numpy", "mpi4py", "compcoll"):
+        assert rows["imports", name]["status"] == "ok"
+    assert str(ROOT) in rows["imports", "compcoll"]["file"]
+    for name in ("cupy", "torch"):
+        assert rows["imports", name]["status"] == ("ok" if find_spec(name) else "missing")
+    assert rows["mpi", "2 ranks of the host"]["ranks"] == 2
     assert rows["device", "device"]["gpu"] == "fake"
+    for what in ("copies both ways at once", "pinned memory", "checksum"):
+        assert rows["device", what]["GB/s"] > 0
     assert {what for part, what in rows if part == "load"} == set(SOURCES)
     assert rows["large", "zfp:rate=8 float32, 49152 bytes"]["status"] == "ok"
     assert rows["host", "16 chunks of 8 KiB"]["encode us a chunk"] > 0
@@ -77,24 +115,74 @@ def test_all_parts_in_their_order(tmp_path, monkeypatch):
     assert len(found) == (27 if find_spec("torch") else 1)
     assert rows["tests", "tests/gpu"]["status"] == "failed"
     assert rows["sanitizer", "racecheck"]["status"] == "failed"
+    assert rows["ncu", "mpc_encode_32"]["us"] == 12.5
     assert rows["nvcomp", "nvCOMP"]["status"] == "missing"
     assert status == 1 + 8
 
 
-def gpu_check_parts():
-    return [
-        "device",
-        "load",
-        "launch",
-        "times",
-        "large",
-        "host",
-        "collectives",
-        "torch",
-        "nvcomp",
-        "tests",
-        "sanitizer",
+def test_parts_that_all_hang_end_in_time(tmp_path, monkeypatch):
+    assert sum(gpu_check.SECONDS.values()) <= gpu_check.BUDGET == 500
+    sleep = [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(99)"]
+    monkeypatch.setattr(gpu_check, "python", lambda *words: sleep)
+    monkeypatch.setattr(gpu_check.shutil, "which", lambda name: sys.executable)
+    begin = time.monotonic()
+    chosen = "device,launch,times,tests,sanitizer,nvcomp"
+    status, rows = run(tmp_path / "check.jsonl", "--parts", chosen, "--seconds", "18")
+    assert time.monotonic() - begin < 19
+    assert status == 4
+    assert {part for part, _ in rows} == {"machine", *chosen.split(",")}
+
+
+def test_the_last_that_is_printed_is_what_it_comes_to(tmp_path):
+    check = gpu_check.Check(tmp_path / "it.jsonl", 100, 10, True)
+    check.rows = [
+        {"part": "launch", "at": 1.0, "what": f"{i}", "status": "failed", "tail": "x\n" * 500 + "the cause"}
+        for i in range(40)
     ]
+    check.rows += [
+        {"part": "times", "at": 1.0, "what": f"{i}", "status": "ok", "GB/s": i / 7} for i in range(999)
+    ]
+    text = gpu_check.summary(check)
+    assert 9000 < len(text) <= gpu_check.PRINTED
+    assert text.splitlines()[0].startswith("0 s: 999 ok, 40 failed")
+    assert text.count("the cause") == 40
+    assert text.index("the cause") < text.index("times 3: GB/s 0.429")
+
+
+@needs_executor
+@pytest.mark.timeout(240)
+def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
+    """Nothing but Python, its packages and a compiler is the machine's."""
+    carry = tmp_path / "carry"
+    for built in (ROOT / "compcoll").rglob("*.so"):
+        place = carry / "extension" / built.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(built, place)
+    (carry / "commit").write_text("abc\n")
+    offline_bundle.pack(carry, tmp_path / "it.tar.gz")
+    home, there = tmp_path / "home", tmp_path / "there"
+    home.mkdir()
+    with tarfile.open(tmp_path / "it.tar.gz") as archive:
+        archive.extractall(there, filter="data")
+    assert not list((there / "compcoll").rglob("*.so"))
+    out = tmp_path / "out" / "check.jsonl"
+    command = [
+        sys.executable, "benchmarks/gpu_check.py", "--fake", "--carry", "carry", "--out", str(out),
+        "--parts", "imports,mpi,device,launch,collectives", "--codecs", "bfp:bits=7", "--types", "float32",
+        "--limit", "60",
+    ]  # fmt: skip
+    isolated = ["unshare", "--map-root-user", "--net"]
+    if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode == 0:
+        command = [*isolated, *command]
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(home)}
+    done = subprocess.run(command, cwd=there, env=environment, capture_output=True, text=True, check=False)
+    rows = {(row["part"], row["what"]): row for row in map(json.loads, out.read_text().splitlines())}
+    assert rows["imports", "compcoll"]["file"] == str(there / "compcoll" / "__init__.py"), done.stdout
+    assert rows["mpi", "2 ranks of the host"]["status"] == "ok", done.stdout
+    assert rows["launch", "bfp:bits=7 float32, 517 values"]["status"] == "ok"
+    assert rows["collectives", "Alltoall bfp:bits=7, 16 KiB"]["status"] == "ok"
+    assert rows["machine", "host"]["commit"] == "abc"
+    assert list(home.iterdir()) == []
 
 
 def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
@@ -113,11 +201,14 @@ def test_warnings_of_others_fail_no_test_on_a_gpu(tmp_path):
     assert "1 passed, 2 warnings" in done.stdout
 
 
-def test_without_a_gpu_it_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(gpu_check, "without_gpu", lambda: "CuPy finds none")
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="CuPy is installed")
+def test_without_a_gpu_it_says_so_after_what_needs_none(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu_check, "use", lambda folder: None)
-    assert gpu_check.main([]) == 2
-    assert "needs an NVIDIA GPU and CuPy" in capsys.readouterr().out
+    assert gpu_check.main(["--out", str(tmp_path / "check.jsonl")]) == 2
+    printed = capsys.readouterr().out
+    assert "2 ranks of the host" in printed
+    assert "needs an NVIDIA GPU and CuPy" in printed
+    assert printed.splitlines()[-1].endswith("cupy: not installed")
 
 
 def test_mpi_that_is_missing_is_no_failure(tmp_path, monkeypatch):
@@ -167,6 +258,7 @@ def test_what_was_carried_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("COMPCOLL_CUBINS", "")
     offline_bundle.use(tmp_path)
     assert sys.path[-1] == str(tmp_path / "site")
+    assert sys.path[1] == str(tmp_path / "first")
     assert gpu_check.shutil.which("mpiexec") == str(tmp_path / "site" / "bin" / "mpiexec")
     assert gpu_check.os.environ["COMPCOLL_CUBINS"] == str(tmp_path / "cubins")
 
