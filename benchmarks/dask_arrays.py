@@ -79,10 +79,12 @@ async def measure_all(comm: MPI.Intracomm, ways: list[str], n: int, chunk: int, 
     """Of each repetition and way what `measure` finds; the ways take turns on data of their own."""
     async with AsyncExitStack() as stack:
         users = [await stack.enter_async_context(cluster(comm, way)) for way in ways]
-        return np.array([
-            [await measure(user, n, chunk, seed * len(ways) + k) for k, user in enumerate(users)]
-            for seed in range(repeats)
-        ])  # fmt: skip
+        return np.array(
+            [
+                [await measure(user, n, chunk, seed * len(ways) + k) for k, user in enumerate(users)]
+                for seed in range(repeats)
+            ]
+        )
 
 
 async def _worker(scheduler: str, way: str) -> asyncio.subprocess.Process:

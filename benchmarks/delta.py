@@ -98,9 +98,10 @@ def measure(base: np.ndarray, array: np.ndarray, repeats: int) -> dict[str, np.n
     word = f"u{array.itemsize}"
     xor = base.view(word) ^ array.view(word)
     coders = {
-        COLUMNS[0]: (own(base, array), array), COLUMNS[1]: (with_zstandard(1)(xor), xor),
+        COLUMNS[0]: (own(base, array), array),
+        COLUMNS[1]: (with_zstandard(1)(xor), xor),
         COLUMNS[2]: (with_blosc2("BITSHUFFLE", "ZSTD", 1)(xor), xor),
-    }  # fmt: skip
+    }
     found = {name: np.array([0, np.inf, np.inf]) for name in coders}
     for name in [name for _ in range(repeats) for name in coders for _ in range(CALLS)]:
         (encode, decode), wanted = coders[name]

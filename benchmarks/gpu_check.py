@@ -51,17 +51,38 @@ STATUSES = {"ok": 0, "refused": 0, "skipped": 0, "failed": 1, "timeout": 4, "mis
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAKE = "--fake"
 SPECS = (
-    "zfp:rate=8", "raw", "bfp:bits=7", "int8", "zfp:rate=16", "int4", "fp8", "zfp:rate=12", "szp:abs=1e-3",
-    "mpc", "float",
-)  # fmt: skip
+    "zfp:rate=8",
+    "raw",
+    "bfp:bits=7",
+    "int8",
+    "zfp:rate=16",
+    "int4",
+    "fp8",
+    "zfp:rate=12",
+    "szp:abs=1e-3",
+    "mpc",
+    "float",
+)
 TYPES = ("float32", "float64", "float16", "bfloat16")
 #: Codecs whose kernels wait for each other need many blocks of threads; the others are looked at first.
 LARGE = (("zfp:rate=8", "float32"), ("raw", "float32"), ("mpc", "float32"), ("szp:abs=1e-3", "float32"))
 #: Parts, and the seconds that each adds to those within which it has to be done: what one leaves others have.
 SECONDS = {
-    "imports": 25, "mpi": 20, "device": 15, "load": 25, "launch": 60, "times": 95, "host": 15,
-    "collectives": 55, "torch": 50, "tests": 45, "sanitizer": 30, "ncu": 25, "large": 30, "nvcomp": 10,
-}  # fmt: skip
+    "imports": 25,
+    "mpi": 20,
+    "device": 15,
+    "load": 25,
+    "launch": 60,
+    "times": 95,
+    "host": 15,
+    "collectives": 55,
+    "torch": 50,
+    "tests": 45,
+    "sanitizer": 30,
+    "ncu": 25,
+    "large": 30,
+    "nvcomp": 10,
+}
 IMPORTS = {
     "numpy": "import numpy as it",
     "mpi4py": "import mpi4py as it; from mpi4py import MPI; more['mpi'] = MPI.Get_library_version()[:60]",
@@ -213,9 +234,15 @@ def execute(command: Sequence[str], limit: float, line: Any = lambda text: None)
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     try:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment,
-            start_new_session=True, errors="replace",
-        )  # fmt: skip
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            errors="replace",
+        )
     except OSError as error:
         return 127, str(error)
     late = threading.Event()
@@ -309,9 +336,19 @@ def run_tests(check: Check) -> None:
         check.path.with_name(f"{check.path.stem}-tests.xml") if check.path is not None else Path(os.devnull)
     )
     command = python(
-        "pytest", "tests/gpu", "-o", "addopts=", "-o", "timeout=20", "-W", "default", "-v", "--tb=short",
-        *parallel, f"--junitxml={report}",
-    )  # fmt: skip
+        "pytest",
+        "tests/gpu",
+        "-o",
+        "addopts=",
+        "-o",
+        "timeout=20",
+        "-W",
+        "default",
+        "-v",
+        "--tb=short",
+        *parallel,
+        f"--junitxml={report}",
+    )
     status, tail = execute(command, max(check.left - 3, 1))
     passed = status == 0 and " passed" in tail[-200:]
     row = {"what": "tests/gpu", "status": "timeout" if status is None else "ok" if passed else "failed"}
@@ -358,9 +395,15 @@ def run_ncu(check: Check) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         command = [
-            tool, "--csv", "--log-file", str(log), "--metrics", ",".join(METRICS.values()),
-            *python("benchmarks.gpu_kernels", "profile"), *check.fake,
-        ]  # fmt: skip
+            tool,
+            "--csv",
+            "--log-file",
+            str(log),
+            "--metrics",
+            ",".join(METRICS.values()),
+            *python("benchmarks.gpu_kernels", "profile"),
+            *check.fake,
+        ]
         check.run("ncu", "ncu", command, check.left - 3)
         rows = list(read_ncu(log.read_text(errors="replace"))) if log.exists() else []
     for row in rows:

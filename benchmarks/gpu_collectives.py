@@ -70,8 +70,11 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
         (s, machine.chunks[-1]) for s in SPECS
     ]:
         row: dict[str, Any] = {
-            "what": f"{op} {spec}, {_size(nbytes)}", "status": "ok", "ranks": comm.size, "chunk": _size(chunk)
-        }  # fmt: skip
+            "what": f"{op} {spec}, {_size(nbytes)}",
+            "status": "ok",
+            "ranks": comm.size,
+            "chunk": _size(chunk),
+        }
         rule = {"codec": spec, "chunk_nbytes": chunk}
         ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
         problem = ""
@@ -89,9 +92,13 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
             yield {**row, "status": "failed", "why": "the bits are not those of host arrays"}
             continue
         yield {
-            **row, "ms": took * 1e3, "plain ms": plain * 1e3, "speedup": plain / took, "ratio": about.ratio,
+            **row,
+            "ms": took * 1e3,
+            "plain ms": plain * 1e3,
+            "speedup": plain / took,
+            "ratio": about.ratio,
             "accelerated": about.accelerated,
-        }  # fmt: skip
+        }
 
 
 def _buffers(comm: MPI.Comm, machine: Machine, op: str, nbytes: int) -> tuple[np.ndarray, np.ndarray]:

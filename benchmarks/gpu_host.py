@@ -85,18 +85,30 @@ def stubs(calls: Calls) -> ModuleType:
         return SimpleNamespace(ptr=memory.ctypes.data)
 
     runtime = SimpleNamespace(
-        memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=calls.copy,
-        memcpy2DAsync=calls.copy_rows, memsetAsync=calls.count, eventRecord=calls.count,
-        eventQuery=calls.count, hostAllocPortable=1,
-        getDevice=lambda: 0, CUDARuntimeError=RuntimeError,
+        memcpyHostToDevice=1,
+        memcpyDeviceToHost=2,
+        memcpyDeviceToDevice=3,
+        memcpyAsync=calls.copy,
+        memcpy2DAsync=calls.copy_rows,
+        memsetAsync=calls.count,
+        eventRecord=calls.count,
+        eventQuery=calls.count,
+        hostAllocPortable=1,
+        getDevice=lambda: 0,
+        CUDARuntimeError=RuntimeError,
         getDeviceProperties=lambda i: {"multiProcessorCount": 132, "major": 9, "minor": 0},
-    )  # fmt: skip
+    )
     module.cuda = SimpleNamespace(
-        Device=_Context, Stream=_Context, Event=_Context, alloc=alloc, runtime=runtime,
+        Device=_Context,
+        Stream=_Context,
+        Event=_Context,
+        alloc=alloc,
+        runtime=runtime,
         PinnedMemory=lambda nbytes, flags: bytearray(nbytes),
         PinnedMemoryPointer=lambda memory, offset: memory,
-        is_available=lambda: True, get_current_stream=_Context,
-    )  # fmt: skip
+        is_available=lambda: True,
+        get_current_stream=_Context,
+    )
     launch = SimpleNamespace(get_function=lambda name: calls.count, compile=lambda: None)
     module.RawModule = lambda **more: launch
     module.__version__ = "stub"

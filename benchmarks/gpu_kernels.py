@@ -58,9 +58,12 @@ def device(machine: Machine) -> None:
         for name, moved, call in (
             ("copy to the device", n, lambda: queue.to_device(source.address, host)),
             ("copy to the host", n, lambda: queue.to_host(host, source.address)),
-            ("copy on the device, read + written", 2 * n,
-             lambda: queue.copy(target.address, source.address, n)),
-        ):  # fmt: skip
+            (
+                "copy on the device, read + written",
+                2 * n,
+                lambda: queue.copy(target.address, source.address, n),
+            ),
+        ):
             report(name, **{"GB/s": moved / machine.seconds(queue, call) / 1e9})
     with device.queue() as one, device.queue() as other:
         back = device.host(n)
@@ -155,10 +158,13 @@ def difference(mine: np.ndarray, host: np.ndarray) -> dict[str, Any]:
     begin = 0 if max(mine.size, host.size) <= SAVED else max(first - SAVED // 2, 0)
     saved = {"gpu": mine[begin : begin + SAVED], "cpu": host[begin : begin + SAVED]}
     return {
-        "first byte": first, "last byte": int(wrong[-1]) if wrong.size else n, "bytes": int(wrong.size),
-        "of": f"{mine.size} and {host.size}", "saved from": begin,
+        "first byte": first,
+        "last byte": int(wrong[-1]) if wrong.size else n,
+        "bytes": int(wrong.size),
+        "of": f"{mine.size} and {host.size}",
+        "saved from": begin,
         "frames": {name: base64.b64encode(part.tobytes()).decode() for name, part in saved.items()},
-    }  # fmt: skip
+    }
 
 
 def headers(mine: np.ndarray, host: np.ndarray) -> str:
@@ -365,9 +371,10 @@ def nvcomp(machine: Machine) -> None:
             encode = machine.wall(ended(lambda c=chosen, a=array: c.encode(a)))
             decode = machine.wall(ended(lambda c=chosen, m=made: c.decode(m)))
             report(
-                f"nvCOMP {algorithm} float32", ratio=values.nbytes / made.buffer_size,
+                f"nvCOMP {algorithm} float32",
+                ratio=values.nbytes / made.buffer_size,
                 **{"encode GB/s": values.nbytes / encode / 1e9, "decode GB/s": values.nbytes / decode / 1e9},
-            )  # fmt: skip
+            )
         except Exception as error:  # its versions differ in what they offer
             report(f"nvCOMP {algorithm}", "missing", why=f"{type(error).__name__}: {error}")
 

@@ -59,11 +59,14 @@ class Machine:
         runtime = self.cupy.cuda.runtime
         properties = runtime.getDeviceProperties(self.device.index)
         return {
-            "gpu": properties["name"].decode(), "gpus": runtime.getDeviceCount(),
+            "gpu": properties["name"].decode(),
+            "gpus": runtime.getDeviceCount(),
             "capability": f"{properties['major']}.{properties['minor']}",
-            "memory": properties["totalGlobalMem"], "driver": runtime.driverGetVersion(),
-            "runtime": runtime.runtimeGetVersion(), "cupy": self.cupy.__version__,
-        }  # fmt: skip
+            "memory": properties["totalGlobalMem"],
+            "driver": runtime.driverGetVersion(),
+            "runtime": runtime.runtimeGetVersion(),
+            "cupy": self.cupy.__version__,
+        }
 
     def array(self, values: np.ndarray) -> DeviceArray:
         """A copy of a NumPy array on the device."""

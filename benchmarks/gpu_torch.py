@@ -67,8 +67,10 @@ def attempted(part: Callable[[], Iterator[dict[str, Any]]]) -> Iterator[dict[str
     try:
         yield from part()
     except Exception as error:
-        print(json.dumps({"what": part.__name__, "status": "failed", "why": f"rank {WORLD.rank}: {error!r}"}),
-              flush=True)  # fmt: skip
+        print(
+            json.dumps({"what": part.__name__, "status": "failed", "why": f"rank {WORLD.rank}: {error!r}"}),
+            flush=True,
+        )
         sys.stdout.flush()
         WORLD.Abort(1)
 
@@ -276,9 +278,13 @@ class Bench:
         together = self.slowest(both)
         hidden = (sum(alone) - together) / max(min(alone), 1e-9)
         yield {
-            "what": "all_reduce beside kernels", "status": "ok", "kernels ms": alone[0] * 1e3,
-            "all_reduce ms": alone[1] * 1e3, "both ms": together * 1e3, "hidden": hidden,
-        }  # fmt: skip
+            "what": "all_reduce beside kernels",
+            "status": "ok",
+            "kernels ms": alone[0] * 1e3,
+            "all_reduce ms": alone[1] * 1e3,
+            "both ms": together * 1e3,
+            "hidden": hidden,
+        }
 
 
 if __name__ == "__main__":

@@ -105,11 +105,12 @@ def taken_apart(world: MPI.Intracomm) -> dict[str, float]:
         found = least(
             world,
             {
-                "mpi": lambda: call(world), "raw": lambda: call(ours),  # noqa: B023
+                "mpi": lambda: call(world),  # noqa: B023
+                "raw": lambda: call(ours),  # noqa: B023
                 "copy": lambda: (np.copyto(frame, source), np.copyto(source, frame)),  # noqa: B023
             },
             SECONDS / 2,
-        )  # fmt: skip
+        )
         peers = world.size - 1
         beyond.append((n * peers, found["raw"] - found["mpi"] - peers * found["copy"]))
     chunks, seconds = np.array(beyond).T

@@ -19,9 +19,22 @@ __all__ = ["build", "pack", "use"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    "mpi4py", "mpich", "ml_dtypes", "click", "rich", "markdown-it-py", "mdurl", "pygments", "pytest",
-    "pytest-timeout", "pytest-xdist", "execnet", "pluggy", "iniconfig", "packaging",
-)  # fmt: skip
+    "mpi4py",
+    "mpich",
+    "ml_dtypes",
+    "click",
+    "rich",
+    "markdown-it-py",
+    "mdurl",
+    "pygments",
+    "pytest",
+    "pytest-timeout",
+    "pytest-xdist",
+    "execnet",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+)
 PLATFORMS = [
     *(f"manylinux_2_{minor}_x86_64" for minor in (28, 27, 17, 12, 5)),
     *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
@@ -61,15 +74,34 @@ def build(folder: Path, version: str, arch: str) -> None:
         _run(f"python{version}", "-m", "venv", str(work))
         _run(str(python), "-m", "pip", "-q", "install", "setuptools>=77", "Cython>=3.1", "numpy>=2.0")
     _run(
-        str(python), "setup.py", "-q", "build_ext", "--build-lib", str(folder / "extension"), "--build-temp",
+        str(python),
+        "setup.py",
+        "-q",
+        "build_ext",
+        "--build-lib",
+        str(folder / "extension"),
+        "--build-temp",
         str(work / "objects"),
-    )  # fmt: skip
+    )
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     _run(
-        sys.executable, "-m", "pip", "-q", "install", "--no-deps", "--only-binary=:all:", "--no-compile",
-        "--python-version", version, "--implementation", "cp", *platforms, "--target", str(folder / "site"),
+        sys.executable,
+        "-m",
+        "pip",
+        "-q",
+        "install",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--no-compile",
+        "--python-version",
+        version,
+        "--implementation",
+        "cp",
+        *platforms,
+        "--target",
+        str(folder / "site"),
         *PACKAGES,
-    )  # fmt: skip
+    )
     (folder / "first").mkdir()
     for part in (folder / "site").glob("mpi4py*"):
         part.rename(folder / "first" / part.name)
@@ -103,9 +135,20 @@ def pack(folder: Path, target: Path) -> None:
 def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms: list[str]) -> None:
     """The libraries of a wheel, which pip leaves out where it is given a target."""
     _run(
-        sys.executable, "-m", "pip", "-q", "download", "--no-deps", "--only-binary=:all:",
-        "--python-version", version, *platforms, "--dest", str(wheels), name,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        "pip",
+        "-q",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        "--python-version",
+        version,
+        *platforms,
+        "--dest",
+        str(wheels),
+        name,
+    )
     wheel = max(wheels.glob(f"{name}-*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.namelist():

@@ -56,9 +56,20 @@ NEAR, NEAR_OF_BCAST = 1.1, 2.0
 @click.option("--json", "json_path", type=click.Path(), help="Write the predictions to a file.")
 @click.option("--plot", "plot_path", type=click.Path(), help="Draw them into a file, PNG, PDF or SVG.")
 def main(
-    nbytes, buffer, spec, dtype, encode, decode, memory, max_ranks, ranks_per_node, networks,
-    operations, json_path, plot_path
-):  # fmt: skip
+    nbytes,
+    buffer,
+    spec,
+    dtype,
+    encode,
+    decode,
+    memory,
+    max_ranks,
+    ranks_per_node,
+    networks,
+    operations,
+    json_path,
+    plot_path,
+):
     """Predict the speed-up of compressed collectives over plain MPI at scale."""
     unknown = [name for name in networks.split(",") if name not in FABRICS]
     if unknown:
@@ -86,11 +97,19 @@ def main(
         cases.append((network, call, machine.with_network(FABRICS[network], network), speed))
     rows = _simulate(cases)
     about = {
-        "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]), "nbytes": nbytes,
-        "buffer": buffer, "codec": spec,
-        "dtype": dtype, "ranks_per_node": ranks_per_node, "encode": speed.encode, "decode": speed.decode,
-        "ratio": speed.ratio, "memory": machine.memory, "profile": machine.name, **environment(),
-    }  # fmt: skip
+        "command": " ".join(["python -m benchmarks.scaling", *sys.argv[1:]]),
+        "nbytes": nbytes,
+        "buffer": buffer,
+        "codec": spec,
+        "dtype": dtype,
+        "ranks_per_node": ranks_per_node,
+        "encode": speed.encode,
+        "decode": speed.decode,
+        "ratio": speed.ratio,
+        "memory": machine.memory,
+        "profile": machine.name,
+        **environment(),
+    }
     _show(about, rows, ranks)
     if json_path:
         with open(json_path, "w") as file:
@@ -131,9 +150,15 @@ def predicted_row(network: str, call: Call, machine: MachineProfile, speed: Code
     names = [name for name in ALGORITHMS[call.op] if name not in ("compressed", "recursive_doubling")]
     plain = plain_seconds(call, machine, names)
     return {
-        "network": network, "op": call.op, "ranks": call.size, "speedup": plain / seconds, "seconds": seconds,
-        "plain_seconds": plain, "algorithm": best.name, "chunk_nbytes": best.chunk_nbytes,
-    }  # fmt: skip
+        "network": network,
+        "op": call.op,
+        "ranks": call.size,
+        "speedup": plain / seconds,
+        "seconds": seconds,
+        "plain_seconds": plain,
+        "algorithm": best.name,
+        "chunk_nbytes": best.chunk_nbytes,
+    }
 
 
 def _show(about: dict, rows: list[dict], ranks: list[int]) -> None:

@@ -86,10 +86,13 @@ def measure(comm: MPI.Intracomm, name: str, field: np.ndarray, spec: str, op: st
         report = ours[way].report
         got = comm.bcast((sent.arrived(comm.rank), report.error_bound), comm.size - 1)
         row[way] = {
-            "seconds": median(times[way]), "ratio": comm.bcast(report.ratio), "bound": got[1],
-            "psnr": psnr(field, got[0]), "error": float(np.abs(field - got[0]).max()),
+            "seconds": median(times[way]),
+            "ratio": comm.bcast(report.ratio),
+            "bound": got[1],
+            "psnr": psnr(field, got[0]),
+            "error": float(np.abs(field - got[0]).max()),
             "dimensions": comm.bcast(report.dimensions),
-        }  # fmt: skip
+        }
     row["speed"] = median(a / b for a, b in zip(times["flat"], times["array"], strict=True))
     return row
 

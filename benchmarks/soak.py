@@ -54,10 +54,13 @@ def main(count: int, max_nbytes: int, seed: int, json_path: str | None) -> None:
         # The first tenth fills the pools.
         settled = memory[len(memory) // 10 :]
         result = {
-            "count": count, "wrong": len(wrong), "accelerated": soak.accelerated,
+            "count": count,
+            "wrong": len(wrong),
+            "accelerated": soak.accelerated,
             "seconds": round(seconds, 1),
-            "resident_mib": memory, "growth_mib": settled[-1] - settled[0],
-        }  # fmt: skip
+            "resident_mib": memory,
+            "growth_mib": settled[-1] - settled[0],
+        }
         print(
             f"{count} collectives, {soak.accelerated} of them compressed, in {seconds:.0f} s: "
             f"{len(wrong)} wrong"

@@ -31,9 +31,12 @@ from .osu.timing import run_size
 __all__ = ["main"]
 
 OPERATIONS = {
-    "alltoall": "Alltoall", "allgather": "Allgather", "bcast": "Bcast",
-    "reduce_scatter": "Reduce_scatter_block", "allreduce": "Allreduce",
-}  # fmt: skip
+    "alltoall": "Alltoall",
+    "allgather": "Allgather",
+    "bcast": "Bcast",
+    "reduce_scatter": "Reduce_scatter_block",
+    "allreduce": "Allreduce",
+}
 #: Relative error up to which a prediction counts as close.
 CLOSE = 0.25
 
@@ -71,12 +74,17 @@ def main(specs: str, sizes: str, iters: int, json_path: str | None) -> None:
             for measured in run_size(osu.OPERATIONS[name], comms, values, nbytes, iters=iters, min_seconds=2):
                 call = Call.of_buffer(op, nbytes, world.size, per_node, comms[specs.split(",")[0]].workers)
                 predicted = _predict(call, machine, measured.name, comms[measured.name], speeds)
-                rows.append({
-                    "op": op, "nbytes": nbytes, "codec": measured.name,
-                    "measured": measured.seconds["midmean"],
-                    "predicted": predicted,
-                    "known": (op, nbytes, measured.name) == ("Alltoall", PLAIN_NBYTES * world.size, "mpi"),
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "op": op,
+                        "nbytes": nbytes,
+                        "codec": measured.name,
+                        "measured": measured.seconds["midmean"],
+                        "predicted": predicted,
+                        "known": (op, nbytes, measured.name)
+                        == ("Alltoall", PLAIN_NBYTES * world.size, "mpi"),
+                    }
+                )
                 if world.rank == 0:
                     print(_line(rows[-1]), flush=True)
     about = describe(world, "validate", None, "f4")

@@ -17,10 +17,28 @@ from compcoll.report import Report, Summary
 __version__ = "0.1.0"
 
 __all__ = [
-    "Cartcomm", "Codec", "Comm", "DeviceBufferError", "Distgraphcomm", "FallbackError", "FrameError",
-    "FrameInfo", "Graphcomm", "MismatchError", "Policy", "PolicyError", "Report", "Rule", "Summary",
-    "bootstrap", "codec", "codecs", "decode", "inspect", "summary",
-]  # fmt: skip
+    "Cartcomm",
+    "Codec",
+    "Comm",
+    "DeviceBufferError",
+    "Distgraphcomm",
+    "FallbackError",
+    "FrameError",
+    "FrameInfo",
+    "Graphcomm",
+    "MismatchError",
+    "Policy",
+    "PolicyError",
+    "Report",
+    "Rule",
+    "Summary",
+    "bootstrap",
+    "codec",
+    "codecs",
+    "decode",
+    "inspect",
+    "summary",
+]
 
 _NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
 

@@ -92,9 +92,16 @@ class FrameInfo:
 
 
 def pack_header(
-    frame: np.ndarray, codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int],
-    payload_nbytes: int, bound: float, fallback: bool = False, checksum: bool = True,
-) -> None:  # fmt: skip
+    frame: np.ndarray,
+    codec: str,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    params: tuple[int, int],
+    payload_nbytes: int,
+    bound: float,
+    fallback: bool = False,
+    checksum: bool = True,
+) -> None:
     """Write the header in front of the payload that is already in ``frame``."""
     end = HEADER_NBYTES + payload_nbytes
     value = _cpu.checksum(frame[HEADER_NBYTES:end]) if checksum else 0
@@ -105,16 +112,33 @@ def pack_header(
 
 
 def header_bytes(
-    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int], bound: float,
-    checksum: bool, fallback: bool = False, payload_nbytes: int = 0, value: int = 0,
-) -> bytes:  # fmt: skip
+    codec: str,
+    dtype: np.dtype,
+    shape: tuple[int, ...],
+    params: tuple[int, int],
+    bound: float,
+    checksum: bool,
+    fallback: bool = False,
+    payload_nbytes: int = 0,
+    value: int = 0,
+) -> bytes:
     """A header without its own checksum."""
     flags = (CHECKSUM if checksum else 0) | (FALLBACK if fallback else 0)
     dims = (*shape, 1, 1, 1)[:3]
     return _HEADER.pack(
-        MAGIC, VERSION, flags, dtypes.code_of(dtype), len(shape), codec.encode("ascii"),
-        *params, *dims, payload_nbytes, bound, value, 0,
-    )  # fmt: skip
+        MAGIC,
+        VERSION,
+        flags,
+        dtypes.code_of(dtype),
+        len(shape),
+        codec.encode("ascii"),
+        *params,
+        *dims,
+        payload_nbytes,
+        bound,
+        value,
+        0,
+    )
 
 
 def inspect(frame, available: int | None = None) -> FrameInfo:
@@ -165,9 +189,17 @@ def inspect(frame, available: int | None = None) -> FrameInfo:
     if not bound >= 0 and not math.isnan(bound):
         raise FrameError(f"error bound {bound} is negative")
     return FrameInfo(
-        codec, dtype, tuple(dims[:ndim]), nbytes, payload_nbytes, HEADER_NBYTES,
-        checksum if flags & CHECKSUM else None, bound, (p0, p1), bool(flags & FALLBACK),
-    )  # fmt: skip
+        codec,
+        dtype,
+        tuple(dims[:ndim]),
+        nbytes,
+        payload_nbytes,
+        HEADER_NBYTES,
+        checksum if flags & CHECKSUM else None,
+        bound,
+        (p0, p1),
+        bool(flags & FALLBACK),
+    )
 
 
 def verify(frame: np.ndarray, info: FrameInfo) -> np.ndarray:

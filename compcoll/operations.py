@@ -147,8 +147,10 @@ OPERATIONS = {operation.name: operation for operation in _COLLECTIVES}
 #: The algorithms of each accelerated operation, the default first; messages as well.
 ALGORITHMS: dict[str, tuple[str, ...]] = {
     **{name: operation.algorithms for name, operation in OPERATIONS.items() if operation.algorithms},
-    "Send": ("stream",), "Recv": ("stream",), "Sendrecv": ("stream",),
-}  # fmt: skip
+    "Send": ("stream",),
+    "Recv": ("stream",),
+    "Sendrecv": ("stream",),
+}
 #: Operations that have algorithms of two levels; in others each value crosses a port once in any case.
 #: Alltoall has one for small blocks; in its siblings none but the two ends of a block know how large it is.
 TWO_LEVEL = (

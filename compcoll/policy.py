@@ -50,9 +50,17 @@ from compcoll.engine.rules import (
 from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = [
-    "ALGORITHMS", "IN_NODE", "MIN_NBYTES", "Decision", "Policy", "Rule", "check_same", "default_policy",
-    "fields_of", "make_policy",
-]  # fmt: skip
+    "ALGORITHMS",
+    "IN_NODE",
+    "MIN_NBYTES",
+    "Decision",
+    "Policy",
+    "Rule",
+    "check_same",
+    "default_policy",
+    "fields_of",
+    "make_policy",
+]
 
 #: Reasons why calls are left to MPI.
 _NONE = "the policy's codec is none"
@@ -143,10 +151,20 @@ class Policy:
         return replace(self, **changes)
 
     def decide(
-        self, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str, ranks_per_node: int = 1,
-        element: np.dtype | None = None, gpus: bool = False, buffer_nbytes: int | None = None,
-        n_nodes: int = 1, exact_sums: bool = True,
-    ) -> Decision:  # fmt: skip
+        self,
+        op: str,
+        dtype: np.dtype,
+        nbytes: int,
+        size: int,
+        comm: str,
+        link: str,
+        ranks_per_node: int = 1,
+        element: np.dtype | None = None,
+        gpus: bool = False,
+        buffer_nbytes: int | None = None,
+        n_nodes: int = 1,
+        exact_sums: bool = True,
+    ) -> Decision:
         """Decide how to run a call whose largest message has ``nbytes`` bytes, among ``size`` ranks.
 
         ``buffer_nbytes``: what ``min_nbytes`` and rules are compared with instead.
@@ -157,16 +175,38 @@ class Policy:
         """
         ruled, element = nbytes if buffer_nbytes is None else buffer_nbytes, element or dtype
         return _decide(
-            self, op, dtype, nbytes, size, comm, link, ranks_per_node, element, gpus, ruled, n_nodes,
+            self,
+            op,
+            dtype,
+            nbytes,
+            size,
+            comm,
+            link,
+            ranks_per_node,
+            element,
+            gpus,
+            ruled,
+            n_nodes,
             exact_sums,
-        )  # fmt: skip
+        )
 
 
 @lru_cache(maxsize=4096)
 def _decide(
-    policy: Policy, op: str, dtype: np.dtype, nbytes: int, size: int, comm: str, link: str,
-    ranks_per_node: int, element: np.dtype, gpus: bool, ruled: int, n_nodes: int, exact_sums: bool,
-) -> Decision:  # fmt: skip
+    policy: Policy,
+    op: str,
+    dtype: np.dtype,
+    nbytes: int,
+    size: int,
+    comm: str,
+    link: str,
+    ranks_per_node: int,
+    element: np.dtype,
+    gpus: bool,
+    ruled: int,
+    n_nodes: int,
+    exact_sums: bool,
+) -> Decision:
     if ruled < policy.min_nbytes:
         return _unchanged(op, below_min_nbytes(policy.min_nbytes))
     if size == 1:

@@ -18,8 +18,13 @@ copyright = author
 version = release = compcoll.__version__
 
 extensions = [
-    "myst_nb", "numpydoc", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton", "sphinx_design",
-]  # fmt: skip
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
 exclude_patterns = ["_build"]
 nitpicky = True
 # Classes of other packages: the build does not reach for their documentation.

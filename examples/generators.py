@@ -17,9 +17,12 @@ STATES, ACTIONS, BATCH, STEPS = 64, 8, 256, 30
 def make(dtype):
     torch.manual_seed(0)
     return torch.nn.Sequential(
-        torch.nn.Linear(STATES, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
+        torch.nn.Linear(STATES, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 512),
+        torch.nn.ReLU(),
         torch.nn.Linear(512, ACTIONS),
-    ).to(dtype)  # fmt: skip
+    ).to(dtype)
 
 
 def generate(model):

@@ -21,9 +21,11 @@ def exchange(cart, block):
     """Fill the frame around a block with the neighbours' values."""
     up, down = cart.Shift(0, 1)
     requests = [
-        cart.Irecv(block[0], source=up, tag=0), cart.Irecv(block[-1], source=down, tag=1),
-        cart.Isend(block[-2], dest=down, tag=0), cart.Isend(block[1], dest=up, tag=1),
-    ]  # fmt: skip
+        cart.Irecv(block[0], source=up, tag=0),
+        cart.Irecv(block[-1], source=down, tag=1),
+        cart.Isend(block[-2], dest=down, tag=0),
+        cart.Isend(block[1], dest=up, tag=1),
+    ]
     left, right = cart.Shift(1, 1)
     for inner, outer, dest, source in ((1, -1, left, right), (-2, 0, right, left)):
         received = block[:, outer].copy()  # a neighbour that does not exist leaves it as it is

@@ -140,9 +140,12 @@ def with_blosc2(filter_name: str, codec_name: str, level: int):
         import blosc2
 
         options = {
-            "codec": blosc2.Codec[codec_name], "clevel": level, "typesize": array.dtype.itemsize,
-            "filters": [blosc2.Filter[filter_name]], "nthreads": 1,
-        }  # fmt: skip
+            "codec": blosc2.Codec[codec_name],
+            "clevel": level,
+            "typesize": array.dtype.itemsize,
+            "filters": [blosc2.Filter[filter_name]],
+            "nthreads": 1,
+        }
         src, out = array.reshape(-1).view(np.uint8), np.empty_like(array)
         flat = out.reshape(-1).view(np.uint8)
 

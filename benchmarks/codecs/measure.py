@@ -150,9 +150,19 @@ def _row(data: Data, run: _Run, decoded: np.ndarray) -> Row:
     exact = array.tobytes() == decoded.tobytes()
     encode, decode = (array.nbytes / s / 1e9 for s in (run.encode_seconds, run.decode_seconds))
     return Row(
-        data.label, c.name, c.family, c.ours, data.smooth, array.nbytes, encoded, error, psnr,
-        _sound(run, exact, error), encode, decode,
-    )  # fmt: skip
+        data.label,
+        c.name,
+        c.family,
+        c.ours,
+        data.smooth,
+        array.nbytes,
+        encoded,
+        error,
+        psnr,
+        _sound(run, exact, error),
+        encode,
+        decode,
+    )
 
 
 def _sound(run: _Run, exact: bool, error: float) -> bool:

@@ -39,9 +39,14 @@ def about(repeats: int) -> dict:
         except PackageNotFoundError:
             continue
     return {
-        **machine(), "level": _cpu.level(), "repeats": repeats, "load": os.getloadavg()[0],
-        "commit": commit(), "command": shlex.join(["python", *sys.orig_argv[1:]]), "versions": versions,
-    }  # fmt: skip
+        **machine(),
+        "level": _cpu.level(),
+        "repeats": repeats,
+        "load": os.getloadavg()[0],
+        "commit": commit(),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "versions": versions,
+    }
 
 
 def heading(info: dict) -> str:

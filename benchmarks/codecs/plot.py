@@ -58,9 +58,14 @@ def _panel(axes, rows: Sequence[Row], verb: str) -> None:
         label = name + (f" ({sum(decibels) / len(decibels):.0f} dB)" if decibels else "")
         fill = f"C{i % 10}" if own[0].ours else "none"
         axes.scatter(
-            speed, ratio, marker=_MARKERS[i % len(_MARKERS)], s=60, facecolors=fill, edgecolors=f"C{i % 10}",
+            speed,
+            ratio,
+            marker=_MARKERS[i % len(_MARKERS)],
+            s=60,
+            facecolors=fill,
+            edgecolors=f"C{i % 10}",
             label=label,
-        )  # fmt: skip
+        )
     axes.set(xscale="log", xlabel=f"{verb}: GB/s of uncompressed data, one thread", ylabel="ratio")
     if max(_mean([r.ratio for r in rows if r.codec == row.codec]) for row in rows) > 6:
         axes.set_yscale("log", base=2)

@@ -41,11 +41,17 @@ def measure(task: str, comms: dict[str, Any], data: Digits, iters: int) -> list[
     medians = {name: float(np.median(times)) for name, times in seconds.items()}
     plain = next(iter(medians.values()))
     return [
-        {"task": task, "name": name, "seconds": medians[name], "speedup": plain / medians[name],
-         "accuracy": accuracy[name], "iters": iters,
-         "accelerated": world.allreduce(getattr(comm, "calls_accelerated", 0) > before[name], MPI.LOR)}
+        {
+            "task": task,
+            "name": name,
+            "seconds": medians[name],
+            "speedup": plain / medians[name],
+            "accuracy": accuracy[name],
+            "iters": iters,
+            "accelerated": world.allreduce(getattr(comm, "calls_accelerated", 0) > before[name], MPI.LOR),
+        }
         for name, comm in comms.items()
-    ]  # fmt: skip
+    ]
 
 
 def _mark(row: dict) -> str:
@@ -79,10 +85,14 @@ def _command(tasks, codecs, copies, iters, json_path) -> bool:
         new = measure(task, comms, data, iters)
         rows += new
         if world.rank == 0:
-            print("\n".join(
-                f"{row['task']:<12} {row['name']:<20} {1e3 * row['seconds']:10.1f} {row['speedup']:8.2f} "
-                f"{row['accuracy']:10.6f}{_mark(row)}" for row in new
-            ), flush=True)  # fmt: skip
+            print(
+                "\n".join(
+                    f"{row['task']:<12} {row['name']:<20} {1e3 * row['seconds']:10.1f} {row['speedup']:8.2f} "
+                    f"{row['accuracy']:10.6f}{_mark(row)}"
+                    for row in new
+                ),
+                flush=True,
+            )
     if json_path and world.rank == 0:
         about = {"operation": "learning", "ranks": world.size, "copies": copies, **environment()}
         with open(json_path, "w") as file:

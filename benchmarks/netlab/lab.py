@@ -66,8 +66,15 @@ class Lab:
     #: Seconds after which mpiexec loses a host whose link dropped; the program is gone 3 s later at most.
     LOST_SECONDS = 15.0
 
-    def __init__(self, hosts: int = 2, gbit: float = 1.0, *, mtu: int = 9000, burst: int | None = None,
-                 verbose: bool = False):  # fmt: skip
+    def __init__(
+        self,
+        hosts: int = 2,
+        gbit: float = 1.0,
+        *,
+        mtu: int = 9000,
+        burst: int | None = None,
+        verbose: bool = False,
+    ):
         if not 1 <= hosts <= _MAX_HOSTS:
             raise ValueError(f"{hosts} hosts are not between 1 and {_MAX_HOSTS}")
         if not 0 <= gbit <= 400:
@@ -129,10 +136,17 @@ class Lab:
         self.holders.clear()
 
     def run(
-        self, argv: Sequence[str], *, ppn: int = 1, env: Mapping[str, str] | None = None, check: bool = True,
-        timeout: float | None = None, down: Sequence[tuple[int, float]] = (), capture: bool = False,
+        self,
+        argv: Sequence[str],
+        *,
+        ppn: int = 1,
+        env: Mapping[str, str] | None = None,
+        check: bool = True,
+        timeout: float | None = None,
+        down: Sequence[tuple[int, float]] = (),
+        capture: bool = False,
         open_mpi: bool = False,
-    ) -> subprocess.CompletedProcess:  # fmt: skip
+    ) -> subprocess.CompletedProcess:
         """Run an MPI program, `ppn` ranks on each host.
 
         Parameters
@@ -213,11 +227,14 @@ class Lab:
 
     def _build(self) -> None:
         self._add_namespace(self.head)
-        self._batch(self.head, [
-            f"link add eth0 mtu {self.mtu} type bridge stp_state 0 forward_delay 0",
-            f"address add {HEAD_ADDRESS}/16 dev eth0",
-            "link set eth0 up",
-        ])  # fmt: skip
+        self._batch(
+            self.head,
+            [
+                f"link add eth0 mtu {self.mtu} type bridge stp_state 0 forward_delay 0",
+                f"address add {HEAD_ADDRESS}/16 dev eth0",
+                "link set eth0 up",
+            ],
+        )
         for host in range(self.hosts):
             name = self.namespace(host)
             self._add_namespace(name)

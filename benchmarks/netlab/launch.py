@@ -36,14 +36,19 @@ exec nsenter --target $holder --ipc --uts --mount --wd="$PWD" ip netns exec {lab
 """
 #: One wire between hosts, the shaped one; shared memory inside them, where UCX finds one IPC namespace.
 _TRANSPORT = {
-    "UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": "eth0", "FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0",
+    "UCX_TLS": "tcp,self,sm",
+    "UCX_NET_DEVICES": "eth0",
+    "FI_PROVIDER": "tcp",
+    "FI_TCP_IFACE": "eth0",
     "GLOO_SOCKET_IFNAME": "eth0",
-}  # fmt: skip
+}
 #: The same for Open MPI.
 _OPEN_MPI_TRANSPORT = {
-    "btl": "tcp,vader,self", "btl_tcp_if_include": "eth0", "oob_tcp_if_include": "eth0",
+    "btl": "tcp,vader,self",
+    "btl_tcp_if_include": "eth0",
+    "oob_tcp_if_include": "eth0",
     "mpi_yield_when_idle": "1",
-}  # fmt: skip
+}
 
 
 def find_mpiexec() -> str:
@@ -59,9 +64,16 @@ def find_mpiexec() -> str:
 
 
 def run(
-    lab: Lab, argv: Sequence[str], ppn: int, env: Mapping[str, str] | None, check: bool,
-    timeout: float | None, down: Sequence[tuple[int, float]], capture: bool, open_mpi: bool,
-) -> subprocess.CompletedProcess:  # fmt: skip
+    lab: Lab,
+    argv: Sequence[str],
+    ppn: int,
+    env: Mapping[str, str] | None,
+    check: bool,
+    timeout: float | None,
+    down: Sequence[tuple[int, float]],
+    capture: bool,
+    open_mpi: bool,
+) -> subprocess.CompletedProcess:
     """See `Lab.run`."""
     if ppn < 1:
         raise ValueError(f"{ppn} ranks on a host are less than 1")

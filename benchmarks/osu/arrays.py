@@ -56,9 +56,12 @@ def _cupy() -> Library:
     if not cupy.cuda.is_available():
         raise ValueError("arrays of cupy need a GPU, and CuPy finds none")
     return Library(
-        "cupy", cupy.asarray, cupy.asnumpy, lambda array, values: array.set(values),
+        "cupy",
+        cupy.asarray,
+        cupy.asnumpy,
+        lambda array, values: array.set(values),
         lambda: cupy.cuda.get_current_stream().synchronize(),
-    )  # fmt: skip
+    )
 
 
 def _numba() -> Library:
@@ -67,9 +70,12 @@ def _numba() -> Library:
     if not cuda.is_available():
         raise ValueError("arrays of numba need a GPU, and Numba finds none")
     return Library(
-        "numba", cuda.to_device, lambda array: array.copy_to_host(),
-        lambda array, values: array.copy_to_device(values), cuda.synchronize,
-    )  # fmt: skip
+        "numba",
+        cuda.to_device,
+        lambda array: array.copy_to_host(),
+        lambda array, values: array.copy_to_device(values),
+        cuda.synchronize,
+    )
 
 
 def _torch(device: str = "cpu") -> Library:
@@ -87,9 +93,12 @@ def _torch(device: str = "cpu") -> Library:
         return torch.from_numpy(values)
 
     return Library(
-        f"torch-{device}" if on_gpu else "torch", lambda values: tensor(values.copy()).to(device), to_host,
-        lambda array, values: array.copy_(tensor(values)), torch.cuda.synchronize if on_gpu else None,
-    )  # fmt: skip
+        f"torch-{device}" if on_gpu else "torch",
+        lambda values: tensor(values.copy()).to(device),
+        to_host,
+        lambda array, values: array.copy_(tensor(values)),
+        torch.cuda.synchronize if on_gpu else None,
+    )
 
 
 LIBRARIES: dict[str, Callable[[], Library]] = {
@@ -161,6 +170,16 @@ def _staged(name: str) -> Callable:
     return method
 
 
-for _name in ("Allgather", "Allgatherv", "Alltoall", "Alltoallv", "Gather", "Gatherv", "Reduce",
-              "Reduce_scatter_block", "Scatter", "Scatterv"):  # fmt: skip
+for _name in (
+    "Allgather",
+    "Allgatherv",
+    "Alltoall",
+    "Alltoallv",
+    "Gather",
+    "Gatherv",
+    "Reduce",
+    "Reduce_scatter_block",
+    "Scatter",
+    "Scatterv",
+):
     setattr(Staged, _name, _staged(_name))

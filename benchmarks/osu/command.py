@@ -75,10 +75,11 @@ def data_options(command: Callable) -> Callable:
     for option in (
         click.option("--dtype", type=DType(), help="Type of the values. [default: a .npy file's, else f4]"),
         click.option(
-            "--data", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            "--data",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
             help="Values of a .npy file, or of one without a header, in place of a noisy sine.",
         ),
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
@@ -119,9 +120,24 @@ def look_first(world: MPI.Intracomm, json: Path | None, plot: Path | None = None
 )
 @click.pass_obj
 def _command(
-    operation, codecs, sizes, iters, warmup, min_seconds, max_seconds, in_a_row, data, dtype, arrays, gloo,
-    pickle, control, min_nbytes, json_path, plot_path,
-):  # fmt: skip
+    operation,
+    codecs,
+    sizes,
+    iters,
+    warmup,
+    min_seconds,
+    max_seconds,
+    in_a_row,
+    data,
+    dtype,
+    arrays,
+    gloo,
+    pickle,
+    control,
+    min_nbytes,
+    json_path,
+    plot_path,
+):
     """Time an MPI operation on compressed messages beside plain MPI."""
     world = MPI.COMM_WORLD
     look_first(world, json_path, plot_path)
@@ -140,9 +156,16 @@ def _command(
     with Progress(console=Console(stderr=True), transient=True, disable=not _shows_progress()) as progress:
         for size in progress.track(nbytes, description=operation):
             new = run_size(
-                OPERATIONS[operation], comms, values, size, warmup=warmup, iters=iters,
-                min_seconds=min_seconds, max_seconds=max_seconds, in_a_row=in_a_row,
-            )  # fmt: skip
+                OPERATIONS[operation],
+                comms,
+                values,
+                size,
+                warmup=warmup,
+                iters=iters,
+                min_seconds=min_seconds,
+                max_seconds=max_seconds,
+                in_a_row=in_a_row,
+            )
             rows += new
             if world.rank == 0:
                 print("\n".join(map(line, new)), flush=True)

@@ -17,9 +17,18 @@ from mpi4py import MPI
 from .data import Source
 
 __all__ = [
-    "COLLECTIVES", "MESSAGES", "NONBLOCKING", "OPERATIONS", "WINDOW", "Case", "Operation", "in_window",
-    "partner_of", "peer_of", "rounding",
-]  # fmt: skip
+    "COLLECTIVES",
+    "MESSAGES",
+    "NONBLOCKING",
+    "OPERATIONS",
+    "WINDOW",
+    "Case",
+    "Operation",
+    "in_window",
+    "partner_of",
+    "peer_of",
+    "rounding",
+]
 
 #: Messages on their way at once in the bandwidth tests; OSU has 64, which is much memory for large ones.
 WINDOW = 16

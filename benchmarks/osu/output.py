@@ -34,9 +34,14 @@ def describe(
     nodes = comm.allreduce(int(node.rank == 0))
     node.Free()
     return {
-        "operation": operation, "ranks": comm.size, "nodes": nodes, "data": str(data or "sine with noise"),
-        "dtype": np.dtype(dtype).name, "arrays": arrays, **environment(),
-    }  # fmt: skip
+        "operation": operation,
+        "ranks": comm.size,
+        "nodes": nodes,
+        "data": str(data or "sine with noise"),
+        "dtype": np.dtype(dtype).name,
+        "arrays": arrays,
+        **environment(),
+    }
 
 
 def environment() -> dict[str, object]:
@@ -45,8 +50,10 @@ def environment() -> dict[str, object]:
     versions |= {name: sys.modules[name].__version__ for name in _PACKAGES if name in sys.modules}
     settings = {key: value for key, value in sorted(os.environ.items()) if key.startswith("UCX_")}
     return {
-        "machine": {**machine(), "environment": settings}, "versions": versions, "commit": commit(),
-    }  # fmt: skip
+        "machine": {**machine(), "environment": settings},
+        "versions": versions,
+        "commit": commit(),
+    }
 
 
 def as_json(document: object) -> str:
@@ -66,13 +73,15 @@ def heading(about: dict) -> str:
     """Lines above the rows."""
     machine, versions = about["machine"], about["versions"]
     names = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return "\n".join([
-        f"# {about['operation']}, {about['ranks']} ranks on {about['nodes']} nodes, "
-        f"{about['dtype']} of {about['data']}, arrays of {about['arrays']}",
-        f"# {machine['processor']}, {machine['cores']} cores, {machine['system']}",
-        f"# {names}",
-        _COLUMNS,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"# {about['operation']}, {about['ranks']} ranks on {about['nodes']} nodes, "
+            f"{about['dtype']} of {about['data']}, arrays of {about['arrays']}",
+            f"# {machine['processor']}, {machine['cores']} cores, {machine['system']}",
+            f"# {names}",
+            _COLUMNS,
+        ]
+    )
 
 
 def line(row: Row) -> str:

@@ -117,9 +117,15 @@ class _Work:
 
 
 def measure(
-    op: str, comms: dict[str, Any], values: Any, nbytes: int, *, warmup: int = 2, iters: int = 20,
+    op: str,
+    comms: dict[str, Any],
+    values: Any,
+    nbytes: int,
+    *,
+    warmup: int = 2,
+    iters: int = 20,
     max_seconds: float = 10.0,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Measure one size on all communicators; collective. The parameters are those of `run_size`."""
     world = next(iter(comms.values()))
     n = max(1, nbytes // values.dtype.itemsize)

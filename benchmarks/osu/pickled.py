@@ -12,9 +12,19 @@ __all__ = ["PICKLED", "Pickled"]
 
 #: The benchmarks that OSU has of objects.
 PICKLED = (
-    "allgather", "allreduce", "alltoall", "barrier", "bcast", "bibw", "bw", "gather", "latency", "multi_lat",
-    "reduce", "scatter",
-)  # fmt: skip
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "bcast",
+    "bibw",
+    "bw",
+    "gather",
+    "latency",
+    "multi_lat",
+    "reduce",
+    "scatter",
+)
 
 
 class Pickled:

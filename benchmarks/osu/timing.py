@@ -88,10 +88,17 @@ class Row:
 
 
 def run_size(
-    operation: Operation, comms: dict[str, MPI.Comm], values: Source, nbytes: int, *,
-    warmup: int = 2, iters: int = 20, min_seconds: float = 0.0, max_seconds: float = 10.0,
+    operation: Operation,
+    comms: dict[str, MPI.Comm],
+    values: Source,
+    nbytes: int,
+    *,
+    warmup: int = 2,
+    iters: int = 20,
+    min_seconds: float = 0.0,
+    max_seconds: float = 10.0,
     in_a_row: int = 1,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Measure one size on all communicators; collective.
 
     Parameters
@@ -117,14 +124,23 @@ def run_size(
     case = operation(world, values, n)
     if in_a_row > 1:
         case = replace(case, call=_repeated(case.call, in_a_row), repeats=case.repeats * in_a_row)
-    times, processors = _time(case, list(comms.values()), world, values.arrays.wait, warmup, iters,
-                              (min_seconds, max_seconds)) / case.repeats  # fmt: skip
+    times, processors = (
+        _time(
+            case, list(comms.values()), world, values.arrays.wait, warmup, iters, (min_seconds, max_seconds)
+        )
+        / case.repeats
+    )
     checks = _check(case, comms, world, values)
     medians = np.median(times, axis=1)
     rows = []
     for name, series, busy, median, check in zip(comms, times, processors, medians, checks, strict=True):
-        seconds = {"min": series.min(), "median": median, "mean": series.mean(), "max": series.max(),
-                   "midmean": midmean(series)}  # fmt: skip
+        seconds = {
+            "min": series.min(),
+            "median": median,
+            "mean": series.mean(),
+            "max": series.max(),
+            "midmean": midmean(series),
+        }
         seconds = {key: float(value) for key, value in seconds.items()}
         rate, speedup = float(case.moved / median / 1e9), float(medians[0] / median)
         spread = _spread(times[0], series)
@@ -142,9 +158,14 @@ def _repeated(call: Callable, count: int) -> Callable:
 
 
 def _time(
-    case: Case, comms: list[MPI.Comm], world: MPI.Comm, wait: Callable | None, warmup: int, iters: int,
+    case: Case,
+    comms: list[MPI.Comm],
+    world: MPI.Comm,
+    wait: Callable | None,
+    warmup: int,
+    iters: int,
     limits: tuple[float, float],
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Times of calls on each communicator, of the slowest rank, and processor times, of the busiest.
 
     Shape (2, communicators, calls), seconds.

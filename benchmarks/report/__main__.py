@@ -75,40 +75,73 @@ def experiments() -> Iterator[Experiment]:
     codecs = ("--codec", CODECS, "--iters", "5")
     gloo = ("--gloo",) if find_spec("torch") else ()
     yield Experiment(
-        "two-hosts", "Two hosts, 32 MiB a message",
+        "two-hosts",
+        "Two hosts, 32 MiB a message",
         "Smooth float32 with noise, plain MPI in the same run, and torch.distributed's gloo where torch is "
         "installed. The ratio is what the bytes allow.",
         [lab(2, gbit, op, *codecs, *gloo, "--sizes", "32M") for gbit in (1, 2.5, 5, 10) for op in OPS],
         figures.speedups,
-    )  # fmt: skip
+    )
     yield Experiment(
-        "small", "Two hosts at 1 Gb/s, small messages",
+        "small",
+        "Two hosts at 1 Gb/s, small messages",
         "400 calls in a row without a barrier between them; what a message costs besides its bytes decides.",
         [
-            lab(2, 1, op, "--codec", CODECS, "--sizes", "4K,8K,16K,64K", "--min-nbytes",
-                "1024", "--in-a-row", "400", "--iters", "5", "--max-seconds", "4")
+            lab(
+                2,
+                1,
+                op,
+                "--codec",
+                CODECS,
+                "--sizes",
+                "4K,8K,16K,64K",
+                "--min-nbytes",
+                "1024",
+                "--in-a-row",
+                "400",
+                "--iters",
+                "5",
+                "--max-seconds",
+                "4",
+            )
             for op in OPS
         ],
-    )  # fmt: skip
+    )
     yield Experiment(
-        "four-hosts", "Four hosts at 1 Gb/s, 8 MiB a message", "All collectives; four ranks share two cores.",
+        "four-hosts",
+        "Four hosts at 1 Gb/s, 8 MiB a message",
+        "All collectives; four ranks share two cores.",
         [lab(4, 1, op, *codecs, "--sizes", "8M") for op in (*OPS, "gather", "scatter")],
-    )  # fmt: skip
+    )
     yield Experiment(
-        "shared-ports", "Two hosts of eight ranks, 1 MiB a message",
+        "shared-ports",
+        "Two hosts of eight ranks, 1 MiB a message",
         "Eight ranks take turns at their host's link. MPICH's pairwise exchanges send every pair's block "
         "through it, 64 of them each way; a ring sends 15, and that is most of what Reduce_scatter_block "
         "gains. The link is slow so that 16 ranks on two cores are not what is measured. Alltoall is left "
         "out: in one of two runs plain MPI stood still in it for nine minutes.",
         [
-            lab(2, 0.1, op, "--codec", "raw,bfp:bits=7", "--sizes", "1M", "--iters", "3", "--warmup", "1",
-                ranks=8)
+            lab(
+                2,
+                0.1,
+                op,
+                "--codec",
+                "raw,bfp:bits=7",
+                "--sizes",
+                "1M",
+                "--iters",
+                "3",
+                "--warmup",
+                "1",
+                ranks=8,
+            )
             for op in OPS[1:]
         ],
-    )  # fmt: skip
+    )
     nodes = ("--codec", "bfp:bits=7,lossless", "--iters", "9", "--in-a-row", "5")
     yield Experiment(
-        "nodes", "Two hosts of four ranks, two levels",
+        "nodes",
+        "Two hosts of four ranks, two levels",
         "Ranks of a host share its memory, and its link; eight ranks share two cores. MPI polls no more than "
         "once before it yields. Alltoall of 32 KiB is 4 KiB for each peer, 100 calls in a row.",
         [
@@ -117,18 +150,44 @@ def experiments() -> Iterator[Experiment]:
             for op, size in (("allreduce", "8M"), *((op, "4M") for op in OPS if op != "allreduce"))
         ]
         + [
-            lab(2, gbit, "alltoall", "--codec", "bfp:bits=7", "--sizes", "32K", "--min-nbytes", "1024",
-                "--in-a-row", "100", "--iters", "9", ranks=4)
+            lab(
+                2,
+                gbit,
+                "alltoall",
+                "--codec",
+                "bfp:bits=7",
+                "--sizes",
+                "32K",
+                "--min-nbytes",
+                "1024",
+                "--in-a-row",
+                "100",
+                "--iters",
+                "9",
+                ranks=4,
+            )
             for gbit in (1, 5)
         ],
-    )  # fmt: skip
-    auto = ("--codec", "auto", "--control", "--sizes", "64K,512K,8M", "--iters", "100", "--warmup", "20",
-            "--max-seconds", "5")  # fmt: skip
+    )
+    auto = (
+        "--codec",
+        "auto",
+        "--control",
+        "--sizes",
+        "64K,512K,8M",
+        "--iters",
+        "100",
+        "--warmup",
+        "20",
+        "--max-seconds",
+        "5",
+    )
     yield Experiment(
-        "auto", "Never slower: codec=auto in all collectives",
+        "auto",
+        "Never slower: codec=auto in all collectives",
         "The default. Two ranks that share memory, and two hosts. auto compresses only between hosts, where "
         "trial calls show that it pays, and leaves floating-point sums to MPI. Speed-ups are of medians; +- "
-        "is two standard errors. \"mpi again\" is plain MPI against itself in the same run: its distance "
+        'is two standard errors. "mpi again" is plain MPI against itself in the same run: its distance '
         "from 1 is what the machine adds.",
         [
             lab(hosts, gbit, op, *auto, ranks=2 // hosts)
@@ -137,19 +196,22 @@ def experiments() -> Iterator[Experiment]:
             if op != "barrier"
         ],
         figures.auto,
-    )  # fmt: skip
+    )
     if WEIGHTS.exists():
         data = ("--data", os.path.relpath(WEIGHTS, HERE.parent), "--dtype", "bf16")
         yield Experiment(
-            "weights", "Lossless bfloat16 weights, two hosts at 1 Gb/s", "A trained transformer's weights.",
+            "weights",
+            "Lossless bfloat16 weights, two hosts at 1 Gb/s",
+            "A trained transformer's weights.",
             [
                 lab(2, 1, op, "--codec", "lossless", "--sizes", "32M", "--iters", "5", *data)
                 for op in OPS[1:3]
             ],
-        )  # fmt: skip
+        )
     if find_spec("torch"):
         yield Experiment(
-            "training", "A training step between two hosts at 1 Gb/s",
+            "training",
+            "A training step between two hosts at 1 Gb/s",
             "A GPT of 20 M parameters over torch.distributed: gloo beside this backend, in turns. The model "
             "works on few bytes a step, so that what is sent decides; each way sends what torch asks for, in "
             "float32 or bfloat16.",
@@ -157,10 +219,12 @@ def experiments() -> Iterator[Experiment]:
                 lab(2, 1, "training.step", "--way", way, "--dtype", dtype)
                 for way, dtype in (("fsdp", "f4"), ("fsdp", "bf16"), ("ddp", "f4"))
             ],
-            None, tables.steps,
-        )  # fmt: skip
+            None,
+            tables.steps,
+        )
     yield Experiment(
-        "model", "The model against the clock",
+        "model",
+        "The model against the clock",
         "Times of collectives, in the mean of the middle half of the calls, and what the model says of them "
         "from a profile measured just before, as `compcoll tune` does. Of collectives that takes one, plain "
         "MPI's Alltoall of 1 MiB, which is marked; links, processors, the engine and codecs are measured "
@@ -170,25 +234,30 @@ def experiments() -> Iterator[Experiment]:
             for hosts in (2, 4)
             for gbit in (1, 2.5)
         ],
-        figures.model, tables.model,
-    )  # fmt: skip
+        figures.model,
+        tables.model,
+    )
     yield Experiment(
-        "scaling", "Up to 4096 ranks, predicted",
+        "scaling",
+        "Up to 4096 ranks, predicted",
         "The real algorithms in virtual time, the faster of one level and two, with eight and with 64 ranks "
         "a node (up to as many ranks have a node each), and the speeds of codec and memory of one core as "
         "`compcoll tune` measured them (careful guesses where it did not run). Where the speed-up is below "
-        "1, `codec=\"auto\"` and `when=\"pays\"` leave the call to MPI; the first table's figure ends at "
+        '1, `codec="auto"` and `when="pays"` leave the call to MPI; the first table\'s figure ends at '
         "an eighth. Alltoall, Allgather and Reduce_scatter_block with 1 MiB for or from each peer. Plain "
         "MPI's algorithms are MPICH's for long messages, which look at nodes in small Bcasts alone.",
         [
             ["benchmarks.scaling", "--networks", "1gbe,10gbe,100gbe,ndr", *more]
             for more in (
-                [], ["--operations", "Allreduce", "--buffer", "1073741824"], ["--ranks-per-node", "64"],
+                [],
+                ["--operations", "Allreduce", "--buffer", "1073741824"],
+                ["--ranks-per-node", "64"],
                 ["--ranks-per-node", "64", "--operations", "Allreduce", "--buffer", "1073741824"],
             )
         ],
-        figures.scaling, tables.scaling,
-    )  # fmt: skip
+        figures.scaling,
+        tables.scaling,
+    )
 
 
 @click.command()

@@ -175,11 +175,14 @@ def _row(world: MPI.Comm, name: str, passes: list[Pass], others: list[list[float
     middle = passes[int(np.argsort(ends)[len(ends) // 2])]
     alone, messages = np.median(others, axis=0).tolist()
     return {
-        "name": name, "share_inside": float(np.median(shares)), "seconds": float(np.median(ends)),
-        "gradients_seconds": float(np.median(gradients)), "backward_alone_seconds": alone,
+        "name": name,
+        "share_inside": float(np.median(shares)),
+        "seconds": float(np.median(ends)),
+        "gradients_seconds": float(np.median(gradients)),
+        "backward_alone_seconds": alone,
         "messages_alone_seconds": messages,
         "median_pass": {"gradients": middle.gradients, "end": middle.end, "buckets": middle.buckets},
-    }  # fmt: skip
+    }
 
 
 def lines(rows: list[dict]) -> list[str]:

@@ -22,9 +22,16 @@ __all__ = ["main", "table"]
 
 RESULTS = Path(__file__).parent.parent / "results"
 EVERYWHERE = (
-    "bfp:bits=8", "bfp:bits=6", "bfp:bits=5", "bfp:bits=4",
-    "zfp:rate=16", "zfp:rate=10", "zfp:rate=8", "int8", "int4",
-)  # fmt: skip
+    "bfp:bits=8",
+    "bfp:bits=6",
+    "bfp:bits=5",
+    "bfp:bits=4",
+    "zfp:rate=16",
+    "zfp:rate=10",
+    "zfp:rate=8",
+    "int8",
+    "int4",
+)
 #: Way, ranks, dimensions of the mesh, policies.
 STUDIES = {
     "fsdp": ("fsdp", 2, "", ("gloo", "lossless", *EVERYWHERE, "mzhybrid")),

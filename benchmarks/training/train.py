@@ -62,7 +62,7 @@ def _share(i: int, rise: int, steps: int) -> float:
 @click.option("--json", "json_path", type=click.Path(), help="Write the result to a file.")
 def run(
     way, dims, text, min_nbytes, layers, width, length, batch, steps, every, rate, rise, seed, json_path
-) -> None:  # fmt: skip
+) -> None:
     """Train a GPT over the bytes of the standard library's sources."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo" if text == "gloo" else "compcoll")
@@ -96,12 +96,23 @@ def run(
             click.echo(str(found))
         if json_path:
             result = {
-                "way": way, "dims": dims, "policy": text, "seed": seed, "ranks": dist.get_world_size(),
-                "parameters": shape.parameters, "steps": steps, "batch": batch, "length": length,
-                "rate": rate, "rise": rise, "files": data.files, "curve": curve, "seconds": seconds,
+                "way": way,
+                "dims": dims,
+                "policy": text,
+                "seed": seed,
+                "ranks": dist.get_world_size(),
+                "parameters": shape.parameters,
+                "steps": steps,
+                "batch": batch,
+                "length": length,
+                "rate": rate,
+                "rise": rise,
+                "files": data.files,
+                "curve": curve,
+                "seconds": seconds,
                 "raw_nbytes": found.raw_nbytes if found else None,
                 "wire_nbytes": found.wire_nbytes if found else None,
-            }  # fmt: skip
+            }
             with open(json_path, "w") as file:
                 file.write(as_json({**result, **environment()}))
     dist.destroy_process_group()

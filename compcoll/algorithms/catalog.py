@@ -118,12 +118,24 @@ async def _send(rt: Runtime, send: list, recv: list, how: _How) -> None:
 
 
 _PROGRAMS: dict[str, Callable[..., Coroutine]] = {
-    "Alltoall": _alltoall, "Alltoallv": _alltoall, "Alltoallw": _alltoall, "Bcast": _bcast,
-    "Allgather": _allgather, "Allgatherv": _allgather,
-    "Reduce_scatter": _reduce_scatter, "Reduce_scatter_block": _reduce_scatter, "Allreduce": _allreduce,
-    "Reduce": _reduce, "Gather": _gather, "Gatherv": _gather, "Scatter": _scatter, "Scatterv": _scatter,
-    "Send": _send, "Recv": _send, "Sendrecv": _send,
-}  # fmt: skip
+    "Alltoall": _alltoall,
+    "Alltoallv": _alltoall,
+    "Alltoallw": _alltoall,
+    "Bcast": _bcast,
+    "Allgather": _allgather,
+    "Allgatherv": _allgather,
+    "Reduce_scatter": _reduce_scatter,
+    "Reduce_scatter_block": _reduce_scatter,
+    "Allreduce": _allreduce,
+    "Reduce": _reduce,
+    "Gather": _gather,
+    "Gatherv": _gather,
+    "Scatter": _scatter,
+    "Scatterv": _scatter,
+    "Send": _send,
+    "Recv": _send,
+    "Sendrecv": _send,
+}
 
 
 def program(

@@ -21,9 +21,16 @@ from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.subgroup import Subgroup
 
 __all__ = [
-    "Sharing", "allgather", "allreduce", "bcast", "deliver", "node_sums", "receive", "reduce",
+    "Sharing",
+    "allgather",
+    "allreduce",
+    "bcast",
+    "deliver",
+    "node_sums",
+    "receive",
+    "reduce",
     "reduce_scatter",
-]  # fmt: skip
+]
 
 
 class Sharing(Subgroup):
@@ -38,9 +45,14 @@ class Sharing(Subgroup):
     """
 
     def __init__(
-        self, rt: Any, leaders: list[int], mates: list[int], tags: dict[Any, int],
-        turn: int = 0, turns: int = 1,
-    ):  # fmt: skip
+        self,
+        rt: Any,
+        leaders: list[int],
+        mates: list[int],
+        tags: dict[Any, int],
+        turn: int = 0,
+        turns: int = 1,
+    ):
         super().__init__(rt, leaders, turn, turns)
         self._mates, self._tags = mates, tags
 

@@ -26,9 +26,13 @@ _checkpointers: dict[str, Checkpointer] = {}
 
 
 def save(
-    path: str | os.PathLike, arrays: Mapping[str, Any], step: int, *, comm: MPI.Intracomm | None = None,
+    path: str | os.PathLike,
+    arrays: Mapping[str, Any],
+    step: int,
+    *,
+    comm: MPI.Intracomm | None = None,
     **options: Any,
-) -> SaveReport:  # fmt: skip
+) -> SaveReport:
     """Save arrays of all ranks; collective.
 
     Parameters
@@ -57,9 +61,12 @@ def save(
 
 
 def load(
-    path: str | os.PathLike, parts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *,
-    comm: MPI.Intracomm | None = None, local: str | os.PathLike | None = None,
-) -> Checkpoint:  # fmt: skip
+    path: str | os.PathLike,
+    parts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+    *,
+    comm: MPI.Intracomm | None = None,
+    local: str | os.PathLike | None = None,
+) -> Checkpoint:
     """Load the newest complete set; collective. See `Checkpointer.load`."""
     known = _checkpointers.get(os.path.abspath(path))
     if known is not None:

@@ -57,10 +57,15 @@ class Checkpointer:
     """
 
     def __init__(
-        self, path: str | os.PathLike, comm: MPI.Intracomm | None = None, *,
-        local: str | os.PathLike | None = None, codec: str | Codec = "lossless", keep: int = 2,
+        self,
+        path: str | os.PathLike,
+        comm: MPI.Intracomm | None = None,
+        *,
+        local: str | os.PathLike | None = None,
+        codec: str | Codec = "lossless",
+        keep: int = 2,
         whole_every: int = 8,
-    ):  # fmt: skip
+    ):
         self._comm = MPI.Intracomm(MPI.COMM_WORLD if comm is None else comm)
         error = None
         try:
@@ -269,9 +274,7 @@ class Checkpointer:
 
     # -- loading
 
-    def load(
-        self, parts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None
-    ) -> Checkpoint:  # fmt: skip
+    def load(self, parts: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None) -> Checkpoint:
         """Load the newest complete set; collective.
 
         Parameters
@@ -340,7 +343,7 @@ class Checkpointer:
 
     def _try(
         self, name: str, headers: dict[int, dict[str, Any]], everyone: Files, parts: Mapping[str, Any] | None
-    ) -> Checkpoint | Exception:  # fmt: skip
+    ) -> Checkpoint | Exception:
         """A complete set; on all ranks what it lacks where files are damaged."""
         ranks = len(headers)
         pieces, error = {}, None

@@ -49,9 +49,7 @@ def _lack(need: Need, problems: list[str]) -> Exception:
     return FileNotFoundError(text)
 
 
-def fetch(
-    comm: MPI.Intracomm, needs: list[Need], everyone: Files
-) -> dict[Need, np.ndarray] | Exception:  # fmt: skip
+def fetch(comm: MPI.Intracomm, needs: list[Need], everyone: Files) -> dict[Need, np.ndarray] | Exception:
     """Sound bytes of the files that this rank needs; on all ranks an error where one has none; collective."""
     places: dict[Need, set[tuple[int, str]]] = defaultdict(set)
     problems: dict[Need, list[str]] = defaultdict(list)
@@ -72,9 +70,9 @@ def fetch(
             if need not in found and left[need]:
                 reader, path = left[need].pop(0)
                 asked[comm.rank if reader == -1 else reader].append((need, path))
-        answers = comm.alltoall([
-            [(need, sound(path, need)) for need, path in wants] for wants in comm.alltoall(asked)
-        ])  # fmt: skip
+        answers = comm.alltoall(
+            [[(need, sound(path, need)) for need, path in wants] for wants in comm.alltoall(asked)]
+        )
         for need, data in (one for some in answers for one in some):
             if isinstance(data, str):
                 problems[need].append(data)

@@ -101,11 +101,16 @@ def encode(
             base = None
         own = list(_frames(array, spec, base))
         frames += own
-        described.append({
-            "name": str(name), "dtype": dtype, "shape": list(array.shape),
-            "whole": list(part.shape) if part else None, "offset": list(part.offset) if part else None,
-            "frames": [frame.size for frame in own],
-        })  # fmt: skip
+        described.append(
+            {
+                "name": str(name),
+                "dtype": dtype,
+                "shape": list(array.shape),
+                "whole": list(part.shape) if part else None,
+                "offset": list(part.offset) if part else None,
+                "frames": [frame.size for frame in own],
+            }
+        )
     header = np.frombuffer(json.dumps({**facts, "arrays": described}).encode(), np.uint8)
     data = np.concatenate([np.empty(_PREFIX.size, np.uint8), header, *frames])
     begin = _PREFIX.size + header.size

@@ -8,9 +8,20 @@ from compcoll.cli.launch import benchmark, is_launched, need_mpi, relaunch, same
 from compcoll.cli.spec import ranks_option
 
 COLLECTIVES = (
-    "allgather", "allgatherv", "allreduce", "alltoall", "alltoallv", "barrier", "bcast", "gather", "gatherv",
-    "reduce", "reduce_scatter", "scatter", "scatterv",
-)  # fmt: skip
+    "allgather",
+    "allgatherv",
+    "allreduce",
+    "alltoall",
+    "alltoallv",
+    "barrier",
+    "bcast",
+    "gather",
+    "gatherv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "scatterv",
+)
 MESSAGES = ("bibw", "bw", "latency", "mbw_mr", "multi_lat")
 #: Those that begin and are waited for later, beside computing.
 NONBLOCKING = tuple(f"i{op}" for op in COLLECTIVES if op != "barrier")

@@ -48,20 +48,25 @@ class _Positive(click.ParamType):
 @click.option("--member", help="The array of a .npz file that holds several.")
 @codec_option("Codec such as bfp:bits=8; by default all that take the dtype. Repeatable.", multiple=True)
 @click.option(
-    "--out", "--plot", type=click.Path(dir_okay=False, path_type=Path), is_flag=False,
-    flag_value=Path("out/codecs.png"), help="Draw a figure into this file. [without a name: out/codecs.png]",
-)  # fmt: skip
+    "--out",
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    is_flag=False,
+    flag_value=Path("out/codecs.png"),
+    help="Draw a figure into this file. [without a name: out/codecs.png]",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--sample", type=Size(1), default="64M", show_default=True, help="Try no more of an array than this."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True,
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
     help="Time for each codec and direction.",
-)  # fmt: skip
-def command(
-    file, error, rel, snr, dtype, shape, member, codec, out, as_json, sample, seconds
-) -> None:  # fmt: skip
+)
+def command(file, error, rel, snr, dtype, shape, member, codec, out, as_json, sample, seconds) -> None:
     """Find the codec for an array in FILE, a .npy or .npz file or a raw one.
 
     With --error, --rel or --snr, or several of them: the spec of each codec that keeps the error with the
@@ -85,9 +90,13 @@ def command(
     whole = load(file, dtype, shape, member)
     array = sampled(whole, sample)
     about = {
-        "file": str(file), "dtype": str(whole.dtype), "shape": list(whole.shape), "nbytes": whole.nbytes,
-        "tried_nbytes": array.nbytes, "level": _cpu.level(),
-    }  # fmt: skip
+        "file": str(file),
+        "dtype": str(whole.dtype),
+        "shape": list(whole.shape),
+        "nbytes": whole.nbytes,
+        "tried_nbytes": array.nbytes,
+        "level": _cpu.level(),
+    }
     subject = Subject(array)
     for spec in codec:
         _check(spec, array)
@@ -257,9 +266,13 @@ def _name(r, shape: tuple[int, ...] = ()) -> str:
 def _figures(r) -> tuple[str, ...]:
     """Ratio, bits a value, largest error, SNR and the two speeds."""
     return (
-        f"{r.ratio:.2f}", f"{r.bits:.2f}", "0, exact" if r.lossless else f"{r.max_error:.2e}",
-        f"{r.snr:.1f}" if math.isfinite(r.snr) else "-", f"{r.encode_gbs:.2f}", f"{r.decode_gbs:.2f}",
-    )  # fmt: skip
+        f"{r.ratio:.2f}",
+        f"{r.bits:.2f}",
+        "0, exact" if r.lossless else f"{r.max_error:.2e}",
+        f"{r.snr:.1f}" if math.isfinite(r.snr) else "-",
+        f"{r.encode_gbs:.2f}",
+        f"{r.decode_gbs:.2f}",
+    )
 
 
 def _figure():

@@ -22,28 +22,42 @@ UNAVAILABLE = 69
 _ANOTHER = "--out names another file"
 #: Command by which an ordinary user gets a lab: root of namespaces of its own, with a folder for their names.
 _OWN_NAMESPACES = [
-    "unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c",
-    'mount -t tmpfs tmpfs /run && exec "$@"', "sh",
-]  # fmt: skip
+    "unshare",
+    "--user",
+    "--map-root-user",
+    "--net",
+    "--mount",
+    "sh",
+    "-c",
+    'mount -t tmpfs tmpfs /run && exec "$@"',
+    "sh",
+]
 
 
 @click.command()
 @ranks_option(2, 4, "Ranks to start.")
 @click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), default="taylor_green.png", show_default=True,
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="taylor_green.png",
+    show_default=True,
     help="File for the figure.",
-)  # fmt: skip
+)
 @codec_option(
-    "Codec to compare with plain MPI, such as bfp:bits=14, or none. Repeatable.", also=("auto", "none"),
+    "Codec to compare with plain MPI, such as bfp:bits=14, or none. Repeatable.",
+    also=("auto", "none"),
     multiple=True,
-)  # fmt: skip
+)
 @click.option("--points", type=click.IntRange(4), help="Points in each direction.")
 @click.option("--steps", type=click.IntRange(1), help="Time steps.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Precision of the flow.")
 @click.option(
-    "--gbit", type=click.FloatRange(0, 400), default=1.0, show_default=True,
+    "--gbit",
+    type=click.FloatRange(0, 400),
+    default=1.0,
+    show_default=True,
     help="Gb/s of the links between hosts, one for each rank, in a lab of network namespaces; 0: no lab.",
-)  # fmt: skip
+)
 @click.option("--here", is_flag=True, help="Use the ranks that mpiexec started; never start others.")
 @click.option("--where", default="", hidden=True)
 @click.option("--record", type=click.Path(path_type=Path), hidden=True)

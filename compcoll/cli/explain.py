@@ -31,9 +31,7 @@ _COMPARING = 0.1
 @click.option(
     "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the time line into a file."
 )
-def command(
-    op, nbytes, ranks, codec, dtype, network, ranks_per_node, workers, schedule, rank, plot
-) -> None:  # fmt: skip
+def command(op, nbytes, ranks, codec, dtype, network, ranks_per_node, workers, schedule, rank, plot) -> None:
     """Say what codec="auto" or when="pays" would do with a call, and why.
 
     OP is a method such as Alltoall, NBYTES the size of the buffer that a rank passes to it, such as 4M: the

@@ -29,9 +29,13 @@ _OPTIONAL = (
 def command(as_json: bool) -> None:
     """Show versions, MPI, processor, GPU, codecs and what is missing."""
     facts = {
-        "versions": _versions(), "MPI": _mpi(), "processor": _processor(), "GPU": _gpu(),
-        "codecs": _codecs(), "optional packages": _optional(),
-    }  # fmt: skip
+        "versions": _versions(),
+        "MPI": _mpi(),
+        "processor": _processor(),
+        "GPU": _gpu(),
+        "codecs": _codecs(),
+        "optional packages": _optional(),
+    }
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -54,9 +58,11 @@ def _versions() -> dict[str, str]:
     import compcoll
 
     return {
-        "compcoll": compcoll.__version__, "Python": platform.python_version(),
-        "NumPy": numpy.__version__, "mpi4py": mpi4py.__version__,
-    }  # fmt: skip
+        "compcoll": compcoll.__version__,
+        "Python": platform.python_version(),
+        "NumPy": numpy.__version__,
+        "mpi4py": mpi4py.__version__,
+    }
 
 
 def _mpi() -> dict[str, str]:
@@ -91,9 +97,11 @@ def _processor() -> dict[str, str]:
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "model": _model(), "cores for this process": str(cores),
-        "level in use": _cpu.level(), "levels available": ", ".join(_cpu.available_levels()),
-    }  # fmt: skip
+        "model": _model(),
+        "cores for this process": str(cores),
+        "level in use": _cpu.level(),
+        "levels available": ", ".join(_cpu.available_levels()),
+    }
 
 
 def _model() -> str:

@@ -121,9 +121,17 @@ class Subject:
             encode = array.nbytes / 1e9 / _best(lambda: codec.encode(array, self._out), seconds)
             decode = array.nbytes / 1e9 / _best(lambda: codec.decode(self._out[:nbytes], decoded), seconds)
         return Measurement(
-            spec, compcoll.inspect(frame).codec, same, array.nbytes / frame.nbytes, error, psnr,
-            encode, decode, 8 * frame.nbytes / self._values.size, snr,
-        )  # fmt: skip
+            spec,
+            compcoll.inspect(frame).codec,
+            same,
+            array.nbytes / frame.nbytes,
+            error,
+            psnr,
+            encode,
+            decode,
+            8 * frame.nbytes / self._values.size,
+            snr,
+        )
 
     def _is_exact(self) -> bool:
         a, b = (x.reshape(-1).view(np.uint8) for x in (self.array, self._decoded))

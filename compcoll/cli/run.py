@@ -36,9 +36,15 @@ from compcoll.preload import is_preloaded
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(
-    ranks: int | None, as_module: bool, trace: Path | None, preload: bool, quiet: bool, program: str,
-    arguments: tuple[str, ...], **settings: Any,
-) -> None:  # fmt: skip
+    ranks: int | None,
+    as_module: bool,
+    trace: Path | None,
+    preload: bool,
+    quiet: bool,
+    program: str,
+    arguments: tuple[str, ...],
+    **settings: Any,
+) -> None:
     """Run a program as it is, with MPI's communicators accelerated.
 
     In a Python program, COMM_WORLD and COMM_SELF, and whatever it makes of them, are compcoll's before it is

@@ -15,9 +15,16 @@ __all__ = ["draw", "lines"]
 #: Ranks that are drawn.
 MOST_RANKS = 8
 _COLOURS = {
-    Kind.ENCODE: "C0", Kind.DECODE: "C2", Kind.DECODE_ADD: "C8", Kind.ADD: "C9", Kind.COPY: "C7",
-    Kind.ROUND: "C7", Kind.SETTLE: "C4", Kind.SEND: "C1", Kind.RECV: "C5",
-}  # fmt: skip
+    Kind.ENCODE: "C0",
+    Kind.DECODE: "C2",
+    Kind.DECODE_ADD: "C8",
+    Kind.ADD: "C9",
+    Kind.COPY: "C7",
+    Kind.ROUND: "C7",
+    Kind.SETTLE: "C4",
+    Kind.SEND: "C1",
+    Kind.RECV: "C5",
+}
 
 
 def lines(schedule: Schedule, result: Result) -> Iterator[str]:

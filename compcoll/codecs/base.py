@@ -136,26 +136,40 @@ class Codec:
             return None
         shape = src.shape or (1,)
         result = _cpu.reconstruct(
-            self._index, dtypes.code_of(src.dtype), shape, self.params(src.dtype, shape),
-            src.reshape(-1).view(np.uint8), dst, values.reshape(-1).view(np.uint8),
-        )  # fmt: skip
+            self._index,
+            dtypes.code_of(src.dtype),
+            shape,
+            self.params(src.dtype, shape),
+            src.reshape(-1).view(np.uint8),
+            dst,
+            values.reshape(-1).view(np.uint8),
+        )
         return None if result[0] == _cpu.UNSUPPORTED else result
 
     def decode_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int:
         """Decode into a contiguous array of the frame's dtype and size; 0 or a negative status."""
         return _cpu.decode(
-            self._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params,
-            payload, dst.reshape(-1).view(np.uint8),
-        )  # fmt: skip
+            self._index,
+            dtypes.code_of(info.dtype),
+            info.shape or (1,),
+            info.params,
+            payload,
+            dst.reshape(-1).view(np.uint8),
+        )
 
     def decode_add_payload(self, info: FrameInfo, payload: np.ndarray, dst: np.ndarray) -> int | None:
         """Add the decoded values to ``dst``; None where there is no fused kernel."""
         if self._index < 0:
             return None
         return _cpu.decode_add(
-            self._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params,
-            payload, dst.reshape(-1).view(np.uint8), dtypes.code_of(dst.dtype),
-        )  # fmt: skip
+            self._index,
+            dtypes.code_of(info.dtype),
+            info.shape or (1,),
+            info.params,
+            payload,
+            dst.reshape(-1).view(np.uint8),
+            dtypes.code_of(dst.dtype),
+        )
 
     # -- frames
 

@@ -68,9 +68,14 @@ def encode(array: np.ndarray, base: np.ndarray | None, number: int = 1) -> np.nd
     known = known.view(np.uint8)
     params = (VERSION, _name(known, number))
     nbytes, bound, params = _cpu.encode(
-        Delta._index, dtypes.code_of(values.dtype), array.shape or (1,), params, values.view(np.uint8),
-        out[HEADER_NBYTES:], known,
-    )  # fmt: skip
+        Delta._index,
+        dtypes.code_of(values.dtype),
+        array.shape or (1,),
+        params,
+        values.view(np.uint8),
+        out[HEADER_NBYTES:],
+        known,
+    )
     if not 0 <= nbytes <= values.nbytes:
         return codec("lossless").encode(array)
     frame = out[: HEADER_NBYTES + nbytes]
@@ -116,9 +121,14 @@ def decode(frame, base: np.ndarray | None, out: np.ndarray | None = None) -> np.
     if _name(known, info.params[1] >> 32) != info.params[1]:
         raise FrameError(NO_BASE)
     status = _cpu.decode(
-        Delta._index, dtypes.code_of(info.dtype), info.shape or (1,), info.params, verify(data, info),
-        out.reshape(-1).view(np.uint8), known,
-    )  # fmt: skip
+        Delta._index,
+        dtypes.code_of(info.dtype),
+        info.shape or (1,),
+        info.params,
+        verify(data, info),
+        out.reshape(-1).view(np.uint8),
+        known,
+    )
     if status:
         raise FrameError(f"the delta payload of {info.payload_nbytes} bytes is {STATUS[status]}")
     return out

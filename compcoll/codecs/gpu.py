@@ -61,9 +61,14 @@ def encode(
 
 
 def _encode(
-    queue: Any, codec: base.Codec, memory: DeviceArray, block: Block, address: int, carried: float,
+    queue: Any,
+    codec: base.Codec,
+    memory: DeviceArray,
+    block: Block,
+    address: int,
+    carried: float,
     checksum: bool,
-) -> int:  # fmt: skip
+) -> int:
     """Payload bytes of the frame at an address; -1 where there are no kernels for it."""
     if not block.nbytes or not memory.is_aligned:
         return -1

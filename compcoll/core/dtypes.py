@@ -8,9 +8,20 @@ __all__ = ["BFLOAT16", "CODES", "FLOATS", "code_of", "dtype_of", "real_dtype", "
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 _NAMES = {
-    1: "int8", 2: "uint8", 3: "int16", 4: "uint16", 5: "int32", 6: "uint32", 7: "int64", 8: "uint64",
-    9: "float16", 11: "float32", 12: "float64", 13: "complex64", 14: "complex128",
-}  # fmt: skip
+    1: "int8",
+    2: "uint8",
+    3: "int16",
+    4: "uint16",
+    5: "int32",
+    6: "uint32",
+    7: "int64",
+    8: "uint64",
+    9: "float16",
+    11: "float32",
+    12: "float64",
+    13: "complex64",
+    14: "complex128",
+}
 _BFLOAT16_CODE = 10
 
 CODES: dict[np.dtype, int] = {np.dtype(name): code for code, name in _NAMES.items()} | {

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import TypeVar
 
 __all__ = [
-    "checks", "device_buffers", "nodes", "read", "shared_memory", "summary", "threads", "timeout", "trace",
-]  # fmt: skip
+    "checks",
+    "device_buffers",
+    "nodes",
+    "read",
+    "shared_memory",
+    "summary",
+    "threads",
+    "timeout",
+    "trace",
+]
 
 T = TypeVar("T")
 #: Most threads that a rank may be given.

@@ -37,14 +37,31 @@ __all__ = [
 CTA = 128
 
 #: struct Job and struct Result of csrc/cuda/job.cuh.
-JOB = np.dtype([
-    ("src", "<u8"), ("dst", "<u8"), ("n", "<u8"), ("nbytes", "<u8"), ("params", "<u8", 2),
-    ("result", "<u8"), ("scratch", "<u8"),
-])  # fmt: skip
-RESULT = np.dtype([
-    ("nbytes", "<i8"), ("bound", "<f8"), ("bad", "<u4"), ("checksum", "<u4"), ("extent", "<u8", 3),
-    ("params", "<u8", 2), ("arrived", "<u4"), ("wanted", "<u4"), ("unused", "<u8"), ("header", "u1", 80),
-])  # fmt: skip
+JOB = np.dtype(
+    [
+        ("src", "<u8"),
+        ("dst", "<u8"),
+        ("n", "<u8"),
+        ("nbytes", "<u8"),
+        ("params", "<u8", 2),
+        ("result", "<u8"),
+        ("scratch", "<u8"),
+    ]
+)
+RESULT = np.dtype(
+    [
+        ("nbytes", "<i8"),
+        ("bound", "<f8"),
+        ("bad", "<u4"),
+        ("checksum", "<u4"),
+        ("extent", "<u8", 3),
+        ("params", "<u8", 2),
+        ("arrived", "<u4"),
+        ("wanted", "<u4"),
+        ("unused", "<u8"),
+        ("header", "u1", 80),
+    ]
+)
 #: Jobs of one launch: what a grid may have along y.
 MAX_JOBS = 65535
 

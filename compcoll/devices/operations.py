@@ -39,10 +39,15 @@ class Places(Protocol):
 
 
 def encode(
-    device: Launcher, codec: Coder, blocks: Sequence[Block], frames: Sequence[int],
-    carried: float | Sequence[float] = 0.0, checksum: bool = True,
-    fallback: bool | Sequence[bool] = False, results: bool = True,
-) -> Batch:  # fmt: skip
+    device: Launcher,
+    codec: Coder,
+    blocks: Sequence[Block],
+    frames: Sequence[int],
+    carried: float | Sequence[float] = 0.0,
+    checksum: bool = True,
+    fallback: bool | Sequence[bool] = False,
+    results: bool = True,
+) -> Batch:
     """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
 
     Each has room for the header and the block's raw bytes rounded up to 8, and `SLACK`. After the device is

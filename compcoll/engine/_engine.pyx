@@ -611,7 +611,7 @@ cdef class PreparedCall:
         self.tags, self.comm, self.neighbours, self.device = tags, comm, neighbours, device
 
     def place(self, places):
-        """Say where its blocks lie: for each in the buffer that is sent (0) or received (1), at which byte."""
+        """Say where each block lies: in the buffer that is sent (0) or received (1), and at which byte."""
         for which, offset in places:
             self.which.push_back(which)
             self.offsets.push_back(offset)

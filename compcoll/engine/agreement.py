@@ -74,9 +74,14 @@ class Check(_engine.Request):
         return super().__new__(cls)
 
     def __init__(
-        self, agreement: Agreement, text: str, call: Any, what: str, describe: Describe,
+        self,
+        agreement: Agreement,
+        text: str,
+        call: Any,
+        what: str,
+        describe: Describe,
         exchanges: bool = False,
-    ):  # fmt: skip
+    ):
         agreement.n_calls += 1
         self.number, self.call, self.what = agreement.n_calls, call, what
         self._agreement, self._describe = agreement, describe

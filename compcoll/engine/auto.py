@@ -179,9 +179,14 @@ class Advisor:
         return self._from_profile("Send", dtype, nbytes, decision, 2)
 
     def _from_profile(
-        self, op: str, dtype: np.dtype, nbytes: int, decision: Decision, size: int,
+        self,
+        op: str,
+        dtype: np.dtype,
+        nbytes: int,
+        decision: Decision,
+        size: int,
         pays: Callable[[Advice], bool] = attrgetter("pays"),
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         key = (op, dtype, size_class(nbytes), decision, pays)
         if key not in self._alone:
             speed = expected_speed(decision.codec, dtype, self.machine)  # type: ignore[arg-type]

@@ -28,9 +28,20 @@ from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import chunk_step, trace
 
 __all__ = [
-    "Call", "PreparedCall", "Task", "Transport", "begin", "begin_message", "join", "leave", "n_chunks",
-    "prepare", "schedule_of", "start", "wait",
-]  # fmt: skip
+    "Call",
+    "PreparedCall",
+    "Task",
+    "Transport",
+    "begin",
+    "begin_message",
+    "join",
+    "leave",
+    "n_chunks",
+    "prepare",
+    "schedule_of",
+    "start",
+    "wait",
+]
 
 _SCHEDULES = Cache()
 _RAW = codec("raw")
@@ -110,16 +121,44 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
     shapes = inner_shapes(call, decision, chunk)
     shaped, nodes = decision.shape != FLAT, group.facts.nodes
     exact = decision.intra is None or decision.intra.lossless
-    key = (call.op, decision.algorithm, group.rank, group.size, call.root, chunk, window, widens, owner_exact,
-           sends, recvs, shapes, shaped, decision.levels, nodes, exact, group.tags.n)  # fmt: skip
+    key = (
+        call.op,
+        decision.algorithm,
+        group.rank,
+        group.size,
+        call.root,
+        chunk,
+        window,
+        widens,
+        owner_exact,
+        sends,
+        recvs,
+        shapes,
+        shaped,
+        decision.levels,
+        nodes,
+        exact,
+        group.tags.n,
+    )
     return _SCHEDULES.get(
         key,
         lambda: trace(
-            program(call.op, decision.algorithm, call.root, decision.levels), group.rank, group.size, sends,
-            recvs, chunk, shapes, window=window, widens=widens, owner_exact=owner_exact, shaped=shaped,
-            nodes=nodes, inside_exact=exact, n_tags=group.tags.n,
+            program(call.op, decision.algorithm, call.root, decision.levels),
+            group.rank,
+            group.size,
+            sends,
+            recvs,
+            chunk,
+            shapes,
+            window=window,
+            widens=widens,
+            owner_exact=owner_exact,
+            shaped=shaped,
+            nodes=nodes,
+            inside_exact=exact,
+            n_tags=group.tags.n,
         ),
-    )  # fmt: skip
+    )
 
 
 def prepare(
@@ -187,9 +226,18 @@ def begin(
 
 
 def begin_message(
-    transport: Transport, codec: Codec, block: Any, peer: int, chunk: int, first_tag: int, *, sends: bool,
-    drops: bool = False, inner: tuple[int, ...] = (), count: int = 0,
-) -> _engine.Running:  # fmt: skip
+    transport: Transport,
+    codec: Codec,
+    block: Any,
+    peer: int,
+    chunk: int,
+    first_tag: int,
+    *,
+    sends: bool,
+    drops: bool = False,
+    inner: tuple[int, ...] = (),
+    count: int = 0,
+) -> _engine.Running:
     """Start one side of a message between two ranks, who both know its size.
 
     Parameters

@@ -25,8 +25,15 @@ from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
 
 __all__ = [
-    "Facts", "Group", "RankFacts", "complete", "facts_of", "largest_tag", "survey", "wait_for_duplicates",
-]  # fmt: skip
+    "Facts",
+    "Group",
+    "RankFacts",
+    "complete",
+    "facts_of",
+    "largest_tag",
+    "survey",
+    "wait_for_duplicates",
+]
 
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
@@ -306,9 +313,14 @@ def survey(
     memory = min(rank for _, rank, _ in found)
     name = memory if nodes is None else -1 - nodes[_WORLD.Get_rank()]
     return RankFacts(
-        spare if workers is None else workers, multithreaded, driver.is_usable(), name, memory,
-        address[-1] if address is not None and shares else 0, near / len(cores),
-    )  # fmt: skip
+        spare if workers is None else workers,
+        multithreaded,
+        driver.is_usable(),
+        name,
+        memory,
+        address[-1] if address is not None and shares else 0,
+        near / len(cores),
+    )
 
 
 def facts_of(everyone: list[RankFacts]) -> Facts:
@@ -319,9 +331,12 @@ def facts_of(everyone: list[RankFacts]) -> Facts:
     # Frames in the memory of GPUs are not for other processes to read.
     shares = not on_one_node and not any(one.gpu for one in everyone)
     return Facts(
-        "node" if on_one_node else "network", max(map(nodes.count, nodes)),
-        min(one.workers for one in everyone), all(one.multithreaded for one in everyone),
-        all(one.gpu for one in everyone), () if on_one_node else nodes,
+        "node" if on_one_node else "network",
+        max(map(nodes.count, nodes)),
+        min(one.workers for one in everyone),
+        all(one.multithreaded for one in everyone),
+        all(one.gpu for one in everyone),
+        () if on_one_node else nodes,
         tuple((one.memory, one.token) for one in everyone) if shares else (),
         max(1.0, *(one.sharing for one in everyone)),
-    )  # fmt: skip
+    )

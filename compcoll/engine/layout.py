@@ -12,9 +12,17 @@ import numpy as np
 from compcoll.engine._layout import LOOP, RUN, Layout, StridedBlock, loop, parts, run, runs
 
 __all__ = [
-    "EMPTY", "LOOP", "RUN", "Layout", "Piece", "StridedBlock", "contiguous", "joined", "joined_runs",
+    "EMPTY",
+    "LOOP",
+    "RUN",
+    "Layout",
+    "Piece",
+    "StridedBlock",
+    "contiguous",
+    "joined",
+    "joined_runs",
     "repeated",
-]  # fmt: skip
+]
 
 Piece: TypeAlias = tuple[int, Layout]
 

@@ -26,9 +26,16 @@ from compcoll.schedule.trace import Tracer, trace
 from compcoll.schedule.virtual import Link
 
 __all__ = [
-    "estimate_link", "leaders_of", "measure_codecs", "measure_links", "measure_machine", "midmean",
-    "sample", "slowest", "tune",
-]  # fmt: skip
+    "estimate_link",
+    "leaders_of",
+    "measure_codecs",
+    "measure_links",
+    "measure_machine",
+    "midmean",
+    "sample",
+    "slowest",
+    "tune",
+]
 
 #: Types of values on which `tune` measures codecs.
 DTYPES = (np.dtype("float32"), np.dtype("float64"), dtypes.BFLOAT16)
@@ -74,9 +81,14 @@ def measure_machine(
     links = measure_links(comm, noise=noise)
     report("processors")
     machine = replace(
-        UNKNOWN, name=comm.bcast(fingerprint()), memory=_memory(comm), call=_call(comm),
-        sharing=_sharing(comm, noise), library=MPI.get_vendor()[0], source="compcoll tune",
-    ).with_links(**links)  # fmt: skip
+        UNKNOWN,
+        name=comm.bcast(fingerprint()),
+        memory=_memory(comm),
+        call=_call(comm),
+        sharing=_sharing(comm, noise),
+        library=MPI.get_vendor()[0],
+        source="compcoll tune",
+    ).with_links(**links)
     report("plain MPI")
     return replace(machine, plain=_plain(comm, machine, noise))
 
@@ -293,9 +305,13 @@ def _call(comm: MPI.Intracomm) -> float:
     for _ in range(9):
         start = process_time()
         run = _engine.Running(
-            schedule.compiled, coding(codec("raw"), source.dtype), _engine.handle(MPI.COMM_SELF), 0, 1,
+            schedule.compiled,
+            coding(codec("raw"), source.dtype),
+            _engine.handle(MPI.COMM_SELF),
+            0,
+            1,
             [source, target],
-        )  # fmt: skip
+        )
         _engine.wait(run)
         seconds.append(process_time() - start)
     return comm.allreduce(min(seconds), MPI.MAX) / len(schedule)

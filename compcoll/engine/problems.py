@@ -15,9 +15,18 @@ __all__ = ["exception"]
 
 
 def exception(
-    problem: int, status: int, header: bytes, available: int, expected: int, expected_dtype: int, codec: str,
-    dtype: int, size: int, payload_nbytes: int, checksum: int,
-) -> Exception:  # fmt: skip
+    problem: int,
+    status: int,
+    header: bytes,
+    available: int,
+    expected: int,
+    expected_dtype: int,
+    codec: str,
+    dtype: int,
+    size: int,
+    payload_nbytes: int,
+    checksum: int,
+) -> Exception:
     """The exception for an error of csrc/engine/coding.h."""
     match problem:
         case _engine.HEADER:

@@ -24,9 +24,11 @@ __all__ = ["largest", "of_addition", "of_result", "safe"]
 
 #: Unit roundoff, and half of the smallest positive number.
 _UNITS = {
-    np.dtype(np.float16): (2.0**-11, 2.0**-25), dtypes.BFLOAT16: (2.0**-8, 2.0**-134),
-    np.dtype(np.float32): (2.0**-24, 2.0**-150), np.dtype(np.float64): (2.0**-53, 2.0**-1074),
-}  # fmt: skip
+    np.dtype(np.float16): (2.0**-11, 2.0**-25),
+    dtypes.BFLOAT16: (2.0**-8, 2.0**-134),
+    np.dtype(np.float32): (2.0**-24, 2.0**-150),
+    np.dtype(np.float64): (2.0**-53, 2.0**-1074),
+}
 
 
 def largest(values: np.ndarray) -> float:

@@ -84,9 +84,11 @@ class Rule:
         if self.shape is not None:
             self._set("shape", checked_shape, self.shape)
         for key, allowed in (
-            ("link", ("node", "network")), ("when", ("always", "pays")), ("algorithm", _EVERY_ALGORITHM),
+            ("link", ("node", "network")),
+            ("when", ("always", "pays")),
+            ("algorithm", _EVERY_ALGORITHM),
             ("levels", (1, 2)),
-        ):  # fmt: skip
+        ):
             if getattr(self, key) is not None:
                 one_of(key, getattr(self, key), allowed)
         for op in self.op:

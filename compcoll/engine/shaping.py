@@ -51,9 +51,14 @@ def inner_shape(
 
 
 def inner_of_message(
-    decision: Decision, dtype: np.dtype, shape: tuple[int, ...] | None, n: int, step: int, count: int,
+    decision: Decision,
+    dtype: np.dtype,
+    shape: tuple[int, ...] | None,
+    n: int,
+    step: int,
+    count: int,
     most_first: int,
-) -> tuple[int, ...]:  # fmt: skip
+) -> tuple[int, ...]:
     """The same of a message of ``n`` elements in ``count`` chunks, the first of at most so many elements."""
     if decision.shape == FLAT:
         return ()

@@ -25,6 +25,9 @@ def summary() -> Summary:
     }
     every = operations.values()
     return Summary(
-        sum(one.calls for one in every), sum(one.accelerated for one in every),
-        sum(one.raw_nbytes for one in every), sum(one.wire_nbytes for one in every), operations,
-    )  # fmt: skip
+        sum(one.calls for one in every),
+        sum(one.accelerated for one in every),
+        sum(one.raw_nbytes for one in every),
+        sum(one.wire_nbytes for one in every),
+        operations,
+    )

@@ -173,9 +173,13 @@ def _start_server(listeners: list[socket.socket], size: int, secret: str, timeou
     given = {"listeners": fds, "size": size, "secret": secret, "timeout": timeout}
     # Neither the command line nor the environment would keep the secret.
     done = subprocess.run(
-        [sys.executable, "-I", "-S", pmi.__file__], input=json.dumps(given).encode(), pass_fds=fds, cwd="/",
-        stdout=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-I", "-S", pmi.__file__],
+        input=json.dumps(given).encode(),
+        pass_fds=fds,
+        cwd="/",
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     for listener in listeners:
         listener.close()
     if done.returncode:

@@ -200,9 +200,11 @@ def measure_speed(codec: Codec, block: np.ndarray) -> CodecSpeed:
     encode = _least_seconds(lambda: codec.encode_into(sample, room))
     decode = _least_seconds(lambda: decode_into(frame, info, values))
     return CodecSpeed(
-        sample.nbytes / encode, sample.nbytes / decode, sample.nbytes / frame.nbytes,
+        sample.nbytes / encode,
+        sample.nbytes / decode,
+        sample.nbytes / frame.nbytes,
         inf if codec.lossless else _reconstruct_speed(codec, sample, values, room),
-    )  # fmt: skip
+    )
 
 
 def _reconstruct_speed(codec: Codec, sample: np.ndarray, values: np.ndarray, room: np.ndarray) -> float:

@@ -120,15 +120,29 @@ def _bcast_to_nodes(
 
 
 def run(
-    call: Call, machine: MachineProfile, speed: CodecSpeed, algorithm: str, chunk_nbytes: int,
-    records: bool = False, levels: int = 1,
-) -> Result:  # fmt: skip
+    call: Call,
+    machine: MachineProfile,
+    speed: CodecSpeed,
+    algorithm: str,
+    chunk_nbytes: int,
+    records: bool = False,
+    levels: int = 1,
+) -> Result:
     """The collective in virtual time; on all ranks where what they do is to be recorded."""
     node = NOTICE if levels == 2 or _knows_nodes(call) else machine.node
     profile = Profile(
-        machine.network, node, call.ranks_per_node, speed.encode, speed.decode, speed.reconstruct,
-        speed.ratio, machine.call, machine.memory, call.workers, itemsize=_ITEMSIZE,
-    )  # fmt: skip
+        machine.network,
+        node,
+        call.ranks_per_node,
+        speed.encode,
+        speed.decode,
+        speed.reconstruct,
+        speed.ratio,
+        machine.call,
+        machine.memory,
+        call.workers,
+        itemsize=_ITEMSIZE,
+    )
     if call.op in ROOTED or records:
         # With too few cores those that work have more than their share, since others only wait.
         cores = round(call.size / machine.sharing) if machine.sharing > SHARED else 0
@@ -140,9 +154,13 @@ def run(
         call = replace(call, nbytes=-(-call.nbytes * call.size // size))
     call = replace(call, size=size)
     return simulate(
-        size, lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes, levels), profile,
-        simulated=simulated, flip=flip, records=records,
-    )  # fmt: skip
+        size,
+        lambda rank: schedule_of(call, rank, algorithm, chunk_nbytes, levels),
+        profile,
+        simulated=simulated,
+        flip=flip,
+        records=records,
+    )
 
 
 def _mirrored(call: Call, profile: Profile, algorithm: str, levels: int) -> tuple[int, int, bool, Profile]:
@@ -211,9 +229,15 @@ def _children(rank: int, arity: int, size: int) -> int:
 
 
 def _traced(
-    op: str, size: int, nbytes: int, algorithm: str, chunk_nbytes: int, rank: int,
-    nodes: tuple[int, ...] = (), levels: int = 1,
-) -> Schedule:  # fmt: skip
+    op: str,
+    size: int,
+    nbytes: int,
+    algorithm: str,
+    chunk_nbytes: int,
+    rank: int,
+    nodes: tuple[int, ...] = (),
+    levels: int = 1,
+) -> Schedule:
     sends, recvs = _counts(op, size, nbytes, rank)
     if op == "Reduce":
         op = "Reduce_scatter_block"

@@ -130,8 +130,9 @@ class MachineProfile:
         return replace(
             self.with_links(**{name: getattr(older, name) for name in missing}),
             plain=older.plain if "network" in missing else self.plain,
-            date=min(self.date, older.date), spread=max(self.spread, older.spread),
-        )  # fmt: skip
+            date=min(self.date, older.date),
+            spread=max(self.spread, older.spread),
+        )
 
     def provenance(self, now: float) -> str:
         """Age and spread of the figures in words; ``now`` as `date`."""

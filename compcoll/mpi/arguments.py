@@ -16,9 +16,15 @@ from compcoll.devices.wrapping import on_device
 from compcoll.mpi.datatypes import mpi_type
 
 __all__ = [
-    "LeftToMPI", "datatype_of", "is_type", "memory_of", "shape_of", "simple_layout", "unpack_form",
+    "LeftToMPI",
+    "datatype_of",
+    "is_type",
+    "memory_of",
+    "shape_of",
+    "simple_layout",
+    "unpack_form",
     "vector_layout",
-]  # fmt: skip
+]
 
 
 class LeftToMPI(Exception):

@@ -50,14 +50,31 @@ class Message:
     """
 
     __slots__ = (
-        "_buffer", "_datatype", "_displs", "_entries", "_entry", "_origin", "_spans", "_unit", "counts",
-        "dims", "dtype", "element", "is_plain",
-    )  # fmt: skip
+        "_buffer",
+        "_datatype",
+        "_displs",
+        "_entries",
+        "_entry",
+        "_origin",
+        "_spans",
+        "_unit",
+        "counts",
+        "dims",
+        "dtype",
+        "element",
+        "is_plain",
+    )
 
     def __init__(
-        self, buffer, datatype: MPI.Datatype, entry: Entry, entries: list[int], displs: list[int],
-        origin: DeviceArray | None = None, unit: int | None = None,
-    ):  # fmt: skip
+        self,
+        buffer,
+        datatype: MPI.Datatype,
+        entry: Entry,
+        entries: list[int],
+        displs: list[int],
+        origin: DeviceArray | None = None,
+        unit: int | None = None,
+    ):
         assert entry.element is not None
         self.element, self.dtype = entry.element, dtypes.real_dtype(entry.element)
         self.counts = [n * entry.n for n in entries]
@@ -233,9 +250,14 @@ def apart(one: Message, i: int, other: Message, j: int) -> None:
 
 
 def parse(
-    spec, blocks: int | None = None, *, vector: bool = False, device: bool = False, truncate: bool = False,
+    spec,
+    blocks: int | None = None,
+    *,
+    vector: bool = False,
+    device: bool = False,
+    truncate: bool = False,
     strict: bool = False,
-) -> Message | None:  # fmt: skip
+) -> Message | None:
     """Parse a buffer argument.
 
     Parameters
@@ -309,8 +331,15 @@ def parse(
 
 #: mpi4py raises the like, or says what it does with the argument.
 _NOT_OURS = (
-    ArithmeticError, AttributeError, BufferError, LookupError, RuntimeError, TypeError, ValueError, LeftToMPI,
-)  # fmt: skip
+    ArithmeticError,
+    AttributeError,
+    BufferError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    LeftToMPI,
+)
 
 
 def unknown_type(spec) -> np.dtype | None:

@@ -34,7 +34,7 @@ from compcoll.mpi.signatures import (
     describe_mismatch,
     group_by_rank,
     signature_of,
-)  # fmt: skip
+)
 from compcoll.operations import OPERATIONS, Blocks
 
 __all__ = ["ON", "agreement_of", "check_whole", "install", "prepare", "wrong_type"]

@@ -178,10 +178,17 @@ def _bcast(operation: Operation, rank: int, given: Arguments) -> Parsed | None:
     block = message.source(0) if sends else message.target(0)  # what stays as it is may be read-only
     sample = block if sends else None  # what others have there is about to be overwritten
     return _parsed(
-        operation, message, message.nbytes, message, recv=[block], root=given.root, sample=sample,
-        read_only_root=sends and message.is_read_only, shapes={0: message.shape(0)} if sends else {},
+        operation,
+        message,
+        message.nbytes,
+        message,
+        recv=[block],
+        root=given.root,
+        sample=sample,
+        read_only_root=sends and message.is_read_only,
+        shapes={0: message.shape(0)} if sends else {},
         places=_places((1, message)),
-    )  # fmt: skip
+    )
 
 
 def _uniform(
@@ -203,16 +210,29 @@ def _uniform(
     own = recvs[_own(operation.recv, rank)] if recvs and (not operation.root or operation.reduces) else None
     sample = sends[0] if sends else own
     return _parsed(
-        operation, of, of.nbytes // size if operation.reduces else of.nbytes, recv, empty=not of.nbytes,
-        send=sends, recv=recvs, root=given.root, sample=sample, places=places,
+        operation,
+        of,
+        of.nbytes // size if operation.reduces else of.nbytes,
+        recv,
+        empty=not of.nbytes,
+        send=sends,
+        recv=recvs,
+        root=given.root,
+        sample=sample,
+        places=places,
         shapes=_shapes(operation, rank, send, recv, len(sends)),
-    )  # fmt: skip
+    )
 
 
 def _reduce_scatter(
-    operation: Operation, rank: int, size: int, both: Sequence[Message], given: Arguments, group: Group,
+    operation: Operation,
+    rank: int,
+    size: int,
+    both: Sequence[Message],
+    given: Arguments,
+    group: Group,
     min_nbytes: int,
-) -> Parsed | None:  # fmt: skip
+) -> Parsed | None:
     send, recv = both[0], both[-1]
     sendbuf_in_place = in_place(given.buffers[0])
     if operation.send.many:
@@ -234,9 +254,15 @@ def _reduce_scatter(
     places = _places((int(sendbuf_in_place), send), (1, recv)) if operation.send.many else None
     sends, recvs = ([], [*blocks, target]) if sendbuf_in_place else (blocks, [target])
     return _parsed(
-        operation, recv, max(b.nbytes for b in blocks), recv, send=sends, recv=recvs, sample=blocks[0],
+        operation,
+        recv,
+        max(b.nbytes for b in blocks),
+        recv,
+        send=sends,
+        recv=recvs,
+        sample=blocks[0],
         places=places,
-    )  # fmt: skip
+    )
 
 
 def _parsed(operation: Operation, of: Message, nbytes: int, *written: Message | None, **more: Any) -> Parsed:

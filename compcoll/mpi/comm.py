@@ -43,10 +43,17 @@ class _Accelerated(CommBase):
     """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
 
     def __init__(
-        self, comm: MPI.Intracomm | None = None, codec: str | Codec | None = DEFAULT_CODEC, *,
-        when: str = "always", min_nbytes: int | None = None, strict: bool = False, owner_exact: bool = False,
-        policy: PolicyLike | None = None, device_buffers: bool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        comm: MPI.Intracomm | None = None,
+        codec: str | Codec | None = DEFAULT_CODEC,
+        *,
+        when: str = "always",
+        min_nbytes: int | None = None,
+        strict: bool = False,
+        owner_exact: bool = False,
+        policy: PolicyLike | None = None,
+        device_buffers: bool | None = None,
+    ) -> None:
         if comm is None or comm == MPI.COMM_NULL:
             return
         if codec is DEFAULT_CODEC:
@@ -108,9 +115,15 @@ class _Accelerated(CommBase):
     sendrecv = objects.sendrecv
 
     def using(
-        self, codec: str | Codec | None = None, *, when: str | None = None, min_nbytes: int | None = None,
-        strict: bool | None = None, owner_exact: bool | None = None, policy: PolicyLike | None = None,
-    ) -> Self:  # fmt: skip
+        self,
+        codec: str | Codec | None = None,
+        *,
+        when: str | None = None,
+        min_nbytes: int | None = None,
+        strict: bool | None = None,
+        owner_exact: bool | None = None,
+        policy: PolicyLike | None = None,
+    ) -> Self:
         """Return the same communicator with another policy; collective.
 
         Parameters
@@ -272,9 +285,13 @@ class _Accelerated(CommBase):
         return self._make(super().Create_dist_graph_adjacent, sources, destinations, *args, **kwargs)
 
     def Create_dist_graph(
-        self, sources: Sequence[int], degrees: Sequence[int], destinations: Sequence[int],
-        *args: Any, **kwargs: Any,
-    ) -> Distgraphcomm:  # fmt: skip
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Distgraphcomm:
         return self._make(super().Create_dist_graph, sources, degrees, destinations, *args, **kwargs)
 
     @classmethod
@@ -369,8 +386,11 @@ class Distgraphcomm(_Accelerated, MPI.Distgraphcomm):
 
 #: The sibling of each of mpi4py's classes, special ones first; all of them.
 _SIBLINGS = {
-    MPI.Cartcomm: Cartcomm, MPI.Graphcomm: Graphcomm, MPI.Distgraphcomm: Distgraphcomm, MPI.Intracomm: Comm,
-}  # fmt: skip
+    MPI.Cartcomm: Cartcomm,
+    MPI.Graphcomm: Graphcomm,
+    MPI.Distgraphcomm: Distgraphcomm,
+    MPI.Intracomm: Comm,
+}
 CLASSES = tuple(_SIBLINGS.values())
 
 
@@ -392,9 +412,7 @@ PREDEFINED = {"COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
 def _wrapped(comm: MPI.Intracomm, settings: tuple) -> Comm:
     """A communicator with these settings; collective."""
     policy, strict, owner_exact, device_buffers = settings
-    return Comm(
-        comm, policy=policy, strict=strict, owner_exact=owner_exact, device_buffers=device_buffers
-    )  # fmt: skip
+    return Comm(comm, policy=policy, strict=strict, owner_exact=owner_exact, device_buffers=device_buffers)
 
 
 def _sibling(comm):

@@ -98,9 +98,13 @@ class Context(Group):
 
     @classmethod
     def make(
-        cls, comm: MPI.Intracomm, everyone: list[RankFacts], workers: int, key: int,
+        cls,
+        comm: MPI.Intracomm,
+        everyone: list[RankFacts],
+        workers: int,
+        key: int,
         parent: Context | None = None,
-    ) -> Context:  # fmt: skip
+    ) -> Context:
         """A context for a communicator that has none, with the ``key`` of its channel; collective."""
         context = cls(comm, everyone, workers, parent, key)
         comm.Set_attr(_keyval(), context)

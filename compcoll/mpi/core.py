@@ -127,10 +127,13 @@ class CommBase(_Mixin):
             asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
             named = self.Get_name() if policy.names_communicators else None
             settled = fields_of(policy) | {
-                "strict": repr(bool(strict)), "owner_exact": repr(bool(owner_exact)),
-                "device_buffers": repr(asked), "name": repr(named), "COMPCOLL_CHECK": repr(check.ON),
+                "strict": repr(bool(strict)),
+                "owner_exact": repr(bool(owner_exact)),
+                "device_buffers": repr(asked),
+                "name": repr(named),
+                "COMPCOLL_CHECK": repr(check.ON),
                 "COMPCOLL_TIMEOUT": f"{seconds:g}",
-            }  # fmt: skip
+            }
         except Exception as problem:
             error, settled = problem, f"{type(problem).__name__}: {problem}"
         self._meet_all(f"wrapping {self.Get_name() or 'a communicator'}", seconds)
@@ -379,9 +382,13 @@ class CommBase(_Mixin):
         self._wait(op, prepared.decision, task, wait, first)
 
     def _wait(
-        self, op: str, decision: Decision | None, task: Task, wait: Callable[[Task], object],
+        self,
+        op: str,
+        decision: Decision | None,
+        task: Task,
+        wait: Callable[[Task], object],
         first: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Wait for what was begun, and report what it did; ``first``: or a further part of a call."""
         try:
             wait(task)
@@ -436,7 +443,19 @@ def describe(op: str, decision: Decision | str | None, outcome: Any = None) -> R
     if bound is not None and algorithm is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:
         bound = rounding.safe(bound)
     return Report(
-        op, True, reason, spec, algorithm, outcome.raw_nbytes, outcome.wire_nbytes, outcome.messages,
-        dict(outcome.codecs), outcome.fallbacks, bound, dict(outcome.stages), dict(outcome.dimensions),
-        outcome.base_nbytes, outcome.inside_nbytes,
-    )  # fmt: skip
+        op,
+        True,
+        reason,
+        spec,
+        algorithm,
+        outcome.raw_nbytes,
+        outcome.wire_nbytes,
+        outcome.messages,
+        dict(outcome.codecs),
+        outcome.fallbacks,
+        bound,
+        dict(outcome.stages),
+        dict(outcome.dimensions),
+        outcome.base_nbytes,
+        outcome.inside_nbytes,
+    )

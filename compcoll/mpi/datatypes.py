@@ -272,9 +272,16 @@ def _subarray(
 
 
 def _darray(
-    old: _Parts, extent: int, size: int, rank: int, gsizes: list[int], distribs: list[int], dargs: list[int],
-    psizes: list[int], order: int,
-) -> _Parts:  # fmt: skip
+    old: _Parts,
+    extent: int,
+    size: int,
+    rank: int,
+    gsizes: list[int],
+    distribs: list[int],
+    dargs: list[int],
+    psizes: list[int],
+    order: int,
+) -> _Parts:
     places = np.unravel_index(rank, psizes)  # the grid of processes is in C's order always
     axes = list(zip(gsizes, distribs, dargs, psizes, map(int, places), strict=True))
     if order == MPI.ORDER_FORTRAN:
@@ -301,10 +308,18 @@ def _owned(n: int, distrib: int, darg: int, psize: int, place: int) -> tuple[np.
 
 
 _COMBINERS: dict[str, Callable[..., _Parts]] = {
-    "DUP": _same, "RESIZED": _same, "CONTIGUOUS": _contiguous, "VECTOR": _vector, "HVECTOR": _hvector,
-    "INDEXED": _indexed, "HINDEXED": _hindexed, "INDEXED_BLOCK": _indexed_block,
-    "HINDEXED_BLOCK": _hindexed_block, "SUBARRAY": _subarray, "DARRAY": _darray,
-}  # fmt: skip
+    "DUP": _same,
+    "RESIZED": _same,
+    "CONTIGUOUS": _contiguous,
+    "VECTOR": _vector,
+    "HVECTOR": _hvector,
+    "INDEXED": _indexed,
+    "HINDEXED": _hindexed,
+    "INDEXED_BLOCK": _indexed_block,
+    "HINDEXED_BLOCK": _hindexed_block,
+    "SUBARRAY": _subarray,
+    "DARRAY": _darray,
+}
 
 
 def _shaped(old: _Parts, counts: tuple[int, ...], piece: Piece) -> _Parts:

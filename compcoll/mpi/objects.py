@@ -35,9 +35,23 @@ __all__ = ["is_plain", "unpack"]
 _RAW, _LOSSLESS = codec("raw"), codec("lossless")
 #: Types whose objects go mpi4py's way unseen.
 _PLAIN = frozenset(
-    (type(None), bool, int, float, complex, str, bytes, bytearray, range, np.bool_, np.int32, np.int64,
-     np.float32, np.float64)
-)  # fmt: skip
+    (
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bytearray,
+        range,
+        np.bool_,
+        np.int32,
+        np.int64,
+        np.float32,
+        np.float64,
+    )
+)
 #: Elements of an object, nested ones included, that are looked at before it is taken for what these are.
 _SEEN = 128
 #: Most bytes of a pickle beside a frame: a pickle with frames is no larger than one without.
@@ -327,9 +341,15 @@ def isend(self: CommBase, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
 
 
 def sendrecv(
-    self: CommBase, sendobj: Any, dest: int, sendtag: int = 0, recvbuf: Any = None,
-    source: int = MPI.ANY_SOURCE, recvtag: int = MPI.ANY_TAG, status: MPI.Status | None = None,
-) -> Any:  # fmt: skip
+    self: CommBase,
+    sendobj: Any,
+    dest: int,
+    sendtag: int = 0,
+    recvbuf: Any = None,
+    source: int = MPI.ANY_SOURCE,
+    recvtag: int = MPI.ANY_TAG,
+    status: MPI.Status | None = None,
+) -> Any:
     pack = _Packer(self, "sendrecv", "Send")
     totals_of("sendrecv").calls += 1
     packed = pack(sendobj, dest)

@@ -96,9 +96,13 @@ class Pending:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], settled: Settled, *,
-        status: Callable[[MPI.Status], None] | None = None, cancel: Callable[[], None] | None = None,
-    ):  # fmt: skip
+        self,
+        tasks: Sequence[Task],
+        settled: Settled,
+        *,
+        status: Callable[[MPI.Status], None] | None = None,
+        cancel: Callable[[], None] | None = None,
+    ):
         self._settled, self._status, self._cancelled = settled, status, cancel
         self._error: Exception | None = None
         self._is_settled = False
@@ -302,9 +306,11 @@ def _waits_for_all(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _waits_for_first(
-    plain: Callable[..., Any], test: Callable[..., Any], is_there: Callable[[Any], bool],
+    plain: Callable[..., Any],
+    test: Callable[..., Any],
+    is_there: Callable[[Any], bool],
     given: Callable[[Any], Any],
-) -> Callable[..., Any]:  # fmt: skip
+) -> Callable[..., Any]:
     def method(cls: type, requests: Sequence[MPI.Request], *args: Any, **kwargs: Any) -> Any:
         if not any(getattr(request, "state", None) is not None for request in requests if request):
             return plain(requests, *args, **kwargs)

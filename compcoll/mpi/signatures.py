@@ -20,8 +20,14 @@ from compcoll.mpi.buffers import Message, in_place, parse
 from compcoll.mpi.collectives import Arguments, buffers_of
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
 
-__all__ = ["COLLECTIVES", "NONBLOCKING", "CallSignature", "describe_mismatch", "group_by_rank",
-           "signature_of"]  # fmt: skip
+__all__ = [
+    "COLLECTIVES",
+    "NONBLOCKING",
+    "CallSignature",
+    "describe_mismatch",
+    "group_by_rank",
+    "signature_of",
+]
 
 #: Elements of a block and their type; None where that cannot be told.
 Amount = tuple[int, str] | None
@@ -228,8 +234,20 @@ def _where_of_object(method: str, *args: Any, **kwargs: Any) -> str:
 
 
 _OPS = [
-    "SUM", "PROD", "MAX", "MIN", "MAXLOC", "MINLOC", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "REPLACE",
-]  # fmt: skip
+    "SUM",
+    "PROD",
+    "MAX",
+    "MIN",
+    "MAXLOC",
+    "MINLOC",
+    "LAND",
+    "LOR",
+    "LXOR",
+    "BAND",
+    "BOR",
+    "BXOR",
+    "REPLACE",
+]
 
 
 def _reduction_name(op: Any) -> str:
@@ -246,9 +264,20 @@ _OBJECTS: dict[str, tuple[str, ...]] = {
     "reduce": ("op", "root"),
 }
 _COMMUNICATORS = (
-    "Dup", "Dup_with_info", "Clone", "Split", "Split_type", "Create", "Create_cart", "Create_graph",
-    "Create_dist_graph_adjacent", "Create_dist_graph", "Sub", "Free", "Disconnect",
-)  # fmt: skip
+    "Dup",
+    "Dup_with_info",
+    "Clone",
+    "Split",
+    "Split_type",
+    "Create",
+    "Create_cart",
+    "Create_graph",
+    "Create_dist_graph_adjacent",
+    "Create_dist_graph",
+    "Sub",
+    "Free",
+    "Disconnect",
+)
 #: Methods that return before all ranks have called them.
 NONBLOCKING = frozenset(operation.nonblocking for operation in OPERATIONS.values())
 #: All methods that all ranks have to call together, and the operations of those that take buffers.

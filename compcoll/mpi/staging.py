@@ -25,8 +25,10 @@ __all__ = ["BUFFERED", "NEIGHBOUR", "HostCopy", "Staged", "guard"]
 #: Position of the argument that a blocking method writes to.
 _WRITES = {
     **{operation.name: operation.written for operation in OPERATIONS.values() if operation.n_buffers},
-    "Recv": 0, "Sendrecv_replace": 0, "Sendrecv": 3,
-}  # fmt: skip
+    "Recv": 0,
+    "Sendrecv_replace": 0,
+    "Sendrecv": 3,
+}
 _SENDS = ("Send", "Ssend", "Bsend", "Rsend")
 
 

@@ -28,9 +28,15 @@ class Block:
     __slots__ = ("buffer", "inner", "n", "number", "start", "tracer", "wide", "within")
 
     def __init__(
-        self, tracer: Any, buffer: int, start: int, n: int, wide: bool, inner: tuple[int, ...] = (),
+        self,
+        tracer: Any,
+        buffer: int,
+        start: int,
+        n: int,
+        wide: bool,
+        inner: tuple[int, ...] = (),
         within: tuple[Any, ...] = (),
-    ):  # fmt: skip
+    ):
         self.tracer, self.buffer, self.start, self.n, self.wide = tracer, buffer, start, n, wide
         self.inner, self.within = inner, within
         self.number = NONE  # in the schedule, once it is used

@@ -42,11 +42,20 @@ class Kind(IntEnum):
 #: ranks of the same node, or a message stays there.
 OP = np.dtype(
     [
-        ("kind", "i4"), ("block", "i4"), ("into", "i4"), ("frame", "i4"), ("other", "i4"), ("sum", "i4"),
-        ("peer", "i4"), ("tag", "i4"), ("n_deps", "i4"), ("first", "i4"), ("idle", "i4"),
+        ("kind", "i4"),
+        ("block", "i4"),
+        ("into", "i4"),
+        ("frame", "i4"),
+        ("other", "i4"),
+        ("sum", "i4"),
+        ("peer", "i4"),
+        ("tag", "i4"),
+        ("n_deps", "i4"),
+        ("first", "i4"),
+        ("idle", "i4"),
         ("inside", "i4"),
     ]
-)  # fmt: skip
+)
 #: ``start`` and ``n`` count elements of a buffer; ``wide``: of the type in which sums are formed. A block of
 #: two or three dimensions has the shape ``(n / plane, plane / row, row)``; in two ``plane`` is ``row``, in
 #: one both are 0. Of a chunk whose frame may come in another shape: the block ``of`` which it is chunk
@@ -54,11 +63,19 @@ OP = np.dtype(
 #: (compcoll/schedule/planes.py).
 BLOCK = np.dtype(
     [
-        ("buffer", "i4"), ("wide", "i4"), ("start", "i8"), ("n", "i8"), ("most", "i8"), ("plane", "i8"),
-        ("row", "i8"), ("of", "i4"), ("number", "i4"), ("count", "i4"),
+        ("buffer", "i4"),
+        ("wide", "i4"),
+        ("start", "i8"),
+        ("n", "i8"),
+        ("most", "i8"),
+        ("plane", "i8"),
+        ("row", "i8"),
+        ("of", "i4"),
+        ("number", "i4"),
+        ("count", "i4"),
     ],
     align=True,
-)  # fmt: skip
+)
 #: A buffer that exists while the schedule runs.
 SCRATCH = np.dtype([("n", "i8"), ("wide", "i4")], align=True)
 

@@ -69,10 +69,20 @@ class Tracer(Runtime):
     """The verbs, as they note what an algorithm asks for."""
 
     def __init__(
-        self, rank: int, size: int, n_buffers: int, chunk: int, *, window: int = WINDOW,
-        widens: bool = False, owner_exact: bool = False, shaped: bool = False, nodes: tuple[int, ...] = (),
-        inside_exact: bool = True, n_tags: int = MOST_TAGS,
-    ):  # fmt: skip
+        self,
+        rank: int,
+        size: int,
+        n_buffers: int,
+        chunk: int,
+        *,
+        window: int = WINDOW,
+        widens: bool = False,
+        owner_exact: bool = False,
+        shaped: bool = False,
+        nodes: tuple[int, ...] = (),
+        inside_exact: bool = True,
+        n_tags: int = MOST_TAGS,
+    ):
         self.rank, self.size, self.window, self.nodes = rank, size, window, nodes
         self._n_buffers, self.chunk = n_buffers, chunk
         self.owner_exact, self.inside_exact = owner_exact, inside_exact
@@ -145,9 +155,14 @@ class Tracer(Runtime):
     # -- around them
 
     def block(
-        self, buffer: int, start: int, n: int, wide: bool = False, inner: tuple[int, ...] = (),
+        self,
+        buffer: int,
+        start: int,
+        n: int,
+        wide: bool = False,
+        inner: tuple[int, ...] = (),
         within: tuple[Any, ...] = (),
-    ) -> Block:  # fmt: skip
+    ) -> Block:
         """The elements of a buffer from ``start`` on."""
         key = buffer, start, n, wide, inner, within
         found = self._blocks.get(key)
@@ -172,11 +187,14 @@ class Tracer(Runtime):
             return [block[i : i + step] for i in begins]
         return [
             self.block(
-                block.buffer, block.start + i, min(step, len(block) - i), block.wide,
+                block.buffer,
+                block.start + i,
+                min(step, len(block) - i),
+                block.wide,
                 within=(block, number, len(begins), planes.most(len(block), step)),
             )
             for number, i in enumerate(begins)
-        ]  # fmt: skip
+        ]
 
     def start(self, coroutine: Coroutine) -> Task:
         task = Task(coroutine, self._frontier)
@@ -222,9 +240,16 @@ class Tracer(Runtime):
         scratch = np.array(self._scratch, SCRATCH)
         order = np.argsort(earlier, kind="stable")
         return Schedule(
-            self.rank, self.size, ops, blocks, later[order], self._n_buffers, scratch, self._n_frames,
+            self.rank,
+            self.size,
+            ops,
+            blocks,
+            later[order],
+            self._n_buffers,
+            scratch,
+            self._n_frames,
             self._n_tags,
-        )  # fmt: skip
+        )
 
     @property
     def _frontier(self) -> frozenset[int]:
@@ -255,10 +280,20 @@ class Tracer(Runtime):
         awaited.waiters.clear()
 
     def _issue(
-        self, kind: Kind, *, block: Block | None = None, into: Block | None = None, frame: int = NONE,
-        other: int = NONE, sum: int = NONE, peer: int = NONE, tag: int = NONE, idle: bool = False,
-        inside: bool = False, value: Any = None,
-    ) -> Awaited:  # fmt: skip
+        self,
+        kind: Kind,
+        *,
+        block: Block | None = None,
+        into: Block | None = None,
+        frame: int = NONE,
+        other: int = NONE,
+        sum: int = NONE,
+        peer: int = NONE,
+        tag: int = NONE,
+        idle: bool = False,
+        inside: bool = False,
+        value: Any = None,
+    ) -> Awaited:
         before = self._frontier
         if peer != NONE and (last := self._last_with_tag(kind, peer, tag)) != NONE:
             before |= {last}
@@ -306,10 +341,15 @@ def chunk_step(n: int, most: int) -> int:
 
 
 def trace(
-    algorithm: Callable[[Tracer, list[Block], list[Block]], Coroutine], rank: int, size: int,
-    sends: Sequence[int], recvs: Sequence[int], chunk: int, shapes: Sequence[tuple[int, ...]] = (),
+    algorithm: Callable[[Tracer, list[Block], list[Block]], Coroutine],
+    rank: int,
+    size: int,
+    sends: Sequence[int],
+    recvs: Sequence[int],
+    chunk: int,
+    shapes: Sequence[tuple[int, ...]] = (),
     **options: Any,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """The schedule of an algorithm on one rank.
 
     Parameters

@@ -89,9 +89,14 @@ class Profile:
         """The same profile on processors that take so many times longer."""
         network = replace(self.network, cpu=self.network.cpu * times, overhead=self.network.overhead * times)
         return replace(
-            self, network=network, encode=self.encode / times, decode=self.decode / times,
-            reconstruct=self.reconstruct / times, call=self.call * times, memory=self.memory / times,
-        )  # fmt: skip
+            self,
+            network=network,
+            encode=self.encode / times,
+            decode=self.decode / times,
+            reconstruct=self.reconstruct / times,
+            call=self.call * times,
+            memory=self.memory / times,
+        )
 
     def with_(self, **changes: Any) -> Profile:
         """The same profile with some attributes changed."""
@@ -119,9 +124,14 @@ class Result:
 
 
 def simulate(
-    size: int, schedule: Callable[[int], Schedule], profile: Profile, *, simulated: int | None = None,
-    flip: bool = False, records: bool = False,
-) -> Result:  # fmt: skip
+    size: int,
+    schedule: Callable[[int], Schedule],
+    profile: Profile,
+    *,
+    simulated: int | None = None,
+    flip: bool = False,
+    records: bool = False,
+) -> Result:
     """Run a collective in virtual time.
 
     Most collectives look the same from every node: rank r + d does to rank s + d what rank r does to rank s.

@@ -47,10 +47,20 @@ from compcoll.torch.report import TrainingReport, report
 from compcoll.torch.weight_sync import SyncReport, WeightSync
 
 __all__ = [
-    "CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "ErrorFeedback", "Options",
-    "SyncReport", "TrainingReport", "WeightSync", "compress_fsdp", "compressed_hook", "load", "report",
+    "CompressedAllGather",
+    "CompressedAllReduce",
+    "CompressedReduceScatter",
+    "ErrorFeedback",
+    "Options",
+    "SyncReport",
+    "TrainingReport",
+    "WeightSync",
+    "compress_fsdp",
+    "compressed_hook",
+    "load",
+    "report",
     "set_policy",
-]  # fmt: skip
+]
 
 
 def _register() -> None:

@@ -22,20 +22,41 @@ from compcoll.torch import gpu as gpus
 from compcoll.torch.gpu import Gpu, StreamOrder
 
 __all__ = [
-    "BufferList", "DeviceBuffer", "HostBuffer", "RemainingBlocks", "TensorBuffer", "buffer_of", "disjoint",
-    "element_of", "overlap",
-]  # fmt: skip
+    "BufferList",
+    "DeviceBuffer",
+    "HostBuffer",
+    "RemainingBlocks",
+    "TensorBuffer",
+    "buffer_of",
+    "disjoint",
+    "element_of",
+    "overlap",
+]
 
 _Change = Callable[[torch.Tensor], Any]
 _BYTES = np.dtype(np.uint8)
 #: The types of frames that differ in name: complex numbers are pairs. Tensors of types without one are bytes.
 _REAL: dict[torch.dtype, np.dtype] = {
-    torch.bfloat16: dtypes.BFLOAT16, torch.complex64: np.dtype("f4"), torch.complex128: np.dtype("f8"),
-    **{dtype: np.dtype(str(dtype).removeprefix("torch.")) for dtype in (
-        torch.float16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
-        torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-    )},
-}  # fmt: skip
+    torch.bfloat16: dtypes.BFLOAT16,
+    torch.complex64: np.dtype("f4"),
+    torch.complex128: np.dtype("f8"),
+    **{
+        dtype: np.dtype(str(dtype).removeprefix("torch."))
+        for dtype in (
+            torch.float16,
+            torch.float32,
+            torch.float64,
+            torch.int8,
+            torch.int16,
+            torch.int32,
+            torch.int64,
+            torch.uint8,
+            torch.uint16,
+            torch.uint32,
+            torch.uint64,
+        )
+    },
+}
 _COMPLEX: dict[torch.dtype, np.dtype] = {
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
@@ -77,9 +98,14 @@ class HostBuffer:
     gpus: tuple = ()
 
     def __init__(
-        self, tensor: torch.Tensor, *, writes: bool = False, dtype: torch.dtype | None = None,
-        copies: bool = False, reads: bool = True,
-    ):  # fmt: skip
+        self,
+        tensor: torch.Tensor,
+        *,
+        writes: bool = False,
+        dtype: torch.dtype | None = None,
+        copies: bool = False,
+        reads: bool = True,
+    ):
         own = _checked(tensor, writes)
         direct = tensor.device.type == "cpu" and not copies and _is_direct(tensor, dtype)
         self.flat = own.reshape(-1) if direct else torch.empty(own.numel(), dtype=dtype or own.dtype)
@@ -120,9 +146,15 @@ class DeviceBuffer:
     __slots__ = ("_host", "_reads", "_tensor", "_writes", "array", "flat", "gpu")
 
     def __init__(
-        self, gpu: Gpu, tensor: torch.Tensor, *, writes: bool = False, dtype: torch.dtype | None = None,
-        copies: bool = False, reads: bool = True,
-    ):  # fmt: skip
+        self,
+        gpu: Gpu,
+        tensor: torch.Tensor,
+        *,
+        writes: bool = False,
+        dtype: torch.dtype | None = None,
+        copies: bool = False,
+        reads: bool = True,
+    ):
         own = _checked(tensor, writes)
         direct = not copies and _is_direct(tensor, dtype)
         flat = own.reshape(-1) if direct else gpu.empty(own.numel(), dtype or own.dtype)
@@ -175,9 +207,14 @@ class BufferList:
     """The values of several tensors of one type, each in a buffer; parameters as those of `HostBuffer`."""
 
     def __init__(
-        self, tensors: Sequence[torch.Tensor], dtype: torch.dtype, *, writes: bool = False,
-        copies: bool = False, reads: bool = True,
-    ):  # fmt: skip
+        self,
+        tensors: Sequence[torch.Tensor],
+        dtype: torch.dtype,
+        *,
+        writes: bool = False,
+        copies: bool = False,
+        reads: bool = True,
+    ):
         copies = copies or (writes and not disjoint(tensors))
         options = {"dtype": dtype, "writes": writes, "copies": copies, "reads": reads}
         self.parts = [buffer_of(tensor, **options) for tensor in tensors]
@@ -291,8 +328,11 @@ class _Memory:
         self._tensor = flat
         nbytes = flat.numel() * flat.element_size()
         self.__array_interface__ = {
-            "version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (flat.data_ptr(), False)
-        }  # fmt: skip
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (flat.data_ptr(), False),
+        }
 
 
 def _array_of(flat: torch.Tensor) -> np.ndarray:
@@ -306,8 +346,11 @@ def overlap(tensor: torch.Tensor, others: Sequence[Any]) -> bool:
     if any(other is tensor for other in others):
         return True
     theirs = [span for other in others for span in _spans(other)]
-    return any(first < other_end and other_first < end
-               for first, end in _spans(tensor) for other_first, other_end in theirs)  # fmt: skip
+    return any(
+        first < other_end and other_first < end
+        for first, end in _spans(tensor)
+        for other_first, other_end in theirs
+    )
 
 
 def disjoint(tensors: Sequence[Any]) -> bool:

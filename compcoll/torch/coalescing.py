@@ -23,12 +23,13 @@ class Together(Operation):
         first = operations[0]
         single = len(operations) == 1
         super().__init__(
-            first.op if single else "coalesced", [tensor for one in operations for tensor in one.result],
+            first.op if single else "coalesced",
+            [tensor for one in operations for tensor in one.result],
             [tensor for one in operations for tensor in one.inputs],
             first.call if single else f"coalesced {', '.join(str(one.call) for one in operations)}",
             timeout=max((one.timeout for one in operations if one.timeout is not None), default=None),
             sync=first.sync,
-        )  # fmt: skip
+        )
         self.n_calls = min(sum(len(one.calls) for one in operations), MAX_PENDING)
         self.events = []
         self._core, self._operations = core, operations

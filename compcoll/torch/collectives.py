@@ -23,16 +23,27 @@ from compcoll.torch.buffers import (
     disjoint,
     element_of,
     overlap,
-)  # fmt: skip
+)
 from compcoll.torch.core import Core, Prepared, mpi_arguments
 from compcoll.torch.reductions import Reduction
 from compcoll.torch.work import Operation
 
 __all__ = [
-    "Collective", "Part", "all_gather", "all_gather_single", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "gather", "reduce", "reduce_scatter",
-    "reduce_scatter_single", "scatter",
-]  # fmt: skip
+    "Collective",
+    "Part",
+    "all_gather",
+    "all_gather_single",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "scatter",
+]
 
 
 class Collective(Operation):
@@ -49,9 +60,7 @@ class Collective(Operation):
         All on which depends how it runs; None where that is not kept.
     """
 
-    def __init__(
-        self, core: Core, start: Callable[..., Part], calls: Sequence[tuple], key: Any, *rest: Any
-    ):  # fmt: skip
+    def __init__(self, core: Core, start: Callable[..., Part], calls: Sequence[tuple], key: Any, *rest: Any):
         super().__init__(*rest)
         self.start, self.calls, self._core, self._key = start, calls, core, key
 
@@ -103,10 +112,19 @@ class BufferedCall(Part):
     """
 
     def __init__(
-        self, core: Core, op: str, like: torch.Tensor, source: TensorBuffer | None,
-        target: TensorBuffer | None, send: list[Any], recv: list[Any], nbytes: int,
-        how: Reduction | None = None, root: int = 0, in_place: bool = False,
-    ):  # fmt: skip
+        self,
+        core: Core,
+        op: str,
+        like: torch.Tensor,
+        source: TensorBuffer | None,
+        target: TensorBuffer | None,
+        send: list[Any],
+        recv: list[Any],
+        nbytes: int,
+        how: Reduction | None = None,
+        root: int = 0,
+        in_place: bool = False,
+    ):
         blocks = [*send, *recv]
         self.core, self.how, self.in_place = core, how, in_place or source is target
         self.source, self.target = source, target
@@ -152,10 +170,13 @@ class BufferedCall(Part):
         if self.call.empty or changes or not all(getattr(buffer, "is_direct", False) for buffer in buffers):
             return
         if self.prepared is not None:  # its blocks lie one after the other
-            self.prepared.place([
-                (side, end - block.nbytes) for side, blocks in enumerate((self.call.send, self.call.recv))
-                for block, end in zip(blocks, accumulate(b.nbytes for b in blocks), strict=True)
-            ])  # fmt: skip
+            self.prepared.place(
+                [
+                    (side, end - block.nbytes)
+                    for side, blocks in enumerate((self.call.send, self.call.recv))
+                    for block, end in zip(blocks, accumulate(b.nbytes for b in blocks), strict=True)
+                ]
+            )
         self.core.keep(key, Prepared(self, call))
 
 
@@ -194,8 +215,9 @@ class SparseSum(Part):
         self._indices = [torch.empty((dims, n), dtype=torch.int64) for n in counts.tolist()]
         self._values = [torch.empty((n, *dense), dtype=own.dtype) for n in counts.tolist()]
         self._parts = [
-            all_gather(core, self._indices, own.indices()), all_gather(core, self._values, own.values())
-        ]  # fmt: skip
+            all_gather(core, self._indices, own.indices()),
+            all_gather(core, self._values, own.values()),
+        ]
         super().__init__([task for part in self._parts for task in part.tasks])
 
     def finish(self) -> list[Any]:
@@ -258,7 +280,7 @@ def all_gather(core: Core, outs: Sequence[torch.Tensor], tensor: torch.Tensor) -
 
 def _all_gather(
     core: Core, target: TensorBuffer, blocks: list[Any], tensor: torch.Tensor, outs: Sequence[torch.Tensor]
-) -> Part:  # fmt: skip
+) -> Part:
     source, mine = buffer_of(tensor), blocks[core.rank]
     in_place = mine.size > 0 and _address(source.array) == _address(mine)
     if not in_place and overlap(tensor, outs):
@@ -305,7 +327,7 @@ def all_to_all(core: Core, outs: Sequence[torch.Tensor], tensors: Sequence[torch
 
 def all_to_all_single(
     core: Core, out: torch.Tensor, tensor: torch.Tensor, out_sizes: Sequence[int], sizes: Sequence[int]
-) -> Part:  # fmt: skip
+) -> Part:
     """Send slices of the first dimension to each rank, in these numbers or the same number to each."""
     _check_types(out, [tensor])
     theirs, ours = _rows(core, out, out_sizes), _rows(core, tensor, sizes)
@@ -344,9 +366,14 @@ class UnevenCall(Part):
     """Blocks of any sizes, of which each is decided on by its two ends alone: only they know its size."""
 
     def __init__(
-        self, core: Core, send: list[Any], recv: list[Any], source: TensorBuffer, target: TensorBuffer,
+        self,
+        core: Core,
+        send: list[Any],
+        recv: list[Any],
+        source: TensorBuffer,
+        target: TensorBuffer,
         like: torch.Tensor,
-    ):  # fmt: skip
+    ):
         nothing, everyone = recv[0][:0], set(range(core.size))
         decided = _decide_blocks(core, send, recv, element_of(like.dtype))
         tags = core.group.next_tags()
@@ -361,10 +388,13 @@ class UnevenCall(Part):
         for decision, (outgoing, incoming) in decided:
             nbytes = max(block.nbytes for block in (*send, *recv))
             call = Call(
-                "Alltoallv", recv[0].dtype, nbytes, False,
+                "Alltoallv",
+                recv[0].dtype,
+                nbytes,
+                False,
                 [block if peer in outgoing else nothing for peer, block in enumerate(send)],
                 [block if peer in incoming else nothing for peer, block in enumerate(recv)],
-            )  # fmt: skip
+            )
             task = begin(core.group, call, decision, tags=tags)
             self._order.attach(task)
             self.tasks.append(task)
@@ -381,7 +411,7 @@ class UnevenCall(Part):
 
 def _decide_blocks(
     core: Core, send: list[Any], recv: list[Any], element: np.dtype
-) -> list[tuple[Decision, tuple[set[int], set[int]]]]:  # fmt: skip
+) -> list[tuple[Decision, tuple[set[int], set[int]]]]:
     """The decisions that compress, with the ranks that blocks go to and come from."""
     found: dict[str, tuple[Decision, tuple[set[int], set[int]]]] = {}
     for side, blocks in enumerate((send, recv)):

@@ -62,9 +62,14 @@ class Compression:
     _of_its_own = False  # groups, where calls begin in other threads
 
     def __init__(
-        self, codec: Any, group: dist.ProcessGroup | None = None, *, feeds_back: bool = False,
-        levels: int | None = None, nodes: Any = None,
-    ):  # fmt: skip
+        self,
+        codec: Any,
+        group: dist.ProcessGroup | None = None,
+        *,
+        feeds_back: bool = False,
+        levels: int | None = None,
+        nodes: Any = None,
+    ):
         schedule = codec if isinstance(codec, Mapping) else {0: codec}
         if 0 not in schedule or not all(isinstance(step, int) and step >= 0 for step in schedule):
             raise ValueError(f"the steps {list(schedule)} of a schedule are not whole numbers from 0 on")

@@ -37,9 +37,16 @@ from compcoll.torch.report import GroupStats
 from compcoll.torch.work import SLICE, Operation, Work
 
 __all__ = [
-    "MAX_PENDING", "Core", "Prepared", "Repeated", "at_exit", "conflict", "is_plain", "mpi_arguments",
+    "MAX_PENDING",
+    "Core",
+    "Prepared",
+    "Repeated",
+    "at_exit",
+    "conflict",
+    "is_plain",
+    "mpi_arguments",
     "placement",
-]  # fmt: skip
+]
 
 #: Operations under way at once: tags are used again after 64 calls.
 MAX_PENDING = 48
@@ -72,9 +79,7 @@ class Core:
     options : Options or None
     """
 
-    def __init__(
-        self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None
-    ):  # fmt: skip
+    def __init__(self, comm: MPI.Intracomm, name: str, timeout: timedelta, options: Options | None):
         self.comm, self.name, self.options = comm, name, options
         self.desc: Callable[[], str] = lambda: ""
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
@@ -138,15 +143,32 @@ class Core:
         self.prepared.clear()
 
     def decide(
-        self, op: str, dtype: np.dtype, nbytes: int, element: np.dtype | None = None,
+        self,
+        op: str,
+        dtype: np.dtype,
+        nbytes: int,
+        element: np.dtype | None = None,
         buffer_nbytes: int | None = None,
-    ) -> Decision:  # fmt: skip
+    ) -> Decision:
         """Decide on a call: common knowledge of all ranks, or of the two ends of a message."""
         policy, facts = self.policy, self.group.facts
-        decision = without_base(op, policy.decide(
-            op, dtype, nbytes, self.size, self.comm_name, facts.link, facts.ranks_per_node, element,
-            facts.gpus, buffer_nbytes, facts.n_nodes, exact_sums=False,
-        ))  # fmt: skip
+        decision = without_base(
+            op,
+            policy.decide(
+                op,
+                dtype,
+                nbytes,
+                self.size,
+                self.comm_name,
+                facts.link,
+                facts.ranks_per_node,
+                element,
+                facts.gpus,
+                buffer_nbytes,
+                facts.n_nodes,
+                exact_sums=False,
+            ),
+        )
         if decision.codec is None:
             return decision
         if not decision.codec.lossless and op in policies.REPLICATED and not self._warned:
@@ -411,9 +433,11 @@ def _memory(tensor: torch.Tensor, dtype: np.dtype) -> Any:
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor's values lie in host memory without gaps."""
     return (
-        tensor.device.type == "cpu" and tensor.layout is torch.strided and tensor.is_contiguous()
+        tensor.device.type == "cpu"
+        and tensor.layout is torch.strided
+        and tensor.is_contiguous()
         and not (tensor.is_conj() or tensor.is_neg())
-    )  # fmt: skip
+    )
 
 
 def placement(result: torch.Tensor, inputs: Sequence[torch.Tensor], rank: int) -> str:
@@ -436,9 +460,14 @@ class Repeated(Operation):
     """An operation that is prepared, of one tensor for the result, and one or none beside it."""
 
     def __init__(
-        self, prepared: Prepared, op: str, result: Sequence[torch.Tensor], opts: Any,
-        timeout: timedelta | None, inputs: Sequence[torch.Tensor],
-    ):  # fmt: skip
+        self,
+        prepared: Prepared,
+        op: str,
+        result: Sequence[torch.Tensor],
+        opts: Any,
+        timeout: timedelta | None,
+        inputs: Sequence[torch.Tensor],
+    ):
         super().__init__(op, result, inputs, prepared.words, opts, timeout)
         self._prepared = prepared
 

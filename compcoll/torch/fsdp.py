@@ -54,9 +54,12 @@ class CompressedAllGather(_Custom):
         super().__init__(codec, levels=levels, nodes=nodes)
 
     def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup,
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
         async_op: bool = False,
-    ) -> dist.Work | None:  # fmt: skip
+    ) -> dist.Work | None:
         placement = self._connect(group)
         self.step += 1
         finish = self._start_gather(input_tensor.reshape(-1), self.codec, "values")
@@ -91,9 +94,13 @@ class CompressedReduceScatter(_Custom):
         super().__init__(codec, feeds_back=feeds_back, levels=levels, nodes=nodes)
 
     def __call__(
-        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: dist.ProcessGroup, op: Any,
+        self,
+        output_tensor: torch.Tensor,
+        input_tensor: torch.Tensor,
+        group: dist.ProcessGroup,
+        op: Any,
         async_op: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         how = reduction(op, input_tensor.dtype)
         if not how.sums:
             raise ValueError(f"only sums travel compressed, and this is {how.name}")
@@ -126,9 +133,14 @@ class CompressedAllReduce(Compression):
     """
 
     def __init__(
-        self, codec: Any, group: dist.ProcessGroup | None = None, *, feeds_back: bool = True,
-        levels: int | None = None, nodes: Any = None,
-    ):  # fmt: skip
+        self,
+        codec: Any,
+        group: dist.ProcessGroup | None = None,
+        *,
+        feeds_back: bool = True,
+        levels: int | None = None,
+        nodes: Any = None,
+    ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
 
     def __call__(self, tensor: torch.Tensor) -> None:
@@ -140,10 +152,17 @@ class CompressedAllReduce(Compression):
 
 
 def compress_fsdp(
-    model: torch.nn.Module, reduce_scatter: Any = None, all_gather: Any = None, *, all_reduce: Any = None,
-    replicas: dist.ProcessGroup | None = None, exact: Sequence[str] = (), feeds_back: bool = False,
-    levels: int | None = None, nodes: Any = None,
-) -> dict[str, list[Compression]]:  # fmt: skip
+    model: torch.nn.Module,
+    reduce_scatter: Any = None,
+    all_gather: Any = None,
+    *,
+    all_reduce: Any = None,
+    replicas: dist.ProcessGroup | None = None,
+    exact: Sequence[str] = (),
+    feeds_back: bool = False,
+    levels: int | None = None,
+    nodes: Any = None,
+) -> dict[str, list[Compression]]:
     """Compress what the modules of FSDP2 in a model send.
 
     Parameters

@@ -99,7 +99,9 @@ class CompcollBackend(Operations, Backend):
         if core is None:
             return None
         made = SimpleNamespace(
-            group_rank=core.rank, group_size=core.size, group_id=core.name,
+            group_rank=core.rank,
+            group_size=core.size,
+            group_id=core.name,
             timeout=timedelta(seconds=core.timeout),
-        )  # fmt: skip
+        )
         return CompcollBackend(made, options, core)

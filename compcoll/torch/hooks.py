@@ -70,10 +70,17 @@ class ErrorFeedback(Compression):
     _of_its_own = True
 
     def __init__(
-        self, codec: Any, group: dist.ProcessGroup | None = None, *, feeds_back: bool = True,
-        levels: int | None = None, nodes: Any = None, exact: Sequence[str] = (), min_numel: int = 0,
+        self,
+        codec: Any,
+        group: dist.ProcessGroup | None = None,
+        *,
+        feeds_back: bool = True,
+        levels: int | None = None,
+        nodes: Any = None,
+        exact: Sequence[str] = (),
+        min_numel: int = 0,
         module: torch.nn.Module | None = None,
-    ):  # fmt: skip
+    ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
         self.exact, self.min_numel = tuple([exact] if isinstance(exact, str) else exact), min_numel
         names = dict(module.named_parameters()) if module is not None else {}

@@ -29,16 +29,36 @@ _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._
 _Class = TypeVar("_Class", bound=type)
 #: Methods of a process group, and their names in C++.
 _METHODS = {
-    **{name: name for name in (
-        "allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "broadcast", "allgather",
-        "allgather_coalesced", "gather", "scatter", "alltoall", "barrier", "send", "recv", "recv_anysource",
-        "alltoall_base", "_allgather_base", "_reduce_scatter_base", "allgather_into_tensor_coalesced",
-        "reduce_scatter_tensor_coalesced",
-    )},
-    "all_gather_single": "_allgather_base", "reduce_scatter_single": "_reduce_scatter_base",
-    "all_gather_single_coalesced": "allgather_into_tensor_coalesced", "all_to_all_single": "alltoall_base",
+    **{
+        name: name
+        for name in (
+            "allreduce",
+            "allreduce_coalesced",
+            "reduce",
+            "reduce_scatter",
+            "broadcast",
+            "allgather",
+            "allgather_coalesced",
+            "gather",
+            "scatter",
+            "alltoall",
+            "barrier",
+            "send",
+            "recv",
+            "recv_anysource",
+            "alltoall_base",
+            "_allgather_base",
+            "_reduce_scatter_base",
+            "allgather_into_tensor_coalesced",
+            "reduce_scatter_tensor_coalesced",
+        )
+    },
+    "all_gather_single": "_allgather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-}  # fmt: skip
+}
 
 
 def not_compiled(cls: _Class) -> _Class:

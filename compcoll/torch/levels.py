@@ -159,7 +159,10 @@ def _new_group(ranks: Sequence[int], like: dist.ProcessGroup) -> dist.ProcessGro
     except (AttributeError, RuntimeError):
         timeout = None
     made: Any = dist.new_group(  # whose type has a number for ranks that are not in it
-        list(ranks), timeout, dist.get_backend_config(like), use_local_synchronization=True,
+        list(ranks),
+        timeout,
+        dist.get_backend_config(like),
+        use_local_synchronization=True,
         group_desc="compcoll",
-    )  # fmt: skip
+    )
     return made

@@ -23,16 +23,23 @@ __all__ = ["Operations"]
 _Timeout = timedelta | None
 #: How each operation begins.
 _STARTS: dict[str, Callable[..., Part]] = {
-    "allreduce": collectives.all_reduce, "allreduce_coalesced": collectives.all_reduce,
-    "reduce": collectives.reduce, "reduce_scatter": collectives.reduce_scatter,
+    "allreduce": collectives.all_reduce,
+    "allreduce_coalesced": collectives.all_reduce,
+    "reduce": collectives.reduce,
+    "reduce_scatter": collectives.reduce_scatter,
     "reduce_scatter_single": collectives.reduce_scatter_single,
     "reduce_scatter_single_coalesced": collectives.reduce_scatter_single,
-    "broadcast": collectives.broadcast, "allgather": collectives.all_gather,
-    "allgather_coalesced": collectives.all_gather, "all_gather_single": collectives.all_gather_single,
-    "all_gather_single_coalesced": collectives.all_gather_single, "gather": collectives.gather,
-    "scatter": collectives.scatter, "alltoall": collectives.all_to_all,
-    "all_to_all_single": collectives.all_to_all_single, "barrier": collectives.barrier,
-}  # fmt: skip
+    "broadcast": collectives.broadcast,
+    "allgather": collectives.all_gather,
+    "allgather_coalesced": collectives.all_gather,
+    "all_gather_single": collectives.all_gather_single,
+    "all_gather_single_coalesced": collectives.all_gather_single,
+    "gather": collectives.gather,
+    "scatter": collectives.scatter,
+    "alltoall": collectives.all_to_all,
+    "all_to_all_single": collectives.all_to_all_single,
+    "barrier": collectives.barrier,
+}
 
 
 @not_compiled
@@ -137,9 +144,14 @@ class Operations:
         return self._run_all("alltoall", [(outs, blocks)], outs, (), opts, timeout, blocks)
 
     def all_to_all_single(
-        self, output: Tensor, input: Tensor, output_split_sizes: Sequence[int] = (),
-        input_split_sizes: Sequence[int] = (), opts: Any = None, timeout: _Timeout = None,
-    ) -> Work:  # fmt: skip
+        self,
+        output: Tensor,
+        input: Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+        timeout: _Timeout = None,
+    ) -> Work:
         args = output, input, output_split_sizes, input_split_sizes
         if output_split_sizes or input_split_sizes:
             return self._run_all("all_to_all_single", [args], [output], (), opts, timeout, [input])
@@ -225,9 +237,15 @@ class Operations:
     # -- helpers
 
     def _run(
-        self, op: str, args: tuple, result: list[Tensor], call: tuple, opts: Any, timeout: _Timeout,
+        self,
+        op: str,
+        args: tuple,
+        result: list[Tensor],
+        call: tuple,
+        opts: Any,
+        timeout: _Timeout,
         inputs: Sequence[Tensor] = (),
-    ) -> Work:  # fmt: skip
+    ) -> Work:
         """Start a collective of one tensor, or two, as one before it whose tensors were alike."""
         core = self.core
         if core.batch is not None:
@@ -240,9 +258,16 @@ class Operations:
         return core.launch(Repeated(prepared, op, result, opts, timeout, inputs))
 
     def _run_all(
-        self, op: str, calls: Sequence[tuple], result: list[Tensor], call: tuple, opts: Any = None,
-        timeout: _Timeout = None, inputs: Sequence[Tensor] = (), key: Any = None,
-    ) -> Work:  # fmt: skip
+        self,
+        op: str,
+        calls: Sequence[tuple],
+        result: list[Tensor],
+        call: tuple,
+        opts: Any = None,
+        timeout: _Timeout = None,
+        inputs: Sequence[Tensor] = (),
+        key: Any = None,
+    ) -> Work:
         """Start one collective or several, or add them to the batch."""
         core, words = self.core, " ".join(map(str, (op, *call, *self.core.phase)))
         operation = Collective(core, _STARTS[op], calls, key, op, result, inputs, words, opts, timeout)

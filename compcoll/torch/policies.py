@@ -23,9 +23,18 @@ from compcoll.policy import Policy, Rule, check_same, default_policy, fields_of,
 from compcoll.torch.peers import cores
 
 __all__ = [
-    "PHASES", "PRESETS", "REPLICATED", "Options", "exchange", "names_of", "policy_of", "set_policy",
-    "warn_of_lossy_copies", "warn_of_unmatched", "watch_meshes",
-]  # fmt: skip
+    "PHASES",
+    "PRESETS",
+    "REPLICATED",
+    "Options",
+    "exchange",
+    "names_of",
+    "policy_of",
+    "set_policy",
+    "warn_of_lossy_copies",
+    "warn_of_unmatched",
+    "watch_meshes",
+]
 
 #: MPI's names of torch's operations.
 _OPERATIONS: dict[str, tuple[str, ...]] = {"send": ("Send",)}
@@ -36,13 +45,24 @@ for _row in operations.OPERATIONS.values():
 REPLICATED = ("Bcast", "Allgather", "Allgatherv")
 #: The operations of data-parallel training; those of gradients count in a backward pass alone.
 PHASES = {
-    "gradients": ("all_reduce", "reduce_scatter", "reduce"), "parameters": ("all_gather", "broadcast"),
-}  # fmt: skip
+    "gradients": ("all_reduce", "reduce_scatter", "reduce"),
+    "parameters": ("all_gather", "broadcast"),
+}
 #: Names that programs give to groups that share a model's data, and to those that share the model.
 _DATA = (
-    "dp", "ddp", "data", "data_parallel", "fsdp", "dp_shard", "dp_replicate", "replicate", "shard", "dp_cp",
-    "dp_shard_cp", "hsdp",
-)  # fmt: skip
+    "dp",
+    "ddp",
+    "data",
+    "data_parallel",
+    "fsdp",
+    "dp_shard",
+    "dp_replicate",
+    "replicate",
+    "shard",
+    "dp_cp",
+    "dp_shard_cp",
+    "hsdp",
+)
 _MODEL = ("tp", "pp", "cp", "ep", "tensor", "pipeline", "model", "context", "expert")
 _GRADIENTS = [{"op": PHASES["gradients"], "codec": "bfp:bits=6"}, {"codec": "lossless"}]
 #: For 16-bit types 14 bits would be more than lossless coding needs.
@@ -51,12 +71,14 @@ _ACTIVATIONS = [{"dtype": ("bfloat16", "float16"), "codec": "lossless"}, {"codec
 #: at 16 bits, with a fifth and a tenth fewer bytes (docs/codecs.md).
 PRESETS: dict[str, dict[str, Any]] = {
     "mzhybrid": {
-        **dict.fromkeys(_MODEL, "lossless"), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
+        **dict.fromkeys(_MODEL, "lossless"),
+        **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
     },
     "zhybrid": {
-        **dict.fromkeys(_MODEL, _ACTIVATIONS), **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
+        **dict.fromkeys(_MODEL, _ACTIVATIONS),
+        **dict.fromkeys((*_DATA, "default_pg"), _GRADIENTS),
     },
-}  # fmt: skip
+}
 
 _BASE: Any = Backend.Options
 #: All meshes; equal ones may have different groups.
@@ -84,10 +106,14 @@ class Options(_BASE):
     """
 
     def __init__(
-        self, codec: Any = None, *, when: str | None = None, min_nbytes: int | str | None = None,
+        self,
+        codec: Any = None,
+        *,
+        when: str | None = None,
+        min_nbytes: int | str | None = None,
         policy: Policy | Mapping[str, Any] | str | os.PathLike | None = None,
         timeout: timedelta | None = None,
-    ):  # fmt: skip
+    ):
         super().__init__("compcoll", *(() if timeout is None else (timeout,)))
         self._settings = {"spec": codec, "when": when, "min_nbytes": min_nbytes, "policy": policy}
         #: It comes before `new_group`'s argument.
@@ -141,9 +167,11 @@ class _Current:
 
 
 def set_policy(
-    policy: Mapping[str, Any] | Policy | str | os.PathLike | None, *, strict: bool = False,
+    policy: Mapping[str, Any] | Policy | str | os.PathLike | None,
+    *,
+    strict: bool = False,
     min_nbytes: int | str | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Set the policy of all process groups from now on.
 
     All ranks call it with the same arguments; once there is a process group it is collective. A group's own

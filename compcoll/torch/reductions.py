@@ -11,21 +11,41 @@ from mpi4py import MPI
 __all__ = ["Reduction", "reduction"]
 
 _MPI = {
-    "SUM": MPI.SUM, "AVG": MPI.SUM, "PREMUL_SUM": MPI.SUM, "MIN": MPI.MIN, "MAX": MPI.MAX,
+    "SUM": MPI.SUM,
+    "AVG": MPI.SUM,
+    "PREMUL_SUM": MPI.SUM,
+    "MIN": MPI.MIN,
+    "MAX": MPI.MAX,
     "PRODUCT": MPI.PROD,
-    "BAND": MPI.BAND, "BOR": MPI.BOR, "BXOR": MPI.BXOR,
-}  # fmt: skip
+    "BAND": MPI.BAND,
+    "BOR": MPI.BOR,
+    "BXOR": MPI.BXOR,
+}
 _SUMS = ("SUM", "AVG", "PREMUL_SUM")
 #: Sums of truth values are disjunctions, products conjunctions.
 _OF_BOOL = {
-    **dict.fromkeys(("SUM", "MAX", "BOR"), MPI.MAX), **dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.MIN),
+    **dict.fromkeys(("SUM", "MAX", "BOR"), MPI.MAX),
+    **dict.fromkeys(("PRODUCT", "MIN", "BAND"), MPI.MIN),
     "BXOR": MPI.BXOR,
-}  # fmt: skip
+}
 #: Types that MPI can reduce; 16-bit floats the engine adds, and others go by way of float32.
-_NATIVE = frozenset((
-    torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int8, torch.int16, torch.int32,
-    torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool,
-))  # fmt: skip
+_NATIVE = frozenset(
+    (
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.uint16,
+        torch.uint32,
+        torch.uint64,
+        torch.bool,
+    )
+)
 #: Types that torch does not divide.
 _UNDIVIDED = frozenset((torch.uint16, torch.uint32, torch.uint64))
 _HALVES = frozenset((torch.float16, torch.bfloat16))

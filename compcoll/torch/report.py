@@ -141,7 +141,7 @@ class TrainingReport:
         table = [
             " ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]])
             for row in rows
-        ]  # fmt: skip
+        ]
         ranks = f"{self.ranks} ranks together" if self.ranks > 1 else "this rank"
         return "\n".join([f"compcoll.torch: {ranks}", *table])
 

@@ -50,9 +50,11 @@ def set_environment() -> None:
         return
     node = MPI.Intracomm(_WORLD).Split_type(MPI.COMM_TYPE_SHARED)
     mine: dict[str, object] = {
-        "RANK": _WORLD.Get_rank(), "WORLD_SIZE": _WORLD.Get_size(), "LOCAL_RANK": node.Get_rank(),
+        "RANK": _WORLD.Get_rank(),
+        "WORLD_SIZE": _WORLD.Get_size(),
+        "LOCAL_RANK": node.Get_rank(),
         "LOCAL_WORLD_SIZE": node.Get_size(),
-    }  # fmt: skip
+    }
     world = MPI.Intracomm(_WORLD)
     given = world.bcast(os.environ.get("MASTER_ADDR"))
     mine["MASTER_ADDR"] = given or find_address(world, node)

@@ -99,9 +99,11 @@ class WeightSync:
     """
 
     def __init__(
-        self, tensors: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], src: int = 0,
+        self,
+        tensors: torch.nn.Module | Mapping[str, torch.Tensor] | Iterable[torch.Tensor],
+        src: int = 0,
         group: dist.ProcessGroup | None = None,
-    ):  # fmt: skip
+    ):
         modules = tensors.modules() if isinstance(tensors, torch.nn.Module) else ()
         self._sharded: list[Any] = [module for module in modules if hasattr(module, "reshard")]  # FSDP2's
         self._reshard()
@@ -171,9 +173,15 @@ class WeightSync:
         self._number += 1
         raw_nbytes = sum(base.nbytes for base in self._base)
         return SyncReport(
-            self._number, whole, reason or "all ranks have the values of the last sync", len(self._tensors),
-            raw_nbytes, wire_nbytes, raw_nbytes, perf_counter() - start,
-        )  # fmt: skip
+            self._number,
+            whole,
+            reason or "all ranks have the values of the last sync",
+            len(self._tensors),
+            raw_nbytes,
+            wire_nbytes,
+            raw_nbytes,
+            perf_counter() - start,
+        )
 
     def _reshard(self) -> None:
         """Free what FSDP2 has gathered for a forward pass and would use again in place of the shards."""

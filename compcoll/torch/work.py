@@ -27,14 +27,24 @@ SLICE = 0.2
 NO_TIMEOUT = timedelta(0)
 #: Torch's numbers of operations.
 _TYPES = {
-    "allreduce": OpType.ALLREDUCE, "allreduce_coalesced": OpType.ALLREDUCE_COALESCED,
-    "reduce": OpType.REDUCE, "reduce_scatter": OpType.REDUCE_SCATTER,
-    "reduce_scatter_single": OpType._REDUCE_SCATTER_BASE, "broadcast": OpType.BROADCAST,
-    "allgather": OpType.ALLGATHER, "allgather_coalesced": OpType.ALLGATHER_COALESCED,
-    "all_gather_single": OpType._ALLGATHER_BASE, "gather": OpType.GATHER, "scatter": OpType.SCATTER,
-    "alltoall": OpType.ALLTOALL, "all_to_all_single": OpType.ALLTOALL_BASE, "barrier": OpType.BARRIER,
-    "send": OpType.SEND, "recv": OpType.RECV, "coalesced": OpType.COALESCED,
-}  # fmt: skip
+    "allreduce": OpType.ALLREDUCE,
+    "allreduce_coalesced": OpType.ALLREDUCE_COALESCED,
+    "reduce": OpType.REDUCE,
+    "reduce_scatter": OpType.REDUCE_SCATTER,
+    "reduce_scatter_single": OpType._REDUCE_SCATTER_BASE,
+    "broadcast": OpType.BROADCAST,
+    "allgather": OpType.ALLGATHER,
+    "allgather_coalesced": OpType.ALLGATHER_COALESCED,
+    "all_gather_single": OpType._ALLGATHER_BASE,
+    "gather": OpType.GATHER,
+    "scatter": OpType.SCATTER,
+    "alltoall": OpType.ALLTOALL,
+    "all_to_all_single": OpType.ALLTOALL_BASE,
+    "barrier": OpType.BARRIER,
+    "send": OpType.SEND,
+    "recv": OpType.RECV,
+    "coalesced": OpType.COALESCED,
+}
 
 
 class Operation:
@@ -62,10 +72,16 @@ class Operation:
     events: Sequence[Any] = ()
 
     def __init__(
-        self, op: str, result: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor] = (),
-        call: str | None = None, opts: Any = None, timeout: timedelta | None = None,
-        peers: Sequence[int] = (), sync: bool = False,
-    ):  # fmt: skip
+        self,
+        op: str,
+        result: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor] = (),
+        call: str | None = None,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        peers: Sequence[int] = (),
+        sync: bool = False,
+    ):
         self.op, self.result, self.inputs, self.call, self.peers = op, result, inputs, call, peers
         self.timeout = timeout if timeout is not None else getattr(opts, "timeout", None)
         self.sync = sync or getattr(opts, "asyncOp", True) is False

@@ -34,31 +34,48 @@ def tables_of(program: Program, predictor: Predictor) -> list[Table]:
     ]
     operation = Table(
         "By operation and size of its buffer",
-        ("operation", "size", *numbers, "error", "plain MPI, predicted")[:n], rows, 2,
-    )  # fmt: skip
+        ("operation", "size", *numbers, "error", "plain MPI, predicted")[:n],
+        rows,
+        2,
+    )
     communicator = Table(
-        "By communicator", ("communicator", "ranks", *numbers),
-        [(name, str(n), *_numbers(row)) for (name, n), row in tables.by_communicator(program).items()], 1,
-    )  # fmt: skip
+        "By communicator",
+        ("communicator", "ranks", *numbers),
+        [(name, str(n), *_numbers(row)) for (name, n), row in tables.by_communicator(program).items()],
+        1,
+    )
     places = list(tables.by_place(program).items())
     title = "By place" + (f", the first {MOST_PLACES} of {len(places)}" if len(places) > MOST_PLACES else "")
     place = Table(
-        title, ("place", "operation", *numbers),
-        [(*key, *_numbers(row)) for key, row in places[:MOST_PLACES]], 2,
-    )  # fmt: skip
+        title,
+        ("place", "operation", *numbers),
+        [(*key, *_numbers(row)) for key, row in places[:MOST_PLACES]],
+        2,
+    )
     reason = Table(
-        "Calls of plain MPI, by reason", ("reason", "calls", "sum", "bytes"),
-        [(why, str(row.calls), seconds(row.seconds), nbytes(row.raw))
-         for why, row in tables.by_reason(program).items()], 1,
-    )  # fmt: skip
+        "Calls of plain MPI, by reason",
+        ("reason", "calls", "sum", "bytes"),
+        [
+            (why, str(row.calls), seconds(row.seconds), nbytes(row.raw))
+            for why, row in tables.by_reason(program).items()
+        ],
+        1,
+    )
     return [table for table in (operation, communicator, place, reason) if table.rows]
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
     return (
-        str(row.calls), str(row.accelerated), seconds(row.least), seconds(row.mean), seconds(row.largest),
-        seconds(row.seconds), nbytes(row.raw), f"{row.ratio:.2f}", str(row.fallbacks),
-    )  # fmt: skip
+        str(row.calls),
+        str(row.accelerated),
+        seconds(row.least),
+        seconds(row.mean),
+        seconds(row.largest),
+        seconds(row.seconds),
+        nbytes(row.raw),
+        f"{row.ratio:.2f}",
+        str(row.fallbacks),
+    )
 
 
 def _error(row: Row) -> str:

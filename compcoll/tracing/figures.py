@@ -13,13 +13,23 @@ __all__ = ["available", "bars", "scatter", "timeline"]
 
 #: Colours that differ to eyes that see red and green alike, and the words of legends.
 COLOURS = {
-    "encode": "#0072b2", "decode": "#009e73", "wait": "#e69f00", "other": "#b8b8b8", "MPI": "#cc79a7",
-    "uncompressed": "#b8b8b8", "wire": "#0072b2", "accelerated": "#0072b2", "plain": "#d55e00",
-}  # fmt: skip
+    "encode": "#0072b2",
+    "decode": "#009e73",
+    "wait": "#e69f00",
+    "other": "#b8b8b8",
+    "MPI": "#cc79a7",
+    "uncompressed": "#b8b8b8",
+    "wire": "#0072b2",
+    "accelerated": "#0072b2",
+    "plain": "#d55e00",
+}
 _WORDS = {
-    "other": "the rest of accelerated calls", "MPI": "calls that MPI served", "wire": "sent",
-    "uncompressed": "without compression", "plain": "plain MPI, predicted",
-}  # fmt: skip
+    "other": "the rest of accelerated calls",
+    "MPI": "calls that MPI served",
+    "wire": "sent",
+    "uncompressed": "without compression",
+    "plain": "plain MPI, predicted",
+}
 _WIDTH = 11.0
 _STYLE: Any = {"svg.fonttype": "none", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -58,8 +68,15 @@ def timeline(rows: Sequence[tuple[str, Sequence[dict[str, float]]]], seconds: fl
         for name in COLOURS:
             heights = np.array([0.85 * min(one.get(name, 0.0), 1.0) for one in [*bins, *bins[-1:]]])
             if heights.any():
-                axes.fill_between(edges, bottoms, bottoms + heights, step="post", linewidth=0,
-                                  color=COLOURS[name], label=_WORDS.get(name, name))  # fmt: skip
+                axes.fill_between(
+                    edges,
+                    bottoms,
+                    bottoms + heights,
+                    step="post",
+                    linewidth=0,
+                    color=COLOURS[name],
+                    label=_WORDS.get(name, name),
+                )
                 bottoms += heights
     axes.set_yticks([y + 0.43 for y in range(len(rows))], [name for name, _ in rows])
     axes.set_xlim(0, seconds)
@@ -76,8 +93,9 @@ def scatter(series: Mapping[str, Sequence[tuple[float, float]]], across: str, up
     for name, points in series.items():
         drawn = [point for point in points if min(point) > 0]
         if drawn:
-            axes.scatter(*zip(*drawn, strict=True), s=14, alpha=0.6, color=COLOURS[name],
-                         label=_WORDS.get(name, name))  # fmt: skip
+            axes.scatter(
+                *zip(*drawn, strict=True), s=14, alpha=0.6, color=COLOURS[name], label=_WORDS.get(name, name)
+            )
     axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
     axes.grid(alpha=0.3)
     return _svg(figure, axes)

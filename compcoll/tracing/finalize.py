@@ -52,9 +52,7 @@ def gather(comm: MPI.Intracomm, values: list[float], clocks: bool) -> tuple[np.n
     return mine, 1, reading
 
 
-def _gathered(
-    comm: MPI.Intracomm, total: np.ndarray, clocks: bool, until: float
-) -> tuple[np.ndarray, int]:  # fmt: skip
+def _gathered(comm: MPI.Intracomm, total: np.ndarray, clocks: bool, until: float) -> tuple[np.ndarray, int]:
     ranks, theirs, status = 1, np.empty_like(total), MPI.Status()
     while ranks < comm.size and perf_counter() < until:
         if not comm.Iprobe(tag=_TAG, status=status):

@@ -15,15 +15,29 @@ import compcoll
 from compcoll.operations import OPERATIONS, Operation, blocking_name
 
 __all__ = [
-    "CALLS", "FROM_ROOT", "GATHERS", "RECEIVES", "TWO_BUFFERS", "described_nbytes", "is_ours",
+    "CALLS",
+    "FROM_ROOT",
+    "GATHERS",
+    "RECEIVES",
+    "TWO_BUFFERS",
+    "described_nbytes",
+    "is_ours",
     "leaving_nbytes",
-]  # fmt: skip
+]
 
 _BLOCKING = (*OPERATIONS, "Send", "Ssend", "Bsend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace")
 _OBJECTS = (
     *(name.lower() for name in OPERATIONS if hasattr(MPI.Topocomm, name.lower())),
-    "send", "ssend", "bsend", "recv", "sendrecv", "isend", "issend", "ibsend", "irecv",
-)  # fmt: skip
+    "send",
+    "ssend",
+    "bsend",
+    "recv",
+    "sendrecv",
+    "isend",
+    "issend",
+    "ibsend",
+    "irecv",
+)
 #: Methods that are calls, as far as a communicator's class has them.
 CALLS = (*_BLOCKING, *(f"I{name.lower()}" for name in _BLOCKING), *_OBJECTS, "Probe", "Mprobe")
 

@@ -44,8 +44,9 @@ def write(
     """
     parts = [
         f"<h1>What the calls did</h1><p class=sub>{escape(program.title)}, {program.size} ranks</p>",
-        _notes(program), _totals(program),
-    ]  # fmt: skip
+        _notes(program),
+        _totals(program),
+    ]
     if figures.available():
         parts += [_timeline(program), _stages(program), _bytes(program), _points(program, predictor, machine)]
     else:
@@ -69,12 +70,14 @@ def _notes(program: Program) -> str:
 def _totals(program: Program) -> str:
     all_calls, inside = tables.total(program), sum(call.inside for _, call in program.calls())
     shown = [
-        ("calls", str(all_calls.calls)), ("accelerated", str(all_calls.accelerated)),
-        ("bytes without compression", nbytes(all_calls.raw)), ("bytes sent", nbytes(all_calls.wire)),
+        ("calls", str(all_calls.calls)),
+        ("accelerated", str(all_calls.accelerated)),
+        ("bytes without compression", nbytes(all_calls.raw)),
+        ("bytes sent", nbytes(all_calls.wire)),
         ("ratio", f"{all_calls.ratio:.2f}"),
         ("from first to last", seconds(_length(program))),
         ("of it in calls, mean of ranks", seconds(inside / len(program.ranks))),
-    ]  # fmt: skip
+    ]
     return "<div class=figures>" + "".join(f"<div><b>{v}</b>{k}</div>" for k, v in shown) + "</div>"
 
 

@@ -68,11 +68,18 @@ def _of_call(pid: int, call: Call, lanes: dict[str, _Lanes]) -> Iterator[dict[st
     # In whole nanoseconds, so that what ends when another begins does so in the file, too.
     start, total = round(1e9 * call.start), round(1e9 * call.total)
     args = {
-        "communicator": f"{call.comm}, {call.size} ranks", "bytes": call.raw, "wire bytes": call.wire,
-        "buffer": call.nbytes, "codec": call.codec, "fallbacks": call.fallbacks, "error bound": call.bound,
-        "why": call.reason, "where": call.place, "problem": call.problem,
+        "communicator": f"{call.comm}, {call.size} ranks",
+        "bytes": call.raw,
+        "wire bytes": call.wire,
+        "buffer": call.nbytes,
+        "codec": call.codec,
+        "fallbacks": call.fallbacks,
+        "error bound": call.bound,
+        "why": call.reason,
+        "where": call.place,
+        "problem": call.problem,
         **{f"{stage} us": round(1e6 * getattr(call, stage), 3) for stage in _STAGES},
-    }  # fmt: skip
+    }
     tid = lanes["under way" if call.is_nonblocking else "calls"].take(start, start + total)
     category = "accelerated" if call.accelerated else "MPI"
     yield _span(call.op, category, pid, tid, start, total, args)
@@ -87,18 +94,26 @@ def _laid_out(call: Call, start: int, total: int) -> dict[str, tuple[int, int]]:
     encode, wait, decode = (min(round(1e9 * getattr(call, stage)), total) for stage in _STAGES)
     middle = min(start + encode, start + total - wait)
     spans = {
-        "encode": (start, encode), "wait": (middle, wait), "decode": (start + total - decode, decode),
-    }  # fmt: skip
+        "encode": (start, encode),
+        "wait": (middle, wait),
+        "decode": (start + total - decode, decode),
+    }
     return {stage: span for stage, span in spans.items() if span[1] > 0}
 
 
 def _span(
     name: str, category: str, pid: int, tid: int, start: int, nanoseconds: int, args: dict[str, Any]
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     return {
-        "ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid, "ts": start / 1000,
-        "dur": nanoseconds / 1000, "args": args,
-    }  # fmt: skip
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": pid,
+        "tid": tid,
+        "ts": start / 1000,
+        "dur": nanoseconds / 1000,
+        "args": args,
+    }
 
 
 def _named(what: str, pid: int, tid: int, name: str) -> dict[str, Any]:

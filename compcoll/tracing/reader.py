@@ -215,14 +215,26 @@ def _call(line: dict[str, Any]) -> Call:
     file = line.get("file")
     encode, decode, wait = (_number(line.get(stage, 0.0)) for stage in ("encode", "decode", "wait"))
     return Call(
-        intern(str(line["op"])), intern(str(line["comm"])), int(line["size"]), int(line["nbytes"]),
-        int(line["bytes"]), int(line["wire_bytes"]), bool(line["accelerated"]), intern(str(line["reason"])),
-        intern(str(codec)) if codec is not None else None, int(line.get("fallbacks", 0)),
-        None if bound is None else _number(bound), encode, decode, wait, max(_number(line["total"]), 0.0),
-        _number(line["start"]), max(_number(line.get("returned", line["total"])), 0.0),
+        intern(str(line["op"])),
+        intern(str(line["comm"])),
+        int(line["size"]),
+        int(line["nbytes"]),
+        int(line["bytes"]),
+        int(line["wire_bytes"]),
+        bool(line["accelerated"]),
+        intern(str(line["reason"])),
+        intern(str(codec)) if codec is not None else None,
+        int(line.get("fallbacks", 0)),
+        None if bound is None else _number(bound),
+        encode,
+        decode,
+        wait,
+        max(_number(line["total"]), 0.0),
+        _number(line["start"]),
+        max(_number(line.get("returned", line["total"])), 0.0),
         intern(f"{file}:{line.get('line')}" if file else "unknown"),
         str(problem) if problem is not None else None,
-    )  # fmt: skip
+    )
 
 
 def _number(value: Any) -> float:

@@ -49,8 +49,13 @@ class Tally:
     def values(self) -> list[float]:
         """All that is summed over ranks."""
         return [
-            self.calls, self.accelerated, self.nbytes, self.wire_nbytes, self.unchanged_nbytes, self.seconds,
-        ]  # fmt: skip
+            self.calls,
+            self.accelerated,
+            self.nbytes,
+            self.wire_nbytes,
+            self.unchanged_nbytes,
+            self.seconds,
+        ]
 
     def add(self, records: Iterable[Any]) -> None:
         """Count calls; see `compcoll.tracing._watch.Record`."""

@@ -61,9 +61,15 @@ class Trace:
         if not self._headed:
             self._headed = True
             head = {
-                "trace": VERSION, "rank": self._rank, "size": self._size, "host": node(), "pid": os.getpid(),
-                "program": sys.argv, "date": time.time(), "at": time.perf_counter(),
-            }  # fmt: skip
+                "trace": VERSION,
+                "rank": self._rank,
+                "size": self._size,
+                "host": node(),
+                "pid": os.getpid(),
+                "program": sys.argv,
+                "date": time.time(),
+                "at": time.perf_counter(),
+            }
             text = dumps(head) + "\n" + text
         self._file.write(text)
         self._file.flush()

@@ -38,11 +38,20 @@ BOXES = {
     "done": (8.7, 9.2, 2.6, 0.6, "recv is complete", ""),
 }
 ARROWS = [
-    ("call", "gate", ""), ("gate", "plain", "yes"), ("gate", "parse", "no"), ("parse", "policy", ""),
-    ("policy", "model", ""), ("policy", "cache", ""), ("cache", "trace", "if new"), ("cache", "run", ""),
-    ("run", "encode", ""), ("encode", "send", ""), ("recv", "decode", ""), ("decode", "report", ""),
+    ("call", "gate", ""),
+    ("gate", "plain", "yes"),
+    ("gate", "parse", "no"),
+    ("parse", "policy", ""),
+    ("policy", "model", ""),
+    ("policy", "cache", ""),
+    ("cache", "trace", "if new"),
+    ("cache", "run", ""),
+    ("run", "encode", ""),
+    ("encode", "send", ""),
+    ("recv", "decode", ""),
+    ("decode", "report", ""),
     ("report", "done", ""),
-]  # fmt: skip
+]
 
 
 def draw_box(axes, left, bottom, width, height, title, file):
@@ -53,9 +62,15 @@ def draw_box(axes, left, bottom, width, height, title, file):
         middle[0], middle[1] + (0.15 if file else 0), title, ha="center", va="center", fontsize=8.5, color=INK
     )
     axes.text(
-        middle[0], middle[1] - 0.2, file, ha="center", va="center", fontsize=6.6, color=GREY,
+        middle[0],
+        middle[1] - 0.2,
+        file,
+        ha="center",
+        va="center",
+        fontsize=6.6,
+        color=GREY,
         family="monospace",
-    )  # fmt: skip
+    )
 
 
 def ends(first, second):
@@ -76,9 +91,13 @@ def draw_arrow(axes, start, stop, label=""):
     x, y = (start[0] + stop[0]) / 2, (start[1] + stop[1]) / 2
     beside = {"ha": "left", "va": "center"} if start[0] == stop[0] else {"ha": "center", "va": "bottom"}
     axes.text(
-        x + 0.06 * (start[0] == stop[0]), y + 0.03, label, fontsize=6.6, color=GREY,
+        x + 0.06 * (start[0] == stop[0]),
+        y + 0.03,
+        label,
+        fontsize=6.6,
+        color=GREY,
         **beside,
-    )  # fmt: skip
+    )
 
 
 def main():

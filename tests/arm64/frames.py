@@ -17,13 +17,33 @@ from compcoll.codecs import decoding
 from compcoll.core import _cpu, dtypes
 
 SPECS = (
-    "raw", "lossless", "mpc", "mpc:dim=3", "mpc:dim=32", "float", "zfp:rate=2.5", "zfp:rate=4", "zfp:rate=8",
-    "zfp:rate=11.3", "zfp:rate=16", "zfp:rate=32", "zfp:rate=48", "szp:abs=1e-3", "szp:abs=64",
-    "szp:rel=1e-4", "bfp:bits=5", "bfp:bits=12,dim=3",
-    "bfp:rel=1e-5,rounding=stochastic,seed=7", "int8",
-    "int8:block=256", "int8:rounding=stochastic,seed=7", "int4", "int4:block=32",
-    "fp8", "fp8:block=128,rounding=stochastic,seed=3",
-)  # fmt: skip
+    "raw",
+    "lossless",
+    "mpc",
+    "mpc:dim=3",
+    "mpc:dim=32",
+    "float",
+    "zfp:rate=2.5",
+    "zfp:rate=4",
+    "zfp:rate=8",
+    "zfp:rate=11.3",
+    "zfp:rate=16",
+    "zfp:rate=32",
+    "zfp:rate=48",
+    "szp:abs=1e-3",
+    "szp:abs=64",
+    "szp:rel=1e-4",
+    "bfp:bits=5",
+    "bfp:bits=12,dim=3",
+    "bfp:rel=1e-5,rounding=stochastic,seed=7",
+    "int8",
+    "int8:block=256",
+    "int8:rounding=stochastic,seed=7",
+    "int4",
+    "int4:block=32",
+    "fp8",
+    "fp8:block=128,rounding=stochastic,seed=3",
+)
 SHAPES = ((1,), (63,), (64,), (1021,), (9000,), (1, 1), (5, 67), (40, 33), (3, 4, 5), (13, 17, 19))
 
 

@@ -20,11 +20,21 @@ SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
 LARGE = 1 << 22
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 32)),
-    "bfp:bits=7", "bfp:bits=12,dim=3,rounding=stochastic,seed=7",
-    "int8", "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
-    "fp8:block=128", "fp8:rounding=stochastic,seed=7", "szp:abs=1e-3", "szp", "lossless", "mpc",
-    "mpc:dim=3", "float",
-]  # fmt: skip
+    "bfp:bits=7",
+    "bfp:bits=12,dim=3,rounding=stochastic,seed=7",
+    "int8",
+    "int8:block=32,rounding=stochastic,seed=81985529216486895",
+    "int4",
+    "int4:block=256",
+    "fp8:block=128",
+    "fp8:rounding=stochastic,seed=7",
+    "szp:abs=1e-3",
+    "szp",
+    "lossless",
+    "mpc",
+    "mpc:dim=3",
+    "float",
+]
 
 
 def results(work, asked):

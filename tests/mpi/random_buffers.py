@@ -90,10 +90,16 @@ class Buffer:
     """
 
     def __init__(
-        self, rng: np.random.Generator, n: int, dtype: np.dtype, plain: bool,
-        source: Callable[[int], np.ndarray] | None = None, blocks: int = 1, sends: bool = False,
+        self,
+        rng: np.random.Generator,
+        n: int,
+        dtype: np.dtype,
+        plain: bool,
+        source: Callable[[int], np.ndarray] | None = None,
+        blocks: int = 1,
+        sends: bool = False,
         derived: bool = True,
-    ):  # fmt: skip
+    ):
         self.dtype, self.source, self.types, self.n_results = dtype, source, [], n
         forms = _PLAIN[: 5 if blocks > 1 else 6]
         if is_known(dtype):
@@ -135,16 +141,21 @@ class Buffer:
                 "contiguous": lambda: of.Create_contiguous(step),
                 "resized": lambda: of.Create_resized(0, 2 * of.extent),
                 "indexed": lambda: of.Create_indexed([n // 2, n - n // 2], [0, n // 2 + 3]),
-            }[self.form]()  # fmt: skip
+            }[self.form]()
             self.types.append(made.Commit())
             return [shown, {"contiguous": n // step, "resized": n}.get(self.form, 1), made]
         return {
-            "array": lambda: shown, "list": lambda: [shown, None], "offset": lambda: shown[3 : 3 + n],
+            "array": lambda: shown,
+            "list": lambda: [shown, None],
+            "offset": lambda: shown[3 : 3 + n],
             "fortran": lambda: shown.reshape((step, -1), order="F"),
-            "matrix": lambda: shown.reshape(step, -1), "count": lambda: [shown, n],
-            "type": lambda: [shown, of], "typed": lambda: [shown, n, of],
-            "displ": lambda: [shown, (n, 3), of], "bytes": lambda: memoryview(shown),
-        }[self.form]()  # fmt: skip
+            "matrix": lambda: shown.reshape(step, -1),
+            "count": lambda: [shown, n],
+            "type": lambda: [shown, of],
+            "typed": lambda: [shown, n, of],
+            "displ": lambda: [shown, (n, 3), of],
+            "bytes": lambda: memoryview(shown),
+        }[self.form]()
 
     def fill(self, k: int) -> None:
         """Make it ready for its ``k``-th use."""
@@ -177,9 +188,13 @@ class Blocks(Buffer):
     """A block for each rank, with counts and displacements, in any order."""
 
     def __init__(
-        self, rng: np.random.Generator, counts: Sequence[int], dtype: np.dtype, plain: bool,
+        self,
+        rng: np.random.Generator,
+        counts: Sequence[int],
+        dtype: np.dtype,
+        plain: bool,
         source: Callable[[int], np.ndarray] | None = None,
-    ):  # fmt: skip
+    ):
         self.dtype, self.source, self.types, self.form = dtype, source, [], "blocks"
         self.n_results = sum(counts)
         order, gap = rng.permutation(len(counts)), int(rng.integers(3))

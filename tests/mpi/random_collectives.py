@@ -239,9 +239,19 @@ def reduction(d: Draw, name: str) -> Call:
 
 
 COLLECTIVES: dict[str, Callable[[Draw], Call]] = {
-    "Bcast": bcast, "Allgather": allgather, "Alltoall": alltoall, "Gather": gather, "Scatter": scatter,
-    "Allgatherv": allgatherv, "Alltoallv": alltoallv, "Alltoallw": alltoallw, "Gatherv": gatherv,
-    "Scatterv": scatterv, "Barrier": lambda d: Call([]),
-    **{name: partial(reduction, name=name)
-       for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")},
-}  # fmt: skip
+    "Bcast": bcast,
+    "Allgather": allgather,
+    "Alltoall": alltoall,
+    "Gather": gather,
+    "Scatter": scatter,
+    "Allgatherv": allgatherv,
+    "Alltoallv": alltoallv,
+    "Alltoallw": alltoallw,
+    "Gatherv": gatherv,
+    "Scatterv": scatterv,
+    "Barrier": lambda d: Call([]),
+    **{
+        name: partial(reduction, name=name)
+        for name in ("Allreduce", "Reduce", "Reduce_scatter_block", "Reduce_scatter", "Scan", "Exscan")
+    },
+}

@@ -20,8 +20,27 @@ class Interrupted(Exception):
 
 
 #: Calls whose results a program cannot do without; an interrupt of one leaves it nothing to go on with.
-_NEEDED = ("_init", "probe", "Test", "test", "waitany", "waitsome", "Waitany", "Waitsome", "dup", "Dup",
-           "Split", "Create", "Sub", "Clone", "using", "Free", "recv", "send", "wait")  # fmt: skip
+_NEEDED = (
+    "_init",
+    "probe",
+    "Test",
+    "test",
+    "waitany",
+    "waitsome",
+    "Waitany",
+    "Waitsome",
+    "dup",
+    "Dup",
+    "Split",
+    "Create",
+    "Sub",
+    "Clone",
+    "using",
+    "Free",
+    "recv",
+    "send",
+    "wait",
+)
 
 
 class Alarm:

@@ -114,7 +114,7 @@ def draw_round(rng: np.random.Generator, size: int, wrappers: list[int], least: 
 
 def _draw(
     rng: np.random.Generator, i: int, count: int, size: int, wrappers: list[int], least: int
-) -> Message:  # fmt: skip
+) -> Message:
     src, dst = (int(r) for r in rng.integers(size, size=2))
     if src == dst and rng.random() < 0.7:
         dst = (src + 1) % size
@@ -354,8 +354,12 @@ def run_shift(run: Any, comm: MPI.Intracomm, rank: int, size: int, seed: list[in
     special = "special" if rng.random() < 0.5 else "smooth"
     status, plain = MPI.Status(), run.plain
     wildcards = (source, tag) if own.random() < 0.7 else (source, ANY_TAG)
-    run.explain([f"{('Sendrecv', 'Sendrecv_replace', 'Isendrecv', 'Isendrecv_replace', 'sendrecv')[kind]} of "
-                 f"{n} {dtype} to {to} with tag {tag}"])  # fmt: skip
+    run.explain(
+        [
+            f"{('Sendrecv', 'Sendrecv_replace', 'Isendrecv', 'Isendrecv_replace', 'sendrecv')[kind]} of "
+            f"{n} {dtype} to {to} with tag {tag}"
+        ]
+    )
     if kind == 4:
         found = draw_object(np.random.default_rng([*seed, rank, 1]), bool(own.random() < 0.5))
         got = run.call(comm.sendrecv, found, dest, tag, None, *wildcards, status)

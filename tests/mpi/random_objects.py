@@ -17,9 +17,13 @@ def draw_object(rng: np.random.Generator, small: bool) -> Any:
     if small:
         kind = rng.integers(6)
         return (
-            None, int(rng.integers(1 << 40)), "text" * int(rng.integers(50)), bytes(int(rng.integers(200))),
-            {"a": [1, 2.5, None], "b": (True,) * int(rng.integers(9))}, [np.float32(1.5), slice(2)],
-        )[kind]  # fmt: skip
+            None,
+            int(rng.integers(1 << 40)),
+            "text" * int(rng.integers(50)),
+            bytes(int(rng.integers(200))),
+            {"a": [1, 2.5, None], "b": (True,) * int(rng.integers(9))},
+            [np.float32(1.5), slice(2)],
+        )[kind]
     arrays = []
     for _ in range(rng.integers(1, 4)):
         dtype = draw_dtype(rng)

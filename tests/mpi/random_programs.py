@@ -31,10 +31,17 @@ _ENDED = 70
 
 
 def check_programs(
-    world: Any, seed: int, numbers: range | list[int], codec: str | None = None, seconds: float = 30,
-    kept: list[int] | None = None, interrupt: bool = False, verbose: bool = False, plain: bool = False,
+    world: Any,
+    seed: int,
+    numbers: range | list[int],
+    codec: str | None = None,
+    seconds: float = 30,
+    kept: list[int] | None = None,
+    interrupt: bool = False,
+    verbose: bool = False,
+    plain: bool = False,
     without: tuple[str, ...] = (),
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Run programs, and tell where the two kinds of communicators differ; the same on all ranks.
 
     A program that takes more than ``seconds``, or raises, ends the process.
@@ -148,9 +155,17 @@ def main() -> int:
             numbers = _until(world, numbers, time.monotonic() + 60 * options.minutes)
         kept = [int(text) for text in options.keep.split(",")] if options.keep else None
         found = check_programs(
-            world, options.seed, numbers, options.codec, options.watchdog, kept, options.interrupt,
-            options.verbose, options.plain, tuple(options.without.split(",")),
-        )  # fmt: skip
+            world,
+            options.seed,
+            numbers,
+            options.codec,
+            options.watchdog,
+            kept,
+            options.interrupt,
+            options.verbose,
+            options.plain,
+            tuple(options.without.split(",")),
+        )
     if world.rank == 0:
         print(f"{len(found)} differences")
     return 1 if found else 0

@@ -235,8 +235,14 @@ class Run:
         args = [arg.arg if isinstance(arg, Buffer) else arg for arg in call.args]
         kept, uses = bool(rng.random() < 0.5), int(rng.integers(1, 4))
         if k == 0:
-            shown = [str(arg) if isinstance(arg, Buffer) else "..." if isinstance(arg, list) and len(arg) > 2
-                     else str(arg) for arg in call.args]  # fmt: skip
+            shown = [
+                str(arg)
+                if isinstance(arg, Buffer)
+                else "..."
+                if isinstance(arg, list) and len(arg) > 2
+                else str(arg)
+                for arg in call.args
+            ]
             self.explain([f"{method.__name__}({', '.join(shown)}), used {uses}, kept {kept}"])
         if self.plain and call.addends is not None:
             for use in range(uses if form == 2 else 1):
@@ -333,9 +339,13 @@ class Run:
 
 
 def run_program(
-    world: MPI.Intracomm, program: Program, say: Callable, interrupt: bool = False, verbose: bool = False,
+    world: MPI.Intracomm,
+    program: Program,
+    say: Callable,
+    interrupt: bool = False,
+    verbose: bool = False,
     plain: bool = False,
-) -> str:  # fmt: skip
+) -> str:
     """Run a program on both kinds of communicators; what is different on this rank, or nothing."""
     alarm = None
     if interrupt:

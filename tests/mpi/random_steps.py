@@ -30,18 +30,35 @@ POLICIES: list[dict[str, Any]] = [
             "rule": [{"op": "Bcast", "codec": "float"}, {"below": 5000, "codec": "raw"}],
         }
     },
-]  # fmt: skip
+]
 #: Those of every third program, and the sizes that its messages are drawn around.
 THRESHOLDS = (0, 1000, 2000, 4096, 1 << 14, 1 << 17)
 _OF_THRESHOLDS = [{"codec": "lossless", "min_nbytes": n} for n in THRESHOLDS]
 #: Steps, and how often they come.
 _KINDS = {
-    "collective": 30, "repeat": 6, "round": 25, "shift": 8, "objects": 8, "make": 9, "free": 4, "complete": 6,
-    "bad": 4, "report": 2,
-}  # fmt: skip
+    "collective": 30,
+    "repeat": 6,
+    "round": 25,
+    "shift": 8,
+    "objects": 8,
+    "make": 9,
+    "free": 4,
+    "complete": 6,
+    "bad": 4,
+    "report": 2,
+}
 _MAKERS = (
-    "Dup", "Idup", "Clone", "Split", "Create", "Create_group", "Create_cart", "Sub", "using", "wrap",
-)  # fmt: skip
+    "Dup",
+    "Idup",
+    "Clone",
+    "Split",
+    "Create",
+    "Create_group",
+    "Create_cart",
+    "Sub",
+    "using",
+    "wrap",
+)
 
 
 def prepare_auto(folder: str, patch: Any = None) -> None:
@@ -115,9 +132,14 @@ class Program:
     """
 
     def __init__(
-        self, seed: int, number: int, size: int, codec: str | None = None, kept: list[int] | None = None,
+        self,
+        seed: int,
+        number: int,
+        size: int,
+        codec: str | None = None,
+        kept: list[int] | None = None,
         without: tuple[str, ...] = (),
-    ):  # fmt: skip
+    ):
         self.seed, self.number, self.size = seed, number, size
         rng = self._rng = np.random.default_rng([seed, number, size])
         self.mixed = number % 3 == 2
@@ -136,9 +158,8 @@ class Program:
         self.ends = [int(handle) for handle in rng.permutation(sorted(order))]
         self.without = without
         self.steps = [
-            step for step in self.steps
-            if step.kind not in without and (kept is None or step.number in kept)
-        ]  # fmt: skip
+            step for step in self.steps if step.kind not in without and (kept is None or step.number in kept)
+        ]
 
     def _draw(self, i: int) -> None:
         rng, seed = self._rng, int(self._rng.integers(1 << 31))
@@ -171,9 +192,10 @@ class Program:
             args = [int(c) for c in colors], down
             groups = tuple(
                 tuple(reversed(part) if down else part)
-                for group in groups for color in (0, 1)
+                for group in groups
+                for color in (0, 1)
                 if (part := [r for r in group if colors[r] == color])
-            )  # fmt: skip
+            )
         elif name in ("Create", "Create_group"):
             chosen = set(map(int, np.flatnonzero(rng.random(self.size) < 0.7)))
             args = chosen, bool(rng.integers(2))

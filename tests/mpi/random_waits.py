@@ -83,6 +83,12 @@ def _null(entries: list):
 
 
 WAYS = (
-    _wait, _test, _waitall, _testall, _one_by_one(MPI.Request.Waitany), _one_by_one(MPI.Request.Testany),
-    _several(MPI.Request.Waitsome), _several(MPI.Request.Testsome),
-)  # fmt: skip
+    _wait,
+    _test,
+    _waitall,
+    _testall,
+    _one_by_one(MPI.Request.Waitany),
+    _one_by_one(MPI.Request.Testany),
+    _several(MPI.Request.Waitsome),
+    _several(MPI.Request.Testsome),
+)

@@ -67,8 +67,20 @@ def test_vector_forms(comm, ours, agree, form):
 def test_in_place(comm, ours, agree):
     size, rank = comm.size, comm.rank
     own = slice(rank * N, (rank + 1) * N)
-    for name in ("Allgather", "Gather", "Scatter", "Alltoall", "Allreduce", "Reduce", "Reduce_scatter_block",
-                 "Allgatherv", "Alltoallv", "Gatherv", "Scatterv", "Reduce_scatter"):  # fmt: skip
+    for name in (
+        "Allgather",
+        "Gather",
+        "Scatter",
+        "Alltoall",
+        "Allreduce",
+        "Reduce",
+        "Reduce_scatter_block",
+        "Allgatherv",
+        "Alltoallv",
+        "Gatherv",
+        "Scatterv",
+        "Reduce_scatter",
+    ):
         got, want = (data(size * N, "i4", rank) for _ in range(2))
         for used, buf in ((ours, got), (comm, want)):
             spec = [buf, [N] * size] if name.endswith("v") and name != "Scatterv" else buf
@@ -182,7 +194,7 @@ BAD = {
     "strided": (lambda c, a: c.Bcast(a[::2]), (BufferError, ValueError), "contiguous"),
     "type": (lambda c, a: c.Bcast(np.full(N, None)), (KeyError, ValueError, BufferError), None),
     "root": (lambda c, a: c.Bcast(a, c.size), MPI.Exception, None),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("call", "kind", "message"), BAD.values(), ids=BAD)

@@ -50,18 +50,23 @@ WRONG = {
     "type": (lambda c, a, b: c.Bcast(a.view("i4")), lambda c, a, b: c.Bcast(a), "Bcast of 3000 int32"),
     "root": (lambda c, a, b: c.Bcast(a, 1), lambda c, a, b: c.Bcast(a), "Bcast of 3000 float32 from root 1"),
     "reduction": (
-        lambda c, a, b: c.Allreduce(a, a.copy(), MPI.MAX), lambda c, a, b: c.Allreduce(a, a.copy()),
+        lambda c, a, b: c.Allreduce(a, a.copy(), MPI.MAX),
+        lambda c, a, b: c.Allreduce(a, a.copy()),
         "Allreduce of 3000 float32 with MAX",
     ),
     "unchanged by us": (
-        lambda c, a, b: c.Exscan(a, a.copy()), lambda c, a, b: c.Barrier(), "Exscan of 3000 float32 with SUM",
+        lambda c, a, b: c.Exscan(a, a.copy()),
+        lambda c, a, b: c.Barrier(),
+        "Exscan of 3000 float32 with SUM",
     ),
     "nonblocking": (
-        lambda c, a, b: c.Ibcast(a), lambda c, a, b: c.Bcast(a), "Ibcast of 3000 float32 from root 0",
+        lambda c, a, b: c.Ibcast(a),
+        lambda c, a, b: c.Bcast(a),
+        "Ibcast of 3000 float32 from root 0",
     ),
     "objects": (lambda c, a, b: c.bcast(1, LAST), lambda c, a, b: c.bcast(1), f"bcast with root {LAST}"),
     "communicators": (lambda c, a, b: c.Dup(), lambda c, a, b: c.Split(), "Dup"),
-}  # fmt: skip
+}
 
 
 @needs_two
@@ -99,7 +104,7 @@ PAIRS = {
         lambda c, a, b, n: c.Alltoallv(vspec(b, counts(False)), vspec(b.copy(), n)),
         f"rank {LAST} sends rank 0 3000 float32, which expects 2999",
     ),
-}  # fmt: skip
+}
 
 
 @needs_two

@@ -35,10 +35,14 @@ def arrays(rank: int, step: int) -> dict[str, np.ndarray]:
     weights = data(N, BF16, rank)
     weights.view("u2")[:: 40 + rank] += np.uint16(step)
     return {
-        "w": weights, "u": data(6000, "f8", rank + step).reshape(20, 3, 100), "none": np.zeros((0, 4), "i4"),
-        "flags": np.arange(777) % (step + 2) == 0, "one": np.array(3.5 + step), "c": data(900, "c8", step),
+        "w": weights,
+        "u": data(6000, "f8", rank + step).reshape(20, 3, 100),
+        "none": np.zeros((0, 4), "i4"),
+        "flags": np.arange(777) % (step + 2) == 0,
+        "one": np.array(3.5 + step),
+        "c": data(900, "c8", step),
         "five": data(7 * 32, "f4", step).reshape(7, 2, 2, 2, 4),
-    }  # fmt: skip
+    }
 
 
 def equal(found, want) -> bool:

@@ -48,7 +48,7 @@ MAKERS = {
     "Create_graph": lambda c: c.Create_graph(range(1, c.size + 1), [*range(1, c.size), 0]),
     "adjacent": lambda c: c.Create_dist_graph_adjacent([(c.rank - 1) % c.size], [(c.rank + 1) % c.size]),
     "Create_dist_graph": lambda c: c.Create_dist_graph([c.rank], [1], [(c.rank + 1) % c.size]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

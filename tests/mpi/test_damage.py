@@ -24,7 +24,7 @@ CALLS = {
     "Gather": lambda c, a, out: c.Gather(a, out, c.size - 1),
     "Alltoallv": lambda c, a, out: c.Alltoallv([out.copy(), [N] * c.size], [out, [N] * c.size]),
     "Sendrecv": lambda c, a, out: c.Sendrecv(a, (c.rank + 1) % c.size, 0, a.copy(), (c.rank - 1) % c.size, 0),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=["ring", "direct"])

@@ -42,7 +42,7 @@ TYPES = {
         base.Create_vector(5, 2, 3).Create_hvector(30, 1, 200).Create_indexed([3, 7], [8, 0])
     ),
     "downwards": lambda base: base.Create_vector(3000, 1, -2).Create_hindexed([1], [5999 * base.Get_size()]),
-}  # fmt: skip
+}
 
 
 def alltoallw(c, a, b, one, other):

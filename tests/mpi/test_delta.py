@@ -37,8 +37,10 @@ def test_exact(comm, ours, agree, dtype):
     one, own = np.zeros(N, dtype), np.zeros(N, dtype)
     all_, mine, into = np.zeros(N * size, dtype), np.zeros(N * size, dtype), np.zeros(N * size, dtype)
     calls = [
-        ours.Bcast_init(one, 0), ours.Allgather_init(own, all_), ours.Alltoall_init(mine, into),
-    ]  # fmt: skip
+        ours.Bcast_init(one, 0),
+        ours.Allgather_init(own, all_),
+        ours.Alltoall_init(mine, into),
+    ]
     sent = []
     for start in range(STARTS):
         ours.Barrier()

@@ -113,9 +113,12 @@ def test_small_collectives_go_through_the_host(comm, agree, device):
     n, p = 50, comm.size
     send = walk(comm.rank, n * p)
     for name, mine, size in (
-        ("Alltoall", send, n * p), ("Allgather", send[:n], n * p), ("Allreduce", send, n * p),
-        ("Scan", send, n * p), ("Reduce_scatter_block", send, n),
-    ):  # fmt: skip
+        ("Alltoall", send, n * p),
+        ("Allgather", send[:n], n * p),
+        ("Allreduce", send, n * p),
+        ("Scan", send, n * p),
+        ("Reduce_scatter_block", send, n),
+    ):
         getattr(comm, name)(mine, host := np.zeros(size, "f4"))
         getattr(c, name)(on(device, mine), ours := on(device, np.zeros(size, "f4")))
         assert agree(same(ours, host)), name

@@ -29,7 +29,7 @@ def test_collectives(comm, agree, device, persistent, some):
         ("Alltoall", walk(comm.rank, N * size), N * size, lambda s, r: (s, r)),
         ("Allgather", walk(comm.rank, N), N * size, lambda s, r: (s, r)),
         ("Allreduce", walk(comm.rank, N).round(1), N, lambda s, r: (s, r)),
-    ]  # fmt: skip
+    ]
     requests, gots = [], []
     for op, mine, n, args in cases:
         got = place(np.zeros(n, "f4"))

@@ -51,9 +51,13 @@ def done(c, name, send, recv, monkeypatch):
             _engine.set_recv_hook(None)
     report = c.report
     what = (
-        report.messages, report.raw_nbytes, report.wire_nbytes, report.codecs, report.fallbacks,
+        report.messages,
+        report.raw_nbytes,
+        report.wire_nbytes,
+        report.codecs,
+        report.fallbacks,
         report.error_bound,
-    )  # fmt: skip
+    )
     return recorded.schedules, sorted(recorded.frames), what
 
 

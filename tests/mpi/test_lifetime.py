@@ -54,9 +54,15 @@ def test_a_duplicate_outlives_its_origin(ours, agree, make):
 
 
 @DUPLICATES
-@pytest.mark.parametrize("wrap", [
-    lambda c: c.using("zfp:rate=24"), compcoll.Comm, lambda c: compcoll.Comm(MPI.Intracomm(c), "raw"),
-], ids=["using", "Comm", "plain"])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda c: c.using("zfp:rate=24"),
+        compcoll.Comm,
+        lambda c: compcoll.Comm(MPI.Intracomm(c), "raw"),
+    ],
+    ids=["using", "Comm", "plain"],
+)
 def test_one_rank_uses_a_duplicate_before_all_wrap_it(ours, agree, make, wrap):
     new, sent = make(ours), data(N, "f4", 1)
     if new.rank == 0:
@@ -92,9 +98,21 @@ def wrap(comm, min_nbytes=None):
     return compcoll.Comm(comm, "lossless", min_nbytes=min_nbytes)
 
 
-@pytest.mark.parametrize("make", [wrap, *(lambda c, d=d: d(wrap(c, 0)) for d in (
-    duplicate, duplicate_later, lambda c: c.Split(0, c.rank),
-))], ids=["Comm", "Dup", "Idup", "Split"])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        wrap,
+        *(
+            lambda c, d=d: d(wrap(c, 0))
+            for d in (
+                duplicate,
+                duplicate_later,
+                lambda c: c.Split(0, c.rank),
+            )
+        ),
+    ],
+    ids=["Comm", "Dup", "Idup", "Split"],
+)
 def test_a_first_nonblocking_call_waits_for_nobody(comm, agree, make):
     """Rank 0 begins a broadcast and then sends; rank 1 receives that, and then begins the broadcast."""
     if comm.size == 1:

@@ -145,9 +145,12 @@ def test_read_only_root(comm, agree, algorithm):
 
 
 SPECIAL = {
-    "nan": [np.nan, -np.nan], "inf": [np.inf, -np.inf], "zero": [-0.0], "subnormal": [1e-40, -1e-42],
+    "nan": [np.nan, -np.nan],
+    "inf": [np.inf, -np.inf],
+    "zero": [-0.0],
+    "subnormal": [1e-40, -1e-42],
     "huge": [3e38, -3e38],
-}  # fmt: skip
+}
 
 
 @many

@@ -59,8 +59,13 @@ OBJECTS = {
     "read-only": frozen,
     "structured": structured,
     "odd types": lambda s: [
-        data(N, "f8", s).astype(">f8"), data(N, "f4", s) > 0, data(N, "f4", s).astype("U7"),
-        data(N, "f8", s).astype("M8[s]"), data(N, BF16, s), data(N, "f2", s), np.zeros(N, "g") + s,
+        data(N, "f8", s).astype(">f8"),
+        data(N, "f4", s) > 0,
+        data(N, "f4", s).astype("U7"),
+        data(N, "f8", s).astype("M8[s]"),
+        data(N, BF16, s),
+        data(N, "f2", s),
+        np.zeros(N, "g") + s,
     ],
     "empty": lambda s: [np.empty(0), np.empty((3, 0), "f4"), {}],
     "object array": lambda s: np.array([data(N, "f4", s), None, "x"], object),
@@ -74,7 +79,7 @@ OBJECTS = {
     "small": lambda s: {"rank": s, "x": [1.5] * 20},
     "nothing": lambda s: None,
     "random": lambda s: np.random.default_rng(s).integers(0, 256, N, "u1"),
-}  # fmt: skip
+}
 
 
 def alike(got, want) -> bool:
@@ -85,8 +90,11 @@ def alike(got, want) -> bool:
         return alike(got.data, want.data) and alike(got.mask, want.mask)
     if isinstance(want, np.ndarray):
         same = (got.dtype, got.shape, got.flags.f_contiguous, got.flags.writeable) == (
-            want.dtype, want.shape, want.flags.f_contiguous, want.flags.writeable,
-        )  # fmt: skip
+            want.dtype,
+            want.shape,
+            want.flags.f_contiguous,
+            want.flags.writeable,
+        )
         if want.dtype == object:
             return same and all(map(alike, got.flat, want.flat))
         return same and bits(got) == bits(want)
@@ -337,10 +345,17 @@ def test_a_damaged_frame_is_an_error():
 
 @pytest.mark.parametrize(
     ("obj", "plain"),
-    [(1, True), ([1, "x", None, (2.0, b"")], True), (np.zeros(10), True), (np.zeros(1000), False),
-     ({"a": {"b": [np.zeros(1000)]}}, False), (np.array([None]), False), (State(1, np.zeros(3)), False),
-     ([0.5] * 100000, True)],
-)  # fmt: skip
+    [
+        (1, True),
+        ([1, "x", None, (2.0, b"")], True),
+        (np.zeros(10), True),
+        (np.zeros(1000), False),
+        ({"a": {"b": [np.zeros(1000)]}}, False),
+        (np.array([None]), False),
+        (State(1, np.zeros(3)), False),
+        ([0.5] * 100000, True),
+    ],
+)
 def test_a_quick_look(obj, plain):
     assert is_plain(obj, 1000) is plain
 

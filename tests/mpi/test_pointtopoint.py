@@ -31,7 +31,7 @@ SENDERS = {
     "unwrapped": lambda c, a, dest, tag: [MPI.Intracomm(c).Isend(a, dest, tag)],
     "Sendrecv": lambda c, a, dest, tag: [c.Sendrecv(a, dest, tag, np.empty(0, "f4"), MPI.PROC_NULL)],
     "Isendrecv": lambda c, a, dest, tag: [c.Isendrecv(a, dest, tag, np.empty(0, "f4"), MPI.PROC_NULL)],
-}  # fmt: skip
+}
 
 
 def by_matched_probe(c, a, source, tag, status):
@@ -353,10 +353,17 @@ RECEIVERS_OF_TYPES = {
 
 @pytest.mark.parametrize("n", [LARGE, 2_000_003])
 @pytest.mark.parametrize("receive", RECEIVERS_OF_TYPES.values(), ids=RECEIVERS_OF_TYPES)
-@pytest.mark.parametrize(("sent", "received", "alike"), [
-    ("f4", "f8", False), ("f8", "i8", False), ("f4", "i4", False), ("i4", "u4", True), ("c8", "f4", True),
-    ("f4", "u1", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sent", "received", "alike"),
+    [
+        ("f4", "f8", False),
+        ("f8", "i8", False),
+        ("f4", "i4", False),
+        ("i4", "u4", True),
+        ("c8", "f4", True),
+        ("f4", "u1", True),
+    ],
+)
 def test_received_as_another_type(comm, ours, agree, n, receive, sent, received, alike):
     """A type with other values is an error, as the frame knows it; the next message is as ever."""
     left, right = ring(comm)

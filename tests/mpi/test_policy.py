@@ -25,12 +25,16 @@ def test_default_is_auto(comm, agree, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"codec": "nonsense"}, "nonsense"), ({"codec": "zfp:rate=0"}, "rate = 0"),
-        ({"codec": "zfp:rate=65"}, "65"), ({"codec": "zfp:speed=1"}, "speed"), ({"when": "never"}, "never"),
-        ({"min_nbytes": -1}, "-1"), ({"policy": {"colour": 1}}, "colour"),
+        ({"codec": "nonsense"}, "nonsense"),
+        ({"codec": "zfp:rate=0"}, "rate = 0"),
+        ({"codec": "zfp:rate=65"}, "65"),
+        ({"codec": "zfp:speed=1"}, "speed"),
+        ({"when": "never"}, "never"),
+        ({"min_nbytes": -1}, "-1"),
+        ({"policy": {"colour": 1}}, "colour"),
         ({"policy": {"rule": [{"op": "Bcats"}]}}, "Bcats"),
     ],
-)  # fmt: skip
+)
 def test_wrong_parameters(comm, arguments, message):
     """ValueError where the parameter is, PolicyError on the other ranks; no hang, and the next one works."""
     with pytest.raises(ValueError, match=message):
@@ -50,9 +54,14 @@ def test_wrong_parameters(comm, arguments, message):
 @many
 @pytest.mark.parametrize(
     ("mine", "theirs"),
-    [({"codec": "zfp:rate=8"}, {"codec": "zfp:rate=9"}), ({"min_nbytes": 0}, {"min_nbytes": 1}),
-     ({"strict": True}, {}), ({"owner_exact": True}, {}), ({"when": "pays"}, {})],
-)  # fmt: skip
+    [
+        ({"codec": "zfp:rate=8"}, {"codec": "zfp:rate=9"}),
+        ({"min_nbytes": 0}, {"min_nbytes": 1}),
+        ({"strict": True}, {}),
+        ({"owner_exact": True}, {}),
+        ({"when": "pays"}, {}),
+    ],
+)
 def test_disagreement(comm, mine, theirs):
     last = comm.rank == comm.size - 1
     other, (name,) = 0 if last else comm.size - 1, mine
@@ -84,12 +93,14 @@ def test_rules(comm, agree):
         Rule(op=("Bcast",), dtype=("float64",), codec="zfp:rate=20"),
         Rule(comm="tensor", at_least=4 * N, codec="raw"),
         Rule(below=100, codec="mpc"),
-    )  # fmt: skip
+    )
     ours = compcoll.Comm(comm, policy=Policy("lossless", min_nbytes=0, rules=rules))
     for array, spec in (
-        (data(N, "f8", 0), "zfp:rate=20"), (data(N, "f4", 0), "raw"),
-        (data(9, "f4", 0), "mpc"), (data(99, "f4", 0), "lossless"),
-    ):  # fmt: skip
+        (data(N, "f8", 0), "zfp:rate=20"),
+        (data(N, "f4", 0), "raw"),
+        (data(9, "f4", 0), "mpc"),
+        (data(99, "f4", 0), "lossless"),
+    ):
         ours.Bcast(array)
         assert agree(ours.report.codec == spec)
     ours.name = "data"

@@ -231,8 +231,11 @@ def test_sizes_where_first_messages_are_alike(comm, agree):
     ok = True
     comm.Barrier()
     if comm.rank == 0:
-        sent = [one.Isend(data(n, "f4", n), 1, TAG) for some in zip(*sizes, strict=True)
-                for one, n in zip(several, some, strict=True)]  # fmt: skip
+        sent = [
+            one.Isend(data(n, "f4", n), 1, TAG)
+            for some in zip(*sizes, strict=True)
+            for one, n in zip(several, some, strict=True)
+        ]
         MPI.Request.Waitall(sent)
     elif comm.rank == 1:
         for one, some in list(zip(several, sizes, strict=True))[::-1]:

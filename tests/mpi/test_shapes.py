@@ -201,9 +201,7 @@ def test_nonblocking(comm, ours, agree):
     every, got = receives(a), a[0].copy() if comm.rank == 0 else receives(a[0])
     requests = [ours.Ialltoall(a, every), ours.Ibcast(got, 0)]
     MPI.Request.Waitall(requests)
-    want = [
-        bits(a[0]) if p == comm.rank else decoded(field(shape, seed=p)) for p in range(comm.size)
-    ]  # fmt: skip
+    want = [bits(a[0]) if p == comm.rank else decoded(field(shape, seed=p)) for p in range(comm.size)]
     assert agree(bits(every) == b"".join(want))
     assert agree(bits(got) == decoded(field(shape, seed=0)))
 

@@ -109,10 +109,12 @@ def test_subclasses_are_asked(comm, agree):
 def test_wrong_calls_are_mpi4pys_to_refuse(comm, ours):
     one = data(SMALL, "f4", 0)
     for call, kind in (
-        (lambda: ours.Bcast(), TypeError), (lambda: ours.Bcast(one, 0, 1), TypeError),
-        (lambda: ours.Bcast(one, colour=1), TypeError), (lambda: ours.Bcast(one, comm.size), MPI.Exception),
+        (lambda: ours.Bcast(), TypeError),
+        (lambda: ours.Bcast(one, 0, 1), TypeError),
+        (lambda: ours.Bcast(one, colour=1), TypeError),
+        (lambda: ours.Bcast(one, comm.size), MPI.Exception),
         (lambda: ours.Bcast(one[::2]), (BufferError, ValueError)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(kind):
             call()
 

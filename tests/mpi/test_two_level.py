@@ -103,8 +103,11 @@ def test_values_arrive(comm, agree, nodes, dtype):
     sent = data(N * size, dtype, rank)
     comm.Alltoall(spec(sent), spec(want))
     ours.Alltoall(sent, got)
-    assert agree(bits(got) == bits(want) and ours.report.inside_nbytes == 0 if nodes.count(nodes[rank]) == 1
-                 else ours.report.inside_nbytes > 0)  # fmt: skip
+    assert agree(
+        bits(got) == bits(want) and ours.report.inside_nbytes == 0
+        if nodes.count(nodes[rank]) == 1
+        else ours.report.inside_nbytes > 0
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.dtype(c) for c in ("f4", "i4")] + [BF16], ids=str)

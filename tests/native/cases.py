@@ -41,12 +41,16 @@ def cases(dtype: str):
                 )
                 schedules = [
                     trace(
-                        program(op, algorithm, levels=levels), r, size,
-                        [b.size for b in before[r][: sends[r]]], [b.size for b in before[r][sends[r] :]],
-                        CHUNK, nodes=nodes if levels == 2 else (),
+                        program(op, algorithm, levels=levels),
+                        r,
+                        size,
+                        [b.size for b in before[r][: sends[r]]],
+                        [b.size for b in before[r][sends[r] :]],
+                        CHUNK,
+                        nodes=nodes if levels == 2 else (),
                     )
                     for r in range(size)
-                ]  # fmt: skip
+                ]
                 name = f"{op} by {algorithm} of {size} ranks on nodes {nodes}, {dtype}"
                 yield name, nodes, schedules, before, after
 

@@ -32,11 +32,24 @@ SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) 
 #: OSU's benchmarks in Python with what else they are asked for; a barrier has nothing to compress, and bytes
 #: that go from one rank to another are left alone.
 OSU = {
-    "allgather": True, "allgatherv": True, "allreduce": True, "alltoall": True, "alltoallv": True,
-    "barrier": False, "bcast": True, "bibw": False, "bw": False, "gather": True, "gatherv": True,
-    "latency": False, "multi_lat": False, "reduce": True, "reduce_scatter": True, "scatter": True,
+    "allgather": True,
+    "allgatherv": True,
+    "allreduce": True,
+    "alltoall": True,
+    "alltoallv": True,
+    "barrier": False,
+    "bcast": True,
+    "bibw": False,
+    "bw": False,
+    "gather": True,
+    "gatherv": True,
+    "latency": False,
+    "multi_lat": False,
+    "reduce": True,
+    "reduce_scatter": True,
+    "scatter": True,
     "scatterv": True,
-}  # fmt: skip
+}
 
 
 def run(*command, cwd=None, **environment) -> subprocess.CompletedProcess:
@@ -46,9 +59,13 @@ def run(*command, cwd=None, **environment) -> subprocess.CompletedProcess:
     }
     quiet = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=250,
-        env={**outside, **quiet, **environment}, cwd=cwd,
-    )  # fmt: skip
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**outside, **quiet, **environment},
+        cwd=cwd,
+    )
     return done
 
 

@@ -28,9 +28,17 @@ from compcoll.devices.kernels import SOURCES
 from compcoll.devices.memory import DeviceArray
 
 FLAGS = [
-    "-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-DCC_LEVEL=device", "-Wall",
-    "-Wno-unknown-pragmas", "-Werror", "-fsanitize=alignment,shift,bounds",
-]  # fmt: skip
+    "-std=c++17",
+    "-O1",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-DCC_LEVEL=device",
+    "-Wall",
+    "-Wno-unknown-pragmas",
+    "-Werror",
+    "-fsanitize=alignment,shift,bounds",
+]
 GUARD = 256
 _ONE_AT_A_TIME = threading.Lock()  # the emulated threads of a launch are global state of its library
 
@@ -162,9 +170,14 @@ class Executor:
         seed = next(self._seeds)
         with _ONE_AT_A_TIME:
             problem = self.library.executor_launch(
-                function, *grid, kernel.threads, ctypes.c_void_p(jobs), int(flush), ctypes.c_uint64(seed),
+                function,
+                *grid,
+                kernel.threads,
+                ctypes.c_void_p(jobs),
+                int(flush),
+                ctypes.c_uint64(seed),
                 self.resident,
-            )  # fmt: skip
+            )
         assert problem is None, f"{kernel.name}, seed {seed}: {problem.decode()}"
 
 

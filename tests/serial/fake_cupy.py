@@ -152,9 +152,14 @@ class ndarray:
         v = self.values
         strides = None if v.flags.c_contiguous else v.strides
         return {
-            "shape": v.shape, "typestr": v.dtype.str, "descr": v.dtype.descr, "stream": 1, "version": 3,
-            "strides": strides, "data": (v.ctypes.data if v.size else 0, False),
-        }  # fmt: skip
+            "shape": v.shape,
+            "typestr": v.dtype.str,
+            "descr": v.dtype.descr,
+            "stream": 1,
+            "version": 3,
+            "strides": strides,
+            "data": (v.ctypes.data if v.size else 0, False),
+        }
 
     def __getitem__(self, key):
         return ndarray(self.values[key], self.owner)
@@ -242,24 +247,43 @@ class RawModule:
 def _module(library) -> ModuleType:
     module = ModuleType("cupy")
     runtime = SimpleNamespace(
-        memcpyHostToDevice=1, memcpyDeviceToHost=2, memcpyDeviceToDevice=3, memcpyAsync=_memcpy,
-        memcpy2DAsync=_memcpy_2d, getDevice=_current,
+        memcpyHostToDevice=1,
+        memcpyDeviceToHost=2,
+        memcpyDeviceToDevice=3,
+        memcpyAsync=_memcpy,
+        memcpy2DAsync=_memcpy_2d,
+        getDevice=_current,
         memsetAsync=lambda ptr, value, size, stream: ctypes.memset(ptr, value, size),
-        eventRecord=_event_record, streamWaitEvent=_stream_wait_event,
+        eventRecord=_event_record,
+        streamWaitEvent=_stream_wait_event,
         eventQuery=lambda event: 0 if _events[event].recorded else 600,
-        CUDARuntimeError=RuntimeError, cudaErrorNotReady=600, hostAllocPortable=1,
-        getDeviceCount=lambda: N_DEVICES, driverGetVersion=lambda: 13000, runtimeGetVersion=lambda: 13000,
+        CUDARuntimeError=RuntimeError,
+        cudaErrorNotReady=600,
+        hostAllocPortable=1,
+        getDeviceCount=lambda: N_DEVICES,
+        driverGetVersion=lambda: 13000,
+        runtimeGetVersion=lambda: 13000,
         pointerGetAttributes=lambda ptr: SimpleNamespace(device=_current()),
         getDeviceProperties=lambda i: {
-            "name": b"fake", "multiProcessorCount": 1, "major": 9, "minor": 0, "totalGlobalMem": 1 << 30
+            "name": b"fake",
+            "multiProcessorCount": 1,
+            "major": 9,
+            "minor": 0,
+            "totalGlobalMem": 1 << 30,
         },
-    )  # fmt: skip
+    )
     module.cuda = SimpleNamespace(
-        Device=Device, Stream=Stream, Event=Event, alloc=Memory, runtime=runtime,
-        PinnedMemory=PinnedMemory, PinnedMemoryPointer=lambda memory, offset: bytearray(memory.size),
+        Device=Device,
+        Stream=Stream,
+        Event=Event,
+        alloc=Memory,
+        runtime=runtime,
+        PinnedMemory=PinnedMemory,
+        PinnedMemoryPointer=lambda memory, offset: bytearray(memory.size),
         is_available=lambda: True,
-        get_current_stream=lambda device_id=-1: _stack()[-1], get_elapsed_time=lambda start, end: 1.0,
-    )  # fmt: skip
+        get_current_stream=lambda device_id=-1: _stack()[-1],
+        get_elapsed_time=lambda start, end: 1.0,
+    )
     module.__version__ = "14.2.0"
     module.ndarray, module.asarray, module.RawModule = ndarray, asarray, RawModule
     module.ascontiguousarray = lambda a: ndarray(np.ascontiguousarray(a.values))

@@ -43,8 +43,11 @@ def check(schedule: Schedule, n_tags: int) -> None:
             assert 0 <= tag < schedule.n_tags
             assert 0 <= peer < schedule.size
             assert peer != schedule.rank
-    made = [op["frame"] if k != Kind.ADD else op["sum"] for op, k in zip(schedule.ops, kinds, strict=True)
-            if k in (Kind.ENCODE, Kind.RECV, Kind.ADD)]  # fmt: skip
+    made = [
+        op["frame"] if k != Kind.ADD else op["sum"]
+        for op, k in zip(schedule.ops, kinds, strict=True)
+        if k in (Kind.ENCODE, Kind.RECV, Kind.ADD)
+    ]
     assert sorted(made) == list(range(schedule.n_frames)), "each frame is made once"
 
 

@@ -20,9 +20,19 @@ from benchmarks.codecs.plot import draw
 
 def row(codec="mpc", data="waves, float32", **changes):
     fields = {
-        "data": data, "codec": codec, "family": "lossless", "ours": True, "smooth": True, "nbytes": 1000,
-        "encoded_nbytes": 400, "error": 0.0, "psnr": math.inf, "sound": True, "encode": 2.5, "decode": 0.0625,
-    }  # fmt: skip
+        "data": data,
+        "codec": codec,
+        "family": "lossless",
+        "ours": True,
+        "smooth": True,
+        "nbytes": 1000,
+        "encoded_nbytes": 400,
+        "error": 0.0,
+        "psnr": math.inf,
+        "sound": True,
+        "encode": 2.5,
+        "decode": 0.0625,
+    }
     return Row(**(fields | changes))
 
 

@@ -161,9 +161,12 @@ class OnDevice:
 
 #: A GPU's arrays as the benchmarks see them.
 DEVICE = Library(
-    "device", OnDevice, lambda array: array.values.copy(),
-    lambda array, values: np.copyto(array.values, values), lambda: None,
-)  # fmt: skip
+    "device",
+    OnDevice,
+    lambda array: array.values.copy(),
+    lambda array, values: np.copyto(array.values, values),
+    lambda: None,
+)
 
 
 @pytest.mark.parametrize("op", COLLECTIVES)
@@ -249,8 +252,9 @@ def test_every_communicator_follows_every_other_one():
 def test_json_has_no_infinity():
     text = as_json({"rows": [{"spread": None, "error": float("inf"), "ratio": np.float64(2)}], "x": (1, 2)})
     assert json.loads(text, parse_constant=pytest.fail) == {
-        "rows": [{"spread": None, "error": None, "ratio": 2.0}], "x": [1, 2],
-    }  # fmt: skip
+        "rows": [{"spread": None, "error": None, "ratio": 2.0}],
+        "x": [1, 2],
+    }
 
 
 def test_unknown_operations_are_named():

@@ -17,7 +17,7 @@ from lossy_checks import (
     field,
     nbytes_within,
     status_of,
-)  # fmt: skip
+)
 
 import compcoll
 from compcoll.codecs.registry import codec as make

@@ -20,10 +20,19 @@ def encoded(array, spec="lossless"):
 @pytest.mark.parametrize(
     "dtype",
     [
-        NESTED, [(("title", "a"), "i4"), ("b", "f2")], np.dtype([("a", "i1"), ("b", "f8")], align=True),
-        ">f4", "M8[ns]", "U3", "?", "f2", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4,
+        NESTED,
+        [(("title", "a"), "i4"), ("b", "f2")],
+        np.dtype([("a", "i1"), ("b", "f8")], align=True),
+        ">f4",
+        "M8[ns]",
+        "U3",
+        "?",
+        "f2",
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.int4,
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("codec", ["lossless", "delta"])
 def test_dtypes(dtype, codec):
     array = np.frombuffer(b"\1\2\0\0" * 270, "u1").copy()[: 5 * np.dtype(dtype).itemsize].view(dtype)
@@ -35,12 +44,14 @@ def test_dtypes(dtype, codec):
 @pytest.mark.parametrize(
     "array",
     [
-        np.ma.masked_greater(np.arange(5.0), 3), np.array(["a", None]), np.zeros(3, [("a", "O")]),
+        np.ma.masked_greater(np.arange(5.0), 3),
+        np.array(["a", None]),
+        np.zeros(3, [("a", "O")]),
         np.zeros(3, [("a", ml_dtypes.bfloat16)]),
         np.zeros(3, {"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [4, 0]}),
     ],
     ids=["masked", "objects", "field of objects", "field of bfloat16", "fields out of order"],
-)  # fmt: skip
+)
 def test_arrays_that_would_not_come_back(array):
     with pytest.raises(TypeError, match="'u'"):
         encoded(array)

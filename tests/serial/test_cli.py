@@ -312,8 +312,19 @@ def test_sizes_are_those_of_a_ranks_buffer():
 
 def test_bench_that_is_interrupted_says_so_in_a_line():
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
-    command = [sys.executable, "-m", "compcoll", "bench", "alltoall", "--sizes", "1M", "--iters", "100000",
-               "--max-seconds", "100"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "compcoll",
+        "bench",
+        "alltoall",
+        "--sizes",
+        "1M",
+        "--iters",
+        "100000",
+        "--max-seconds",
+        "100",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=outside, start_new_session=True, **pipes) as process:
         while "bytes codec" not in process.stdout.readline():

@@ -52,9 +52,13 @@ SHAPES = [(1,), (700,), (40, 33), (300, 3), (16, 12, 20)]
 
 @quick
 @given(
-    st.sampled_from(DTYPES), st.sampled_from(SHAPES), st.floats(-14, 0.5), st.booleans(), st.integers(0, 9),
+    st.sampled_from(DTYPES),
+    st.sampled_from(SHAPES),
+    st.floats(-14, 0.5),
+    st.booleans(),
+    st.integers(0, 9),
     st.integers(-30, 30),
-)  # fmt: skip
+)
 @example("f8", (300, 3), -9.0, True, 0, 0)
 @example("f4", (16, 12, 20), -3.0, True, 0, 0)
 def test_what_is_chosen_keeps_the_error(dtype, shape, exponent, by_error, seed, scale):

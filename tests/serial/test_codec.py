@@ -11,9 +11,22 @@ from compcoll.codecs import base, decoding, registry
 from compcoll.frame import HEADER_NBYTES
 
 SPECS = [
-    "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=12.5", "szp:abs=0.001",
-    "szp:rel=0.01", "int8", "int4", "fp8", "bfp", "bfp:rel=0.01", "int8:block=128",
-]  # fmt: skip
+    "raw",
+    "lossless",
+    "mpc",
+    "mpc:dim=3",
+    "float",
+    "zfp:rate=8",
+    "zfp:rate=12.5",
+    "szp:abs=0.001",
+    "szp:rel=0.01",
+    "int8",
+    "int4",
+    "fp8",
+    "bfp",
+    "bfp:rel=0.01",
+    "int8:block=128",
+]
 VALUES = np.sin(np.arange(1000) * 0.01).astype("f4")
 
 
@@ -118,7 +131,7 @@ def test_sums_of_frames():
         (lambda: decode(codec("raw").encode(VALUES), np.empty(1000)), TypeError, "out has dtype float64"),
         (lambda: decode(b"short"), FrameError, "5 bytes are no frame: its header alone has 80"),
     ],
-)  # fmt: skip
+)
 def test_errors_name_value_and_limit(call, error, message):
     with pytest.raises(error, match=message):
         call()

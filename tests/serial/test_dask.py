@@ -61,17 +61,21 @@ def field(n=64):
 
 
 LAYOUTS = {
-    "C": lambda x: x, "F": np.asfortranarray, "T": lambda x: x.T,
-    "reversed": lambda x: x[::-1] if x.ndim else x, "strided": lambda x: x[..., ::2] if x.ndim else x,
+    "C": lambda x: x,
+    "F": np.asfortranarray,
+    "T": lambda x: x.T,
+    "reversed": lambda x: x[::-1] if x.ndim else x,
+    "strided": lambda x: x[..., ::2] if x.ndim else x,
     "broadcast": lambda x: np.broadcast_to(x, (2, *x.shape)),
-}  # fmt: skip
+}
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     hnp.arrays(st.sampled_from(DTYPES), hnp.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)),
-    st.sampled_from(sorted(LAYOUTS)), st.booleans(),
-)  # fmt: skip
+    st.sampled_from(sorted(LAYOUTS)),
+    st.booleans(),
+)
 def test_any_array_arrives_with_the_same_bits(made, layout, writeable):
     x = LAYOUTS[layout](made)
     if x.flags.writeable:
@@ -97,12 +101,16 @@ def test_what_frames_hold_goes_as_frames_with_the_bytes_of_messages(registered):
 @pytest.mark.parametrize(
     "x",
     [
-        np.ma.masked_greater(field(), 0.5), field().astype(">f4"), field()[:3, :3],
-        np.array([{"a": 1}, None]), np.full(5000, "text"), np.broadcast_to(np.float32(1), (200, 200)),
+        np.ma.masked_greater(field(), 0.5),
+        field().astype(">f4"),
+        field()[:3, :3],
+        np.array([{"a": 1}, None]),
+        np.full(5000, "text"),
+        np.broadcast_to(np.float32(1), (200, 200)),
         b"1" * 20000,
     ],
     ids=["masked", "byte order", "small", "objects", "text", "broadcast", "bytes"],
-)  # fmt: skip
+)
 def test_everything_else_goes_the_ordinary_way(registered, x):
     registered(min_nbytes=compcoll.dask.MIN_NBYTES)
     found, family = carried(x)

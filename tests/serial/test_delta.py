@@ -20,8 +20,10 @@ def encode_everywhere(array: np.ndarray, base: np.ndarray) -> tuple[bytes, tuple
     results = set()
     for level in _cpu.available_levels():
         (src, _), (known, _), (dst, guard) = (
-            fenced("src", array.nbytes), fenced("base", array.nbytes), fenced("dst", array.nbytes)
-        )  # fmt: skip
+            fenced("src", array.nbytes),
+            fenced("base", array.nbytes),
+            fenced("dst", array.nbytes),
+        )
         src[:], known[:] = array.view(np.uint8), base.view(np.uint8)
         with cpu_level(level):
             code = dtypes.code_of(array.dtype)
@@ -39,8 +41,10 @@ def decode_everywhere(payload: bytes, params, base: np.ndarray) -> bytes | None:
     for level in _cpu.available_levels():
         for in_place in (False, True):
             (data, _), (known, _), (dst, guard) = (
-                fenced("payload", len(payload)), fenced("base", base.nbytes), fenced("decoded", base.nbytes)
-            )  # fmt: skip
+                fenced("payload", len(payload)),
+                fenced("base", base.nbytes),
+                fenced("decoded", base.nbytes),
+            )
             data[:], known[:] = np.frombuffer(payload, np.uint8), base.view(np.uint8)
             out = known if in_place else dst
             with cpu_level(level):
@@ -80,9 +84,12 @@ def test_round_trip(dtype, n):
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(DTYPES), st.binary(max_size=6000), st.binary(max_size=6000), st.integers(0, 5000),
+    st.sampled_from(DTYPES),
+    st.binary(max_size=6000),
+    st.binary(max_size=6000),
+    st.integers(0, 5000),
     st.sampled_from([0.0, 0.01, 0.5, 1.0]),
-)  # fmt: skip
+)
 def test_any_values(dtype, one, other, n, share):
     """Any two arrays, alike or not."""
     nbytes = n * dtype.itemsize

@@ -20,13 +20,28 @@ pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
 SIZES = [1, 2, 3, 4, 5, 31, 32, 63, 127, 128, 129, 130, 515, 1100, 2049]
 SPECS = [
     *(f"zfp:rate={rate}" for rate in (2.25, 5, 8, 11.3, 16, 20, 24, 31, 32)),
-    "mpc", "mpc:dim=5", "szp:abs=1e-3", "szp:abs=0.5", "szp:abs=1e-30", "szp:abs=3",
-    "szp", "szp:rel=1e-7", "szp:rel=0.3", "szp:rel=1e-300", "int8",
-    "bfp:bits=2", "bfp:bits=7", "bfp:bits=24,dim=3",
+    "mpc",
+    "mpc:dim=5",
+    "szp:abs=1e-3",
+    "szp:abs=0.5",
+    "szp:abs=1e-30",
+    "szp:abs=3",
+    "szp",
+    "szp:rel=1e-7",
+    "szp:rel=0.3",
+    "szp:rel=1e-300",
+    "int8",
+    "bfp:bits=2",
+    "bfp:bits=7",
+    "bfp:bits=24,dim=3",
     "bfp:bits=9,dim=32,rounding=stochastic,seed=81985529216486895",
-    "int8:block=32,rounding=stochastic,seed=81985529216486895", "int4", "int4:block=256",
-    "int4:block=32,rounding=stochastic", "fp8:block=128", "fp8:rounding=stochastic,seed=7",
-]  # fmt: skip
+    "int8:block=32,rounding=stochastic,seed=81985529216486895",
+    "int4",
+    "int4:block=256",
+    "int4:block=32,rounding=stochastic",
+    "fp8:block=128",
+    "fp8:rounding=stochastic,seed=7",
+]
 WIDE = [f"zfp:rate={rate}" for rate in (3, 33, 40.5, 48, 55, 64)]
 
 

@@ -98,9 +98,10 @@ def test_torch_s_stream_is_waited_for_without_cupy(monkeypatch):
     monkeypatch.setattr(preparation, "device_of", lambda array: None)
     monkeypatch.setattr(preparation.arrays, "is_cuda", lambda array: True)
     monkeypatch.setattr(
-        torch.cuda, "current_stream",
+        torch.cuda,
+        "current_stream",
         lambda device: SimpleNamespace(synchronize=lambda: waited.append(device)),
-    )  # fmt: skip
+    )
     tensor = torch.zeros(3)
     preparation.wait_for_streams(tensor)
     assert waited == [tensor.device]

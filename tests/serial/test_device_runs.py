@@ -62,9 +62,14 @@ class Call:
         chosen, buffers = codec("zfp:rate=24"), [self.send, self.recv]
         self.operations = DeviceOperations(schedule, chosen, self.values.dtype, buffers)
         self.run = _engine.Running(
-            schedule.compiled, coding(chosen, self.values.dtype), _engine.handle(comm), self.first, 1 << 8,
-            buffers, self.operations,
-        )  # fmt: skip
+            schedule.compiled,
+            coding(chosen, self.values.dtype),
+            _engine.handle(comm),
+            self.first,
+            1 << 8,
+            buffers,
+            self.operations,
+        )
 
     @property
     def right(self):
@@ -218,7 +223,11 @@ def test_without_a_thread_the_caller_moves_them_on():
     """Where MPI may not be called from several."""
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", _ALONE], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
-        text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", _ALONE],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.stdout == "all is right\n", done.stderr

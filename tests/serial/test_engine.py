@@ -23,9 +23,20 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = [np.dtype(c) for c in ("f4", "f8", "f2")] + [BF16]
 INTEGERS = [np.dtype(f"{kind}{n}") for kind in "iu" for n in (1, 2, 4, 8)]
 SPECS = [
-    "raw", "lossless", "mpc", "mpc:dim=3", "float", "zfp:rate=8", "zfp:rate=5.3", "szp:abs=1e-3",
-    "szp:rel=1e-3", "bfp:bits=6", "int8", "int4:block=32", "fp8:rounding=stochastic,seed=7",
-]  # fmt: skip
+    "raw",
+    "lossless",
+    "mpc",
+    "mpc:dim=3",
+    "float",
+    "zfp:rate=8",
+    "zfp:rate=5.3",
+    "szp:abs=1e-3",
+    "szp:rel=1e-3",
+    "bfp:bits=6",
+    "int8",
+    "int4:block=32",
+    "fp8:rounding=stochastic,seed=7",
+]
 #: Several chunks, the last one short.
 N, CHUNK = 3000, 1024
 
@@ -85,9 +96,13 @@ def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **o
     schedule = trace(algorithm, 0, 1, [s.size for s in sends], [r.size for r in recvs], chunk, **options)
     buffers = [*sends, *recvs]
     running = _engine.Running(
-        schedule.compiled, coding(codec(spec), buffers[0].dtype), _engine.handle(comm), 0, 1 << 12,
+        schedule.compiled,
+        coding(codec(spec), buffers[0].dtype),
+        _engine.handle(comm),
+        0,
+        1 << 12,
         buffers,
-    )  # fmt: skip
+    )
     _engine.set_recv_hook(recv_hook)
     try:
         _engine.wait(running)
@@ -141,9 +156,12 @@ def test_frames_are_those_of_python(comm, spec, dtype):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(SPECS), st.sampled_from(FLOATS), st.integers(0, 2 * CHUNK + 5), st.integers(0, 2**32 - 1),
+    st.sampled_from(SPECS),
+    st.sampled_from(FLOATS),
+    st.integers(0, 2 * CHUNK + 5),
+    st.integers(0, 2**32 - 1),
     st.sampled_from(["bits", "special", "constant", "huge"]),
-)  # fmt: skip
+)
 def test_any_values(comm, spec, dtype, n, seed, kind):
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 256, n * dtype.itemsize, np.uint8).view(dtype)
@@ -363,9 +381,13 @@ def test_left_to_the_engine(comm):
     values, out, ended = data(N, "f4"), np.zeros(N, "f4"), threading.Event()
     schedule = trace(to_itself, 0, 1, [N], [N], CHUNK)
     running = _engine.Running(
-        schedule.compiled, coding(codec("raw"), values.dtype), _engine.handle(comm), 0, 1 << 12,
+        schedule.compiled,
+        coding(codec("raw"), values.dtype),
+        _engine.handle(comm),
+        0,
+        1 << 12,
         [values, out],
-    )  # fmt: skip
+    )
     _engine.leave(running, lambda end: ended.set())
     assert ended.wait(10)
     assert running.done

@@ -87,9 +87,10 @@ def outputs(program: str, tmp_path, ranks: int, **environment: str) -> tuple[str
 
 
 @pytest.mark.parametrize(
-    "program", [CALLS + FINALIZED, AT_EXIT + CALLS + BEGUN, BEFORE_INIT + CALLS + FINALIZED],
+    "program",
+    [CALLS + FINALIZED, AT_EXIT + CALLS + BEGUN, BEFORE_INIT + CALLS + FINALIZED],
     ids=["Finalize", "exit handler", "before Init"],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("check", ["0", "1"])
 def test_the_end_says_nothing(program, tmp_path, check):
     printed, complaints = outputs(program, tmp_path, 2, COMPCOLL_CHECK=check)

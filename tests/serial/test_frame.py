@@ -15,9 +15,22 @@ from compcoll.frame import HEADER_NBYTES, as_bytes, inspect
 
 LAYOUT = struct.Struct("<4sBBBB8sQQQQQQdII")
 FIELDS = [
-    "magic", "version", "flags", "dtype", "ndim", "codec", "param0", "param1", "dim0", "dim1", "dim2",
-    "payload_nbytes", "bound", "checksum", "own",
-]  # fmt: skip
+    "magic",
+    "version",
+    "flags",
+    "dtype",
+    "ndim",
+    "codec",
+    "param0",
+    "param1",
+    "dim0",
+    "dim1",
+    "dim2",
+    "payload_nbytes",
+    "bound",
+    "checksum",
+    "own",
+]
 ALL_DTYPES = sorted(dtypes.CODES, key=dtypes.code_of)
 SPECS = ["raw", "mpc", "lossless", "float", "zfp:rate=8", "szp:abs=1e-2", "int8", "fp8", "bfp:bits=6"]
 
@@ -154,7 +167,7 @@ def test_a_strided_array_is_no_frame():
         ({"bound": -1.0}, "bound -1.0 is negative"),
         ({"checksum": 1}, "payload's checksum"),
     ],
-)  # fmt: skip
+)
 def test_forged_headers_are_refused(changes, message):
     frame = codec("raw").encode(wave())
     assert compcoll.decode(forge(frame)).size == 48

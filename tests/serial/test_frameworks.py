@@ -123,10 +123,13 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
     for backend in ("gloo", "compcoll"):
         path = tmp_path / f"{backend}.json"
         done = subprocess.run(
-            [sys.executable, *launcher, "train.py", backend, path], cwd=tmp_path, timeout=140,
+            [sys.executable, *launcher, "train.py", backend, path],
+            cwd=tmp_path,
+            timeout=140,
             env={**marked, "COMPCOLL_CODEC": "lossless"},
-            capture_output=True, text=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, done.stderr
         found[backend] = json.loads(path.read_text())
     theirs, ours = found["gloo"][0], found["compcoll"][0]

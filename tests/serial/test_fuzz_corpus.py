@@ -20,9 +20,7 @@ _spec.loader.exec_module(seeds)
 
 SEEDS = [(family, path) for family in seeds.FAMILIES for path in sorted((FUZZ / "corpus" / family).iterdir())]
 # Each may be about any codec.
-REGRESSIONS = [
-    (family, path) for path in sorted(FUZZ.glob("regressions/*")) for family in seeds.FAMILIES
-]  # fmt: skip
+REGRESSIONS = [(family, path) for path in sorted(FUZZ.glob("regressions/*")) for family in seeds.FAMILIES]
 
 
 def names(family):

@@ -167,10 +167,22 @@ def test_from_an_archive_in_an_empty_folder_without_network(tmp_path):
     assert not list((there / "compcoll").rglob("*.so"))
     out = tmp_path / "out" / "check.jsonl"
     command = [
-        sys.executable, "benchmarks/gpu_check.py", "--fake", "--carry", "carry", "--out", str(out),
-        "--parts", "imports,mpi,device,launch,collectives", "--codecs", "bfp:bits=7", "--types", "float32",
-        "--limit", "60",
-    ]  # fmt: skip
+        sys.executable,
+        "benchmarks/gpu_check.py",
+        "--fake",
+        "--carry",
+        "carry",
+        "--out",
+        str(out),
+        "--parts",
+        "imports,mpi,device,launch,collectives",
+        "--codecs",
+        "bfp:bits=7",
+        "--types",
+        "float32",
+        "--limit",
+        "60",
+    ]
     isolated = ["unshare", "--map-root-user", "--net"]
     if subprocess.run([*isolated, "true"], capture_output=True, check=False).returncode == 0:
         command = [*isolated, *command]
@@ -237,8 +249,16 @@ def test_what_takes_too_long_keeps_what_it_printed_and_leaves_nothing_behind():
 
 def test_every_codec_with_kernels_is_checked():
     assert {spec.partition(":")[0] for spec in gpu_kernels.SPECS} == {
-        "zfp", "raw", "int8", "int4", "fp8", "szp", "bfp", "mpc", "float",
-    }  # fmt: skip
+        "zfp",
+        "raw",
+        "int8",
+        "int4",
+        "fp8",
+        "szp",
+        "bfp",
+        "mpc",
+        "float",
+    }
 
 
 def test_help_and_options():

@@ -16,7 +16,7 @@ from lossy_checks import (
     field,
     nbytes_within,
     status_of,
-)  # fmt: skip
+)
 
 import compcoll
 from compcoll.codecs.registry import codec as make
@@ -147,9 +147,12 @@ def test_extreme_blocks(name, dtype, where):
     limits = ml_dtypes.finfo(real)
     tiny = float(limits.smallest_subnormal)
     value = {
-        "largest": float(limits.max), "smallest normal": float(limits.tiny), "subnormal": 40 * tiny,
-        "smallest": tiny, "zero": 0.0,
-    }[where]  # fmt: skip
+        "largest": float(limits.max),
+        "smallest normal": float(limits.tiny),
+        "subnormal": 40 * tiny,
+        "smallest": tiny,
+        "zero": 0.0,
+    }[where]
     fractions = np.linspace(-1, 1, 256)
     array = (fractions * value).astype(real)
     array[3], array[70], array[131], array[199] = value, -value, value, -value

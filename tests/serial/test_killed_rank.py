@@ -37,9 +37,12 @@ def mapped(pid: int) -> bool:
 def test_a_killed_rank():
     before = set(os.listdir("/dev/shm"))
     job = subprocess.Popen(
-        [find_mpiexec(), "-n", "4", sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True, env={**os.environ, "COMPCOLL_NODES": "0,0,1,1"},
-    )  # fmt: skip
+        [find_mpiexec(), "-n", "4", sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "COMPCOLL_NODES": "0,0,1,1"},
+    )
     try:
         pids = [int(pid) for pid in job.stdout.readline().split()]
         assert len(pids) == 4

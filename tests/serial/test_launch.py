@@ -67,9 +67,13 @@ def run(tmp_path, environment, text, *words):
     program = tmp_path / "program.py"
     program.write_text(text)
     return subprocess.run(
-        [sys.executable, program, *map(str, words)], env=environment, cwd=tmp_path, capture_output=True,
-        text=True, timeout=60,
-    )  # fmt: skip
+        [sys.executable, program, *map(str, words)],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
 
 
 SPAWN = """
@@ -221,16 +225,22 @@ def test_wrong_arguments_and_missing_ranks_are_named(tmp_path, marked):
     said = json.loads(done.stdout)
     here = f"127.0.0.1:{port}"
     expected = [
-        "ValueError: rank 2 is not one of 2 ranks", "ValueError: rank -1 is not one of 2 ranks",
-        "ValueError: '127.0.0.1' is not 'host:port'", "ValueError: '127.0.0.1:70000' is not 'host:port'",
-        "TypeError: an address is a str", "TypeError: 'str' object", "ValueError: timeout 0",
+        "ValueError: rank 2 is not one of 2 ranks",
+        "ValueError: rank -1 is not one of 2 ranks",
+        "ValueError: '127.0.0.1' is not 'host:port'",
+        "ValueError: '127.0.0.1:70000' is not 'host:port'",
+        "TypeError: an address is a str",
+        "TypeError: 'str' object",
+        "ValueError: timeout 0",
         "TypeError: a secret is a str, not bytes",
         f"TimeoutError: rank 1 of 3: rank 0, whose server is at {here}, did not come within 0.3 s",
         "TimeoutError: ranks 1, 2 of 3 did not come within 0.3 s",
         "OSError: [Errno 99] rank 0 cannot listen at 192.0.2.1:5000",
         f"OSError: [Errno 98] rank 0 cannot listen at {here}",
-        "", "joined", "RuntimeError: MPI is initialised in this process already, as rank 0 of 1",
-    ]  # fmt: skip
+        "",
+        "joined",
+        "RuntimeError: MPI is initialised in this process already, as rank 0 of 1",
+    ]
     assert len(said) == len(expected)
     for told, begin in zip(said, expected, strict=True):
         assert told.startswith(begin), said

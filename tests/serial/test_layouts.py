@@ -102,9 +102,19 @@ def dup(draw, old):
 
 
 MAKERS = [
-    contiguous, vector, hvector, indexed, hindexed, indexed_block, hindexed_block, struct, subarray, darray,
-    resized, dup,
-]  # fmt: skip
+    contiguous,
+    vector,
+    hvector,
+    indexed,
+    hindexed,
+    indexed_block,
+    hindexed_block,
+    struct,
+    subarray,
+    darray,
+    resized,
+    dup,
+]
 
 
 def span(datatype):
@@ -202,7 +212,9 @@ def test_columns_of_a_matrix(data):
 SHAPES = {
     "subarray": (lambda: MPI.FLOAT.Create_subarray([8, 9, 10], [3, 9, 10], [5, 0, 0]), 1, (3, 9, 10)),
     "Fortran": (
-        lambda: MPI.FLOAT.Create_subarray([8, 9, 10], [3, 4, 5], [5, 0, 0], MPI.ORDER_FORTRAN), 1, (5, 4, 3),
+        lambda: MPI.FLOAT.Create_subarray([8, 9, 10], [3, 4, 5], [5, 0, 0], MPI.ORDER_FORTRAN),
+        1,
+        (5, 4, 3),
     ),
     "flat axes": (lambda: MPI.FLOAT.Create_subarray([8, 1, 10], [3, 1, 5], [5, 0, 0]), 1, (3, 5)),
     "many": (lambda: MPI.FLOAT.Create_vector(7, 3, 5), 2, (2, 7, 3)),
@@ -210,11 +222,13 @@ SHAPES = {
     "array": (
         lambda: MPI.FLOAT.Create_darray(
             4, 3, [10, 9], [MPI.DISTRIBUTE_BLOCK] * 2, [MPI.DISTRIBUTE_DFLT_DARG] * 2, [2, 2]
-        ), 1, (5, 4),
+        ),
+        1,
+        (5, 4),
     ),
     "indexed": (lambda: MPI.FLOAT.Create_indexed([3, 4], [0, 9]), 1, None),
     "basic": (lambda: MPI.FLOAT.Dup(), 12, (12,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("make", "n", "shape"), SHAPES.values(), ids=SHAPES)

@@ -12,8 +12,11 @@ from benchmarks.osu import machine
 def git(folder, *words):
     done = subprocess.run(
         ["git", "-c", "user.name=test", "-c", "user.email=test@localhost", *words],
-        cwd=folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 

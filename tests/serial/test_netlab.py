@@ -93,8 +93,11 @@ def test_hosts_share_memory_inside_and_not_across(lab):
 def test_bytes_through_the_ports_are_counted(lab):
     before = lab.port_bytes()
     lab.measure(1 << 20, repeats=1)
-    moved = [new - old for one, other in zip(before, lab.port_bytes(), strict=True)
-             for old, new in zip(one, other, strict=True)]  # fmt: skip
+    moved = [
+        new - old
+        for one, other in zip(before, lab.port_bytes(), strict=True)
+        for old, new in zip(one, other, strict=True)
+    ]
     assert moved == [pytest.approx(1 << 20, rel=0.1)] * 4
 
 

@@ -102,8 +102,12 @@ def clone(tmp_path):
 def test_a_clone_that_is_not_compiled_says_so(clone):
     done = subprocess.run(
         [sys.executable, "-S", "-c", "import compcoll"],
-        cwd=clone, timeout=60, capture_output=True, text=True, env={"PATH": os.environ["PATH"]},
-    )  # fmt: skip
+        cwd=clone,
+        timeout=60,
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"]},
+    )
     message = done.stderr.splitlines()[-1]
     assert done.returncode == 1
     assert all(words in message for words in ("not compiled", str(clone), "pip install -e ."))
@@ -121,9 +125,13 @@ def test_what_is_installed_is_found_in_a_clone_and_beside_it(clone, where):
     folder = clone if where == "clone" else clone.parent
     words = [sys.executable, "-c", PLACE]
     done = subprocess.run(
-        words, cwd=folder, timeout=60, capture_output=True, text=True,
+        words,
+        cwd=folder,
+        timeout=60,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": str(Path(compcoll.__file__).parents[1])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     home = Path(compcoll.__file__).parent
     assert done.stdout.split() == [str(home / "__init__.py"), str(home / "frame.py")]
@@ -135,9 +143,13 @@ def test_the_command_runs_in_a_clone(clone):
     command = [sys.executable, "-m", "compcoll", "run", "-q", "-n", "2", "program.py"]
     outside = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_"))}
     done = subprocess.run(
-        command, cwd=clone, timeout=60, capture_output=True, text=True,
+        command,
+        cwd=clone,
+        timeout=60,
+        capture_output=True,
+        text=True,
         env={**outside, "PYTHONPATH": str(Path(compcoll.__file__).parents[1])},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {str(Path(compcoll.__file__).parent / "mpi" / "comm.py")}
 
@@ -226,9 +238,22 @@ def test_info_names_an_extra_that_brings_what_is_missing(name):
 
 
 TYPED = (
-    "Allreduce_init", "Alltoall", "Create_cart", "Dup", "Ibcast", "Irecv", "Probe", "Send", "Sendrecv",
-    "Split", "bcast", "calls_accelerated", "policy", "report", "using",
-)  # fmt: skip
+    "Allreduce_init",
+    "Alltoall",
+    "Create_cart",
+    "Dup",
+    "Ibcast",
+    "Irecv",
+    "Probe",
+    "Send",
+    "Sendrecv",
+    "Split",
+    "bcast",
+    "calls_accelerated",
+    "policy",
+    "report",
+    "using",
+)
 
 
 def test_communicators_have_types(tmp_path):

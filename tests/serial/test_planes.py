@@ -33,8 +33,10 @@ def field(shape, dtype="f4") -> np.ndarray:
 
 
 @given(
-    st.integers(1, 1 << 30), st.integers(1, 1 << 20), st.integers(1, 1 << 24),
-)  # fmt: skip
+    st.integers(1, 1 << 30),
+    st.integers(1, 1 << 20),
+    st.integers(1, 1 << 24),
+)
 def test_chunks_are_groups_of_planes_and_fit(n, chunk, plane):
     step = chunk_step(n, chunk)
     count = -(-n // step)
@@ -64,11 +66,16 @@ def test_fitted_shape(dims):
 @pytest.mark.parametrize(
     ("shape", "found"),
     [
-        ((41, 128, 128), (41, 128, 128)), ((1, 64, 1, 64), (64, 64)), ((40, 128, 128, 3), (40, 128, 384)),
-        ((6, 8, 16, 2, 12), (48, 16, 24)), ((3, 64, 64), (192, 64)), ((1000, 3), ()), ((100,), ()),
+        ((41, 128, 128), (41, 128, 128)),
+        ((1, 64, 1, 64), (64, 64)),
+        ((40, 128, 128, 3), (40, 128, 384)),
+        ((6, 8, 16, 2, 12), (48, 16, 24)),
+        ((3, 64, 64), (192, 64)),
+        ((1000, 3), ()),
+        ((100,), ()),
         ((0, 8), ()),
     ],
-)  # fmt: skip
+)
 def test_dimensions_are_taken_together_where_they_are_short(shape, found):
     assert fitted(shape) == found
 
@@ -105,9 +112,13 @@ def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _c
     """Send an array to itself in its shape, to where its shape is not known."""
     schedule = trace(to_itself, 0, 1, [a.size], [a.size], CHUNK, [inner, ()], shaped=True)
     running = _engine.Running(
-        schedule.compiled, coding(codec(spec), a.dtype), _engine.handle(comm), 0, 1 << 12,
+        schedule.compiled,
+        coding(codec(spec), a.dtype),
+        _engine.handle(comm),
+        0,
+        1 << 12,
         [a.reshape(-1), out],
-    )  # fmt: skip
+    )
     _engine.set_recv_hook(recv_hook)
     try:
         _engine.wait(running)
@@ -152,8 +163,19 @@ def test_values_that_do_not_fit_come_lossless_in_their_place(comm):
     assert np.nanmax(np.abs(out - a)) <= outcome.bound
 
 
-@pytest.mark.parametrize("shape", [(1, 12, 20), (4, 12, 21), (0, 12, 20), (8, 12, 20), (4, 1 << 20, 1 << 20),
-                                   (1 << 40, 12, 20), (4, 0, 20), (37, 12, 20)])  # fmt: skip
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 12, 20),
+        (4, 12, 21),
+        (0, 12, 20),
+        (8, 12, 20),
+        (4, 1 << 20, 1 << 20),
+        (1 << 40, 12, 20),
+        (4, 0, 20),
+        (37, 12, 20),
+    ],
+)
 def test_frames_of_other_shapes_are_refused(comm, shape):
     """With all checksums in order: they do not fit where they have to be, and nothing else is written."""
 
@@ -176,10 +198,12 @@ def test_frames_of_other_shapes_are_refused(comm, shape):
 def blocks_of(op: str, size: int, n: int) -> tuple[list[int], list[int], list[int]]:
     """Blocks that are sent and received, and the numbers of those that have the sender's shape."""
     return {
-        "Alltoall": ([n] * size, [n] * size, range(size)), "Allgather": ([n], [n] * size, [0]),
-        "Bcast": ([], [n], [0]), "Allreduce": ([n * size], [n * size], [0, 1]),
+        "Alltoall": ([n] * size, [n] * size, range(size)),
+        "Allgather": ([n], [n] * size, [0]),
+        "Bcast": ([], [n], [0]),
+        "Allreduce": ([n * size], [n * size], [0, 1]),
         "Reduce_scatter_block": ([n] * size, [n], range(size + 1)),
-    }[op]  # fmt: skip
+    }[op]
 
 
 @settings(deadline=None, max_examples=40)

@@ -17,49 +17,77 @@ pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
 #: puts it, whose results are wrong where it says nothing.
 FAULTS = {
     "a barrier that is missing": (
-        "raw", "checksum.cuh", "  __syncthreads();\n  if (!last", "  if (!last", "",
+        "raw",
+        "checksum.cuh",
+        "  __syncthreads();\n  if (!last",
+        "  if (!last",
+        "",
     ),
     "a barrier in a branch": (
-        "raw", "checksum.cuh", "  __syncthreads();\n  if (threadIdx.x == 0) last",
+        "raw",
+        "checksum.cuh",
+        "  __syncthreads();\n  if (threadIdx.x == 0) last",
         "  if (threadIdx.x < 32) __syncthreads();\n  if (threadIdx.x == 0) last",
         "others (wait in|never reach)",
     ),
     "lanes that meet at different places": (
-        "raw", "job.cuh", "W warp_sum(W v) {",
+        "raw",
+        "job.cuh",
+        "W warp_sum(W v) {",
         "W warp_sum(W v) {\n  if (lane_id() & 1) __syncwarp();\n  else\n    __syncwarp();",
         r"__syncwarp at .*job.cuh:\d+, while others wait in __syncwarp at",
     ),
     "a mask without a lane": (
-        "raw", "job.cuh", "full_warp = 0xffffffffu", "full_warp = 0x7fffffffu",
+        "raw",
+        "job.cuh",
+        "full_warp = 0xffffffffu",
+        "full_warp = 0x7fffffffu",
         "__shfl_xor_sync of the lanes 7fffffff at .*job.cuh",
     ),
     "a load that is not aligned": (
-        "raw", "checksum.cuh", "if (aligned(p, 16))", "if (p += 8, nbytes -= 8, true)",
+        "raw",
+        "checksum.cuh",
+        "if (aligned(p, 16))",
+        "if (p += 8, nbytes -= 8, true)",
         "the address 0x.*8, which is not aligned, at .*checksum.cuh",
     ),
     "a shift by all bits, which a processor takes for none": (
-        "mpc", "mpc.cuh", "word[r] != 0)) << (32 * r)", "word[r] != 0)) << (32 * (r + 1))",
+        "mpc",
+        "mpc.cuh",
+        "word[r] != 0)) << (32 * r)",
+        "word[r] != 0)) << (32 * (r + 1))",
         "a shift by too much at .*mpc.cuh",
     ),
     "an index one past an array": (
-        "mpc", "mpc.cuh", "const W word = tile.words[warp][i];", "const W word = tile.words[warp + 1][i];",
+        "mpc",
+        "mpc.cuh",
+        "const W word = tile.words[warp][i];",
+        "const W word = tile.words[warp + 1][i];",
         "an index too large at .*mpc.cuh",
     ),
     "a pointer one past shared memory": (
-        "mpc", "scan.cuh", "if (threadIdx.x == 0) slot =", "if (threadIdx.x == 0) (&slot)[1] = slot =",
+        "mpc",
+        "scan.cuh",
+        "if (threadIdx.x == 0) slot =",
+        "if (threadIdx.x == 0) (&slot)[1] = slot =",
         "an access beside a shared variable",
     ),
-}  # fmt: skip
+}
 #: Of what is not interleaved: an "or" or a sum that is not atomic, and fences.
 PASSED_OVER = {
     "a sum that is not atomic": (
-        "raw", "checksum.cuh", "atomicAdd(&job.result->checksum, all)", "job.result->checksum += all",
+        "raw",
+        "checksum.cuh",
+        "atomicAdd(&job.result->checksum, all)",
+        "job.result->checksum += all",
     ),
     "a fence that is missing": (
-        "raw", "checksum.cuh", "  __threadfence();  // what this thread has told",
+        "raw",
+        "checksum.cuh",
+        "  __threadfence();  // what this thread has told",
         "  // what this thread has told",
     ),
-}  # fmt: skip
+}
 RUN = """
 import sys
 from pathlib import Path

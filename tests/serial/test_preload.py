@@ -37,9 +37,13 @@ def outside():
 def run(*command, **more):
     """What a command says and how it ends."""
     return subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=60,
-        env={**outside(), **more}, check=False,
-    )  # fmt: skip
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**outside(), **more},
+        check=False,
+    )
 
 
 def accelerated(*command, **more):

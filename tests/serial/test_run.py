@@ -83,9 +83,13 @@ def run(*command, cwd=None, **environment):
         k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))
     }
     return subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=120, cwd=cwd,
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
         env={**outside, "PYTHONPATH": str(Path(compcoll.__file__).parents[1]), **environment},
-    )  # fmt: skip
+    )
 
 
 def started(n, *command, **more):
@@ -158,7 +162,7 @@ def test_modules_packages_and_folders(program, tmp_path, where):
         ("sys.exit('no more')", 1, "no more"),
         ("import click\nif line.rank: raise click.UsageError('my')\nline.Barrier()", 1, "UsageError: my"),
     ],
-)  # fmt: skip
+)
 def test_how_a_program_ends(program, text, status, says):
     result = run(*RUN, "-n", 2, program(text))
     assert result.returncode == status, result.stderr
@@ -311,10 +315,13 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("kind", "arguments", "n", "module"),
-    [("MPICommExecutor", "MPI.COMM_WORLD", 2, []), ("MPIPoolExecutor", "", 2, ["-m", "mpi4py.futures"]),
-     ("MPIPoolExecutor", "1", 1, [])],
+    [
+        ("MPICommExecutor", "MPI.COMM_WORLD", 2, []),
+        ("MPIPoolExecutor", "", 2, ["-m", "mpi4py.futures"]),
+        ("MPIPoolExecutor", "1", 1, []),
+    ],
     ids=["ranks", "pool of ranks", "spawned"],
-)  # fmt: skip
+)
 def test_executors_under_a_trace(tmp_path, kind, arguments, n, module):
     path = tmp_path / "executor.py"
     path.write_text(EXECUTOR.format(kind=kind, arguments=arguments))

@@ -50,11 +50,16 @@ def run(op: str, algorithm: str, sends: list, recvs: list, root: int = 0, seed: 
     size = len(sends)
     schedules = [
         trace(
-            program(op, algorithm, root), rank, size, list(map(len, sends[rank])),
-            list(map(len, recvs[rank])), CHUNK, **options,
+            program(op, algorithm, root),
+            rank,
+            size,
+            list(map(len, sends[rank])),
+            list(map(len, recvs[rank])),
+            CHUNK,
+            **options,
         )
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     interpret(schedules, [[*s, *r] for s, r in zip(sends, recvs, strict=True)], seed)
 
 
@@ -115,8 +120,13 @@ def test_reduce_scatter(size, kind, algorithm, in_place, widens):
     recvs = [np.zeros(n, np.int64) for n in counts]
     if in_place:
         recvs = [whole[: counts[r]] for r, whole in enumerate(wholes)]
-        run("Reduce_scatter", algorithm, [[]] * size, [[*b, r] for b, r in zip(blocks, recvs, strict=True)],
-            widens=widens)  # fmt: skip
+        run(
+            "Reduce_scatter",
+            algorithm,
+            [[]] * size,
+            [[*b, r] for b, r in zip(blocks, recvs, strict=True)],
+            widens=widens,
+        )
     else:
         run("Reduce_scatter", algorithm, blocks, [[recv] for recv in recvs], widens=widens)
     for recv, sums in zip(recvs, expected, strict=True):
@@ -166,9 +176,13 @@ def test_reduce(size, n, algorithm, in_place):
     expected = sum(sends)
     recv = sends[root] if in_place else np.zeros(n, np.int64)
     run(
-        "Reduce", algorithm, [[] if in_place and r == root else [s] for r, s in enumerate(sends)],
-        [[recv] if r == root else [] for r in range(size)], root, widens=True,
-    )  # fmt: skip
+        "Reduce",
+        algorithm,
+        [[] if in_place and r == root else [s] for r, s in enumerate(sends)],
+        [[recv] if r == root else [] for r in range(size)],
+        root,
+        widens=True,
+    )
     np.testing.assert_array_equal(recv, expected)
 
 

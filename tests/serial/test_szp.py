@@ -17,7 +17,7 @@ from floats import (
     limited,
     reals,
     top,
-)  # fmt: skip
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lossy_checks import FLOAT32, check_wave, decode_everywhere, encode_everywhere, field

@@ -79,11 +79,18 @@ def check_call(op, algorithm, levels, nodes, root, chunk, counts, n_tags, seed, 
     sends, recvs, expected = blocks_of(op, size, root, counts)
     schedules = [
         trace(
-            program(op, algorithm, root, levels), r, size, list(map(len, sends[r])),
-            list(map(len, recvs[r])), chunk, nodes=nodes, n_tags=n_tags, **options,
+            program(op, algorithm, root, levels),
+            r,
+            size,
+            list(map(len, sends[r])),
+            list(map(len, recvs[r])),
+            chunk,
+            nodes=nodes,
+            n_tags=n_tags,
+            **options,
         )
         for r in range(size)
-    ]  # fmt: skip
+    ]
     interpret(schedules, [[*s, *r] for s, r in zip(sends, recvs, strict=True)], seed, n_tags)
     for got, want in zip(recvs, expected, strict=True):
         for block, values in zip(got, want, strict=True):
@@ -104,12 +111,20 @@ def test_any_call(case):
     # Rings use a tag again and again, in up to 8 columns of each turn at once.
     few_tags = 16 * (placement(nodes).turns if levels == 2 else 1)
     check_call(
-        op, algorithm, levels, nodes, draw(st.integers(0, size - 1)), draw(st.integers(1, 3)) * CHUNK,
+        op,
+        algorithm,
+        levels,
+        nodes,
+        draw(st.integers(0, size - 1)),
+        draw(st.integers(1, 3)) * CHUNK,
         draw(st.lists(st.integers(0, most_of(op, size)), min_size=size, max_size=size)),
-        draw(st.sampled_from([few_tags, N_TAGS])), draw(st.integers(0, 1 << 30)),
-        window=draw(st.integers(1, 4)), widens=draw(st.booleans()), owner_exact=draw(st.booleans()),
+        draw(st.sampled_from([few_tags, N_TAGS])),
+        draw(st.integers(0, 1 << 30)),
+        window=draw(st.integers(1, 4)),
+        widens=draw(st.booleans()),
+        owner_exact=draw(st.booleans()),
         inside_exact=draw(st.booleans()),
-    )  # fmt: skip
+    )
 
 
 def most_of(op: str, size: int) -> int:

@@ -36,10 +36,13 @@ def test_a_rank_that_ends(tmp_path):
     ranks = [
         subprocess.Popen(
             [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path / "store"), str(rank)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     try:
         (output, errors), _ = [rank.communicate(timeout=200) for rank in ranks]
     finally:

@@ -81,9 +81,13 @@ def launch(tmp_path, marked):  # noqa: F811
         program = tmp_path / "train.py"
         program.write_text(text)
         return subprocess.Popen(
-            [*TORCHRUN, *map(str, options), str(program), *words], env=marked, cwd=tmp_path, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            [*TORCHRUN, *map(str, options), str(program), *words],
+            env=marked,
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
 
     return launch
 

@@ -79,9 +79,12 @@ def traced(text, folder, *command, check=True):
     outside = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
     root = str(Path(compcoll.__file__).parents[1])
     result = subprocess.run(
-        [str(word) for word in (*command, path)], capture_output=True, text=True, timeout=120,
+        [str(word) for word in (*command, path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
         env={**outside, "PYTHONPATH": root, "COMPCOLL_TRACE": trace},
-    )  # fmt: skip
+    )
     assert not check or result.returncode == 0, result.stderr
     return result
 
@@ -280,12 +283,25 @@ def write_rank(
     lines = [head, *({"clock": at, "offset": off, "ping": 1e-6, "run": run} for at, off in clocks)]
     lines += [
         {
-            "op": "Alltoall", "comm": "c", "size": size, "nbytes": 4096, "bytes": 100, "wire_bytes": 50,
-            "accelerated": True, "reason": "", "codec": "mpc", "start": start, "total": seconds,
-            "encode": 0.25 * seconds, "decode": 9 * seconds, "wait": 0.5 * seconds, "file": "p.py", "line": 3,
+            "op": "Alltoall",
+            "comm": "c",
+            "size": size,
+            "nbytes": 4096,
+            "bytes": 100,
+            "wire_bytes": 50,
+            "accelerated": True,
+            "reason": "",
+            "codec": "mpc",
+            "start": start,
+            "total": seconds,
+            "encode": 0.25 * seconds,
+            "decode": 9 * seconds,
+            "wait": 0.5 * seconds,
+            "file": "p.py",
+            "line": 3,
         }
         for start, seconds in calls
-    ]  # fmt: skip
+    ]
     lines += [{"end": len(calls), "failed": False, "at": 9.0}] if end else []
     path = folder / f"rank{rank:05d}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -13,9 +13,15 @@ from compcoll.schedule.trace import trace
 
 #: In order, round robin, uneven, one rank on some nodes, names that say nothing.
 PLACEMENTS = [
-    (0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 1), (0, 1, 1, 1), (5, 5, 5, 2, 2, 9), (0, 1, 2, 0, 1, 2, 0, 1, 0),
-    (0,) * 4 + (1,) * 4, tuple(range(3)) * 2,
-]  # fmt: skip
+    (0, 0, 1, 1),
+    (0, 1, 0, 1),
+    (0, 0, 1),
+    (0, 1, 1, 1),
+    (5, 5, 5, 2, 2, 9),
+    (0, 1, 2, 0, 1, 2, 0, 1, 0),
+    (0,) * 4 + (1,) * 4,
+    tuple(range(3)) * 2,
+]
 SUMS = ALGORITHMS["Reduce_scatter"]
 nodes = pytest.mark.parametrize("nodes", PLACEMENTS, ids=lambda n: "".join(map(str, n)))
 kinds = pytest.mark.parametrize("kind", ["one", "uneven", "chunks", "empty"])
@@ -24,11 +30,17 @@ kinds = pytest.mark.parametrize("kind", ["one", "uneven", "chunks", "empty"])
 def traced(op, algorithm, nodes, sends, recvs, root=0, **options):
     return [
         trace(
-            program(op, algorithm, root, 2), rank, len(nodes), list(map(len, sends[rank])),
-            list(map(len, recvs[rank])), CHUNK, nodes=nodes, **options,
+            program(op, algorithm, root, 2),
+            rank,
+            len(nodes),
+            list(map(len, sends[rank])),
+            list(map(len, recvs[rank])),
+            CHUNK,
+            nodes=nodes,
+            **options,
         )
         for rank in range(len(nodes))
-    ]  # fmt: skip
+    ]
 
 
 def run(op, algorithm, nodes, sends, recvs, root=0, **options):
@@ -60,8 +72,15 @@ def test_allreduce(nodes, n, algorithm, in_place, widens, inside_exact):
     sends = [data(r, n) for r in range(len(nodes))]
     expected = sum(sends)
     recvs = sends if in_place else [np.zeros(n, np.int64) for _ in nodes]
-    run("Allreduce", algorithm, nodes, [[] if in_place else [s] for s in sends], [[r] for r in recvs],
-        widens=widens, inside_exact=inside_exact)  # fmt: skip
+    run(
+        "Allreduce",
+        algorithm,
+        nodes,
+        [[] if in_place else [s] for s in sends],
+        [[r] for r in recvs],
+        widens=widens,
+        inside_exact=inside_exact,
+    )
     for recv in recvs:
         np.testing.assert_array_equal(recv, expected)
 
@@ -75,8 +94,14 @@ def test_reduce(nodes, n, algorithm, in_place):
         sends = [data(r, n) for r in range(len(nodes))]
         expected = sum(sends)
         recv = sends[root] if in_place else np.zeros(n, np.int64)
-        run("Reduce", algorithm, nodes, [[] if in_place and r == root else [s] for r, s in enumerate(sends)],
-            [[recv] if r == root else [] for r in range(len(nodes))], root)  # fmt: skip
+        run(
+            "Reduce",
+            algorithm,
+            nodes,
+            [[] if in_place and r == root else [s] for r, s in enumerate(sends)],
+            [[recv] if r == root else [] for r in range(len(nodes))],
+            root,
+        )
         np.testing.assert_array_equal(recv, expected)
 
 
@@ -93,8 +118,14 @@ def test_reduce_scatter(nodes, kind, algorithm, in_place, widens):
     recvs = [np.zeros(n, np.int64) for n in counts]
     if in_place:
         recvs = [whole[: counts[r]] for r, whole in enumerate(wholes)]
-        run("Reduce_scatter", algorithm, nodes, [[]] * len(nodes),
-            [[*b, r] for b, r in zip(blocks, recvs, strict=True)], widens=widens)  # fmt: skip
+        run(
+            "Reduce_scatter",
+            algorithm,
+            nodes,
+            [[]] * len(nodes),
+            [[*b, r] for b, r in zip(blocks, recvs, strict=True)],
+            widens=widens,
+        )
     else:
         run("Reduce_scatter", algorithm, nodes, blocks, [[recv] for recv in recvs], widens=widens)
     for recv, sums in zip(recvs, expected, strict=True):
@@ -171,10 +202,12 @@ def across(schedules, nodes) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("op", "sends", "recvs", "expected"),
     [
-        ("Allreduce", [64], [64], 2 * 64 * 2 / 3), ("Reduce_scatter_block", [64] * 12, [64], 64 * 8),
-        ("Allgather", [64], [64] * 12, 64 * 8), ("Bcast", [], [64], 64),
+        ("Allreduce", [64], [64], 2 * 64 * 2 / 3),
+        ("Reduce_scatter_block", [64] * 12, [64], 64 * 8),
+        ("Allgather", [64], [64] * 12, 64 * 8),
+        ("Bcast", [], [64], 64),
     ],
-)  # fmt: skip
+)
 def test_each_value_crosses_a_port_once(op, sends, recvs, expected):
     """Three nodes of four ranks: what the theory of one level says of three ranks."""
     nodes, k = tuple(i // 4 for i in range(12)), 3 * CHUNK

@@ -23,9 +23,12 @@ BARE = Profile(WIRE, Link(1e-6, 4e9), encode=inf, decode=inf, itemsize=1)
 def collective(op: str, algorithm: str, size: int, n: int, chunk: int, **options):
     """The schedules of a collective with blocks of ``n`` elements."""
     sends, recvs = {
-        "Alltoall": ([n] * size, [n] * size), "Allgather": ([n], [n] * size), "Bcast": ([], [n]),
-        "Allreduce": ([n * size], [n * size]), "Reduce_scatter_block": ([n] * size, [n]),
-    }[op]  # fmt: skip
+        "Alltoall": ([n] * size, [n] * size),
+        "Allgather": ([n], [n] * size),
+        "Bcast": ([], [n]),
+        "Allreduce": ([n * size], [n * size]),
+        "Reduce_scatter_block": ([n] * size, [n]),
+    }[op]
     return lambda rank: trace(program(op, algorithm), rank, size, sends, recvs, chunk, **options)
 
 
@@ -141,17 +144,28 @@ def test_one_rank_stands_for_all(size, op, algorithm):
 
 @pytest.mark.parametrize(
     ("op", "algorithm"),
-    [(op, a) for op in ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall") for a in ALGORITHMS[op]
-     if a != "recursive_doubling"],
-)  # fmt: skip
+    [
+        (op, a)
+        for op in ("Allreduce", "Reduce_scatter_block", "Allgather", "Alltoall")
+        for a in ALGORITHMS[op]
+        if a != "recursive_doubling"
+    ],
+)
 def test_one_rank_of_a_node_stands_for_all(op, algorithm):
     """In two levels, where all ranks of all nodes do the same."""
     size = 16 if algorithm == "recursive_halving" else 12
     call, machine = Call(op, 64 * 1_000, size, 4), MachineProfile("none", WIRE, BARE.node)
     speed = CodecSpeed(2e9, 3e9, 4.0)
     one = run(call, machine, speed, algorithm, 30_000, levels=2)
-    profile = BARE.with_(encode=2e9, decode=3e9, ratio=4.0, memory=machine.memory, call=machine.call,
-                         ranks_per_node=4, node=NOTICE)  # fmt: skip
+    profile = BARE.with_(
+        encode=2e9,
+        decode=3e9,
+        ratio=4.0,
+        memory=machine.memory,
+        call=machine.call,
+        ranks_per_node=4,
+        node=NOTICE,
+    )
     every = simulate(size, lambda r: schedule_of(call, r, algorithm, 30_000, 2), profile)
     assert size * one.messages == every.messages
     assert size * one.wire_nbytes == every.wire_nbytes

@@ -59,9 +59,14 @@ def test_format_3_returns_the_same_bits(tmp_path, dtype):
 def test_format_2_returns_the_same_bits(tmp_path, dtype, order):
     data = values(dtype)
     zarr.create_array(
-        tmp_path / "a.zarr", data=data, chunks=(16, 20, 4), zarr_format=2, order=order, filters=None,
+        tmp_path / "a.zarr",
+        data=data,
+        chunks=(16, 20, 4),
+        zarr_format=2,
+        order=order,
+        filters=None,
         compressors=compcoll.numcodecs.Compcoll(),
-    )  # fmt: skip
+    )
     assert np.array_equal(zarr.open_array(tmp_path / "a.zarr", mode="r")[:], data)
 
 
@@ -70,9 +75,10 @@ def test_format_2_returns_the_same_bits(tmp_path, dtype, order):
 def test_chunks_are_the_frames_of_messages(tmp_path, spec, zarr_format):
     data = field()
     kind = (
-        {"compressors": compcoll.numcodecs.Compcoll(spec)} if zarr_format == 2
+        {"compressors": compcoll.numcodecs.Compcoll(spec)}
+        if zarr_format == 2
         else {"serializer": compcoll.zarr.Compcoll(spec), "compressors": None}
-    )  # fmt: skip
+    )
     zarr.create_array(tmp_path / "a.zarr", data=data, chunks=data.shape, zarr_format=zarr_format, **kind)
     frame = compcoll.codec(spec).encode(data)
     assert frame.tobytes() in frames_in(tmp_path / "a.zarr").values()
@@ -88,8 +94,9 @@ def test_many_dimensions_and_none(tmp_path):
 def test_another_process_reads_by_the_entry_points(tmp_path):
     points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     for group, cls in (
-        ("zarr.codecs", compcoll.zarr.Compcoll), ("numcodecs.codecs", compcoll.numcodecs.Compcoll),
-    ):  # fmt: skip
+        ("zarr.codecs", compcoll.zarr.Compcoll),
+        ("numcodecs.codecs", compcoll.numcodecs.Compcoll),
+    ):
         module, _, name = points[group]["compcoll"].partition(":")
         assert getattr(import_module(module), name) is cls
     data = field()

@@ -20,9 +20,21 @@ from pathlib import Path
 
 # Exit codes that say why a test was skipped.
 SKIPS = {
-    72: "backend", 73: "more ranks", 74: "CUDA", 75: "GPUs", 76: "NCCL", 77: "GPUs", 78: "ROCm", 80: "GPUs",
-    81: "GPUs", 82: "GPUs", 86: "generic", 87: "an even number of ranks", 88: "an import", 89: "accelerator",
-}  # fmt: skip
+    72: "backend",
+    73: "more ranks",
+    74: "CUDA",
+    75: "GPUs",
+    76: "NCCL",
+    77: "GPUs",
+    78: "ROCm",
+    80: "GPUs",
+    81: "GPUs",
+    82: "GPUs",
+    86: "generic",
+    87: "an even number of ranks",
+    88: "an import",
+    89: "accelerator",
+}
 #: Seconds of a group's time-out; what does not end by then has failed.
 TIMEOUT = 20
 #: Tests that gloo passes and this backend does not, with reasons.
@@ -108,9 +120,12 @@ class Suite:
         comm.Barrier()
         try:
             dist.init_process_group(
-                backend, init_method=f"file://{test.file_name}", rank=comm.rank,
-                world_size=comm.size, timeout=timedelta(seconds=TIMEOUT),
-            )  # fmt: skip
+                backend,
+                init_method=f"file://{test.file_name}",
+                rank=comm.rank,
+                world_size=comm.size,
+                timeout=timedelta(seconds=TIMEOUT),
+            )
             test._barrier()
             set_rng_seed()
             getattr(test, name)()

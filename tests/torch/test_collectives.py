@@ -7,9 +7,15 @@ import torch.distributed as dist
 from compcoll.torch.work import Work
 
 TYPES = [
-    torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool,
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.uint8,
+    torch.bool,
     torch.complex64,
-]  # fmt: skip
+]
 #: Their names since 2.13, and before.
 ALL_GATHER_SINGLE = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 REDUCE_SCATTER_SINGLE = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -131,9 +137,19 @@ def all_to_all_uneven(case, **how):
 
 
 CASES = [
-    all_reduce, all_reduce_aliased, reduce, broadcast, all_gather, all_gather_single, gather, scatter,
-    reduce_scatter_single, reduce_scatter, all_to_all_single, all_to_all_uneven,
-]  # fmt: skip
+    all_reduce,
+    all_reduce_aliased,
+    reduce,
+    broadcast,
+    all_gather,
+    all_gather_single,
+    gather,
+    scatter,
+    reduce_scatter_single,
+    reduce_scatter,
+    all_to_all_single,
+    all_to_all_uneven,
+]
 
 
 def same(got, want):
@@ -172,9 +188,13 @@ def test_like_gloo(world, ours, gloo, agree, how, dtype):
 
 
 REDUCTIONS = {
-    "MIN": TYPES[:6], "MAX": TYPES[:6], "PRODUCT": TYPES[:6], "BAND": TYPES[4:6], "BOR": TYPES[4:6],
+    "MIN": TYPES[:6],
+    "MAX": TYPES[:6],
+    "PRODUCT": TYPES[:6],
+    "BAND": TYPES[4:6],
+    "BOR": TYPES[4:6],
     "BXOR": TYPES[4:6],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
@@ -278,9 +298,7 @@ WRONG = {
     "tensors of other sizes": lambda g, n: dist.all_gather(
         [torch.zeros(4) for _ in range(n)], torch.ones(3), g
     ),
-    "uneven slices": lambda g, n: dist.all_to_all_single(
-        torch.zeros(n + 1), torch.zeros(n + 1), group=g
-    ),
+    "uneven slices": lambda g, n: dist.all_to_all_single(torch.zeros(n + 1), torch.zeros(n + 1), group=g),
     "splits of another sum": lambda g, n: dist.all_to_all_single(
         torch.zeros(n), torch.zeros(n), [1] * n, [2] * n, group=g
     ),
@@ -291,7 +309,7 @@ WRONG = {
         torch.eye(3).to_sparse(), dist.ReduceOp.MIN, g
     ),
     "a rank that there is not": lambda g, n: dist.broadcast(torch.ones(3), group=g, group_src=n),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("wrong", WRONG)

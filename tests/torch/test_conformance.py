@@ -58,8 +58,11 @@ def mesh_of(group, name="dp"):
     )
 
 
-@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True},
-                                     {"bucket_cap_mb": 0.001}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}, {"bucket_cap_mb": 0.001}],
+    ids=str,
+)
 def test_ddp(group, gloo, agree, options):
     got = train(DDP(model(), process_group=group, **options))
     assert agree(close(got, train(DDP(model(), process_group=gloo, **options))))
@@ -153,8 +156,12 @@ def test_hsdp(group, gloo, agree):
 
     def run(group):
         backend = dist.get_backend(group)
-        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"),
-                                backend_override={"replicate": backend, "shard": backend})  # fmt: skip
+        mesh = init_device_mesh(
+            "cpu",
+            shape,
+            mesh_dim_names=("replicate", "shard"),
+            backend_override={"replicate": backend, "shard": backend},
+        )
         return train(fully_shard(model(), mesh=mesh))
 
     assert agree(close(run(group), run(gloo)))

@@ -25,9 +25,13 @@ def folder(world):
 def state(seed: int) -> dict:
     torch.manual_seed(seed)
     return {
-        "w": torch.randn(1500, 1000).mul(0.02).bfloat16(), "f": torch.randn(777, 11),
-        "n": torch.arange(seed + 5), "mask": torch.rand(13) < 0.5, "step": seed, "text": "x" * 100,
-    }  # fmt: skip
+        "w": torch.randn(1500, 1000).mul(0.02).bfloat16(),
+        "f": torch.randn(777, 11),
+        "n": torch.arange(seed + 5),
+        "mask": torch.rand(13) < 0.5,
+        "step": seed,
+        "text": "x" * 100,
+    }
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -68,9 +68,11 @@ def _gather(mine, n, size):
 def _scatter(mine, n, size):
     root = dist.get_rank() == size - 1
     ins = [mine(n, i) for i in range(size)] if root else []
-    return ins, [torch.zeros_like(mine(n))], lambda i, o, **how: run(
-        dist.scatter, *o, i if root else None, size - 1, **how
-    )  # fmt: skip
+    return (
+        ins,
+        [torch.zeros_like(mine(n))],
+        lambda i, o, **how: run(dist.scatter, *o, i if root else None, size - 1, **how),
+    )
 
 
 def _reduce_scatter(mine, n, size):
@@ -100,9 +102,19 @@ def _all_to_all_uneven(mine, n, size):
 
 
 OPERATIONS = [
-    _all_reduce, _average, _reduce, _broadcast, _all_gather, _all_gather_single, _gather, _scatter,
-    _reduce_scatter, _reduce_scatter_single, _all_to_all_single, _all_to_all_uneven,
-]  # fmt: skip
+    _all_reduce,
+    _average,
+    _reduce,
+    _broadcast,
+    _all_gather,
+    _all_gather_single,
+    _gather,
+    _scatter,
+    _reduce_scatter,
+    _reduce_scatter_single,
+    _all_to_all_single,
+    _all_to_all_uneven,
+]
 
 
 def on_device(gpu, how, mine, n, **more):

@@ -89,8 +89,11 @@ def test_replicas_stay_the_same_under_a_lossy_hook(gloo, agree):
     assert agree(state.raw_nbytes > 2 * state.wire_nbytes)
 
 
-@pytest.mark.parametrize("options", [{"bucket_cap_mb": 0.001}, {"find_unused_parameters": True},
-                                     {"gradient_as_bucket_view": True}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [{"bucket_cap_mb": 0.001}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}],
+    ids=str,
+)
 def test_many_buckets(gloo, agree, options):
     net = DDP(model(), process_group=gloo, **options)
     net.register_comm_hook(ErrorFeedback("bfp:bits=16", gloo), compressed_hook)
@@ -328,8 +331,12 @@ def test_hsdp(gloo, agree):
     size = dist.get_world_size()
     if size % 2:
         pytest.skip("an even number of ranks")
-    mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"),
-                            backend_override={"replicate": "gloo", "shard": "gloo"})  # fmt: skip
+    mesh = init_device_mesh(
+        "cpu",
+        (2, size // 2),
+        mesh_dim_names=("replicate", "shard"),
+        backend_override={"replicate": "gloo", "shard": "gloo"},
+    )
     net = sharded(gloo, mesh["shard"])
     found = compress_fsdp(net, all_reduce="bfp:bits=16", replicas=mesh.get_group("replicate"))
     assert agree(torch.allclose(train(net), train(sharded(gloo, mesh)), rtol=1e-3))

@@ -49,8 +49,10 @@ def test_tags_are_told_apart(group, agree):
     rank = dist.get_rank()
     sizes = [30_000, 10, 40_000]
     if rank == 0:
-        works = [dist.isend(torch.full((n,), i + 1.0), 1, tag=tag, group=group)
-                 for i, (n, tag) in enumerate(zip(sizes, (7, 7, 9), strict=True))]  # fmt: skip
+        works = [
+            dist.isend(torch.full((n,), i + 1.0), 1, tag=tag, group=group)
+            for i, (n, tag) in enumerate(zip(sizes, (7, 7, 9), strict=True))
+        ]
         for work in works:
             work.wait()
     elif rank == 1:

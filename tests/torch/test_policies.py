@@ -52,8 +52,14 @@ def test_the_default_leaves_a_node_to_mpi(world, monkeypatch):
 
 def test_by_name_operation_type_and_size(world):
     group = new("grads")
-    set_policy({"grads": [{"op": "all_reduce", "dtype": "float32", "at_least": "256K", "codec": "zfp:rate=8"},
-                          {"op": "all_reduce", "codec": "raw"}]})  # fmt: skip
+    set_policy(
+        {
+            "grads": [
+                {"op": "all_reduce", "dtype": "float32", "at_least": "256K", "codec": "zfp:rate=8"},
+                {"op": "all_reduce", "codec": "raw"},
+            ]
+        }
+    )
     reduced(group, 1_000_000)
     assert used(group, "Allreduce") == "zfp:rate=8"
     reduced(group, 200_000, torch.float64)
@@ -97,9 +103,18 @@ def test_names_that_no_group_has(world):
         set_policy({"default_pg": "lossless", "*": "lossless"})
 
 
-@pytest.mark.parametrize("policy", [{"default_pg": "no-such"}, {"default_pg": {"phase": "future"}},
-                                    {"default_pg": {"op": "all_things"}}, [{"codec": "raw"}], "zfp:speed=8",
-                                    "no/such/file.toml"], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"default_pg": "no-such"},
+        {"default_pg": {"phase": "future"}},
+        {"default_pg": {"op": "all_things"}},
+        [{"codec": "raw"}],
+        "zfp:speed=8",
+        "no/such/file.toml",
+    ],
+    ids=str,
+)
 def test_what_there_is_not(world, policy):
     with pytest.raises((ValueError, TypeError, OSError)):
         set_policy(policy)

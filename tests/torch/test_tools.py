@@ -157,10 +157,27 @@ def test_entries_of_the_profiler(ours, agree):
         every_operation(ours, dist.get_world_size(), dist.get_rank())
         ring(torch.ones(3), dist.get_rank(), dist.get_world_size())
     seen = {event.key for event in profile.key_averages()}
-    assert agree({f"compcoll:{name}" for name in (
-        "allreduce", "broadcast", "reduce", "allgather", "all_gather_single", "reduce_scatter", "gather",
-        "reduce_scatter_single", "scatter", "all_to_all_single", "barrier", "send", "recv",
-    )} <= seen), seen  # fmt: skip
+    assert agree(
+        {
+            f"compcoll:{name}"
+            for name in (
+                "allreduce",
+                "broadcast",
+                "reduce",
+                "allgather",
+                "all_gather_single",
+                "reduce_scatter",
+                "gather",
+                "reduce_scatter_single",
+                "scatter",
+                "all_to_all_single",
+                "barrier",
+                "send",
+                "recv",
+            )
+        }
+        <= seen
+    ), seen
 
 
 def test_kinds_and_numbers_of_works(ours, gloo, agree):

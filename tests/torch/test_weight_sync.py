@@ -146,8 +146,10 @@ def test_names_decide_where_values_go(gloo, agree):
 
 def test_empty_tensors_alone(gloo, agree):
     sync = WeightSync({"a": torch.empty(0), "b": torch.empty(3, 0)}, 0, gloo)
-    assert agree([(report.whole, report.wire_nbytes) for report in (sync.sync(), sync.sync())]
-                 == [(True, 0), (False, 0)])  # fmt: skip
+    assert agree(
+        [(report.whole, report.wire_nbytes) for report in (sync.sync(), sync.sync())]
+        == [(True, 0), (False, 0)]
+    )
 
 
 def test_shards(gloo, agree):

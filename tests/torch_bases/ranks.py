@@ -37,9 +37,13 @@ class InRanks:
         backend, settings = self.over
         options = compcoll.torch.Options(**settings) if settings else None
         dist.init_process_group(
-            backend, init_method=f"file://{self.file_name}", rank=WORLD.rank, world_size=WORLD.size,
-            timeout=timedelta(seconds=60), pg_options=options,
-        )  # fmt: skip
+            backend,
+            init_method=f"file://{self.file_name}",
+            rank=WORLD.rank,
+            world_size=WORLD.size,
+            timeout=timedelta(seconds=60),
+            pg_options=options,
+        )
 
 
 class DTensorRanks(InRanks, DTensorTestBase):

@@ -136,8 +136,13 @@ class DTensorTests(DTensorRanks):
     def test_transformer(self):
         mesh = self.build_device_mesh()
         for sequence in (False, True):
-            args = ModelArgs(dropout_p=0.0, n_heads=2 * self.world_size, dim=8 * self.world_size,
-                             max_seq_len=4 * self.world_size, vocab_size=4 * self.world_size)  # fmt: skip
+            args = ModelArgs(
+                dropout_p=0.0,
+                n_heads=2 * self.world_size,
+                dim=8 * self.world_size,
+                max_seq_len=4 * self.world_size,
+                vocab_size=4 * self.world_size,
+            )
             torch.manual_seed(5)
             model = Transformer(args)
             torch.manual_seed(5)

@@ -17,10 +17,14 @@ from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
 __all__ = ["FrameBatch", "known_info", "payloads"]
 
 #: Header fields that the device fills.
-_DECIDED = np.dtype({
-    "names": ["magic", "nbytes", "bound", "checksum"], "formats": ["<u4", "<i8", "<f8", "<u4"],
-    "offsets": [0, 56, 64, 72], "itemsize": HEADER_NBYTES,
-})  # fmt: skip
+_DECIDED = np.dtype(
+    {
+        "names": ["magic", "nbytes", "bound", "checksum"],
+        "formats": ["<u4", "<i8", "<f8", "<u4"],
+        "offsets": [0, 56, 64, 72],
+        "itemsize": HEADER_NBYTES,
+    }
+)
 #: Frames lie at multiples of this on a device, and their copies on the host.
 _STEP = 128
 
@@ -82,9 +86,17 @@ class FrameBatch:
         decided = self._rows[:, :HEADER_NBYTES].copy().view(_DECIDED)[:, 0].tolist()
         for i, (magic, nbytes, bound, checksum) in enumerate(decided):
             mine = FrameInfo(
-                info.codec, info.dtype, info.shape, info.nbytes, info.payload_nbytes, HEADER_NBYTES, checksum,
-                bound, info.params, info.fallback,
-            )  # fmt: skip
+                info.codec,
+                info.dtype,
+                info.shape,
+                info.nbytes,
+                info.payload_nbytes,
+                HEADER_NBYTES,
+                checksum,
+                bound,
+                info.params,
+                info.fallback,
+            )
             found.append(self._frame(i, self._rows[i], mine) if magic else nbytes)
         return found
 
@@ -105,8 +117,17 @@ def known_info(codec: Codec, group: Sequence[Encoding], refused: bool) -> FrameI
     if not 0 <= nbytes <= block.nbytes:
         return None
     return FrameInfo(
-        codec.name, block.dtype, shape, block.nbytes, nbytes, HEADER_NBYTES, 0, 0.0, params, refused,
-    )  # fmt: skip
+        codec.name,
+        block.dtype,
+        shape,
+        block.nbytes,
+        nbytes,
+        HEADER_NBYTES,
+        0,
+        0.0,
+        params,
+        refused,
+    )
 
 
 def payloads(queue: Any, given: Sequence[Frame]) -> list[int]:

@@ -47,9 +47,14 @@ class DeviceOperations:
     """
 
     def __init__(
-        self, schedule: Schedule, codec: Codec, dtype: np.dtype, buffers: Sequence[Any], direct: bool = False,
+        self,
+        schedule: Schedule,
+        codec: Codec,
+        dtype: np.dtype,
+        buffers: Sequence[Any],
+        direct: bool = False,
         inside: Codec | None = None,
-    ):  # fmt: skip
+    ):
         self.direct, self._schedule, self._dtype = direct, schedule, dtype
         self._work, self._inside = CudaWork(codec, direct), inside or codec
         self._buffers = [*buffers, *([None] * len(schedule.scratch))]

@@ -88,9 +88,15 @@ class CudaWork(StagedWork):
         made = FrameBatch(group, self.direct)
         with self.queue(group[0].block.device) as queue:
             batch = operations.encode(
-                queue, codec, _blocks(group), made.addresses, [one.carried for one in group], True, refused,
+                queue,
+                codec,
+                _blocks(group),
+                made.addresses,
+                [one.carried for one in group],
+                True,
+                refused,
                 results=info is None,
-            )  # fmt: skip
+            )
             if info is not None:
                 made.fetch_known(queue, info)
             yield queue.event()
@@ -170,10 +176,11 @@ class CudaWork(StagedWork):
                 yield queue.event()
         problems, frames = _problems(terms, both), made.frames()
         return [
-            problems[i] or problems[n + i]
+            problems[i]
+            or problems[n + i]
             or (super(CudaWork, self).add(*one.terms, one.block) if isinstance(frames[i], int) else frames[i])
             for i, one in enumerate(group)
-        ]  # fmt: skip
+        ]
 
     # -- around them
 
@@ -218,9 +225,13 @@ def _problems(batch: Batch, given: Sequence[Frame]) -> list[FrameError | None]:
 
 @lru_cache(1024)
 def _decoder(
-    codec: str, dtype: np.dtype, params: tuple[int, int], shape: tuple[int, ...], payload_nbytes: int,
+    codec: str,
+    dtype: np.dtype,
+    params: tuple[int, int],
+    shape: tuple[int, ...],
+    payload_nbytes: int,
     adding: bool,
-) -> str:  # fmt: skip
+) -> str:
     """The names of the kernels that decode such a payload; none where there are none, or it is not sound."""
     size = math.prod(shape)
     info = FrameInfo(codec, dtype, shape, size * dtype.itemsize, payload_nbytes, 0, None, 0.0, params, False)

@@ -97,9 +97,15 @@ def Irecv(self: CommBase, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> 
 
 
 def Sendrecv(
-    self: CommBase, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
-    recvtag: int = ANY_TAG, status: MPI.Status | None = None,
-) -> None:  # fmt: skip
+    self: CommBase,
+    sendbuf,
+    dest: int,
+    sendtag: int = 0,
+    recvbuf=None,
+    source: int = ANY_SOURCE,
+    recvtag: int = ANY_TAG,
+    status: MPI.Status | None = None,
+) -> None:
     _SENDRECV.calls += 1
     if not understands(self):
         self._to_mpi("Sendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag, status)
@@ -114,9 +120,14 @@ def Sendrecv(
 
 
 def Isendrecv(
-    self: CommBase, sendbuf, dest: int, sendtag: int = 0, recvbuf=None, source: int = ANY_SOURCE,
+    self: CommBase,
+    sendbuf,
+    dest: int,
+    sendtag: int = 0,
+    recvbuf=None,
+    source: int = ANY_SOURCE,
     recvtag: int = ANY_TAG,
-) -> MPI.Request:  # fmt: skip
+) -> MPI.Request:
     _SENDRECV.calls += 1
     send, decision = _outgoing(self, "Sendrecv", sendbuf, dest)
     recv = _incoming(self, recvbuf, source)
@@ -138,20 +149,32 @@ def Isendrecv(
             sent = _engine.TaskGroup(outgoing.tasks)
         if recv is not None:
             return Receive(
-                self._context.channel, recv, source, recvtag, sent=(sent, settled), on_end=on_end,
+                self._context.channel,
+                recv,
+                source,
+                recvtag,
+                sent=(sent, settled),
+                on_end=on_end,
                 stats=stats,
-            ).request  # fmt: skip
+            ).request
         arriving = _engine.Request(self._to_mpi("Irecv", recvbuf, source, recvtag))
         return Pending(
-            [sent, arriving], settled, status=lambda status: copy_status(arriving.status, status),
+            [sent, arriving],
+            settled,
+            status=lambda status: copy_status(arriving.status, status),
             cancel=arriving.request.Cancel,
-        ).request  # fmt: skip
+        ).request
 
 
 def Sendrecv_replace(
-    self: CommBase, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG,
+    self: CommBase,
+    buf,
+    dest: int,
+    sendtag: int = 0,
+    source: int = ANY_SOURCE,
+    recvtag: int = ANY_TAG,
     status: MPI.Status | None = None,
-) -> None:  # fmt: skip
+) -> None:
     copy = _copied(self, buf, dest, source)
     if copy is None:
         _SENDRECV.calls += 1
@@ -190,9 +213,14 @@ def Recv_init(self: CommBase, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG)
 
 
 def _prepare_send(
-    self: CommBase, begin: str, plain: str, buf, dest: int, tag: int,
+    self: CommBase,
+    begin: str,
+    plain: str,
+    buf,
+    dest: int,
+    tag: int,
     synchronous: bool = False,
-) -> MPI.Prequest:  # fmt: skip
+) -> MPI.Prequest:
     _, decision = _outgoing(self, "Send", buf, dest)
     if decision is None and (self._passes_gpu_memory or not on_gpu(buf)):
         return self._to_mpi(plain, buf, dest, tag)
@@ -273,7 +301,7 @@ def _copied(self: CommBase, buf, dest: int, source: int):
 
 def _exchange(
     self: CommBase, op: str, decision: Decision | None = None, outgoing: Any = None, incoming: Any = None
-) -> None:  # fmt: skip
+) -> None:
     """Send a message, receive one, or both at once."""
     stats, accelerated = MessageStats(), decision is not None
     sending: Outgoing | None = None
@@ -308,9 +336,15 @@ def _exchange(
 
 
 def _receive(
-    self: CommBase, op: str, buf, source: int, tag: int, status: MPI.Status | None, stats: MessageStats,
+    self: CommBase,
+    op: str,
+    buf,
+    source: int,
+    tag: int,
+    status: MPI.Status | None,
+    stats: MessageStats,
     others: Sequence[Any],
-) -> bool:  # fmt: skip
+) -> bool:
     """Receive the next message into a buffer of any kind; whether it came compressed."""
     status = MPI.Status() if status is None else status
     probe = _engine.Probe(self._context.comm, source, tag, status)
@@ -347,18 +381,32 @@ def _isend(self: CommBase, plain: str, buf, dest: int, tag: int, synchronous: bo
     _check_send(self, buf, dest, tag)
     with interrupts.deferred():
         outgoing, settled = _begin_send(
-            self, "Send", message, decision, dest, tag, MessageStats(), synchronous,
+            self,
+            "Send",
+            message,
+            decision,
+            dest,
+            tag,
+            MessageStats(),
+            synchronous,
             answered=self._context.channel.awaits(dest),
-        )  # fmt: skip
+        )
         pending = Pending(outgoing.tasks, settled)
         self._context.channel.track(pending)
     return pending.request
 
 
 def _begin_send(
-    self: CommBase, op: str, message: Message, decision: Decision, dest: int, tag: int, stats: MessageStats,
-    synchronous: bool = False, answered: bool = False,
-) -> tuple[Outgoing, Settled]:  # fmt: skip
+    self: CommBase,
+    op: str,
+    message: Message,
+    decision: Decision,
+    dest: int,
+    tag: int,
+    stats: MessageStats,
+    synchronous: bool = False,
+    answered: bool = False,
+) -> tuple[Outgoing, Settled]:
     """Begin to send a message compressed; also a function to call when all is sent."""
     outgoing = Outgoing(self._context.channel, decision, message, dest, tag, stats, synchronous, answered)
 

@@ -147,7 +147,7 @@ class MatchedMessage(MPI.Message):
             if message is not None:
                 return Receive(
                     self._channel, message, received.source, received.tag, received=received
-                ).request  # fmt: skip
+                ).request
             unpack_into(self._channel, received, buf, None, MessageStats())
             request = Request(received.fill)
             request.complete()

@@ -35,9 +35,16 @@ from compcoll.frame import HEADER_NBYTES, FrameInfo, inspect
 from compcoll.report import Stats
 
 __all__ = [
-    "LARGEST_CHUNK", "LEAST", "ROOM", "MessageStats", "ReceivedMessage", "looks_compressed", "pack_header",
-    "serial_of", "split_first",
-]  # fmt: skip
+    "LARGEST_CHUNK",
+    "LEAST",
+    "ROOM",
+    "MessageStats",
+    "ReceivedMessage",
+    "looks_compressed",
+    "pack_header",
+    "serial_of",
+    "split_first",
+]
 
 _HEADER = struct.Struct("<QIIIIII")
 _CHECKED = _HEADER.size - 4
@@ -97,9 +104,18 @@ class ReceivedMessage:
     """
 
     __slots__ = (
-        "_frame_nbytes", "data", "info", "is_compressed", "itemsize", "n", "serial", "source",
-        "step", "stream", "tag",
-    )  # fmt: skip
+        "_frame_nbytes",
+        "data",
+        "info",
+        "is_compressed",
+        "itemsize",
+        "n",
+        "serial",
+        "source",
+        "step",
+        "stream",
+        "tag",
+    )
 
     def __init__(self, data: np.ndarray, source: int, tag: int):
         self.data, self.source, self.tag = data, source, tag

@@ -59,9 +59,14 @@ class Unpacking:
     """
 
     def __init__(
-        self, channel: Channel, received: ReceivedMessage, message: Message, status: MPI.Status | None,
-        stats: MessageStats, marks: dict[Any, Any] | None = None,
-    ):  # fmt: skip
+        self,
+        channel: Channel,
+        received: ReceivedMessage,
+        message: Message,
+        status: MPI.Status | None,
+        stats: MessageStats,
+        marks: dict[Any, Any] | None = None,
+    ):
         received.fill(status)
         self._channel, self._received, self._message, self._stats = channel, received, message, stats
         self._error = received.problem(message.dtype.itemsize) or check.wrong_type(received, message)
@@ -94,9 +99,17 @@ class Unpacking:
         if chunks or on_device:
             source = self._channel.rank_of(received.source)
             others = begin_message(
-                self._channel, _RAW, rest if chunks else rest[:0], source, received.step or 1,
-                received.stream, sends=False, drops=drops, inner=inner, count=count if chunks else 0,
-            )  # fmt: skip
+                self._channel,
+                _RAW,
+                rest if chunks else rest[:0],
+                source,
+                received.step or 1,
+                received.stream,
+                sends=False,
+                drops=drops,
+                inner=inner,
+                count=count if chunks else 0,
+            )
             if on_device:
                 others.order(marks)
             others.announce()
@@ -159,9 +172,13 @@ def _copy(data: np.ndarray, memory: Any) -> None:
 
 
 def unpack_into(
-    channel: Channel, received: ReceivedMessage, buf: Any, status: MPI.Status | None, stats: MessageStats,
+    channel: Channel,
+    received: ReceivedMessage,
+    buf: Any,
+    status: MPI.Status | None,
+    stats: MessageStats,
     wait: Callable[..., Any] = wait,
-) -> None:  # fmt: skip
+) -> None:
     """Bring a received message into a buffer of any kind, and wait by a function that takes tasks."""
     message = parse(buf, device=True, truncate=True)  # MPI looks at no more of a buffer than it needs
     if message is not None:
@@ -200,11 +217,17 @@ class Receive:
     """
 
     def __init__(
-        self, channel: Channel, message: Message, source: int, tag: int, *,
+        self,
+        channel: Channel,
+        message: Message,
+        source: int,
+        tag: int,
+        *,
         sent: tuple[_engine.Task, Settled] | None = None,
-        on_end: Callable[[MPI.Request, MessageStats], None] | None = None, stats: MessageStats | None = None,
+        on_end: Callable[[MPI.Request, MessageStats], None] | None = None,
+        stats: MessageStats | None = None,
         received: ReceivedMessage | None = None,
-    ):  # fmt: skip
+    ):
         self._channel, self._message, self._source, self._tag = channel, message, source, tag
         self._sent, self._on_end, self._is_settled = sent, on_end, False
         self._stats = MessageStats() if stats is None else stats

@@ -51,9 +51,16 @@ class Outgoing:
     """
 
     def __init__(
-        self, channel: Channel, decision: Decision, message: Message, dest: int, tag: int,
-        stats: MessageStats, synchronous: bool = False, answered: bool = False,
-    ):  # fmt: skip
+        self,
+        channel: Channel,
+        decision: Decision,
+        message: Message,
+        dest: int,
+        tag: int,
+        stats: MessageStats,
+        synchronous: bool = False,
+        answered: bool = False,
+    ):
         block, there = message.source(0), channel.rank_of(dest)
         self._stats, self._channel, self.decision = stats, channel, decision
         self._error: Exception | None = None
