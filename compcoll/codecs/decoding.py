@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from compcoll.codecs.base import SLACK, Codec
@@ -26,7 +28,7 @@ NO_BASE = (
 )
 
 
-def decode(frame, out=None):
+def decode(frame: Any, out: Any = None) -> Any:
     """Decompress a frame.
 
     Parameters
@@ -70,7 +72,7 @@ def decode_into(data: np.ndarray, info: FrameInfo, dst: np.ndarray) -> None:
     _raise(codec.decode_payload(info, verify(data, info), dst), info)
 
 
-def decode_add(frame, out, *, scratch: np.ndarray | None = None):
+def decode_add(frame: Any, out: Any, *, scratch: np.ndarray | None = None) -> Any:
     """Add the values of a frame to an array: ``out += decode(frame)``.
 
     Parameters

@@ -31,12 +31,12 @@ class LeftToMPI(Exception):
     """mpi4py says best what is wrong with this argument."""
 
 
-def is_type(x) -> bool:
+def is_type(x: Any) -> bool:
     """Whether a part of an argument says a datatype."""
     return isinstance(x, (MPI.Datatype, str))
 
 
-def unpack_form(spec, vector: bool) -> tuple:
+def unpack_form(spec: Any, vector: bool) -> tuple[Any, ...]:
     """(buffer, count or counts, displacement or displacements, datatype), None for what is not given."""
     if not isinstance(spec, (list, tuple)):
         return spec, None, None, None
@@ -53,7 +53,7 @@ def unpack_form(spec, vector: bool) -> tuple:
     return buffer, second, None, datatype
 
 
-def memory_of(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
+def memory_of(buffer: Any, device: bool = False) -> tuple[np.ndarray | DeviceArray, MPI.Datatype | None]:
     """The bytes behind a buffer, in the order of memory, and the datatype of its elements."""
     if arrays.is_torch(buffer):
         arrays.check_tensor(buffer)
@@ -73,7 +73,7 @@ def memory_of(buffer, device: bool = False) -> tuple[np.ndarray | DeviceArray, M
     return view.ravel(order="K").view(np.uint8), mpi_type(view.dtype) or _coded(buffer)
 
 
-def shape_of(buffer, itemsize: int) -> tuple[int, ...]:
+def shape_of(buffer: Any, itemsize: int) -> tuple[int, ...]:
     """The dimensions of an array of the host in elements of so many bytes, in the order of memory.
 
     Empty where it has fewer than two, and for what is no array, or of smaller elements.
@@ -88,19 +88,21 @@ def shape_of(buffer, itemsize: int) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] * parts)
 
 
-def _coded(buffer) -> MPI.Datatype | None:
+def _coded(buffer: Any) -> MPI.Datatype | None:
     """The datatype that mpi4py has for the format of a buffer, such as characters; None without one."""
     with suppress(TypeError, ValueError, BufferError, KeyError):
         return MPI.Datatype.fromcode((memoryview(buffer).format or "").removeprefix("<"))
     return None
 
 
-def datatype_of(datatype) -> MPI.Datatype:
+def datatype_of(datatype: Any) -> MPI.Datatype:
     """A datatype given as itself or by mpi4py's code for it."""
     return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
 
 
-def simple_layout(count, displ, blocks: int | None, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
+def simple_layout(
+    count: Any, displ: Any, blocks: int | None, nbytes: int, extent: int
+) -> tuple[list[int], list[int]]:
     """Entries and displacements of each block, where all have as many; ``nbytes`` and ``extent`` in bytes."""
     start, parts = 0 if displ is None else index(displ), blocks or 1
     if start < 0 or (start > 0 and not 0 < start * extent <= nbytes):
@@ -115,7 +117,9 @@ def simple_layout(count, displ, blocks: int | None, nbytes: int, extent: int) ->
     return [n] * parts, [start + i * n for i in range(parts)]
 
 
-def vector_layout(counts, displs, blocks: int, nbytes: int, extent: int) -> tuple[list[int], list[int]]:
+def vector_layout(
+    counts: Any, displs: Any, blocks: int, nbytes: int, extent: int
+) -> tuple[list[int], list[int]]:
     """Entries and displacements of each block; what is not given follows from mpi4py's rules."""
     if counts is None:
         entries = _entries(nbytes, extent)
@@ -138,7 +142,7 @@ def _entries(nbytes: int, extent: int) -> int:
     return nbytes // extent
 
 
-def _listed(values, blocks: int) -> list[int]:
+def _listed(values: Any, blocks: int) -> list[int]:
     """A count or displacement for each block, from a sequence or buffer of integers, or one for all."""
     if _is_one(values):
         return [index(values)] * blocks
@@ -147,7 +151,7 @@ def _listed(values, blocks: int) -> list[int]:
     return [index(values[i]) for i in range(blocks)]
 
 
-def _is_one(value) -> bool:
+def _is_one(value: Any) -> bool:
     """Whether mpi4py takes a value for one integer, not for a sequence of them."""
     if not hasattr(type(value), "__index__"):
         return False

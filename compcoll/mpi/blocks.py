@@ -34,7 +34,7 @@ class CountedBlocks:
         """The message with a rank: a parsed argument and the number of its block."""
         return self._message, peer if self._peer is None else 0
 
-    def without(self, peers: Any) -> list:
+    def without(self, peers: Any) -> list[Any]:
         """The argument in mpi4py's form, with counts of 0 for these ranks."""
         if self._peer is not None:
             return self._message.masked_one()
@@ -90,7 +90,7 @@ class TypedBlocks:
         counts, displs = [self._counts[peer]], [self._displs[peer]]
         return Message(self._memory, datatype, entry, counts, displs, unit=1), 0
 
-    def without(self, peers: Any) -> list:
+    def without(self, peers: Any) -> list[Any]:
         """As of `CountedBlocks`."""
         counts = [0 if peer in peers else n for peer, n in enumerate(self._counts)]
         return [self._buffer, counts, self._displs, self._types]
@@ -146,7 +146,7 @@ def _memory_of(buffer: Any) -> Any:
     return np.frombuffer(memory, np.uint8) if memory.nbytes else np.empty(0, np.uint8)
 
 
-def _unpacked(spec: Any) -> tuple:
+def _unpacked(spec: Any) -> tuple[Any, ...]:
     """(buffer, counts, displacements, types); LeftToMPI for what mpi4py does not take either."""
     match len(spec):
         case 2:

@@ -67,7 +67,7 @@ class Message:
 
     def __init__(
         self,
-        buffer,
+        buffer: Any,
         datatype: MPI.Datatype,
         entry: Entry,
         entries: list[int],
@@ -87,7 +87,7 @@ class Message:
         self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
 
     @property
-    def device(self):
+    def device(self) -> Any:
         """The device of the memory; None for the host."""
         return self._buffer.device if isinstance(self._buffer, DeviceArray) else None
 
@@ -180,18 +180,18 @@ class Message:
             with self._origin.device.queue() as queue:
                 queue.to_device(self._origin.address, self._buffer)
 
-    def masked(self, keep: Sequence[bool]) -> list:
+    def masked(self, keep: Sequence[bool]) -> list[Any]:
         """The argument in mpi4py's form, with the counts of the other blocks set to 0."""
         counts = [n if k else 0 for n, k in zip(self._entries, keep, strict=True)]
         if not any(counts):  # no address of a device, and nothing to copy from there
             return [np.empty(0, np.uint8), counts, [0] * len(counts), self._datatype]
         return [self._buffer, counts, self._displs, self._datatype]
 
-    def masked_one(self) -> list:
+    def masked_one(self) -> list[Any]:
         """The argument in mpi4py's form, with a count of 0."""
         return [np.empty(0, np.uint8), 0, self._datatype]
 
-    def whole(self) -> list:
+    def whole(self) -> list[Any]:
         """The first block, as an argument in mpi4py's form."""
         memory = self._buffer
         if memory is not MPI.BOTTOM:
@@ -202,7 +202,7 @@ class Message:
         """A copy of the first block."""
         return self.source(0).copy()
 
-    def _bytes(self, first: int, nbytes: int):
+    def _bytes(self, first: int, nbytes: int) -> Any:
         """Memory of the buffer."""
         if self._buffer is MPI.BOTTOM:
             memory: Any = MPI.buffer.fromaddress(first, nbytes)
@@ -226,7 +226,7 @@ class Message:
         return first, end
 
 
-def on_gpu(spec) -> bool:
+def on_gpu(spec: Any) -> bool:
     """Whether a buffer argument is, or begins with, memory of a GPU."""
     first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
     return type(first) not in _HOST_TYPES and arrays.is_cuda(first)
@@ -236,7 +236,7 @@ def on_gpu(spec) -> bool:
 _HOST_TYPES = frozenset((np.ndarray, int, type(None), MPI.Op, MPI.Status, type(MPI.IN_PLACE)))
 
 
-def in_place(spec) -> bool:
+def in_place(spec: Any) -> bool:
     """Whether mpi4py takes an argument for `MPI.IN_PLACE`."""
     return spec is None or spec is MPI.IN_PLACE
 
@@ -250,7 +250,7 @@ def apart(one: Message, i: int, other: Message, j: int) -> None:
 
 
 def parse(
-    spec,
+    spec: Any,
     blocks: int | None = None,
     *,
     vector: bool = False,
@@ -342,7 +342,7 @@ _NOT_OURS = (
 )
 
 
-def unknown_type(spec) -> np.dtype | None:
+def unknown_type(spec: Any) -> np.dtype | None:
     """The elements' type where mpi4py or MPI does not know it, of an array or a list that begins with one."""
     first = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
     dtype = getattr(first, "dtype", "")
@@ -360,7 +360,7 @@ def _unknown_by_name(name: str) -> np.dtype | None:
     return np.dtype(np.float16) if LACKS_FLOAT16 and name.endswith("float16") else None
 
 
-def known_to_mpi(spec):
+def known_to_mpi(spec: Any) -> list[Any]:
     """A buffer argument of an `unknown_type` in a form that mpi4py and MPI take."""
     dtype = unknown_type(spec)
     assert dtype is not None

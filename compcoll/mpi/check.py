@@ -82,10 +82,10 @@ def install(cls: Any) -> None:
             setattr(cls, name, _checked(name, getattr(cls, name)))
 
 
-def _checked(name: str, original: Callable) -> Callable:
+def _checked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     compare = _compare_beside if name in NONBLOCKING else _compare_before
 
-    def method(self, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         context = None if getattr(_inside, "call", False) else self._context
         if context is None or self._size == 1:
             return original(self, *args, **kwargs)
@@ -117,7 +117,7 @@ def _wait(comm: Any, agreement: Agreement, check: Check) -> None:
         raise
 
 
-def _compare_before(comm: Any, agreement: Agreement, mine: CallSignature, call: partial) -> Any:
+def _compare_before(comm: Any, agreement: Agreement, mine: CallSignature, call: partial[Any]) -> Any:
     """Make a call after those of all ranks were found to match."""
     _wait(comm, agreement, _begin(agreement, mine))
     operation = OPERATIONS.get(mine.op)
@@ -147,7 +147,7 @@ def _describe_results(op: str, results: Sequence[str | None]) -> str | None:
     return f"after {op} {group_by_rank([text or 'went through' for text in results])}"
 
 
-def _replica(comm: Any, op: str, call: partial) -> str:
+def _replica(comm: Any, op: str, call: partial[Any]) -> str:
     """The values that a call of this communicator has left here; empty where they need not be alike."""
     last = comm._gate.last
     if not isinstance(last, tuple) or len(last) != 3:
@@ -169,7 +169,7 @@ def _replica(comm: Any, op: str, call: partial) -> str:
     return f"got values with checksum {checksum:#010x}"
 
 
-def _compare_beside(comm: Any, agreement: Agreement, mine: CallSignature, call: partial) -> Any:
+def _compare_beside(comm: Any, agreement: Agreement, mine: CallSignature, call: partial[Any]) -> Any:
     """Start a call whose request completes when it is over, or the ranks are found to differ."""
     if not comm._context.facts.multithreaded:  # no thread can look while the program computes
         return call()

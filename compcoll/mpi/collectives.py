@@ -43,14 +43,16 @@ class Arguments:
         Of persistent calls.
     """
 
-    buffers: tuple
+    buffers: tuple[Any, ...]
     root: Any = 0
     op: MPI.Op = field(default_factory=lambda: MPI.SUM)
     recvcounts: Any = None
     info: MPI.Info = field(default_factory=lambda: MPI.INFO_NULL)
 
     @classmethod
-    def bind(cls, operation: Operation, method: str, args: tuple, kwargs: dict[str, Any]) -> Arguments:
+    def bind(
+        cls, operation: Operation, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Arguments:
         """The arguments of a call of one of an operation's methods; TypeError where they are not those."""
         names = _NAMES[operation.name]
         if method == operation.persistent:
@@ -64,7 +66,7 @@ class Arguments:
             raise TypeError(f"{method}() misses the argument {missing[0]!r}")
         return cls(tuple(given.pop(name) for name in names[:n]), **given)
 
-    def for_mpi(self, operation: Operation, buffers: tuple | None = None) -> tuple:
+    def for_mpi(self, operation: Operation, buffers: tuple[Any, ...] | None = None) -> tuple[Any, ...]:
         """In mpi4py's order, with other buffers where they are given."""
         more = tuple(getattr(self, name) for name in _NAMES[operation.name][operation.n_buffers :])
         return (*(self.buffers if buffers is None else buffers), *more)

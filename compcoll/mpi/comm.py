@@ -226,7 +226,7 @@ class _Accelerated(CommBase):
         new._descend(self, True)
         return new
 
-    def _idup(self, method: Callable[..., tuple], info: MPI.Info | None) -> Any:
+    def _idup(self, method: Callable[..., tuple[Any, ...]], info: MPI.Info | None) -> Any:
         """The same for one that is complete only when its request is."""
         context = self._context
         if context is None:
@@ -397,7 +397,7 @@ CLASSES = tuple(_SIBLINGS.values())
 class Intercomm(MPI.Intercomm):
     """An intercommunicator made from a `Comm`: it sends as MPI does, and knows what `Merge` makes of it."""
 
-    _settings: tuple | None = None
+    _settings: tuple[Any, ...] | None = None
 
     def Merge(self, high: bool = False) -> MPI.Intracomm:
         """As mpi4py's; the communicator has the policy of both groups, which have to agree."""
@@ -409,19 +409,19 @@ class Intercomm(MPI.Intercomm):
 PREDEFINED = {"COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
 
 
-def _wrapped(comm: MPI.Intracomm, settings: tuple) -> Comm:
+def _wrapped(comm: MPI.Intracomm, settings: tuple[Any, ...]) -> Comm:
     """A communicator with these settings; collective."""
     policy, strict, owner_exact, device_buffers = settings
     return Comm(comm, policy=policy, strict=strict, owner_exact=owner_exact, device_buffers=device_buffers)
 
 
-def _sibling(comm):
+def _sibling(comm: MPI.Intracomm) -> Any:
     """The same communicator as an object of the class here that stands for its own."""
     cls = next(ours for theirs, ours in _SIBLINGS.items() if isinstance(comm, theirs))
     return comm if type(comm) is cls else cls.__new__(cls, comm)
 
 
-def _known(comm):
+def _known(comm: Any) -> Any:
     """The same communicator as it was wrapped before, if it was."""
     context = Context.find(comm) if isinstance(comm, MPI.Intracomm) else None
     settings = [known.settings for known in context.attached] if context is not None else []
@@ -431,12 +431,12 @@ def _known(comm):
     return comm
 
 
-def _plain(cls: type, name: str):
+def _plain(cls: type, name: str) -> Any:
     """Unpickle a communicator that is not wrapped."""
     return cls.__new__(cls, PREDEFINED[name])
 
 
-def _rewrapped(name: str, settings: tuple) -> Comm:
+def _rewrapped(name: str, settings: tuple[Any, ...]) -> Comm:
     """Unpickle a `Comm`: the same object where this process has it."""
     comm = PREDEFINED[name]
     context = Context.find(comm)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from math import inf
 from random import SystemRandom
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 import numpy as np
@@ -76,7 +76,7 @@ class CommBase(_Mixin):
         if check.ON and issubclass(cls, MPI.Comm):
             check.install(cls)
 
-    def __new__(cls, comm=None, *args, **kwargs):
+    def __new__(cls, comm: MPI.Comm | None = None, *args: Any, **kwargs: Any) -> Self:
         if comm is not None and not MPI.Is_initialized():
             MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
         self = super().__new__(cls, comm)
@@ -239,7 +239,7 @@ class CommBase(_Mixin):
 
     # -- the way to MPI
 
-    def _small(self, op: str, spec, parts: int = 1) -> bool:
+    def _small(self, op: str, spec: Any, parts: int = 1) -> bool:
         """Whether an argument of ``parts`` messages is surely below the threshold."""
         if is_small(spec, min(self._min_nbytes * parts, NEVER)):
             self._gate.last = op
@@ -253,7 +253,7 @@ class CommBase(_Mixin):
         """Call mpi4py's method of this name."""
         return self._call_mpi(getattr(MPI.Intracomm, name).__get__(self), *args)
 
-    def _call_mpi(self, method: Callable, *args: Any) -> Any:
+    def _call_mpi(self, method: Callable[..., Any], *args: Any) -> Any:
         """Call a method of mpi4py; arrays of types that it or MPI does not know, in a form that they do."""
         if self._passes_gpu_memory:
             preparation.wait_for_streams(*args)
@@ -287,7 +287,12 @@ class CommBase(_Mixin):
         return prepare(group, call, decision, self._owner_exact, self._device_buffers)
 
     def _remember(
-        self, name: str, args: tuple, root: int, trial: Trial | None, decided: PreparedCall | tuple
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        root: int,
+        trial: Trial | None,
+        decided: PreparedCall | tuple[Any, ...],
     ) -> None:
         """Let later calls like this one of a method go the same way at once, where their buffers tell all.
 
@@ -402,7 +407,7 @@ class CommBase(_Mixin):
                 hook(self._gate.last)
         self._check_strict(op, decision, task.outcome.fallbacks)
 
-    def _completed(self, request: MPI.Request, last: tuple) -> None:
+    def _completed(self, request: MPI.Request, last: tuple[Any, ...]) -> None:
         """The nonblocking call of a request has ended; without an outcome it was MPI's."""
         self._gate.last = last
         for outcome in last[2:]:

@@ -60,7 +60,7 @@ def own_sum(dtype: np.dtype) -> MPI.Op:
     if moved_as(dtype) != MPI.UINT16_T:
         return MPI.SUM
 
-    def add(theirs, ours, datatype: MPI.Datatype) -> None:
+    def add(theirs: Any, ours: Any, datatype: MPI.Datatype) -> None:
         values = np.frombuffer(ours, dtype)
         np.add(values, np.frombuffer(theirs, dtype), out=values)
 

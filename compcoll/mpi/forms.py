@@ -62,7 +62,7 @@ def collective(name: str) -> tuple[Any, Any, Any]:
 def _method(operation: Operation, name: str, run: Callable[..., Any]) -> Any:
     """A method with the name and signature of mpi4py's."""
 
-    def method(self, *args: Any, **kwargs: Any) -> Any:
+    def method(self: CommBase, *args: Any, **kwargs: Any) -> Any:
         return run(self, operation, Arguments.bind(operation, name, args, kwargs))
 
     method.__name__, method.__qualname__ = name, f"Comm.{name}"

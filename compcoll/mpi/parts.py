@@ -34,7 +34,7 @@ class Parts:
     """
 
     calls: list[tuple[PreparedCall, Call]] = field(default_factory=list)
-    args: tuple | None = None
+    args: tuple[Any, ...] | None = None
     written: list[Message | Staged] = field(default_factory=list)
     trial: Trial | None = None
     group: Any = None

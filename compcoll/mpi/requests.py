@@ -249,7 +249,7 @@ class KeptArguments:
 
     def __init__(self, *args: Any):
         self._types: list[MPI.Datatype] = []
-        self.args: tuple = tuple(map(self._keep, args))
+        self.args: tuple[Any, ...] = tuple(map(self._keep, args))
 
     def _keep(self, arg: Any) -> Any:
         if isinstance(arg, MPI.Datatype):

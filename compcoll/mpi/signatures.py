@@ -74,7 +74,7 @@ class CallSignature:
 
 
 def signature_of(
-    method: str, rank: int, size: int, policy: str, args: tuple, kwargs: dict[str, Any]
+    method: str, rank: int, size: int, policy: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> CallSignature:
     """The signature of a call of a method of `COLLECTIVES`."""
     operation = COLLECTIVES[method]

@@ -60,7 +60,7 @@ class Staged:
         Arguments to call the method with.
     """
 
-    def __init__(self, name: str, args: tuple, kwargs: dict[str, Any] | None = None):
+    def __init__(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None):
         blocking = blocking_name(name)
         written = _WRITES.get(blocking)
         given: dict[Any, Any] = {**dict(enumerate(args)), **(kwargs or {})}
@@ -103,8 +103,8 @@ def guard(*names: str) -> Callable[[type], type]:
     return decorate
 
 
-def _guarded(cls: type, name: str) -> Callable:
-    def method(self, *args, **kwargs):
+def _guarded(cls: type, name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         original = getattr(super(cls, self), name)
         if self._passes_gpu_memory:
             wait_for_streams(*args, *kwargs.values())

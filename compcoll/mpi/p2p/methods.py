@@ -50,7 +50,7 @@ _NOTHING = [np.empty(0, np.uint8), 0, MPI.BYTE]
 
 
 @shortcut(1)
-def Send(self: CommBase, buf, dest: int, tag: int = 0) -> None:
+def Send(self: CommBase, buf: Any, dest: int, tag: int = 0) -> None:
     message, decision = _outgoing(self, "Send", buf, dest)
     if message is None or decision is None:
         self._to_mpi("Send", buf, dest, tag)
@@ -60,20 +60,20 @@ def Send(self: CommBase, buf, dest: int, tag: int = 0) -> None:
         _exchange(self, "Send", decision, (message, dest, tag))
 
 
-def Isend(self: CommBase, buf, dest: int, tag: int = 0) -> MPI.Request:
+def Isend(self: CommBase, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
     return _isend(self, "Isend", buf, dest, tag)
 
 
-def Ssend(self: CommBase, buf, dest: int, tag: int = 0) -> None:
+def Ssend(self: CommBase, buf: Any, dest: int, tag: int = 0) -> None:
     self.Issend(buf, dest, tag).Wait()
 
 
-def Issend(self: CommBase, buf, dest: int, tag: int = 0) -> MPI.Request:
+def Issend(self: CommBase, buf: Any, dest: int, tag: int = 0) -> MPI.Request:
     return _isend(self, "Issend", buf, dest, tag, synchronous=True)
 
 
 def Recv(
-    self: CommBase, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    self: CommBase, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
 ) -> None:
     _RECV.calls += 1
     if source == MPI.PROC_NULL or not understands(self):
@@ -85,7 +85,7 @@ def Recv(
         _exchange(self, "Recv", incoming=(buf, source, tag, status))
 
 
-def Irecv(self: CommBase, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
+def Irecv(self: CommBase, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Request:
     _RECV.calls += 1
     message = _incoming(self, buf, source)
     if message is None:
@@ -98,10 +98,10 @@ def Irecv(self: CommBase, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> 
 
 def Sendrecv(
     self: CommBase,
-    sendbuf,
+    sendbuf: Any,
     dest: int,
     sendtag: int = 0,
-    recvbuf=None,
+    recvbuf: Any = None,
     source: int = ANY_SOURCE,
     recvtag: int = ANY_TAG,
     status: MPI.Status | None = None,
@@ -121,10 +121,10 @@ def Sendrecv(
 
 def Isendrecv(
     self: CommBase,
-    sendbuf,
+    sendbuf: Any,
     dest: int,
     sendtag: int = 0,
-    recvbuf=None,
+    recvbuf: Any = None,
     source: int = ANY_SOURCE,
     recvtag: int = ANY_TAG,
 ) -> MPI.Request:
@@ -168,7 +168,7 @@ def Isendrecv(
 
 def Sendrecv_replace(
     self: CommBase,
-    buf,
+    buf: Any,
     dest: int,
     sendtag: int = 0,
     source: int = ANY_SOURCE,
@@ -184,7 +184,7 @@ def Sendrecv_replace(
 
 
 def Isendrecv_replace(
-    self: CommBase, buf, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
+    self: CommBase, buf: Any, dest: int, sendtag: int = 0, source: int = ANY_SOURCE, recvtag: int = ANY_TAG
 ) -> MPI.Request:
     copy = _copied(self, buf, dest, source)
     if copy is None:
@@ -196,15 +196,15 @@ def Isendrecv_replace(
 # -- persistent
 
 
-def Send_init(self: CommBase, buf, dest: int, tag: int = 0) -> MPI.Prequest:
+def Send_init(self: CommBase, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
     return _prepare_send(self, "Isend", "Send_init", buf, dest, tag)
 
 
-def Ssend_init(self: CommBase, buf, dest: int, tag: int = 0) -> MPI.Prequest:
+def Ssend_init(self: CommBase, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
     return _prepare_send(self, "Issend", "Ssend_init", buf, dest, tag, synchronous=True)
 
 
-def Recv_init(self: CommBase, buf, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
+def Recv_init(self: CommBase, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
     if _incoming(self, buf, source) is None:
         return self._to_mpi("Recv_init", buf, source, tag)
     _check_receive(self, buf, source, tag)
@@ -216,7 +216,7 @@ def _prepare_send(
     self: CommBase,
     begin: str,
     plain: str,
-    buf,
+    buf: Any,
     dest: int,
     tag: int,
     synchronous: bool = False,
@@ -236,13 +236,13 @@ def _prepare_send(
 # -- arguments
 
 
-def _check_send(self: CommBase, buf, dest: int, tag: int) -> None:
+def _check_send(self: CommBase, buf: Any, dest: int, tag: int) -> None:
     """Raise what mpi4py and MPI find wrong with the arguments of a send, without sending anything."""
     spec = _NOTHING if on_gpu(buf) else buf  # that of a GPU has been looked at
     self._to_mpi("Send_init", spec, dest, tag).Free()
 
 
-def _check_receive(self: CommBase, buf, source: int, tag: int) -> None:
+def _check_receive(self: CommBase, buf: Any, source: int, tag: int) -> None:
     """The same for a receive."""
     if on_gpu(buf) and source != MPI.PROC_NULL:
         if not self._passes_gpu_memory:
@@ -251,7 +251,7 @@ def _check_receive(self: CommBase, buf, source: int, tag: int) -> None:
     self._to_mpi("Recv_init", buf, source, tag).Free()
 
 
-def _outgoing(self: CommBase, op: str, buf, dest: int) -> tuple[Message | None, Decision | None]:
+def _outgoing(self: CommBase, op: str, buf: Any, dest: int) -> tuple[Message | None, Decision | None]:
     """The message and how it is compressed; (None, None) where MPI sends it unchanged."""
     if dest == MPI.PROC_NULL or not understands(self) or self._small(op, buf):
         return None, None
@@ -270,7 +270,7 @@ def _outgoing(self: CommBase, op: str, buf, dest: int) -> tuple[Message | None, 
     return message, decision
 
 
-def _incoming(self: CommBase, buf, source: int) -> Message | None:
+def _incoming(self: CommBase, buf: Any, source: int) -> Message | None:
     """The buffer of a nonblocking receive that is not MPI's alone.
 
     Its message may come compressed, perhaps from another wrapper of the communicator; or it is memory of
@@ -288,7 +288,7 @@ def _incoming(self: CommBase, buf, source: int) -> Message | None:
     return message if message is not None and (staged or message.nbytes >= least) else None
 
 
-def _copied(self: CommBase, buf, dest: int, source: int):
+def _copied(self: CommBase, buf: Any, dest: int, source: int) -> np.ndarray | None:
     """A copy to send from where the received message may come compressed into the same buffer."""
     if MPI.PROC_NULL in (dest, source) or not understands(self) or is_small(buf, self._context.least):
         return None
@@ -338,7 +338,7 @@ def _exchange(
 def _receive(
     self: CommBase,
     op: str,
-    buf,
+    buf: Any,
     source: int,
     tag: int,
     status: MPI.Status | None,
@@ -372,7 +372,9 @@ def _finish(self: CommBase, op: str, *tasks: Any, others: Sequence[Any] = ()) ->
 # -- nonblocking
 
 
-def _isend(self: CommBase, plain: str, buf, dest: int, tag: int, synchronous: bool = False) -> MPI.Request:
+def _isend(
+    self: CommBase, plain: str, buf: Any, dest: int, tag: int, synchronous: bool = False
+) -> MPI.Request:
     """Send a message compressed, and leave what remains to be done to the engine."""
     _SEND.calls += 1
     message, decision = _outgoing(self, "Send", buf, dest)
@@ -435,7 +437,7 @@ def _nothing(request: MPI.Request, error: Exception | None) -> None:
     """A message that MPI sends unchanged leaves nothing to be done."""
 
 
-def _surely_fits(buf) -> bool:
+def _surely_fits(buf: Any) -> bool:
     """Whether MPI is sure to take an argument for a receive buffer."""
     return (
         type(buf) is np.ndarray

@@ -51,7 +51,9 @@ def Iprobe(
     return found and (not looks_compressed(status) or _tell_size(self, status))
 
 
-def Mprobe(self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+def Mprobe(
+    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+) -> Any:
     if not understands(self):
         return PlainMessage(MPI.Intracomm.Mprobe(self, source, tag, status))
     while (message := self.Improbe(source, tag, status)) is None:
@@ -59,7 +61,9 @@ def Mprobe(self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status:
     return message
 
 
-def Improbe(self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None):
+def Improbe(
+    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+) -> Any:
     if not understands(self):
         found = MPI.Intracomm.Improbe(self, source, tag, status)
         return found if found is None else PlainMessage(found)
