@@ -351,13 +351,14 @@ class _Persistent:
         return Parts([(prepared, call)], written=written)
 
     def free(self) -> None:
-        """The call is not started any more."""
+        """The call is not started any more: let go of its buffers."""
         if self.tried is not None:
             self.tried.free()
         if self.rest is not None:
             self.rest.Free()
         self._parts.group.free()
         self._kept.free()
+        del self._parts, self._given, self._specs
 
 
 def _leave_to_mpi(
