@@ -153,8 +153,9 @@ def test_messages_are_lossless(comm, ours, agree):
         receive.Start()
         send.Start()
         send.Wait()
-        assert agree("delta" not in ours.report.codecs and ours.report.accelerated)
+        report = ours.report
         receive.Wait()
+        assert agree("delta" not in report.codecs and report.accelerated)
         assert agree(bits(got) == bits(value("f4", N, before, start)))
     send.Free()
     receive.Free()
