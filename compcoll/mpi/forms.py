@@ -90,10 +90,14 @@ def _prepare(comm: CommBase, operation: Operation, given: Arguments, form: _Form
         return divide(comm, operation, given, comm._context)
     if comm._policy.names_communicators:
         return Parts()
-    group = comm._context
+    given, group, tags = _on_host(comm, operation.forms[form.value], given), comm._context, None
+    # By all ranks, those without large messages as well.
     if form is _Form.PERSISTENT:
-        group = group.persistent.take()  # by all ranks, those without large messages as well
+        group = group.persistent.take()
+    else:
+        tags = group.next_tags()
     parts = divide(comm, operation, given, group)
+    parts.given, parts.tags = given, tags
     if not parts.calls and form is _Form.PERSISTENT:
         group.free()
     return parts
@@ -198,18 +202,13 @@ def _blocking(comm: CommBase, operation: Operation, given: Arguments) -> None:
 
 
 def _nonblocking(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Request:
-    plain, pairs = operation.nonblocking, operation.decides is Decides.PAIR
-    tags = None
-    if pairs and _is_accelerated(comm, operation.name, _Form.NONBLOCKING):
-        given = _on_host(comm, operation.nonblocking, given)
-        if not comm._policy.names_communicators:
-            tags = comm._context.next_tags()  # all ranks count the call, those without large messages as well
+    plain = operation.nonblocking
     parts = _prepare(comm, operation, given, _Form.NONBLOCKING)
     if not parts.calls:
         return comm._to_mpi(plain, *given.for_mpi(operation))
     rest = [_engine.Request(comm._to_mpi(plain, *parts.args))] if parts.args is not None else []
     with comm._committed(operation.name):
-        tags = tags or comm._context.next_tags()
+        tags = parts.tags or comm._context.next_tags()
         tasks = parts.start(tags)
         pending = _leave(comm, operation.name, parts.decision, tasks, rest, parts.finish)
         comm._context.tags.leave(tags[0], pending)
@@ -263,14 +262,11 @@ def _on_host(comm: CommBase, method: str, given: Arguments) -> Arguments:
 
 
 def _persistent(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Prequest:
-    plain = operation.persistent
-    if operation.decides is Decides.PAIR and _is_accelerated(comm, operation.name, _Form.PERSISTENT):
-        given = _on_host(comm, plain, given)
     given = _with_counts(comm, operation, given)
     parts = _prepare(comm, operation, given, _Form.PERSISTENT)
     if not parts.calls:
-        return comm._to_mpi(plain, *given.for_mpi(operation), given.info)
-    kept = _Persistent(comm, operation, given, parts)
+        return comm._to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+    kept = _Persistent(comm, operation, parts.given or given, parts)
     return Prequest(kept.start, kept.free)
 
 

@@ -31,6 +31,10 @@ class Parts:
         That the call is part of.
     group : Group or PersistentTags
         Has the tags.
+    given : Arguments or None
+        Of a call of pairs that returns before its end, without memory of a GPU that MPI does not take.
+    tags : tuple of int or None
+        Of a nonblocking call of pairs, which all ranks count.
     """
 
     calls: list[tuple[PreparedCall, Call]] = field(default_factory=list)
@@ -38,6 +42,8 @@ class Parts:
     written: list[Message | Staged] = field(default_factory=list)
     trial: Trial | None = None
     group: Any = None
+    given: Any = None
+    tags: tuple[int, int] | None = None
 
     @property
     def decision(self) -> Decision:
