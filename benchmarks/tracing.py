@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from compcoll.mpi.core import describe as describe_call
+from compcoll.mpi.state import describe as describe_call
 from compcoll.tracing.recording import Recording, record_with
 from compcoll.tracing.trace import Trace
 

@@ -42,7 +42,7 @@ MOST_REMEMBERED = 1024
 
 
 cdef class Gate:
-    """Remembered decisions for the shortcuts of one communicator, and the trace that these leave.
+    """Remembered decisions for the shortcuts of one communicator, and the trace that its calls leave.
 
     Attributes
     ----------
@@ -53,21 +53,22 @@ cdef class Gate:
         `PreparedCall`, or what `last` is of a call that is MPI's.
     paired : bool
         Whether calls that pairs of ranks decide alone need nothing more that all ranks do together.
+    accelerated : int
+        Calls that did not go to MPI unchanged.
     last : str, tuple or Report
         The last call: its operation alone where it was small, (operation, reason) where it went to MPI
         for another reason, (operation, decision, outcome) where it did not.
     """
 
-    cdef readonly Py_ssize_t limit
+    cdef public Py_ssize_t limit, accelerated
     cdef readonly dict known
     cdef public bint paired
     cdef public object last
 
-    def __init__(self, Py_ssize_t limit, last):
-        self.limit, self.last, self.known = limit, last, {}
-        self.paired = False
+    def __init__(self, Py_ssize_t limit):
+        self.limit, self.known = limit, {}
 
-    def remember(self, kind, Count count, decided):
+    def keep(self, kind, Count count, decided):
         """Decide on calls of a kind once and for all, or for as many as ``count`` says."""
         if len(self.known) >= MOST_REMEMBERED:
             self.known.clear()
@@ -101,26 +102,27 @@ cdef class Method:
         Number of its first arguments that are buffers. Given by keyword, they take the full way.
     pairs : bool
         Whether each pair of ranks decides alone.
-    begins : bool
-        Whether the method is a nonblocking one, and returns a request.
+    start : callable or None
+        Of a nonblocking method: ``start(state, prepared, send, recv)`` starts a prepared call; the request,
+        or False where the arrays are not like those that it was made for.
     """
 
     cdef vectorcallfunc vectorcall
-    cdef object full, plain
+    cdef object full, plain, start
     cdef CallTotals totals
     cdef str name, op
     cdef Py_ssize_t buffers
-    cdef bint pairs, begins
+    cdef bint pairs
     #: The count of small calls, and what is known of them.
     cdef tuple small
     cdef dict __dict__
 
-    def __init__(self, full, Py_ssize_t buffers, bint pairs, bint begins):
+    def __init__(self, full, Py_ssize_t buffers, bint pairs, start):
         self.vectorcall = call
         self.name = full.__name__
         self.full, self.plain, self.op = full, getattr(MPI.Intracomm, self.name), self.name
-        self.buffers, self.pairs, self.begins = buffers, pairs, begins
-        if begins:
+        self.buffers, self.pairs, self.start = buffers, pairs, start
+        if start is not None:
             self.op = self.name[1:].capitalize()
         self.small = endless, self.op
         # Preparing a persistent call is none.
@@ -147,19 +149,15 @@ cdef class Method:
         return gate.find(key(self.name, args, self.buffers, root))
 
 
-cdef object start_prepared(comm, Count count, prepared, send, recv):
-    """Start a prepared call; False where its buffers are not like those that it was made for."""
-    request = comm._start(prepared, send, recv)
-    count.calls += request is not False  # all ranks count a call once, whatever way it goes
-    return request
+cdef object run_prepared(Gate gate, Count count, prepared, send, recv):
+    """Carry out a prepared call; False where its buffers are not like those that it was made for.
 
-
-cdef object run_prepared(comm, Count count, prepared, send, recv):
-    """Carry out a prepared call; False as of `start_prepared`. No signal's handler runs before its end."""
+    No signal's handler runs before its end.
+    """
     try:
         task = prepared.start_on(send, recv)
     except BaseException as problem:
-        comm._break(f"{prepared.op} was not begun: {problem!r}")
+        gate.fail(f"{prepared.op} was not begun: {problem!r}")
         raise
     if task is None:
         return False
@@ -168,10 +166,10 @@ cdef object run_prepared(comm, Count count, prepared, send, recv):
         wait(task)
     finally:
         if task.end != DONE:
-            comm._break(f"{prepared.op} was interrupted")
-        comm.calls_accelerated += 1
+            gate.fail(f"{prepared.op} was interrupted")
+        gate.accelerated += 1
         totals_of(prepared.op).add(task.outcome)
-        (<Gate>comm._gate).last = prepared.op, prepared.decision, task.outcome
+        gate.last = prepared.op, prepared.decision, task.outcome
     if count.seconds is not None:
         count.seconds[count.calls - 1] = task.outcome.seconds
     raise_pending()
@@ -186,12 +184,17 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     cdef Py_ssize_t n = PyVectorcall_NARGS(flagged), named = 0 if names is NULL else PyTuple_GET_SIZE(names)
     self.totals.calls += 1
     if n > self.buffers:
-        gate = (<object>args[0])._gate
+        gate = (<object>args[0])._state
         found = self.find(gate, args + 1, n + named - 1)
         if found is not None and type(found[1]) is PreparedCall:
             first = None if self.buffers == 1 else <object>args[1]
-            run = start_prepared if self.begins else run_prepared
-            result = run(<object>args[0], found[0], found[1], first, <object>args[self.buffers])
+            second = <object>args[self.buffers]
+            count = found[0]
+            if self.start is None:
+                result = run_prepared(gate, count, found[1], first, second)
+            else:
+                result = self.start(gate, found[1], first, second)
+                count.calls += result is not False  # all ranks count a call once, whatever way it goes
             if result is not False:
                 return result
         elif found is not None:
@@ -313,11 +316,11 @@ def kind(str name, *specs, Py_ssize_t root=0):
     return key(name, some, n, root)
 
 
-def shortcut(Py_ssize_t buffers, bint pairs=False, bint begins=False):
+def shortcut(Py_ssize_t buffers, bint pairs=False, start=None):
     """Decorate a method with a `Method` for its small calls."""
-    return lambda full: Method(full, buffers, pairs, begins)
+    return lambda full: Method(full, buffers, pairs, start)
 
 
 def uninterrupted(full):
     """Decorate a method that keeps signals back until its end."""
-    return Method(full, sys.maxsize, False, False)
+    return Method(full, sys.maxsize, False, None)

@@ -76,29 +76,32 @@ def _end() -> None:
 
 
 def install(cls: Any) -> None:
-    """Have the collective methods of a class of communicators compare their signatures."""
+    """Have the collective methods of a class of communicators compare their signatures, its base's before."""
     for name in COLLECTIVES:
-        if hasattr(cls, name):
-            setattr(cls, name, _checked(name, getattr(cls, name)))
+        method = getattr(cls, name, None)
+        if method is not None and not hasattr(method, "compares"):
+            setattr(cls, name, _checked(name, method))
 
 
 def _checked(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     compare = _compare_beside if name in NONBLOCKING else _compare_before
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        context = None if getattr(_inside, "call", False) else self._context
-        if context is None or self._size == 1:
+        state = self._state
+        context = None if getattr(_inside, "call", False) else state.context
+        if context is None or state.size == 1:
             return original(self, *args, **kwargs)
-        self._check_usable()
-        mine = signature_of(name, self._rank, self._size, repr(self.settings), args, kwargs)
+        state.check_usable()
+        mine = signature_of(name, state.rank, state.size, repr(state.settings), args, kwargs)
         with interrupts.deferred():  # until the call that was announced has been made
             _inside.call = True
             try:
-                return compare(self, agreement_of(context), mine, partial(original, self, *args, **kwargs))
+                return compare(state, agreement_of(context), mine, partial(original, self, *args, **kwargs))
             finally:
                 _inside.call = False
 
     update_wrapper(method, original)
+    method.compares = True  # type: ignore[attr-defined]
     return method
 
 
@@ -107,19 +110,19 @@ def _begin(agreement: Agreement, mine: CallSignature) -> Check:
     return Check(agreement, mine.common, mine, str(mine), describe_mismatch, paired)
 
 
-def _wait(comm: Any, agreement: Agreement, check: Check) -> None:
+def _wait(state: Any, agreement: Agreement, check: Check) -> None:
     """Wait for other ranks; the communicator is in an error state where they do not come."""
     try:
         agreement.wait(check)
     except BaseException as problem:
         if agreement.left:
-            comm._break(str(problem) or "it was interrupted")
+            state.fail(str(problem) or "it was interrupted")
         raise
 
 
-def _compare_before(comm: Any, agreement: Agreement, mine: CallSignature, call: partial[Any]) -> Any:
+def _compare_before(state: Any, agreement: Agreement, mine: CallSignature, call: partial[Any]) -> Any:
     """Make a call after those of all ranks were found to match."""
-    _wait(comm, agreement, _begin(agreement, mine))
+    _wait(state, agreement, _begin(agreement, mine))
     operation = OPERATIONS.get(mine.op)
     if operation is None or not operation.replicates:
         return call()
@@ -127,16 +130,16 @@ def _compare_before(comm: Any, agreement: Agreement, mine: CallSignature, call: 
         returned = call()
     except Exception as problem:
         with suppress(MismatchError):
-            _compare_results(comm, agreement, mine.op, f"raised {type(problem).__name__}: {problem}")
+            _compare_results(state, agreement, mine.op, f"raised {type(problem).__name__}: {problem}")
         raise
-    _compare_results(comm, agreement, mine.op, _replica(comm, mine.op, call))
+    _compare_results(state, agreement, mine.op, _replica(state, mine.op, call))
     return returned
 
 
-def _compare_results(comm: Any, agreement: Agreement, op: str, result: str) -> None:
+def _compare_results(state: Any, agreement: Agreement, op: str, result: str) -> None:
     """Compare what a call has left on the ranks."""
     describe = partial(_describe_results, op)
-    _wait(comm, agreement, Check(agreement, result, result, op, describe))
+    _wait(state, agreement, Check(agreement, result, result, op, describe))
 
 
 def _describe_results(op: str, results: Sequence[str | None]) -> str | None:
@@ -147,19 +150,19 @@ def _describe_results(op: str, results: Sequence[str | None]) -> str | None:
     return f"after {op} {group_by_rank([text or 'went through' for text in results])}"
 
 
-def _replica(comm: Any, op: str, call: partial[Any]) -> str:
-    """The values that a call of this communicator has left here; empty where they need not be alike."""
-    last = comm._gate.last
+def _replica(state: Any, op: str, call: partial[Any]) -> str:
+    """The values that a call of a communicator has left here; empty where they need not be alike."""
+    last = state.last
     if not isinstance(last, tuple) or len(last) != 3:
         return ""  # MPI's own
     codec = last[1].codec
-    if comm._owner_exact and not codec.lossless:
+    if state.owner_exact and not codec.lossless:
         return ""
     _, *args = call.args
     operation = OPERATIONS[op]
     name = "recvbuf" if operation.n_buffers == 2 else "buf"
     spec = call.keywords[name] if name in call.keywords else args[operation.written]
-    blocks = comm._size if operation.recv.many else None
+    blocks = state.size if operation.recv.many else None
     message = parse(spec, blocks, vector=operation.recv is Blocks.COUNTED, device=True)
     if message is None:
         return ""
@@ -169,9 +172,9 @@ def _replica(comm: Any, op: str, call: partial[Any]) -> str:
     return f"got values with checksum {checksum:#010x}"
 
 
-def _compare_beside(comm: Any, agreement: Agreement, mine: CallSignature, call: partial[Any]) -> Any:
+def _compare_beside(state: Any, agreement: Agreement, mine: CallSignature, call: partial[Any]) -> Any:
     """Start a call whose request completes when it is over, or the ranks are found to differ."""
-    if not comm._context.facts.multithreaded:  # no thread can look while the program computes
+    if not state.context.facts.multithreaded:  # no thread can look while the program computes
         return call()
     check = _begin(agreement, mine)
     try:
@@ -180,7 +183,7 @@ def _compare_beside(comm: Any, agreement: Agreement, mine: CallSignature, call: 
         with suppress(MismatchError):
             agreement.wait(check)
         raise
-    return Watched(comm, agreement, check, inner).request
+    return Watched(state, agreement, check, inner).request
 
 
 # -- messages
@@ -232,8 +235,8 @@ class Watched:
     request : MPI.Request
     """
 
-    def __init__(self, comm: Any, agreement: Agreement, check: Check, inner: MPI.Request):
-        self.comm, self.agreement, self.check, self.inner = comm, agreement, check, inner
+    def __init__(self, state: Any, agreement: Agreement, check: Check, inner: MPI.Request):
+        self.state, self.agreement, self.check, self.inner = state, agreement, check, inner
         self.error: Exception | None = None
         self.request = Request(self._query)
         _threads[:] = [thread for thread in _threads if thread.is_alive()]
@@ -263,5 +266,5 @@ class Watched:
         status.Set_elements(MPI.BYTE, 0)
         status.Set_cancelled(False)
         if self.error is not None:
-            self.comm._break(str(self.error))
+            self.state.fail(str(self.error))
             raise self.error

@@ -14,15 +14,15 @@ from mpi4py import MPI
 from compcoll.codecs import Codec
 from compcoll.core import environment
 from compcoll.engine.group import wait_for_duplicates
-from compcoll.mpi import objects
-from compcoll.mpi._shortcut import Gate
+from compcoll.mpi import check, objects
 from compcoll.mpi.context import Context
-from compcoll.mpi.core import CommBase, describe
-from compcoll.mpi.forms import collective, start_prepared
+from compcoll.mpi.forms import collective
 from compcoll.mpi.p2p import methods as p2p
 from compcoll.mpi.p2p import probe as probes
 from compcoll.mpi.staging import BUFFERED, NEIGHBOUR, guard
+from compcoll.mpi.state import Settings, State, describe
 from compcoll.policy import Policy, make_policy
+from compcoll.report import Report
 
 __all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
 
@@ -38,9 +38,77 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("auto")
 
 
+def _document(cls: type) -> None:
+    """Give methods of a class that say nothing themselves the words of mpi4py's."""
+    for name, method in vars(cls).items():
+        if not name.startswith("_") and callable(method) and not method.__doc__:
+            method.__doc__ = getattr(getattr(MPI.Intracomm, name, None), "__doc__", None)
+
+
 @guard(*BUFFERED)
-class _Accelerated(CommBase):
-    """The accelerated methods, mixed into mpi4py's classes of intracommunicators."""
+class Comm(MPI.Intracomm):
+    """A drop-in for an mpi4py intracommunicator that compresses large messages.
+
+    Making one is collective. Alltoall(v, w), Bcast, Allgather(v), Gather(v), Scatter(v), Reduce,
+    Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv of floating-point and
+    integer types are accelerated where a message has at least ``min_nbytes``; everything else goes to
+    MPI unchanged. Integers are only ever coded losslessly.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The communicator, whose handle it shares.
+    codec : str or Codec
+        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` compresses all that it can, sums
+        included, which are then added up in an order of their own; ``"auto"`` gives every result MPI's
+        bits: between nodes messages are compressed losslessly where that saves time, and floating-point
+        sums are left to MPI; ``"none"`` leaves all calls to MPI. Where it is not given,
+        ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it; where it is, without a ``policy``, no rule
+        of theirs applies.
+    when : {"always", "pays"}
+        ``"pays"`` asks the model before each call whether the codec would save time.
+    min_nbytes : int, optional
+        Smallest message from one rank to another that is compressed, in bytes. That of the communicator's
+        first wrapper is the least for Send and its like.
+    strict : bool
+        Raise `FallbackError` where a call does not run as the policy says.
+    owner_exact : bool
+        Let the owner of a lossily coded block keep its exact values, while others have decoded ones.
+    policy : Policy, mapping or path, optional
+        Rules by operation, type, size and communicator; a path names a TOML file.
+    device_buffers : bool, optional
+        Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
+        compressed as they are. Needs a CUDA-aware MPI, which is tried first. The default is that of
+        ``COMPCOLL_DEVICE_BUFFERS``, else no.
+
+    Attributes
+    ----------
+    report : Report
+        The record of the last completed call.
+    calls_accelerated : int
+        Calls that did not go to MPI unchanged.
+
+    Raises
+    ------
+    ValueError
+        For an unknown codec or a parameter out of its limits, on the rank that gave it.
+    PolicyError
+        Where ranks disagree, on all others.
+    TimeoutError
+        Where not all ranks come within ``COMPCOLL_TIMEOUT``.
+    DeviceBufferError
+        Where MPI does not take device memory of one rank, on all ranks.
+    """
+
+    _state: State
+    _make_state: type[State] = State
+
+    def __new__(cls, comm: MPI.Intracomm | None = None, *args: Any, **kwargs: Any) -> Self:
+        if comm is not None and not MPI.Is_initialized():
+            MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
+        self = MPI.Intracomm.__new__(cls, comm)  # which siblings with a topology have beneath theirs
+        self._state = cls._make_state(MPI.Intracomm(comm))
+        return self
 
     def __init__(
         self,
@@ -60,9 +128,33 @@ class _Accelerated(CommBase):
             codec = None
         _record()
         make = partial(make_policy, None, codec, when, min_nbytes, policy)
-        self._setup(make, strict, owner_exact, device_buffers)
+        self._state.agree(self, make, strict, owner_exact, device_buffers)
 
-    _start = start_prepared
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._state.policy
+
+    @property
+    def report(self) -> Report:
+        """The report of the last call on this rank."""
+        return self._state.report
+
+    @property
+    def settings(self) -> Settings:
+        """Policy, ``strict``, ``owner_exact`` and ``device_buffers``."""
+        return self._state.settings
+
+    @property
+    def calls_accelerated(self) -> int:
+        """Calls that did not go to MPI unchanged."""
+        return self._state.accelerated
+
+    @property
+    def workers(self) -> int:
+        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        context = self._state.context
+        return context.facts.workers if context is not None else 0
 
     if not TYPE_CHECKING:  # checkers take the types of mpi4py's methods
         Bcast, Ibcast, Bcast_init = collective("Bcast")
@@ -138,25 +230,28 @@ class _Accelerated(CommBase):
             Shares the MPI communicator: freeing one frees both.
         """
         other = type(self).__new__(type(self), self)
-        other._device_buffers = self._device_buffers
-        other._setup(
+        mine = self._state
+        other._state.device_buffers = mine.device_buffers
+        other._state.agree(
+            other,
             lambda: make_policy(self.policy, codec, when, min_nbytes, policy),
-            self._strict if strict is None else strict,
-            self._owner_exact if owner_exact is None else owner_exact,
-            self._device_buffers,
+            mine.strict if strict is None else strict,
+            mine.owner_exact if owner_exact is None else owner_exact,
+            mine.device_buffers,
         )
         return other
 
     def __repr__(self) -> str:
         if self == MPI.COMM_NULL:
             return f"<compcoll.{type(self).__name__}: null>"
-        name = f"{self._name!r}, " if self._name else ""
-        if self._unattached is None and self._own is None:
+        state = self._state
+        name = f"{state.name!r}, " if state.name else ""
+        if not state.is_wrapped:
             return f"<compcoll.{type(self).__name__}: {name}not accelerated>"
-        rules = f", {len(self._policy.rules)} rules" if self._policy.rules else ""
+        rules = f", {len(self.policy.rules)} rules" if self.policy.rules else ""
         return (
-            f"<compcoll.{type(self).__name__}: {name}rank {self._rank} of {self._size}, "
-            f"{self._policy.codec}, min_nbytes={self._policy.min_nbytes}{rules}>"
+            f"<compcoll.{type(self).__name__}: {name}rank {state.rank} of {state.size}, "
+            f"{self.policy.codec}, min_nbytes={self.policy.min_nbytes}{rules}>"
         )
 
     def __reduce__(self) -> Any:
@@ -164,7 +259,7 @@ class _Accelerated(CommBase):
         name = next((name for name, comm in PREDEFINED.items() if self == comm), None)
         if name is None:
             raise ValueError(f"cannot serialize '{type(self).__module__}.{type(self).__name__}' instance")
-        if self._context is None:
+        if self._state.context is None:
             return _plain, (type(self), name)
         return _rewrapped, (name, self.settings)
 
@@ -183,75 +278,68 @@ class _Accelerated(CommBase):
         """As `fromhandle`."""
         return _known(MPI.Comm.f2py(arg))
 
+    def Set_name(self, name: str) -> None:
+        super().Set_name(name)
+        self._state.name = self.Get_name()
+        self._state.known.clear()
+
     def Free(self) -> None:
         """As mpi4py's: calls under way come to their ends."""
-        Context.part(MPI.Intracomm(self))
+        Context.part(self._state.comm)
         super().Free()
+        self._state.comm = MPI.Intracomm()
 
     def Disconnect(self) -> None:
         """As mpi4py's, after calls under way have come to their ends."""
-        Context.part(MPI.Intracomm(self))
+        Context.part(self._state.comm)
         super().Disconnect()
+        self._state.comm = MPI.Intracomm()
 
     # -- new communicators have the same policy
 
-    def _make(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _make(self, method: Callable[..., Any], *args: Any, same_ranks: bool = False, **kwargs: Any) -> Any:
         """Make a communicator and give it the policy of this one; collective over the new one.
 
         A private communicator that is still being made is complete before: MPICH waits for that without end
         where the new one has a single rank.
         """
-        context = self._context
+        state = self._state
+        context = state.context
         if context is not None and method.__name__ != "Create_group":  # which the group's ranks alone call
-            self._await_all(method.__name__)
-        comm = method(*args, **kwargs)
-        if comm == MPI.COMM_NULL or context is None:
-            return comm
-        new = _sibling(comm)
-        new._descend(self, False)
-        return new
-
-    def _await_all(self, what: str) -> None:
-        """TimeoutError where not all ranks come to a call in which MPI would wait without end."""
-        self._meet_all(what, environment.timeout())
-
-    def _make_duplicate(self, method: Callable[..., Any], *args: Any) -> Any:
-        """`_make` for one of the same ranks, which agree already."""
-        context = self._context
-        if context is None:
-            return method(*args)
-        self._await_all(method.__name__)
-        comm = method(*args)
-        new = _sibling(comm)
-        new._descend(self, True)
+            state.meet_all(method.__name__, environment.timeout())
+        new = method(*args, **kwargs)
+        if new != MPI.COMM_NULL and (context is not None or isinstance(new, Comm)):
+            new = _sibling(new)
+        if new == MPI.COMM_NULL or context is None:
+            return new
+        new._state.descend(new, state, same_ranks)
         return new
 
     def _idup(self, method: Callable[..., tuple[Any, ...]], info: MPI.Info | None) -> Any:
-        """The same for one that is complete only when its request is."""
-        context = self._context
+        """The same for a duplicate that is complete only when its request is."""
+        state = self._state
+        context = state.context
         if context is None:
-            return method(info)
+            comm, request = method(info)
+            return _sibling(comm), request
         wait_for_duplicates()
         with context.heir() as heir:
             comm, request = method(info)
         heir.belong_to(comm, *context.idup(comm))
         new = _sibling(comm)
         # Others may be attached before this one.
-        heir.least, heir.wrappers = self._policy.min_nbytes, [ref(new)]
-        new._unattached, new._gate = heir, Gate(0, ("", "no call yet"))
-        new._policy, new._strict, new._owner_exact, new._device_buffers = self.settings
-        new._rank, new._size = self._rank, self._size
-        new._min_nbytes, new._idle = self._min_nbytes, self._idle
+        heir.least, heir.wrappers = state.policy.min_nbytes, [ref(new)]
+        new._state.expect(heir, state)
         return new, request
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        return self._make_duplicate(super().Dup, info)
+        return self._make(super().Dup, info, same_ranks=True)
 
     def Dup_with_info(self, info: MPI.Info) -> Self:
-        return self._make_duplicate(super().Dup_with_info, info)
+        return self._make(super().Dup_with_info, info, same_ranks=True)
 
     def Clone(self) -> Self:
-        return self._make_duplicate(super().Clone)
+        return self._make(super().Clone, same_ranks=True)
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
         return self._idup(super().Idup, info)
@@ -304,70 +392,15 @@ class _Accelerated(CommBase):
         self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
     ) -> MPI.Intercomm:
         inter = super().Create_intercomm(local_leader, peer_comm, remote_leader, tag)
-        if inter == MPI.COMM_NULL or self._context is None:
+        if inter == MPI.COMM_NULL or self._state.context is None:
             return inter
         new = Intercomm(inter)
         new._settings = self.settings
         return new
 
 
-class Comm(_Accelerated, MPI.Intracomm):
-    """A drop-in for an mpi4py intracommunicator that compresses large messages.
-
-    Making one is collective. Alltoall(v, w), Bcast, Allgather(v), Gather(v), Scatter(v), Reduce,
-    Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv of floating-point and
-    integer types are accelerated where a message has at least ``min_nbytes``; everything else goes to
-    MPI unchanged. Integers are only ever coded losslessly.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        The communicator, whose handle it shares.
-    codec : str or Codec
-        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` compresses all that it can, sums
-        included, which are then added up in an order of their own; ``"auto"`` gives every result MPI's
-        bits: between nodes messages are compressed losslessly where that saves time, and floating-point
-        sums are left to MPI; ``"none"`` leaves all calls to MPI. Where it is not given,
-        ``COMPCOLL_CONFIG`` and ``COMPCOLL_CODEC`` can change it; where it is, without a ``policy``, no rule
-        of theirs applies.
-    when : {"always", "pays"}
-        ``"pays"`` asks the model before each call whether the codec would save time.
-    min_nbytes : int, optional
-        Smallest message from one rank to another that is compressed, in bytes. That of the communicator's
-        first wrapper is the least for Send and its like.
-    strict : bool
-        Raise `FallbackError` where a call does not run as the policy says.
-    owner_exact : bool
-        Let the owner of a lossily coded block keep its exact values, while others have decoded ones.
-    policy : Policy, mapping or path, optional
-        Rules by operation, type, size and communicator; a path names a TOML file.
-    device_buffers : bool, optional
-        Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
-        compressed as they are. Needs a CUDA-aware MPI, which is tried first. The default is that of
-        ``COMPCOLL_DEVICE_BUFFERS``, else no.
-
-    Attributes
-    ----------
-    report : Report
-        The record of the last completed call.
-    calls_accelerated : int
-        Calls that did not go to MPI unchanged.
-
-    Raises
-    ------
-    ValueError
-        For an unknown codec or a parameter out of its limits, on the rank that gave it.
-    PolicyError
-        Where ranks disagree, on all others.
-    TimeoutError
-        Where not all ranks come within ``COMPCOLL_TIMEOUT``.
-    DeviceBufferError
-        Where MPI does not take device memory of one rank, on all ranks.
-    """
-
-
 @guard(*NEIGHBOUR)
-class Cartcomm(_Accelerated, MPI.Cartcomm):
+class Cartcomm(Comm, MPI.Cartcomm):
     """`Comm` with a Cartesian topology."""
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
@@ -375,12 +408,12 @@ class Cartcomm(_Accelerated, MPI.Cartcomm):
 
 
 @guard(*NEIGHBOUR)
-class Graphcomm(_Accelerated, MPI.Graphcomm):
+class Graphcomm(Comm, MPI.Graphcomm):
     """`Comm` with a graph topology."""
 
 
 @guard(*NEIGHBOUR)
-class Distgraphcomm(_Accelerated, MPI.Distgraphcomm):
+class Distgraphcomm(Comm, MPI.Distgraphcomm):
     """`Comm` with a distributed graph topology."""
 
 
@@ -391,7 +424,12 @@ _SIBLINGS = {
     MPI.Distgraphcomm: Distgraphcomm,
     MPI.Intracomm: Comm,
 }
-CLASSES = tuple(_SIBLINGS.values())
+#: The base of the others first.
+CLASSES = tuple(reversed(_SIBLINGS.values()))
+for _class in CLASSES:
+    _document(_class)
+    if check.ON:
+        check.install(_class)
 
 
 class Intercomm(MPI.Intercomm):
@@ -418,7 +456,10 @@ def _wrapped(comm: MPI.Intracomm, settings: tuple[Any, ...]) -> Comm:
 def _sibling(comm: MPI.Intracomm) -> Any:
     """The same communicator as an object of the class here that stands for its own."""
     cls = next(ours for theirs, ours in _SIBLINGS.items() if isinstance(comm, theirs))
-    return comm if type(comm) is cls else cls.__new__(cls, comm)
+    if type(comm) is not cls:
+        return cls.__new__(cls, comm)
+    comm._state.comm = MPI.Intracomm(comm)  # which mpi4py has made after its object
+    return comm
 
 
 def _known(comm: Any) -> Any:
@@ -427,7 +468,7 @@ def _known(comm: Any) -> Any:
     settings = [known.settings for known in context.attached] if context is not None else []
     if settings:
         comm = _sibling(comm)
-        comm._attach(context, settings[-1])
+        comm._state.attach(context, settings[-1], comm)
     return comm
 
 
@@ -450,7 +491,7 @@ def _rewrapped(name: str, settings: tuple[Any, ...]) -> Comm:
     if context is None:
         return _wrapped(comm, settings)
     new = Comm.__new__(Comm, comm)
-    new._attach(context, settings)
+    new._state.attach(context, settings, new)
     return new
 
 

@@ -134,6 +134,11 @@ class Context(Group):
         """The wrappers that there still are."""
         return [known for reference in self.wrappers if (known := reference()) is not None]
 
+    def add(self, wrapper: Any) -> None:
+        """Let a wrapper of the communicator be known."""
+        if all(known is not wrapper for known in self.attached):
+            self.wrappers = [*map(ref, self.attached), ref(wrapper)]
+
     def free(self) -> None:
         """Free the private communicators; collective."""
         if self.channel is not None and self.comm != MPI.COMM_NULL:

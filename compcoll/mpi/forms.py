@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -24,13 +24,16 @@ from compcoll.engine.decision import Decision
 from compcoll.mpi._shortcut import shortcut, uninterrupted
 from compcoll.mpi.buffers import Message, in_place, on_gpu, parse
 from compcoll.mpi.collectives import Arguments, Parsed, parse_call
-from compcoll.mpi.core import CommBase
 from compcoll.mpi.pairwise import divide
 from compcoll.mpi.parts import Parts
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
+from compcoll.mpi.state import State
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
 from compcoll.report import outcome_of
+
+if TYPE_CHECKING:
+    from compcoll.mpi.comm import Comm
 
 __all__ = ["collective", "start_prepared"]
 
@@ -54,7 +57,7 @@ def collective(name: str) -> tuple[Any, Any, Any]:
     alike = not pairs and name != "Reduce_scatter"
     return (
         shortcut(n, pairs=pairs)(blocking) if known else uninterrupted(blocking),
-        shortcut(n, begins=True)(nonblocking) if alike else uninterrupted(nonblocking),
+        shortcut(n, start=start_prepared)(nonblocking) if alike else uninterrupted(nonblocking),
         uninterrupted(persistent),
     )
 
@@ -62,8 +65,8 @@ def collective(name: str) -> tuple[Any, Any, Any]:
 def _method(operation: Operation, name: str, run: Callable[..., Any]) -> Any:
     """A method with the name and signature of mpi4py's."""
 
-    def method(self: CommBase, *args: Any, **kwargs: Any) -> Any:
-        return run(self, operation, Arguments.bind(operation, name, args, kwargs))
+    def method(self: Comm, *args: Any, **kwargs: Any) -> Any:
+        return run(self._state, operation, Arguments.bind(operation, name, args, kwargs))
 
     method.__name__, method.__qualname__ = name, f"Comm.{name}"
     method.__signature__ = inspect.signature(getattr(MPI.Intracomm, name))  # type: ignore[attr-defined]
@@ -73,71 +76,71 @@ def _method(operation: Operation, name: str, run: Callable[..., Any]) -> Any:
 # -- preparing
 
 
-def _prepare(comm: CommBase, operation: Operation, given: Arguments, form: _Form) -> Parts:
+def _prepare(state: State, operation: Operation, given: Arguments, form: _Form) -> Parts:
     """What there is to do for a call; no part of it is the engine's where MPI carries it out."""
     op = operation.name
     if operation.reduces and given.op != MPI.SUM:
-        comm._check_usable()
+        state.check_usable()
         own = given.buffers[1] if in_place(given.buffers[0]) else given.buffers[0]
-        if not comm._small(op, own, 1 if op == "Reduce_scatter" else comm._size):
-            comm._declined(op, "only MPI.SUM is accelerated")
+        if not state.is_small(op, own, 1 if op == "Reduce_scatter" else state.size):
+            state.decline(op, "only MPI.SUM is accelerated")
         return Parts()
-    if not _is_accelerated(comm, op, form):
+    if not _is_accelerated(state, op, form):
         return Parts()
     if operation.decides is Decides.ALL:
-        return _prepare_for_all(comm, operation, given, form)
+        return _prepare_for_all(state, operation, given, form)
     if form is _Form.BLOCKING:
-        return divide(comm, operation, given, comm._context)
-    if comm._policy.names_communicators:
+        return divide(state, operation, given, state.context)
+    if state.policy.names_communicators:
         return Parts()
-    given, group, tags = _on_host(comm, operation.forms[form.value], given), comm._context, None
+    given, group, tags = _on_host(state, operation.forms[form.value], given), state.context, None
     # By all ranks, those without large messages as well.
     if form is _Form.PERSISTENT:
         group = group.persistent.take()
     else:
         tags = group.next_tags()
-    parts = divide(comm, operation, given, group)
+    parts = divide(state, operation, given, group)
     parts.given, parts.tags = given, tags
     if not parts.calls and form is _Form.PERSISTENT:
         group.free()
     return parts
 
 
-def _is_accelerated(comm: CommBase, op: str, form: _Form) -> bool:
+def _is_accelerated(state: State, op: str, form: _Form) -> bool:
     """Whether any call of this form is."""
-    context = comm._context
-    if context is None or comm._size == 1:
-        comm._gate.last = (op, comm._why_small())
+    context = state.context
+    if context is None or state.size == 1:
+        state.last = (op, state.why_small())
         return False
     if form is not _Form.BLOCKING and not context.facts.multithreaded:
-        comm._gate.last = (op, "MPI.THREAD_MULTIPLE is missing on some ranks")
+        state.last = (op, "MPI.THREAD_MULTIPLE is missing on some ranks")
         return False
-    comm._check_usable()
+    state.check_usable()
     return True
 
 
-def _prepare_for_all(comm: CommBase, operation: Operation, given: Arguments, form: _Form) -> Parts:
+def _prepare_for_all(state: State, operation: Operation, given: Arguments, form: _Form) -> Parts:
     """`_prepare` for a call that all ranks decide upon."""
     op = operation.name
-    call = _parsed(comm, operation, given)
+    call = _parsed(state, operation, given)
     if call is None:
-        comm._declined(op, "the buffers' type is not accelerated")
+        state.decline(op, "the buffers' type is not accelerated")
         return Parts()
-    decision, trial = _decide(comm, operation, call, form)
+    decision, trial = _decide(state, operation, call, form)
     if decision.codec is None or call.empty:
-        last = comm._gate.last = (op, "there is nothing to send" if call.empty else decision.reason)
+        last = state.last = (op, "there is nothing to send" if call.empty else decision.reason)
         if not call.empty:
-            _remember(comm, operation, given, form, trial, last)
+            _remember(state, operation, given, form, trial, last)
         return Parts(trial=trial)
-    group = comm._context
+    group = state.context
     if form is _Form.PERSISTENT:
         group = group.persistent.take()
-    if call.read_only_root and not (comm._owner_exact or decision.codec.lossless):
+    if call.read_only_root and not (state.owner_exact or decision.codec.lossless):
         call.problem = BufferError(_READ_ONLY_ROOT)
-    prepared = comm._prepare(call, decision, group)
+    prepared = state.prepare(call, decision, group)
     if call.places is not None and not call.on_device:
         prepared.place(call.places)
-    _remember(comm, operation, given, form, trial, prepared)
+    _remember(state, operation, given, form, trial, prepared)
     return Parts([(prepared, call)], trial=trial, group=group)
 
 
@@ -147,32 +150,32 @@ _READ_ONLY_ROOT = (
 )
 
 
-def _parsed(comm: CommBase, operation: Operation, given: Arguments) -> Parsed | None:
-    return parse_call(operation, comm._rank, comm._size, given, comm._context, comm._min_nbytes)
+def _parsed(state: State, operation: Operation, given: Arguments) -> Parsed | None:
+    return parse_call(operation, state.rank, state.size, given, state.context, state.min_nbytes)
 
 
 def _remember(
-    comm: CommBase, operation: Operation, given: Arguments, form: _Form, trial: Any, decided: Any
+    state: State, operation: Operation, given: Arguments, form: _Form, trial: Any, decided: Any
 ) -> None:
     """Let later calls of a method go the same way."""
     if form is not _Form.PERSISTENT:
         root = given.root if operation.root else 0
-        comm._remember(operation.forms[form.value], given.buffers, root, trial, decided)
+        state.remember(operation.forms[form.value], given.buffers, root, trial, decided)
 
 
-def _decide(comm: CommBase, operation: Operation, call: Parsed, form: _Form) -> tuple[Decision, Any]:
+def _decide(state: State, operation: Operation, call: Parsed, form: _Form) -> tuple[Decision, Any]:
     """The decision on a call, and the trial that it is part of."""
     op = operation.name
     if form is _Form.BLOCKING:
-        return comm._decide(op, call)
+        return state.decide(op, call)
     keeps = form is _Form.PERSISTENT and not operation.reduces
-    decision = comm._decide_by_policy(op, call, keeps)
+    decision = state.decide_by_policy(op, call, keeps)
     if decision.codec is None:
         return decision, None
-    if comm._policy.names_communicators:
+    if state.policy.names_communicators:
         return replace(decision, codec=None), None
     if decision.ask and not decision.codec.has_base:  # whose ratio no profile knows
-        advisor = comm._context.advisor
+        advisor = state.context.advisor
         ask = advisor.decide_nonblocking
         if form is _Form.PERSISTENT and _HAS_PERSISTENT:
             ask = advisor.decide_persistent
@@ -183,16 +186,16 @@ def _decide(comm: CommBase, operation: Operation, call: Parsed, form: _Form) -> 
 # -- blocking
 
 
-def _blocking(comm: CommBase, operation: Operation, given: Arguments) -> None:
-    parts, plain = _prepare(comm, operation, given, _Form.BLOCKING), operation.name
+def _blocking(state: State, operation: Operation, given: Arguments) -> None:
+    parts, plain = _prepare(state, operation, given, _Form.BLOCKING), operation.name
     begun, tags = perf_counter(), None
     if not parts.calls:
-        comm._to_mpi(plain, *given.for_mpi(operation))
+        state.to_mpi(plain, *given.for_mpi(operation))
     elif parts.args is not None:
-        comm._to_mpi(plain, *parts.args)
-        tags = comm._context.pairwise_tags  # which never change: messages arrive in order
+        state.to_mpi(plain, *parts.args)
+        tags = state.context.pairwise_tags  # which never change: messages arrive in order
     for i, (prepared, call) in enumerate(parts.calls):
-        comm._carry_out(prepared, call, tags, i == 0)
+        state.carry_out(prepared, call, tags, i == 0)
     parts.finish()
     if parts.trial is not None:
         parts.trial.record(perf_counter() - begun)
@@ -201,33 +204,33 @@ def _blocking(comm: CommBase, operation: Operation, given: Arguments) -> None:
 # -- nonblocking
 
 
-def _nonblocking(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Request:
+def _nonblocking(state: State, operation: Operation, given: Arguments) -> MPI.Request:
     plain = operation.nonblocking
-    parts = _prepare(comm, operation, given, _Form.NONBLOCKING)
+    parts = _prepare(state, operation, given, _Form.NONBLOCKING)
     if not parts.calls:
-        return comm._to_mpi(plain, *given.for_mpi(operation))
-    rest = [_engine.Request(comm._to_mpi(plain, *parts.args))] if parts.args is not None else []
-    with comm._committed(operation.name):
-        tags = parts.tags or comm._context.next_tags()
+        return state.to_mpi(plain, *given.for_mpi(operation))
+    rest = [_engine.Request(state.to_mpi(plain, *parts.args))] if parts.args is not None else []
+    with state.committed(operation.name):
+        tags = parts.tags or state.context.next_tags()
         tasks = parts.start(tags)
-        pending = _leave(comm, operation.name, parts.decision, tasks, rest, parts.finish)
-        comm._context.tags.leave(tags[0], pending)
+        pending = _leave(state, operation.name, parts.decision, tasks, rest, parts.finish)
+        state.context.tags.leave(tags[0], pending)
     return pending.request
 
 
-def start_prepared(comm: CommBase, prepared: PreparedCall, send: Any, recv: Any) -> Any:
+def start_prepared(state: State, prepared: PreparedCall, send: Any, recv: Any) -> Any:
     """Start a prepared call on arrays; False where these are not like those that it was made for."""
-    with interrupts.deferred(), comm._committed(prepared.op):
+    with interrupts.deferred(), state.committed(prepared.op):
         task = prepared.start_on(send, recv)
         if task is None:
             return False
-        pending = _leave(comm, prepared.op, prepared.decision, [task])
-        comm._context.tags.leave(task.first_tag, pending)
+        pending = _leave(state, prepared.op, prepared.decision, [task])
+        state.context.tags.leave(task.first_tag, pending)
         return pending.request
 
 
 def _leave(
-    comm: CommBase,
+    state: State,
     op: str,
     decision: Decision,
     tasks: list[Task],
@@ -238,22 +241,22 @@ def _leave(
     both = [*(others or []), *tasks]
 
     def settled(request: MPI.Request, error: Exception | None) -> None:
-        comm._completed(request, (op, decision, outcome_of(tasks)))
+        state.completed(request, (op, decision, outcome_of(tasks)))
         if any(task.end != _engine.DONE for task in both):
-            comm._break(f"{op} was interrupted")
+            state.fail(f"{op} was interrupted")
             return
         if finish is not None:
             finish()
         if error is None:
-            comm._check_strict(op, decision, sum(task.outcome.fallbacks for task in tasks))
+            state.check_strict(op, decision, sum(task.outcome.fallbacks for task in tasks))
 
-    comm.calls_accelerated += 1
+    state.accelerated += 1
     return Pending(both, settled)
 
 
-def _on_host(comm: CommBase, method: str, given: Arguments) -> Arguments:
+def _on_host(state: State, method: str, given: Arguments) -> Arguments:
     """The arguments without memory of a GPU that MPI does not take; raises where it cannot be copied."""
-    if comm._passes_gpu_memory or not any(map(on_gpu, given.buffers)):
+    if state.passes_gpu_memory or not any(map(on_gpu, given.buffers)):
         return given
     return replace(given, buffers=tuple(Staged(method, given.buffers).args))
 
@@ -261,12 +264,12 @@ def _on_host(comm: CommBase, method: str, given: Arguments) -> Arguments:
 # -- persistent: as in MPI all ranks prepare collectives in the same order, and start them in any
 
 
-def _persistent(comm: CommBase, operation: Operation, given: Arguments) -> MPI.Prequest:
-    given = _with_counts(comm, operation, given)
-    parts = _prepare(comm, operation, given, _Form.PERSISTENT)
+def _persistent(state: State, operation: Operation, given: Arguments) -> MPI.Prequest:
+    given = _with_counts(state, operation, given)
+    parts = _prepare(state, operation, given, _Form.PERSISTENT)
     if not parts.calls:
-        return comm._to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
-    kept = _Persistent(comm, operation, parts.given or given, parts)
+        return state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+    kept = _Persistent(state, operation, parts.given or given, parts)
     return Prequest(kept.start, kept.free)
 
 
@@ -282,8 +285,8 @@ class _Persistent:
         What the last start carried, where the codec sends what changed since.
     """
 
-    def __init__(self, comm: CommBase, operation: Operation, given: Arguments, parts: Parts):
-        self._comm, self._operation, self._parts = comm, operation, parts
+    def __init__(self, state: State, operation: Operation, given: Arguments, parts: Parts):
+        self._state, self._operation, self._parts = state, operation, parts
         self._pairs = operation.decides is Decides.PAIR
         self._kept = KeptArguments(*given.buffers)
         self._given = replace(given, buffers=self._kept.args)
@@ -292,45 +295,45 @@ class _Persistent:
         self.rest: Any = None
         if self._pairs:
             assert parts.args is not None
-            self.rest = comm._to_mpi(operation.persistent, *parts.args, given.info)
+            self.rest = state.to_mpi(operation.persistent, *parts.args, given.info)
         elif decision.codec is not None and decision.codec.has_base:
             self.bases = _engine.Bases()
         elif decision.ask and _HAS_PERSISTENT:
-            self.rest = comm._to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
-            call, context = parts.calls[0][1], comm._context
+            self.rest = state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+            call, context = parts.calls[0][1], state.context
             self.tried = context.advisor.try_starts(
                 call.op, call.dtype, call.nbytes, decision, context.private_comm
             )
 
     def start(self) -> MPI.Request:
         """Start the call; the request of its nonblocking form."""
-        comm, op, begun = self._comm, self._operation.name, perf_counter()
-        comm._check_usable()
+        state, op, begun = self._state, self._operation.name, perf_counter()
+        state.check_usable()
         totals_of(op).calls += 1
         if self._pairs:
             return self._start_pairs(op)
-        with interrupts.deferred(), comm._committed(op):
+        with interrupts.deferred(), state.committed(op):
             way, others, record = self._parts.decision, [], None
             if self.tried is not None:
                 way, others, record = self.tried.next()
             if way.codec is None:
                 self.rest.Start()
-                return _leave_to_mpi(comm, op, way.reason, [self.rest, *others], _timing(record, begun))
+                return _leave_to_mpi(state, op, way.reason, [self.rest, *others], _timing(record, begun))
             prepared, _ = self._parts.calls[0]
             task = prepared.start_on(*self._specs, self.bases) if prepared.is_placed else None
             if task is not None:
-                return _leave(comm, op, way, [task], finish=_timing(record, begun)).request
+                return _leave(state, op, way, [task], finish=_timing(record, begun)).request
             parts = self._renewed()
             tasks = parts.start(bases=self.bases)
-            return _leave(comm, op, way, tasks, finish=_timing(record, begun, parts.finish)).request
+            return _leave(state, op, way, tasks, finish=_timing(record, begun, parts.finish)).request
 
     def _start_pairs(self, op: str) -> MPI.Request:
         # It is decided as before, and what has to be copied is copied.
-        parts, group = divide(self._comm, self._operation, self._given, self._parts.group), self._parts.group
-        with interrupts.deferred(), self._comm._committed(op):
+        parts, group = divide(self._state, self._operation, self._given, self._parts.group), self._parts.group
+        with interrupts.deferred(), self._state.committed(op):
             self.rest.Start()
             tasks, rest = parts.start(group.next_tags()), [_engine.Request(self.rest)]
-            return _leave(self._comm, op, parts.decision, tasks, rest, parts.finish).request
+            return _leave(self._state, op, parts.decision, tasks, rest, parts.finish).request
 
     def _renewed(self) -> Parts:
         """The parts of a start whose blocks do not lie in arrays: the buffers are parsed again."""
@@ -339,11 +342,11 @@ class _Persistent:
         if self.bases is not None and first.on_device:  # whose values are kept on the host
             staged = Staged(first.op, given.buffers)
             given, written = replace(given, buffers=tuple(staged.args)), [staged]
-        call = _parsed(self._comm, self._operation, given)
+        call = _parsed(self._state, self._operation, given)
         assert call is not None
         call.problem = first.problem
         if written:
-            prepared = self._comm._prepare(call, prepared.decision, self._parts.group)
+            prepared = self._state.prepare(call, prepared.decision, self._parts.group)
         return Parts([(prepared, call)], written=written)
 
     def free(self) -> None:
@@ -358,27 +361,27 @@ class _Persistent:
 
 
 def _leave_to_mpi(
-    comm: CommBase, op: str, reason: str, requests: list[MPI.Request], finish: Callable[[], None] | None
+    state: State, op: str, reason: str, requests: list[MPI.Request], finish: Callable[[], None] | None
 ) -> MPI.Request:
     """Leave requests of MPI's to the engine, whose times can then be told; a request for all of them."""
 
     def settled(request: MPI.Request, error: Exception | None) -> None:
-        comm._completed(request, (op, reason))
+        state.completed(request, (op, reason))
         if finish is not None and error is None:
             finish()
 
     return Pending([_engine.Request(request) for request in requests], settled).request
 
 
-def _with_counts(comm: CommBase, operation: Operation, given: Arguments) -> Arguments:
+def _with_counts(state: State, operation: Operation, given: Arguments) -> Arguments:
     """The arguments with the receive counts of Reduce_scatter, not to be exchanged with each start."""
     counts_missing = operation.name == "Reduce_scatter" and given.recvcounts is None
     if not counts_missing or given.op != MPI.SUM or in_place(given.buffers[0]):
         return given
-    if not _is_accelerated(comm, operation.name, _Form.PERSISTENT):
+    if not _is_accelerated(state, operation.name, _Form.PERSISTENT):
         return given
     mine = parse(given.buffers[1], device=True)
-    return replace(given, recvcounts=comm._context.comm.allgather(mine.entries) if mine else None)
+    return replace(given, recvcounts=state.context.comm.allgather(mine.entries) if mine else None)
 
 
 def _timing(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -27,8 +27,11 @@ from compcoll.engine._calls import totals_of
 from compcoll.engine.decision import Decision
 from compcoll.frame import inspect
 from compcoll.mpi.collectives import Parsed
-from compcoll.mpi.core import CommBase
+from compcoll.mpi.state import State
 from compcoll.report import Stats
+
+if TYPE_CHECKING:
+    from compcoll.mpi.comm import Comm
 
 __all__ = ["is_plain", "unpack"]
 
@@ -177,27 +180,27 @@ class _Packer:
 
     Parameters
     ----------
-    comm : CommBase
+    state : State
     op : str
         The method.
     like : str
         The method of arrays for which policies have rules.
     """
 
-    def __init__(self, comm: CommBase, op: str, like: str):
-        self._comm, self._op, self._like = comm, op, like
+    def __init__(self, state: State, op: str, like: str):
+        self._state, self._op, self._like = state, op, like
         self._stats = Stats()
         self._decision: Decision | None = None
 
     def __call__(self, obj: Any, dest: int | None = None) -> Any:
         """What mpi4py shall pickle: the object itself where nothing of it becomes smaller."""
-        comm = self._comm
-        if is_plain(obj, comm._min_nbytes) or dest in (comm._rank, MPI.PROC_NULL) or not _packs(comm):
+        state = self._state
+        if is_plain(obj, state.min_nbytes) or dest in (state.rank, MPI.PROC_NULL) or not _packs(state):
             return obj
         frames: list[tuple[pickle.PickleBuffer, bool]] = []
 
         def stays(found: pickle.PickleBuffer) -> bool:
-            frame = self._frame(found, dest) if memoryview(found).nbytes >= max(comm._min_nbytes, 1) else None
+            frame = self._frame(found, dest) if memoryview(found).nbytes >= max(state.min_nbytes, 1) else None
             if frame is not None:
                 frames.append((pickle.PickleBuffer(frame.data), memoryview(found).readonly))
             return frame is None
@@ -208,7 +211,7 @@ class _Packer:
     def _frame(self, found: pickle.PickleBuffer, dest: int | None) -> np.ndarray | None:
         """The compressed buffer; None where that is not smaller, or not worth while."""
         buffer = _Buffer.of(found)
-        decision = _decide_exactly(self._comm, self._like, buffer, dest)
+        decision = _decide_exactly(self._state, self._like, buffer, dest)
         if decision.codec in (None, _RAW):
             return None
         start = perf_counter()
@@ -229,24 +232,25 @@ class _Packer:
     def finish(self, result: Any = None) -> Any:
         """Report what was done; the result of the call."""
         if self._decision is not None:
-            self._comm.calls_accelerated += 1
-            self._comm._gate.last = (self._op, self._decision, self._stats)
+            self._state.accelerated += 1
+            self._state.last = (self._op, self._decision, self._stats)
             totals_of(self._op).add(self._stats, True)
         return result
 
 
 @interrupts.undivided
-def bcast(self: CommBase, obj: Any, root: int = 0) -> Any:
-    pack, sends = _Packer(self, "bcast", "Bcast"), self._rank == root
-    array = _array(self, obj) if sends else None
-    got = MPI.Intracomm.bcast(self, array or (pack(obj) if sends else None), root)
+def bcast(self: Comm, obj: Any, root: int = 0) -> Any:
+    state = self._state
+    pack, sends = _Packer(state, "bcast", "Bcast"), state.rank == root
+    array = _array(state, obj) if sends else None
+    got = state.comm.bcast(array or (pack(obj) if sends else None), root)
     if type(got) is not _Array:
         return pack.finish(got)
     whole = obj.copy() if sends else got.room()
     block = _flat(whole)
     sample = block if sends else None
     _spread(
-        self,
+        state,
         "bcast",
         Parsed("Bcast", block.dtype, block.nbytes, False, recv=[block], root=root, sample=sample),
     )
@@ -254,94 +258,100 @@ def bcast(self: CommBase, obj: Any, root: int = 0) -> Any:
 
 
 @interrupts.undivided
-def allgather(self: CommBase, sendobj: Any) -> list[Any]:
-    pack = _Packer(self, "allgather", "Allgatherv")
-    array = _array(self, sendobj)
-    got = pack.finish(MPI.Intracomm.allgather(self, array or pack(sendobj)))
+def allgather(self: Comm, sendobj: Any) -> list[Any]:
+    state = self._state
+    pack = _Packer(state, "allgather", "Allgatherv")
+    array = _array(state, sendobj)
+    got = pack.finish(state.comm.allgather(array or pack(sendobj)))
     arrays = {rank: one.room() for rank, one in enumerate(got) if type(one) is _Array}
     if arrays:
         types = {_flat(one).dtype for one in arrays.values()}
         dtype = types.pop() if len(types) == 1 else np.dtype(np.uint8)
         nothing = np.empty(0, dtype)
         own = _flat(sendobj).view(dtype) if array else nothing
-        recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(self._size)]
+        recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(state.size)]
         most = max(block.nbytes for block in recv)
         _spread(
-            self, "allgather", Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
+            state, "allgather", Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
         )
     return [arrays.get(rank, one) for rank, one in enumerate(got)]
 
 
 @interrupts.undivided
-def gather(self: CommBase, sendobj: Any, root: int = 0) -> list[Any] | None:
-    pack = _Packer(self, "gather", "Gatherv")
-    return pack.finish(MPI.Intracomm.gather(self, pack(sendobj, root), root))
+def gather(self: Comm, sendobj: Any, root: int = 0) -> list[Any] | None:
+    state = self._state
+    pack = _Packer(state, "gather", "Gatherv")
+    return pack.finish(state.comm.gather(pack(sendobj, root), root))
 
 
 @interrupts.undivided
-def scatter(self: CommBase, sendobj: Any, root: int = 0) -> Any:
-    pack = _Packer(self, "scatter", "Scatterv")
-    objects = _packed(pack, sendobj) if self._rank == root and sendobj is not None else sendobj
-    return pack.finish(MPI.Intracomm.scatter(self, objects, root))
+def scatter(self: Comm, sendobj: Any, root: int = 0) -> Any:
+    state = self._state
+    pack = _Packer(state, "scatter", "Scatterv")
+    objects = _packed(pack, sendobj) if state.rank == root and sendobj is not None else sendobj
+    return pack.finish(state.comm.scatter(objects, root))
 
 
 @interrupts.undivided
-def alltoall(self: CommBase, sendobj: Any) -> list[Any]:
-    pack = _Packer(self, "alltoall", "Alltoallv")
-    return pack.finish(MPI.Intracomm.alltoall(self, _packed(pack, sendobj)))
+def alltoall(self: Comm, sendobj: Any) -> list[Any]:
+    state = self._state
+    pack = _Packer(state, "alltoall", "Alltoallv")
+    return pack.finish(state.comm.alltoall(_packed(pack, sendobj)))
 
 
 @interrupts.undivided
-def reduce(self: CommBase, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
-    return _reduced(self, "reduce", sendobj, op, root)
+def reduce(self: Comm, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+    return _reduced(self._state, "reduce", sendobj, op, root)
 
 
 @interrupts.undivided
-def allreduce(self: CommBase, sendobj: Any, op: Any = MPI.SUM) -> Any:
-    return _reduced(self, "allreduce", sendobj, op)
+def allreduce(self: Comm, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    return _reduced(self._state, "allreduce", sendobj, op)
 
 
 @interrupts.undivided
-def scan(self: CommBase, sendobj: Any, op: Any = MPI.SUM) -> Any:
-    return _reduced(self, "scan", sendobj, op)
+def scan(self: Comm, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    return _reduced(self._state, "scan", sendobj, op)
 
 
 @interrupts.undivided
-def exscan(self: CommBase, sendobj: Any, op: Any = MPI.SUM) -> Any:
-    return _reduced(self, "exscan", sendobj, op)
+def exscan(self: Comm, sendobj: Any, op: Any = MPI.SUM) -> Any:
+    return _reduced(self._state, "exscan", sendobj, op)
 
 
-def _reduced(self: CommBase, name: str, obj: Any, op: Any, *root: int) -> Any:
+def _reduced(state: State, name: str, obj: Any, op: Any, *root: int) -> Any:
     """Combine objects in mpi4py's order."""
-    context = self._context
+    context = state.context
     if context is not None and not context.reduces_objects:
         # mpi4py duplicates the communicator now, and holds the interpreter's lock until all have come:
         # tasks that have to call Python would not end meanwhile, nor would ranks that wait for them.
-        MPI.Comm.Barrier(self)
+        state.comm.Barrier()
         context.reduces_objects = True
-    pack = _Packer(self, name, "Allreduce")
-    method = getattr(MPI.Intracomm, name)
+    pack = _Packer(state, name, "Allreduce")
+    method = getattr(state.comm, name)
     if not callable(op):
-        return method(self, obj, op, *root)
+        return method(obj, op, *root)
     combined = lambda a, b: _Unpacked(op(_bare(a), _bare(b)), pack)  # noqa: E731
-    return pack.finish(_bare(method(self, pack(obj), combined, *root)))
+    return pack.finish(_bare(method(pack(obj), combined, *root)))
 
 
-def send(self: CommBase, obj: Any, dest: int, tag: int = 0) -> None:
-    pack = _Packer(self, "send", "Send")
+def send(self: Comm, obj: Any, dest: int, tag: int = 0) -> None:
+    state = self._state
+    pack = _Packer(state, "send", "Send")
     totals_of("send").calls += 1
-    MPI.Intracomm.send(self, pack(obj, dest), dest, tag)
+    state.comm.send(pack(obj, dest), dest, tag)
     pack.finish()
 
 
-def isend(self: CommBase, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
-    pack = _Packer(self, "send", "Send")
+def isend(self: Comm, obj: Any, dest: int, tag: int = 0) -> MPI.Request:
+    state = self._state
+    pack = _Packer(state, "send", "Send")
     totals_of("send").calls += 1
-    return pack.finish(MPI.Intracomm.isend(self, pack(obj, dest), dest, tag))
+    return pack.finish(state.comm.isend(pack(obj, dest), dest, tag))
 
 
 def sendrecv(
-    self: CommBase,
+    self: Comm,
     sendobj: Any,
     dest: int,
     sendtag: int = 0,
@@ -350,43 +360,44 @@ def sendrecv(
     recvtag: int = MPI.ANY_TAG,
     status: MPI.Status | None = None,
 ) -> Any:
-    pack = _Packer(self, "sendrecv", "Send")
+    state = self._state
+    pack = _Packer(state, "sendrecv", "Send")
     totals_of("sendrecv").calls += 1
     packed = pack(sendobj, dest)
-    return pack.finish(MPI.Intracomm.sendrecv(self, packed, dest, sendtag, recvbuf, source, recvtag, status))
+    return pack.finish(state.comm.sendrecv(packed, dest, sendtag, recvbuf, source, recvtag, status))
 
 
-def _array(self: CommBase, obj: Any) -> _Array | None:
+def _array(state: State, obj: Any) -> _Array | None:
     """What stands for an array that goes as such; None where it does not, or is no array."""
-    array = _Array.of(obj, self._min_nbytes)
-    return array if array is not None and _packs(self) else None
+    array = _Array.of(obj, state.min_nbytes)
+    return array if array is not None and _packs(state) else None
 
 
-def _spread(self: CommBase, op: str, call: Parsed) -> None:
+def _spread(state: State, op: str, call: Parsed) -> None:
     """Move arrays, of which all ranks know."""
-    self._agree_on_name()
-    decision = _decide_exactly(self, call.op, call, None)
+    state.agree_on_name()
+    decision = _decide_exactly(state, call.op, call, None)
     if decision.codec is None:
         decision = replace(decision, codec=_RAW)
-    self._carry_out(self._prepare(call, decision, self._context), call, op=op)
+    state.carry_out(state.prepare(call, decision, state.context), call, op=op)
 
 
-def _packs(self: CommBase) -> bool:
+def _packs(state: State) -> bool:
     """Whether objects are looked at: mpi4py pickles as Python does, by a protocol with buffers."""
-    if self._context is None or self._size == 1:
+    if state.context is None or state.size == 1:
         return False
-    self._check_usable()
+    state.check_usable()
     protocol = MPI.pickle.PROTOCOL
     return protocol is not None and protocol >= 5 and gc.get_referents(MPI.pickle)[:2] == _STANDARD
 
 
-def _decide_exactly(self: CommBase, op: str, buffer: _Buffer | Parsed, dest: int | None) -> Decision:
+def _decide_exactly(state: State, op: str, buffer: _Buffer | Parsed, dest: int | None) -> Decision:
     """The policy's decision on a buffer, for one rank or for all, without loss."""
     if dest is not None:
-        return _exact(self._decide_p2p(op, buffer, buffer.nbytes, dest))
-    decision = _exact(self._decide_by_policy(op, buffer))
+        return _exact(state.decide_p2p(op, buffer, buffer.nbytes, dest))
+    decision = _exact(state.decide_by_policy(op, buffer))
     if decision.ask and decision.codec is not None:
-        ask = self._context.advisor.decide_nonblocking
+        ask = state.context.advisor.decide_nonblocking
         decision = _exact(ask(op, buffer.dtype, buffer.nbytes, decision))
     return decision
 

@@ -18,9 +18,9 @@ from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.blocks import sides_of, significant_buffers
 from compcoll.mpi.buffers import Message, in_place, on_gpu
 from compcoll.mpi.collectives import Arguments
-from compcoll.mpi.core import CommBase
 from compcoll.mpi.parts import Parts
 from compcoll.mpi.staging import Staged
+from compcoll.mpi.state import State
 from compcoll.operations import Blocks, Operation
 
 __all__ = ["divide"]
@@ -40,7 +40,7 @@ class _Large:
         return str(self.message.dtype), repr(self.decision)
 
 
-def divide(comm: CommBase, operation: Operation, given: Arguments, group: Any) -> Parts:
+def divide(state: State, operation: Operation, given: Arguments, group: Any) -> Parts:
     """The parts of a call in which each pair of ranks decides for the message between them.
 
     Parameters
@@ -48,22 +48,22 @@ def divide(comm: CommBase, operation: Operation, given: Arguments, group: Any) -
     group : Group or PersistentTags
         Has the tags of the engine's part.
     """
-    sides = _sides(comm, operation, given)
+    sides = _sides(state, operation, given)
     written: list[Message | Staged] = []
     if sides is not None and operation.send is Blocks.TYPED and any(map(on_gpu, given.buffers)):
         staged = Staged(operation.name, given.buffers)
         written.append(staged)
         given = Arguments(tuple(staged.args), given.root)
-        sides = sides_of(operation, comm._rank, comm._size, given)
+        sides = sides_of(operation, state.rank, state.size, given)
     if sides is None:
         return Parts()
     send, recv = sides
-    outgoing, incoming = _large(comm, operation.name, send), _large(comm, operation.name, recv)
+    outgoing, incoming = _large(state, operation.name, send), _large(state, operation.name, recv)
     if not outgoing and not incoming:
         return Parts()
     blocks, targets = dict(outgoing), dict(incoming)
     if operation.send is Blocks.COUNTED and operation.recv is Blocks.COUNTED:
-        _keep_own(comm._rank, send, recv, blocks, targets)
+        _keep_own(state.rank, send, recv, blocks, targets)
     copied = send is recv
     sources = {p: b.message.source(b.i) for p, b in blocks.items()}
     if copied:
@@ -76,18 +76,18 @@ def divide(comm: CommBase, operation: Operation, given: Arguments, group: Any) -
         buffers[1] = recv.without(sinks)
         if recv.written is not None:
             written.append(recv.written)
-    if operation.root and comm._rank != given.root:
+    if operation.root and state.rank != given.root:
         buffers[0 if operation.root == "send" else 1] = None
     parts = Parts(args=given.for_mpi(operation, tuple(buffers)), written=written, group=group)
     for kind in sorted({large.kind for large in (*outgoing.values(), *incoming.values())}):
         out = {peer: large for peer, large in blocks.items() if large.kind == kind}
         into = {peer: large for peer, large in targets.items() if large.kind == kind}
-        parts.calls.append(_call_of(comm, operation, given.root, out, into, sources, sinks, group))
+        parts.calls.append(_call_of(state, operation, given.root, out, into, sources, sinks, group))
     return parts
 
 
 def _call_of(
-    comm: CommBase,
+    state: State,
     operation: Operation,
     root: int,
     out: dict[int, _Large],
@@ -104,18 +104,18 @@ def _call_of(
     def listed(of: Blocks, side: str, some: Any, values: dict[int, Any]) -> list[Any]:
         if not of.many:
             return [values[root]] if root in some else []
-        if operation.root == side and comm._rank != root:
+        if operation.root == side and state.rank != root:
             return []
-        return [values[p] if p in some else nothing for p in range(comm._size)]
+        return [values[p] if p in some else nothing for p in range(state.size)]
 
     send = listed(operation.send, "send", out, sources)
     recv = listed(operation.recv, "recv", into, sinks)
     shapes = {
-        p if operation.send.many else 0: b.message.shape(b.i) for p, b in out.items() if p != comm._rank
+        p if operation.send.many else 0: b.message.shape(b.i) for p, b in out.items() if p != state.rank
     }
     nbytes = max(block.nbytes for block in (*send, *recv))
     call = Call(operation.name, dtype, nbytes, False, send, recv, root, shapes=shapes)
-    return comm._prepare(call, like.decision, group), call
+    return state.prepare(call, like.decision, group), call
 
 
 def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, _Large], targets: dict[int, _Large]) -> None:
@@ -130,48 +130,48 @@ def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, _Large], target
         side[rank] = _Large(message, i, first.decision)
 
 
-def _sides(comm: CommBase, operation: Operation, given: Arguments) -> tuple[Any, Any] | None:
+def _sides(state: State, operation: Operation, given: Arguments) -> tuple[Any, Any] | None:
     """The send and the receive side of a call; None where no message of this rank is large."""
     op, typed = operation.name, operation.send is Blocks.TYPED
-    significant = significant_buffers(operation, comm._rank, given)
+    significant = significant_buffers(operation, state.rank, given)
     mine = [spec for spec, is_mine in zip(given.buffers, significant, strict=True) if is_mine]
-    agreed = not comm._policy.names_communicators
-    if not typed and agreed and all(in_place(s) or comm._small(op, s) for s in mine):
+    agreed = not state.policy.names_communicators
+    if not typed and agreed and all(in_place(s) or state.is_small(op, s) for s in mine):
         return None
     try:
-        sides = sides_of(operation, comm._rank, comm._size, given)
+        sides = sides_of(operation, state.rank, state.size, given)
     except (LeftToMPI, TypeError):
         return None
-    comm._agree_on_name()  # before some ranks exchange messages
+    state.agree_on_name()  # before some ranks exchange messages
     if any(side is None and is_mine for side, is_mine in zip(sides, significant, strict=True)):
-        comm._declined(op, "the buffers' type is not accelerated")
-    if typed and not any(_is_large(comm, p, n) for side in sides for p, n in side.nbytes.items()):
-        comm._gate.last = op
+        state.decline(op, "the buffers' type is not accelerated")
+    if typed and not any(_is_large(state, p, n) for side in sides for p, n in side.nbytes.items()):
+        state.last = op
         return None
     return sides
 
 
-def _is_large(comm: CommBase, peer: int, nbytes: int) -> bool:
-    return peer != comm._rank and nbytes >= max(comm._min_nbytes, 1)
+def _is_large(state: State, peer: int, nbytes: int) -> bool:
+    return peer != state.rank and nbytes >= max(state.min_nbytes, 1)
 
 
-def _large(comm: CommBase, op: str, side: Any) -> dict[int, _Large]:
+def _large(state: State, op: str, side: Any) -> dict[int, _Large]:
     """The peers whose messages are compressed, and how; what a pair decides, both its ends know."""
     found: dict[int, _Large] = {}
     if side is None:
         return found
     reason = ""
     for peer, nbytes in side.nbytes.items():
-        if not _is_large(comm, peer, nbytes):
+        if not _is_large(state, peer, nbytes):
             continue
         message, i = side.block(peer)
         if message is None:
-            comm._declined(op, "the buffers' type is not accelerated")
+            state.decline(op, "the buffers' type is not accelerated")
             continue
-        decision = comm._decide_p2p(op, message, nbytes, peer)
+        decision = state.decide_p2p(op, message, nbytes, peer)
         reason = decision.reason
         if decision.codec is not None:
             found[peer] = _Large(message, i, decision)
     if not found:
-        comm._gate.last = (op, reason or comm._why_small())
+        state.last = (op, reason or state.why_small())
     return found

@@ -106,9 +106,9 @@ def guard(*names: str) -> Callable[[type], type]:
 def _guarded(cls: type, name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         original = getattr(super(cls, self), name)
-        if self._passes_gpu_memory:
+        if self._state.passes_gpu_memory:
             wait_for_streams(*args, *kwargs.values())
-        if self._passes_gpu_memory or not any(map(on_gpu, (*args, *kwargs.values()))):
+        if self._state.passes_gpu_memory or not any(map(on_gpu, (*args, *kwargs.values()))):
             return original(*args, **kwargs)
         staged = Staged(name, args, kwargs)
         result = original(*staged.args, **staged.kwargs)

@@ -148,8 +148,8 @@ def attach_world():
 cdef int attach_c(Word handle, CComm* comm, const CComm* parent, cbool same_ranks) noexcept with gil:
     try:
         made = attach_comm(handle, None if parent is NULL else <object>parent.object, same_ranks)
-        comm.min_nbytes, comm.pairs_alone = made._min_nbytes, made._gate.paired
-        comm.messages = comm.messages and understands(made)
+        comm.min_nbytes, comm.pairs_alone = made._state.min_nbytes, made._state.paired
+        comm.messages = comm.messages and understands(made._state)
         Py_INCREF(made)
         comm.object = <void*>made
         return 0

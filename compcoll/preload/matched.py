@@ -47,7 +47,7 @@ def matched_message(comm, handle: int, status: MPI.Status) -> int:
     int
         The handle of the message that stands for it.
     """
-    channel = comm._context.channel
+    channel = comm._state.context.channel
     with interrupts.deferred():
         received = channel.receive(MPI.Message.fromhandle(handle), status)
     received.fill(status)

@@ -27,7 +27,7 @@ from compcoll.engine.call import PreparedCall
 from compcoll.engine.finalize import has_begun
 from compcoll.mpi.comm import CLASSES, Comm
 from compcoll.mpi.context import Context
-from compcoll.mpi.core import describe
+from compcoll.mpi.state import State, describe
 from compcoll.policy import make_policy
 from compcoll.preload import SETTINGS
 from compcoll.preload._dispatch import attach_world, connect
@@ -36,32 +36,40 @@ from compcoll.tracing import recording
 __all__ = ["ProgramComm", "attach", "attach_world", "release", "report"]
 
 
+class _ProgramState(State):
+    """The state of a communicator of the program, which may be left to begin a nonblocking call itself."""
+
+    #: The buffers of the nonblocking call that begins.
+    buffers: tuple | None = None
+
+    def to_mpi(self, name: str, *args: Any) -> Any:
+        """Leave a nonblocking call that stays as it is to the program, whose counts outlive it."""
+        if self.buffers is not None and all(a is b for a, b in zip(self.buffers, args, strict=False)):
+            return None
+        return super().to_mpi(name, *args)
+
+    def remember(self, name: str, args: tuple, root: int, trial: Any, decided: Any) -> None:
+        """As of `State`, but for calls that are left to the program."""
+        if self.buffers is None or isinstance(decided, PreparedCall):
+            super().remember(name, args, root, trial, decided)
+
+
 class ProgramComm(Comm):
     """A communicator of the program."""
 
-    #: The buffers of the nonblocking call that begins.
-    _buffers: tuple | None = None
+    _state: _ProgramState
+    _make_state = _ProgramState
 
     def begin(self, method: str, args: tuple) -> MPI.Request | None:
         """Start a nonblocking call; None where MPI has to carry it out as it is."""
-        self._buffers = args[:2]
+        self._state.buffers = args[:2]
         try:
             request = getattr(self, method)(*args)
         finally:
-            self._buffers = None
+            self._state.buffers = None
         if request is not None:
             _requests[id(request)] = request
         return request
-
-    def _to_mpi(self, name: str, *args: Any) -> Any:
-        """Leave a nonblocking call that stays as it is to the program, whose counts outlive it."""
-        if self._buffers is not None and all(a is b for a, b in zip(self._buffers, args, strict=False)):
-            return None
-        return super()._to_mpi(name, *args)
-
-    def _remember(self, name: str, args: tuple, root: int, trial: Any, decided: Any) -> None:
-        if self._buffers is None or isinstance(decided, PreparedCall):
-            super()._remember(name, args, root, trial, decided)
 
 
 #: Requests that the program has to wait for.
@@ -86,13 +94,13 @@ def attach(handle: int, parent: ProgramComm | None, same_ranks: bool) -> Program
     comm = MPI.Intracomm(MPI.Comm.fromhandle(handle))
     if parent is not None:
         child = ProgramComm.__new__(ProgramComm, comm)
-        child._descend(parent, same_ranks)
+        child._state.descend(child, parent._state, same_ranks)
         return child
     context = Context.find(comm)
     if context is None or not context.attached:
         return ProgramComm(comm, **_SETTINGS)
     known = ProgramComm.__new__(ProgramComm, comm)
-    known._attach(context, context.attached[-1].settings)
+    known._state.attach(context, context.attached[-1].settings, known)
     return known
 
 

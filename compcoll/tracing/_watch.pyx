@@ -70,7 +70,7 @@ cdef class Record:
     ----------
     name : str
         Of the method.
-    comm : CommBase
+    comm : Comm
     nbytes : int
         Of the buffer that a rank which sends gives it; 0 where its arguments do not tell.
     sends : bool
@@ -224,15 +224,15 @@ cdef class Watched:
             if n > 1 and not record.nbytes and (self.second or <object>args[0] is IN_PLACE):
                 record.nbytes = nbytes_of(<object>args[1])
                 if self.gathers:
-                    record.nbytes //= record.comm._size
+                    record.nbytes //= record.comm._state.size
                 elif self.second:
-                    record.nbytes *= record.comm._size
+                    record.nbytes *= record.comm._state.size
         if self.from_root:
             for i in range(1, n):
                 if type(<object>args[i]) is int:
                     root = <object>args[i]
-            record.sends = root == record.comm._rank
-        if record.comm._size == 1:
+            record.sends = root == record.comm._state.rank
+        if record.comm._state.size == 1:
             record.sends = False
 
 
@@ -245,8 +245,8 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
         return PyObject_Vectorcall(self.plain, args, flagged, names)
     record = Record.__new__(Record)
     record.name, record.comm = self.name, <object>args[0]
-    gate = record.comm._gate
-    before, count, gate.last = gate.last, record.comm.calls_accelerated, None
+    gate = record.comm._state
+    before, count, gate.last = gate.last, gate.accelerated, None
     current_is(record)
     record.start = now()
     try:
@@ -257,11 +257,11 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     finally:
         record.end = record.returned = now()
         current_is(None)
-        gate = record.comm._gate
+        gate = record.comm._state
         record.last = gate.last
         if record.last is None:
             gate.last = before
-        record.accelerated = record.comm.calls_accelerated != count
+        record.accelerated = gate.accelerated != count
         self.describe(record, args + 1, n + named - 1)
         find_site(record)
         if record.problem is not None:

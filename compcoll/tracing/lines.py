@@ -70,7 +70,7 @@ class Lines:
         if (
             known is not None
             and known[0].is_like(record)
-            and known[1] is record.comm._name
+            and known[1] is record.comm._state.name
             and known[2] is decision
         ):
             text = known[3]
@@ -89,7 +89,7 @@ class Lines:
         said = _unchanged(record) if done is None else self._decided(done) if done else _NOT_ENDED
         if len(self._known) >= _MOST:
             self._known.clear()
-        known = record, record.comm._name, decision, _head(record) + said
+        known = record, record.comm._state.name, decision, _head(record) + said
         self._known[record.place] = known
         return known[3]
 
@@ -105,8 +105,9 @@ def _head(record: Any) -> str:
     comm, file, line = record.comm, None, None
     if record.code is not None:
         file, line = record.code.co_filename, _line_of(record.code, record.instruction)
+    name, size = comm._state.name or type(comm).__name__, comm._state.size
     return (
-        f'{{"op":"{record.name}","comm":{dumps(comm._name or type(comm).__name__)},"size":{comm._size},'
+        f'{{"op":"{record.name}","comm":{dumps(name)},"size":{size},'
         f'"file":{dumps(file)},"line":{dumps(line)},"nbytes":{record.nbytes}'
     )
 
@@ -117,7 +118,7 @@ def _line_of(code: Any, instruction: int) -> int | None:
 
 
 def _unchanged(record: Any) -> str:
-    sent = round(leaving_nbytes(record.name, record.nbytes, record.comm._size)) if record.sends else 0
+    sent = round(leaving_nbytes(record.name, record.nbytes, record.comm._state.size)) if record.sends else 0
     return (
         f',"accelerated":false,"reason":{dumps(reason_of(record))},"codec":null,"algorithm":null,'
         f'"codecs":{{}},"dimensions":{{}},"bytes":{sent},"wire_bytes":{sent},"fallbacks":0,"error_bound":0,'

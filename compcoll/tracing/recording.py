@@ -12,6 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.engine import hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.report import Report
 from compcoll.tracing import finalize, hints
@@ -95,11 +96,8 @@ class Recording:
         self.recorder = Recorder(self._take, None if trace is None else self._began, _MOST)
         watch(classes, self._completed)
 
-        def meet(comm, level: int) -> None:
-            self._meet(comm, level)
-
-        for cls in classes:
-            cls._watched, cls._meet = 1 if trace is None else 2, meet
+        hooks.meets.append(self._meet)
+        hooks.watched = 1 if trace is None else 2
         record_with(self.recorder)
         if trace is not None:
             watch_requests(self._seen)
@@ -158,11 +156,11 @@ class Recording:
 
     # -- the beginning and the end
 
-    def _meet(self, comm: Any, level: int) -> None:
+    def _meet(self, state: Any, level: int) -> None:
         """All ranks of a communicator record: where these are all there are, they compare clocks."""
-        if self._comm is not None or comm.Get_size() != _WORLD.size:
+        if self._comm is not None or state.size != _WORLD.size:
             return
-        self._comm, self._level, self._context = MPI.Intracomm(_WORLD).Dup(), level, comm._context
+        self._comm, self._level, self._context = MPI.Intracomm(_WORLD).Dup(), level, state.context
         self._run = self._comm.bcast(f"{time.time_ns():x}")
         if self.trace is not None and level == 2:
             self.trace.note_clock(self._run, finalize.compare_all(self._comm))

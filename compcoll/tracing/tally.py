@@ -68,7 +68,7 @@ class Tally:
                     self.add_outcome(outcome)
                 self._add_collective(record)
             elif record.sends:
-                nbytes = leaving_nbytes(record.name, record.nbytes, record.comm._size)
+                nbytes = leaving_nbytes(record.name, record.nbytes, record.comm._state.size)
                 self.nbytes += nbytes
                 self.wire_nbytes += nbytes
                 self.unchanged_nbytes += nbytes
@@ -82,7 +82,7 @@ class Tally:
 
     def _add_collective(self, record: Any) -> None:
         if record.name in ALGORITHMS and record.problem is None:
-            key = record.name, record.nbytes, record.comm._size
+            key = record.name, record.nbytes, record.comm._state.size
             known = self.collectives.setdefault(key, Sum())
             known.calls += 1
             known.seconds += record.seconds
@@ -99,4 +99,4 @@ def reason_of(record: Any) -> str:
     last = record.last
     if last is None:
         return "not a call that is accelerated"
-    return str(last[1] if type(last) is tuple else record.comm._why_small())
+    return str(last[1] if type(last) is tuple else record.comm._state.why_small())

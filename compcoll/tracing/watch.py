@@ -18,7 +18,7 @@ def watch(classes: Iterable[Any], completed: Callable[[Any, tuple], None]) -> No
     Parameters
     ----------
     classes : iterable of type
-        Subclasses of `compcoll.mpi.core.CommBase`.
+        `compcoll.Comm`, and its subclasses.
     completed : callable
         As of `compcoll.engine.hooks.ends`.
     """
@@ -27,7 +27,7 @@ def watch(classes: Iterable[Any], completed: Callable[[Any, tuple], None]) -> No
     for cls in classes:
         for name in CALLS:
             plain = getattr(cls, name, None)
-            if plain is not None:
+            if plain is not None and type(plain) is not Watched:  # as those of its base are
                 second = name in TWO_BUFFERS
                 watched = Watched(name, plain, name in RECEIVES, second or name in FROM_ROOT, second)
                 setattr(cls, name, watched)

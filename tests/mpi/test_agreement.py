@@ -15,7 +15,7 @@ needs_two = pytest.mark.skipif(MPI.COMM_WORLD.size < 2, reason="one rank agrees 
 @pytest.fixture
 def agreement(comm):
     # A duplicate, which stays: messages of ranks that have left may be on their way.
-    return Agreement(compcoll.Comm(comm.Dup(), "lossless")._context, seconds=0.5)
+    return Agreement(compcoll.Comm(comm.Dup(), "lossless")._state.context, seconds=0.5)
 
 
 def begin(agreement, call, seen, exchanges=False):

@@ -207,9 +207,9 @@ def test_a_rank_that_raises_within_the_call(ours, agree, monkeypatch):
 
     a = data(N, "f4", ours.rank)
     if ours.rank == LAST:
-        monkeypatch.setattr(ours, "_carry_out", failing)
+        monkeypatch.setattr(ours._state, "carry_out", failing)
     else:
-        monkeypatch.setattr(ours, "_carry_out", lambda *args: None)
+        monkeypatch.setattr(ours._state, "carry_out", lambda *args: None)
     if ours.rank == LAST:
         with pytest.raises(ValueError, match="no such thing"):
             ours.Bcast(a)
@@ -269,7 +269,7 @@ def test_messages_of_another_type(ours, comm, n):
 
 def test_a_stall_ends_the_call(ours, monkeypatch):
     monkeypatch.delenv("COMPCOLL_TIMEOUT", raising=False)
-    assert check.agreement_of(Checked(ours.Dup())._context).seconds == check.PATIENCE
+    assert check.agreement_of(Checked(ours.Dup())._state.context).seconds == check.PATIENCE
 
 
 @needs_two

@@ -159,7 +159,7 @@ def test_what_cannot_be_staged_is_an_error(comm, agree, device):
 
 def test_mpi_that_takes_device_memory_gets_it(comm, agree, library, monkeypatch):
     """The device's memory is the host's here, so that every MPI does."""
-    monkeypatch.setattr("compcoll.mpi.core.reported", lambda: True)
+    monkeypatch.setattr("compcoll.mpi.state.reported", lambda: True)
     device = Device(library)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
     send = walk(comm.rank, 10 * comm.size)

@@ -30,7 +30,7 @@ def received(comm, ours, message, dtype="f4", n=N):
     got, status, dest = np.zeros(n, dtype), MPI.Status(), (comm.rank + 1) % comm.size
     arriving = ours.Irecv(got, (comm.rank - 1) % comm.size, 5)
     if message.size % 2:
-        ours._context.channel.announce(dest, 5, got.nbytes, message.size, serial_of(message))
+        ours._state.context.channel.announce(dest, 5, got.nbytes, message.size, serial_of(message))
     comm.Send([message, MPI.BYTE], dest, 5)
     arriving.Wait(status)
     return got, status
@@ -106,7 +106,7 @@ def test_what_is_cancelled(comm, ours, agree):
 
 def test_no_receive_is_remembered(comm, ours, agree):
     """Nor any notice, however a message was received, and whether its request was waited for or freed."""
-    channel, (before, behind) = ours._context.channel, ring(comm)
+    channel, (before, behind) = ours._state.context.channel, ring(comm)
     for i in range(100):
         values, got = data(N, "f4", i), np.zeros(N, "f4")
         arriving = ours.Irecv(got, before, 6) if i % 3 else None

@@ -84,14 +84,14 @@ def test_links_are_measured_beside_frames_under_way(nodes_of_one, ours, agree, m
     """Messages of the measurement meet none of the frames that have been sent already."""
     monkeypatch.setattr("compcoll.engine.group.load", lambda: None)
     right, left = (ours.rank + 1) % ours.size, (ours.rank - 1) % ours.size
-    private = ours._context.private_comm
+    private = ours._state.context.private_comm
     frame, came = data(100, "f4", ours.rank), np.empty(100, "f4")
     request = private.Isend(frame, right, 7)
     auto = ours.using("auto")
     private.Recv(came, left, 7)
     request.Wait()
     assert agree(bits(came) == bits(data(100, "f4", left)))
-    assert agree(auto._context.advisor.machine.source == "when it was needed")
+    assert agree(auto._state.context.advisor.machine.source == "when it was needed")
 
 
 def wrap(comm, min_nbytes=None):
@@ -213,4 +213,4 @@ def test_a_duplicate_that_one_rank_made_of_the_plain_communicator(comm, monkeypa
             new.Bcast(np.zeros(1))
     comm.Barrier()
     if last:  # at last, so that all can be freed
-        ours._context.private_comm.Idup()[1].Wait()
+        ours._state.context.private_comm.Idup()[1].Wait()

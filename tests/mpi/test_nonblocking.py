@@ -79,7 +79,7 @@ def test_like_mpi(comm, ours, agree, dtype, wait):
         wait(getattr(ours, name)(*args))
         getattr(comm, name)(*theirs).Wait()
         # Of messages between two ranks, those inside a node are left to MPI where there are several.
-        left = name in ("Igatherv", "Iscatterv") and bool(ours._context.facts.nodes)
+        left = name in ("Igatherv", "Iscatterv") and bool(ours._state.context.facts.nodes)
         if comm.size > 1 and not left:
             assert agree(ours.calls_accelerated == before + 1), name
             assert ours.report.op == name[1:].capitalize()
@@ -107,7 +107,7 @@ def test_many_at_once_and_out_of_order(comm, ours, agree):
 
 def test_moves_on_while_nobody_waits(comm, ours, agree):
     """A call ends although its ranks do not enter MPI any more."""
-    if not ours._context.facts.multithreaded:
+    if not ours._state.context.facts.multithreaded:
         pytest.skip("only calls drive the engine under less than MPI_THREAD_MULTIPLE")
     got = np.zeros(N * comm.size, "f4")
     sent = data(N * comm.size, "f4", comm.rank)

@@ -38,7 +38,8 @@ def test_the_same_bits_without_it(comm, agree, monkeypatch):
         monkeypatch.setenv("COMPCOLL_SHARED_MEMORY", wanted)
         ours = accelerated(apart(comm), "zfp:rate=8")
         assert agree(
-            (ours._context.neighbours is not None) == (wanted == "1" and (comm.rank < 2 or comm.size > 3))
+            (ours._state.context.neighbours is not None)
+            == (wanted == "1" and (comm.rank < 2 or comm.size > 3))
         )
         got, blocks = np.empty(N, "f4"), np.empty(N * comm.size, "f4")
         ours.Allreduce(data(N, "f4", comm.rank), got)

@@ -151,8 +151,8 @@ def test_declined_calls_are_counted_alike(comm, declining, agree):
     for _ in range(23):
         declining.Allgather(mine, got if remembered else [got, MPI.FLOAT])
         assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
-    assert agree(bool(declining._gate.known) == remembered)
-    (trial,) = declining._context.advisor._trials.values()
+    assert agree(bool(declining._state.known) == remembered)
+    (trial,) = declining._state.context.advisor._trials.values()
     assert agree(len(set(comm.allgather(trial.count.calls))) == 1)
     want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
     assert agree(bits(got) == bits(want))

@@ -26,7 +26,7 @@ from compcoll.devices.pinned import PinnedPool
 from compcoll.devices.wrapping import wrap
 from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.device.work import CudaWork
-from compcoll.mpi import core
+from compcoll.mpi import state
 from compcoll.schedule.trace import trace
 
 LIBRARY = library_path()
@@ -59,7 +59,7 @@ def comm():
 @pytest.mark.parametrize("call", ["Sendrecv", "Isend", "Scan", "Allgather"])
 def test_mpi_gets_device_memory_when_its_values_are_there(comm, device, monkeypatch, call):
     """An MPI that takes it, in calls that are not compressed."""
-    monkeypatch.setattr(core, "reported", lambda: True)
+    monkeypatch.setattr(state, "reported", lambda: True)
     mine = compcoll.Comm(comm, codec="none")
     sent = device.array(np.zeros(1000, "f4"))
     got, expected = np.zeros(1000, "f4"), values(np.dtype("f4"), 1000)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from os import sched_yield
 from time import monotonic
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mpi4py import MPI
 
 from compcoll.engine import interrupts
 from compcoll.mpi.buffers import known_to_mpi, parse, unknown_type
-from compcoll.mpi.core import CommBase
 from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.protocol import MessageStats, ReceivedMessage, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, unpack_into
 from compcoll.mpi.requests import Request
+from compcoll.mpi.state import State
+
+if TYPE_CHECKING:
+    from compcoll.mpi.comm import Comm
 
 __all__ = ["Improbe", "Iprobe", "Mprobe", "Probe", "understands"]
 
@@ -23,84 +26,86 @@ ANY_SOURCE, ANY_TAG = MPI.ANY_SOURCE, MPI.ANY_TAG
 _LATE = 10e-3
 
 
-def understands(self: CommBase, alone: bool = False) -> bool:
+def understands(state: State, alone: bool = False) -> bool:
     """Whether messages of this communicator may be compressed at all; ``alone``: or those of one rank."""
-    if self._context is None or self._context.channel is None or (self._size == 1 and not alone):
+    if state.context is None or state.context.channel is None or (state.size == 1 and not alone):
         return False
-    self._check_usable()
+    state.check_usable()
     return True
 
 
 def Probe(
-    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    self: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
 ) -> Literal[True]:
-    if not understands(self):
-        return MPI.Intracomm.Probe(self, source, tag, status)
+    state = self._state
+    if not understands(state):
+        return state.comm.Probe(source, tag, status)
     while not self.Iprobe(source, tag, status):
         sched_yield()
     return True
 
 
 def Iprobe(
-    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    self: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
 ) -> bool:
-    if not understands(self):
-        return MPI.Intracomm.Iprobe(self, source, tag, status)
+    state = self._state
+    if not understands(state):
+        return state.comm.Iprobe(source, tag, status)
     status = MPI.Status() if status is None else status
-    found = MPI.Intracomm.Iprobe(self, source, tag, status)
-    return found and (not looks_compressed(status) or _tell_size(self, status))
+    found = state.comm.Iprobe(source, tag, status)
+    return found and (not looks_compressed(status) or _tell_size(state, status))
 
 
-def Mprobe(
-    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
-) -> Any:
-    if not understands(self):
-        return PlainMessage(MPI.Intracomm.Mprobe(self, source, tag, status))
+def Mprobe(self: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> Any:
+    state = self._state
+    if not understands(state):
+        return PlainMessage(state.comm.Mprobe(source, tag, status))
     while (message := self.Improbe(source, tag, status)) is None:
         sched_yield()
     return message
 
 
 def Improbe(
-    self: CommBase, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
+    self: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None
 ) -> Any:
-    if not understands(self):
-        found = MPI.Intracomm.Improbe(self, source, tag, status)
+    state = self._state
+    if not understands(state):
+        found = state.comm.Improbe(source, tag, status)
         return found if found is None else PlainMessage(found)
     status = MPI.Status() if status is None else status
     with interrupts.deferred():
-        message = MPI.Intracomm.Improbe(self, source, tag, status)
+        message = state.comm.Improbe(source, tag, status)
         if message is None:
             return None
         if not looks_compressed(status):
             return PlainMessage(message)
-        channel = self._context.channel
+        channel = state.context.channel
         received = channel.receive(message, status)
     received.fill(status)
     return MatchedMessage(channel, received)
 
 
-def _tell_size(self: CommBase, status: MPI.Status) -> bool:
+def _tell_size(state: State, status: MPI.Status) -> bool:
     """Say in a status how large a message is that may be compressed; False where that is not known yet.
 
     Of several messages that it may be, it is the earliest, but for those that are arriving at receives
     posted before: these would have matched this message, had they not matched another.
     """
-    channel, length = self._context.channel, status.Get_count(MPI.BYTE)
+    channel, length = state.context.channel, status.Get_count(MPI.BYTE)
     message = status.source, status.tag, length
     arriving = channel.is_arriving(status.source, status.tag)  # asked first: it may end in between
     sizes = channel.sizes(*message)
     if not sizes:
-        return _is_plain(self, message)
+        return _is_plain(state, message)
     if arriving and len(set(sizes)) > 1:
         return False
     status.Set_elements(MPI.BYTE, sizes[0])
     return True
 
 
-def _is_plain(self: CommBase, message: tuple[int, int, int]) -> bool:
+def _is_plain(state: State, message: tuple[int, int, int]) -> bool:
     """Whether a message has had no notice for so long that it is not compressed."""
-    now, channel = monotonic(), self._context.channel
+    now, channel = monotonic(), state.context.channel
     recent = {known: since for known, since in channel.unannounced.items() if now - since < 1.0}
     channel.unannounced = recent
     return now - recent.setdefault(message, now) > _LATE
