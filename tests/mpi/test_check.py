@@ -187,13 +187,13 @@ def test_what_is_right_goes_through(ours, agree):
 def test_replicas_that_differ(ours, agree, monkeypatch):
     lossy, a = ours.using("zfp:rate=8"), data(N, "f4", 0)
     lossy.Bcast(a)
-    carry_out = lossy._carry_out
+    carry_out = lossy._state.carry_out
 
     def damaging(*args, **kwargs):
         carry_out(*args, **kwargs)
         a[7] += ours.rank == LAST
 
-    monkeypatch.setattr(lossy, "_carry_out", damaging)
+    monkeypatch.setattr(lossy._state, "carry_out", damaging)
     text = message(lambda: lossy.Bcast(a[:-1]))
     assert agree(f"after Bcast rank {LAST} got values with checksum" in text)
     exact = ours.using("zfp:rate=8", owner_exact=True)

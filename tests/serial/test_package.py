@@ -297,6 +297,6 @@ def test_help_speaks_of_the_method(method, does):
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
-    assert re.match(rf"Help on .* in module compcoll.*:\n\n{method}\(self(: 'CommBase')?, ", done.stdout)
+    assert re.match(rf"Help on .* in module compcoll.*:\n\n{method}\(self(: 'Comm')?, ", done.stdout)
     assert "Shortcut" not in done.stdout
     assert does in done.stdout
