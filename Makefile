@@ -155,7 +155,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build carry docs/_build fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f compcoll/core/_cpu.cpp compcoll/engine/_calls.c compcoll/engine/_coding.cpp compcoll/engine/_engine.cpp compcoll/engine/_interrupts.c compcoll/engine/_layout.cpp compcoll/engine/_shared.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
+	rm -f compcoll/core/_cpu.cpp compcoll/core/_calls.c compcoll/engine/_coding.cpp compcoll/engine/_engine.cpp compcoll/engine/_interrupts.c compcoll/engine/_layout.cpp compcoll/engine/_shared.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.venv:

@@ -112,7 +112,7 @@ def method_part(name):
     )
 
 
-calls = method_part("compcoll.engine._calls")
+calls = method_part("compcoll.core._calls")
 interrupts = method_part("compcoll.engine._interrupts")
 shortcut = method_part("compcoll.mpi._shortcut")
 watch = method_part("compcoll.tracing._watch")

@@ -25,7 +25,7 @@ from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
 from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
-from compcoll.engine._calls cimport CallTags
+from compcoll.core._calls cimport CallTags
 from compcoll.engine._coding cimport Coding, Outcome
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._layout cimport StridedBlock

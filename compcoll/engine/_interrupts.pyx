@@ -14,7 +14,7 @@ from functools import wraps
 
 from cpython.exc cimport PyErr_CheckSignals
 
-from compcoll.engine._calls cimport CallTotals, totals_of
+from compcoll.core._calls cimport CallTotals, totals_of
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident()

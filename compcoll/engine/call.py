@@ -15,14 +15,15 @@ from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine import _engine, choices
+from compcoll.engine import _engine
 from compcoll.engine._engine import PreparedCall, Task, join, leave, wait
 from compcoll.engine.coding import coding
-from compcoll.engine.decision import FLAT, Decision
 from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.group import Group
 from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_shapes
+from compcoll.policy import choices
+from compcoll.policy.decision import FLAT, Decision
 from compcoll.schedule.cache import Cache
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import chunk_step, trace

@@ -15,14 +15,14 @@ from weakref import ref
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.core._calls import CallTags
 from compcoll.devices import driver
 from compcoll.engine import _engine, _shared
-from compcoll.engine._calls import CallTags
-from compcoll.engine.auto import Advisor
 from compcoll.engine.measure import estimate_link
 from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
 from compcoll.model.profile import UNKNOWN, load
+from compcoll.model.trials import Advisor
 
 __all__ = [
     "Facts",

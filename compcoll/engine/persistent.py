@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.core._calls import CallTags
 from compcoll.engine import _engine
-from compcoll.engine._calls import CallTags
 from compcoll.engine._shared import Neighbours
 
 __all__ = ["PersistentPool", "PersistentTags"]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from compcoll.codecs import Codec
-from compcoll.engine.decision import ARRAY, FLAT, Decision
 from compcoll.operations import REDUCTIONS
+from compcoll.policy.decision import ARRAY, FLAT, Decision
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 

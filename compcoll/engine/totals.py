@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compcoll.engine._calls import totals
+from compcoll.core._calls import totals
 from compcoll.report import Summary
 
 __all__ = ["summary"]

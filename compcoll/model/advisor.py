@@ -22,11 +22,10 @@ from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
 from compcoll.operations import ALGORITHMS, algorithm_name, runs_on
+from compcoll.policy.choices import MESSAGE_NBYTES
 
-__all__ = ["MESSAGE_NBYTES", "Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
+__all__ = ["Advice", "Option", "advise", "expected_speed", "measure_speed", "size_class"]
 
-#: Larger messages may go in one direction at a time (UCX over TCP: at half the speed from 2 MiB on).
-MESSAGE_NBYTES = 1 << 20
 CHUNKS = (64 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20, 2 << 20)
 #: Chunks of recursive halving: what a rank sends in a round before parts are exchanged as a whole.
 SENT_IN_A_ROUND = (64 << 10, 256 << 10)

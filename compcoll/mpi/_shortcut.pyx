@@ -20,7 +20,7 @@ from compcoll.core.vectorcall cimport (
     PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
     vectorcallfunc,
 )
-from compcoll.engine._calls cimport CallTotals, Count, totals_of
+from compcoll.core._calls cimport CallTotals, Count, totals_of
 from compcoll.engine._interrupts cimport deferred
 from compcoll.engine._engine import DONE, PreparedCall as Prepared, raise_pending, wait
 from compcoll.mpi.datatypes import LACKS_FLOAT16

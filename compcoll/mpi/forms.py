@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from compcoll.core._calls import totals_of
 from compcoll.engine import _engine, interrupts
-from compcoll.engine._calls import totals_of
 from compcoll.engine.call import PreparedCall, Task
-from compcoll.engine.decision import Decision
 from compcoll.mpi._shortcut import shortcut, uninterrupted
 from compcoll.mpi.buffers import Message, in_place, on_gpu, parse
 from compcoll.mpi.collectives import Arguments, Parsed, parse_call
@@ -30,6 +29,7 @@ from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
 from compcoll.mpi.state import State
 from compcoll.operations import OPERATIONS, Blocks, Decides, Operation
+from compcoll.policy.decision import Decision
 from compcoll.report import outcome_of
 
 if TYPE_CHECKING:

@@ -22,12 +22,12 @@ from mpi4py import MPI
 from compcoll.codecs import codec
 from compcoll.codecs.decoding import decode
 from compcoll.core import dtypes
+from compcoll.core._calls import totals_of
 from compcoll.engine import interrupts
-from compcoll.engine._calls import totals_of
-from compcoll.engine.decision import Decision
 from compcoll.frame import inspect
 from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.state import State
+from compcoll.policy.decision import Decision
 from compcoll.report import Stats
 
 if TYPE_CHECKING:

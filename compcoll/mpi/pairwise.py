@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from compcoll.engine.call import Call, PreparedCall
-from compcoll.engine.decision import Decision
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.blocks import sides_of, significant_buffers
 from compcoll.mpi.buffers import Message, in_place, on_gpu
@@ -22,6 +21,7 @@ from compcoll.mpi.parts import Parts
 from compcoll.mpi.staging import Staged
 from compcoll.mpi.state import State
 from compcoll.operations import Blocks, Operation
+from compcoll.policy.decision import Decision
 
 __all__ = ["divide"]
 

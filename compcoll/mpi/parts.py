@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compcoll.engine import _engine
-from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, PreparedCall, Task, start
-from compcoll.engine.decision import Decision
+from compcoll.model.trials import Trial
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.staging import Staged
+from compcoll.policy.decision import Decision
 
 __all__ = ["Parts"]
 

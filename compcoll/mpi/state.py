@@ -13,15 +13,14 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import environment
+from compcoll.core._calls import totals_of
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover, preparation
 from compcoll.devices.aware import reported
 from compcoll.engine import _engine, hooks, rounding
-from compcoll.engine._calls import totals_of
-from compcoll.engine.auto import Trial
 from compcoll.engine.call import Call, PreparedCall, prepare, start, wait
-from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import complete, survey, wait_for_duplicates
+from compcoll.model.trials import Trial
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
@@ -29,7 +28,9 @@ from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import Policy, below_min_nbytes, check_same, fields_of
+from compcoll.policy import Policy, check_same, fields_of
+from compcoll.policy.policy import below_min_nbytes
+from compcoll.policy.decision import Decision, without_base
 from compcoll.report import Report
 
 __all__ = ["NEVER", "Settings", "State", "describe"]

@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from compcoll.engine import _engine
 from compcoll.engine.call import Call, PreparedCall, Task, begin, prepare, start
-from compcoll.engine.decision import Decision
 from compcoll.operations import OPERATIONS
+from compcoll.policy.decision import Decision
 from compcoll.torch.buffers import (
     BufferList,
     HostBuffer,

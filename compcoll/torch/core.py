@@ -22,12 +22,13 @@ from mpi4py import MPI
 
 from compcoll.codecs import codec
 from compcoll.core import environment
-from compcoll.engine import _engine, choices
+from compcoll.engine import _engine
 from compcoll.engine.agreement import Agreement, Check
 from compcoll.engine.call import Call, Task, wait
-from compcoll.engine.decision import Decision, without_base
 from compcoll.engine.group import Group, facts_of, survey
 from compcoll.operations import OPERATIONS, REDUCTIONS
+from compcoll.policy import choices
+from compcoll.policy.decision import Decision, without_base
 from compcoll.torch import peers, policies
 from compcoll.torch.buffers import overlap
 from compcoll.torch.gpu import PendingKernels

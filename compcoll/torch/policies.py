@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
-from compcoll.engine.rules import NOT_CODECS
 from compcoll.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
+from compcoll.policy.rules import NOT_CODECS
 from compcoll.torch.peers import cores
 
 __all__ = [

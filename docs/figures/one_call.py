@@ -25,7 +25,7 @@ BOXES = {
     "gate": (2.1, 7.85, 2.6, 0.8, "small, or declined before?", "compcoll/mpi/_shortcut.pyx"),
     "plain": (5.4, 7.85, 2.6, 0.8, "MPI's own call", "mpi4py"),
     "parse": (2.1, 6.7, 5.9, 0.8, "arguments become blocks of values", "compcoll/mpi/collectives.py"),
-    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/policy.py"),
+    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/policy/policy.py"),
     "model": (5.4, 5.4, 2.6, 0.8, "auto: does it pay?", "compcoll/model/"),
     "cache": (2.1, 4.25, 2.6, 0.8, "schedule", "compcoll/schedule/cache.py"),
     "trace": (5.4, 4.25, 2.6, 0.8, "algorithm, traced once", "compcoll/algorithms/alltoall.py"),

@@ -6,8 +6,8 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll.engine import auto, group
-from compcoll.engine.auto import LARGE_TRIALS, MOST_ROUNDS, TRIALS
 from compcoll.model import profile
+from compcoll.model.trials import LARGE_TRIALS, MOST_ROUNDS, TRIALS
 from compcoll.schedule.virtual import Link
 
 N = 1 << 18

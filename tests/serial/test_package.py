@@ -300,3 +300,29 @@ def test_help_speaks_of_the_method(method, does):
     assert re.match(rf"Help on .* in module compcoll.*:\n\n{method}\(self(: 'Comm')?, ", done.stdout)
     assert "Shortcut" not in done.stdout
     assert does in done.stdout
+
+
+@pytest.mark.parametrize("package", ["core", "codecs", "algorithms", "schedule", "policy", "model", "engine"])
+def test_layers(package):
+    """Each package imports from itself and from those below it alone."""
+    below = {
+        "core": set(),
+        "codecs": {"core", "devices"},
+        "algorithms": {"core", "codecs", "schedule"},
+        "schedule": {"core", "codecs", "algorithms"},
+        "policy": {"core", "codecs", "schedule"},
+        "model": {"core", "codecs", "algorithms", "schedule", "policy"},
+        "engine": {"core", "codecs", "devices", "algorithms", "schedule", "policy", "model"},
+    }[package] | {package, "operations", "frame", "report"}
+    files = [
+        f
+        for f in Path(compcoll.__file__).parent.joinpath(package).rglob("*.py*")
+        if f.suffix in (".py", ".pyx")
+    ]
+    imported = {
+        (file.name, name)
+        for file in files
+        for name in re.findall(r"^ *(?:from|import) compcoll\.(\w+)", file.read_text(), re.MULTILINE)
+    }
+    assert files
+    assert {found for found in imported if found[1] not in below} == set()

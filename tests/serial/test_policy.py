@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from compcoll import Policy, Rule, codec
-from compcoll.engine import choices
 from compcoll.engine.group import RankFacts, facts_of
 from compcoll.operations import REDUCTIONS
-from compcoll.policy import MIN_NBYTES, make_policy
+from compcoll.policy import MIN_NBYTES, choices, make_policy
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 

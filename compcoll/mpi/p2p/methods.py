@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
+from compcoll.core._calls import totals_of
 from compcoll.engine import _engine, interrupts
-from compcoll.engine._calls import totals_of
 from compcoll.engine.call import wait
-from compcoll.engine.decision import Decision
 from compcoll.mpi import check
 from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
@@ -27,6 +26,7 @@ from compcoll.mpi.p2p.send import Outgoing
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled
 from compcoll.mpi.staging import HostCopy
 from compcoll.mpi.state import State
+from compcoll.policy.decision import Decision
 
 if TYPE_CHECKING:
     from compcoll.mpi.comm import Comm

@@ -13,12 +13,12 @@ from mpi4py import MPI
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine.call import begin_message, n_chunks
-from compcoll.engine.decision import Decision
 from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_of_message
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.protocol import LARGEST_CHUNK, MessageStats, pack_header, split_first
+from compcoll.policy.decision import Decision
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from compcoll.codecs import Codec
-from compcoll.model.advisor import MESSAGE_NBYTES
 from compcoll.operations import ALGORITHMS, has_two_levels, runs_on
 from compcoll.schedule.trace import WINDOW
 
-__all__ = ["algorithm", "chunk_nbytes", "levels", "window"]
+__all__ = ["MESSAGE_NBYTES", "algorithm", "chunk_nbytes", "levels", "window"]
 
+#: Larger messages may go in one direction at a time (UCX over TCP: at half the speed from 2 MiB on).
+MESSAGE_NBYTES = 1 << 20
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
 #: Where all ranks have GPUs: their hosts, which take as long for a small chunk as for a large one, come last.

@@ -11,8 +11,8 @@ import numpy as np
 from compcoll.codecs import Codec, codec
 from compcoll.core import dtypes
 from compcoll.core.sizes import nbytes_of
-from compcoll.engine.decision import ARRAY, FLAT
 from compcoll.operations import ALGORITHMS
+from compcoll.policy.decision import ARRAY, FLAT
 
 __all__ = ["NOT_CODECS", "Rule", "check_keys", "checked_shape", "checked_size", "checked_spec", "one_of"]
 

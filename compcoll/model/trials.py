@@ -11,12 +11,12 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import Codec
-from compcoll.engine._calls import Count
-from compcoll.engine.decision import Decision
+from compcoll.core._calls import Count
 from compcoll.model.advisor import Advice, Option, advise, expected_speed, measure_speed, size_class
 from compcoll.model.plain import wire_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import CodecSpeed, MachineProfile
+from compcoll.policy.decision import Decision
 
 __all__ = ["Advisor", "TriedStarts"]
 

@@ -36,9 +36,10 @@ import numpy as np
 from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
 from compcoll.core.errors import PolicyError
-from compcoll.engine import choices
-from compcoll.engine.decision import ARRAY, FLAT, Decision
-from compcoll.engine.rules import (
+from compcoll.operations import ALGORITHMS, REDUCTIONS
+from compcoll.policy import choices
+from compcoll.policy.decision import ARRAY, FLAT, Decision
+from compcoll.policy.rules import (
     NOT_CODECS,
     Rule,
     check_keys,
@@ -47,7 +48,6 @@ from compcoll.engine.rules import (
     checked_spec,
     one_of,
 )
-from compcoll.operations import ALGORITHMS, REDUCTIONS
 
 __all__ = [
     "ALGORITHMS",
