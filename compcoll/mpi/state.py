@@ -29,8 +29,8 @@ from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS
 from compcoll.policy import Policy, check_same, fields_of
-from compcoll.policy.policy import below_min_nbytes
 from compcoll.policy.decision import Decision, without_base
+from compcoll.policy.policy import below_min_nbytes
 from compcoll.report import Report
 
 __all__ = ["NEVER", "Settings", "State", "describe"]

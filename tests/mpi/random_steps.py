@@ -66,16 +66,15 @@ def prepare_auto(folder: str, patch: Any = None) -> None:
 
     What is changed goes through pytest's ``monkeypatch``, if that is given.
     """
-    from compcoll.engine import auto
-    from compcoll.model import profile
+    from compcoll.model import profile, trials
     from compcoll.schedule.virtual import Link
 
     path = str(Path(folder) / "profile.json")
     if patch is None:
-        os.environ["COMPCOLL_PROFILE"], auto.RENEW = path, 9
+        os.environ["COMPCOLL_PROFILE"], trials.RENEW = path, 9
     else:
         patch.setenv("COMPCOLL_PROFILE", path)
-        patch.setattr(auto, "RENEW", 9)
+        patch.setattr(trials, "RENEW", 9)
     profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
 
 

@@ -5,8 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import compcoll
-from compcoll.engine import auto, group
-from compcoll.model import profile
+from compcoll.engine import group
+from compcoll.model import profile, trials
 from compcoll.model.trials import LARGE_TRIALS, MOST_ROUNDS, TRIALS
 from compcoll.schedule.virtual import Link
 
@@ -156,7 +156,7 @@ def test_starts_go_both_ways(comm, agree, network, smooth, monkeypatch, compress
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     monkeypatch.setattr(
-        auto.Advisor, "_judge", lambda self, trial, found: trial.choose(compress, f"found {found.shape}")
+        trials.Advisor, "_judge", lambda self, trial, found: trial.choose(compress, f"found {found.shape}")
     )
     fresh = comm.Dup()
     ours, n = compcoll.Comm(fresh, min_nbytes=4096), 2 * LARGE_TRIALS + 4
@@ -204,7 +204,7 @@ def test_all_ranks_count_a_call_once(comm, agree, nodes_of_one, tmp_path, monkey
     """Whatever its buffers are: else one of them would be the first to begin another trial."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
-    monkeypatch.setattr(auto.Advisor, "_choose", lambda self, trial: trial.choose(compress, "a test"))
+    monkeypatch.setattr(trials.Advisor, "_choose", lambda self, trial: trial.choose(compress, "a test"))
     monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
     if comm.rank == 0:
         profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
@@ -253,12 +253,12 @@ TIMES = {
 def test_calls_go_both_ways_until_one_is_faster(comm, agree, case):
     compressed, plain, faster, rounds = TIMES[case]
     least = LARGE_TRIALS
-    advisor = auto.Advisor(comm, profile.UNKNOWN, 1, 0)
-    ways = auto.Decision(None, "pairwise", 0, "compressed"), auto.Decision(None, "mpi", 0, "plain")
+    advisor = trials.Advisor(comm, profile.UNKNOWN, 1, 0)
+    ways = trials.Decision(None, "pairwise", 0, "compressed"), trials.Decision(None, "mpi", 0, "plain")
     found, tried = [], []
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        trial = auto.Trial(*ways, least, (0.0, 0.0))
+        trial = trials.Trial(*ways, least, (0.0, 0.0))
         while trial.chosen is None:
             for _ in range(least):
                 trial.count.calls += 1

@@ -9,8 +9,8 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll import FallbackError
-from compcoll.engine import auto as ask
 from compcoll.model import profile
+from compcoll.model import trials as ask
 from compcoll.mpi import forms
 from compcoll.schedule.virtual import Link
 
