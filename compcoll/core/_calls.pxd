@@ -12,7 +12,7 @@ cpdef CallTotals totals_of(str op)
 
 
 cdef class CallTags:
-    cdef readonly int n
-    cdef int first, turns, calls
+    cdef readonly int first, n
+    cdef int turns, calls
     cdef dict under_way
     cpdef int next(self) except -1

@@ -589,13 +589,18 @@ cdef class PreparedCall:
     device : callable, optional
         Makes the operations on device memory for a list of blocks, where any of them is on a device.
 
+    Attributes
+    ----------
+    rest : callable or None
+        ``rest(state, send, recv)`` is MPI's part of a call on arrays in which pairs of ranks decide.
     """
 
     cdef readonly str op
     cdef readonly object decision
+    cdef public object rest
     cdef Compiled compiled
     cdef Coding coding, inside
-    cdef CallTags tags
+    cdef public CallTags tags
     cdef uint64_t comm
     cdef Neighbours neighbours
     cdef object device
@@ -630,13 +635,17 @@ cdef class PreparedCall:
             self.neighbours,
         )
 
+    def fits(self, send, recv):
+        """Whether it can be started on these: contiguous arrays, to be written where received, apart."""
+        return usable(send, False) and usable(recv, True) and not overlap(send, recv)
+
     def start_on(self, send, recv, Bases bases=None):
-        """Start it on arrays; None where these are none, not contiguous, not writable, or overlap."""
+        """Start it on arrays; None where it does not fit them, or one is none."""
         cdef uint8_t* data[2]
         cdef vector[CPlace] found
         cdef Running running
         cdef size_t i
-        if not usable(send, False) or not usable(recv, True) or overlap(send, recv):
+        if not self.fits(send, recv):
             return None
         data[0] = <uint8_t*>cnp.PyArray_DATA(send) if type(send) is np_ndarray else NULL
         data[1] = <uint8_t*>cnp.PyArray_DATA(recv) if type(recv) is np_ndarray else NULL

@@ -127,8 +127,9 @@ class Group:
     facts : Facts
     tags : CallTags
         Of the calls that all ranks make in the same order.
-    pairwise_tags : tuple of int
-        For calls in which some ranks have no part, so that a count of calls would differ.
+    pairwise_tags : CallTags
+        The same for all calls in which some ranks have no part, whose count would differ: messages arrive
+        in order.
     agreement_tags : range
         For messages about calls that do not match.
     advisor : Advisor or None
@@ -147,7 +148,7 @@ class Group:
         self.advisor: Advisor = None  # type: ignore[assignment]
         self._most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
         n = (largest_tag() - _AGREEMENT_TAGS) // (self._most + 1)
-        self.pairwise_tags = (self._most * n, n)
+        self.pairwise_tags = CallTags(self._most * n, n, 1)
         self.agreement_tags = range((self._most + 1) * n, largest_tag() + 1)[:_AGREEMENT_TAGS]
         self._begin()
         self.belong_to(comm, MPI.Intracomm(comm).Dup() if self.size > 1 else comm)
@@ -159,7 +160,7 @@ class Group:
         """Be as new."""
         self.broken = ""
         self.abandoned: list[Any] = []
-        self.tags = CallTags(0, self.pairwise_tags[1], self._most)
+        self.tags = CallTags(0, self.pairwise_tags.n, self._most)
         self.persistent = PersistentPool(self, largest_tag())
         self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)
         self._n_duplicates = 0

@@ -146,7 +146,7 @@ cdef class Method:
             return self.small
         if not gate.known or not root_of(args, self.buffers, n, &root):
             return None
-        return gate.find(key(self.name, args, self.buffers, root))
+        return gate.find(key(self.name, args, self.buffers, root, self.pairs))
 
 
 cdef object run_prepared(Gate gate, Count count, prepared, send, recv):
@@ -154,6 +154,10 @@ cdef object run_prepared(Gate gate, Count count, prepared, send, recv):
 
     No signal's handler runs before its end.
     """
+    if prepared.rest is not None:
+        if not prepared.fits(send, recv):
+            return False
+        prepared.rest(gate, send, recv)
     try:
         task = prepared.start_on(send, recv)
     except BaseException as problem:
@@ -187,8 +191,8 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
         gate = (<object>args[0])._state
         found = self.find(gate, args + 1, n + named - 1)
         if found is not None and type(found[1]) is PreparedCall:
-            first = None if self.buffers == 1 else <object>args[1]
-            second = <object>args[self.buffers]
+            first = None if self.buffers == 1 else memory_of(<object>args[1])
+            second = memory_of(<object>args[self.buffers])
             count = found[0]
             if self.start is None:
                 result = run_prepared(gate, count, found[1], first, second)
@@ -282,15 +286,44 @@ cdef bint root_of(PyObject* const* args, Py_ssize_t buffers, Py_ssize_t n, Py_ss
     return True
 
 
-cdef tuple key(str name, PyObject* const* specs, Py_ssize_t n, Py_ssize_t root):
-    """All of plain arrays that a decision depends on; None for other buffers."""
-    cdef object first = <object>specs[0], second = <object>specs[n - 1]
+cdef tuple key(str name, PyObject* const* specs, Py_ssize_t n, Py_ssize_t root, bint pairs):
+    """All of arrays, and of counts where ``pairs`` decide, on which a decision depends; None for others."""
+    cdef object first = <object>specs[0], second = <object>specs[n - 1], counts = None
+    if pairs:
+        try:
+            counts = layout_of(first), layout_of(second)
+        except TypeError:
+            return None
+        first, second = memory_of(first), memory_of(second)
     if not (type(first) is ndarray or no_buffer(first)) or not (type(second) is ndarray or no_buffer(second)):
         return None
     if n == 1:
         return name, dtype_of(first), nbytes_of(first), shape_of(first), root
     return (name, dtype_of(first), nbytes_of(first), shape_of(first), dtype_of(second), nbytes_of(second),
-            shape_of(second), root)
+            shape_of(second), root, counts)
+
+
+cdef inline object memory_of(object spec):
+    """The buffer of an argument in any of mpi4py's forms."""
+    return spec[0] if (type(spec) is list or type(spec) is tuple) and spec else spec
+
+
+cdef object layout_of(object spec):
+    """Counts, displacements and predefined type of an argument; TypeError for those that may change."""
+    return None if type(spec) is not list and type(spec) is not tuple else tuple(map(fixed, spec[1:]))
+
+
+def fixed(part):
+    """A value that stands for a part of an argument."""
+    if type(part) is tuple or type(part) is list:
+        return type(part), tuple(map(fixed, part))
+    if type(part) is ndarray and part.dtype.kind in "iu":
+        return part.dtype, part.shape, part.tobytes()
+    if isinstance(part, Datatype) and part.is_predefined:
+        return Datatype, part.handle
+    if part is None or type(part) is int or type(part) is str:
+        return part
+    raise TypeError(f"a {type(part).__name__} may change")
 
 
 cdef inline object dtype_of(object spec):
@@ -305,7 +338,7 @@ cdef inline Py_ssize_t nbytes_of(object spec):
     return cnp.PyArray_NBYTES(<cnp.ndarray>spec) if type(spec) is ndarray else 0
 
 
-def kind(str name, *specs, Py_ssize_t root=0):
+def kind(str name, *specs, Py_ssize_t root=0, bint pairs=False):
     """`key` of buffer arguments that come from Python."""
     cdef PyObject* some[2]
     cdef Py_ssize_t i, n = len(specs)
@@ -313,7 +346,7 @@ def kind(str name, *specs, Py_ssize_t root=0):
         raise ValueError(f"a collective has 1 or 2 buffers, not {n}")
     for i in range(n):
         some[i] = <PyObject*>specs[i]
-    return key(name, some, n, root)
+    return key(name, some, n, root, pairs)
 
 
 def shortcut(Py_ssize_t buffers, bint pairs=False, start=None):

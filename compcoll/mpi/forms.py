@@ -23,7 +23,7 @@ from compcoll.engine.call import PreparedCall, Task
 from compcoll.mpi._shortcut import shortcut, uninterrupted
 from compcoll.mpi.buffers import Message, in_place, on_gpu, parse
 from compcoll.mpi.collectives import Arguments, Parsed, parse_call
-from compcoll.mpi.pairwise import divide
+from compcoll.mpi.pairwise import divide, keep
 from compcoll.mpi.parts import Parts
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
@@ -90,7 +90,9 @@ def _prepare(state: State, operation: Operation, given: Arguments, form: _Form) 
     if operation.decides is Decides.ALL:
         return _prepare_for_all(state, operation, given, form)
     if form is _Form.BLOCKING:
-        return divide(state, operation, given, state.context)
+        parts = divide(state, operation, given, state.context)
+        keep(state, operation, given, parts)
+        return parts
     if state.policy.names_communicators:
         return Parts()
     given, group, tags = _on_host(state, operation.forms[form.value], given), state.context, None
@@ -188,14 +190,13 @@ def _decide(state: State, operation: Operation, call: Parsed, form: _Form) -> tu
 
 def _blocking(state: State, operation: Operation, given: Arguments) -> None:
     parts, plain = _prepare(state, operation, given, _Form.BLOCKING), operation.name
-    begun, tags = perf_counter(), None
+    begun = perf_counter()
     if not parts.calls:
         state.to_mpi(plain, *given.for_mpi(operation))
     elif parts.args is not None:
         state.to_mpi(plain, *parts.args)
-        tags = state.context.pairwise_tags  # which never change: messages arrive in order
     for i, (prepared, call) in enumerate(parts.calls):
-        state.carry_out(prepared, call, tags, i == 0)
+        state.carry_out(prepared, call, i == 0)
     parts.finish()
     if parts.trial is not None:
         parts.trial.record(perf_counter() - begun)
@@ -291,18 +292,18 @@ class _Persistent:
         self._kept = KeptArguments(*given.buffers)
         self._given = replace(given, buffers=self._kept.args)
         self._specs = (None, *given.buffers)[-2:]
-        decision, self.bases, self.tried = parts.decision, None, None
+        self._decision, self.bases, self.tried = parts.decision, None, None
         self.rest: Any = None
         if self._pairs:
             assert parts.args is not None
             self.rest = state.to_mpi(operation.persistent, *parts.args, given.info)
-        elif decision.codec is not None and decision.codec.has_base:
+        elif self._decision.codec is not None and self._decision.codec.has_base:
             self.bases = _engine.Bases()
-        elif decision.ask and _HAS_PERSISTENT:
+        elif self._decision.ask and _HAS_PERSISTENT:
             self.rest = state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
             call, context = parts.calls[0][1], state.context
             self.tried = context.advisor.try_starts(
-                call.op, call.dtype, call.nbytes, decision, context.private_comm
+                call.op, call.dtype, call.nbytes, self._decision, context.private_comm
             )
 
     def start(self) -> MPI.Request:
@@ -313,7 +314,7 @@ class _Persistent:
         if self._pairs:
             return self._start_pairs(op)
         with interrupts.deferred(), state.committed(op):
-            way, others, record = self._parts.decision, [], None
+            way, others, record = self._decision, [], None
             if self.tried is not None:
                 way, others, record = self.tried.next()
             if way.codec is None:

@@ -23,7 +23,7 @@ from compcoll.mpi.state import State
 from compcoll.operations import Blocks, Operation
 from compcoll.policy.decision import Decision
 
-__all__ = ["divide"]
+__all__ = ["divide", "keep"]
 
 
 @dataclass
@@ -60,7 +60,7 @@ def divide(state: State, operation: Operation, given: Arguments, group: Any) -> 
     send, recv = sides
     outgoing, incoming = _large(state, operation.name, send), _large(state, operation.name, recv)
     if not outgoing and not incoming:
-        return Parts()
+        return Parts(declined=None if operation.send is Blocks.TYPED else state.last)
     blocks, targets = dict(outgoing), dict(incoming)
     if operation.send is Blocks.COUNTED and operation.recv is Blocks.COUNTED:
         _keep_own(state.rank, send, recv, blocks, targets)
@@ -116,6 +116,52 @@ def _call_of(
     nbytes = max(block.nbytes for block in (*send, *recv))
     call = Call(operation.name, dtype, nbytes, False, send, recv, root, shapes=shapes)
     return state.prepare(call, like.decision, group), call
+
+
+def keep(state: State, operation: Operation, given: Arguments, parts: Parts) -> None:
+    """Let later blocking calls with such arguments begin at once, where arrays and counts say all."""
+    if parts.declined is not None:
+        state.remember(operation.name, given.buffers, given.root, None, parts.declined)
+    if not parts.calls:
+        return
+    for prepared, _ in parts.calls:
+        prepared.tags = state.context.pairwise_tags
+    arrays = [spec[0] if isinstance(spec, (list, tuple)) and spec else spec for spec in given.buffers]
+    (prepared, call), *others = parts.calls
+    places = None if others or call.on_device or operation.send is Blocks.TYPED else _places_in(arrays, call)
+    if places is None or parts.args is None:
+        return
+    buffers, more = parts.args[:2], parts.args[2:]
+
+    def rest(state: State, *arrays: Any) -> None:
+        specs = [_with_memory(spec, array) for spec, array in zip(buffers, arrays, strict=True)]
+        state.to_mpi(operation.name, *specs, *more)
+
+    prepared.place(places)
+    prepared.rest = rest
+    state.remember(operation.name, given.buffers, given.root, None, prepared)
+
+
+def _places_in(arrays: list[Any], call: Call) -> list[tuple[int, int]] | None:
+    """Where the blocks of a call lie in its arrays; None where they do not."""
+    found = []
+    for which, blocks in enumerate((call.send, call.recv)):
+        array = arrays[which]
+        for block in blocks:
+            if not isinstance(block, np.ndarray) or type(array) is not np.ndarray:
+                return None
+            offset = block.ctypes.data - array.ctypes.data if block.size else 0
+            if not 0 <= offset <= array.nbytes - block.nbytes:
+                return None
+            found.append((which, offset))
+    return found
+
+
+def _with_memory(spec: Any, array: Any) -> Any:
+    """An argument of MPI's part with the memory of another array."""
+    if not isinstance(spec, (list, tuple)):
+        return array
+    return [array, *spec[1:]] if spec[0].nbytes else spec
 
 
 def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, _Large], targets: dict[int, _Large]) -> None:

@@ -27,6 +27,8 @@ class Parts:
         Arguments of MPI's method where that has a part as well.
     written : list of Message or Staged
         Buffers to be finished at the end.
+    declined : tuple of str or None
+        Operation and reason of a call that is MPI's, where all later ones like it are.
     trial : Trial or None
         That the call is part of.
     group : Group or PersistentTags
@@ -40,6 +42,7 @@ class Parts:
     calls: list[tuple[PreparedCall, Call]] = field(default_factory=list)
     args: tuple[Any, ...] | None = None
     written: list[Message | Staged] = field(default_factory=list)
+    declined: tuple[str, str] | None = None
     trial: Trial | None = None
     group: Any = None
     given: Any = None

@@ -27,7 +27,7 @@ from compcoll.mpi.collectives import Parsed
 from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.staging import Staged
-from compcoll.operations import ALGORITHMS
+from compcoll.operations import ALGORITHMS, OPERATIONS, Decides
 from compcoll.policy import Policy, check_same, fields_of
 from compcoll.policy.decision import Decision, without_base
 from compcoll.policy.policy import below_min_nbytes
@@ -321,7 +321,7 @@ class State(Gate):
                 return
         elif any(buffers.unknown_type(spec) is not None for spec in args):
             return
-        known = kind(name, *args, root=root)
+        known = kind(name, *args, root=root, pairs=OPERATIONS[op].decides is Decides.PAIR)
         if known is not None:
             self.keep(known, trial and trial.count, decided)
 
@@ -377,7 +377,6 @@ class State(Gate):
         self,
         prepared: PreparedCall,
         call: Call,
-        tags: tuple[int, int] | None = None,
         first: bool = True,
         op: str = "",
     ) -> None:
@@ -392,7 +391,7 @@ class State(Gate):
         """
         op = op or call.op
         with self.committed(op):
-            task = start(prepared, call, tags)
+            task = start(prepared, call)
         try:
             wait(task)
         finally:

@@ -232,7 +232,7 @@ class Core:
 
     def next_message_tag(self, n: int) -> int:
         """The first of ``n`` tags for the chunks of a message from this rank."""
-        first, most = self.group.pairwise_tags
+        first, most = self.group.pairwise_tags.first, self.group.pairwise_tags.n
         if self._message_tag + n > most:
             self._message_tag = 0
         tag = first + self._message_tag

@@ -157,7 +157,7 @@ def monitored_barrier(core: Core, timeout: timedelta | None = None, wait_all_ran
     core.check_usable()
     core.flush()
     seconds = timeout.total_seconds() if timeout is not None else core.timeout
-    until, comm, tag = time.monotonic() + seconds, core.group.private_comm, core.group.pairwise_tags[0]
+    until, comm, tag = time.monotonic() + seconds, core.group.private_comm, core.group.pairwise_tags.first
     if core.rank:
         _poll(comm.Isend([b"", MPI.BYTE], 0, tag), until, 0, seconds)
         answer = bytearray(1)

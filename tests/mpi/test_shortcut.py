@@ -4,7 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
-from common import BF16, bits, data
+from common import BF16, bits, data, offsets
 from mpi4py import MPI
 
 import compcoll
@@ -190,3 +190,56 @@ def test_bfloat16(comm, declining, agree, n):
         assert agree(bits(got[-1]) == bits(data(n, BF16, comm.size - 1)))
         declining.Allreduce(np.ones(n, BF16), mine)
         assert agree((mine == comm.size).all() and not declining.report.accelerated)
+
+
+def forms_of(array, counts, displs, way: int):
+    """The same argument in each of mpi4py's forms."""
+    return [
+        [array, (counts, displs)],
+        (array, (np.array(counts), np.array(displs, "i8"))),
+        [array, counts, displs, MPI.FLOAT],
+        [array, (tuple(counts), displs), "f"],
+    ][way]
+
+
+@many
+def test_repeated_calls_of_pairs(comm, ours, agree):
+    """Counts, displacements, memory and forms change from call to call, and some calls come again."""
+    rng, size, rank = np.random.default_rng(1), comm.size, comm.rank
+    matrices = [rng.choice([0, 10, 3000, 9001], (size, size)) for _ in range(3)]
+    arrays = [data(10_000 * size, "f4", rank + i) for i in range(2)]
+    known = 0
+    for _ in range(60):
+        which, way, gap, from_ = rng.integers([3, 4, 2, 2])
+        sends, recvs = matrices[which][rank].tolist(), matrices[which][:, rank].tolist()
+        out = forms_of(arrays[from_], sends, offsets(sends, gap), way)
+        got, want = np.full((2, 10_000 * size), -1, "f4")
+        comm.Alltoallv(out, forms_of(want, recvs, offsets(recvs, gap), 0))
+        ours.Alltoallv(out, forms_of(got, recvs, offsets(recvs, gap), way))
+        assert agree(bits(got) == bits(want))
+        known += ours.report.accelerated
+        counts = matrices[which][0].tolist()
+        root, mine = int(which) % size, arrays[from_][: counts[rank]]
+        got, want = np.full((2, 10_000 * size), -1, "f4")
+        comm.Gatherv(mine, forms_of(want, counts, offsets(counts, gap), 0), root)
+        ours.Gatherv(mine, forms_of(got, counts, offsets(counts, gap), way) if rank == root else None, root)
+        assert agree(bits(got) == bits(want))
+        comm.Scatterv(forms_of(arrays[from_], counts, offsets(counts), 0), want[: counts[rank]], root)
+        ours.Scatterv(forms_of(arrays[from_], counts, offsets(counts), way), got[: counts[rank]], root)
+        assert agree(bits(got) == bits(want))
+    assert agree(known > 0 and len(ours._state.known) > 0)
+
+
+@many
+def test_a_call_of_pairs_that_cannot_begin_at_once(comm, ours, agree):
+    """Memory that is not contiguous as the first call's was, or is sent and received at once."""
+    size, n = comm.size, 9001
+    counts, square = [n] * size, data(n * size, "f4", comm.rank).reshape(n, size)
+    want, got = np.zeros((2, n * size), "f4")
+    for send in (square, np.asfortranarray(square), square):
+        comm.Alltoallv([send, counts], [want, counts])
+        ours.Alltoallv([send, counts], [got, counts])
+        assert agree(bits(got) == bits(want) and ours.report.accelerated)
+    comm.Alltoallv(MPI.IN_PLACE, [want, counts])
+    ours.Alltoallv(MPI.IN_PLACE, [got, counts])
+    assert agree(bits(got) == bits(want))
