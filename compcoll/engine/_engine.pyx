@@ -735,13 +735,16 @@ def wait(*tasks, others=(), double limit=inf, bint launched=False):
         if end == INTERRUPTED:
             raise_ending()
         if end == TIMEOUT:
-            raise TimeoutError(
-                f"waited for messages for more than COMPCOLL_TIMEOUT = {stall_seconds:g} s; the communicator "
-                "is in an error state"
-            )
+            raise stalled()
     for task in tasks:
         task.check()
     return True
+
+
+def stalled(bint broken=True):
+    """The error of tasks that made no progress for `stall_seconds`; ``broken``: and left a call half-way."""
+    text = f"waited for messages for more than COMPCOLL_TIMEOUT = {stall_seconds:g} s"
+    return TimeoutError(f"{text}; the communicator is in an error state" if broken else text)
 
 
 def _abandon(tasks):
@@ -943,12 +946,14 @@ cdef void complete_natively(void* context) noexcept nogil:
 
 
 def settled(Task task):
-    """Record how a task ended whose request the engine completed."""
+    """Record how a task ended whose request the engine completed; TimeoutError of one that stalled."""
     if task.end is None:
         task.settle(<int>task.left.get().end())
         if task.end != DONE:
             _abandon([task])
     _drop_ended()
+    if task.end == TIMEOUT:
+        raise stalled()
 
 
 def join(Task task, double seconds=inf):

@@ -128,8 +128,8 @@ class Group:
     tags : CallTags
         Of the calls that all ranks make in the same order.
     pairwise_tags : CallTags
-        The same for all calls in which some ranks have no part, whose count would differ: messages arrive
-        in order.
+        Of blocking calls in which pairs of ranks decide: always the same, as not all ranks count them, and
+        messages of a pair arrive in order. Nonblocking ones take `tags` on all ranks.
     agreement_tags : range
         For messages about calls that do not match.
     advisor : Advisor or None

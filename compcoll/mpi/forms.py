@@ -39,6 +39,9 @@ __all__ = ["collective", "start_prepared"]
 
 #: Whether MPI has persistent collectives itself, so that both ways can be tried.
 _HAS_PERSISTENT = MPI.Get_version() >= (4, 0)
+#: Whether a rank whose counts are all zero takes no part in MPI's nonblocking Alltoallv in place, after which
+#: later ones meet those of before.
+_LOSES_COUNT = MPI.get_vendor()[0] == "Open MPI"
 
 
 class _Form(Enum):
@@ -94,6 +97,11 @@ def _prepare(state: State, operation: Operation, given: Arguments, form: _Form) 
         keep(state, operation, given, parts)
         return parts
     if state.policy.names_communicators:
+        return Parts()
+    if _LOSES_COUNT and not operation.root and in_place(given.buffers[0]):
+        state.decline(
+            op, "Open MPI mixes up such calls in place where a rank is left with nothing to exchange"
+        )
         return Parts()
     given, group, tags = _on_host(state, operation.forms[form.value], given), state.context, None
     # By all ranks, those without large messages as well.

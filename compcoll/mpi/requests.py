@@ -134,6 +134,8 @@ class Pending:
         try:
             _engine.settled(task)
             task.check()
+            if task.end != _engine.DONE:
+                raise RuntimeError("the operation was interrupted, and its communicator is in an error state")
         except Exception as error:
             self._error = self._error or error
         try:

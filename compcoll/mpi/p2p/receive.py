@@ -242,7 +242,7 @@ class Receive:
         self.request = Request(self._query, self._cancel)
         channel.track_receive(self)  # which keeps the scratch memory, before MPI writes to it
         if sent is not None:
-            _engine.leave(sent[0], lambda end: self._part_done(), self.request.state)
+            _engine.leave(sent[0], lambda end: self._part_done(error_of(end)), self.request.state)
         if received is None:
             self._begin()
         else:
@@ -312,8 +312,8 @@ class Receive:
         """The message, or the first of a compressed one, is there."""
         try:
             self._arrival.check()
-            if self._status.Is_cancelled():
-                self._part_done()
+            if end != _engine.DONE or self._status.Is_cancelled():
+                self._part_done(error_of(end))
                 return
             self._received = self._opened()
         except Exception as error:
@@ -331,7 +331,9 @@ class Receive:
                 self._channel, self._received, self._message, self._status, self._stats, self._marks
             )
             if self._message.device is None and unpacking.tasks:
-                _engine.leave(unpacking.tasks[0], lambda end: self._finish(unpacking), self.request.state)
+                _engine.leave(
+                    unpacking.tasks[0], lambda end: self._finish(unpacking, end), self.request.state
+                )
                 return
             unpacking.wait()
         except Exception as error:
@@ -339,13 +341,13 @@ class Receive:
         else:
             self._part_done()
 
-    def _finish(self, unpacking: Unpacking) -> None:
+    def _finish(self, unpacking: Unpacking, end: int) -> None:
         try:
             unpacking.finish()
         except Exception as error:
             self._part_done(error)
         else:
-            self._part_done()
+            self._part_done(error_of(end))
 
     def _query(self, status: MPI.Status) -> None:
         """Tell of the end; only here are statuses filled, by the thread that waits or tests."""
@@ -385,6 +387,11 @@ class Receive:
             if isinstance(self._arrival, _engine.ScratchRecv):
                 self._arrival.keep_scratch()
             self._arrival.request.Cancel()
+
+
+def error_of(end: int) -> Exception | None:
+    """The error of a part of a message that has ended in another way than it should."""
+    return None if end == _engine.DONE else _engine.stalled(broken=False)
 
 
 def copy_status(of: MPI.Status, into: MPI.Status) -> None:
