@@ -2,7 +2,7 @@
 
 So each pair decides for itself. All ranks call MPI's method as they would anyway, but with a count of zero
 for the messages that are large enough, and those travel compressed beside it. A rank without large messages
-makes exactly the call that it was asked for, but counts a nonblocking one as the others do: its tags are taken.
+makes exactly the call that it was asked for, and yet counts a nonblocking one as the others do.
 """
 
 from __future__ import annotations
