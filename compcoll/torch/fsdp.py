@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from compcoll.torch.compression import Compression, rows_of, write_rows
+from compcoll.torch.integration import profiler_entry
 from compcoll.torch.reductions import reduction
 
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
@@ -112,7 +113,7 @@ class CompressedReduceScatter(_Custom):
         elif how.changes_input or self.feeds_back:
             rows = rows.clone()
         how.before(rows)
-        total = self._reduce(rows, self.codec, "gradients")
+        total = self._reduce(self._sum_inside(rows), self.codec, "gradients")
         how.after(total, placement.size)
         output_tensor.view(-1).copy_(total)
 
@@ -143,12 +144,14 @@ class CompressedAllReduce(Compression):
     ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
 
-    def __call__(self, tensor: torch.Tensor) -> None:
-        """Average a tensor of floating-point values over the group, in place; collective."""
-        placement = self._connect()
-        self.step += 1
-        mine = self._reduce(rows_of([tensor], placement.size), self.codec, "gradients")
-        write_rows(self._start_gather(mine, self.codec, "sum")(), [tensor])
+    def __call__(self, tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        """Average tensors of one floating-point type over the group, in place; collective."""
+        pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        with profiler_entry("all_reduce_hook"):
+            placement = self._connect()
+            self.step += 1
+            mine = self._reduce(self._sum_inside(rows_of(pieces, placement.size)), self.codec, "gradients")
+            write_rows(self._start_gather(mine, self.codec, "sum")(), pieces)
 
 
 def compress_fsdp(

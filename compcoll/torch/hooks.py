@@ -1,7 +1,6 @@
 """Compression beside NCCL or gloo: a hook of DDP.
 
-state = compcoll.torch.ErrorFeedback("bfp:bits=6")
-ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
+state = compcoll.torch.compress_ddp(ddp, "bfp:bits=6")
 """
 
 from collections.abc import Callable, Sequence
@@ -12,13 +11,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
 from compcoll.torch.compression import Compression, rows_of, write_rows
 from compcoll.torch.integration import profiler_entry
 
-__all__ = ["ErrorFeedback", "compressed_hook"]
+__all__ = ["ErrorFeedback", "compress_ddp", "compressed_hook"]
 
 _RAW = codec_of("raw")
 
@@ -104,10 +104,13 @@ class ErrorFeedback(Compression):
             (codec, f"{bucket.index()}", pieces) for codec, pieces in self._parts(bucket, buffer) if pieces
         ]
 
-        def reduce() -> list[torch.Tensor]:
+        def add(_: None) -> list[torch.Tensor]:
+            return [self._sum_inside(rows_of(pieces, placement.size)) for _, _, pieces in parts]
+
+        def reduce(sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             return [
-                self._reduce(rows_of(pieces, placement.size), codec, f"{key}/gradients")
-                for codec, key, pieces in parts
+                self._reduce(rows, codec, f"{key}/gradients")
+                for (codec, key, _), rows in zip(parts, sums, strict=True)
             ]
 
         def gather(sums: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -115,7 +118,7 @@ class ErrorFeedback(Compression):
                 write_rows(self._start_gather(mine, codec, f"{key}/sum")(), pieces)
             return buffer
 
-        return self._pipeline.submit(reduce, gather, buffer.device)
+        return self._pipeline.submit([add, reduce, gather], buffer.device)
 
     def _parts(
         self, bucket: dist.GradBucket, buffer: torch.Tensor
@@ -141,50 +144,76 @@ def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futu
         return state.average(bucket)
 
 
+def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFeedback:
+    """Compress the gradients of a model under DDP: register `compressed_hook`.
+
+    Parameters
+    ----------
+    model : DistributedDataParallel
+        Or what `torch.compile` has made of it.
+    codec : str, Codec, or mapping of int to these
+    **options
+        Those of `ErrorFeedback`; ``group`` and ``module`` are those of DDP.
+
+    Returns
+    -------
+    ErrorFeedback
+
+    Raises
+    ------
+    ValueError
+        For a model of another kind, and as `ErrorFeedback` does.
+    """
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(f"{type(model).__name__} is not a DistributedDataParallel")
+    state = ErrorFeedback(codec, model.process_group, module=model.module, **options)
+    model.register_comm_hook(state, compressed_hook)
+    return state
+
+
 class _Pipeline:
-    """Two threads, which take buckets in their order: one reduces, the other gathers.
+    """Threads, which take buckets in their order: one adds up inside nodes, one between them, one gathers.
 
     Waiting for a collective in a thread keeps the order of calls the same on all ranks.
     """
 
     def __init__(self) -> None:
-        self._threads = [ThreadPoolExecutor(1, f"compcoll-{name}") for name in ("reduce", "gather")]
+        self._threads = [ThreadPoolExecutor(1, f"compcoll-{name}") for name in ("add", "reduce", "gather")]
         self._streams: dict[tuple[int, torch.device], Any] = {}
         self._error: BaseException | None = None
 
     def submit(
-        self, reduce: Callable[[], Any], gather: Callable[[Any], torch.Tensor], device: torch.device
+        self, stages: Sequence[Callable[[Any], Any]], device: torch.device
     ) -> torch.futures.Future[torch.Tensor]:
-        """The future of ``gather(reduce())``; an error ends all later ones, too."""
+        """The future of what the last stage returns, each given what the one before has; an error ends all."""
         cuda = device.type == "cuda"
         result: torch.futures.Future = torch.futures.Future(devices=[device] if cuda else [])
-        before = torch.cuda.current_stream(device).record_event() if cuda else None
 
-        def run(half: int, task: Callable[[], Any], after: Any, then: Callable[[Any, Any], None]) -> None:
+        def run(stage: int, value: Any, after: Any) -> None:
             try:
                 if self._error is not None:
                     raise RuntimeError(f"an earlier bucket failed: {self._error}") from self._error
-                with torch.no_grad(), self._stream(half, device, after):
-                    value = task()
-                    then(value, torch.cuda.current_stream(device).record_event() if cuda else None)
+                with torch.no_grad(), self._stream(stage, device, after):
+                    value = stages[stage](value)
+                    event = torch.cuda.current_stream(device).record_event() if cuda else None
+                    if stage + 1 == len(stages):
+                        result.set_result(value)
+                    else:
+                        self._threads[stage + 1].submit(run, stage + 1, value, event)
             except BaseException as error:
                 self._error = self._error or error
                 result.set_result(error)
 
-        def reduced(sums: Any, event: Any) -> None:
-            self._threads[1].submit(run, 1, lambda: gather(sums), event, gathered)
-
-        def gathered(values: torch.Tensor, _: Any) -> None:
-            result.set_result(values)
-
-        self._threads[0].submit(run, 0, reduce, before, reduced)
+        before = torch.cuda.current_stream(device).record_event() if cuda else None
+        self._threads[0].submit(run, 0, None, before)
         return result.then(_value_or_raise)
 
-    def _stream(self, half: int, device: torch.device, after: Any) -> Any:
+    def _stream(self, stage: int, device: torch.device, after: Any) -> Any:
         """A context in whose stream of its own work comes after an event."""
         if device.type != "cuda":
             return nullcontext()
-        stream = self._streams.setdefault((half, device), torch.cuda.Stream(device))
+        stream = self._streams.setdefault((stage, device), torch.cuda.Stream(device))
         stream.wait_event(after)
         return torch.cuda.stream(stream)
 

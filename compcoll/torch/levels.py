@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll.core import environment
+from compcoll.torch.inside import Inside
 
 __all__ = ["Levels", "placed"]
 
@@ -60,15 +61,15 @@ class Levels:
         self.between = [ranks[row[place]] for row in rows]
         self._group = group
 
-    def new_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup | None]:
+    def new_groups(self) -> tuple[dist.ProcessGroup, Inside | None]:
         """Groups of this rank's equals on all nodes, and of its node's ranks; collective.
 
         At one level the first one has all ranks, and there is no other.
         """
         between = _new_group(self.between, self._group)
-        return between, None if self.levels == 1 else _new_group(self.inside, self._group)
+        return between, None if self.levels == 1 else Inside(_new_group(self.inside, self._group))
 
-    def shared_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup | None]:
+    def shared_groups(self) -> tuple[dist.ProcessGroup, Inside | None]:
         """The same groups for all whose calls are in one order, at one level the group itself; collective."""
         if self.levels == 1:
             return self._group, None

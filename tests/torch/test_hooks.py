@@ -13,9 +13,11 @@ from compcoll.torch import (
     CompressedAllReduce,
     CompressedReduceScatter,
     ErrorFeedback,
+    compress_ddp,
     compress_fsdp,
     compressed_hook,
     frames,
+    inside,
 )
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -170,6 +172,25 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
     assert agree(theory <= total.item() <= 1.05 * theory), (total, theory)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shares", [True, False])
+def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
+    """Through shared memory, and where one rank has none by the group; larger ones after smaller ones."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if not shares and rank == size - 1:
+        monkeypatch.setattr(inside, "_FOLDER", "/nowhere")
+    node = inside.Inside(gloo)
+    for n in (5, 0, 3000, 7):
+        rows = of_rank(rank, 2 * size * n, dtype).view(2 * size, n)
+        everything = [of_rank(peer, 2 * size * n, dtype).view(2 * size, n) for peer in range(size)]
+        want = torch.stack(everything).double().sum(0)[2 * rank : 2 * rank + 2]
+        got = node.reduce_scatter(rows)
+        tolerance = 2 * size * torch.finfo(dtype).eps
+        assert agree(got.dtype == dtype and torch.allclose(got.double(), want, rtol=0, atol=5 * tolerance))
+        assert agree(torch.equal(node.all_gather(rows), torch.cat(everything)))
+    assert agree(bool(node._blocks) == shares)
+
+
 def test_settings_that_differ_are_an_error_on_all_ranks(gloo, agree):
     for one, options in (("int8", {}), ("int4", {}), ("int8", {"levels": 2}), ("int8", {"min_numel": 9})):
         mine = (one, options) if dist.get_rank() else ("int8", {})
@@ -239,6 +260,25 @@ def test_a_state_goes_on_from_its_state_dict(gloo, agree, place):
     second = ErrorFeedback({0: "int8", 3: "int4"}, gloo, nodes=place[0])
     second.load_state_dict(kept)
     assert agree(all(map(torch.equal, run(first, 3), run(second, 3))))
+
+
+def test_errors_of_another_rank_are_left_out(gloo, agree):
+    first = ErrorFeedback("int8", gloo)
+    averaged(first, of_rank(dist.get_rank(), 700))
+    kept = [None] * dist.get_world_size()
+    dist.all_gather_object(kept, first.state_dict(), group=gloo)
+    second = ErrorFeedback("int8", gloo)
+    second.load_state_dict(kept[0])
+    assert agree(second.step == 1 and bool(second.state_dict()["errors"]) == (dist.get_rank() == 0))
+
+
+def test_one_line_for_ddp(gloo, agree):
+    net = DDP(model(), process_group=gloo)
+    state = compress_ddp(torch.compile(net, backend="eager"), "int8", exact=["4.*"])
+    train(net)
+    assert agree(state.group is gloo and state.raw_nbytes > 2 * state.wire_nbytes > 0)
+    with pytest.raises(ValueError, match="Sequential is not a DistributedDataParallel"):
+        compress_ddp(model(), "int8")
 
 
 def test_exact_parameters(gloo, agree):
