@@ -1,4 +1,4 @@
-"""DeepSpeed over gloo, without ZeRO: the program averages gradients itself, compressed, behind the backward pass.
+"""DeepSpeed over gloo, without ZeRO: gradients are averaged by one line behind the backward pass, compressed.
 
 torchrun --standalone --nproc-per-node 2 with_deepspeed.py [CODEC]        # none: DeepSpeed's own average
 """

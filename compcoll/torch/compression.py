@@ -48,6 +48,7 @@ class Compression:
     """
 
     _of_its_own = False  # groups, where calls begin in other threads
+    _lane = ""  # of shared groups
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Compression:
             if self._of_its_own:
                 self._groups = [_Groups(placement, *placement.new_groups()) for _ in range(2)]
             else:
-                self._groups = [_Groups(placement, *placement.shared_groups())]
+                self._groups = [_Groups(placement, *placement.shared_groups(self._lane))]
             self._placement = placement
         elif group is not self.group:
             raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")

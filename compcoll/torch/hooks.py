@@ -3,9 +3,7 @@
 state = compcoll.torch.compress_ddp(ddp, "bfp:bits=6")
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
@@ -16,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
 from compcoll.torch.compression import Compression, rows_of, write_rows
-from compcoll.torch.integration import profiler_entry
+from compcoll.torch.integration import not_compiled, profiler_entry
+from compcoll.torch.pipeline import Pipeline
 
 __all__ = ["ErrorFeedback", "compress_ddp", "compressed_hook"]
 
@@ -90,7 +89,7 @@ class ErrorFeedback(Compression):
         self._exact = {
             id(parameter) for name, parameter in names.items() if any(fnmatch(name, p) for p in self.exact)
         }
-        self._pipeline = _Pipeline()
+        self._pipeline = Pipeline()
 
     def _settings(self) -> tuple:
         return (*super()._settings(), self.exact, self.min_numel)
@@ -135,12 +134,13 @@ class ErrorFeedback(Compression):
         ]
 
 
+@not_compiled
 def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients: each rank adds up its part, and all decode the frame of its sum.
 
     The bucket travels while the backward pass goes on. All ranks have the same bits afterwards.
     """
-    with profiler_entry("hook"):
+    with profiler_entry("compressed_hook"):
         return state.average(bucket)
 
 
@@ -170,56 +170,3 @@ def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFee
     state = ErrorFeedback(codec, model.process_group, module=model.module, **options)
     model.register_comm_hook(state, compressed_hook)
     return state
-
-
-class _Pipeline:
-    """Threads, which take buckets in their order: one adds up inside nodes, one between them, one gathers.
-
-    Waiting for a collective in a thread keeps the order of calls the same on all ranks.
-    """
-
-    def __init__(self) -> None:
-        self._threads = [ThreadPoolExecutor(1, f"compcoll-{name}") for name in ("add", "reduce", "gather")]
-        self._streams: dict[tuple[int, torch.device], Any] = {}
-        self._error: BaseException | None = None
-
-    def submit(
-        self, stages: Sequence[Callable[[Any], Any]], device: torch.device
-    ) -> torch.futures.Future[torch.Tensor]:
-        """The future of what the last stage returns, each given what the one before has; an error ends all."""
-        cuda = device.type == "cuda"
-        result: torch.futures.Future = torch.futures.Future(devices=[device] if cuda else [])
-
-        def run(stage: int, value: Any, after: Any) -> None:
-            try:
-                if self._error is not None:
-                    raise RuntimeError(f"an earlier bucket failed: {self._error}") from self._error
-                with torch.no_grad(), self._stream(stage, device, after):
-                    value = stages[stage](value)
-                    event = torch.cuda.current_stream(device).record_event() if cuda else None
-                    if stage + 1 == len(stages):
-                        result.set_result(value)
-                    else:
-                        self._threads[stage + 1].submit(run, stage + 1, value, event)
-            except BaseException as error:
-                self._error = self._error or error
-                result.set_result(error)
-
-        before = torch.cuda.current_stream(device).record_event() if cuda else None
-        self._threads[0].submit(run, 0, None, before)
-        return result.then(_value_or_raise)
-
-    def _stream(self, stage: int, device: torch.device, after: Any) -> Any:
-        """A context in whose stream of its own work comes after an event."""
-        if device.type != "cuda":
-            return nullcontext()
-        stream = self._streams.setdefault((stage, device), torch.cuda.Stream(device))
-        stream.wait_event(after)
-        return torch.cuda.stream(stream)
-
-
-def _value_or_raise(future: torch.futures.Future) -> torch.Tensor:
-    value = future.value()
-    if isinstance(value, BaseException):
-        raise value
-    return value

@@ -161,7 +161,8 @@ def test_compression_beside_gloo(tmp_path, marked, package, launcher, example): 
         assert done.returncode == 0, done.stderr
         texts[codec] = done.stdout
     theirs, ours = ([float(x) for x in re.findall(r"loss (\S+)", text)] for text in texts.values())
-    assert len(theirs) == 4 and ours == pytest.approx(theirs, rel=0.02)
+    assert len(theirs) == 4
+    assert ours == pytest.approx(theirs, rel=0.02)
     assert 3 < float(re.search(r"(\S+) times fewer bytes", texts["bfp:bits=8"])[1]) < 4
 
 

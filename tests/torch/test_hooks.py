@@ -1,11 +1,13 @@
 """Compression for those who keep another backend, here gloo."""
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
 from test_conformance import batch, close, mesh_of, model, train
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from compcoll.torch import (
@@ -347,6 +349,46 @@ def test_fsdp2_unshards_in_the_background(gloo, agree, place):
     handle.wait()
     got, want = net[0].weight.detach(), model()[0].weight.detach()
     assert agree((got - want).abs().max() < 1e-4 and is_same(gloo, got))
+
+
+def gradients(net, passes=1):
+    x, y = batch(dist.get_rank())
+    for _ in range(passes):
+        torch.nn.functional.mse_loss(net(x), y).backward()
+    return torch.cat([p.grad.full_tensor().flatten() for p in net.parameters()])
+
+
+def test_fsdp2_reduces_during_the_backward_pass(gloo, agree, place, monkeypatch):
+    """The last layer's gradients travel only when the layer before is at its backward pass."""
+    net, goes_on, seen = sharded(gloo), threading.Event(), []
+    compress_fsdp(net, "bfp:bits=16", nodes=place[0])
+    sum_inside = CompressedReduceScatter._sum_inside
+
+    def held(self, rows):
+        seen.append(goes_on.wait(30))
+        return sum_inside(self, rows)
+
+    monkeypatch.setattr(CompressedReduceScatter, "_sum_inside", held)
+    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
+    got, want = gradients(net), gradients(sharded(gloo))
+    assert agree(len(seen) == 3 and all(seen))
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
+    """Those that are added to others, and those that change their type."""
+    policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+
+    def net():
+        one, mesh = model(), mesh_of(gloo)
+        fully_shard(one[2], mesh=mesh, mp_policy=policy)
+        return fully_shard(one, mesh=mesh, mp_policy=policy)
+
+    ours, theirs = net(), net()
+    compress_fsdp(ours, "bfp:bits=16")
+    got, want = gradients(ours, 3), gradients(theirs, 3)
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-2 * want.abs().max()))
 
 
 def test_reduce_scatter_feeds_back(gloo, agree, place):
