@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,7 +36,8 @@ from .model import GPT, Shape, cross_entropy
 
 __all__ = ["run"]
 
-VARIANTS = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@1,bfp:bits=4@2"
+VARIANTS = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@1,bfp:bits=4@2,backend:bfp:bits=8"
+VARIANT_HELP = "gloo, CODEC@LEVELS, or backend:CODEC for the backend compcoll, separated by commas."
 
 
 class Trainer:
@@ -46,7 +48,7 @@ class Trainer:
     way : str
         ddp or fsdp2.
     variant : str
-        gloo, or CODEC@LEVELS.
+        gloo, CODEC@LEVELS, or backend:CODEC.
     """
 
     def __init__(self, way: str, variant: str, shape: Shape, seed: int = 0):
@@ -54,21 +56,29 @@ class Trainer:
         model = GPT(shape)
         codec, _, levels = variant.partition("@")
         options: dict[str, Any] = {"levels": int(levels)} if levels else {}
-        self.now, self.states = Pass(), []
+        self.now, self.states, self.group = Pass(), [], dist.group.WORLD
+        ours = variant.startswith("backend:")
+        if ours:
+            chosen = compcoll.torch.Options(codec=variant.removeprefix("backend:"))
+            self.group = dist.new_group(backend="compcoll", pg_options=chosen)
         if way == "ddp":
-            self.model: torch.nn.Module = DistributedDataParallel(model, gradient_as_bucket_view=True)
-            if codec == "gloo":
+            self.model: torch.nn.Module = DistributedDataParallel(
+                model, process_group=self.group, gradient_as_bucket_view=True
+            )
+            if ours or codec == "gloo":
                 self.model.register_comm_hook(self, Trainer._allreduce)
             else:
                 self.states = [compcoll.torch.compress_ddp(self.model, codec, **options)]
         else:
+            mesh = DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=("fsdp",))
             for block in model.blocks:
-                fully_shard(block)
-            self.model = fully_shard(model)
-            if codec != "gloo":
+                fully_shard(block, mesh=mesh)
+            self.model = fully_shard(model, mesh=mesh)
+            if not ours and codec != "gloo":
                 found = compcoll.torch.compress_fsdp(self.model, codec, feeds_back=True, **options)
                 self.states = [state for states in found.values() for state in states]
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+        #: Of little work, for times; training sets another.
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> Pass:
         """Forward and backward pass, and the optimizer's; the backward pass in seconds from its beginning."""
@@ -106,7 +116,7 @@ class Trainer:
 
     def _allreduce(self, bucket):  # torch looks at annotations, and takes no strings
         tensor = bucket.buffer().div_(dist.get_world_size())
-        future = dist.all_reduce(tensor, async_op=True).get_future()
+        future = dist.all_reduce(tensor, group=self.group, async_op=True).get_future()
         return self.note(tensor.nbytes, future.then(lambda future: future.value()[0]))
 
 
@@ -145,6 +155,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
 
 def final_loss(trainer: Trainer, shape: Shape, batch: int, steps: int, seed: int) -> float:
     """The loss on bytes held out after so many steps; collective."""
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=1e-3, betas=(0.9, 0.95))
     rng = np.random.default_rng([seed, dist.get_rank()])
     for _ in range(steps):
         trainer.step(*corpus().batch(rng, batch, shape.length))
@@ -174,7 +185,7 @@ def lines(rows: dict[str, Any]) -> list[str]:
 
 @click.command(context_settings={"show_default": True})
 @click.option("--ways", default="ddp,fsdp2", help="Separated by commas.")
-@click.option("--variants", default=VARIANTS, help="gloo, or CODEC@LEVELS, separated by commas.")
+@click.option("--variants", default=VARIANTS, help=VARIANT_HELP)
 @click.option("--layers", default=11, type=click.IntRange(1))
 @click.option("--width", default=384, type=click.IntRange(16))
 @click.option("--batch", default=1, type=click.IntRange(1), help="Pieces a step on each rank.")

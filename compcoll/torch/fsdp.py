@@ -148,8 +148,8 @@ class CompressedReduceScatter(_Custom):
                 future.wait()
 
 
-def _nobody_reads(module: torch.nn.Module, dtype: torch.dtype) -> bool:
-    """Whether the sums of a module of FSDP2 become its gradients as they are, which the optimizer reads first."""
+def _nobody_reads(module: Any, dtype: torch.dtype) -> bool:
+    """Whether a module of FSDP2 takes sums as gradients as they are, unread before the optimizer."""
     try:
         state = module._get_fsdp_state()
         return all(

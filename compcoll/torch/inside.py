@@ -116,8 +116,8 @@ class Inside:
         dist.all_gather_object(paths, path, group=self.group)
         blocks = []
         try:
-            blocks = [torch.from_file(one, True, 2 * nbytes, dtype=torch.uint8) for one in paths]
-        except RuntimeError:
+            blocks = [_mapped(one, 2 * nbytes) for one in paths]
+        except (OSError, RuntimeError):
             problem = True
         flag = torch.tensor([float(problem)])
         dist.all_reduce(flag, group=self.group)
@@ -125,3 +125,10 @@ class Inside:
             with suppress(OSError):
                 os.unlink(path)
         return None if flag.item() else [block.view(2, nbytes) for block in blocks]
+
+
+def _mapped(path: str, nbytes: int) -> torch.Tensor:
+    """A file in memory; torch would make one where there is none, as in another rank's container."""
+    if not os.path.exists(path):
+        raise FileNotFoundError(path)
+    return torch.from_file(path, True, nbytes, dtype=torch.uint8)

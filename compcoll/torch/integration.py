@@ -27,7 +27,7 @@ __all__ = ["dispatched", "not_compiled", "patch_2_13", "patch_coalescing_manager
 
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 _Class = TypeVar("_Class", bound=type)
-_Code = TypeVar("_Code", bound=type | FunctionType)
+_Code = TypeVar("_Code", bound=type | Callable[..., Any])
 #: Methods of a process group, and their names in C++.
 _METHODS = {
     **{

@@ -72,8 +72,8 @@ class Levels:
     def shared_groups(self, lane: str = "") -> tuple[dist.ProcessGroup, Inside | None]:
         """The same groups for all whose calls are in one order; collective.
 
-        Those of a lane are no others', so its calls may begin in a thread; without one, and at one level, it is
-        the group itself.
+        Those of a lane are no others', so its calls may begin in a thread. Without a lane, one level is the
+        group itself.
         """
         if self.levels == 1 and not lane:
             return self._group, None

@@ -26,7 +26,7 @@ __all__ = ["CompressGradients"]
 class CompressGradients(Callback):
     """Callback that compresses gradients of a model under `DDPStrategy` or `ModelParallelStrategy` (FSDP2).
 
-    A checkpoint holds the number of steps alone: each rank has errors of its own, and the checkpoint is rank 0's.
+    A checkpoint holds the number of steps alone: each rank has errors of its own, and it is rank 0's.
 
     Parameters
     ----------

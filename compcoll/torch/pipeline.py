@@ -26,7 +26,7 @@ class Pipeline:
     def submit(
         self, stages: Sequence[Callable[[Any], Any]], device: torch.device
     ) -> torch.futures.Future[torch.Tensor]:
-        """The future of the last stage's value; each is given that of the one before, and an error ends all."""
+        """The future of the last stage's value; each is given the one before. An error ends all."""
         cuda = device.type == "cuda"
         result: torch.futures.Future = torch.futures.Future(devices=[device] if cuda else [])
 

@@ -193,6 +193,12 @@ def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
     assert agree(bool(node._blocks) == shares)
 
 
+def test_a_file_of_another_container_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        inside._mapped(str(tmp_path / "theirs"), 4096)
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_settings_that_differ_are_an_error_on_all_ranks(gloo, agree):
     for one, options in (("int8", {}), ("int4", {}), ("int8", {"levels": 2}), ("int8", {"min_numel": 9})):
         mine = (one, options) if dist.get_rank() else ("int8", {})
