@@ -1,80 +1,244 @@
-"""Steps of DDP over gloo, with and without the compressing hook: seconds, and bytes through the ports.
+"""Training beside gloo with and without compression: seconds of a step, bytes through ports, overlap, loss.
 
 ``python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 -- python -m benchmarks.training.hooks``, as root.
-Steps of all variants are taken one variant after the other, each with a model of its own.
+Each variant has a model of its own, one after the other. With ``--json`` the file is written after each, and
+what it has already is not run again. ``--seeds 3`` trains as well, and shows the loss on bytes held out.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import sys
 from datetime import timedelta
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import click
 import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from torch.autograd import Variable
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import compcoll.torch
+from compcoll.torch.pipeline import Pipeline
 
 from ..netlab import port_bytes
+from ..osu.output import describe
+from .buckets import Pass, share_inside
 from .corpus import corpus
 from .model import GPT, Shape, cross_entropy
 
 __all__ = ["run"]
 
-VARIANTS = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@1,bfp:bits=4@2"
+VARIANTS = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@1,bfp:bits=4@2,backend:bfp:bits=8"
+VARIANT_HELP = "gloo, CODEC@LEVELS, or backend:CODEC for the backend compcoll, separated by commas."
+
+
+class Trainer:
+    """A model under DDP or FSDP2, which notes when its gradients travel.
+
+    Parameters
+    ----------
+    way : str
+        ddp or fsdp2.
+    variant : str
+        gloo, CODEC@LEVELS, or backend:CODEC.
+    """
+
+    def __init__(self, way: str, variant: str, shape: Shape, seed: int = 0):
+        torch.manual_seed(seed)
+        model = GPT(shape)
+        codec, _, levels = variant.partition("@")
+        options: dict[str, Any] = {"levels": int(levels)} if levels else {}
+        self.now, self.states, self.group = Pass(), [], dist.group.WORLD
+        ours = variant.startswith("backend:")
+        if ours:
+            chosen = compcoll.torch.Options(codec=variant.removeprefix("backend:"))
+            self.group = dist.new_group(backend="compcoll", pg_options=chosen)
+        if way == "ddp":
+            self.model: torch.nn.Module = DistributedDataParallel(
+                model, process_group=self.group, gradient_as_bucket_view=True
+            )
+            if ours or codec == "gloo":
+                self.model.register_comm_hook(self, Trainer._allreduce)
+            else:
+                self.states = [compcoll.torch.compress_ddp(self.model, codec, **options)]
+        else:
+            mesh = DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=("fsdp",))
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh)
+            self.model = fully_shard(model, mesh=mesh)
+            if not ours and codec != "gloo":
+                found = compcoll.torch.compress_fsdp(self.model, codec, feeds_back=True, **options)
+                self.states = [state for states in found.values() for state in states]
+        #: Of little work, for times; training sets another.
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> Pass:
+        """Forward and backward pass, and the optimizer's; the backward pass in seconds from its beginning."""
+        self.optimizer.zero_grad()
+        loss = cross_entropy(self.model(x), y)
+        loss.register_hook(self._at_the_end)
+        self.now = Pass(perf_counter())
+        loss.backward()
+        self.now.end = perf_counter()
+        self.optimizer.step()
+        return self.now.relative()
+
+    def counted(self) -> np.ndarray:
+        """Bytes without compression, and bytes of frames, that this rank has sent."""
+        return np.array([[one.raw_nbytes, one.wire_nbytes] for one in self.states] or [[0, 0]]).sum(0)
+
+    def note(self, nbytes: int, future: torch.futures.Future) -> torch.futures.Future:
+        """Note when an exchange begins, and when it ends."""
+        noted = [float(nbytes), perf_counter(), 0.0]
+        self.now.buckets.append(noted)
+
+        def ended(future: torch.futures.Future) -> torch.Tensor:
+            noted[2] = perf_counter()
+            return future.value()
+
+        return future.then(ended)
+
+    def _at_the_end(self, gradient: torch.Tensor) -> None:
+        """Note when all gradients are there: this callback is the first one of the backward pass."""
+
+        def note() -> None:
+            self.now.gradients = perf_counter()
+
+        Variable._execution_engine.queue_callback(note)
+
+    def _allreduce(self, bucket):  # torch looks at annotations, and takes no strings
+        tensor = bucket.buffer().div_(dist.get_world_size())
+        future = dist.all_reduce(tensor, group=self.group, async_op=True).get_future()
+        return self.note(tensor.nbytes, future.then(lambda future: future.value()[0]))
+
+
+def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, float]:
+    """Medians of steps, and means of bytes, over all ranks; collective."""
+    world, submit, seconds, shares, sent = MPI.COMM_WORLD, Pipeline.submit, [], [], 0
+    counted = np.zeros(2)
+
+    def noting(self: Pipeline, stages: Any, device: torch.device) -> torch.futures.Future:
+        return trainer.note(0, submit(self, stages, device))
+
+    Pipeline.submit = noting  # type: ignore[method-assign]
+    try:
+        for step in range(steps + 2):
+            dist.barrier()
+            before, begin, had = port_bytes()[0], perf_counter(), trainer.counted()
+            one = trainer.step(x, y)
+            taken = perf_counter() - begin
+            dist.barrier()
+            if step >= 2:  # DDP cuts its buckets anew after the first
+                seconds.append(world.allreduce(taken, MPI.MAX))
+                shares.append(world.allreduce(share_inside(one), MPI.MIN))
+                sent += port_bytes()[0] - before
+                counted += trainer.counted() - had
+    finally:
+        Pipeline.submit = submit  # type: ignore[method-assign]
+    raw, frames = world.allreduce(counted) / steps / 1e6
+    return {
+        "seconds": float(np.median(seconds)),
+        "share_inside": float(np.median(shares)),
+        "port_mb": world.allreduce(sent, MPI.MAX) / steps / 1e6,
+        "raw_mb": raw,
+        "frames_mb": frames,
+    }
+
+
+def final_loss(trainer: Trainer, shape: Shape, batch: int, steps: int, seed: int) -> float:
+    """The loss on bytes held out after so many steps; collective."""
+    trainer.optimizer = torch.optim.AdamW(trainer.model.parameters(), lr=1e-3, betas=(0.9, 0.95))
+    rng = np.random.default_rng([seed, dist.get_rank()])
+    for _ in range(steps):
+        trainer.step(*corpus().batch(rng, batch, shape.length))
+    with torch.no_grad():
+        x, y = corpus().held_out(64, shape.length)
+        return float(cross_entropy(trainer.model(x), y))
+
+
+def lines(rows: dict[str, Any]) -> list[str]:
+    """A table of what has been measured."""
+    found = [
+        f"{'':22} {'s a step':>9} {'MB by a port':>13} {'raw, MB':>8} {'frames, MB':>11} {'inside':>7}  loss"
+    ]
+    for name, row in rows.items():
+        text = f"{name:22}"
+        if "seconds" in row:
+            text += (
+                f" {row['seconds']:9.2f} {row['port_mb']:13.1f} {row['raw_mb']:8.1f} {row['frames_mb']:11.1f}"
+            )
+            text += f" {row['share_inside']:7.0%}"
+        losses = list(row.get("losses", {}).values())
+        if losses:
+            text += f"  {np.mean(losses):.3f} ± {np.std(losses, ddof=min(1, len(losses) - 1)):.3f}"
+        found.append(text)
+    return found
 
 
 @click.command(context_settings={"show_default": True})
-@click.option("--variants", default=VARIANTS, help="gloo, or CODEC@LEVELS, separated by commas.")
+@click.option("--ways", default="ddp,fsdp2", help="Separated by commas.")
+@click.option("--variants", default=VARIANTS, help=VARIANT_HELP)
 @click.option("--layers", default=11, type=click.IntRange(1))
 @click.option("--width", default=384, type=click.IntRange(16))
 @click.option("--batch", default=1, type=click.IntRange(1), help="Pieces a step on each rank.")
 @click.option("--length", default=64, type=click.IntRange(8), help="Bytes of a piece.")
-@click.option("--steps", default=5, type=click.IntRange(1), help="Steps that count, after two that do not.")
-def run(variants, layers, width, batch, length, steps) -> None:
-    """Time steps of DDP, and count bytes through the ports."""
+@click.option("--steps", default=5, help="Steps that count, after two that do not; 0: no times.")
+@click.option("--seeds", default=0, help="Seeds to train with.")
+@click.option("--train-steps", default=200, type=click.IntRange(1))
+@click.option("--json", "json_path", type=click.Path(), help="Figures, also those of an earlier run.")
+def run(ways, variants, layers, width, batch, length, steps, seeds, train_steps, json_path) -> None:
+    """Time steps, count bytes through ports, and train, beside gloo."""
     torch.set_num_threads(1)
     world = MPI.COMM_WORLD
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     shape = Shape(layers, width, 6 if width % 6 == 0 else 4, length)
     x, y = corpus().batch(np.random.default_rng(world.rank), batch, length)
+    path = Path(json_path) if json_path else None
+    settings = {"parameters": shape.parameters, "batch": batch, "length": length, "ranks": world.size}
+    settings["train_steps"] = train_steps
+    rows: dict[str, Any] = {}
+    if world.rank == 0 and path and path.exists():
+        known = json.loads(path.read_text())
+        if known["settings"] != settings:
+            raise click.UsageError(f"{path} is of {known['settings']}, and this run of {settings}")
+        rows = known["rows"]
+    rows = world.bcast(rows)
+    about = describe(world, "training beside gloo", "the standard library's sources", "f4")
+
+    def keep() -> None:
+        if world.rank == 0 and path:
+            command = " ".join(["python -m benchmarks.training.hooks", *sys.argv[1:]])
+            content = {**about, "command": command, "settings": settings, "rows": rows}
+            path.write_text(json.dumps(content, indent=1, default=str))
+
+    for way in ways.split(","):
+        for variant in variants.split(","):
+            row = rows.setdefault(f"{way} {variant}", {})
+            if steps and "seconds" not in row:
+                row |= measured(Trainer(way, variant, shape), x, y, steps)
+                gc.collect()
+                keep()
+            losses = row.setdefault("losses", {})
+            for seed in range(seeds):
+                if str(seed) not in losses:
+                    trainer = Trainer(way, variant, shape, seed)
+                    losses[str(seed)] = final_loss(trainer, shape, batch, train_steps, seed)
+                    del trainer
+                    gc.collect()
+                    keep()
     if world.rank == 0:
-        click.echo(f"{shape.parameters / 1e6:.1f} M parameters, {world.size} ranks")
-        click.echo(f"{'':16} {'s a step':>9} {'MB sent by a port':>18} {'raw, MB':>8} {'frames, MB':>11}")
-    for name in variants.split(","):
-        torch.manual_seed(0)
-        ddp = DistributedDataParallel(GPT(shape), gradient_as_bucket_view=True)
-        state = None
-        if name != "gloo":
-            codec, _, levels = name.partition("@")
-            options = {"levels": int(levels)} if levels else {}
-            state = compcoll.torch.ErrorFeedback(codec, **options)
-            ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
-        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
-        seconds, sent, counted = [], 0, np.zeros(2)
-        for step in range(steps + 2):
-            dist.barrier()
-            before, begin = port_bytes()[0], perf_counter()
-            had = np.array([state.raw_nbytes, state.wire_nbytes] if state else [0, 0])
-            optimizer.zero_grad()
-            cross_entropy(ddp(x), y).backward()
-            optimizer.step()
-            taken = perf_counter() - begin
-            dist.barrier()
-            if step >= 2:  # DDP cuts its buckets anew after the first
-                seconds.append(world.allreduce(taken, MPI.MAX))
-                sent += port_bytes()[0] - before
-                counted += np.array([state.raw_nbytes, state.wire_nbytes] if state else [0, 0]) - had
-        most = world.allreduce(sent, MPI.MAX) / steps / 1e6
-        raw, wire = world.allreduce(counted) / steps / 1e6
-        if world.rank == 0:
-            click.echo(f"{name:16} {np.median(seconds):9.2f} {most:18.1f} {raw:8.1f} {wire:11.1f}")
-        del ddp, optimizer, state
-        gc.collect()
+        click.echo(
+            f"{shape.parameters / 1e6:.1f} M parameters, {world.size} ranks, {train_steps} steps of training"
+        )
+        click.echo("\n".join(lines(rows)))
     dist.destroy_process_group()
 
 

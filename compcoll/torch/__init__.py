@@ -17,8 +17,11 @@ peers.py         all groups
 integration.py   torch.compile, other tools of torch, and its functions that name its own backends
 hooks.py         compression beside NCCL or gloo: DDP's hook
 fsdp.py          FSDP2's objects, and HSDP's
+lightning.py     a callback of PyTorch Lightning that sets these; imported by those who use it
 compression.py   what these share
 levels.py        one or two levels of groups, by nodes
+pipeline.py      threads in which gradients travel during the backward pass
+inside.py        sums and gathered blocks inside a node
 frames.py        sums and gathered blocks as frames, in groups of any backend
 dcp.py           torch.distributed.checkpoint with compressed files
 weight_sync.py   parameters from one rank to all others, in any backend's groups
@@ -41,7 +44,7 @@ from compcoll.torch.fsdp import (
 )
 from compcoll.torch.group import CompcollBackend as _CompcollBackend
 from compcoll.torch.group import CompcollGroup as _CompcollGroup
-from compcoll.torch.hooks import ErrorFeedback, compressed_hook
+from compcoll.torch.hooks import ErrorFeedback, compress_ddp, compressed_hook
 from compcoll.torch.policies import Options, set_policy
 from compcoll.torch.report import TrainingReport, report
 from compcoll.torch.weight_sync import SyncReport, WeightSync
@@ -55,6 +58,7 @@ __all__ = [
     "SyncReport",
     "TrainingReport",
     "WeightSync",
+    "compress_ddp",
     "compress_fsdp",
     "compressed_hook",
     "load",

@@ -31,19 +31,7 @@ class _Groups:
 
     def sum_inside(self, rows: torch.Tensor) -> torch.Tensor:
         """The node's sums of the rows for the nodes, (nodes, n), of all ranks' rows by place."""
-        if self.inside is None:
-            return rows
-        n, local = rows.shape[1], self.levels.local
-        if rows.is_cuda:
-            sums = torch.empty_like(rows[: self.levels.nodes])
-            (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(
-                sums.view(-1), rows.view(-1), group=self.inside
-            )
-            return sums
-        theirs = torch.empty_like(rows)  # gloo's own reduce-scatter is an allreduce
-        dist.all_to_all_single(theirs.view(-1), rows.view(-1), group=self.inside)
-        wide = torch.promote_types(rows.dtype, torch.float32)
-        return theirs.view(local, self.levels.nodes, n).sum(0, dtype=wide).to(rows.dtype)
+        return rows if self.inside is None else self.inside.reduce_scatter(rows)
 
 
 class Compression:
@@ -60,6 +48,7 @@ class Compression:
     """
 
     _of_its_own = False  # groups, where calls begin in other threads
+    _lane = ""  # of shared groups
 
     def __init__(
         self,
@@ -106,12 +95,14 @@ class Compression:
 
     def state_dict(self) -> dict[str, Any]:
         """The number of steps and this rank's errors, which differ from rank to rank."""
-        return {"step": self.step, "errors": {key: error.clone() for key, error in self._errors.items()}}
+        errors = {key: error.clone() for key, error in self._errors.items()}
+        return {"step": self.step, "rank": dist.get_rank(), "errors": errors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict` of this rank; an error of another size is left out."""
+        """Go on from a `state_dict`; errors of another rank, or of another size, are left out."""
         self.step = int(state["step"])
-        self._errors = {key: error.clone() for key, error in state["errors"].items()}
+        errors = state["errors"] if state.get("rank", dist.get_rank()) == dist.get_rank() else {}
+        self._errors = {key: error.clone() for key, error in errors.items()}
 
     def _settings(self) -> tuple:
         """What has to be equal on all ranks."""
@@ -129,19 +120,21 @@ class Compression:
             if self._of_its_own:
                 self._groups = [_Groups(placement, *placement.new_groups()) for _ in range(2)]
             else:
-                self._groups = [_Groups(placement, *placement.shared_groups())]
+                self._groups = [_Groups(placement, *placement.shared_groups(self._lane))]
             self._placement = placement
         elif group is not self.group:
             raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")
         return self._placement
 
-    def _reduce(self, rows: torch.Tensor, codec: Codec, key: str) -> torch.Tensor:
-        """The sum over all ranks of this rank's row; rows, (size, n), are in the order of places."""
-        groups = self._groups[0]
-        sums = groups.sum_inside(rows)
+    def _sum_inside(self, rows: torch.Tensor) -> torch.Tensor:
+        """The node's sums, (nodes, n), of its ranks' rows, (size, n), which are in the order of places."""
+        return self._groups[0].sum_inside(rows)
+
+    def _reduce(self, sums: torch.Tensor, codec: Codec, key: str) -> torch.Tensor:
+        """The sum over all ranks of this rank's row, from what `_sum_inside` has given."""
         residue = self._residue(sums, codec, key)
-        total = groups.frames(codec).reduce_scatter(sums, residue)
-        return total.to(rows.dtype)
+        total = self._groups[0].frames(codec).reduce_scatter(sums, residue)
+        return total.to(sums.dtype)
 
     def _start_gather(self, mine: torch.Tensor, codec: Codec, key: str) -> Callable[[], torch.Tensor]:
         """Begin to gather the ranks' rows; the call returned gives them all in the order of places."""

@@ -55,7 +55,7 @@ class Frames:
     codec : Codec
         A lossy one is for floating-point values; others go ``lossless``.
     group : ProcessGroup
-    inside : ProcessGroup, optional
+    inside : Inside, optional
         Ranks that hand on to each other what each has gathered in its ``group``.
 
     Attributes
@@ -64,7 +64,7 @@ class Frames:
         Bytes without compression by the same algorithm, and bytes that this rank has sent.
     """
 
-    def __init__(self, codec: Codec, group: dist.ProcessGroup, inside: dist.ProcessGroup | None = None):
+    def __init__(self, codec: Codec, group: dist.ProcessGroup, inside: Any = None):
         self.codec, self.group, self.inside = codec, group, inside
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.raw_nbytes = self.wire_nbytes = 0
@@ -171,12 +171,7 @@ class Frames:
 
     def _gather_inside(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows of all ranks of ``inside``, one rank's after the other's."""
-        if self.inside is None:
-            return rows
-        whole = rows.new_empty(dist.get_world_size(self.inside) * len(rows), rows.shape[1])
-        if rows.numel():
-            all_gather_single(whole.view(-1), rows.view(-1), group=self.inside)
-        return whole
+        return rows if self.inside is None else self.inside.all_gather(rows)
 
     def _count(self, nbytes: int) -> None:
         self.wire_nbytes += nbytes

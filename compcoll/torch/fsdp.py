@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
 
 from compcoll.torch.compression import Compression, rows_of, write_rows
+from compcoll.torch.integration import not_compiled, profiler_entry
+from compcoll.torch.pipeline import pipeline_of
 from compcoll.torch.reductions import reduction
 
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
@@ -38,6 +41,7 @@ class _Pending(dist.Work):
         return True
 
 
+@not_compiled
 class CompressedAllGather(_Custom):
     """For ``FSDPModule.set_custom_all_gather``: each rank's shard is encoded once, and decoded by all.
 
@@ -60,9 +64,10 @@ class CompressedAllGather(_Custom):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> dist.Work | None:
-        placement = self._connect(group)
-        self.step += 1
-        finish = self._start_gather(input_tensor.reshape(-1), self.codec, "values")
+        with profiler_entry("compressed_all_gather"):
+            placement = self._connect(group)
+            self.step += 1
+            finish = self._start_gather(input_tensor.reshape(-1), self.codec, "values")
 
         def written() -> None:
             rows = finish()
@@ -75,6 +80,7 @@ class CompressedAllGather(_Custom):
         return None
 
 
+@not_compiled
 class CompressedReduceScatter(_Custom):
     """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and added up by its owner.
 
@@ -90,8 +96,11 @@ class CompressedReduceScatter(_Custom):
     nodes : sequence of int or DeviceMesh, optional
     """
 
+    _lane = "gradients"
+
     def __init__(self, codec: Any, *, feeds_back: bool = False, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, feeds_back=feeds_back, levels=levels, nodes=nodes)
+        self._module: torch.nn.Module | None = None  # whose gradients these are, where this is known
 
     def __call__(
         self,
@@ -104,19 +113,62 @@ class CompressedReduceScatter(_Custom):
         how = reduction(op, input_tensor.dtype)
         if not how.sums:
             raise ValueError(f"only sums travel compressed, and this is {how.name}")
-        placement = self._connect(group)
-        self.step += 1
-        rows = input_tensor.view(placement.size, output_tensor.numel())
-        if placement.order != list(range(placement.size)):
-            rows = rows[placement.order]
-        elif how.changes_input or self.feeds_back:
-            rows = rows.clone()
-        how.before(rows)
-        total = self._reduce(rows, self.codec, "gradients")
-        how.after(total, placement.size)
-        output_tensor.view(-1).copy_(total)
+        with profiler_entry("compressed_reduce_scatter"):
+            placement = self._connect(group)
+            self.step += 1
+            codec = self.codec
+
+            def add(_: None) -> torch.Tensor:
+                rows = input_tensor.view(placement.size, output_tensor.numel())
+                if placement.order != list(range(placement.size)):
+                    rows = rows[placement.order]
+                elif how.changes_input or self.feeds_back:
+                    rows = rows.clone()
+                how.before(rows)
+                return self._sum_inside(rows)
+
+            def write(total: torch.Tensor) -> torch.Tensor:
+                how.after(total, placement.size)
+                return output_tensor.view(-1).copy_(total)
+
+            def reduce(sums: torch.Tensor) -> torch.Tensor:
+                return self._reduce(sums, codec, "gradients")
+
+            if input_tensor.is_cuda:  # in FSDP's own stream
+                write(reduce(add(None)))
+                return
+            pipeline = pipeline_of(self._groups[0].between)
+            future = pipeline.submit([add, reduce, write], input_tensor.device)
+            if not (self._module and how.name != "SUM" and _nobody_reads(self._module, output_tensor.dtype)):
+                future.wait()
+                return
+            try:
+                Variable._execution_engine.queue_callback(future.wait)  # at the end of the backward pass
+            except RuntimeError:  # there is none
+                future.wait()
 
 
+def _nobody_reads(module: Any, dtype: torch.dtype) -> bool:
+    """Whether a module of FSDP2 takes sums as gradients as they are, unread before the optimizer."""
+    try:
+        state = module._get_fsdp_state()
+        return all(
+            group._all_reduce_hook is None
+            and type(group.mesh_info).__name__ == "FSDPMeshInfo"  # and not HSDP's
+            and all(
+                one.sharded_param.grad is None
+                and one.orig_dtype == dtype
+                and not one.offload_to_cpu
+                and not getattr(one.sharded_param, "_post_accumulate_grad_hooks", None)
+                for one in group.fsdp_params
+            )
+            for group in state._fsdp_param_groups
+        )
+    except AttributeError:  # another torch
+        return False
+
+
+@not_compiled
 class CompressedAllReduce(Compression):
     """For ``FSDPModule.set_all_reduce_hook``, as the replicate dimension of HSDP: the average over a group.
 
@@ -143,12 +195,14 @@ class CompressedAllReduce(Compression):
     ):
         super().__init__(codec, group, feeds_back=feeds_back, levels=levels, nodes=nodes)
 
-    def __call__(self, tensor: torch.Tensor) -> None:
-        """Average a tensor of floating-point values over the group, in place; collective."""
-        placement = self._connect()
-        self.step += 1
-        mine = self._reduce(rows_of([tensor], placement.size), self.codec, "gradients")
-        write_rows(self._start_gather(mine, self.codec, "sum")(), [tensor])
+    def __call__(self, tensors: torch.Tensor | Sequence[torch.Tensor]) -> None:
+        """Average tensors of one floating-point type over the group, in place; collective."""
+        pieces = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        with profiler_entry("compressed_all_reduce"):
+            placement = self._connect()
+            self.step += 1
+            mine = self._reduce(self._sum_inside(rows_of(pieces, placement.size)), self.codec, "gradients")
+            write_rows(self._start_gather(mine, self.codec, "sum")(), pieces)
 
 
 def compress_fsdp(
@@ -208,6 +262,7 @@ def compress_fsdp(
             reduce: Any = CompressedReduceScatter(
                 reduce_scatter, feeds_back=feeds_back, levels=levels, nodes=nodes
             )
+            reduce._module = module
             module.set_custom_reduce_scatter(reduce)
             made.append(reduce)
         if all_reduce is not None:

@@ -1,24 +1,23 @@
 """Compression beside NCCL or gloo: a hook of DDP.
 
-state = compcoll.torch.ErrorFeedback("bfp:bits=6")
-ddp.register_comm_hook(state, compcoll.torch.compressed_hook)
+state = compcoll.torch.compress_ddp(ddp, "bfp:bits=6")
 """
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from compcoll.codecs import Codec
 from compcoll.codecs import codec as codec_of
 from compcoll.torch.compression import Compression, rows_of, write_rows
-from compcoll.torch.integration import profiler_entry
+from compcoll.torch.integration import not_compiled, profiler_entry
+from compcoll.torch.pipeline import Pipeline
 
-__all__ = ["ErrorFeedback", "compressed_hook"]
+__all__ = ["ErrorFeedback", "compress_ddp", "compressed_hook"]
 
 _RAW = codec_of("raw")
 
@@ -90,7 +89,7 @@ class ErrorFeedback(Compression):
         self._exact = {
             id(parameter) for name, parameter in names.items() if any(fnmatch(name, p) for p in self.exact)
         }
-        self._pipeline = _Pipeline()
+        self._pipeline = Pipeline()
 
     def _settings(self) -> tuple:
         return (*super()._settings(), self.exact, self.min_numel)
@@ -104,10 +103,13 @@ class ErrorFeedback(Compression):
             (codec, f"{bucket.index()}", pieces) for codec, pieces in self._parts(bucket, buffer) if pieces
         ]
 
-        def reduce() -> list[torch.Tensor]:
+        def add(_: None) -> list[torch.Tensor]:
+            return [self._sum_inside(rows_of(pieces, placement.size)) for _, _, pieces in parts]
+
+        def reduce(sums: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             return [
-                self._reduce(rows_of(pieces, placement.size), codec, f"{key}/gradients")
-                for codec, key, pieces in parts
+                self._reduce(rows, codec, f"{key}/gradients")
+                for (codec, key, _), rows in zip(parts, sums, strict=True)
             ]
 
         def gather(sums: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -115,7 +117,7 @@ class ErrorFeedback(Compression):
                 write_rows(self._start_gather(mine, codec, f"{key}/sum")(), pieces)
             return buffer
 
-        return self._pipeline.submit(reduce, gather, buffer.device)
+        return self._pipeline.submit([add, reduce, gather], buffer.device)
 
     def _parts(
         self, bucket: dist.GradBucket, buffer: torch.Tensor
@@ -132,65 +134,39 @@ class ErrorFeedback(Compression):
         ]
 
 
+@not_compiled
 def compressed_hook(state: ErrorFeedback, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket's gradients: each rank adds up its part, and all decode the frame of its sum.
 
     The bucket travels while the backward pass goes on. All ranks have the same bits afterwards.
     """
-    with profiler_entry("hook"):
+    with profiler_entry("compressed_hook"):
         return state.average(bucket)
 
 
-class _Pipeline:
-    """Two threads, which take buckets in their order: one reduces, the other gathers.
+def compress_ddp(model: torch.nn.Module, codec: Any, **options: Any) -> ErrorFeedback:
+    """Compress the gradients of a model under DDP: register `compressed_hook`.
 
-    Waiting for a collective in a thread keeps the order of calls the same on all ranks.
+    Parameters
+    ----------
+    model : DistributedDataParallel
+        Or what `torch.compile` has made of it.
+    codec : str, Codec, or mapping of int to these
+    **options
+        Those of `ErrorFeedback`; ``group`` and ``module`` are those of DDP.
+
+    Returns
+    -------
+    ErrorFeedback
+
+    Raises
+    ------
+    ValueError
+        For a model of another kind, and as `ErrorFeedback` does.
     """
-
-    def __init__(self) -> None:
-        self._threads = [ThreadPoolExecutor(1, f"compcoll-{name}") for name in ("reduce", "gather")]
-        self._streams: dict[tuple[int, torch.device], Any] = {}
-        self._error: BaseException | None = None
-
-    def submit(
-        self, reduce: Callable[[], Any], gather: Callable[[Any], torch.Tensor], device: torch.device
-    ) -> torch.futures.Future[torch.Tensor]:
-        """The future of ``gather(reduce())``; an error ends all later ones, too."""
-        cuda = device.type == "cuda"
-        result: torch.futures.Future = torch.futures.Future(devices=[device] if cuda else [])
-        before = torch.cuda.current_stream(device).record_event() if cuda else None
-
-        def run(half: int, task: Callable[[], Any], after: Any, then: Callable[[Any, Any], None]) -> None:
-            try:
-                if self._error is not None:
-                    raise RuntimeError(f"an earlier bucket failed: {self._error}") from self._error
-                with torch.no_grad(), self._stream(half, device, after):
-                    value = task()
-                    then(value, torch.cuda.current_stream(device).record_event() if cuda else None)
-            except BaseException as error:
-                self._error = self._error or error
-                result.set_result(error)
-
-        def reduced(sums: Any, event: Any) -> None:
-            self._threads[1].submit(run, 1, lambda: gather(sums), event, gathered)
-
-        def gathered(values: torch.Tensor, _: Any) -> None:
-            result.set_result(values)
-
-        self._threads[0].submit(run, 0, reduce, before, reduced)
-        return result.then(_value_or_raise)
-
-    def _stream(self, half: int, device: torch.device, after: Any) -> Any:
-        """A context in whose stream of its own work comes after an event."""
-        if device.type != "cuda":
-            return nullcontext()
-        stream = self._streams.setdefault((half, device), torch.cuda.Stream(device))
-        stream.wait_event(after)
-        return torch.cuda.stream(stream)
-
-
-def _value_or_raise(future: torch.futures.Future) -> torch.Tensor:
-    value = future.value()
-    if isinstance(value, BaseException):
-        raise value
-    return value
+    model = getattr(model, "_orig_mod", model)
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(f"{type(model).__name__} is not a DistributedDataParallel")
+    state = ErrorFeedback(codec, model.process_group, module=model.module, **options)
+    model.register_comm_hook(state, compressed_hook)
+    return state

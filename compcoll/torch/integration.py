@@ -27,6 +27,7 @@ __all__ = ["dispatched", "not_compiled", "patch_2_13", "patch_coalescing_manager
 
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
 _Class = TypeVar("_Class", bound=type)
+_Code = TypeVar("_Code", bound=type | Callable[..., Any])
 #: Methods of a process group, and their names in C++.
 _METHODS = {
     **{
@@ -61,17 +62,17 @@ _METHODS = {
 }
 
 
-def not_compiled(cls: _Class) -> _Class:
-    """Have Dynamo neither inline the methods of a class nor compile their frames, nor those of callees.
+def not_compiled(code: _Code) -> _Code:
+    """Have Dynamo neither inline a function, or a class's methods, nor compile their frames or callees' ones.
 
     `torch.compiler.disable` does the same, but imports all of Dynamo, which takes seconds.
     """
-    for member in vars(cls).values():
+    for member in [code] if isinstance(code, FunctionType) else vars(code).values():
         function = getattr(member, "fget", None) or getattr(member, "__func__", member)
         if isinstance(function, FunctionType):
             function._torchdynamo_disable = True  # type: ignore[attr-defined]
             eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
-    return cls
+    return code
 
 
 def dispatched(cls: _Class) -> _Class:

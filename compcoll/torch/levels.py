@@ -13,11 +13,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll.core import environment
+from compcoll.torch.inside import Inside
 
 __all__ = ["Levels", "placed"]
 
 #: Groups of `Levels.shared_groups`, by the group that they were made of.
-_shared: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[int, ...], Any]] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[dist.ProcessGroup, dict[tuple[str, tuple[int, ...]], Any]] = WeakKeyDictionary()
 
 
 class Levels:
@@ -60,22 +61,27 @@ class Levels:
         self.between = [ranks[row[place]] for row in rows]
         self._group = group
 
-    def new_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup | None]:
+    def new_groups(self) -> tuple[dist.ProcessGroup, Inside | None]:
         """Groups of this rank's equals on all nodes, and of its node's ranks; collective.
 
         At one level the first one has all ranks, and there is no other.
         """
         between = _new_group(self.between, self._group)
-        return between, None if self.levels == 1 else _new_group(self.inside, self._group)
+        return between, None if self.levels == 1 else Inside(_new_group(self.inside, self._group))
 
-    def shared_groups(self) -> tuple[dist.ProcessGroup, dist.ProcessGroup | None]:
-        """The same groups for all whose calls are in one order, at one level the group itself; collective."""
-        if self.levels == 1:
+    def shared_groups(self, lane: str = "") -> tuple[dist.ProcessGroup, Inside | None]:
+        """The same groups for all whose calls are in one order; collective.
+
+        Those of a lane are no others', so its calls may begin in a thread. Without a lane, one level is the
+        group itself.
+        """
+        if self.levels == 1 and not lane:
             return self._group, None
         known = _shared.setdefault(self._group, {})
-        if tuple(self.order) not in known:
-            known[tuple(self.order)] = self.new_groups()
-        return known[tuple(self.order)]
+        key = lane, tuple(self.order)
+        if key not in known:
+            known[key] = self.new_groups()
+        return known[key]
 
 
 def _why_one_level(sizes: Sequence[int], levels: int | None) -> str:

@@ -1,13 +1,16 @@
-"""Frameworks train with the backend compcoll as with gloo, started as their users start them."""
+"""Frameworks train with the backend compcoll, and with compression beside gloo, as with gloo alone."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from test_launch import marked  # noqa: F401
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
 
 #: A model with data, and what rank 0 says of its losses.
@@ -137,3 +140,104 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
     assert "Allreduce lossless" in found["compcoll"][3]
     assert len(set(theirs)) > 6
     assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("package", "launcher", "example"),
+    [
+        ("pytorch_lightning", (), "with_lightning.py"),
+        ("accelerate", TORCHRUN, "with_accelerate.py"),
+        ("deepspeed", TORCHRUN, "with_deepspeed.py"),
+    ],
+    ids=["lightning", "accelerate", "deepspeed"],
+)
+def test_compression_beside_gloo(tmp_path, marked, package, launcher, example):  # noqa: F811
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    texts = {}
+    for codec in ("none", "bfp:bits=8"):
+        command = [sys.executable, *launcher, EXAMPLES / example, codec]
+        done = subprocess.run(command, cwd=tmp_path, timeout=140, env=marked, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        texts[codec] = done.stdout
+    theirs, ours = ([float(x) for x in re.findall(r"loss (\S+)", text)] for text in texts.values())
+    assert len(theirs) == 4
+    assert ours == pytest.approx(theirs, rel=0.02)
+    assert 3 < float(re.search(r"(\S+) times fewer bytes", texts["bfp:bits=8"])[1]) < 4
+
+
+LIGHTNING_CHECKPOINT = """
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.strategies import ModelParallelStrategy
+from torch.distributed.fsdp import fully_shard
+from compcoll.torch import CompressedReduceScatter
+from compcoll.torch.lightning import CompressGradients
+
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(64, 64)
+
+    def configure_model(self):
+        if STRATEGY != "ddp":
+            fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+
+    def training_step(self, batch, number):
+        return self.net(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.05)
+
+def trained(epochs, checkpoint=None):
+    strategy = "ddp" if STRATEGY == "ddp" else ModelParallelStrategy(2, 1)
+    callback = CompressGradients({0: "bfp:bits=8", 3: "bfp:bits=4"})
+    trainer = Trainer(
+        accelerator="cpu", devices=2, strategy=strategy, max_epochs=epochs, callbacks=[callback],
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )
+    trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(32, 64), batch_size=8), ckpt_path=checkpoint)
+    return trainer, callback
+"""
+
+
+def lightning(tmp_path, marked, strategy, program):  # noqa: F811
+    (tmp_path / "train.py").write_text(f"STRATEGY = {strategy!r}\n{LIGHTNING_CHECKPOINT}{program}")
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, timeout=140, env=marked, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_callback_goes_on_from_its_checkpoint(tmp_path, marked):  # noqa: F811
+    pytest.importorskip("pytorch_lightning")
+    text = lightning(
+        tmp_path,
+        marked,
+        "ddp",
+        """
+trainer, first = trained(1)
+trainer.save_checkpoint("one.ckpt")
+trainer, second = trained(2, "one.ckpt")
+if trainer.is_global_zero:
+    print("steps", first.compressions[0].step, second.compressions[0].step, second.compressions[0].codec.spec)
+""",
+    )
+    assert "steps 2 4 bfp:bits=4" in text
+
+
+def test_a_callback_with_fsdp2(tmp_path, marked):  # noqa: F811
+    pytest.importorskip("pytorch_lightning")
+    text = lightning(
+        tmp_path,
+        marked,
+        "fsdp2",
+        """
+trainer, callback = trained(1)
+if trainer.is_global_zero:
+    (only,) = callback.compressions
+    print("is for FSDP2:", isinstance(only, CompressedReduceScatter), only.wire_nbytes > 0)
+""",
+    )
+    assert "is for FSDP2: True True" in text

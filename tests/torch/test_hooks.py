@@ -1,11 +1,13 @@
 """Compression for those who keep another backend, here gloo."""
 
+import threading
+
 import pytest
 import torch
 import torch.distributed as dist
 from test_conformance import batch, close, mesh_of, model, train
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from compcoll.torch import (
@@ -13,9 +15,11 @@ from compcoll.torch import (
     CompressedAllReduce,
     CompressedReduceScatter,
     ErrorFeedback,
+    compress_ddp,
     compress_fsdp,
     compressed_hook,
     frames,
+    inside,
 )
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -170,6 +174,31 @@ def test_bytes_between_nodes(gloo, agree, place, bits, monkeypatch):
     assert agree(theory <= total.item() <= 1.05 * theory), (total, theory)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shares", [True, False])
+def test_sums_and_blocks_inside_a_node(gloo, agree, dtype, shares, monkeypatch):
+    """Through shared memory, and where one rank has none by the group; larger ones after smaller ones."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if not shares and rank == size - 1:
+        monkeypatch.setattr(inside, "_FOLDER", "/nowhere")
+    node = inside.Inside(gloo)
+    for n in (5, 0, 3000, 7):
+        rows = of_rank(rank, 2 * size * n, dtype).view(2 * size, n)
+        everything = [of_rank(peer, 2 * size * n, dtype).view(2 * size, n) for peer in range(size)]
+        want = torch.stack(everything).double().sum(0)[2 * rank : 2 * rank + 2]
+        got = node.reduce_scatter(rows)
+        tolerance = 2 * size * torch.finfo(dtype).eps
+        assert agree(got.dtype == dtype and torch.allclose(got.double(), want, rtol=0, atol=5 * tolerance))
+        assert agree(torch.equal(node.all_gather(rows), torch.cat(everything)))
+    assert agree(bool(node._blocks) == shares)
+
+
+def test_a_file_of_another_container_is_not_made(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        inside._mapped(str(tmp_path / "theirs"), 4096)
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_settings_that_differ_are_an_error_on_all_ranks(gloo, agree):
     for one, options in (("int8", {}), ("int4", {}), ("int8", {"levels": 2}), ("int8", {"min_numel": 9})):
         mine = (one, options) if dist.get_rank() else ("int8", {})
@@ -241,6 +270,25 @@ def test_a_state_goes_on_from_its_state_dict(gloo, agree, place):
     assert agree(all(map(torch.equal, run(first, 3), run(second, 3))))
 
 
+def test_errors_of_another_rank_are_left_out(gloo, agree):
+    first = ErrorFeedback("int8", gloo)
+    averaged(first, of_rank(dist.get_rank(), 700))
+    kept = [None] * dist.get_world_size()
+    dist.all_gather_object(kept, first.state_dict(), group=gloo)
+    second = ErrorFeedback("int8", gloo)
+    second.load_state_dict(kept[0])
+    assert agree(second.step == 1 and bool(second.state_dict()["errors"]) == (dist.get_rank() == 0))
+
+
+def test_one_line_for_ddp(gloo, agree):
+    net = DDP(model(), process_group=gloo)
+    state = compress_ddp(torch.compile(net, backend="eager"), "int8", exact=["4.*"])
+    train(net)
+    assert agree(state.group is gloo and state.raw_nbytes > 2 * state.wire_nbytes > 0)
+    with pytest.raises(ValueError, match="Sequential is not a DistributedDataParallel"):
+        compress_ddp(model(), "int8")
+
+
 def test_exact_parameters(gloo, agree):
     net = model()
     ddp, _ = hooked(gloo, "int4", net, exact=["4.*"], min_numel=100, module=net)
@@ -307,6 +355,46 @@ def test_fsdp2_unshards_in_the_background(gloo, agree, place):
     handle.wait()
     got, want = net[0].weight.detach(), model()[0].weight.detach()
     assert agree((got - want).abs().max() < 1e-4 and is_same(gloo, got))
+
+
+def gradients(net, passes=1):
+    x, y = batch(dist.get_rank())
+    for _ in range(passes):
+        torch.nn.functional.mse_loss(net(x), y).backward()
+    return torch.cat([p.grad.full_tensor().flatten() for p in net.parameters()])
+
+
+def test_fsdp2_reduces_during_the_backward_pass(gloo, agree, place, monkeypatch):
+    """The last layer's gradients travel only when the layer before is at its backward pass."""
+    net, goes_on, seen = sharded(gloo), threading.Event(), []
+    compress_fsdp(net, "bfp:bits=16", nodes=place[0])
+    sum_inside = CompressedReduceScatter._sum_inside
+
+    def held(self, rows):
+        seen.append(goes_on.wait(30))
+        return sum_inside(self, rows)
+
+    monkeypatch.setattr(CompressedReduceScatter, "_sum_inside", held)
+    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
+    got, want = gradients(net), gradients(sharded(gloo))
+    assert agree(len(seen) == 3 and all(seen))
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
+    """Those that are added to others, and those that change their type."""
+    policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+
+    def net():
+        one, mesh = model(), mesh_of(gloo)
+        fully_shard(one[2], mesh=mesh, mp_policy=policy)
+        return fully_shard(one, mesh=mesh, mp_policy=policy)
+
+    ours, theirs = net(), net()
+    compress_fsdp(ours, "bfp:bits=16")
+    got, want = gradients(ours, 3), gradients(theirs, 3)
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-2 * want.abs().max()))
 
 
 def test_reduce_scatter_feeds_back(gloo, agree, place):

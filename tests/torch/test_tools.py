@@ -4,9 +4,13 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
+from test_conformance import mesh_of
 from torch._subclasses import FakeTensorMode
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel as DDP
+
+from compcoll.torch import compress_ddp, compress_fsdp
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -97,6 +101,60 @@ def test_a_compiled_model(world, agree):
 
     torch._dynamo.reset()
     assert agree(torch.allclose(trained(True), trained(False)))
+
+
+def compressed(way, gloo):
+    """A small model under DDP or FSDP2 beside gloo, and the objects that compress what it sends."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 200), nn.GELU(), nn.Linear(200, 20))
+    if way == "ddp":
+        net = DDP(net, process_group=gloo)
+        return net, [compress_ddp(net, "bfp:bits=8")]
+    for module in (net[0], net[2], net):
+        fully_shard(module, mesh=mesh_of(gloo))
+    found = compress_fsdp(net, "bfp:bits=8", "bfp:bits=16")
+    return net, [*found["0"], *found["2"]]
+
+
+@pytest.mark.parametrize(("way", "whole"), [("ddp", False), ("ddp", True), ("fsdp2", False)])
+def test_compression_beside_gloo_in_a_compiled_step(gloo, agree, way, whole):
+    """The losses without a compiler; ``whole``: the backward pass and the optimizer are inside."""
+
+    def losses(compiles):
+        net, states = compressed(way, gloo)
+        forward = torch.compile(net, backend="aot_eager") if compiles and not whole else net
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = (forward(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = torch.compile(step, backend="aot_eager") if compiles and whole else step
+        found = []
+        for i in range(3):
+            x = torch.rand(8, 20, generator=torch.Generator().manual_seed(10 * i + dist.get_rank()))
+            found.append(run(x).item())
+        return found, [state.wire_nbytes for state in states]
+
+    torch._dynamo.reset()
+    (want, sent), (got, sent_compiled) = losses(False), losses(True)
+    assert agree(got == pytest.approx(want, rel=1e-4) and len(set(got)) == 3)
+    assert agree(sent == sent_compiled and min(sent) > 0)
+
+
+@pytest.mark.parametrize(
+    ("way", "names"),
+    [("ddp", {"compressed_hook"}), ("fsdp2", {"compressed_all_gather", "compressed_reduce_scatter"})],
+)
+def test_entries_of_the_profiler_beside_gloo(gloo, agree, way, names):
+    net, _ = compressed(way, gloo)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        net(torch.ones(8, 20)).sum().backward()
+    seen = {event.key for event in profile.key_averages()}
+    assert agree({f"compcoll:{name}" for name in names} <= seen), seen
 
 
 def every_operation(group, size, rank):
