@@ -132,7 +132,7 @@ def test_what_is_known_to_be_passed_over(tmp_path, fault):
 
 
 def test_where_all_tests_run_accesses_are_checked(tmp_path, monkeypatch):
-    """In a sample by a library that is there, and by a plain one, which compiles faster, where there is none."""
+    """In a sample by a library that is there; where there is none, a plain one compiles faster."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("EXHAUSTIVE", "1")
     checked = library_path()
