@@ -78,7 +78,7 @@ test-frameworks: $(VENV)/.test-frameworks  ## Run Lightning, Accelerate and Deep
 	@echo "== tests of frameworks that use torch"
 	@python -m pytest tests/serial/test_frameworks.py
 
-test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, Quantum ESPRESSO, LAMMPS, HPCC and OSU's benchmarks
+test-programs: $(VENV)/.programs  ## Run mpi4py-fft, shenfun, Heat, pylops-mpi and, where they are, programs of Debian, Dedalus and OSU's benchmarks
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" python -m pytest tests/programs -rs
 	@PATH="$(abspath $(PROGRAMS))/bin:$$PATH" timeout 400 python tests/mpi4py_suite.py -n 2 --codec preload
 
