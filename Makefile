@@ -14,6 +14,8 @@ CUPY ?= cuda13
 WHEEL_PYTHONS ?= $(PYTHON)
 PROGRAMS := $(VENV)/programs
 ZARR := $(VENV)/zarr
+ABI := $(VENV)/abi
+ABI_TESTS ?= tests/mpi/test_collectives.py tests/mpi/test_pointtopoint.py tests/mpi/test_nonblocking.py
 CARRY_PYTHON ?= 3.12
 CARRY_ARCH ?= sm_90
 FIGURE ?= out/taylor_green.png
@@ -25,7 +27,7 @@ NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-torch test-frameworks test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
+.PHONY: help demo test test-serial test-mpi test-nodes test-mpi4py test-openmpi test-abi test-torch test-frameworks test-torch-suite test-torch-newest test-programs test-zarr test-arm64 wheel sanitize sanitize-mpi docs lint format bench bench-codecs report fuzz fuzz-smoke kernels carry gpu-check clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1 \t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -62,6 +64,12 @@ test-openmpi: $(VENV)/.test  ## Run the tests that need MPI on a system's Open M
 	@echo "== tests/mpi on 3 ranks of Open MPI"
 	@MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=$(OPENMPI_LIB) \
 	  timeout 1200 $(OPENMPI_EXEC) --allow-run-as-root --oversubscribe -n 3 python -m pytest tests/mpi
+
+test-abi: $(VENV)/.abi  ## Run tests of C programs and of MPI on MPICH under the standard ABI of MPI 5, on 2 ranks; builds mpi4py
+	@echo "== tests of preloading, standard ABI"
+	@PYTHONPATH=$(abspath $(ABI)) python -m pytest tests/serial/test_preload.py
+	@echo "== tests/mpi on 2 ranks, standard ABI"
+	@PYTHONPATH=$(abspath $(ABI)) timeout 600 mpiexec -n 2 python -m pytest $(ABI_TESTS)
 
 test-torch: $(VENV)/.test-torch  ## Run the tests of the torch.distributed backend, on 2 and 3 ranks; installs torch
 	@for n in $(TORCH_RANKS); do \
@@ -185,6 +193,13 @@ $(VENV)/.programs: $(VENV)/.package
 	  $(PROGRAMS)/bin/python -m pip --disable-pip-version-check install -q $$packages || \
 	    echo "== $$packages cannot be installed here"; \
 	done
+	@touch $@
+
+# mpi4py's wheel is for MPICH and Open MPI; one for the standard ABI has to be built, and stands before it on the path.
+$(VENV)/.abi: $(VENV)/.test
+	@echo "== building mpi4py for the standard ABI; this takes some minutes"
+	@MPI4PY_BUILD_MPIABI=1 MPICC=$(abspath $(BIN))/mpicc_abi $(PIP) install -q --no-cache-dir --no-deps --upgrade \
+	  --no-binary mpi4py --target $(ABI) mpi4py
 	@touch $@
 
 # zfpy and numcodecs cannot be in one environment; compcoll is the one that is compiled already.

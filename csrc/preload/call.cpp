@@ -172,14 +172,14 @@ bool is_large(const Operation& op, Form form, bool wide, const Word* words, cons
   return nbytes && nbytes >= comm.min_nbytes;
 }
 
-// Whether MPICH rejects the buffers, which are one and the same without MPI_IN_PLACE.
+// Whether MPICH, under either ABI, rejects the buffers, which are one and the same without MPI_IN_PLACE.
 bool is_aliased(Name name, bool wide, const Word* words) {
   const Operation& op = operations[name];
   const Library& mpi = library();
   if (name != Alltoall && name != Alltoallv && name != Alltoallw && name != Allreduce) return false;
   Word send = words[op.sendcount], recv = words[op.recvcount];
   bool alike = op.pairs ? send == recv : count_of(send, wide) == count_of(recv, wide);
-  return mpi.abi == Abi::mpich && alike && words[op.sendbuf] && words[op.sendbuf] != mpi.in_place &&
+  return mpi.abi != Abi::open_mpi && alike && words[op.sendbuf] && words[op.sendbuf] != mpi.in_place &&
          words[op.sendbuf] == words[op.recvbuf] &&
          mpi.handle_of(words[op.sendtype]) == mpi.handle_of(words[op.recvtype]);
 }

@@ -37,8 +37,9 @@ Word address_of(void* object, const char* name) {
   return reinterpret_cast<Word>(found ? found : dlsym(object, name));
 }
 
+// By the name that is beside PMPI_Init: the names without P may be in another object.
 bool is_standard(void* object) {
-  auto version = reinterpret_cast<int (*)(int*, int*)>(dlsym(object, "MPI_Abi_get_version"));
+  auto version = reinterpret_cast<int (*)(int*, int*)>(dlsym(object, "PMPI_Abi_get_version"));
   int major = -1, minor = -1;
   return version && !version(&major, &minor) && major > 0;
 }
