@@ -150,10 +150,10 @@ class Stats:
             for key, value in getattr(outcome, name).items():
                 sums[key] = sums.get(key, 0) + value
 
-    def add_all(self, tasks: Iterable[Any]) -> Stats:
-        """Add the outcomes of tasks; these sums."""
-        for task in tasks:
-            self.add(task.outcome, task.outcome.bound)
+    def add_all(self, outcomes: Iterable[Any]) -> Stats:
+        """Add outcomes; these sums."""
+        for outcome in outcomes:
+            self.add(outcome, outcome.bound)
         return self
 
     def add_bound(self, bound: float | None) -> None:
@@ -162,6 +162,6 @@ class Stats:
         self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]
 
 
-def outcome_of(tasks: Sequence[Any]) -> Any:
-    """What the tasks of one call did together."""
-    return tasks[0].outcome if len(tasks) == 1 else Stats().add_all(tasks)
+def outcome_of(outcomes: Sequence[Any]) -> Any:
+    """What the parts of one call, which had these outcomes, did together."""
+    return outcomes[0] if len(outcomes) == 1 else Stats().add_all(outcomes)

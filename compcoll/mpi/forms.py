@@ -203,8 +203,9 @@ def _blocking(state: State, operation: Operation, given: Arguments) -> None:
         state.to_mpi(plain, *given.for_mpi(operation))
     elif parts.args is not None:
         state.to_mpi(plain, *parts.args)
-    for i, (prepared, call) in enumerate(parts.calls):
-        state.carry_out(prepared, call, i == 0)
+    done: list[Any] = []
+    for prepared, call in parts.calls:
+        done.append(state.carry_out(prepared, call, done))
     parts.finish()
     if parts.trial is not None:
         parts.trial.record(perf_counter() - begun)
@@ -250,7 +251,7 @@ def _leave(
     both = [*(others or []), *tasks]
 
     def settled(request: MPI.Request, error: Exception | None) -> None:
-        state.completed(request, (op, decision, outcome_of(tasks)))
+        state.completed(request, (op, decision, outcome_of([task.outcome for task in tasks])))
         if any(task.end != _engine.DONE for task in both):
             state.fail(f"{op} was interrupted")
             return

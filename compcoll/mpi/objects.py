@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from time import perf_counter
@@ -229,6 +229,11 @@ class _Packer:
         self._decision = decision
         return frame
 
+    @property
+    def outcomes(self) -> list[Stats]:
+        """What was done, where anything was."""
+        return [] if self._decision is None else [self._stats]
+
     def finish(self, result: Any = None) -> Any:
         """Report what was done; the result of the call."""
         if self._decision is not None:
@@ -271,9 +276,8 @@ def allgather(self: Comm, sendobj: Any) -> list[Any]:
         own = _flat(sendobj).view(dtype) if array else nothing
         recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(state.size)]
         most = max(block.nbytes for block in recv)
-        _spread(
-            state, "allgather", Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
-        )
+        call = Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, sample=own)
+        _spread(state, "allgather", call, pack.outcomes)
     return [arrays.get(rank, one) for rank, one in enumerate(got)]
 
 
@@ -373,13 +377,13 @@ def _array(state: State, obj: Any) -> _Array | None:
     return array if array is not None and _packs(state) else None
 
 
-def _spread(state: State, op: str, call: Parsed) -> None:
-    """Move arrays, of which all ranks know."""
+def _spread(state: State, op: str, call: Parsed, before: Sequence[Stats] = ()) -> None:
+    """Move arrays, of which all ranks know; ``before`` has what was sent otherwise in the same call."""
     state.agree_on_name()
     decision = _decide_exactly(state, call.op, call, None)
     if decision.codec is None:
         decision = replace(decision, codec=_RAW)
-    state.carry_out(state.prepare(call, decision, state.context), call, op=op)
+    state.carry_out(state.prepare(call, decision, state.context), call, before, op)
 
 
 def _packs(state: State) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from random import SystemRandom
@@ -31,7 +31,7 @@ from compcoll.operations import ALGORITHMS, OPERATIONS, Decides
 from compcoll.policy import Policy, check_same, fields_of
 from compcoll.policy.decision import Decision, without_base
 from compcoll.policy.policy import below_min_nbytes
-from compcoll.report import Report
+from compcoll.report import Report, outcome_of
 
 __all__ = ["NEVER", "Settings", "State", "describe"]
 
@@ -377,17 +377,22 @@ class State(Gate):
         self,
         prepared: PreparedCall,
         call: Call,
-        first: bool = True,
+        before: Sequence[Any] = (),
         op: str = "",
-    ) -> None:
+    ) -> Any:
         """Run a prepared call and report what it did.
 
         Parameters
         ----------
-        first : bool
-            Or a further part of a call.
+        before : sequence of Outcome or Stats
+            Of the parts of the same call that were carried out before; the report is that of all of them.
         op : str
             As reports have it, where that is not the operation.
+
+        Returns
+        -------
+        Outcome
+            Of this part.
         """
         op = op or call.op
         with self.committed(op):
@@ -397,12 +402,14 @@ class State(Gate):
         finally:
             if task.end != _engine.DONE:
                 self.fail(f"{op} was interrupted")
+            first = not before
             self.accelerated += first
             totals_of(op).add(task.outcome, first)
-            self.last = (op, prepared.decision, task.outcome)
+            self.last = (op, prepared.decision, outcome_of([*before, task.outcome]))
             for hook in hooks.parts:
-                hook(self.last)
+                hook((op, prepared.decision, task.outcome))
         self.check_strict(op, prepared.decision, task.outcome.fallbacks)
+        return task.outcome
 
     def completed(self, request: MPI.Request, last: tuple[Any, ...]) -> None:
         """The nonblocking call of a request has ended; without an outcome it was MPI's."""

@@ -195,3 +195,23 @@ def test_beyond_the_memory(comm, ours):
             )
     comm.Barrier()
     vector.Free()
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size < 3, reason="needs two peers of different types")
+@pytest.mark.parametrize("form", ["Alltoallw", "Ialltoallw"])
+def test_report_of_a_call_of_several_types(comm, nodes_of_one, agree, form):
+    """Each type is a part of its own, and all of them are in the report; the call counts once."""
+    fresh = comm.Dup()
+    ours, size, n = compcoll.Comm(fresh, "raw", min_nbytes=0), comm.size, 10_000
+    kinds = [(MPI.FLOAT, 4), (MPI.DOUBLE, 8)]
+    theirs, mine = [kinds[p % 2] for p in range(size)], kinds[comm.rank % 2]
+    send, recv = np.ones(2 * n * size, "f4"), np.zeros(2 * n * size, "f4")
+    counts, displs = [n] * size, [8 * n * p for p in range(size)]
+    out = [send, (counts, displs), [of for of, _ in theirs]]
+    request = getattr(ours, form)(out, [recv, (counts, displs), [mine[0]] * size])
+    if request is not None:
+        request.Wait()
+    nbytes = sum(n * nbytes for p, (_, nbytes) in enumerate(theirs) if p != comm.rank)
+    assert agree(ours.report.messages == size - 1 and ours.report.raw_nbytes == nbytes)
+    assert agree(ours.calls_accelerated == 1)
+    fresh.Free()

@@ -450,3 +450,15 @@ def test_a_communicator_is_freed_before_its_objects_are_unpickled(comm, ours, ag
     compcoll.Comm(comm.Dup()).Free()  # when communicators that were left are freed
     got = request.wait() if request is not None else None
     assert agree(comm.rank != 1 or alike(got, OBJECTS["several"](0)))
+
+
+@pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
+def test_arrays_beside_other_objects_are_one_call(comm, agree):
+    """Of an array, which goes by itself, and lists, whose arrays are packed."""
+    fresh = comm.Dup()
+    ours, x = compcoll.Comm(fresh, "lossless", min_nbytes=1000), np.cumsum(np.ones(200_000))
+    got = ours.allgather(x if comm.rank else [x])
+    assert agree(all((np.asarray(one).ravel() == x).all() for one in got))
+    assert agree(ours.calls_accelerated == 1)
+    assert agree(comm.rank > 0 or ours.report.raw_nbytes >= x.nbytes)
+    fresh.Free()
