@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A wheel for each Python, as others would install it: auditwheel has to take it and to name it after a platform of
 # many Linuxes, and what it installs elsewhere has to work. wheels.sh [PYTHON]...; the wheels end up in WHEELS.
+# It is tried with MPICH, and with Open MPI and the standard ABI of MPI 5 where they are.
 # REPRODUCE=0 leaves out the second build, of another folder, whose bytes have to be the same.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,6 +60,17 @@ for python; do
   "$bin/compcoll" info >/dev/null
   "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root"/tests/serial/test_{codec,frame,mpc,float,int8}.py
   "$bin/mpiexec" -n 2 "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
+  # The same package with other MPI libraries, where there are any: mpi4py is built for the standard ABI.
+  if command -v mpiexec.openmpi >/dev/null; then
+    echo "== the wheel with Open MPI"
+    MPI4PY_MPIABI=openmpi MPI4PY_LIBMPI=libmpi.so.40 mpiexec.openmpi --allow-run-as-root --oversubscribe -n 2 \
+      "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
+  fi
+  if [ -d "${ABI:-$root/.venv/abi}/mpi4py" ]; then
+    echo "== the wheel with the standard ABI"
+    PYTHONPATH=${ABI:-$root/.venv/abi} "$bin/mpiexec" -n 2 \
+      "$bin/python" -P -m pytest -p no:cacheprovider --rootdir "$root" "$root/tests/mpi/test_buffers.py"
+  fi
   cd "$root"
   cp "$build/$version"/repaired/*.whl "$wheels"
 done
