@@ -14,3 +14,12 @@ def test_links_lead_to_files(page):
     path = ROOT / page
     missing = [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()]
     assert not missing
+
+
+def test_messages_of_the_preloaded_library_are_explained():
+    """What a program in C or Fortran may print is on the page where its user looks for it."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    source = "".join(path.read_text() for path in sorted((ROOT / "csrc/preload").glob("*.cpp")))
+    problems = re.findall(r'problem = "([^"]+)"', source)
+    assert len(problems) >= 3
+    assert [text for text in problems if f"calls are not accelerated: {text}" not in page] == []
