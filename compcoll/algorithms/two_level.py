@@ -10,7 +10,7 @@ the other ranks of the node copy its values. Errors grow with nodes, not with ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from itertools import zip_longest
 from typing import Any
 
@@ -276,6 +276,14 @@ async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
+#: How ranks in the same place of all nodes exchange their own blocks, where nodes have equally many; None: as a
+#: ring, chunk by chunk, which serves all blocks of uneven nodes as well.
+_AMONG_LEADERS: dict[str, Callable[..., Coroutine] | None] = {
+    "ring": None,
+    "recursive_doubling": recursive_doubling_allgather,
+}
+
+
 async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
     """``mine`` arrives as ``blocks[rank]`` of every rank."""
     at = placement(rt.nodes)
@@ -287,7 +295,8 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
         for p, some in enumerate(chunks)
         for c, chunk in enumerate(some)
     }
-    doubling = algorithm == "recursive_doubling" and len(set(map(len, at.members))) == 1
+    even = len(set(map(len, at.members))) == 1
+    direct = _AMONG_LEADERS[algorithm] if even else None
 
     def column(part: int, turn: int, c: int) -> list:
         return [chunks[d][c] if d is not None and c < len(chunks[d]) else None for d in at.served(part, turn)]
@@ -323,13 +332,13 @@ async def allgather(rt: Runtime, mine, blocks: list, algorithm: str) -> None:
 
     async def one(c: int) -> None:
         for turn in range(at.turns):
-            parts = [(place + i) % at.width for i in range(int(doubling), at.width)]
+            parts = [(place + i) % at.width for i in range(int(direct is not None), at.width)]
             roles = [(lead if part == place else follow)(part, turn, c) for part in parts]
             await rt.all(roles, at.width)
 
-    if doubling:
+    if direct is not None:
         sharing = Sharing(rt, at.leaders(place), mates, tags)
-        rt.start(recursive_doubling_allgather(sharing, mine, [blocks[d] for d in at.leaders(place)]))
+        rt.start(direct(sharing, mine, [blocks[d] for d in at.leaders(place)]))
     columns = _columns(rt, at.turns * len(at.members))
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 

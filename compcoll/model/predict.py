@@ -94,7 +94,7 @@ def predict(
     speed : CodecSpeed
         Of the codec, on data like the caller's.
     algorithm : str
-        One of `compcoll.algorithms.catalog.ALGORITHMS` for the operation.
+        One of `compcoll.operations.ALGORITHMS` for the operation.
     chunk_nbytes : int
     levels : int
         2 inside nodes and among them, where there are several of several ranks; else 1.
