@@ -276,8 +276,8 @@ async def reduce_scatter(rt: Runtime, send: list, into, column_sum) -> None:
     await rt.all((one(c) for c in range(max(map(len, chunks)))), columns)
 
 
-#: How ranks in the same place of all nodes exchange their own blocks, where nodes have equally many; None: as a
-#: ring, chunk by chunk, which serves all blocks of uneven nodes as well.
+#: How ranks in the same place of all nodes exchange their own blocks, where nodes have equally many.
+#: None: as a ring, chunk by chunk, as on uneven nodes.
 _AMONG_LEADERS: dict[str, Callable[..., Coroutine] | None] = {
     "ring": None,
     "recursive_doubling": recursive_doubling_allgather,
