@@ -129,7 +129,7 @@ def test_the_losses_of_gloo(tmp_path, marked, package, launcher, program):  # no
             [sys.executable, *launcher, "train.py", backend, path],
             cwd=tmp_path,
             timeout=140,
-            env={**marked, "COMPCOLL_CODEC": "lossless"},
+            env={**marked, "COMPCOLL_CODEC": "lossless", "PYTHONFAULTHANDLER": "1"},
             capture_output=True,
             text=True,
         )
