@@ -196,7 +196,8 @@ def test_errors_are_those_of_nodes(comm, agree, nodes, algorithm):
 def test_auto_takes_the_levels_of_a_rule(comm, agree, nodes, levels):
     policy = Policy("auto", min_nbytes=0, rules=(Rule(levels=levels),))
     ours, got, found = compcoll.Comm(comm, policy=policy), np.zeros(N, "i4"), set()
-    ours._state.context.advisor.machine = replace(ours._state.context.advisor.machine, network=Link(1e-3, 1e6))
+    advisor = ours._state.context.advisor
+    advisor.machine = replace(advisor.machine, network=Link(1e-3, 1e6))
     for _ in range(8):
         ours.Allreduce(np.zeros(N, "i4"), got)
         if ours.report.accelerated:
