@@ -142,10 +142,14 @@ class CompressedReduceScatter(_Custom):
             if not (self._module and how.name != "SUM" and _nobody_reads(self._module, output_tensor.dtype)):
                 future.wait()
                 return
-            try:
-                Variable._execution_engine.queue_callback(future.wait)  # at the end of the backward pass
-            except RuntimeError:  # there is none
+
+            def finish() -> None:
                 future.wait()
+
+            try:
+                Variable._execution_engine.queue_callback(finish)  # at the end of the backward pass
+            except RuntimeError:  # there is none
+                finish()
 
 
 def _nobody_reads(module: Any, dtype: torch.dtype) -> bool:

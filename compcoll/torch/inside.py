@@ -75,7 +75,7 @@ class Inside:
             return rows.new_empty(self.size * len(rows), rows.shape[1])
         blocks = None if rows.is_cuda else self._exchanged(rows)
         if blocks is not None:
-            return torch.cat(blocks)
+            return torch.cat(list(blocks))
         whole = rows.new_empty(self.size * len(rows), rows.shape[1])
         all_gather_single(whole.view(-1), rows.view(-1), group=self.group)
         return whole
