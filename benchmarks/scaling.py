@@ -22,7 +22,7 @@ from compcoll.model.advisor import Option, advise
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import FABRICS, CodecSpeed, MachineProfile, load
-from compcoll.policy import ALGORITHMS
+from compcoll.operations import ALGORITHMS
 
 from .osu.output import as_json, environment
 from .report.figures import scaling

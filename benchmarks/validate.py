@@ -21,7 +21,7 @@ from compcoll.model.advisor import measure_speed
 from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call, predict
 from compcoll.model.profile import CodecSpeed, MachineProfile
-from compcoll.policy import ALGORITHMS
+from compcoll.operations import ALGORITHMS
 
 from .osu import operations as osu
 from .osu.data import size_list, source

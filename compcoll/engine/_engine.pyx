@@ -600,7 +600,7 @@ cdef class PreparedCall:
     cdef public object rest
     cdef Compiled compiled
     cdef Coding coding, inside
-    cdef public CallTags tags
+    cdef CallTags tags
     cdef uint64_t comm
     cdef Neighbours neighbours
     cdef object device
@@ -637,10 +637,14 @@ cdef class PreparedCall:
 
     def fits(self, send, recv):
         """Whether it can be started on these: contiguous arrays, to be written where received, apart."""
+        cdef int which
+        for which in self.which:
+            if type(recv if which else send) is not np_ndarray:
+                return False
         return usable(send, False) and usable(recv, True) and not overlap(send, recv)
 
     def start_on(self, send, recv, Bases bases=None):
-        """Start it on arrays; None where it does not fit them, or one is none."""
+        """Start it on arrays; None where it does not fit them."""
         cdef uint8_t* data[2]
         cdef vector[CPlace] found
         cdef Running running
@@ -651,8 +655,6 @@ cdef class PreparedCall:
         data[1] = <uint8_t*>cnp.PyArray_DATA(recv) if type(recv) is np_ndarray else NULL
         found.reserve(self.which.size())
         for i in range(self.which.size()):
-            if data[self.which[i]] == NULL:
-                return None
             found.push_back(CPlace(data[self.which[i]] + self.offsets[i]))
         running = Running.__new__(Running)
         running.keep = send, recv

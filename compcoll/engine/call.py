@@ -14,6 +14,7 @@ from compcoll.algorithms.runtime import Runtime
 from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
+from compcoll.core._calls import CallTags
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine._engine import PreparedCall, Task, join, leave, wait
@@ -163,7 +164,12 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
 
 
 def prepare(
-    group: Group, call: Call, decision: Decision, owner_exact: bool = False, direct: bool = False
+    group: Group,
+    call: Call,
+    decision: Decision,
+    owner_exact: bool = False,
+    direct: bool = False,
+    tags: CallTags | None = None,
 ) -> PreparedCall:
     """A call that is ready to be started, on blocks like those of ``call``.
 
@@ -171,6 +177,8 @@ def prepare(
     ----------
     direct : bool
         Whether MPI takes frames in device memory.
+    tags : CallTags, optional
+        In place of the group's, and as many.
     """
     assert decision.codec is not None
     schedule = schedule_of(group, call, decision, owner_exact)
@@ -184,7 +192,7 @@ def prepare(
         schedule.compiled,
         coding(decision.codec, call.dtype),
         coding(inside, call.dtype),
-        group.tags,
+        tags or group.tags,
         group.private_handle,
         group.neighbours,
         device,

@@ -154,10 +154,6 @@ cdef object run_prepared(Gate gate, Count count, prepared, send, recv):
 
     No signal's handler runs before its end.
     """
-    if prepared.rest is not None:
-        if not prepared.fits(send, recv):
-            return False
-        prepared.rest(gate, send, recv)
     try:
         task = prepared.start_on(send, recv)
     except BaseException as problem:
@@ -180,6 +176,23 @@ cdef object run_prepared(Gate gate, Count count, prepared, send, recv):
     return None
 
 
+cdef object run_with_rest(Gate gate, Count count, prepared, send, recv):
+    """The same for a call of which MPI has a part; signals are kept back between both."""
+    cdef deferred signals
+    if not prepared.fits(send, recv):
+        return False
+    signals = deferred.__new__(deferred)
+    signals.begin()
+    try:
+        prepared.rest(gate, send, recv)
+        result = run_prepared(gate, count, prepared, send, recv)
+    except BaseException as problem:
+        signals.end(isinstance(problem, Exception))
+        raise
+    signals.end(True)
+    return result
+
+
 cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
     cdef Method self = <Method>method
     cdef Gate gate
@@ -194,7 +207,9 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
             first = None if self.buffers == 1 else memory_of(<object>args[1])
             second = memory_of(<object>args[self.buffers])
             count = found[0]
-            if self.start is None:
+            if self.pairs:
+                result = run_with_rest(gate, count, found[1], first, second)
+            elif self.start is None:
                 result = run_prepared(gate, count, found[1], first, second)
             else:
                 result = self.start(gate, found[1], first, second)

@@ -23,7 +23,7 @@ from compcoll.engine.call import PreparedCall, Task
 from compcoll.mpi._shortcut import shortcut, uninterrupted
 from compcoll.mpi.buffers import Message, in_place, on_gpu, parse
 from compcoll.mpi.collectives import Arguments, Parsed, parse_call
-from compcoll.mpi.pairwise import divide, keep
+from compcoll.mpi.pairwise import divide, remember
 from compcoll.mpi.parts import Parts
 from compcoll.mpi.requests import KeptArguments, Pending, Prequest
 from compcoll.mpi.staging import Staged
@@ -93,8 +93,8 @@ def _prepare(state: State, operation: Operation, given: Arguments, form: _Form) 
     if operation.decides is Decides.ALL:
         return _prepare_for_all(state, operation, given, form)
     if form is _Form.BLOCKING:
-        parts = divide(state, operation, given, state.context)
-        keep(state, operation, given, parts)
+        parts = divide(state, operation, given, state.context, state.context.pairwise_tags)
+        remember(state, operation, given, parts)
         return parts
     if state.policy.names_communicators:
         return Parts()

@@ -7,12 +7,14 @@ makes exactly the call that it was asked for, and yet counts a nonblocking one a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from compcoll.engine.call import Call, PreparedCall
+from compcoll.core._calls import CallTags
+from compcoll.engine.call import Call
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.blocks import sides_of, significant_buffers
 from compcoll.mpi.buffers import Message, in_place, on_gpu
@@ -23,7 +25,7 @@ from compcoll.mpi.state import State
 from compcoll.operations import Blocks, Operation
 from compcoll.policy.decision import Decision
 
-__all__ = ["divide", "keep"]
+__all__ = ["divide", "remember"]
 
 
 @dataclass
@@ -40,13 +42,17 @@ class _Large:
         return str(self.message.dtype), repr(self.decision)
 
 
-def divide(state: State, operation: Operation, given: Arguments, group: Any) -> Parts:
+def divide(
+    state: State, operation: Operation, given: Arguments, group: Any, tags: CallTags | None = None
+) -> Parts:
     """The parts of a call in which each pair of ranks decides for the message between them.
 
     Parameters
     ----------
     group : Group or PersistentTags
         Has the tags of the engine's part.
+    tags : CallTags, optional
+        In place of these.
     """
     sides = _sides(state, operation, given)
     written: list[Message | Staged] = []
@@ -82,7 +88,9 @@ def divide(state: State, operation: Operation, given: Arguments, group: Any) -> 
     for kind in sorted({large.kind for large in (*outgoing.values(), *incoming.values())}):
         out = {peer: large for peer, large in blocks.items() if large.kind == kind}
         into = {peer: large for peer, large in targets.items() if large.kind == kind}
-        parts.calls.append(_call_of(state, operation, given.root, out, into, sources, sinks, group))
+        call = _call_of(state, operation, given.root, out, into, sources, sinks)
+        like = next(iter((*out.values(), *into.values())))
+        parts.calls.append((state.prepare(call, like.decision, group, tags), call))
     return parts
 
 
@@ -94,11 +102,9 @@ def _call_of(
     into: dict[int, _Large],
     sources: dict[int, Any],
     sinks: dict[int, Any],
-    group: Any,
-) -> tuple[PreparedCall, Call]:
+) -> Call:
     """A call of messages of one kind."""
-    like = next(iter((*out.values(), *into.values())))
-    dtype = like.message.dtype
+    dtype = next(iter((*out.values(), *into.values()))).message.dtype
     nothing = np.empty(0, dtype)
 
     def listed(of: Blocks, side: str, some: Any, values: dict[int, Any]) -> list[Any]:
@@ -114,27 +120,24 @@ def _call_of(
         p if operation.send.many else 0: b.message.shape(b.i) for p, b in out.items() if p != state.rank
     }
     nbytes = max(block.nbytes for block in (*send, *recv))
-    call = Call(operation.name, dtype, nbytes, False, send, recv, root, shapes=shapes)
-    return state.prepare(call, like.decision, group), call
+    return Call(operation.name, dtype, nbytes, False, send, recv, root, shapes=shapes)
 
 
-def keep(state: State, operation: Operation, given: Arguments, parts: Parts) -> None:
+def remember(state: State, operation: Operation, given: Arguments, parts: Parts) -> None:
     """Let later blocking calls with such arguments begin at once, where arrays and counts say all."""
     if parts.declined is not None:
         state.remember(operation.name, given.buffers, given.root, None, parts.declined)
     if not parts.calls:
         return
-    for prepared, _ in parts.calls:
-        prepared.tags = state.context.pairwise_tags
     arrays = [spec[0] if isinstance(spec, (list, tuple)) and spec else spec for spec in given.buffers]
     (prepared, call), *others = parts.calls
     places = None if others or call.on_device or operation.send is Blocks.TYPED else _places_in(arrays, call)
     if places is None or parts.args is None:
         return
-    buffers, more = parts.args[:2], parts.args[2:]
+    forms, more = [_form_of(spec) for spec in parts.args[:2]], parts.args[2:]
 
     def rest(state: State, *arrays: Any) -> None:
-        specs = [_with_memory(spec, array) for spec, array in zip(buffers, arrays, strict=True)]
+        specs = [form(array) for form, array in zip(forms, arrays, strict=True)]
         state.to_mpi(operation.name, *specs, *more)
 
     prepared.place(places)
@@ -157,11 +160,12 @@ def _places_in(arrays: list[Any], call: Call) -> list[tuple[int, int]] | None:
     return found
 
 
-def _with_memory(spec: Any, array: Any) -> Any:
-    """An argument of MPI's part with the memory of another array."""
+def _form_of(spec: Any) -> Callable[[Any], Any]:
+    """A function that gives an argument of MPI's part for another array; it keeps no memory of the first."""
     if not isinstance(spec, (list, tuple)):
-        return array
-    return [array, *spec[1:]] if spec[0].nbytes else spec
+        return lambda array: array
+    memory, *layout = spec
+    return (lambda array: [array, *layout]) if memory.nbytes else lambda array: spec
 
 
 def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, _Large], targets: dict[int, _Large]) -> None:

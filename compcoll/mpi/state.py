@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import environment
-from compcoll.core._calls import totals_of
+from compcoll.core._calls import CallTags, totals_of
 from compcoll.core.errors import FallbackError, PolicyError
 from compcoll.devices import handover, preparation
 from compcoll.devices.aware import reported
@@ -291,9 +291,11 @@ class State(Gate):
 
     # -- the way through compcoll
 
-    def prepare(self, call: Call, decision: Decision, group: Any) -> PreparedCall:
-        """A call that can be started; ``group`` has its tags."""
-        return prepare(group, call, decision, self.owner_exact, self.device_buffers)
+    def prepare(
+        self, call: Call, decision: Decision, group: Any, tags: CallTags | None = None
+    ) -> PreparedCall:
+        """A call that can be started; ``group`` has its tags, where it has none of its own."""
+        return prepare(group, call, decision, self.owner_exact, self.device_buffers, tags)
 
     def remember(
         self,

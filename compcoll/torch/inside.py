@@ -62,10 +62,9 @@ class Inside:
             blocks = list(theirs.split(n_rows))
         else:
             blocks = [rows[mine] if rank == self.rank else block[mine] for rank, block in enumerate(blocks)]
-        if self.size == 2 and rows.dtype == torch.float32:
-            return torch.add(*blocks)
-        total = torch.zeros_like(blocks[0], dtype=torch.promote_types(rows.dtype, torch.float32))
-        for block in blocks:
+        first, second, *others = blocks  # there are two ranks at least
+        total = first.to(torch.promote_types(rows.dtype, torch.float32)) + second
+        for block in others:
             total += block
         return total.to(rows.dtype)
 

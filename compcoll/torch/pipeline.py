@@ -70,4 +70,6 @@ _of_groups: WeakKeyDictionary[dist.ProcessGroup, Pipeline] = WeakKeyDictionary()
 
 def pipeline_of(group: dist.ProcessGroup) -> Pipeline:
     """The pipeline of all whose frames travel in a group."""
-    return _of_groups.setdefault(group, Pipeline())
+    if group not in _of_groups:
+        _of_groups[group] = Pipeline()
+    return _of_groups[group]

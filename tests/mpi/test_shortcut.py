@@ -1,6 +1,8 @@
 """Small calls, and those that were declined before: straight to MPI, and noticed all the same."""
 
+import gc
 import inspect
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -243,3 +245,18 @@ def test_a_call_of_pairs_that_cannot_begin_at_once(comm, ours, agree):
     comm.Alltoallv(MPI.IN_PLACE, [want, counts])
     ours.Alltoallv(MPI.IN_PLACE, [got, counts])
     assert agree(bits(got) == bits(want))
+
+
+@many
+def test_remembered_calls_keep_no_arrays(comm, ours, agree):
+    size, n = comm.size, 9001
+    counts = [n] * size
+    for _ in range(2):
+        send, recv = data(n * size, "f4", comm.rank), np.zeros(n * size, "f4")
+        arrays = [ref(send), ref(recv)]
+        ours.Alltoallv([send, counts], [recv, counts])
+        assert agree(ours.report.accelerated)
+        del send, recv
+        gc.collect()
+        assert agree([array() for array in arrays] == [None, None])
+    assert agree(len(ours._state.known) > 0)
