@@ -28,9 +28,8 @@ from compcoll.mpi.context import Context
 from compcoll.mpi.datatypes import LACKS_FLOAT16, own_sum
 from compcoll.mpi.staging import Staged
 from compcoll.operations import ALGORITHMS, OPERATIONS, Decides
-from compcoll.policy import Policy, check_same, fields_of
 from compcoll.policy.decision import Decision, without_base
-from compcoll.policy.policy import below_min_nbytes
+from compcoll.policy.policy import Policy, below_min_nbytes, check_same, fields_of
 from compcoll.report import Report, outcome_of
 
 __all__ = ["NEVER", "Settings", "State", "describe"]

@@ -36,7 +36,7 @@ import numpy as np
 from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
 from compcoll.core.errors import PolicyError
-from compcoll.operations import ALGORITHMS, REDUCTIONS
+from compcoll.operations import REDUCTIONS
 from compcoll.policy import choices
 from compcoll.policy.decision import ARRAY, FLAT, Decision
 from compcoll.policy.rules import (
@@ -50,10 +50,8 @@ from compcoll.policy.rules import (
 )
 
 __all__ = [
-    "ALGORITHMS",
     "IN_NODE",
     "MIN_NBYTES",
-    "Decision",
     "Policy",
     "Rule",
     "check_same",

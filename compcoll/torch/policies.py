@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from compcoll import operations
 from compcoll.codecs import Codec, codecs
-from compcoll.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
+from compcoll.policy.policy import Policy, Rule, check_same, default_policy, fields_of, make_policy
 from compcoll.policy.rules import NOT_CODECS
 from compcoll.torch.peers import cores
 

@@ -11,7 +11,7 @@ from compcoll.model.plain import plain_seconds
 from compcoll.model.predict import Call
 from compcoll.model.profile import MachineProfile, load
 from compcoll.operations import ALGORITHMS
-from compcoll.policy import IN_NODE, Policy, Rule
+from compcoll.policy.policy import IN_NODE, Policy, Rule
 from compcoll.tracing.tally import Tally
 
 __all__ = ["of"]

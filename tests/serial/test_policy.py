@@ -6,7 +6,8 @@ import pytest
 from compcoll import Policy, Rule, codec
 from compcoll.engine.group import RankFacts, facts_of
 from compcoll.operations import REDUCTIONS
-from compcoll.policy import MIN_NBYTES, choices, make_policy
+from compcoll.policy import choices, make_policy
+from compcoll.policy.policy import MIN_NBYTES
 
 F4, I8 = np.dtype("f4"), np.dtype("i8")
 
