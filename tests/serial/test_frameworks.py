@@ -11,7 +11,7 @@ import pytest
 from test_launch import marked  # noqa: F401
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-#: What torch 2.13 says where a thread of gloo still has an operation when Python ends; the program is through by then.
+#: What torch 2.13 says where a thread of gloo still has an operation when Python ends, behind all training.
 GLOO_ABORTS = "terminate called without an active exception"
 TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
 
