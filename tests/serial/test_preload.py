@@ -1,5 +1,6 @@
 """Programs in C and Fortran under ``compcoll run``, and what `compcoll preload` names."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import compcoll
+from compcoll.operations import OPERATIONS, Blocks
 from compcoll.preload import environment, library_path
 
 SOURCES = Path(__file__).parents[1] / "preload"
@@ -170,6 +172,18 @@ def test_a_faulty_program_ends_as_without(build, mistake):
     ours = accelerated("-q", program, mistake)
     assert (ours.returncode == 0) == (plain.returncode == 0) == (mistake == "returns"), ours.stderr
     assert ours.stdout.replace("\n", "").startswith("an error code") == (mistake == "returns")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
+def test_functions_follow_from_the_table(operation):
+    """The library has the functions of what is accelerated, and what else waits for ranks."""
+    library = ctypes.CDLL(str(library_path()))
+    name = operation.name.lower()
+    functions = [f"MPI_{form}" for form in operation.forms] + [f"mpi_{name}_", f"mpi_i{name}_f08_"]
+    large = not {operation.send, operation.recv} & {Blocks.COUNTED, Blocks.TYPED} and not operation.counts
+    assert hasattr(library, f"MPI_{operation.name}")
+    assert {hasattr(library, function) for function in functions[1:]} == {bool(operation.algorithms)}
+    assert hasattr(library, f"MPI_{operation.name}_c") == (large and bool(operation.algorithms))
 
 
 def test_the_path_is_printed():
