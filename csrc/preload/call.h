@@ -17,7 +17,7 @@ struct Operation {
   const char *name, *kinds;
   bool send_many, recv_many;  // whether there is a block for each rank
   bool pairs;                 // whether each pair of ranks decides alone
-  bool listed;                // whether ranks know counts of their own
+  bool listed;                // whether there are counts for each rank
   Positions send, recv;       // of one buffer alone, which is sent and received into, the latter
   int root, reduction, comm;
 
@@ -127,8 +127,7 @@ struct Dispatch {
   void (*release)(Word handle, Comm* comm);
   int (*run)(Call* call);
   int (*transfer)(Message* message);
-  int (*start)(void* prepared,
-               Word* request);  // begins a persistent call; gives the request that waits for it
+  int (*start)(void* prepared, Word* request);  // gives the request that waits for the call
   void (*free)(void* prepared, bool is_active);
   uint64_t min_nbytes;  // the smallest of any message that is compressed
   Word sum;             // MPI_SUM
