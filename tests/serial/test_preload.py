@@ -28,6 +28,20 @@ if not STANDARD:
     C_COMPILERS["openmpi"] = ("mpicc.openmpi", "mpiexec.openmpi")
 
 
+#: Has an interpreter say at its end how many calls of Python functions there were in compcoll.
+COUNTS_FUNCTIONS = """
+import atexit, sys
+
+def note(frame, event, _):
+    note.calls += event == "call" and "/compcoll/" in frame.f_code.co_filename
+
+note.calls = 0
+if sys.argv == [""]:
+    sys.setprofile(note)
+    atexit.register(lambda: print(note.calls, flush=True))
+"""
+
+
 def outside():
     """The environment without what the ranks of these tests have, if there are any."""
     known = {k: v for k, v in os.environ.items() if not k.startswith(("PMI_", "PMIX_", "OMPI_", "COMPCOLL_"))}
@@ -147,6 +161,17 @@ def test_a_library_that_python_calls(build):
     result = accelerated("--preload", SOURCES / "extension.py", library)
     assert (result.stdout, result.returncode) == ("0 wrong values\n", 0), result.stderr
     assert calls_accelerated(result) == 10, result.stderr
+
+
+def test_a_repeated_call_is_compiled_code_alone(build, tmp_path):
+    """The interpreter runs as many functions of compcoll for ten calls as for one."""
+    (tmp_path / "sitecustomize.py").write_text(COUNTS_FUNCTIONS)
+    path = os.pathsep.join([str(tmp_path), outside()["PYTHONPATH"]])
+    program = build("repeated.c", C_COMPILERS["mpich"][0])
+    none, once, often = (accelerated("-q", program, n, PYTHONPATH=path).stdout.split() for n in (0, 1, 10))
+    assert len(none) == 2
+    assert max(map(int, none)) < min(map(int, once))
+    assert sorted(once) == sorted(often)
 
 
 def test_disabled(build):
