@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
@@ -112,6 +113,34 @@ def method_part(name):
     )
 
 
+def write_operations(path):
+    """Write the table of operations for csrc/preload/call.h: a ROW for each, in one of three lists.
+
+    A ROW has the number of C's arguments; the names of the blocking and the nonblocking function, and
+    Fortran's; a letter for each argument; and whether a rank sends a block to each other, receives one from
+    each, and whether each pair of ranks decides.
+    """
+    table = runpy.run_path("compcoll/operations.py")
+    letters = {"NONE": "", "ONE": "bnt", "EACH": "bnt", "COUNTED": "bvvt", "TYPED": "bvvw"}
+    lists = {"ACCELERATED": [], "LARGE": [], "OTHERS": []}
+    for op in table["OPERATIONS"].values():
+        sides = letters[op.send.name] + letters[op.recv.name]
+        kinds = f"bb{'v' if op.counts else 'n'}to" if op.reduces else sides
+        kinds += "rc" if op.root else "c"
+        facts = (op.send.many, op.recv.many, op.decides.name == "PAIR")
+        flags = ", ".join(str(fact).lower() for fact in facts)
+        row = f'ROW({len(kinds)}, {op.name}, {op.nonblocking}, {op.name.lower()}, "{kinds}", {flags})'
+        lists["ACCELERATED" if op.algorithms else "OTHERS"].append(row)
+        if op.algorithms and "v" not in kinds:  # whose counts an older library can be given
+            lists["LARGE"].append(row)
+    macros = (f"#define {name}(ROW) \\\n  " + " \\\n  ".join(rows) for name, rows in lists.items())
+    notes = "// Written by setup.py from compcoll/operations.py.", "// clang-format off"
+    text = "\n".join([*notes, *macros, ""])
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+write_operations(Path("csrc/preload/operations.h"))
 calls = method_part("compcoll.core._calls")
 interrupts = method_part("compcoll.engine._interrupts")
 shortcut = method_part("compcoll.mpi._shortcut")
@@ -148,8 +177,7 @@ def engine_part(name, sources):
             "setup.py",
             "csrc/abi.h",
             "csrc/cpu/table.h",
-            "csrc/preload/call.h",
-            "csrc/preload/library.h",
+            *glob("csrc/preload/*.h"),
             *glob("csrc/engine/*.h"),
             *glob("compcoll/*/*.pxd"),
         ],

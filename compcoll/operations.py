@@ -63,6 +63,8 @@ class Operation:
         ``"send"`` where the root alone sends, ``"recv"`` where the root alone receives.
     reduces : bool
         Whether values are combined by an `MPI.Op`.
+    counts : bool
+        Whether each rank's count of a result is an argument of its own.
     decides : Decides
     torch : str
         The name in torch.distributed.
@@ -74,6 +76,7 @@ class Operation:
     algorithms: tuple[str, ...] = ()
     root: str = ""
     reduces: bool = False
+    counts: bool = False
     decides: Decides = Decides.ALL
     torch: str = ""
 
@@ -132,7 +135,7 @@ _COLLECTIVES = (
     Operation("Allreduce", _ONE, _ONE, _WHOLE_SUM, reduces=True, torch="all_reduce"),
     Operation("Reduce", _ONE, _ONE, _WHOLE_SUM, "recv", reduces=True, torch="reduce"),
     Operation("Reduce_scatter_block", _EACH, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
-    Operation("Reduce_scatter", _ONE, _ONE, _SUM, reduces=True, torch="reduce_scatter"),
+    Operation("Reduce_scatter", _ONE, _ONE, _SUM, reduces=True, counts=True, torch="reduce_scatter"),
     Operation("Scan", _ONE, _ONE, reduces=True, decides=_MPI),
     Operation("Exscan", _ONE, _ONE, reduces=True, decides=_MPI),
     Operation("Barrier", decides=_MPI),

@@ -74,7 +74,7 @@ class Arguments:
 
 def _names(operation: Operation) -> tuple[str, ...]:
     buffers = ("buf",) if operation.n_buffers == 1 else ("sendbuf", "recvbuf")
-    counts = ("recvcounts",) if operation.name == "Reduce_scatter" else ()
+    counts = ("recvcounts",) if operation.counts else ()
     op = ("op",) if operation.reduces else ()
     root = ("root",) if operation.root else ()
     return (*buffers[: operation.n_buffers], *counts, *op, *root)

@@ -22,34 +22,43 @@ from compcoll.engine._engine import offset_of_error
 from compcoll.mpi.datatypes import entry_of, predefined_type
 from compcoll.mpi.p2p.probe import understands
 from compcoll.mpi.requests import Prequest, take_handle
+from compcoll.operations import OPERATIONS
 from compcoll.preload.matched import matched_message, take_matched
 
 cdef extern from "preload/call.h" namespace "compcoll::preload" nogil:
     ctypedef uint64_t Word
-    enum Name:
-        Alltoall, Alltoallv, Bcast, Allreduce, Allgather, Allgatherv, Reduce, Reduce_scatter
-        Reduce_scatter_block, Gather, Gatherv, Scatter, Scatterv, Alltoallw, n_names
+    struct Positions:
+        int buf
+    struct Operation:
+        const char* name
+        bint send_many, recv_many, listed
+        Positions send
+        int root, reduction
+    const Operation operations[]
+    struct MessageKinds:
+        const char* name
+        const char* kinds
+    const MessageKinds messages[]
+    int n_names, n_message_names
     enum Form:
         blocking, nonblocking, persistent
-    enum MessageName:
-        Send, Ssend, Isend, Issend, Recv, Irecv, Sendrecv, Isendrecv, Sendrecv_replace, Isendrecv_replace
-        Probe, Iprobe, Mprobe, Improbe, Mrecv, Imrecv, Send_init, Ssend_init, Recv_init, n_message_names
     struct CComm "compcoll::preload::Comm":
         void* object
         uint64_t min_nbytes
         bint pairs_alone, messages
         int rank, size
+    struct Side:
+        Word buf
+        int64_t count
+        const void* counts
+        const void* displs
+        Word type
+        char kind
     struct CCall "compcoll::preload::Call":
         int name, form
         bint wide
         const CComm* comm
-        Word sendbuf, recvbuf
-        int64_t sendcount, recvcount
-        const void* sendcounts
-        const void* senddispls
-        const void* recvcounts
-        const void* recvdispls
-        Word sendtype, recvtype
+        Side send, recv
         int root
         Word request
         void* prepared
@@ -89,19 +98,9 @@ cnp.import_array()
 ctypedef void (*Connect)(const Dispatch*) noexcept
 ctypedef int (*AttachWorld)() noexcept nogil
 
-#: In the order of `Name`.
-cdef tuple METHODS = (
-    "Alltoall", "Alltoallv", "Bcast", "Allreduce", "Allgather", "Allgatherv", "Reduce", "Reduce_scatter",
-    "Reduce_scatter_block", "Gather", "Gatherv", "Scatter", "Scatterv", "Alltoallw",
-)
-cdef tuple NONBLOCKING = tuple("I" + name.lower() for name in METHODS)
-cdef tuple PERSISTENT = tuple(name + "_init" for name in METHODS)
-#: In the order of `MessageName`.
-cdef tuple MESSAGES = (
-    "Send", "Ssend", "Isend", "Issend", "Recv", "Irecv", "Sendrecv", "Isendrecv", "Sendrecv_replace",
-    "Isendrecv_replace", "Probe", "Iprobe", "Mprobe", "Improbe", "Mrecv", "Imrecv", "Send_init", "Ssend_init",
-    "Recv_init",
-)
+#: The methods of an operation, in the order of `Form`.
+cdef list METHODS = [OPERATIONS[operations[i].name.decode()].forms for i in range(n_names)]
+cdef list MESSAGES = [messages[i].name.decode() for i in range(n_message_names)]
 cdef object SUM = MPI.SUM
 cdef object IN_PLACE = MPI.IN_PLACE
 cdef object BOTTOM = MPI.BOTTOM
@@ -174,19 +173,18 @@ cdef int run_c(CCall* call) noexcept with gil:
 
 cdef int run(CCall* call) except? -2:
     cdef object comm = <object>call.comm.object
-    if call.name in (Allreduce, Reduce, Reduce_scatter, Reduce_scatter_block):
-        if not known_type(call.recvtype).summable:
-            return declined
-    args = arguments(call)
-    if call.form == blocking:
-        perform(getattr(comm, METHODS[call.name]), args, call.caller)
-    elif call.form == persistent:
-        call.prepared = keep(perform(getattr(comm, PERSISTENT[call.name]), args, call.caller), &call.request)
-    else:
-        request = perform(comm.begin, (NONBLOCKING[call.name], args), call.caller)
+    if operations[call.name].reduction >= 0 and not known_type(call.recv.type).summable:
+        return declined
+    method, args = METHODS[call.name][call.form], arguments(call)
+    if call.form == nonblocking:
+        request = perform(comm.begin, (method, args), call.caller)
         if request is None:
             return declined
         call.request = request.handle
+        return 0
+    result = perform(getattr(comm, method), args, call.caller)
+    if call.form == persistent:
+        call.prepared = keep(result, &call.request)
     return 0
 
 
@@ -233,51 +231,42 @@ cdef int transfer_c(CMessage* message) noexcept with gil:
 
 
 cdef int transfer(CMessage* m) except? -2:
-    cdef int name = m.name
-    if name == Mrecv or name == Imrecv:
-        return receive_matched(m)
-    method = getattr(<object>m.comm.object, MESSAGES[name])
-    cdef list temporary = []
-    send = recv = None
-    if name in (Send, Ssend, Isend, Issend, Sendrecv, Isendrecv, Send_init, Ssend_init):
-        send = block(m.sendbuf, m.sendcount, m.sendtype, temporary)
-    if name in (Recv, Irecv, Sendrecv, Isendrecv, Sendrecv_replace, Isendrecv_replace, Recv_init):
-        recv = block(m.recvbuf, m.recvcount, m.recvtype, temporary)
-    if name in (Send, Ssend):
-        perform(method, (send, m.dest, m.sendtag), m.caller)
-    elif name in (Isend, Issend):
-        m.request = perform(method, (send, m.dest, m.sendtag), m.caller).handle
-    elif name in (Send_init, Ssend_init):
-        m.prepared = keep(perform(method, (send, m.dest, m.sendtag), m.caller), &m.request)
-    elif name == Irecv:
-        m.request = perform(method, (recv, m.source, m.recvtag), m.caller).handle
-    elif name == Recv_init:
-        m.prepared = keep(perform(method, (recv, m.source, m.recvtag), m.caller), &m.request)
-    elif name == Isendrecv:
-        args = send, m.dest, m.sendtag, recv, m.source, m.recvtag
-        m.request = perform(method, args, m.caller).handle
-    elif name == Isendrecv_replace:
-        args = recv, m.dest, m.sendtag, m.source, m.recvtag
-        m.request = perform(method, args, m.caller).handle
+    cdef str name = MESSAGES[m.name], kinds = messages[m.name].kinds.decode()
+    cdef list args = [], temporary = []
+    of = None if m.comm is NULL else <object>m.comm.object
+    status = MPI.Status()
+    if name in ("Mprobe", "Improbe"):
+        memcpy(<void*><uintptr_t>MPI._addressof(status), m.status, MPI._sizeof(status))
+        method, args = matched_message, [of, m.message, status]
     else:
-        status = MPI.Status()
-        try:
-            if name == Recv:
-                perform(method, (recv, m.source, m.recvtag, status), m.caller)
-            elif name == Sendrecv:
-                perform(method, (send, m.dest, m.sendtag, recv, m.source, m.recvtag, status), m.caller)
-            elif name == Sendrecv_replace:
-                perform(method, (recv, m.dest, m.sendtag, m.source, m.recvtag, status), m.caller)
-            elif name == Probe or name == Iprobe:
-                m.flag = method(m.source, m.recvtag, status)
-            else:
-                memcpy(<void*><uintptr_t>MPI._addressof(status), m.status, MPI._sizeof(status))
-                m.message = narrow(matched_message(<object>m.comm.object, m.message, status))
-                m.flag = 1
-        finally:
-            give_status(m, status)
+        if name in ("Mrecv", "Imrecv"):
+            of = take_matched(m.message)
+            if of is None:
+                return declined
+            m.message = MPI.MESSAGE_NULL.handle
+        method = getattr(of, {"Mrecv": "Recv", "Imrecv": "Irecv"}.get(name, name))
+        plain = {"d": m.dest, "g": m.sendtag, "S": m.source, "G": m.recvtag, "s": status}
+        for kind in kinds:
+            if kind == "b":
+                args.append(block(m.sendbuf, m.sendcount, m.sendtype, temporary))
+            elif kind == "B":
+                args.append(block(m.recvbuf, m.recvcount, m.recvtype, temporary))
+            elif kind in plain:
+                args.append(plain[kind])
+    try:
+        result = perform(method, tuple(args), m.caller)
+    finally:
+        give_status(m, status)
     for datatype in temporary:
         datatype.Free()
+    if name.endswith("_init"):
+        m.prepared = keep(result, &m.request)
+    elif "q" in kinds:
+        m.request = result.handle
+    elif name in ("Mprobe", "Improbe"):
+        m.message, m.flag = narrow(result), 1
+    elif name in ("Probe", "Iprobe"):
+        m.flag = result
     return 0
 
 
@@ -307,26 +296,6 @@ cdef Word narrow(handle):
     return word & 0xffffffff if MPI._sizeof(MPI.MESSAGE_NULL) == 4 else word
 
 
-cdef int receive_matched(CMessage* m) except? -2:
-    matched = take_matched(m.message)
-    if matched is None:
-        return declined
-    cdef list temporary = []
-    buf = block(m.recvbuf, m.recvcount, m.recvtype, temporary)
-    m.message = MPI.MESSAGE_NULL.handle
-    if m.name == Imrecv:
-        m.request = matched.Irecv(buf).handle
-    else:
-        status = MPI.Status()
-        try:
-            matched.Recv(buf, status)
-        finally:
-            give_status(m, status)
-    for datatype in temporary:
-        datatype.Free()
-    return 0
-
-
 cdef perform(method, tuple args, const void* caller):
     """Call a method; a trace shall see the symbol that the program called from."""
     cdef Dl_info info
@@ -341,57 +310,34 @@ cdef perform(method, tuple args, const void* caller):
 
 cdef tuple arguments(CCall* call):
     """mpi4py's arguments."""
-    cdef int name = call.name, size = call.comm.size
-    cdef bint at_root = call.root == call.comm.rank
-    if name == Bcast:
-        return uniform(call.recvbuf, call.recvcount, call.recvtype, 1), call.root
-    if name == Allreduce or name == Reduce:
-        send = uniform(call.sendbuf, call.sendcount, call.sendtype, 1)
-        if name == Allreduce:
-            return send, uniform(call.recvbuf, call.recvcount, call.recvtype, 1), SUM
-        recv = uniform(call.recvbuf, call.recvcount, call.recvtype, 1) if at_root else None
-        return send, recv, SUM, call.root
-    if name == Reduce_scatter:
-        counts = listed(call.recvcounts, size, call.wide)
-        total = sum(counts)
-        send = uniform(call.sendbuf, total, call.recvtype, 1)
-        own = total if send is IN_PLACE else counts[call.comm.rank]
-        return send, uniform(call.recvbuf, own, call.recvtype, 1), counts, SUM
-    if name == Reduce_scatter_block:
-        send = uniform(call.sendbuf, call.sendcount, call.sendtype, size)
-        blocks = size if send is IN_PLACE else 1
-        return send, uniform(call.recvbuf, call.recvcount, call.recvtype, blocks), SUM
-    if name == Alltoall or name == Allgather:
-        return (uniform(call.sendbuf, call.sendcount, call.sendtype, size if name == Alltoall else 1),
-                uniform(call.recvbuf, call.recvcount, call.recvtype, size))
-    if name == Allgatherv:
-        return (uniform(call.sendbuf, call.sendcount, call.sendtype, 1), receives(call, size))
-    if name == Alltoallv:
-        return sends(call, size), receives(call, size)
-    if name == Alltoallw:
-        return (typed(call.sendbuf, call.sendcounts, call.senddispls, call.sendtype, size, call.wide),
-                typed(call.recvbuf, call.recvcounts, call.recvdispls, call.recvtype, size, call.wide))
-    if name == Gather or name == Gatherv:
-        send = uniform(call.sendbuf, call.sendcount, call.sendtype, 1)
-        if not at_root:
-            return send, None, call.root
-        if name == Gatherv:
-            return send, receives(call, size), call.root
-        return send, uniform(call.recvbuf, call.recvcount, call.recvtype, size), call.root
-    recv = uniform(call.recvbuf, call.recvcount, call.recvtype, 1)
-    if not at_root:
-        return None, recv, call.root
-    if name == Scatterv:
-        return sends(call, size), recv, call.root
-    return uniform(call.sendbuf, call.sendcount, call.sendtype, size), recv, call.root
+    cdef const Operation* op = &operations[call.name]
+    cdef int size = call.comm.size
+    cdef int sends = size if op.send_many else 1, receives = size if op.recv_many else 1
+    cdef bint elsewhere = op.root >= 0 and call.root != call.comm.rank
+    more = () if op.root < 0 else (call.root,)
+    if op.reduction >= 0:
+        more = SUM, *more
+        if call.send.buf == in_place:
+            receives = sends
+        if op.listed:
+            counts = listed(call.recv.counts, size, call.wide)
+            more = counts, *more
+            call.send.count = sum(counts)
+            call.recv.count = call.send.count if call.send.buf == in_place else counts[call.comm.rank]
+    if op.send.buf < 0:
+        return buffer_of(&call.recv, receives, size, call.wide), *more
+    send = None if elsewhere and op.send_many else buffer_of(&call.send, sends, size, call.wide)
+    recv = None if elsewhere and not op.send_many else buffer_of(&call.recv, receives, size, call.wide)
+    return send, recv, *more
 
 
-cdef inline object sends(CCall* call, int size):
-    return vector(call.sendbuf, call.sendcounts, call.senddispls, call.sendtype, size, call.wide)
-
-
-cdef inline object receives(CCall* call, int size):
-    return vector(call.recvbuf, call.recvcounts, call.recvdispls, call.recvtype, size, call.wide)
+cdef object buffer_of(const Side* side, int blocks, int size, bint wide):
+    """A buffer argument."""
+    if side.kind == b"v":
+        return vector(side.buf, side.counts, side.displs, side.type, size, wide)
+    if side.kind == b"w":
+        return typed(side.buf, side.counts, side.displs, side.type, size, wide)
+    return uniform(side.buf, side.count, side.type, blocks)
 
 
 cdef class Type:

@@ -115,50 +115,40 @@ Word handle_at(Word array, int i) {
 // ranks, else that of the side which is not in place.
 uint64_t of_one_count(const Operation& op, bool wide, const Word* words) {
   Word in_place = library().in_place;
-  bool by_recv = op.root < 0 || op.reduction >= 0 || op.sendbuf < 0;
-  if (!by_recv) by_recv = op.send_many ? words[op.recvbuf] != in_place : words[op.sendbuf] == in_place;
-  return bytes(count_of(words[by_recv ? op.recvcount : op.sendcount], wide),
-               words[by_recv ? op.recvtype : op.sendtype]);
+  bool by_recv = op.root < 0 || op.reduction >= 0 || op.send.buf < 0;
+  if (!by_recv) by_recv = op.send_many ? words[op.recv.buf] != in_place : words[op.send.buf] == in_place;
+  const Positions& side = by_recv ? op.recv : op.send;
+  return bytes(count_of(words[side.count], wide), words[side.type]);
 }
 
 // Bytes of the largest message of this rank in a call with counts for each rank.
 uint64_t of_counts(const Operation& op, bool wide, const Word* words, const Comm& comm) {
   uint64_t most = 0;
   bool at_root = op.root < 0 || int32_t(words[op.root]) == comm.rank;
-  auto look = [&](bool many, int count, int type, int buffer) {
-    if (words[buffer] == library().in_place || (op.root >= 0 && many != at_root)) return;
-    if (!many) most = std::max(most, bytes(count_of(words[count], wide), words[type]));
-    for (int i = 0; many && words[count] && i < comm.size; i++) {
-      int64_t n = count_of(words[count], i, wide);
-      if (n > 0)
-        most = std::max(most, bytes(n, op.kinds[type] == 'w' ? handle_at(words[type], i) : words[type]));
+  auto look = [&](bool many, const Positions& side) {
+    Word counts = words[side.count], type = words[side.type];
+    if (words[side.buf] == library().in_place || (op.root >= 0 && many != at_root)) return;
+    if (!many) most = std::max(most, bytes(count_of(counts, wide), type));
+    for (int i = 0; many && counts && i < comm.size; i++) {
+      int64_t n = count_of(counts, i, wide);
+      if (n > 0) most = std::max(most, bytes(n, op.kinds[side.type] == 'w' ? handle_at(type, i) : type));
     }
   };
-  if (op.pairs) look(op.send_many, op.sendcount, op.sendtype, op.sendbuf);
-  look(op.kinds[op.recvcount] == 'v', op.recvcount, op.recvtype, op.recvbuf);
+  if (op.pairs) look(op.send_many, op.send);
+  look(op.kinds[op.recv.count] == 'v', op.recv);
   return most;
 }
 
-Call call_of(Name name, Form form, bool wide, const Word* words, const Comm* comm, const void* caller) {
-  const Operation& op = operations[name];
-  const Library& mpi = library();
-  Call call = {};
-  call.name = name, call.form = form, call.wide = wide, call.comm = comm, call.caller = caller;
-  call.sendbuf = op.sendbuf < 0 ? 0 : words[op.sendbuf], call.recvbuf = words[op.recvbuf];
-  auto type = [&](int at) { return op.kinds[at] == 'w' ? words[at] : mpi.handle_of(words[at]); };
-  call.sendtype = type(op.sendtype), call.recvtype = type(op.recvtype);
-  call.root = op.root < 0 ? 0 : int32_t(words[op.root]);
-  auto counts = [&](int at, int64_t* count, const void** many, const void** displs) {
-    if (op.kinds[at] != 'v') {
-      *count = count_of(words[at], wide);
-      return;
-    }
-    *many = reinterpret_cast<const void*>(words[at]);
-    if (op.kinds[at + 1] == 'v') *displs = reinterpret_cast<const void*>(words[at + 1]);
-  };
-  counts(op.sendcount, &call.sendcount, &call.sendcounts, &call.senddispls);
-  counts(op.recvcount, &call.recvcount, &call.recvcounts, &call.recvdispls);
-  return call;
+Side side_of(const Operation& op, const Positions& at, bool wide, const Word* words) {
+  auto list = [&](int i) { return op.kinds[i] == 'v' ? reinterpret_cast<const void*>(words[i]) : nullptr; };
+  bool typed = op.kinds[at.type] == 'w';
+  Side side = {};
+  side.kind = typed ? 'w' : op.kinds[at.count + 1];
+  side.buf = at.buf < 0 ? 0 : words[at.buf];
+  side.type = typed ? words[at.type] : library().handle_of(words[at.type]);
+  side.counts = list(at.count), side.displs = list(at.count + 1);
+  if (!side.counts) side.count = count_of(words[at.count], wide);
+  return side;
 }
 
 // Whether Python is to be asked. All ranks that have to agree on that come to the same result. Calls that pairs
@@ -166,9 +156,8 @@ Call call_of(Name name, Form form, bool wide, const Word* words, const Comm* com
 bool is_large(const Operation& op, Form form, bool wide, const Word* words, const Comm& comm) {
   if (comm.size == 1) return false;
   if (op.pairs && (form != blocking || !comm.pairs_alone)) return true;
-  bool listed = op.kinds[op.recvcount] == 'v' || op.pairs;
-  uint64_t nbytes = listed ? of_counts(op, wide, words, comm) : of_one_count(op, wide, words);
-  if (op.reduction >= 0 && !listed && !op.send_many) nbytes /= uint64_t(comm.size);
+  uint64_t nbytes = op.listed ? of_counts(op, wide, words, comm) : of_one_count(op, wide, words);
+  if (op.reduction >= 0 && !op.listed && !op.send_many) nbytes /= uint64_t(comm.size);
   return nbytes && nbytes >= comm.min_nbytes;
 }
 
@@ -177,11 +166,11 @@ bool is_aliased(Name name, bool wide, const Word* words) {
   const Operation& op = operations[name];
   const Library& mpi = library();
   if (name != Alltoall && name != Alltoallv && name != Alltoallw && name != Allreduce) return false;
-  Word send = words[op.sendcount], recv = words[op.recvcount];
+  Word send = words[op.send.count], recv = words[op.recv.count];
   bool alike = op.pairs ? send == recv : count_of(send, wide) == count_of(recv, wide);
-  return mpi.abi != Abi::open_mpi && alike && words[op.sendbuf] && words[op.sendbuf] != mpi.in_place &&
-         words[op.sendbuf] == words[op.recvbuf] &&
-         mpi.handle_of(words[op.sendtype]) == mpi.handle_of(words[op.recvtype]);
+  return mpi.abi != Abi::open_mpi && alike && words[op.send.buf] && words[op.send.buf] != mpi.in_place &&
+         words[op.send.buf] == words[op.recv.buf] &&
+         mpi.handle_of(words[op.send.type]) == mpi.handle_of(words[op.recv.type]);
 }
 
 }  // namespace
@@ -201,10 +190,9 @@ bool offer(Name name, Form form, bool wide, const Word* words, Word* request, co
   const Dispatch* python = dispatch_if_loaded();
   if (!python) python = dispatch();
   if (!python) return false;
-  bool listed = op.kinds[op.recvcount] == 'v' || op.pairs;
-  if (!listed && of_one_count(op, wide, words) < python->min_nbytes) return false;
+  if (!op.listed && of_one_count(op, wide, words) < python->min_nbytes) return false;
   if (op.reduction >= 0 && library().handle_of(words[op.reduction]) != python->sum) return false;
-  Word handle = library().handle_of(words[count_arguments(op.kinds) - 1]);
+  Word handle = library().handle_of(words[op.comm]);
   if (handle == library().comm_null) return false;
   Comm* comm = attached(handle);
   if (!comm) {
@@ -214,7 +202,8 @@ bool offer(Name name, Form form, bool wide, const Word* words, Word* request, co
   }
   if (is_aliased(name, wide, words) || !is_large(op, form, wide, words, *comm)) return false;
   Inside within;
-  Call call = call_of(name, form, wide, words, comm, caller);
+  Call call = {name, form, wide, comm, side_of(op, op.send, wide, words), side_of(op, op.recv, wide, words)};
+  call.root = op.root < 0 ? 0 : int32_t(words[op.root]), call.caller = caller;
   *error = python->run(&call);
   if (*error == declined) return false;
   if (request && !*error) *request = form == persistent ? keep(call.prepared, call.request) : call.request;

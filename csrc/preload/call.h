@@ -1,55 +1,46 @@
 // One call of a collective, as compcoll/preload/_dispatch.pyx takes it.
 #pragma once
+#include <string_view>
+
 #include "library.h"
+#include "operations.h"
 
 namespace compcoll {
 namespace preload {
 
-enum Name {
-  Alltoall,
-  Alltoallv,
-  Bcast,
-  Allreduce,
-  Allgather,
-  Allgatherv,
-  Reduce,
-  Reduce_scatter,
-  Reduce_scatter_block,
-  Gather,
-  Gatherv,
-  Scatter,
-  Scatterv,
-  Alltoallw,
-  n_names
-};
+// Where an argument's parts stand among those of a call; displacements come behind counts.
+struct Positions { int buf, count, type; };
 
 // An operation's arguments. `kinds` has a letter for each: a buffer, a number, a vector of numbers, a type, types
-// (w), an operation, a communicator. The numbers are the arguments' positions; displacements come behind counts.
+// (w), an operation, a root, a communicator.
 struct Operation {
-  const char* kinds;
-  int sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, reduction;
+  const char *name, *kinds;
   bool send_many, recv_many;  // whether there is a block for each rank
   bool pairs;                 // whether each pair of ranks decides alone
+  bool listed;                // whether there are counts for each rank
+  Positions send, recv;       // of one buffer alone, which is sent and received into, the latter
+  int root, reduction, comm;
+
+  constexpr Operation(const char* name, std::string_view all, bool send_many, bool recv_many, bool pairs)
+      : name(name),
+        kinds(all.data()),
+        send_many(send_many),
+        recv_many(recv_many),
+        pairs(pairs),
+        listed(all.find('v') != all.npos),
+        send{0, int(all.find_first_of("nv")), int(all.find_first_of("tw"))},
+        recv{int(all.rfind('b')), int(all.rfind('b')) + 1, int(all.find_last_of("tw"))},
+        root(int(all.find('r'))),
+        reduction(int(all.find('o'))),
+        comm(int(all.find('c'))) {
+    if (recv.buf == 0) send.buf = -1;
+  }
 };
 
-constexpr Operation operations[n_names] = {
-    {"bntbntc", 0, 1, 2, 3, 4, 5, -1, -1, true, true, false},
-    {"bvvtbvvtc", 0, 1, 3, 4, 5, 7, -1, -1, true, true, true},
-    {"bntnc", -1, 1, 2, 0, 1, 2, 3, -1, false, false, false},
-    {"bbntoc", 0, 2, 3, 1, 2, 3, -1, 4, false, false, false},
-    {"bntbntc", 0, 1, 2, 3, 4, 5, -1, -1, false, true, false},
-    {"bntbvvtc", 0, 1, 2, 3, 4, 6, -1, -1, false, true, false},
-    {"bbntonc", 0, 2, 3, 1, 2, 3, 5, 4, false, false, false},
-    {"bbvtoc", 0, 2, 3, 1, 2, 3, -1, 4, false, false, false},
-    {"bbntoc", 0, 2, 3, 1, 2, 3, -1, 4, true, false, false},
-    {"bntbntnc", 0, 1, 2, 3, 4, 5, 6, -1, false, true, false},
-    {"bntbvvtnc", 0, 1, 2, 3, 4, 6, 7, -1, false, true, true},
-    {"bntbntnc", 0, 1, 2, 3, 4, 5, 6, -1, true, false, false},
-    {"bvvtbntnc", 0, 1, 3, 4, 5, 6, 7, -1, true, false, true},
-    {"bvvwbvvwc", 0, 1, 3, 4, 5, 7, -1, -1, true, true, true},
-};
-
-constexpr int count_arguments(const char* kinds) { return *kinds ? 1 + count_arguments(kinds + 1) : 0; }
+#define COMPCOLL_NAME(n, name, ...) name,
+#define COMPCOLL_FACTS(n, name, method, fortran, ...) {#name, __VA_ARGS__},
+enum Name { ACCELERATED(COMPCOLL_NAME) n_names };
+constexpr Operation operations[] = {ACCELERATED(COMPCOLL_FACTS)};
 
 // A communicator whose calls are offered to Python; hangs on MPI's as an attribute.
 struct Comm {
@@ -62,43 +53,56 @@ struct Comm {
 
 enum Form { blocking, nonblocking, persistent };
 
+// One side of a call: a buffer of so many entries, or with counts and displacements for each rank.
+struct Side {
+  Word buf;
+  int64_t count;
+  const void *counts, *displs;
+  Word type;  // a handle; of types the address of an array of them, as C has it
+  char kind;  // v of displacements, w of types as well, t of neither
+};
+
 struct Call {
   int name, form;
   bool wide;  // whether counts and displacements have 64 bits
   const Comm* comm;
-  Word sendbuf, recvbuf;
-  int64_t sendcount, recvcount;
-  const void *sendcounts, *senddispls, *recvcounts, *recvdispls;
-  Word sendtype, recvtype;  // handles; of Alltoallw the addresses of arrays of them, as C has them
+  Side send, recv;
   int root;
   Word request;        // the handle of a call that is not blocking
   void* prepared;      // of a persistent call, Python's object
   const void* caller;  // an address in the program
 };
 
-// Sends, receives and probes.
-enum MessageName {
-  Send,
-  Ssend,
-  Isend,
-  Issend,
-  Recv,
-  Irecv,
-  Sendrecv,
-  Isendrecv,
-  Sendrecv_replace,
-  Isendrecv_replace,
-  Probe,
-  Iprobe,
-  Mprobe,
-  Improbe,
-  Mrecv,
-  Imrecv,
-  Send_init,
-  Ssend_init,
-  Recv_init,
-  n_message_names
-};
+// Sends, receives and probes. A function's arguments have a letter each, in mpi4py's order: the buffer, number, type,
+// destination and tag of a send (bntdg), of a receive with its source (BNTSG), a communicator, and where a request,
+// status, flag or message goes (qsfm).
+// clang-format off
+#define MESSAGES(ROW, MATCHED, PROBE)                          \
+  ROW(6, Send, send, "bntdgc")                                 \
+  ROW(6, Ssend, ssend, "bntdgc")                               \
+  ROW(7, Isend, isend, "bntdgcq")                              \
+  ROW(7, Issend, issend, "bntdgcq")                            \
+  ROW(7, Recv, recv, "BNTSGcs")                                \
+  ROW(7, Irecv, irecv, "BNTSGcq")                              \
+  ROW(12, Sendrecv, sendrecv, "bntdgBNTSGcs")                  \
+  ROW(12, Isendrecv, isendrecv, "bntdgBNTSGcq")                \
+  ROW(9, Sendrecv_replace, sendrecv_replace, "BNTdgSGcs")      \
+  ROW(9, Isendrecv_replace, isendrecv_replace, "BNTdgSGcq")    \
+  PROBE(4, Probe, probe, "SGcs")                               \
+  PROBE(5, Iprobe, iprobe, "SGcfs")                            \
+  PROBE(5, Mprobe, mprobe, "SGcms")                            \
+  PROBE(6, Improbe, improbe, "SGcfms")                         \
+  MATCHED(5, Mrecv, mrecv, "BNTms")                            \
+  MATCHED(5, Imrecv, imrecv, "BNTmq")                          \
+  ROW(7, Send_init, send_init, "bntdgcq")                      \
+  ROW(7, Ssend_init, ssend_init, "bntdgcq")                    \
+  ROW(7, Recv_init, recv_init, "BNTSGcq")
+// clang-format on
+struct MessageKinds { const char *name, *kinds; };
+
+#define COMPCOLL_KINDS(n, name, fortran, kinds) {#name, kinds},
+enum MessageName { MESSAGES(COMPCOLL_NAME, COMPCOLL_NAME, COMPCOLL_NAME) n_message_names };
+constexpr MessageKinds messages[] = {MESSAGES(COMPCOLL_KINDS, COMPCOLL_KINDS, COMPCOLL_KINDS)};
 
 // What one of them was given and gives; one buffer alone, sent and received into, is the one to receive into.
 struct Message {
@@ -123,8 +127,7 @@ struct Dispatch {
   void (*release)(Word handle, Comm* comm);
   int (*run)(Call* call);
   int (*transfer)(Message* message);
-  int (*start)(void* prepared,
-               Word* request);  // begins a persistent call; gives the request that waits for it
+  int (*start)(void* prepared, Word* request);  // gives the request that waits for the call
   void (*free)(void* prepared, bool is_active);
   uint64_t min_nbytes;  // the smallest of any message that is compressed
   Word sum;             // MPI_SUM

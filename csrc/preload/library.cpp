@@ -109,24 +109,14 @@ void* own(const char* name) {
   return found ? found : dlsym(RTLD_NEXT, name);
 }
 
-namespace {
-
-void* next_of(const char* name) {
-  void* found = dlsym(RTLD_NEXT, name);
-  return found ? found : own((std::string("P") + name).c_str());
+void* Next::find() const {
+  void* found = dlsym(RTLD_NEXT, name_);
+  return found ? found : own((std::string("P") + name_).c_str());
 }
 
-}  // namespace
-
-void* Next::find() const {
-  if (void* found = next_of(name_)) return found;
+void* Next::missing() const {
   fprintf(stderr, "compcoll: %s was called, and no MPI library that is loaded has it\n", name_);
   abort();
-}
-
-bool Next::exists() {
-  if (!found_) found_ = next_of(name_);
-  return found_;
 }
 
 bool is_status_ignore_of_fortran(void* address) {

@@ -55,20 +55,17 @@ class Unlocked {
 class Next {
  public:
   constexpr explicit Next(const char* name) : name_(name) {}
-  void* get() {
-    if (!found_) found_ = find();
-    return found_;
-  }
-  bool exists();
+  bool exists() { return found_ || (found_ = find()); }
   template <class... Words>
   int operator()(Words... words) {
-    auto function = reinterpret_cast<int (*)(Words...)>(get());
+    auto function = reinterpret_cast<int (*)(Words...)>(exists() ? found_ : missing());
     Unlocked unlocked;
     return function(words...);
   }
 
  private:
   void* find() const;
+  [[noreturn]] void* missing() const;
   const char* const name_;
   void* found_ = nullptr;
 };

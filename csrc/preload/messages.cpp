@@ -9,13 +9,6 @@ namespace compcoll {
 namespace preload {
 namespace {
 
-// A function's arguments have a letter each: the buffer, number, type, destination and tag of a send (bntdg), of a
-// receive with its source (BNTSG), a communicator, and where a request, status, flag or message goes (qsfm).
-constexpr const char* kinds[n_message_names] = {
-    "bntdgc",       "bntdgc",    "bntdgcq",   "bntdgcq", "BNTSGcs", "BNTSGcq", "bntdgBNTSGcs",
-    "bntdgBNTSGcq", "BNTdgSGcs", "BNTdgSGcq", "SGcs",    "SGcfs",   "SGcms",   "SGcfms",
-    "BNTms",        "BNTmq",     "bntdgcq",   "bntdgcq", "BNTSGcq",
-};
 constexpr size_t most_nbytes_of_status = 64;
 // Lengths of what may be the first of a compressed message; as compcoll/mpi/p2p/protocol.py has them.
 constexpr int least = 1024, unit = 128, rest = 77;
@@ -39,14 +32,14 @@ Message message_of(MessageName name, Convention convention, const Word* words, P
   Message message = {};
   message.name = name;
   *comm = mpi.comm_null;
-  for (int i = 0; kinds[name][i]; i++) {
+  for (int i = 0; messages[name].kinds[i]; i++) {
     Word word = words[i];
     void* place = reinterpret_cast<void*>(word);
     auto number = [&] { return fortran ? *static_cast<int*>(place) : int32_t(word); };
     auto buffer = [&] { return fortran ? buffer_of_fortran(place) : word; };
     auto count = [&] { return convention == Convention::large ? int64_t(word) : number(); };
     auto type = [&] { return fortran ? type_of_fortran(place) : mpi.handle_of(word); };
-    switch (kinds[name][i]) {
+    switch (messages[name].kinds[i]) {
       case 'b': message.sendbuf = buffer(); break;
       case 'n': message.sendcount = count(); break;
       case 't': message.sendtype = type(); break;
@@ -90,20 +83,16 @@ const Comm* compressing(Word handle) {
   return comm && comm->messages ? comm : nullptr;
 }
 
-constexpr int position(const char* letters, char letter, int i = 0) {
-  return !letters[i] ? -1 : letters[i] == letter ? i : position(letters, letter, i + 1);
-}
-
 // Bytes of what is sent, by the letters of its count and type, or of what is received.
 template <int name>
 uint64_t nbytes_of(Convention convention, const Word* words, bool sent) {
-  constexpr int n = position(kinds[name], 'n'), t = position(kinds[name], 't');
-  constexpr int m = position(kinds[name], 'N'), u = position(kinds[name], 'T');
-  int count = sent ? n : m, type = sent ? t : u;
-  if (count < 0) return 0;
-  void* place = reinterpret_cast<void*>(words[count]);
+  constexpr std::string_view kinds = messages[name].kinds;
+  constexpr size_t n = kinds.find('n'), t = kinds.find('t'), m = kinds.find('N'), u = kinds.find('T');
+  size_t count = sent ? n : m, type = sent ? t : u;
+  if (count == kinds.npos) return 0;
   if (convention == Convention::fortran) {
-    return bytes(*static_cast<int*>(place), type_of_fortran(reinterpret_cast<void*>(words[type])));
+    auto at = [&](size_t i) { return reinterpret_cast<const int*>(words[i]); };
+    return bytes(*at(count), type_of_fortran(at(type)));
   }
   return bytes(convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]), words[type]);
 }
@@ -122,14 +111,6 @@ bool taken(Convention convention, const Word* words, const void* caller, int* er
   if (!message.comm || most < message.comm->min_nbytes) return false;
   message.caller = caller;
   return transfer(&message, convention, places, error);
-}
-
-// Whether a library can do without counts of 64 bits.
-bool counts_fit(MessageName name, const Word* words) {
-  for (int i = 0; kinds[name][i]; i++) {
-    if (strchr("nN", kinds[name][i]) && int64_t(words[i]) != int32_t(words[i])) return false;
-  }
-  return true;
 }
 
 // -- what a matched probe has received already, behind messages of MPI's that stand for them
@@ -168,7 +149,7 @@ int probe(MessageName name, Convention convention, Word* words, const void* call
   bool ignored = !message.status;
   if (ignored) {
     message.status = scratch;
-    words[strlen(kinds[name]) - 1] = reinterpret_cast<Word>(scratch);
+    words[strlen(messages[name].kinds) - 1] = reinterpret_cast<Word>(scratch);
   }
   int error = next();
   if (error || (places.flag && !*static_cast<int*>(places.flag)) || !looks_compressed(message.status))
@@ -186,78 +167,22 @@ int probe(MessageName name, Convention convention, Word* words, const void* call
 
 using namespace compcoll::preload;
 
-#define C_MESSAGE(n, name, symbol, convention, take)                            \
-  EXPORT int symbol(C_##n) {                                                    \
-    static Next next(#symbol);                                                  \
-    const Word words[] = {A_##n};                                               \
-    int error;                                                                  \
-    return take<name>(convention, words, CALLER, &error) ? error : next(A_##n); \
-  }
-
-// Of the functions that MPI 3 has not.
-#define C_NEW_MESSAGE(n, name, symbol, convention, take)                        \
-  EXPORT int symbol(C_##n) {                                                    \
-    static Next next(#symbol);                                                  \
-    const Word words[] = {A_##n};                                               \
-    int error;                                                                  \
-    if (!next.exists()) return unavailable;                                     \
-    return take<name>(convention, words, CALLER, &error) ? error : next(A_##n); \
-  }
-
-// With counts of 64 bits; an older library has to do with smaller ones.
-#define C_LARGE_MESSAGE(n, name, take)                                      \
-  EXPORT int MPI_##name##_c(C_##n) {                                        \
-    static Next next("MPI_" #name "_c"), older("MPI_" #name);               \
-    const Word words[] = {A_##n};                                           \
-    int error;                                                              \
-    if (!next.exists() && !older.exists()) return unavailable;              \
-    if (take<name>(Convention::large, words, CALLER, &error)) return error; \
-    if (next.exists()) return next(A_##n);                                  \
-    return counts_fit(name, words) ? older(A_##n) : unavailable;            \
-  }
-
-#define FORTRAN_MESSAGE(n, name, symbol, take)                                        \
-  EXPORT void symbol(C_##n, int* error) {                                             \
-    static Next next(#symbol);                                                        \
-    const Word words[] = {A_##n};                                                     \
-    int result;                                                                       \
-    if (!take<name>(Convention::fortran, words, CALLER, &result)) next(A_##n, error); \
-    else if (error) *error = result;                                                  \
-  }
-
-#define FORTRAN_BOTH(n, name, fortran, take)       \
+#define C_MESSAGE(n, name, kinds, take)                              \
+  C_FUNCTION(n, MPI_##name, MPI_##name, kinds, (C_##n), (A_##n),     \
+             take<name>(Convention::c, words, CALLER, &error))       \
+  C_FUNCTION(n, MPI_##name##_c, MPI_##name, kinds, (C_##n), (A_##n), \
+             take<name>(Convention::large, words, CALLER, &error))
+#define FORTRAN_MESSAGE(n, name, symbol, take)                     \
+  FORTRAN_FUNCTION(n, symbol, (C_##n, int* error), (A_##n, error), \
+                   take<name>(Convention::fortran, words, CALLER, &result))
+#define MESSAGE_BY(take, n, name, fortran, kinds)  \
+  C_MESSAGE(n, name, kinds, take)                  \
   FORTRAN_MESSAGE(n, name, mpi_##fortran##_, take) \
   FORTRAN_MESSAGE(n, name, mpi_##fortran##_f08_, take)
+#define MESSAGE(...) MESSAGE_BY(taken, __VA_ARGS__)
+#define MATCHED(...) MESSAGE_BY(taken_matched, __VA_ARGS__)
 
-#define MESSAGE(n, name, fortran, take)               \
-  C_MESSAGE(n, name, MPI_##name, Convention::c, take) \
-  C_LARGE_MESSAGE(n, name, take)                      \
-  FORTRAN_BOTH(n, name, fortran, take)
-
-#define NEW_MESSAGE(n, name, fortran, take)               \
-  C_NEW_MESSAGE(n, name, MPI_##name, Convention::c, take) \
-  C_LARGE_MESSAGE(n, name, take)                          \
-  FORTRAN_BOTH(n, name, fortran, take)
-
-// clang-format off
-MESSAGE(6, Send, send, taken)
-MESSAGE(6, Ssend, ssend, taken)
-MESSAGE(7, Isend, isend, taken)
-MESSAGE(7, Issend, issend, taken)
-MESSAGE(7, Recv, recv, taken)
-MESSAGE(7, Irecv, irecv, taken)
-MESSAGE(12, Sendrecv, sendrecv, taken)
-MESSAGE(9, Sendrecv_replace, sendrecv_replace, taken)
-NEW_MESSAGE(12, Isendrecv, isendrecv, taken)
-NEW_MESSAGE(9, Isendrecv_replace, isendrecv_replace, taken)
-MESSAGE(5, Mrecv, mrecv, taken_matched)
-MESSAGE(5, Imrecv, imrecv, taken_matched)
-MESSAGE(7, Send_init, send_init, taken)
-MESSAGE(7, Ssend_init, ssend_init, taken)
-MESSAGE(7, Recv_init, recv_init, taken)
-// clang-format on
-
-// `N(a)` has the arguments of a function with those of `words`.
+// The arguments of a function, of which a probe may have changed one.
 #define W_4 w[0], w[1], w[2], w[3]
 #define W_5 W_4, w[4]
 #define W_6 W_5, w[5]
@@ -281,14 +206,9 @@ MESSAGE(7, Recv_init, recv_init, taken)
     if (error) *error = result;                                    \
   }
 
-#define PROBE(n, name, fortran)            \
+#define PROBE(n, name, fortran, kinds)     \
   C_PROBE(n, name)                         \
   FORTRAN_PROBE(n, name, mpi_##fortran##_) \
   FORTRAN_PROBE(n, name, mpi_##fortran##_f08_)
 
-// clang-format off
-PROBE(4, Probe, probe)
-PROBE(5, Iprobe, iprobe)
-PROBE(5, Mprobe, mprobe)
-PROBE(6, Improbe, improbe)
-// clang-format on
+MESSAGES(MESSAGE, MATCHED, PROBE)

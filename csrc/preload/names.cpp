@@ -10,19 +10,20 @@ namespace {
 
 Own type_f2c("PMPI_Type_f2c"), op_f2c("PMPI_Op_f2c"), comm_f2c("PMPI_Comm_f2c"), comm_size("PMPI_Comm_size");
 
-Word number(void* address) { return Word(int64_t(*static_cast<int*>(address))); }
+Word handle(Own& convert, Word address) {
+  return handle_at(Convention::fortran, convert, reinterpret_cast<const void*>(address));
+}
 
-Word handle(Own& convert, const void* address) { return handle_at(Convention::fortran, convert, address); }
-
-Word converted(char kind, void* address) {
+Word converted(char kind, Word address) {
   switch (kind) {
-    case 'b': return buffer_of_fortran(address);
-    case 'n': return number(address);
+    case 'b': return buffer_of_fortran(reinterpret_cast<void*>(address));
+    case 'n':
+    case 'r': return Word(int64_t(*reinterpret_cast<const int*>(address)));
     case 't': return handle(type_f2c, address);
     case 'o': return handle(op_f2c, address);
     case 'c': return handle(comm_f2c, address);
   }
-  return reinterpret_cast<Word>(address);
+  return address;
 }
 
 // A call from C, with the address of a request behind its arguments where it is not a blocking one.
@@ -34,34 +35,24 @@ bool taken(Name name, Form form, bool wide, const Word* words, void* request, co
   return true;
 }
 
-// A call from Fortran; `request` and `error` are addresses that it gave, and the latter may be left out.
-bool taken(Name name, Form form, void* const* given, void* request, const void* caller, int* error) {
+// A call from Fortran, with addresses of all that it gave.
+bool taken(Name name, Form form, const Word* given, void* request, const void* caller, int* error) {
   if (!is_ours() || !library().own_fortran()) return false;
+  const Operation& op = operations[name];
   Word words[10], made = 0;
   std::vector<Word> types[10];
-  const char* kinds = operations[name].kinds;
-  for (int i = 0; kinds[i]; i++) words[i] = converted(kinds[i], given[i]);
-  for (int i = 0, n = 0; kinds[i]; i++) {
-    if (kinds[i] != 'w') continue;
-    comm_size.call(words[count_arguments(kinds) - 1], &n);
-    auto numbers = static_cast<int*>(given[i]);
+  for (int i = 0; i <= op.comm; i++) words[i] = converted(op.kinds[i], given[i]);
+  for (int i = 0, n = 0; i <= op.comm; i++) {
+    if (op.kinds[i] != 'w') continue;
+    comm_size.call(words[op.comm], &n);
     // Of those for what is sent in place nothing is known.
     bool ignored = words[i - 3] == library().in_place;
     for (int p = 0; p < n; p++)
-      types[i].push_back(ignored ? library().type_null : handle(type_f2c, numbers + p));
+      types[i].push_back(ignored ? library().type_null : handle(type_f2c, given[i] + p * sizeof(int)));
     words[i] = reinterpret_cast<Word>(types[i].data());
   }
-  int result;
-  if (!offer(name, form, false, words, &made, caller, &result)) return false;
-  if (request && !result) give_request(Convention::fortran, made, request);
-  if (error) *error = result;
-  return true;
-}
-
-bool counts_fit(Name name, const Word* words) {
-  for (const char* kind = operations[name].kinds; *kind; kind++, words++) {
-    if (*kind == 'n' && int64_t(*words) != int32_t(*words)) return false;
-  }
+  if (!offer(name, form, false, words, &made, caller, error)) return false;
+  if (request && !*error) give_request(Convention::fortran, made, request);
   return true;
 }
 
@@ -70,107 +61,42 @@ bool counts_fit(Name name, const Word* words) {
 namespace compcoll {
 namespace preload {
 
-Word type_of_fortran(const void* number) { return handle(type_f2c, number); }
-Word comm_of_fortran(const void* number) { return handle(comm_f2c, number); }
+Word type_of_fortran(const void* number) { return handle(type_f2c, reinterpret_cast<Word>(number)); }
+Word comm_of_fortran(const void* number) { return handle(comm_f2c, reinterpret_cast<Word>(number)); }
+
+bool counts_fit(const char* kinds, const Word* words) {
+  for (; *kinds; kinds++, words++) {
+    if ((*kinds == 'n' || *kinds == 'N') && int64_t(*words) != int32_t(*words)) return false;
+  }
+  return true;
+}
 
 }  // namespace preload
 }  // namespace compcoll
 
-#define C_BLOCKING(n, name)                                                                    \
-  EXPORT int MPI_##name(C_##n) {                                                               \
-    static Next next("MPI_" #name);                                                            \
-    const Word words[] = {A_##n};                                                              \
-    int error;                                                                                 \
-    return taken(name, blocking, false, words, nullptr, CALLER, &error) ? error : next(A_##n); \
-  }
+// The three forms of a collective; of a persistent one, an `info` comes before the request.
+#define C_FORMS(n, name, method, suffix, kinds, wide)                                                   \
+  C_FUNCTION(n, MPI_##name##suffix, MPI_##name, kinds, (C_##n), (A_##n),                                \
+             taken(name, blocking, wide, words, nullptr, CALLER, &error))                               \
+  C_FUNCTION(n, MPI_##method##suffix, MPI_##method, kinds, (C_##n, void* request), (A_##n, request),    \
+             taken(name, nonblocking, wide, words, request, CALLER, &error))                            \
+  C_FUNCTION(n, MPI_##name##_init##suffix, MPI_##name##_init, kinds, (C_##n, Word info, void* request), \
+             (A_##n, info, request), taken(name, persistent, wide, words, request, CALLER, &error))
 
-#define C_NONBLOCKING(n, name, method)                                                 \
-  EXPORT int MPI_##method(C_##n, void* request) {                                      \
-    static Next next("MPI_" #method);                                                  \
-    const Word words[] = {A_##n};                                                      \
-    int error;                                                                         \
-    if (taken(name, nonblocking, false, words, request, CALLER, &error)) return error; \
-    return next(A_##n, request);                                                       \
-  }
+#define FORTRAN_FORMS(n, name, stem, suffix)                                                            \
+  FORTRAN_FUNCTION(n, mpi_##stem##suffix, (C_##n, int* error), (A_##n, error),                          \
+                   taken(name, blocking, words, nullptr, CALLER, &result))                              \
+  FORTRAN_FUNCTION(n, mpi_i##stem##suffix, (C_##n, void* request, int* error), (A_##n, request, error), \
+                   taken(name, nonblocking, words, request, CALLER, &result))
 
-// Functions that MPI 3 has not: an `info` comes before the request.
-#define C_PERSISTENT(n, name, suffix, wide)                                          \
-  EXPORT int MPI_##name##_init##suffix(C_##n, Word info, void* request) {            \
-    static Next next("MPI_" #name "_init" #suffix);                                  \
-    const Word words[] = {A_##n};                                                    \
-    int error;                                                                       \
-    if (!next.exists()) return unavailable;                                          \
-    if (taken(name, persistent, wide, words, request, CALLER, &error)) return error; \
-    return next(A_##n, info, request);                                               \
-  }
+#define COLLECTIVE(n, name, method, fortran, kinds, ...) \
+  C_FORMS(n, name, method, , kinds, false)               \
+  FORTRAN_FORMS(n, name, fortran, _)                     \
+  FORTRAN_FORMS(n, name, fortran, _f08_)
+#define LARGE_COLLECTIVE(n, name, method, fortran, kinds, ...) C_FORMS(n, name, method, _c, kinds, true)
 
-// With counts of 64 bits; an older library has to do with smaller ones.
-#define C_LARGE(n, name, method)                                                      \
-  EXPORT int MPI_##name##_c(C_##n) {                                                  \
-    static Next next("MPI_" #name "_c"), older("MPI_" #name);                         \
-    const Word words[] = {A_##n};                                                     \
-    int error;                                                                        \
-    if (taken(name, blocking, true, words, nullptr, CALLER, &error)) return error;    \
-    if (next.exists()) return next(A_##n);                                            \
-    return counts_fit(name, words) ? older(A_##n) : unavailable;                      \
-  }                                                                                   \
-  EXPORT int MPI_##method##_c(C_##n, void* request) {                                 \
-    static Next next("MPI_" #method "_c"), older("MPI_" #method);                     \
-    const Word words[] = {A_##n};                                                     \
-    int error;                                                                        \
-    if (taken(name, nonblocking, true, words, request, CALLER, &error)) return error; \
-    if (next.exists()) return next(A_##n, request);                                   \
-    return counts_fit(name, words) ? older(A_##n, request) : unavailable;             \
-  }                                                                                   \
-  C_PERSISTENT(n, name, _c, true)
-
-#define FORTRAN_BLOCKING(n, name, symbol)                                          \
-  EXPORT void symbol(F_##n, int* error) {                                          \
-    static Next next(#symbol);                                                     \
-    void* const given[] = {A_##n};                                                 \
-    if (!taken(name, blocking, given, nullptr, CALLER, error)) next(A_##n, error); \
-  }
-
-#define FORTRAN_NONBLOCKING(n, name, symbol)                                                   \
-  EXPORT void symbol(F_##n, void* request, int* error) {                                       \
-    static Next next(#symbol);                                                                 \
-    void* const given[] = {A_##n};                                                             \
-    if (!taken(name, nonblocking, given, request, CALLER, error)) next(A_##n, request, error); \
-  }
-
-#define COLLECTIVE(n, name, method, fortran)      \
-  C_BLOCKING(n, name)                             \
-  C_NONBLOCKING(n, name, method)                  \
-  C_PERSISTENT(n, name, , false)                  \
-  FORTRAN_BLOCKING(n, name, mpi_##fortran##_)     \
-  FORTRAN_BLOCKING(n, name, mpi_##fortran##_f08_) \
-  FORTRAN_NONBLOCKING(n, name, mpi_i##fortran##_) \
-  FORTRAN_NONBLOCKING(n, name, mpi_i##fortran##_f08_)
-
-// clang-format off
-COLLECTIVE(7, Alltoall, Ialltoall, alltoall)
-COLLECTIVE(9, Alltoallv, Ialltoallv, alltoallv)
-COLLECTIVE(5, Bcast, Ibcast, bcast)
-COLLECTIVE(6, Allreduce, Iallreduce, allreduce)
-COLLECTIVE(7, Allgather, Iallgather, allgather)
-COLLECTIVE(8, Allgatherv, Iallgatherv, allgatherv)
-COLLECTIVE(7, Reduce, Ireduce, reduce)
-COLLECTIVE(6, Reduce_scatter, Ireduce_scatter, reduce_scatter)
-COLLECTIVE(6, Reduce_scatter_block, Ireduce_scatter_block, reduce_scatter_block)
-COLLECTIVE(8, Gather, Igather, gather)
-COLLECTIVE(9, Gatherv, Igatherv, gatherv)
-COLLECTIVE(8, Scatter, Iscatter, scatter)
-COLLECTIVE(9, Scatterv, Iscatterv, scatterv)
-COLLECTIVE(9, Alltoallw, Ialltoallw, alltoallw)
-C_LARGE(7, Alltoall, Ialltoall)
-C_LARGE(5, Bcast, Ibcast)
-C_LARGE(6, Allreduce, Iallreduce)
-C_LARGE(7, Allgather, Iallgather)
-C_LARGE(7, Reduce, Ireduce)
-C_LARGE(6, Reduce_scatter_block, Ireduce_scatter_block)
-C_LARGE(8, Gather, Igather)
-C_LARGE(8, Scatter, Iscatter)
-// clang-format on
+ACCELERATED(COLLECTIVE)
+LARGE(LARGE_COLLECTIVE)
 
 // -- new communicators have what their calls need from the beginning: nonblocking ones cannot make it
 
@@ -192,13 +118,13 @@ int made_of(Word parent, Word made, bool is_duplicate) {
   }
 
 #define FORTRAN_MAKES(n, symbol, is_duplicate)                                              \
-  EXPORT void symbol(F_##n, void* made, int* error) {                                       \
+  EXPORT void symbol(C_##n, void* made, int* error) {                                       \
     static Next next(#symbol);                                                              \
     const bool own = library().own_fortran();                                               \
     const Word parent = own ? handle(comm_f2c, a) : 0; /* the new one may take its place */ \
     int result = 0;                                                                         \
     next(A_##n, made, &result);                                                             \
-    if (own && !result) result = made_of(parent, handle(comm_f2c, made), is_duplicate);     \
+    if (own && !result) result = made_of(parent, comm_of_fortran(made), is_duplicate);      \
     if (error) *error = result;                                                             \
   }
 
@@ -226,7 +152,7 @@ void before_freeing(void* comm, bool in_fortran) {
   Abi abi = library().abi;
   if (!is_ours() || !dispatch_if_loaded() || (in_fortran && abi == Abi::standard)) return;
   if (abi == Abi::mpich) release(*static_cast<uint32_t*>(comm));
-  else release(in_fortran ? handle(comm_f2c, comm) : *static_cast<Word*>(comm));
+  else release(in_fortran ? comm_of_fortran(comm) : *static_cast<Word*>(comm));
 }
 
 }  // namespace
@@ -302,65 +228,25 @@ EXPORT int MPI_Query_thread(int* provided) {
 
 EXPORT int MPI_Finalize() { return finalize(); }
 
-#define FORTRAN_INIT(symbol)                                \
-  EXPORT void symbol(int* error) {                          \
-    static Next next(#symbol);                              \
-    if (!library().own_fortran()) return void(next(error)); \
-    int result = init(nullptr, nullptr, 0, nullptr);        \
-    if (error) *error = result;                             \
-  }
+#define FORTRAN_BOTH(stem, ...) FORTRAN_OWN(stem, __VA_ARGS__) FORTRAN_OWN(stem##f08_, __VA_ARGS__)
 
-#define FORTRAN_INIT_THREAD(symbol)                                             \
-  EXPORT void symbol(int* required, int* provided, int* error) {                \
-    static Next next(#symbol);                                                  \
-    if (!library().own_fortran()) return void(next(required, provided, error)); \
-    int result = init(nullptr, nullptr, *required, provided);                   \
-    if (error) *error = result;                                                 \
-  }
-
-#define FORTRAN_QUERY_THREAD(symbol)                                  \
-  EXPORT void symbol(int* provided, int* error) {                     \
-    static Next next(#symbol);                                        \
-    if (!library().own_fortran()) return void(next(provided, error)); \
-    int result = MPI_Query_thread(provided);                          \
-    if (error) *error = result;                                       \
-  }
-
-#define FORTRAN_FINALIZE(symbol)                            \
-  EXPORT void symbol(int* error) {                          \
-    static Next next(#symbol);                              \
-    if (!library().own_fortran()) return void(next(error)); \
-    int result = finalize();                                \
-    if (error) *error = result;                             \
-  }
-
-FORTRAN_INIT(mpi_init_)
-FORTRAN_INIT(mpi_init_f08_)
-FORTRAN_INIT_THREAD(mpi_init_thread_)
-FORTRAN_INIT_THREAD(mpi_init_thread_f08_)
-FORTRAN_QUERY_THREAD(mpi_query_thread_)
-FORTRAN_QUERY_THREAD(mpi_query_thread_f08_)
-FORTRAN_FINALIZE(mpi_finalize_)
-FORTRAN_FINALIZE(mpi_finalize_f08_)
+FORTRAN_BOTH(mpi_init_, (int* error), (error), init(nullptr, nullptr, 0, nullptr))
+FORTRAN_BOTH(mpi_init_thread_, (int* required, int* provided, int* error), (required, provided, error),
+             init(nullptr, nullptr, *required, provided))
+FORTRAN_BOTH(mpi_query_thread_, (int* provided, int* error), (provided, error), MPI_Query_thread(provided))
+FORTRAN_BOTH(mpi_finalize_, (int* error), (error), finalize())
 
 // -- other calls that wait for ranks, to give up the lock of a Python program's interpreter meanwhile
 
-#define C_WAITS(n, name)            \
+#define C_WAITS(n, name, ...)       \
   EXPORT int MPI_##name(C_##n) {    \
     static Next next("MPI_" #name); \
     return next(A_##n);             \
   }
 
 // clang-format off
-C_WAITS(1, Barrier)
-C_WAITS(6, Scan)
-C_WAITS(6, Exscan)
+OTHERS(C_WAITS)
 C_WAITS(6, Rsend)
-C_WAITS(7, Neighbor_allgather)
-C_WAITS(8, Neighbor_allgatherv)
-C_WAITS(7, Neighbor_alltoall)
-C_WAITS(9, Neighbor_alltoallv)
-C_WAITS(9, Neighbor_alltoallw)
 C_WAITS(6, Intercomm_create)
 C_WAITS(6, Graph_create)
 C_WAITS(9, Dist_graph_create)

@@ -6,7 +6,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 #define CALLER __builtin_return_address(0)
 
-// N arguments: as parameters of C, by name, and as parameters of Fortran, where all are addresses.
+// N arguments, as parameters and by name; all of Fortran's are addresses.
 #define C_1 Word a
 #define C_2 C_1, Word b
 #define C_3 C_2, Word c
@@ -31,18 +31,38 @@
 #define A_10 A_9, j
 #define A_11 A_10, k
 #define A_12 A_11, l
-#define F_1 void* a
-#define F_2 F_1, void* b
-#define F_3 F_2, void* c
-#define F_4 F_3, void* d
-#define F_5 F_4, void* e
-#define F_6 F_5, void* f
-#define F_7 F_6, void* g
-#define F_8 F_7, void* h
-#define F_9 F_8, void* i
-#define F_10 F_9, void* j
-#define F_11 F_10, void* k
-#define F_12 F_11, void* l
+
+// A function of C, whose call is offered to compcoll where MPI has it, if only for counts of 32 bits.
+#define C_FUNCTION(n, symbol, older, kinds, parameters, arguments, taken) \
+  EXPORT int symbol parameters {                                          \
+    static_assert(std::string_view(kinds).size() == n);                   \
+    static Next next(#symbol), before(#older);                            \
+    const Word words[] = {A_##n};                                         \
+    int error;                                                            \
+    if (!next.exists() && !before.exists()) return unavailable;           \
+    if (taken) return error;                                              \
+    if (next.exists()) return next arguments;                             \
+    return counts_fit(kinds, words) ? before arguments : unavailable;     \
+  }
+
+// A function of Fortran; the address of an error may be left out.
+#define FORTRAN_FUNCTION(n, symbol, parameters, arguments, taken) \
+  EXPORT void symbol parameters {                                 \
+    static Next next(#symbol);                                    \
+    const Word words[] = {A_##n};                                 \
+    int result;                                                   \
+    if (!(taken)) return void(next arguments);                    \
+    if (error) *error = result;                                   \
+  }
+
+// One of Fortran's functions that Open MPI has of its own, in which other libraries call their own.
+#define FORTRAN_OWN(symbol, parameters, arguments, own)        \
+  EXPORT void symbol parameters {                              \
+    static Next next(#symbol);                                 \
+    if (!library().own_fortran()) return void(next arguments); \
+    int result = own;                                          \
+    if (error) *error = result;                                \
+  }
 
 namespace compcoll {
 namespace preload {
@@ -52,6 +72,9 @@ enum class Convention { c, large, fortran };
 
 // What an MPI library has no function for: the code by which mpi4py, which looks for names, tells that.
 constexpr int unavailable = int(0xaaaaaaaa);
+
+// Whether counts of 64 bits, of arguments of these kinds, can be given to a function with smaller ones.
+bool counts_fit(const char* kinds, const Word* words);
 
 inline bool is_ours() { return !inside && is_enabled(); }
 

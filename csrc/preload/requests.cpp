@@ -50,14 +50,15 @@ Word make_stand_in() {
 // Requests that a program gave, with those of started calls in the places of what stands for them.
 class Requests {
  public:
-  Requests(Convention convention, void* given, int64_t n) : convention_(convention), given_(given), n_(n) {
+  Requests(Convention convention, Word given, int64_t n)
+      : convention_(convention), given_(reinterpret_cast<void*>(given)), n_(n) {
     if (!n_kept.load(std::memory_order_relaxed) || !given) return;
     for (int64_t i = 0; i < n; i++) {
-      Prepared* prepared = find_prepared(request_at(convention, at(given, i)));
+      Prepared* prepared = find_prepared(request_at(convention, at(given_, i)));
       if (!prepared || !prepared->started) continue;
       if (copy_.empty()) {
         copy_.resize(size_t(n) * width());
-        memcpy(copy_.data(), given, copy_.size());
+        memcpy(copy_.data(), given_, copy_.size());
         prepared_.resize(size_t(n));
       }
       prepared_[size_t(i)] = prepared;
@@ -156,50 +157,30 @@ using namespace compcoll::preload;
 
 // -- waits and tests: of one request, which comes first, or of many, of which the number comes first
 
-#define C_ONE(n, name)                                               \
-  EXPORT int MPI_##name(C_##n) {                                     \
-    static Next next("MPI_" #name);                                  \
-    Requests requests(Convention::c, reinterpret_cast<void*>(a), 1); \
-    a = requests.get();                                              \
-    int error = next(A_##n);                                         \
-    requests.give_back();                                            \
-    return error;                                                    \
+#define C_WAITS(n, name, given, count)              \
+  EXPORT int MPI_##name(C_##n) {                    \
+    static Next next("MPI_" #name);                 \
+    Requests requests(Convention::c, given, count); \
+    given = requests.get();                         \
+    int error = next(A_##n);                        \
+    requests.give_back();                           \
+    return error;                                   \
   }
 
-#define C_MANY(n, name)                                                       \
-  EXPORT int MPI_##name(C_##n) {                                              \
-    static Next next("MPI_" #name);                                           \
-    Requests requests(Convention::c, reinterpret_cast<void*>(b), int32_t(a)); \
-    b = requests.get();                                                       \
-    int error = next(A_##n);                                                  \
-    requests.give_back();                                                     \
-    return error;                                                             \
+#define FORTRAN_WAITS(n, symbol, given, count)                                          \
+  EXPORT void symbol(C_##n, int* error) {                                               \
+    static Next next(#symbol);                                                          \
+    Requests requests(Convention::fortran, given, library().own_fortran() ? count : 0); \
+    given = requests.get();                                                             \
+    next(A_##n, error);                                                                 \
+    requests.give_back();                                                               \
   }
 
-#define FORTRAN_ONE(n, symbol)                                             \
-  EXPORT void symbol(C_##n, int* error) {                                  \
-    static Next next(#symbol);                                             \
-    if (!library().own_fortran()) return void(next(A_##n, error));         \
-    Requests requests(Convention::fortran, reinterpret_cast<void*>(a), 1); \
-    a = requests.get();                                                    \
-    next(A_##n, error);                                                    \
-    requests.give_back();                                                  \
-  }
-
-#define FORTRAN_MANY(n, symbol)                                                                     \
-  EXPORT void symbol(C_##n, int* error) {                                                           \
-    static Next next(#symbol);                                                                      \
-    if (!library().own_fortran()) return void(next(A_##n, error));                                  \
-    Requests requests(Convention::fortran, reinterpret_cast<void*>(b), *reinterpret_cast<int*>(a)); \
-    b = requests.get();                                                                             \
-    next(A_##n, error);                                                                             \
-    requests.give_back();                                                                           \
-  }
-
-#define ONE(n, name, fortran) \
-  C_ONE(n, name) FORTRAN_ONE(n, mpi_##fortran##_) FORTRAN_ONE(n, mpi_##fortran##_f08_)
+#define FORTRAN_BOTH(n, name, given, count) \
+  FORTRAN_WAITS(n, mpi_##name##_, given, count) FORTRAN_WAITS(n, mpi_##name##_f08_, given, count)
+#define ONE(n, name, fortran) C_WAITS(n, name, a, 1) FORTRAN_BOTH(n, fortran, a, 1)
 #define MANY(n, name, fortran) \
-  C_MANY(n, name) FORTRAN_MANY(n, mpi_##fortran##_) FORTRAN_MANY(n, mpi_##fortran##_f08_)
+  C_WAITS(n, name, b, int32_t(a)) FORTRAN_BOTH(n, fortran, b, *reinterpret_cast<int*>(a))
 
 // clang-format off
 ONE(2, Wait, wait)
@@ -211,8 +192,7 @@ MANY(5, Waitsome, waitsome)
 MANY(4, Testall, testall)
 MANY(5, Testany, testany)
 MANY(5, Testsome, testsome)
-FORTRAN_ONE(3, mpi_request_get_status_)
-FORTRAN_ONE(3, mpi_request_get_status_f08_)
+FORTRAN_BOTH(3, request_get_status, a, 1)
 // clang-format on
 
 EXPORT int MPI_Request_get_status(Word request, Word flag, Word status) {

@@ -1,5 +1,6 @@
 """Programs in C and Fortran under ``compcoll run``, and what `compcoll preload` names."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import compcoll
+from compcoll.operations import OPERATIONS, Blocks
 from compcoll.preload import environment, library_path
 
 SOURCES = Path(__file__).parents[1] / "preload"
@@ -24,6 +26,20 @@ STANDARD = b"libmpi_abi.so" in Path(find_spec("mpi4py.MPI").origin).read_bytes()
 C_COMPILERS = {"mpich": (str(HERE / ("mpicc_abi" if STANDARD else "mpicc")), str(HERE / "mpiexec"))}
 if not STANDARD:
     C_COMPILERS["openmpi"] = ("mpicc.openmpi", "mpiexec.openmpi")
+
+
+#: Has an interpreter say at its end how many calls of Python functions there were in compcoll.
+COUNTS_FUNCTIONS = """
+import atexit, sys
+
+def note(frame, event, _):
+    note.calls += event == "call" and "/compcoll/" in frame.f_code.co_filename
+
+note.calls = 0
+if sys.argv == [""]:
+    sys.setprofile(note)
+    atexit.register(lambda: print(note.calls, flush=True))
+"""
 
 
 def outside():
@@ -147,6 +163,17 @@ def test_a_library_that_python_calls(build):
     assert calls_accelerated(result) == 10, result.stderr
 
 
+def test_a_repeated_call_is_compiled_code_alone(build, tmp_path):
+    """The interpreter runs as many functions of compcoll for ten calls as for one."""
+    (tmp_path / "sitecustomize.py").write_text(COUNTS_FUNCTIONS)
+    path = os.pathsep.join([str(tmp_path), outside()["PYTHONPATH"]])
+    program = build("repeated.c", C_COMPILERS["mpich"][0])
+    none, once, often = (accelerated("-q", program, n, PYTHONPATH=path).stdout.split() for n in (0, 1, 10))
+    assert len(none) == 2
+    assert max(map(int, none)) < min(map(int, once))
+    assert sorted(once) == sorted(often)
+
+
 def test_disabled(build):
     result = accelerated(build("collectives.c", C_COMPILERS["mpich"][0]), COMPCOLL_DISABLE="1")
     assert (result.stdout, result.returncode) == ("0 wrong values on 2 ranks, thread level 0\n", 0)
@@ -170,6 +197,18 @@ def test_a_faulty_program_ends_as_without(build, mistake):
     ours = accelerated("-q", program, mistake)
     assert (ours.returncode == 0) == (plain.returncode == 0) == (mistake == "returns"), ours.stderr
     assert ours.stdout.replace("\n", "").startswith("an error code") == (mistake == "returns")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
+def test_functions_follow_from_the_table(operation):
+    """The library has the functions of what is accelerated, and what else waits for ranks."""
+    library = ctypes.CDLL(str(library_path()))
+    name = operation.name.lower()
+    functions = [f"MPI_{form}" for form in operation.forms] + [f"mpi_{name}_", f"mpi_i{name}_f08_"]
+    large = not {operation.send, operation.recv} & {Blocks.COUNTED, Blocks.TYPED} and not operation.counts
+    assert hasattr(library, f"MPI_{operation.name}")
+    assert {hasattr(library, function) for function in functions[1:]} == {bool(operation.algorithms)}
+    assert hasattr(library, f"MPI_{operation.name}_c") == (large and bool(operation.algorithms))
 
 
 def test_the_path_is_printed():
