@@ -202,9 +202,6 @@ class Comm(MPI.Intracomm):
     allreduce = objects.allreduce
     scan = objects.scan
     exscan = objects.exscan
-    send = objects.send
-    isend = objects.isend
-    sendrecv = objects.sendrecv
 
     def using(
         self,
