@@ -299,6 +299,7 @@ def test_who_pickles_otherwise_does_so(comm, ours, agree):
     dumps, loads, protocol = pickle.dumps, pickle.loads, MPI.pickle.PROTOCOL
     array, before = data(N, "f4", 0), ours.calls_accelerated
     seen = []
+
     def mine(obj):
         seen.append(obj)
         return b"mine" + dumps(obj)
