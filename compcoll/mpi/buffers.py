@@ -114,7 +114,8 @@ class Message:
         if self._buffer is MPI.BOTTOM:
             return first
         host = isinstance(self._buffer, np.ndarray)
-        return first + (self._buffer.ctypes.data if host else self._buffer.address)
+        address: int = self._buffer.ctypes.data if host else self._buffer.address
+        return first + address
 
     def begin_in_argument(self, i: int) -> int | None:
         """The byte of the host's memory where block i begins; None where it does not lie there as it is."""
@@ -200,7 +201,8 @@ class Message:
 
     def copied(self) -> np.ndarray:
         """A copy of the first block."""
-        return self.source(0).copy()
+        values: np.ndarray = self.source(0).copy()
+        return values
 
     def _bytes(self, first: int, nbytes: int) -> Any:
         """Memory of the buffer."""

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from mpi4py import MPI
@@ -19,6 +19,9 @@ from mpi4py import MPI
 from compcoll.engine.finalize import has_begun
 from compcoll.engine.group import Group, RankFacts, facts_of
 from compcoll.mpi.p2p.channel import Channel
+
+if TYPE_CHECKING:
+    from compcoll.mpi.comm import Comm
 
 __all__ = ["Context"]
 
@@ -58,7 +61,7 @@ class Context(Group):
     def _begin(self) -> None:
         super()._begin()
         self.least: int | None = None
-        self.wrappers: list[Any] = []
+        self.wrappers: list[ref[Comm]] = []
         self.checker: Any = None
         self.reduces_objects = False
 
@@ -91,9 +94,10 @@ class Context(Group):
     @classmethod
     def find(cls, comm: MPI.Intracomm) -> Context | None:
         """The context of a communicator, None where it was never wrapped."""
-        context: Any = comm.Get_attr(_keyval())
-        if context is not None:
-            context.wait_until_made()
+        context = comm.Get_attr(_keyval())
+        if not isinstance(context, Context):
+            return None
+        context.wait_until_made()
         return context
 
     @classmethod
@@ -130,7 +134,7 @@ class Context(Group):
             comm.Delete_attr(_keyval())
 
     @property
-    def attached(self) -> list[Any]:
+    def attached(self) -> list[Comm]:
         """The wrappers that there still are."""
         return [known for reference in self.wrappers if (known := reference()) is not None]
 

@@ -218,7 +218,8 @@ def _nonblocking(state: State, operation: Operation, given: Arguments) -> MPI.Re
     plain = operation.nonblocking
     parts = _prepare(state, operation, given, _Form.NONBLOCKING)
     if not parts.calls:
-        return state.to_mpi(plain, *given.for_mpi(operation))
+        request: MPI.Request = state.to_mpi(plain, *given.for_mpi(operation))
+        return request
     rest = [_engine.Request(state.to_mpi(plain, *parts.args))] if parts.args is not None else []
     with state.committed(operation.name):
         tags = parts.tags or state.context.next_tags()
@@ -243,7 +244,7 @@ def _leave(
     state: State,
     op: str,
     decision: Decision,
-    tasks: list[Task],
+    tasks: list[_engine.Running],
     others: list[Task] | None = None,
     finish: Callable[[], None] | None = None,
 ) -> Pending:
@@ -278,7 +279,8 @@ def _persistent(state: State, operation: Operation, given: Arguments) -> MPI.Pre
     given = _with_counts(state, operation, given)
     parts = _prepare(state, operation, given, _Form.PERSISTENT)
     if not parts.calls:
-        return state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+        request: MPI.Prequest = state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+        return request
     kept = _Persistent(state, operation, parts.given or given, parts)
     return Prequest(kept.start, kept.free)
 
@@ -330,7 +332,8 @@ class _Persistent:
                 self.rest.Start()
                 return _leave_to_mpi(state, op, way.reason, [self.rest, *others], _timing(record, begun))
             prepared, _ = self._parts.calls[0]
-            task = prepared.start_on(*self._specs, self.bases) if prepared.is_placed else None
+            send, recv = self._specs
+            task = prepared.start_on(send, recv, self.bases) if prepared.is_placed else None
             if task is not None:
                 return _leave(state, op, way, [task], finish=_timing(record, begun)).request
             parts = self._renewed()

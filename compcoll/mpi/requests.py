@@ -55,7 +55,8 @@ class Request(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for completion, and progress the operation meanwhile."""
-        return progress((self,), super().Wait, status)
+        progress((self,), super().Wait, status)
+        return True
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """As `Wait`."""
@@ -196,7 +197,8 @@ class Prequest(MPI.Prequest):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for completion, and progress the operation meanwhile."""
-        return progress((self,), super().Wait, status)
+        progress((self,), super().Wait, status)
+        return True
 
     def Free(self) -> None:
         """Free the request; a message under way goes on."""

@@ -19,6 +19,7 @@ from compcoll.engine.call import wait
 from compcoll.mpi import check
 from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
+from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.probe import understands
 from compcoll.mpi.p2p.protocol import LEAST, MessageStats, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
@@ -95,7 +96,7 @@ def Irecv(self: Comm, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) ->
     _RECV.calls += 1
     message = _incoming(state, buf, source)
     if message is None:
-        return state.to_mpi("Irecv", buf, source, tag)
+        return state.call_mpi(state.comm.Irecv, buf, source, tag)
     _check_receive(state, buf, source, tag)
     with interrupts.deferred():
         on_end = partial(_received, state, "Recv")
@@ -140,7 +141,7 @@ def Isendrecv(
     send, decision = _outgoing(state, "Sendrecv", sendbuf, dest)
     recv = _incoming(state, recvbuf, source)
     if decision is None and recv is None:
-        return state.to_mpi("Isendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        return state.call_mpi(state.comm.Isendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag)
     _check_receive(state, recvbuf, source, recvtag)
     _check_send(state, sendbuf, dest, sendtag)
     with interrupts.deferred():
@@ -199,7 +200,7 @@ def Isendrecv_replace(
     copy = _copied(state, buf, dest, source)
     if copy is None:
         _SENDRECV.calls += 1
-        return state.to_mpi("Isendrecv_replace", buf, dest, sendtag, source, recvtag)
+        return state.call_mpi(state.comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag)
     return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
 
 
@@ -217,7 +218,7 @@ def Ssend_init(self: Comm, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
 def Recv_init(self: Comm, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
     state = self._state
     if _incoming(state, buf, source) is None:
-        return state.to_mpi("Recv_init", buf, source, tag)
+        return state.call_mpi(state.comm.Recv_init, buf, source, tag)
     _check_receive(state, buf, source, tag)
     kept = KeptArguments(buf)
     return Prequest(lambda: Irecv(self, kept.args[0], source, tag), kept.free)
@@ -234,7 +235,8 @@ def _prepare_send(
 ) -> MPI.Prequest:
     _, decision = _outgoing(state, "Send", buf, dest)
     if decision is None and (state.passes_gpu_memory or not on_gpu(buf)):
-        return state.to_mpi(plain, buf, dest, tag)
+        request: MPI.Prequest = state.to_mpi(plain, buf, dest, tag)
+        return request
     _check_send(state, buf, dest, tag)
     kept = KeptArguments(buf)
 
@@ -365,7 +367,7 @@ def _receive(
         if check.ON:
             check.check_whole(status, parse(buf, device=True, truncate=True))
         return False
-    channel = state.context.channel
+    channel: Channel = state.context.channel
     received = channel.receive(probe.message, status)
     unpack_into(channel, received, buf, status, stats, partial(_finish, state, op, others=others))
     return received.is_compressed
@@ -388,7 +390,8 @@ def _isend(state: State, plain: str, buf: Any, dest: int, tag: int, synchronous:
     _SEND.calls += 1
     message, decision = _outgoing(state, "Send", buf, dest)
     if message is None or decision is None:
-        return state.to_mpi(plain, buf, dest, tag)
+        request: MPI.Request = state.to_mpi(plain, buf, dest, tag)
+        return request
     _check_send(state, buf, dest, tag)
     with interrupts.deferred():
         outgoing, settled = _begin_send(

@@ -129,7 +129,7 @@ class ReceivedMessage:
                 self.info = inspect(self.frame)
 
     def _is_sound(self) -> bool:
-        (expected,) = self.data[_CHECKED : _HEADER.size].view("<u4")
+        expected = int(self.data[_CHECKED : _HEADER.size].view("<u4")[0])
         return _cpu.checksum(self.data[:_CHECKED]) == expected
 
     @property
