@@ -192,13 +192,6 @@ class Message:
         """The argument in mpi4py's form, with a count of 0."""
         return [np.empty(0, np.uint8), 0, self._datatype]
 
-    def whole(self) -> list[Any]:
-        """The first block, as an argument in mpi4py's form."""
-        memory = self._buffer
-        if memory is not MPI.BOTTOM:
-            memory = memory[self._displs[0] * self._unit :]
-        return [memory, self._entries[0], self._datatype]
-
     def copied(self) -> np.ndarray:
         """A copy of the first block."""
         values: np.ndarray = self.source(0).copy()
