@@ -188,15 +188,6 @@ class Message:
             return [np.empty(0, np.uint8), counts, [0] * len(counts), self._datatype]
         return [self._buffer, counts, self._displs, self._datatype]
 
-    def masked_one(self) -> list[Any]:
-        """The argument in mpi4py's form, with a count of 0."""
-        return [np.empty(0, np.uint8), 0, self._datatype]
-
-    def copied(self) -> np.ndarray:
-        """A copy of the first block."""
-        values: np.ndarray = self.source(0).copy()
-        return values
-
     def _bytes(self, first: int, nbytes: int) -> Any:
         """Memory of the buffer."""
         if self._buffer is MPI.BOTTOM:

@@ -244,7 +244,7 @@ class Comm(MPI.Intracomm):
             return f"<compcoll.{type(self).__name__}: null>"
         state = self._state
         name = f"{state.name!r}, " if state.name else ""
-        if not state.is_wrapped:
+        if state.unattached is None and state.context is None:
             return f"<compcoll.{type(self).__name__}: {name}not accelerated>"
         rules = f", {len(self.policy.rules)} rules" if self.policy.rules else ""
         return (
@@ -332,7 +332,7 @@ class Comm(MPI.Intracomm):
         wait_for_duplicates()
         with context.heir() as heir:
             comm, request = method(info)
-        heir.belong_to(comm, *context.idup(comm))
+        heir.belong_to(comm, *(context.private_comm.Idup() if context.size > 1 else (comm,)))
         new = _sibling(comm)
         # Others may be attached before this one.
         heir.least, heir.wrappers = state.policy.min_nbytes, [ref(new)]

@@ -82,10 +82,6 @@ class Context(Group):
         finally:
             self._heir = None
 
-    def idup(self, comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Request]:
-        """Begin to make a private communicator for a duplicate; collective, but waits for nobody."""
-        return self.private_comm.Idup() if self.size > 1 else (comm, MPI.REQUEST_NULL)
-
     def belong_to(self, comm: MPI.Intracomm, *private: Any) -> None:
         super().belong_to(comm, *private)
         if self.channel is not None:

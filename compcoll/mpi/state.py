@@ -81,11 +81,6 @@ class State(Gate):
         self._context: Context | None = None
 
     @property
-    def is_wrapped(self) -> bool:
-        """Whether a call may be accelerated, or could be among more ranks."""
-        return self.unattached is not None or self._context is not None
-
-    @property
     def context(self) -> Any:
         """The state kept beside the communicator; None where nothing is accelerated."""
         if self.unattached is not None:

@@ -301,12 +301,12 @@ def _incoming(state: State, buf: Any, source: int) -> Message | None:
     return message if message is not None and (staged or message.nbytes >= least) else None
 
 
-def _copied(state: State, buf: Any, dest: int, source: int) -> np.ndarray | None:
+def _copied(state: State, buf: Any, dest: int, source: int) -> Any:
     """A copy to send from where the received message may come compressed into the same buffer."""
     if MPI.PROC_NULL in (dest, source) or not understands(state) or is_small(buf, state.context.least):
         return None
     message = parse(buf, device=True)
-    return None if message is None else message.copied()
+    return None if message is None else message.source(0).copy()
 
 
 # -- blocking
