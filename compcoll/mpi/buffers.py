@@ -49,22 +49,6 @@ class Message:
         Of the array that it lies in, in elements of ``dtype``, where that has two or more.
     """
 
-    __slots__ = (
-        "_buffer",
-        "_datatype",
-        "_displs",
-        "_entries",
-        "_entry",
-        "_origin",
-        "_spans",
-        "_unit",
-        "counts",
-        "dims",
-        "dtype",
-        "element",
-        "is_plain",
-    )
-
     def __init__(
         self,
         buffer: Any,

@@ -103,20 +103,6 @@ class ReceivedMessage:
         Further fields of the header.
     """
 
-    __slots__ = (
-        "_frame_nbytes",
-        "data",
-        "info",
-        "is_compressed",
-        "itemsize",
-        "n",
-        "serial",
-        "source",
-        "step",
-        "stream",
-        "tag",
-    )
-
     def __init__(self, data: np.ndarray, source: int, tag: int):
         self.data, self.source, self.tag = data, source, tag
         self.info: FrameInfo | None = None
