@@ -24,7 +24,7 @@ from compcoll.mpi.p2p.probe import understands
 from compcoll.mpi.p2p.protocol import LEAST, MessageStats, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
 from compcoll.mpi.p2p.send import Outgoing
-from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled
+from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled, nothing
 from compcoll.mpi.staging import HostCopy
 from compcoll.mpi.state import State
 from compcoll.policy.decision import Decision
@@ -145,7 +145,7 @@ def Isendrecv(
     _check_receive(state, recvbuf, source, recvtag)
     _check_send(state, sendbuf, dest, sendtag)
     with interrupts.deferred():
-        settled: Settled = _nothing
+        settled: Settled = nothing
         stats, on_end = MessageStats(), None
         if send is None or decision is None or send.device is not None:
             sent: _engine.Task = _engine.Request(state.to_mpi("Isend", sendbuf, dest, sendtag))
@@ -443,10 +443,6 @@ def _received(state: State, op: str, request: MPI.Request, stats: MessageStats) 
     """Account for a message that came compressed."""
     state.accelerated += 1
     state.completed(request, (op, None, stats))
-
-
-def _nothing(request: MPI.Request, error: Exception | None) -> None:
-    """A message that MPI sends unchanged leaves nothing to be done."""
 
 
 def _surely_fits(buf: Any) -> bool:
