@@ -7,9 +7,9 @@ All other objects are pickled and sent by mpi4py.
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -30,16 +30,11 @@ if TYPE_CHECKING:
 _RAW, _LOSSLESS = codec("raw"), codec("lossless")
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     """What mpi4py pickles in the place of an array that follows."""
 
-    dtype: np.dtype
     shape: tuple[int, ...]
-
-    def room(self) -> np.ndarray:
-        """Memory for the array."""
-        return np.empty(self.shape, self.dtype)
+    dtype: np.dtype
 
 
 def _header_of(state: State, obj: Any) -> _Header | None:
@@ -47,11 +42,15 @@ def _header_of(state: State, obj: Any) -> _Header | None:
     if type(obj) is not np.ndarray or obj.nbytes < max(state.min_nbytes, 1):
         return None
     state.check_usable()
-    if not (obj.flags.carray and dtypes.supported(obj.dtype)):
-        return None
     # A program may have mpi4py pickle by other functions, which need not take a header.
     is_pickle = MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
-    return _Header(obj.dtype, obj.shape) if is_pickle else None
+    fits = is_pickle and obj.flags.carray and dtypes.supported(obj.dtype)
+    return _Header(obj.shape, obj.dtype) if fits else None
+
+
+def _rooms(objects: dict[int, Any]) -> dict[int, np.ndarray]:
+    """Memory for the arrays whose headers have come, by their ranks."""
+    return {rank: np.empty(*one) for rank, one in objects.items() if type(one) is _Header}
 
 
 @interrupts.undivided
@@ -59,32 +58,27 @@ def bcast(self: Comm, obj: Any, root: int = 0) -> Any:
     state = self._state
     sends = state.rank == root
     got = state.comm.bcast((sends and _header_of(state, obj)) or obj, root)
-    if type(got) is not _Header:
-        return got
-    whole = obj.copy() if sends else got.room()
-    block = _flat(whole)
-    call = Parsed("Bcast", block.dtype, block.nbytes, False, recv=[block], root=root, element=got.dtype)
-    _run_for_all(state, "bcast", call)
-    return whole
+    if type(got) is _Header:
+        dtype, got = got.dtype, obj.copy() if sends else np.empty(*got)
+        _run_for_all(state, "bcast", "Bcast", dtype, recv=[_flat(got)], root=root)
+    return got
 
 
 @interrupts.undivided
 def allgather(self: Comm, sendobj: Any) -> list[Any]:
     state = self._state
     header = _header_of(state, sendobj)
-    got: list[Any] = state.comm.allgather(header or sendobj)
-    arrays = {rank: one.room() for rank, one in enumerate(got) if type(one) is _Header}
+    found = dict(enumerate(state.comm.allgather(header or sendobj)))
+    arrays = _rooms(found)
     if arrays:
-        types = {one.dtype for one in arrays.values()}
-        element = types.pop() if len(types) == 1 else np.dtype(np.uint8)
-        dtype = dtypes.real_dtype(element)
-        nothing = np.empty(0, dtype)
-        own = _flat(sendobj).view(dtype) if header else nothing
-        recv = [_flat(arrays[r]).view(dtype) if r in arrays else nothing for r in range(state.size)]
-        most = max(block.nbytes for block in recv)
-        call = Parsed("Allgatherv", dtype, most, False, send=[own], recv=recv, element=element)
-        _run_for_all(state, "allgather", call)
-    return [arrays.get(rank, one) for rank, one in enumerate(got)]
+        kinds = {one.dtype for one in arrays.values()}
+        dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.uint8)
+        blocks = {rank: _flat(one).view(dtypes.real_dtype(dtype)) for rank, one in arrays.items()}
+        nothing = np.empty(0, dtypes.real_dtype(dtype))
+        own = _flat(sendobj).view(nothing.dtype) if header else nothing
+        recv = [blocks.get(rank, nothing) for rank in range(state.size)]
+        _run_for_all(state, "allgather", "Allgatherv", dtype, send=[own], recv=recv)
+    return list((found | arrays).values())
 
 
 @interrupts.undivided
@@ -133,25 +127,27 @@ alltoall = _of_mpi4py("alltoall", reduces=False)
 reduce, allreduce, scan, exscan = map(_of_mpi4py, ("reduce", "allreduce", "scan", "exscan"))
 
 
-def _run_for_all(state: State, op: str, call: Parsed) -> None:
+def _run_for_all(state: State, op: str, like: str, element: np.dtype, **blocks: Any) -> None:
     """Move arrays, of which all ranks know."""
     state.agree_on_name()
-    decision = _exact(state.decide_by_policy(call.op, call))
+    nbytes = max(block.nbytes for block in blocks["recv"])
+    call = Parsed(like, dtypes.real_dtype(element), nbytes, False, element=element, **blocks)
+    decision = _exact(state.decide_by_policy(like, call))
     if decision.ask and decision.codec is not None:
         ask = state.context.advisor.decide_nonblocking
-        decision = _exact(ask(call.op, call.dtype, call.nbytes, decision))
-    if decision.codec is None:
-        decision = replace(decision, codec=_RAW)
+        decision = _exact(ask(like, call.dtype, nbytes, decision))
+    decision = replace(decision, codec=decision.codec or _RAW)
     state.carry_out(state.prepare(call, decision, state.context), call, op=op)
 
 
 def _take_out(state: State, like: str, objects: dict[int, Any]) -> dict[int, Large]:
     """Put headers in the places of the arrays, by the ranks that they go to, that are compressed; these."""
     out = {}
-    if not state.policy.names_communicators:  # whose ranks would all have to agree on the name
-        for peer, obj in objects.items():
-            header = _header_of(state, obj) if peer != state.rank else None
-            large = _large(state, like, obj, peer) if header is not None else None
+    for peer, obj in objects.items():
+        header = _header_of(state, obj)
+        # Rules that look at names apply where all ranks have agreed on one.
+        if header is not None and peer != state.rank and not state.policy.names_communicators:
+            large = _large(state, like, obj, peer)
             if large is not None:
                 out[peer], objects[peer] = large, header
     return out
@@ -161,13 +157,12 @@ def _exchange(
     state: State, op: str, like: str, root: int, out: dict[int, Large], objects: dict[int, Any]
 ) -> None:
     """Send arrays, and put those that come from some ranks in the places of their headers."""
-    arrays = {peer: one.room() for peer, one in objects.items() if type(one) is _Header}
-    large = {peer: _large(state, like, array, peer) for peer, array in arrays.items()}
-    into = {peer: one for peer, one in large.items() if one is not None}
-    group, done = state.context, list[Any]()
+    arrays, group, done = _rooms(objects), state.context, list[Any]()
+    each = {peer: _large(state, like, array, peer) for peer, array in arrays.items()}
+    into = {peer: large for peer, large in each.items() if large is not None}
     if out or into:
-        calls = prepare_messages(state, OPERATIONS[like], root, out, into, group, group.pairwise_tags)
-        for prepared, call in calls:
+        tags = group.pairwise_tags
+        for prepared, call in prepare_messages(state, OPERATIONS[like], root, out, into, group, tags):
             done.append(state.carry_out(prepared, call, done, op))
     objects.update(arrays)
 
