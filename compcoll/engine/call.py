@@ -34,7 +34,6 @@ __all__ = [
     "PreparedCall",
     "Task",
     "Transport",
-    "begin",
     "begin_message",
     "join",
     "leave",
@@ -220,18 +219,6 @@ def start(
     if call.problem is not None:
         run.fail(call.problem)
     return run
-
-
-def begin(
-    group: Group,
-    call: Call,
-    decision: Decision,
-    owner_exact: bool = False,
-    tags: tuple[int, int] | None = None,
-    direct: bool = False,
-) -> _engine.Running:
-    """Prepare a call and start it once."""
-    return start(prepare(group, call, decision, owner_exact, direct), call, tags)
 
 
 def begin_message(
