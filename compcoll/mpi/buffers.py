@@ -20,7 +20,6 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine.layout import RUN, StridedBlock
 from compcoll.mpi.arguments import (
     LeftToMPI,
-    datatype_of,
     is_type,
     memory_of,
     shape_of,
@@ -268,7 +267,9 @@ def parse(
         else:
             unknown = unknown_type(buffer) if datatype is None else None
             buffer, own = memory_of(buffer, device)
-        datatype = own if datatype is None else datatype_of(datatype)
+        datatype = own if datatype is None else datatype
+        if isinstance(datatype, str):
+            datatype = MPI.Datatype.fromcode(datatype)
         if datatype is None:
             raise LeftToMPI
         entry = entry_of(datatype)
