@@ -7,6 +7,7 @@ All other objects are pickled and sent by mpi4py.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,9 +49,9 @@ def _header_of(state: State, obj: Any) -> _Header | None:
     return _Header(obj.shape, obj.dtype) if fits else None
 
 
-def _rooms(objects: dict[int, Any]) -> dict[int, np.ndarray]:
+def _rooms(ranks: Iterable[int], objects: Iterable[Any]) -> dict[int, np.ndarray]:
     """Memory for the arrays whose headers have come, by their ranks."""
-    return {rank: np.empty(*one) for rank, one in objects.items() if type(one) is _Header}
+    return {rank: np.empty(*one) for rank, one in zip(ranks, objects, strict=False) if type(one) is _Header}
 
 
 @interrupts.undivided
@@ -68,8 +69,8 @@ def bcast(self: Comm, obj: Any, root: int = 0) -> Any:
 def allgather(self: Comm, sendobj: Any) -> list[Any]:
     state = self._state
     header = _header_of(state, sendobj)
-    found = dict(enumerate(state.comm.allgather(header or sendobj)))
-    arrays = _rooms(found)
+    got: list[Any] = state.comm.allgather(header or sendobj)
+    arrays = _rooms(range(state.size), got)
     if arrays:
         kinds = {one.dtype for one in arrays.values()}
         dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.uint8)
@@ -78,29 +79,26 @@ def allgather(self: Comm, sendobj: Any) -> list[Any]:
         own = _flat(sendobj).view(nothing.dtype) if header else nothing
         recv = [blocks.get(rank, nothing) for rank in range(state.size)]
         _run_for_all(state, "allgather", "Allgatherv", dtype, send=[own], recv=recv)
-    return list((found | arrays).values())
+    return [arrays.get(rank, one) for rank, one in enumerate(got)] if arrays else got
 
 
 @interrupts.undivided
 def gather(self: Comm, sendobj: Any, root: int = 0) -> list[Any] | None:
-    state, mine = self._state, {root: sendobj}
-    out = _take_out(state, "Gatherv", mine)
-    got = state.comm.gather(mine[root], root)
-    found = dict(enumerate(got or ()))
-    _exchange(state, "gather", "Gatherv", root, out, found)
-    return None if got is None else list(found.values())
+    state, mine = self._state, [sendobj]
+    out = _take_out(state, "Gatherv", [root], mine) if type(sendobj) is np.ndarray else {}
+    got = state.comm.gather(mine[0], root)
+    found = _exchange(state, "gather", "Gatherv", root, out, range(state.size), got or ())
+    return None if got is None else list(found)
 
 
 @interrupts.undivided
 def scatter(self: Comm, sendobj: Any, root: int = 0) -> Any:
     state, out = self._state, {}
     if state.rank == root and sendobj is not None:
-        each = dict(enumerate(sendobj))
-        out = _take_out(state, "Scatterv", each)
-        sendobj = list(each.values())
-    found = {root: state.comm.scatter(sendobj, root)}
-    _exchange(state, "scatter", "Scatterv", root, out, found)
-    return found[root]
+        sendobj = list(sendobj)
+        out = _take_out(state, "Scatterv", range(state.size), sendobj)
+    got = [state.comm.scatter(sendobj, root)]
+    return _exchange(state, "scatter", "Scatterv", root, out, [root], got)[0]
 
 
 def _of_mpi4py(name: str, reduces: bool = True) -> Any:
@@ -114,8 +112,8 @@ def _of_mpi4py(name: str, reduces: bool = True) -> Any:
 
     @wraps(method)
     def call(self: Comm, *args: Any, **kwargs: Any) -> Any:
-        context = self._state.context
-        if reduces and context is not None and not context.reduces_objects:
+        context = self._state.context if reduces else None
+        if context is not None and not context.reduces_objects:
             self._state.comm.Barrier()
             context.reduces_objects = True
         return method(self, *args, **kwargs)
@@ -140,31 +138,39 @@ def _run_for_all(state: State, op: str, like: str, element: np.dtype, **blocks: 
     state.carry_out(state.prepare(call, decision, state.context), call, op=op)
 
 
-def _take_out(state: State, like: str, objects: dict[int, Any]) -> dict[int, Large]:
+def _take_out(state: State, like: str, ranks: Sequence[int], objects: list[Any]) -> dict[int, Large]:
     """Put headers in the places of the arrays, by the ranks that they go to, that are compressed; these."""
     out = {}
-    for peer, obj in objects.items():
+    for i, (peer, obj) in enumerate(zip(ranks, objects, strict=False)):
+        if type(obj) is not np.ndarray or peer == state.rank or state.policy.names_communicators:
+            continue  # rules that look at names apply where all ranks have agreed on one
         header = _header_of(state, obj)
-        # Rules that look at names apply where all ranks have agreed on one.
-        if header is not None and peer != state.rank and not state.policy.names_communicators:
-            large = _large(state, like, obj, peer)
-            if large is not None:
-                out[peer], objects[peer] = large, header
+        large = _large(state, like, obj, peer) if header is not None else None
+        if large is not None:
+            out[peer], objects[i] = large, header
     return out
 
 
 def _exchange(
-    state: State, op: str, like: str, root: int, out: dict[int, Large], objects: dict[int, Any]
-) -> None:
-    """Send arrays, and put those that come from some ranks in the places of their headers."""
-    arrays, group, done = _rooms(objects), state.context, list[Any]()
+    state: State,
+    op: str,
+    like: str,
+    root: int,
+    out: dict[int, Large],
+    ranks: Sequence[int],
+    objects: Sequence[Any],
+) -> Sequence[Any]:
+    """Send arrays; the objects that came, with those that follow in the places of their headers."""
+    if not out and _Header not in map(type, objects):
+        return objects
+    arrays = _rooms(ranks, objects)
     each = {peer: _large(state, like, array, peer) for peer, array in arrays.items()}
     into = {peer: large for peer, large in each.items() if large is not None}
-    if out or into:
-        tags = group.pairwise_tags
-        for prepared, call in prepare_messages(state, OPERATIONS[like], root, out, into, group, tags):
-            done.append(state.carry_out(prepared, call, done, op))
-    objects.update(arrays)
+    group, done = state.context, list[Any]()
+    calls = prepare_messages(state, OPERATIONS[like], root, out, into, group, group.pairwise_tags)
+    for prepared, call in calls:
+        done.append(state.carry_out(prepared, call, done, op))
+    return [arrays.get(rank, one) for rank, one in zip(ranks, objects, strict=False)]
 
 
 def _large(state: State, like: str, array: np.ndarray, peer: int) -> Large | None:
