@@ -5,7 +5,7 @@ import numpy as np
 
 __all__ = ["BFLOAT16", "CODES", "FLOATS", "code_of", "dtype_of", "real_dtype", "supported"]
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+BFLOAT16: np.dtype = np.dtype(ml_dtypes.bfloat16)
 
 _NAMES = {
     1: "int8",

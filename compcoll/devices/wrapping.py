@@ -47,7 +47,7 @@ def wrap(array: Any) -> DeviceArray | None:
         if not array.is_contiguous() or array.is_conj() or array.is_neg():
             return None
         name = str(array.dtype).removeprefix("torch.")
-        dtype = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
+        dtype: Any = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
         address, size, index = array.data_ptr(), array.numel(), array.device.index
     else:
         about = array.__cuda_array_interface__

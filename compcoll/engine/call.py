@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,8 +33,6 @@ __all__ = [
     "Call",
     "PreparedCall",
     "Task",
-    "Transport",
-    "begin",
     "begin_message",
     "join",
     "leave",
@@ -47,12 +45,6 @@ __all__ = [
 
 _SCHEDULES = Cache()
 _RAW = codec("raw")
-
-
-class Transport(Protocol):
-    """The handle of a communicator that carries nothing but chunks of messages."""
-
-    handle: int
 
 
 @dataclass
@@ -222,20 +214,8 @@ def start(
     return run
 
 
-def begin(
-    group: Group,
-    call: Call,
-    decision: Decision,
-    owner_exact: bool = False,
-    tags: tuple[int, int] | None = None,
-    direct: bool = False,
-) -> _engine.Running:
-    """Prepare a call and start it once."""
-    return start(prepare(group, call, decision, owner_exact, direct), call, tags)
-
-
 def begin_message(
-    transport: Transport,
+    comm: int,
     codec: Codec,
     block: Any,
     peer: int,
@@ -251,16 +231,17 @@ def begin_message(
 
     Parameters
     ----------
-    transport : Transport
+    comm : int
+        Handle of a communicator that carries nothing but chunks of messages.
     codec : Codec
     block : array
         The buffer to send from or to receive into.
     peer : int
-        The other rank, as the transport counts them.
+        The other rank, as the communicator counts them.
     chunk : int
         Elements of a chunk.
     first_tag : int
-        Of as many tags as there are chunks, which no other message of the transport has.
+        Of as many tags as there are chunks, which no other message of the communicator has.
     sends : bool
     drops : bool
         Whether what is received is of no use.
@@ -291,7 +272,7 @@ def begin_message(
     return _engine.Running(
         schedule.compiled,
         coding(codec, block.dtype),
-        transport.handle,
+        comm,
         first_tag,
         max(schedule.n_tags, 1),
         [block],

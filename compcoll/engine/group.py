@@ -138,8 +138,6 @@ class Group:
         For persistent calls.
     broken : str
         Why the communicator is in an error state; empty where it is not.
-    abandoned : list
-        Tasks of failed calls, as MPI may still write to their buffers.
     """
 
     def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, key: str = ""):
@@ -159,7 +157,6 @@ class Group:
     def _begin(self) -> None:
         """Be as new."""
         self.broken = ""
-        self.abandoned: list[Any] = []
         self.tags = CallTags(0, self.pairwise_tags.n, self._most)
         self.persistent = PersistentPool(self, largest_tag())
         self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)

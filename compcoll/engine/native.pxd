@@ -60,7 +60,6 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         const Error& error()
         void fail(const Error&)
         const Stats& stats()
-        uint64_t messages_under_way()
         void expect()
         void announce()
         void hold(double)
@@ -153,7 +152,6 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         pass
     cdef cppclass CCompletion "compcoll::engine::Completion":
         CCompletion() except +
-        cbool reached()
         void reach()
     cdef cppclass CPendingTask "compcoll::engine::PendingTask":
         cbool ended()

@@ -13,12 +13,7 @@ __all__ = ["start_engine"]
 def start_engine(workers: int | None = None) -> None:
     """Have an engine; the first caller that names a number of codec threads decides it."""
     _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
-    if workers is not None:
-        _first_workers(workers)
-
-
-def _first_workers(workers: int) -> None:
-    if not _named:
+    if workers is not None and not _named:
         _named.append(workers)
         _engine.set_workers(workers)
 

@@ -178,19 +178,11 @@ cdef object run_prepared(Gate gate, Count count, prepared, send, recv):
 
 cdef object run_with_rest(Gate gate, Count count, prepared, send, recv):
     """The same for a call of which MPI has a part; signals are kept back between both."""
-    cdef deferred signals
     if not prepared.fits(send, recv):
         return False
-    signals = deferred.__new__(deferred)
-    signals.begin()
-    try:
+    with deferred():
         prepared.rest(gate, send, recv)
-        result = run_prepared(gate, count, prepared, send, recv)
-    except BaseException as problem:
-        signals.end(isinstance(problem, Exception))
-        raise
-    signals.end(True)
-    return result
+        return run_prepared(gate, count, prepared, send, recv)
 
 
 cdef object call(object method, PyObject* const* args, size_t flagged, PyObject* names):
@@ -238,15 +230,8 @@ cdef object call_timed(Count count, plain, PyObject* const* args, size_t flagged
 
 cdef object call_deferred(full, PyObject* const* args, size_t flagged, PyObject* names):
     """Call a method and keep signals back until its end."""
-    cdef deferred signals = deferred.__new__(deferred)
-    signals.begin()
-    try:
-        result = PyObject_Vectorcall(full, args, flagged, names)
-    except BaseException as problem:
-        signals.end(isinstance(problem, Exception))
-        raise
-    signals.end(True)
-    return result
+    with deferred():
+        return PyObject_Vectorcall(full, args, flagged, names)
 
 
 cdef void serve():

@@ -17,7 +17,6 @@ from compcoll.mpi.datatypes import mpi_type
 
 __all__ = [
     "LeftToMPI",
-    "datatype_of",
     "is_type",
     "memory_of",
     "shape_of",
@@ -93,11 +92,6 @@ def _coded(buffer: Any) -> MPI.Datatype | None:
     with suppress(TypeError, ValueError, BufferError, KeyError):
         return MPI.Datatype.fromcode((memoryview(buffer).format or "").removeprefix("<"))
     return None
-
-
-def datatype_of(datatype: Any) -> MPI.Datatype:
-    """A datatype given as itself or by mpi4py's code for it."""
-    return MPI.Datatype.fromcode(datatype) if isinstance(datatype, str) else datatype
 
 
 def simple_layout(

@@ -37,7 +37,7 @@ class CountedBlocks:
     def without(self, peers: Any) -> list[Any]:
         """The argument in mpi4py's form, with counts of 0 for these ranks."""
         if self._peer is not None:
-            return self._message.masked_one()
+            return [np.empty(0, np.uint8), 0, MPI.BYTE]
         return self._message.masked([peer not in peers for peer in self.nbytes])
 
 

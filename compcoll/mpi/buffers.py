@@ -20,7 +20,6 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.engine.layout import RUN, StridedBlock
 from compcoll.mpi.arguments import (
     LeftToMPI,
-    datatype_of,
     is_type,
     memory_of,
     shape_of,
@@ -48,22 +47,6 @@ class Message:
     dims : tuple of int
         Of the array that it lies in, in elements of ``dtype``, where that has two or more.
     """
-
-    __slots__ = (
-        "_buffer",
-        "_datatype",
-        "_displs",
-        "_entries",
-        "_entry",
-        "_origin",
-        "_spans",
-        "_unit",
-        "counts",
-        "dims",
-        "dtype",
-        "element",
-        "is_plain",
-    )
 
     def __init__(
         self,
@@ -114,7 +97,8 @@ class Message:
         if self._buffer is MPI.BOTTOM:
             return first
         host = isinstance(self._buffer, np.ndarray)
-        return first + (self._buffer.ctypes.data if host else self._buffer.address)
+        address: int = self._buffer.ctypes.data if host else self._buffer.address
+        return first + address
 
     def begin_in_argument(self, i: int) -> int | None:
         """The byte of the host's memory where block i begins; None where it does not lie there as it is."""
@@ -186,21 +170,6 @@ class Message:
         if not any(counts):  # no address of a device, and nothing to copy from there
             return [np.empty(0, np.uint8), counts, [0] * len(counts), self._datatype]
         return [self._buffer, counts, self._displs, self._datatype]
-
-    def masked_one(self) -> list[Any]:
-        """The argument in mpi4py's form, with a count of 0."""
-        return [np.empty(0, np.uint8), 0, self._datatype]
-
-    def whole(self) -> list[Any]:
-        """The first block, as an argument in mpi4py's form."""
-        memory = self._buffer
-        if memory is not MPI.BOTTOM:
-            memory = memory[self._displs[0] * self._unit :]
-        return [memory, self._entries[0], self._datatype]
-
-    def copied(self) -> np.ndarray:
-        """A copy of the first block."""
-        return self.source(0).copy()
 
     def _bytes(self, first: int, nbytes: int) -> Any:
         """Memory of the buffer."""
@@ -298,7 +267,9 @@ def parse(
         else:
             unknown = unknown_type(buffer) if datatype is None else None
             buffer, own = memory_of(buffer, device)
-        datatype = own if datatype is None else datatype_of(datatype)
+        datatype = own if datatype is None else datatype
+        if isinstance(datatype, str):
+            datatype = MPI.Datatype.fromcode(datatype)
         if datatype is None:
             raise LeftToMPI
         entry = entry_of(datatype)

@@ -54,12 +54,13 @@ def prepare(context: Any) -> None:
 
 def agreement_of(context: Any) -> Agreement:
     """The agreement of a communicator's ranks."""
-    if context.checker is None:
+    checker: Agreement | None = context.checker
+    if checker is None:
         seconds = environment.timeout()
-        context.checker = Agreement(context, PATIENCE if isinf(seconds) else seconds)
+        checker = context.checker = Agreement(context, PATIENCE if isinf(seconds) else seconds)
         before_finalize(_end)
-        _agreements.add(context.checker)
-    return context.checker
+        _agreements.add(checker)
+    return checker
 
 
 _agreements: WeakSet[Agreement] = WeakSet()

@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import ref
 
 from mpi4py import MPI
@@ -27,6 +27,7 @@ from compcoll.report import Report
 __all__ = ["CLASSES", "PREDEFINED", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
 
 
+_Made = TypeVar("_Made", bound="Comm")
 #: What a policy is made of: itself, its keys, or the path of a file.
 PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
 
@@ -202,9 +203,6 @@ class Comm(MPI.Intracomm):
     allreduce = objects.allreduce
     scan = objects.scan
     exscan = objects.exscan
-    send = objects.send
-    isend = objects.isend
-    sendrecv = objects.sendrecv
 
     def using(
         self,
@@ -246,7 +244,7 @@ class Comm(MPI.Intracomm):
             return f"<compcoll.{type(self).__name__}: null>"
         state = self._state
         name = f"{state.name!r}, " if state.name else ""
-        if not state.is_wrapped:
+        if state.unattached is None and state.context is None:
             return f"<compcoll.{type(self).__name__}: {name}not accelerated>"
         rules = f", {len(self.policy.rules)} rules" if self.policy.rules else ""
         return (
@@ -297,8 +295,15 @@ class Comm(MPI.Intracomm):
 
     # -- new communicators have the same policy
 
-    def _make(self, method: Callable[..., Any], *args: Any, same_ranks: bool = False, **kwargs: Any) -> Any:
-        """Make a communicator and give it the policy of this one; collective over the new one.
+    def _make(
+        self,
+        kind: type[_Made],
+        method: Callable[..., Any],
+        *args: Any,
+        same_ranks: bool = False,
+        **kwargs: Any,
+    ) -> _Made:
+        """Make a communicator, of a kind, and give it the policy of this one; collective over the new one.
 
         A private communicator that is still being made is complete before: MPICH waits for that without end
         where the new one has a single rank.
@@ -307,7 +312,7 @@ class Comm(MPI.Intracomm):
         context = state.context
         if context is not None and method.__name__ != "Create_group":  # which the group's ranks alone call
             state.meet_all(method.__name__, environment.timeout())
-        new = method(*args, **kwargs)
+        new: _Made = method(*args, **kwargs)
         if new != MPI.COMM_NULL and (context is not None or isinstance(new, Comm)):
             new = _sibling(new)
         if new == MPI.COMM_NULL or context is None:
@@ -315,7 +320,9 @@ class Comm(MPI.Intracomm):
         new._state.descend(new, state, same_ranks)
         return new
 
-    def _idup(self, method: Callable[..., tuple[Any, ...]], info: MPI.Info | None) -> Any:
+    def _idup(
+        self, method: Callable[..., tuple[Self, MPI.Request]], info: MPI.Info | None
+    ) -> tuple[Self, MPI.Request]:
         """The same for a duplicate that is complete only when its request is."""
         state = self._state
         context = state.context
@@ -325,7 +332,7 @@ class Comm(MPI.Intracomm):
         wait_for_duplicates()
         with context.heir() as heir:
             comm, request = method(info)
-        heir.belong_to(comm, *context.idup(comm))
+        heir.belong_to(comm, *(context.private_comm.Idup() if context.size > 1 else (comm,)))
         new = _sibling(comm)
         # Others may be attached before this one.
         heir.least, heir.wrappers = state.policy.min_nbytes, [ref(new)]
@@ -333,13 +340,13 @@ class Comm(MPI.Intracomm):
         return new, request
 
     def Dup(self, info: MPI.Info | None = None) -> Self:
-        return self._make(super().Dup, info, same_ranks=True)
+        return self._make(type(self), super().Dup, info, same_ranks=True)
 
     def Dup_with_info(self, info: MPI.Info) -> Self:
-        return self._make(super().Dup_with_info, info, same_ranks=True)
+        return self._make(type(self), super().Dup_with_info, info, same_ranks=True)
 
     def Clone(self) -> Self:
-        return self._make(super().Clone, same_ranks=True)
+        return self._make(type(self), super().Clone, same_ranks=True)
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[Self, MPI.Request]:
         return self._idup(super().Idup, info)
@@ -348,29 +355,31 @@ class Comm(MPI.Intracomm):
         return self._idup(super().Idup_with_info, info)
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
-        return self._make(super().Split, color, key)
+        return self._make(Comm, super().Split, color, key)
 
     def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Comm:
-        return self._make(super().Split_type, split_type, key, info)
+        return self._make(Comm, super().Split_type, split_type, key, info)
 
     def Create(self, group: MPI.Group) -> Comm:
-        return self._make(super().Create, group)
+        return self._make(Comm, super().Create, group)
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Comm:
-        return self._make(super().Create_group, group, tag)
+        return self._make(Comm, super().Create_group, group, tag)
 
     def Create_cart(
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
     ) -> Cartcomm:
-        return self._make(super().Create_cart, dims, periods, reorder)
+        return self._make(Cartcomm, super().Create_cart, dims, periods, reorder)
 
     def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
-        return self._make(super().Create_graph, index, edges, reorder)
+        return self._make(Graphcomm, super().Create_graph, index, edges, reorder)
 
     def Create_dist_graph_adjacent(
         self, sources: Sequence[int], destinations: Sequence[int], *args: Any, **kwargs: Any
     ) -> Distgraphcomm:
-        return self._make(super().Create_dist_graph_adjacent, sources, destinations, *args, **kwargs)
+        return self._make(
+            Distgraphcomm, super().Create_dist_graph_adjacent, sources, destinations, *args, **kwargs
+        )
 
     def Create_dist_graph(
         self,
@@ -380,7 +389,9 @@ class Comm(MPI.Intracomm):
         *args: Any,
         **kwargs: Any,
     ) -> Distgraphcomm:
-        return self._make(super().Create_dist_graph, sources, degrees, destinations, *args, **kwargs)
+        return self._make(
+            Distgraphcomm, super().Create_dist_graph, sources, degrees, destinations, *args, **kwargs
+        )
 
     @classmethod
     def Create_from_group(cls, group: MPI.Group, *args: Any, **kwargs: Any) -> MPI.Intracomm:
@@ -404,7 +415,7 @@ class Cartcomm(Comm, MPI.Cartcomm):
     """`Comm` with a Cartesian topology."""
 
     def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
-        return self._make(super().Sub, remain_dims)
+        return self._make(Cartcomm, super().Sub, remain_dims)
 
 
 @guard(*NEIGHBOUR)
@@ -462,14 +473,16 @@ def _sibling(comm: MPI.Intracomm) -> Any:
     return comm
 
 
-def _known(comm: Any) -> Any:
+def _known(comm: MPI.Comm) -> MPI.Comm:
     """The same communicator as it was wrapped before, if it was."""
-    context = Context.find(comm) if isinstance(comm, MPI.Intracomm) else None
-    settings = [known.settings for known in context.attached] if context is not None else []
-    if settings:
-        comm = _sibling(comm)
-        comm._state.attach(context, settings[-1], comm)
-    return comm
+    if not isinstance(comm, MPI.Intracomm):
+        return comm
+    context = Context.find(comm)
+    if context is None or not (attached := context.attached):
+        return comm
+    known: Comm = _sibling(comm)
+    known._state.attach(context, attached[-1].settings, known)
+    return known
 
 
 def _plain(cls: type, name: str) -> Any:
@@ -485,11 +498,11 @@ def _rewrapped(name: str, settings: tuple[Any, ...]) -> Comm:
         raise pickle.UnpicklingError(
             f"{name} was pickled as a compcoll.Comm, which this process has not made"
         )
-    for known in context.attached if context is not None else ():
-        if known.settings == settings:
-            return known
     if context is None:
         return _wrapped(comm, settings)
+    for known in context.attached:
+        if known.settings == settings:
+            return known
     new = Comm.__new__(Comm, comm)
     new._state.attach(context, settings, new)
     return new

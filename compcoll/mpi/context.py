@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from mpi4py import MPI
@@ -19,6 +19,9 @@ from mpi4py import MPI
 from compcoll.engine.finalize import has_begun
 from compcoll.engine.group import Group, RankFacts, facts_of
 from compcoll.mpi.p2p.channel import Channel
+
+if TYPE_CHECKING:
+    from compcoll.mpi.comm import Comm
 
 __all__ = ["Context"]
 
@@ -58,7 +61,7 @@ class Context(Group):
     def _begin(self) -> None:
         super()._begin()
         self.least: int | None = None
-        self.wrappers: list[Any] = []
+        self.wrappers: list[ref[Comm]] = []
         self.checker: Any = None
         self.reduces_objects = False
 
@@ -79,10 +82,6 @@ class Context(Group):
         finally:
             self._heir = None
 
-    def idup(self, comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Request]:
-        """Begin to make a private communicator for a duplicate; collective, but waits for nobody."""
-        return self.private_comm.Idup() if self.size > 1 else (comm, MPI.REQUEST_NULL)
-
     def belong_to(self, comm: MPI.Intracomm, *private: Any) -> None:
         super().belong_to(comm, *private)
         if self.channel is not None:
@@ -91,9 +90,10 @@ class Context(Group):
     @classmethod
     def find(cls, comm: MPI.Intracomm) -> Context | None:
         """The context of a communicator, None where it was never wrapped."""
-        context: Any = comm.Get_attr(_keyval())
-        if context is not None:
-            context.wait_until_made()
+        context = comm.Get_attr(_keyval())
+        if not isinstance(context, Context):
+            return None
+        context.wait_until_made()
         return context
 
     @classmethod
@@ -130,7 +130,7 @@ class Context(Group):
             comm.Delete_attr(_keyval())
 
     @property
-    def attached(self) -> list[Any]:
+    def attached(self) -> list[Comm]:
         """The wrappers that there still are."""
         return [known for reference in self.wrappers if (known := reference()) is not None]
 

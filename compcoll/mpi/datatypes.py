@@ -144,12 +144,13 @@ def entry_of(datatype: MPI.Datatype) -> Entry:
         if handle not in _predefined:
             _predefined[handle] = Entry(datatype)
         return _predefined[handle]
-    found: Any = datatype.Get_attr(_keyval())
-    if found is None:
-        MPI.Intracomm.Send_init(_SELF, [_ANY, 1, datatype], 0).Free()  # Open MPI crashes in other functions
-        found = Entry(datatype)
-        datatype.Set_attr(_keyval(), found)
-    return found
+    found = datatype.Get_attr(_keyval())
+    if isinstance(found, Entry):
+        return found
+    MPI.Intracomm.Send_init(_SELF, [_ANY, 1, datatype], 0).Free()  # Open MPI crashes in other functions
+    entry = Entry(datatype)
+    datatype.Set_attr(_keyval(), entry)
+    return entry
 
 
 # A program may put another communicator into its place.

@@ -218,7 +218,8 @@ def _nonblocking(state: State, operation: Operation, given: Arguments) -> MPI.Re
     plain = operation.nonblocking
     parts = _prepare(state, operation, given, _Form.NONBLOCKING)
     if not parts.calls:
-        return state.to_mpi(plain, *given.for_mpi(operation))
+        request: MPI.Request = state.to_mpi(plain, *given.for_mpi(operation))
+        return request
     rest = [_engine.Request(state.to_mpi(plain, *parts.args))] if parts.args is not None else []
     with state.committed(operation.name):
         tags = parts.tags or state.context.next_tags()
@@ -242,25 +243,29 @@ def start_prepared(state: State, prepared: PreparedCall, send: Any, recv: Any) -
 def _leave(
     state: State,
     op: str,
-    decision: Decision,
-    tasks: list[Task],
+    decision: Any,
+    tasks: list[_engine.Running],
     others: list[Task] | None = None,
     finish: Callable[[], None] | None = None,
 ) -> Pending:
-    """Leave tasks that were begun, with other ones, to the engine; ``finish`` is called at the end."""
+    """Leave tasks that were begun, with other ones, to the engine; ``finish`` is called at the end.
+
+    Without a task of the engine's ``decision`` is the reason why the call is MPI's.
+    """
     both = [*(others or []), *tasks]
 
     def settled(request: MPI.Request, error: Exception | None) -> None:
-        state.completed(request, (op, decision, outcome_of([task.outcome for task in tasks])))
+        outcomes = [outcome_of([task.outcome for task in tasks])] if tasks else []
+        state.completed(request, (op, decision, *outcomes))
         if any(task.end != _engine.DONE for task in both):
             state.fail(f"{op} was interrupted")
             return
         if finish is not None:
             finish()
-        if error is None:
+        if error is None and tasks:
             state.check_strict(op, decision, sum(task.outcome.fallbacks for task in tasks))
 
-    state.accelerated += 1
+    state.accelerated += bool(tasks)
     return Pending(both, settled)
 
 
@@ -278,7 +283,8 @@ def _persistent(state: State, operation: Operation, given: Arguments) -> MPI.Pre
     given = _with_counts(state, operation, given)
     parts = _prepare(state, operation, given, _Form.PERSISTENT)
     if not parts.calls:
-        return state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+        request: MPI.Prequest = state.to_mpi(operation.persistent, *given.for_mpi(operation), given.info)
+        return request
     kept = _Persistent(state, operation, parts.given or given, parts)
     return Prequest(kept.start, kept.free)
 
@@ -328,9 +334,11 @@ class _Persistent:
                 way, others, record = self.tried.next()
             if way.codec is None:
                 self.rest.Start()
-                return _leave_to_mpi(state, op, way.reason, [self.rest, *others], _timing(record, begun))
+                requests = [_engine.Request(request) for request in (self.rest, *others)]
+                return _leave(state, op, way.reason, [], requests, _timing(record, begun)).request
             prepared, _ = self._parts.calls[0]
-            task = prepared.start_on(*self._specs, self.bases) if prepared.is_placed else None
+            send, recv = self._specs
+            task = prepared.start_on(send, recv, self.bases) if prepared.is_placed else None
             if task is not None:
                 return _leave(state, op, way, [task], finish=_timing(record, begun)).request
             parts = self._renewed()
@@ -368,19 +376,6 @@ class _Persistent:
         self._parts.group.free()
         self._kept.free()
         del self._parts, self._given, self._specs
-
-
-def _leave_to_mpi(
-    state: State, op: str, reason: str, requests: list[MPI.Request], finish: Callable[[], None] | None
-) -> MPI.Request:
-    """Leave requests of MPI's to the engine, whose times can then be told; a request for all of them."""
-
-    def settled(request: MPI.Request, error: Exception | None) -> None:
-        state.completed(request, (op, reason))
-        if finish is not None and error is None:
-            finish()
-
-    return Pending([_engine.Request(request) for request in requests], settled).request
 
 
 def _with_counts(state: State, operation: Operation, given: Arguments) -> Arguments:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from compcoll.core._calls import CallTags
-from compcoll.engine.call import Call
+from compcoll.engine.call import Call, PreparedCall
 from compcoll.mpi.arguments import LeftToMPI
 from compcoll.mpi.blocks import sides_of, significant_buffers
 from compcoll.mpi.buffers import Message, in_place, on_gpu
@@ -25,11 +25,11 @@ from compcoll.mpi.state import State
 from compcoll.operations import Blocks, Operation
 from compcoll.policy.decision import Decision
 
-__all__ = ["divide", "remember"]
+__all__ = ["Large", "divide", "prepare_messages", "remember"]
 
 
 @dataclass
-class _Large:
+class Large:
     """A message that is compressed: block ``i`` of a buffer, and how."""
 
     message: Message
@@ -71,56 +71,68 @@ def divide(
     if operation.send is Blocks.COUNTED and operation.recv is Blocks.COUNTED:
         _keep_own(state.rank, send, recv, blocks, targets)
     copied = send is recv
-    sources = {p: b.message.source(b.i) for p, b in blocks.items()}
-    if copied:
-        sources = {p: block.copy() for p, block in sources.items()}
-    sinks = {p: b.message.target(b.i) for p, b in targets.items()}
     buffers = list(given.buffers)
     if outgoing and not copied:
-        buffers[0] = send.without(sources)
+        buffers[0] = send.without(blocks)
     if incoming:
-        buffers[1] = recv.without(sinks)
+        buffers[1] = recv.without(targets)
         if recv.written is not None:
             written.append(recv.written)
     if operation.root and state.rank != given.root:
         buffers[0 if operation.root == "send" else 1] = None
-    parts = Parts(args=given.for_mpi(operation, tuple(buffers)), written=written, group=group)
-    for kind in sorted({large.kind for large in (*outgoing.values(), *incoming.values())}):
-        out = {peer: large for peer, large in blocks.items() if large.kind == kind}
-        into = {peer: large for peer, large in targets.items() if large.kind == kind}
-        call = _call_of(state, operation, given.root, out, into, sources, sinks)
-        like = next(iter((*out.values(), *into.values())))
-        parts.calls.append((state.prepare(call, like.decision, group, tags), call))
-    return parts
+    calls = prepare_messages(state, operation, given.root, blocks, targets, group, tags, copied)
+    return Parts(calls, given.for_mpi(operation, tuple(buffers)), written, group=group)
 
 
-def _call_of(
+def prepare_messages(
     state: State,
     operation: Operation,
     root: int,
-    out: dict[int, _Large],
-    into: dict[int, _Large],
-    sources: dict[int, Any],
-    sinks: dict[int, Any],
-) -> Call:
-    """A call of messages of one kind."""
-    dtype = next(iter((*out.values(), *into.values()))).message.dtype
+    out: dict[int, Large],
+    into: dict[int, Large],
+    group: Any,
+    tags: CallTags | None = None,
+    copied: bool = False,
+) -> list[tuple[PreparedCall, Call]]:
+    """Calls of the messages to and from other ranks, one for each kind.
+
+    Parameters
+    ----------
+    copied : bool
+        Whether copies are sent, as what is received takes the place of what is sent.
+    """
+    calls = []
+    for kind in sorted({large.kind for large in (*out.values(), *into.values())}):
+        sent = {peer: large for peer, large in out.items() if large.kind == kind}
+        received = {peer: large for peer, large in into.items() if large.kind == kind}
+        like = next(iter((*sent.values(), *received.values())))
+        dtype = like.message.dtype
+        sources = {p: b.message.source(b.i) for p, b in sent.items()}
+        if copied:
+            sources = {p: block.copy() for p, block in sources.items()}
+        sinks = {p: b.message.target(b.i) for p, b in received.items()}
+        send = _listed(state, operation, "send", root, sources, dtype)
+        recv = _listed(state, operation, "recv", root, sinks, dtype)
+        shapes = {
+            p if operation.send.many else 0: b.message.shape(b.i) for p, b in sent.items() if p != state.rank
+        }
+        nbytes = max(block.nbytes for block in (*send, *recv))
+        call = Call(operation.name, dtype, nbytes, False, send, recv, root, shapes=shapes)
+        calls.append((state.prepare(call, like.decision, group, tags), call))
+    return calls
+
+
+def _listed(
+    state: State, operation: Operation, side: str, root: int, blocks: dict[int, Any], dtype: np.dtype
+) -> list[Any]:
+    """The blocks of one side in order of rank, as algorithms want them."""
+    of = operation.send if side == "send" else operation.recv
+    if not of.many:
+        return [blocks[root]] if root in blocks else []
+    if operation.root == side and state.rank != root:
+        return []
     nothing = np.empty(0, dtype)
-
-    def listed(of: Blocks, side: str, some: Any, values: dict[int, Any]) -> list[Any]:
-        if not of.many:
-            return [values[root]] if root in some else []
-        if operation.root == side and state.rank != root:
-            return []
-        return [values[p] if p in some else nothing for p in range(state.size)]
-
-    send = listed(operation.send, "send", out, sources)
-    recv = listed(operation.recv, "recv", into, sinks)
-    shapes = {
-        p if operation.send.many else 0: b.message.shape(b.i) for p, b in out.items() if p != state.rank
-    }
-    nbytes = max(block.nbytes for block in (*send, *recv))
-    return Call(operation.name, dtype, nbytes, False, send, recv, root, shapes=shapes)
+    return [blocks.get(p, nothing) for p in range(state.size)]
 
 
 def remember(state: State, operation: Operation, given: Arguments, parts: Parts) -> None:
@@ -168,7 +180,7 @@ def _form_of(spec: Any) -> Callable[[Any], Any]:
     return (lambda array: [array, *layout]) if memory.nbytes else lambda array: spec
 
 
-def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, _Large], targets: dict[int, _Large]) -> None:
+def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, Large], targets: dict[int, Large]) -> None:
     """Let a rank's own block of a GPU stay on the GPU: it travels with the compressed ones."""
     if send is None or recv is None or not (send.on_gpu or recv.on_gpu):
         return
@@ -177,7 +189,7 @@ def _keep_own(rank: int, send: Any, recv: Any, blocks: dict[int, _Large], target
     first = min((*blocks.values(), *targets.values()), key=lambda large: large.kind)
     for side, own in ((blocks, send), (targets, recv)):
         message, i = own.block(rank)
-        side[rank] = _Large(message, i, first.decision)
+        side[rank] = Large(message, i, first.decision)
 
 
 def _sides(state: State, operation: Operation, given: Arguments) -> tuple[Any, Any] | None:
@@ -205,9 +217,9 @@ def _is_large(state: State, peer: int, nbytes: int) -> bool:
     return peer != state.rank and nbytes >= max(state.min_nbytes, 1)
 
 
-def _large(state: State, op: str, side: Any) -> dict[int, _Large]:
+def _large(state: State, op: str, side: Any) -> dict[int, Large]:
     """The peers whose messages are compressed, and how; what a pair decides, both its ends know."""
-    found: dict[int, _Large] = {}
+    found: dict[int, Large] = {}
     if side is None:
         return found
     reason = ""
@@ -221,7 +233,7 @@ def _large(state: State, op: str, side: Any) -> dict[int, _Large]:
         decision = state.decide_p2p(op, message, nbytes, peer)
         reason = decision.reason
         if decision.codec is not None:
-            found[peer] = _Large(message, i, decision)
+            found[peer] = Large(message, i, decision)
     if not found:
         state.last = (op, reason or state.why_small())
     return found

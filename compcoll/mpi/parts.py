@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Call, PreparedCall, Task, start
+from compcoll.engine.call import Call, PreparedCall, start
 from compcoll.model.trials import Trial
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.staging import Staged
@@ -53,7 +53,9 @@ class Parts:
         """The one that reports name."""
         return self.calls[-1][0].decision
 
-    def start(self, tags: tuple[int, int] | None = None, bases: _engine.Bases | None = None) -> list[Task]:
+    def start(
+        self, tags: tuple[int, int] | None = None, bases: _engine.Bases | None = None
+    ) -> list[_engine.Running]:
         """Start the engine's part."""
         return [start(prepared, call, tags, bases) for prepared, call in self.calls]
 

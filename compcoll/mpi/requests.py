@@ -21,7 +21,7 @@ from compcoll.core.patching import patch_method
 from compcoll.engine import _engine, interrupts
 from compcoll.engine.call import Task
 
-__all__ = ["KeptArguments", "Pending", "Prequest", "Request", "Settled", "take_handle"]
+__all__ = ["KeptArguments", "Pending", "Prequest", "Request", "Settled", "nothing", "take_handle"]
 
 
 def take_handle(into: MPI.Request, of: MPI.Request) -> None:
@@ -55,7 +55,8 @@ class Request(MPI.Request):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for completion, and progress the operation meanwhile."""
-        return progress((self,), super().Wait, status)
+        progress((self,), super().Wait, status)
+        return True
 
     def wait(self, status: MPI.Status | None = None) -> Any:
         """As `Wait`."""
@@ -130,7 +131,7 @@ class Pending:
             return
         self._is_settled = True
         task, settled = self._task, self._settled
-        self._task, self._settled = None, _nothing  # whose buffers the request need not keep
+        self._task, self._settled = None, nothing  # whose buffers the request need not keep
         try:
             _engine.settled(task)
             task.check()
@@ -153,8 +154,8 @@ class Pending:
             self._cancelled()
 
 
-def _nothing(request: MPI.Request, error: Exception | None) -> None:
-    """A request is settled once."""
+def nothing(request: MPI.Request, error: Exception | None) -> None:
+    """Settle what leaves nothing to be done, such as a message that MPI sends unchanged."""
 
 
 # -- persistent requests
@@ -196,7 +197,8 @@ class Prequest(MPI.Prequest):
 
     def Wait(self, status: MPI.Status | None = None) -> Literal[True]:
         """Wait for completion, and progress the operation meanwhile."""
-        return progress((self,), super().Wait, status)
+        progress((self,), super().Wait, status)
+        return True
 
     def Free(self) -> None:
         """Free the request; a message under way goes on."""

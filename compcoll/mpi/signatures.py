@@ -233,26 +233,12 @@ def _where_of_object(method: str, *args: Any, **kwargs: Any) -> str:
     return " ".join(where)
 
 
-_OPS = [
-    "SUM",
-    "PROD",
-    "MAX",
-    "MIN",
-    "MAXLOC",
-    "MINLOC",
-    "LAND",
-    "LOR",
-    "LXOR",
-    "BAND",
-    "BOR",
-    "BXOR",
-    "REPLACE",
-]
+_OPS = {name: op for name, op in vars(MPI).items() if isinstance(op, MPI.Op)}
 
 
 def _reduction_name(op: Any) -> str:
     if isinstance(op, MPI.Op):
-        return next((name for name in _OPS if op == getattr(MPI, name)), "a user's operation")
+        return next((name for name, known in _OPS.items() if op == known), "a user's operation")
     return getattr(op, "__qualname__", type(op).__name__)
 
 

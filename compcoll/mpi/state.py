@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from random import SystemRandom
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -20,7 +20,7 @@ from compcoll.devices.aware import reported
 from compcoll.engine import _engine, hooks, rounding
 from compcoll.engine.call import Call, PreparedCall, prepare, start, wait
 from compcoll.engine.group import complete, survey, wait_for_duplicates
-from compcoll.model.trials import Trial
+from compcoll.model.trials import Advisor, Trial
 from compcoll.mpi import buffers, check
 from compcoll.mpi._shortcut import Gate, is_small, kind
 from compcoll.mpi.collectives import Parsed
@@ -34,6 +34,7 @@ from compcoll.report import Report, outcome_of
 
 __all__ = ["NEVER", "Settings", "State", "describe"]
 
+_Result = TypeVar("_Result")
 #: Source of keys: programs may seed other generators.
 _RANDOM = SystemRandom()
 #: More bytes than any message has.
@@ -78,11 +79,6 @@ class State(Gate):
         self.name, self.min_nbytes, self.idle = "", NEVER, _ALONE
         self.unattached: Context | None = None
         self._context: Context | None = None
-
-    @property
-    def is_wrapped(self) -> bool:
-        """Whether a call may be accelerated, or could be among more ranks."""
-        return self.unattached is not None or self._context is not None
 
     @property
     def context(self) -> Any:
@@ -261,7 +257,7 @@ class State(Gate):
         """Call mpi4py's method of this name."""
         return self.call_mpi(getattr(self.comm, name), *args)
 
-    def call_mpi(self, method: Callable[..., Any], *args: Any) -> Any:
+    def call_mpi(self, method: Callable[..., _Result], *args: Any) -> _Result:
         """Call a method of mpi4py; arrays of types that it or MPI does not know, in a form that they do."""
         if self.passes_gpu_memory:
             preparation.wait_for_streams(*args)
@@ -339,7 +335,8 @@ class State(Gate):
         decision = self.decide_by_policy(op, call)
         if not decision.ask or decision.codec is None:
             return decision, None
-        return self.context.advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
+        advisor: Advisor = self.context.advisor
+        return advisor.decide(op, call.dtype, call.nbytes, decision, call.sample)
 
     def decide_by_policy(self, op: str, call: Any, keeps: bool = False) -> Decision:
         """The policy's decision; ``keeps``: the call repeats, and may keep the values that it carried."""
@@ -372,7 +369,8 @@ class State(Gate):
             return replace(decision, codec=decision.intra, ask=False, reason=inside)
         if not decision.ask or decision.codec is None:
             return decision
-        return context.advisor.decide_p2p(op, dtype, nbytes, decision)
+        advisor: Advisor = context.advisor
+        return advisor.decide_p2p(op, dtype, nbytes, decision)
 
     def carry_out(
         self,

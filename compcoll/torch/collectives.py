@@ -11,7 +11,7 @@ import torch
 from mpi4py import MPI
 
 from compcoll.engine import _engine
-from compcoll.engine.call import Call, PreparedCall, Task, begin, prepare, start
+from compcoll.engine.call import Call, PreparedCall, Task, prepare, start
 from compcoll.operations import OPERATIONS
 from compcoll.policy.decision import Decision
 from compcoll.torch.buffers import (
@@ -395,7 +395,7 @@ class UnevenCall(Part):
                 [block if peer in outgoing else nothing for peer, block in enumerate(send)],
                 [block if peer in incoming else nothing for peer, block in enumerate(recv)],
             )
-            task = begin(core.group, call, decision, tags=tags)
+            task = start(prepare(core.group, call, decision), call, tags)
             self._order.attach(task)
             self.tasks.append(task)
             self._counted.append((nbytes, decision))

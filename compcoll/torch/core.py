@@ -12,7 +12,6 @@ from ctypes import c_uint8
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -224,11 +223,6 @@ class Core:
         ended.append((op, nbytes, decision, getattr(task, "outcome", None)))
         if len(ended) > _MOST_UNCOUNTED:
             self.stats.add_ended()
-
-    @property
-    def transport(self) -> Any:
-        """The private communicator, for chunks of messages."""
-        return SimpleNamespace(comm=self.group.private_comm, handle=self.group.private_handle)
 
     def next_message_tag(self, n: int) -> int:
         """The first of ``n`` tags for the chunks of a message from this rank."""

@@ -82,7 +82,13 @@ class _Message(Operation):
     def _begin_chunks(self, peer: int, chunk: int, first: int, sends: bool) -> Task:
         assert self._decision.codec is not None
         self._task = begin_message(
-            self._core.transport, self._decision.codec, self._array, peer, chunk, first, sends=sends
+            self._core.group.private_handle,
+            self._decision.codec,
+            self._array,
+            peer,
+            chunk,
+            first,
+            sends=sends,
         )
         self._order.attach(self._task)
         return self._task

@@ -44,7 +44,7 @@ class Notices:
     def __init__(self, comm: MPI.Intracomm):
         self._comm, self._control = comm, largest_tag()
         self._lock = RLock()
-        self._serials: dict[int, Any] = {}
+        self._serials: dict[int, count[int]] = {}
         self._sent: list[tuple[MPI.Request, bytes]] = []
         # Lengths and uncompressed bytes of messages not received yet: by source, key and tag, then by serial.
         self._known: dict[tuple[int, int, int], dict[int, tuple[int, int]]] = {}

@@ -19,11 +19,12 @@ from compcoll.engine.call import wait
 from compcoll.mpi import check
 from compcoll.mpi._shortcut import is_small, shortcut
 from compcoll.mpi.buffers import Message, on_gpu, parse
+from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.probe import understands
 from compcoll.mpi.p2p.protocol import LEAST, MessageStats, looks_compressed
 from compcoll.mpi.p2p.receive import Receive, all_done, copy_status, unpack_into
 from compcoll.mpi.p2p.send import Outgoing
-from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled
+from compcoll.mpi.requests import KeptArguments, Pending, Prequest, Settled, nothing
 from compcoll.mpi.staging import HostCopy
 from compcoll.mpi.state import State
 from compcoll.policy.decision import Decision
@@ -95,7 +96,7 @@ def Irecv(self: Comm, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) ->
     _RECV.calls += 1
     message = _incoming(state, buf, source)
     if message is None:
-        return state.to_mpi("Irecv", buf, source, tag)
+        return state.call_mpi(state.comm.Irecv, buf, source, tag)
     _check_receive(state, buf, source, tag)
     with interrupts.deferred():
         on_end = partial(_received, state, "Recv")
@@ -140,11 +141,11 @@ def Isendrecv(
     send, decision = _outgoing(state, "Sendrecv", sendbuf, dest)
     recv = _incoming(state, recvbuf, source)
     if decision is None and recv is None:
-        return state.to_mpi("Isendrecv", sendbuf, dest, sendtag, recvbuf, source, recvtag)
+        return state.call_mpi(state.comm.Isendrecv, sendbuf, dest, sendtag, recvbuf, source, recvtag)
     _check_receive(state, recvbuf, source, recvtag)
     _check_send(state, sendbuf, dest, sendtag)
     with interrupts.deferred():
-        settled: Settled = _nothing
+        settled: Settled = nothing
         stats, on_end = MessageStats(), None
         if send is None or decision is None or send.device is not None:
             sent: _engine.Task = _engine.Request(state.to_mpi("Isend", sendbuf, dest, sendtag))
@@ -199,7 +200,7 @@ def Isendrecv_replace(
     copy = _copied(state, buf, dest, source)
     if copy is None:
         _SENDRECV.calls += 1
-        return state.to_mpi("Isendrecv_replace", buf, dest, sendtag, source, recvtag)
+        return state.call_mpi(state.comm.Isendrecv_replace, buf, dest, sendtag, source, recvtag)
     return self.Isendrecv(copy, dest, sendtag, buf, source, recvtag)
 
 
@@ -217,7 +218,7 @@ def Ssend_init(self: Comm, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
 def Recv_init(self: Comm, buf: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> MPI.Prequest:
     state = self._state
     if _incoming(state, buf, source) is None:
-        return state.to_mpi("Recv_init", buf, source, tag)
+        return state.call_mpi(state.comm.Recv_init, buf, source, tag)
     _check_receive(state, buf, source, tag)
     kept = KeptArguments(buf)
     return Prequest(lambda: Irecv(self, kept.args[0], source, tag), kept.free)
@@ -234,7 +235,8 @@ def _prepare_send(
 ) -> MPI.Prequest:
     _, decision = _outgoing(state, "Send", buf, dest)
     if decision is None and (state.passes_gpu_memory or not on_gpu(buf)):
-        return state.to_mpi(plain, buf, dest, tag)
+        request: MPI.Prequest = state.to_mpi(plain, buf, dest, tag)
+        return request
     _check_send(state, buf, dest, tag)
     kept = KeptArguments(buf)
 
@@ -299,12 +301,12 @@ def _incoming(state: State, buf: Any, source: int) -> Message | None:
     return message if message is not None and (staged or message.nbytes >= least) else None
 
 
-def _copied(state: State, buf: Any, dest: int, source: int) -> np.ndarray | None:
+def _copied(state: State, buf: Any, dest: int, source: int) -> Any:
     """A copy to send from where the received message may come compressed into the same buffer."""
     if MPI.PROC_NULL in (dest, source) or not understands(state) or is_small(buf, state.context.least):
         return None
     message = parse(buf, device=True)
-    return None if message is None else message.copied()
+    return None if message is None else message.source(0).copy()
 
 
 # -- blocking
@@ -365,7 +367,7 @@ def _receive(
         if check.ON:
             check.check_whole(status, parse(buf, device=True, truncate=True))
         return False
-    channel = state.context.channel
+    channel: Channel = state.context.channel
     received = channel.receive(probe.message, status)
     unpack_into(channel, received, buf, status, stats, partial(_finish, state, op, others=others))
     return received.is_compressed
@@ -388,7 +390,8 @@ def _isend(state: State, plain: str, buf: Any, dest: int, tag: int, synchronous:
     _SEND.calls += 1
     message, decision = _outgoing(state, "Send", buf, dest)
     if message is None or decision is None:
-        return state.to_mpi(plain, buf, dest, tag)
+        request: MPI.Request = state.to_mpi(plain, buf, dest, tag)
+        return request
     _check_send(state, buf, dest, tag)
     with interrupts.deferred():
         outgoing, settled = _begin_send(
@@ -440,10 +443,6 @@ def _received(state: State, op: str, request: MPI.Request, stats: MessageStats) 
     """Account for a message that came compressed."""
     state.accelerated += 1
     state.completed(request, (op, None, stats))
-
-
-def _nothing(request: MPI.Request, error: Exception | None) -> None:
-    """A message that MPI sends unchanged leaves nothing to be done."""
 
 
 def _surely_fits(buf: Any) -> bool:

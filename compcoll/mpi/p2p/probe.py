@@ -105,7 +105,8 @@ def _tell_size(state: State, status: MPI.Status) -> bool:
 
 def _is_plain(state: State, message: tuple[int, int, int]) -> bool:
     """Whether a message has had no notice for so long that it is not compressed."""
-    now, channel = monotonic(), state.context.channel
+    channel: Channel = state.context.channel
+    now = monotonic()
     recent = {known: since for known, since in channel.unannounced.items() if now - since < 1.0}
     channel.unannounced = recent
     return now - recent.setdefault(message, now) > _LATE

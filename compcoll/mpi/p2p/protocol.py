@@ -103,20 +103,6 @@ class ReceivedMessage:
         Further fields of the header.
     """
 
-    __slots__ = (
-        "_frame_nbytes",
-        "data",
-        "info",
-        "is_compressed",
-        "itemsize",
-        "n",
-        "serial",
-        "source",
-        "step",
-        "stream",
-        "tag",
-    )
-
     def __init__(self, data: np.ndarray, source: int, tag: int):
         self.data, self.source, self.tag = data, source, tag
         self.info: FrameInfo | None = None
@@ -129,7 +115,7 @@ class ReceivedMessage:
                 self.info = inspect(self.frame)
 
     def _is_sound(self) -> bool:
-        (expected,) = self.data[_CHECKED : _HEADER.size].view("<u4")
+        expected = int(self.data[_CHECKED : _HEADER.size].view("<u4")[0])
         return _cpu.checksum(self.data[:_CHECKED]) == expected
 
     @property

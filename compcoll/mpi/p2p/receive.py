@@ -99,7 +99,7 @@ class Unpacking:
         if chunks or on_device:
             source = self._channel.rank_of(received.source)
             others = begin_message(
-                self._channel,
+                self._channel.handle,
                 _RAW,
                 rest if chunks else rest[:0],
                 source,

@@ -83,7 +83,7 @@ class Outgoing:
         if chunks:
             count = 1 + chunks if inner else 0
             others = begin_message(
-                channel, spec, rest, there, step, stream, sends=True, inner=inner, count=count
+                channel.handle, spec, rest, there, step, stream, sends=True, inner=inner, count=count
             )
             if self._error is not None:
                 others.fail(self._error)
