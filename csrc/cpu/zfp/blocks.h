@@ -185,7 +185,7 @@ inline void finish_blocks(const Target<W, D>& target, const Cursor& at, int coun
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
     for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
-    if (whole) return target.store_rows(at, 4 * slab, 4, v);
+    if (whole) return target.store_rows(at, slab, v);
 #if defined(__AVX512BW__)
     target.store_pieces(pieces, slab, v);
 #else

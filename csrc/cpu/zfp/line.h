@@ -65,6 +65,12 @@ inline void fetch_blocks(const Tiles& tiles, const Cursor& at, int blocks) {
   fetch_ahead<Write>(tiles.values + at.b[0] * nbytes, blocks * nbytes);
 }
 
+template <class W, class L>
+inline void store_line(const Target<W, 1>& target, const Cursor& at, int count, L* a) {
+  if (target.whole(at, count)) target.store_rows(at, 0, a);
+  else target.store_partial(at, count, a);
+}
+
 // Negabinary coefficients to values.
 template <class L>
 inline void from_coefficients(L* a, L e) {
@@ -96,7 +102,8 @@ template <class W, int NW, bool Keep>
 int64_t encode_line(const Source<W, 1>& source, const Target<W, 1>& values, int maxbits, uint8_t* dst,
                     double* bound) {
   using L = typename Source<W, 1>::L;
-  constexpr int N = Source<W, 1>::N, together = 8;  // vectors of blocks: what a call of `load` costs is shared
+  constexpr int N = Source<W, 1>::N,
+                together = 8;  // vectors of blocks: what a call of `load` costs is shared
   Cursor at, ahead;
   Extent<L> extent;
   StreamWriter out{dst};
@@ -114,8 +121,9 @@ int64_t encode_line(const Source<W, 1>& source, const Target<W, 1>& values, int 
       }
     }
     int count = left < N ? left : N;
-    L *a = all[coded], magnitude = magnitudes[coded], u[4] = {}, words[NW] = {};
-    coded++;
+    L a[4], u[4] = {}, words[NW] = {};
+    __builtin_memcpy(a, all[coded], sizeof a);  // to registers
+    const L magnitude = magnitudes[coded++];
     extent.add_magnitude(magnitude);
     L e = exponent(magnitude);
     words[0] = magnitude != 0 ? e + e + 1 : L{};
@@ -134,7 +142,7 @@ int64_t encode_line(const Source<W, 1>& source, const Target<W, 1>& values, int 
     if constexpr (Keep) {
       complete.truncate(u);
       from_coefficients(u, e);
-      values.store(at, count, u);
+      store_line(values, at, count, u);
     }
     at.advance(source.grid, count);
     left -= count;
@@ -167,7 +175,7 @@ class LineDecoder {
       L empty = (words[g][0] & 1) - 1;
       for (int i = 0; i < 4; i++) a[g][i] = shift_right(a[g][i], zeros[g]) & ~empty;
       from_coefficients(a[g], e);
-      target_.store(at_, G > 1 ? N : count, a[g]);
+      store_line(target_, at_, G > 1 ? N : count, a[g]);
       at_.advance(target_.grid, G > 1 ? N : count);
     }
   }

@@ -18,7 +18,8 @@ inline L widen_half(const Narrow& v, int h) {
 }
 
 template <int NW>
-void decode_short_line(const Target<uint64_t, 1>& target, int maxbits, const uint8_t* payload, uint64_t nbytes) {
+void decode_short_line(const Target<uint64_t, 1>& target, int maxbits, const uint8_t* payload,
+                       uint64_t nbytes) {
   constexpr int N = target.N, header = Format<uint64_t>::header;
   using L = Target<uint64_t, 1>::L;
   using Narrow = vec<uint32_t, 2 * N>;
@@ -41,7 +42,7 @@ void decode_short_line(const Target<uint64_t, 1>& target, int maxbits, const uin
       for (int i = 0; i < 4; i++) a[i] = widen_half<L>(u[i], h) << 32 >> shift;
       from_coefficients(a, widen_half<L>(head >> 1, h));
       int n = count - first < N ? count - first : N;
-      target.store(at, n, a);
+      store_line(target, at, n, a);
       at.advance(target.grid, n);
     }
     left -= count;

@@ -20,18 +20,13 @@ struct Target : Tiles<W, D> {
   Target(const Grid& grid, uint32_t value_nbytes, void* values)
       : Tiles<W, D>{grid, value_nbytes}, values(static_cast<uint8_t*>(values)) {}
 
-  // Rows of whole blocks, n from row `first` on.
-  virtual void store_rows(const Cursor& at, int first, int n, L* a) const = 0;
-  virtual void store_partial(Cursor at, int count, L* a) const = 0;
+  // The rows of one z, of whole blocks.
+  virtual void store_rows(const Cursor& at, int z, L* a) const = 0;
 #if defined(__AVX512BW__)
-  // The rows of one z.
   virtual void store_pieces(const Pieces<N>& pieces, int z, L* a) const = 0;
 #endif
-
-  void store(const Cursor& at, int count, L* a) const {
-    if (this->whole(at, count)) store_rows(at, 0, rows, a);
-    else store_partial(at, count, a);
-  }
+  // All rows of any blocks.
+  virtual void store_partial(Cursor at, int count, L* a) const = 0;
 
   // Destinations of the next blocks, as a function that prefetches one of their rows.
 #if defined(__AVX512BW__)
@@ -62,13 +57,14 @@ class TargetOf final : public Target<typename E::Word, D> {
   using Base::N, Base::grid, Base::row_begin, Base::rows, Base::values;
   using Value = std::conditional_t<Accumulate, typename E::Word, typename E::Stored>;
   using Packed = vec<typename E::Stored, N>;
+  static constexpr int slab = rows < 4 ? rows : 4;
 
  public:
   TargetOf(const Grid& grid, void* values) : Base(grid, sizeof(Value), values) {}
 
-  void store_rows(const Cursor& at, int first, int n, L* a) const override {
-    for (int r = first; r < first + n; r++, a += 4)
-      store_row(a, values + sizeof(Value) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4));
+  void store_rows(const Cursor& at, int z, L* a) const override {
+    uint8_t* row = values + sizeof(Value) * row_begin(at, 4 * at.b[1], 4 * at.b[2] + z);
+    for (int y = 0; y < slab; y++, row += sizeof(Value) * grid.n[0]) store_row(a + 4 * y, row);
   }
 
   void store_partial(Cursor at, int count, L* a) const override {
@@ -91,14 +87,13 @@ class TargetOf final : public Target<typename E::Word, D> {
 
 #if defined(__AVX512BW__)
   void store_pieces(const Pieces<N>& pieces, int z, L* a) const override {
-    constexpr int n = rows < 4 ? rows : 4;
-    for (int r = 0; r < n; r++) interleave(a + 4 * r);
+    for (int r = 0; r < slab; r++) interleave(a + 4 * r);
     if constexpr (Accumulate) {
-      for (int i = 0; i < 4 * n; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
+      for (int i = 0; i < 4 * slab; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
       pieces.template store<true>(values, z, a);
     } else {
-      Packed packed[4 * n];
-      for (int i = 0; i < 4 * n; i++) packed[i] = E::narrow(a[i]);
+      Packed packed[4 * slab];
+      for (int i = 0; i < 4 * slab; i++) packed[i] = E::narrow(a[i]);
       pieces.template store<false>(values, z, packed);
     }
   }
