@@ -37,24 +37,25 @@ class SourceOf final : public Source<typename E::Word, D> {
   SourceOf(const Grid& grid, const void* values) : Base(grid, sizeof(Stored), values) {}
 
   L load(Cursor at, int count, L* x) const override {
+    if (!this->whole(at, count)) return load_partial(at, count, x);
     L magnitude = {};
-    auto use = [&](int row, const L* v) {
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        L m = v[i] & W(~W(0) >> 1);
-        magnitude = m > magnitude ? m : magnitude;
-        x[kept<D>(4 * row + i)] = v[i];
-      }
-    };
-    if (this->whole(at, count)) {
 #pragma GCC unroll 16
-      for (int r = 0; r < rows; r++) {
-        L v[4];
-        load_row(values + sizeof(Stored) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4), v);
-        use(r, v);
-      }
-      return magnitude;
+    for (int r = 0; r < rows; r++) {
+      L v[4];
+      load_row(values + sizeof(Stored) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4), v);
+      keep(r, v, x, magnitude);
     }
+    return magnitude;
+  }
+
+  int64_t judge(const Extent<L>& extent, double* bound) const override {
+    return zfp::judge<E, D>(extent, bound);
+  }
+
+ private:
+  // Apart, for its registers and its copy would have to be provided for whole blocks as well.
+  __attribute__((noinline)) L load_partial(Cursor at, int count, L* x) const {
+    L magnitude = {};
 #if defined(__AVX512BW__)
     if (grid.blocks[0] > 3) {
       Pieces<N> pieces(grid, at, count);
@@ -65,7 +66,7 @@ class SourceOf final : public Source<typename E::Word, D> {
         for (int i = 0; i < 4; i++) v[i] = E::template widen<L>(packed[i]);
         pieces.add_padding(v);
         deinterleave(v);
-        use(r, v);
+        keep(r, v, x, magnitude);
       }
       return magnitude;
     }
@@ -86,16 +87,20 @@ class SourceOf final : public Source<typename E::Word, D> {
     for (int r = 0; r < rows; r++) {
       L v[4];
       load_row(copy[r], v);
-      use(r, v);
+      keep(r, v, x, magnitude);
     }
     return magnitude;
   }
 
-  int64_t judge(const Extent<L>& extent, double* bound) const override {
-    return zfp::judge<E, D>(extent, bound);
+  static void keep(int row, const L* v, L* x, L& magnitude) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+      L m = v[i] & W(~W(0) >> 1);
+      magnitude = m > magnitude ? m : magnitude;
+      x[kept<D>(4 * row + i)] = v[i];
+    }
   }
 
- private:
   // The source of value i of a partial block that has `left` values along an axis: padding repeats.
   static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
 
