@@ -108,44 +108,43 @@ int64_t encode_line(const Source<W, 1>& source, const Target<W, 1>& values, int 
   Extent<L> extent;
   StreamWriter out{dst};
   L all[together][4], magnitudes[together];
-  int loaded = 0, coded = 0;
   for (uint64_t left = source.grid.count(); left;) {
-    if (coded == loaded) {
-      uint64_t rest = left;
-      for (loaded = coded = 0; loaded < together && rest; loaded++) {
-        int count = rest < N ? rest : N;
-        fetch_blocks<false>(source, ahead, N);
-        magnitudes[loaded] = source.load(ahead, count, all[loaded]);
-        ahead.advance(source.grid, count);
-        rest -= count;
+    int vectors = 0;
+    for (uint64_t rest = left; rest && vectors < together; vectors++) {
+      int count = rest < N ? rest : N;
+      fetch_blocks<false>(source, ahead, N);
+      magnitudes[vectors] = source.load(ahead, count, all[vectors]);
+      ahead.advance(source.grid, count);
+      rest -= count;
+    }
+    for (int v = 0; v < vectors; v++) {
+      int count = left < N ? left : N;
+      L a[4], u[4] = {}, words[NW] = {};
+      __builtin_memcpy(a, all[v], sizeof a);  // to registers
+      const L magnitude = magnitudes[v];
+      extent.add_magnitude(magnitude);
+      L e = exponent(magnitude);
+      words[0] = magnitude != 0 ? e + e + 1 : L{};
+      L n = magnitude != 0 ? L{} : L{} + 4;
+      std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
+      if (maxbits > Format<W>::header) {
+        L scale = quantise_scale(e);
+        for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
+        transform_forward<1>(a);
+        for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
+        to_planes<1>(a);
+        encode_quads<NW>(a, n, Format<W>::header, maxbits, quad_tables, words, complete);
       }
+      extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
+      put_line<NW>(out, words, count, maxbits);
+      if constexpr (Keep) {
+        complete.truncate(u);
+        from_coefficients(u, e);
+        store_line(values, at, count, u);
+      }
+      at.advance(source.grid, count);
+      left -= count;
     }
-    int count = left < N ? left : N;
-    L a[4], u[4] = {}, words[NW] = {};
-    __builtin_memcpy(a, all[coded], sizeof a);  // to registers
-    const L magnitude = magnitudes[coded++];
-    extent.add_magnitude(magnitude);
-    L e = exponent(magnitude);
-    words[0] = magnitude != 0 ? e + e + 1 : L{};
-    L n = magnitude != 0 ? L{} : L{} + 4;
-    std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
-    if (maxbits > Format<W>::header) {
-      L scale = quantise_scale(e);
-      for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
-      transform_forward<1>(a);
-      for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
-      to_planes<1>(a);
-      encode_quads<NW>(a, n, Format<W>::header, maxbits, quad_tables, words, complete);
-    }
-    extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
-    put_line<NW>(out, words, count, maxbits);
-    if constexpr (Keep) {
-      complete.truncate(u);
-      from_coefficients(u, e);
-      store_line(values, at, count, u);
-    }
-    at.advance(source.grid, count);
-    left -= count;
   }
   out.finish();
   return source.judge(extent, bound);
