@@ -3,9 +3,9 @@
 #pragma once
 #include "../../zfp_squares.h"
 #include "cube_planes.h"
-#include "extent.h"
+#include "source.h"
 #include "stream.h"
-#include "tiles.h"
+#include "target.h"
 #include "transform.h"
 #include "window_coder.h"
 
@@ -145,49 +145,38 @@ template <class L, int D>
 using Decoder = Coder<L, D>;
 #endif
 
-template <class E, int D>
-int64_t encode_blocks(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, double* bound) {
-  using T = Tiles<E, D>;
-  using L = typename T::L;
-  using W = typename T::W;
-  using B = Block<W, D>;
-  constexpr int N = T::N;
-  T tiles{grid};
+template <class W, int D>
+int64_t encode_blocks(const Source<W, D>& source, int maxbits, uint8_t* dst, double* bound) {
+  using L = typename Source<W, D>::L;
+  constexpr int N = Source<W, D>::N;
   Cursor at;
   Extent<L> extent;
   StreamWriter out{dst};
   Encoder<L, D> coder{maxbits};
-  for (uint64_t left = grid.count(); left;) {
+  for (uint64_t left = source.grid.count(); left;) {
     int count = left < N ? left : N;
-    L x[B::size], magnitude = {}, lowest = {};
-    tiles.load(at, count, src, [&](int row, const L* v) {
-#pragma GCC unroll 4
-      for (int i = 0; i < 4; i++) {
-        L m = v[i] & W(~W(0) >> 1);
-        magnitude = m > magnitude ? m : magnitude;
-        x[kept<D>(4 * row + i)] = v[i];
-      }
-    });
+    L x[1 << 2 * D];
+    L magnitude = source.load(at, count, x);
     extent.add_magnitude(magnitude);
     L e = exponent(magnitude);
     forward_blocks<D>(x, quantise_scale(e));
     to_planes<D>(x);
-    lowest = coder.encode(x, e, magnitude, count, out);
+    L lowest = coder.encode(x, e, magnitude, count, out);
     extent.template add_error<D>(e, lowest, magnitude);
-    at.advance(grid, count);
+    at.advance(source.grid, count);
     left -= count;
   }
   out.finish();
-  return judge<E, D>(extent, bound);
+  return source.judge(extent, bound);
 }
 
 // From planes to values in memory. zeros: by how many planes each block was moved up.
-template <int D, class T, class L>
-inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e, L zeros, uint8_t* dst) {
-  const bool whole = tiles.whole(at, count);
+template <int D, class W, class L>
+inline void finish_blocks(const Target<W, D>& target, const Cursor& at, int count, L* x, L e, L zeros) {
+  const bool whole = target.whole(at, count);
   const L scale = dequantise_scale(e);
 #if defined(__AVX512BW__)
-  const Pieces<T::N> pieces(tiles.grid, at, whole ? 0 : count);
+  const Pieces<lanes<L>::n> pieces(target.grid, at, whole ? 0 : count);
 #else
   L values[1 << 2 * D];
 #endif
@@ -196,38 +185,37 @@ inline void finish_blocks(const T& tiles, const Cursor& at, int count, L* x, L e
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) lift_inverse(v[i], v[i + 1], v[i + 2], v[i + 3]);
     for (int i = 0; i < 16; i++) v[i] = dequantise(v[i], scale);
-    if (whole) return tiles.store_rows(at, 4 * slab, 4, v, dst);
+    if (whole) return target.store_rows(at, slab, v);
 #if defined(__AVX512BW__)
-    tiles.store_pieces(pieces, slab, v, dst);
+    target.store_pieces(pieces, slab, v);
 #else
     memcpy(values + 16 * slab, v, sizeof(L[16]));
 #endif
   });
 #if !defined(__AVX512BW__)
-  if (!whole) tiles.store_partial(at, count, values, dst);
+  if (!whole) target.store_partial(at, count, values);
 #endif
 }
 
-template <class E, int D, bool Accumulate>
-void decode_blocks(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
-  using T = Tiles<E, D, Accumulate>;
-  using L = typename T::L;
+template <class W, int D>
+void decode_blocks(const Target<W, D>& target, int maxbits, const uint8_t* payload, uint64_t nbytes) {
+  using L = typename Target<W, D>::L;
   using C = Decoder<L, D>;
-  T tiles{grid};
+  constexpr int N = Target<W, D>::N;
   Cursor at;
   uint64_t pos = 0;
   C coder{maxbits};
-  for (uint64_t left = grid.count(); left;) {
+  for (uint64_t left = target.grid.count(); left;) {
     L planes[C::groups][1 << 2 * D], e[C::groups], zeros[C::groups];
-    int count = left < T::N * C::groups ? left : T::N * C::groups;
-    const auto rows = tiles.expected(at, count, dst);
+    int count = left < N * C::groups ? left : N * C::groups;
+    const auto rows = target.expected(at, count);
     coder.decode(payload, nbytes, pos, count, planes, e, zeros, rows);
     pos += uint64_t(count) * maxbits;
     left -= count;
-    for (int g = 0; count > 0; g++, count -= T::N) {
-      int some = count < T::N ? count : T::N;
-      finish_blocks<D>(tiles, at, some, planes[g], e[g], zeros[g], dst);
-      at.advance(grid, some);
+    for (int g = 0; count > 0; g++, count -= N) {
+      int some = count < N ? count : N;
+      finish_blocks<D>(target, at, some, planes[g], e[g], zeros[g]);
+      at.advance(target.grid, some);
     }
   }
 }
@@ -238,15 +226,15 @@ struct Blocks {
   static constexpr int ndim = D;
   static constexpr bool keeps = false;
 
-  template <class E, bool Keep>
-  static int64_t encode(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t*,
+  template <bool Keep, class W>
+  static int64_t encode(const Source<W, D>& source, const Target<W, D>&, int maxbits, uint8_t* dst,
                         double* bound) {
-    return encode_blocks<E, D>(grid, maxbits, src, dst, bound);
+    return encode_blocks(source, maxbits, dst, bound);
   }
 
-  template <class E, bool Accumulate>
-  static void decode(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
-    decode_blocks<E, D, Accumulate>(grid, maxbits, payload, nbytes, dst);
+  template <class W>
+  static void decode(const Target<W, D>& target, int maxbits, const uint8_t* payload, uint64_t nbytes) {
+    decode_blocks(target, maxbits, payload, nbytes);
   }
 };
 

@@ -2,7 +2,8 @@
 // of its own: they compile side by side.
 #pragma once
 #include "../table.h"
-#include "tiles.h"
+#include "source.h"
+#include "target.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -22,8 +23,8 @@ int64_t with_element(const Args& args, Run run) {
   }
 }
 
-// `Arrays` has `ndim`; encode<E, Keep>(grid, maxbits, src, dst, values, bound), where it `keeps` what decoding
-// gives in `values`; and decode<E, Accumulate>(grid, maxbits, payload, nbytes, dst).
+// `Arrays` has `ndim`; encode<Keep>(source, values, maxbits, dst, bound), where it `keeps` what decoding gives in
+// `values`; and decode(target, maxbits, payload, nbytes). Both are templates over the word.
 template <class Arrays>
 struct CodecOf {
   template <class W>
@@ -47,9 +48,12 @@ struct CodecOf {
       if (!sound<typename E::Word>(*args)) return UNSUPPORTED;
       uint64_t nbytes = payload_nbytes(grid, args->params[0]);
       if (nbytes > args->capacity) return TOO_LARGE;
-      auto s = static_cast<const uint8_t*>(src);
-      auto d = static_cast<uint8_t*>(dst), v = static_cast<uint8_t*>(values);
-      int64_t status = Arrays::template encode<E, Keep>(grid, args->params[0], s, d, v, &args->bound);
+      const SourceOf<E, Arrays::ndim> source(grid, src);
+      const TargetOf<E, Arrays::ndim, false> kept(grid, values);
+      const Source<typename E::Word, Arrays::ndim>& from = source;
+      const Target<typename E::Word, Arrays::ndim>& to = kept;
+      int64_t status =
+          Arrays::template encode<Keep>(from, to, args->params[0], static_cast<uint8_t*>(dst), &args->bound);
       return status ? status : int64_t(nbytes);
     });
   }
@@ -73,11 +77,11 @@ struct CodecOf {
       if (!sound<typename E::Word>(*args) || nbytes != payload_nbytes(grid, maxbits)) return BAD_STREAM;
       if (Accumulate && args->acc_dtype != (sizeof(Stored) == 2 ? uint32_t(FLOAT32) : args->dtype))
         return UNSUPPORTED;
-      auto p = static_cast<const uint8_t*>(payload);
-      auto d = static_cast<uint8_t*>(dst);
+      const TargetOf<E, Arrays::ndim, Accumulate> target(grid, dst);
+      const Target<typename E::Word, Arrays::ndim>& to = target;
       if (!Accumulate && maxbits == Format<typename E::Word>::header)  // no planes: all values are zero
-        memset(d, 0, grid.n[0] * grid.n[1] * grid.n[2] * sizeof(Stored));
-      else Arrays::template decode<E, Accumulate>(grid, maxbits, p, nbytes, d);
+        memset(dst, 0, grid.n[0] * grid.n[1] * grid.n[2] * sizeof(Stored));
+      else Arrays::decode(to, maxbits, static_cast<const uint8_t*>(payload), nbytes);
       return 0;
     });
   }

@@ -2,11 +2,11 @@
 #pragma once
 #include "../../zfp_quads.h"
 #include "../prefetch.h"
-#include "extent.h"
 #include "quad_decoder.h"
 #include "reconstruct.h"
+#include "source.h"
 #include "stream.h"
-#include "tiles.h"
+#include "target.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -16,7 +16,7 @@ namespace zfp {
 template <int NW, class L>
 inline void put_line(StreamWriter& out, const L* words, int count, int maxbits) {
   constexpr int N = lanes<L>::n, bits = 8 * sizeof(typename lanes<L>::word);
-  if (maxbits == NW * bits && count == N && NW != 3 && out.fill == 0) {
+  if (maxbits == NW * bits && count == N && out.fill == 0) {
     L row[NW];
     memcpy(row, words, sizeof row);
     if constexpr (NW == 2) {
@@ -40,7 +40,7 @@ class LineReader {
   explicit LineReader(int maxbits) : maxbits(maxbits) {}
 
   void get(const uint8_t* payload, uint64_t nbytes, uint64_t pos, L* words, int count) const {
-    if (maxbits == NW * bits && count == N && NW != 3) {
+    if (maxbits == NW * bits && count == N) {
       memcpy(words, payload + pos / 8, NW * sizeof(L));
       if constexpr (NW == 2) {
         L a = words[0], b = words[1];
@@ -49,31 +49,26 @@ class LineReader {
       if constexpr (NW == 4) deinterleave(words);
       return;
     }
-    get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
+    if (NW == 4 && maxbits <= 3 * bits) {
+      get_lanes(payload, nbytes, pos, words, 3, count, maxbits);
+      words[NW - 1] = L{};
+    } else {
+      get_lanes(payload, nbytes, pos, words, NW, count, maxbits);
+    }
   }
 };
 
 // Memory that the walk over the blocks comes to, as much as so many of them take.
-template <class T>
-inline void fetch_source(const uint8_t* src, const Cursor& at, int blocks) {
-  constexpr uint32_t nbytes = 4 * sizeof(typename T::Stored);
-  fetch_ahead<false>(src + at.b[0] * nbytes, blocks * nbytes);
-}
-template <class T>
-inline void fetch_target(const uint8_t* dst, const Cursor& at, int blocks) {
-  constexpr uint32_t nbytes = 4 * sizeof(typename T::Target);
-  fetch_ahead<true>(dst + at.b[0] * nbytes, blocks * nbytes);
+template <bool Write, class Tiles>
+inline void fetch_blocks(const Tiles& tiles, const Cursor& at, int blocks) {
+  const uint32_t nbytes = 4 * tiles.value_nbytes;
+  fetch_ahead<Write>(tiles.values + at.b[0] * nbytes, blocks * nbytes);
 }
 
-template <class L>
-inline L largest_magnitude(const L* v) {
-  using W = typename lanes<L>::word;
-  L magnitude = {};
-  for (int i = 0; i < 4; i++) {
-    L m = v[i] & W(~W(0) >> 1);
-    magnitude = m > magnitude ? m : magnitude;
-  }
-  return magnitude;
+template <class W, class L>
+inline void store_line(const Target<W, 1>& target, const Cursor& at, int count, L* a) {
+  if (target.whole(at, count)) target.store_rows(at, 0, a);
+  else target.store_partial(at, count, a);
 }
 
 // Negabinary coefficients to values.
@@ -86,86 +81,91 @@ inline void from_coefficients(L* a, L e) {
 }
 
 // A status, or 0, without a look at the error: what `judge` says of values that are still to be encoded.
-template <class E>
-int64_t representable(const Grid& grid, const uint8_t* src) {
-  using T = Tiles<E, 1>;
-  T tiles{grid};
+template <class W>
+int64_t representable(const Source<W, 1>& source) {
+  using L = typename Source<W, 1>::L;
   Cursor at;
-  Extent<typename T::L> extent;
-  for (uint64_t left = grid.count(); left;) {
-    int count = left < T::N ? left : T::N;
-    tiles.load(at, count, src,
-               [&](int, const typename T::L* v) { extent.add_magnitude(largest_magnitude(v)); });
-    at.advance(grid, count);
+  Extent<L> extent;
+  for (uint64_t left = source.grid.count(); left;) {
+    L a[4];
+    int count = left < source.N ? left : source.N;
+    extent.add_magnitude(source.load(at, count, a));
+    at.advance(source.grid, count);
     left -= count;
   }
   double bound;
-  return judge<E, 1>(extent, &bound);
+  return source.judge(extent, &bound);
 }
 
-// Keep: also writes what decoding gives to `values`, which may be src.
-template <class E, int NW, bool Keep>
-int64_t encode_line(const Grid& grid, int maxbits, const uint8_t* src, uint8_t* dst, uint8_t* values,
+// Keep: also writes what decoding gives to `values`, which may be those of the source.
+template <class W, int NW, bool Keep>
+int64_t encode_line(const Source<W, 1>& source, const Target<W, 1>& values, int maxbits, uint8_t* dst,
                     double* bound) {
-  using T = Tiles<E, 1>;
-  using L = typename T::L;
-  using W = typename T::W;
-  constexpr int N = T::N;
-  T tiles{grid};
-  Cursor at;
+  using L = typename Source<W, 1>::L;
+  constexpr int N = Source<W, 1>::N,
+                together = 8;  // vectors of blocks: what a call of `load` costs is shared
+  Cursor at, ahead;
   Extent<L> extent;
   StreamWriter out{dst};
-  for (uint64_t left = grid.count(); left;) {
-    int count = left < N ? left : N;
-    L a[4], u[4] = {}, words[NW] = {};
-    fetch_source<T>(src, at, N);
-    tiles.load(at, count, src, [&](int, const L* v) { __builtin_memcpy(a, v, sizeof a); });
-    L magnitude = largest_magnitude(a);
-    extent.add_magnitude(magnitude);
-    L e = exponent(magnitude);
-    words[0] = magnitude != 0 ? e + e + 1 : L{};
-    L n = magnitude != 0 ? L{} : L{} + 4;
-    std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
-    if (maxbits > Format<W>::header) {
-      L scale = quantise_scale(e);
-      for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
-      transform_forward<1>(a);
-      for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
-      to_planes<1>(a);
-      encode_quads<NW>(a, n, Format<W>::header, maxbits, quad_tables, words, complete);
+  L all[together][4], magnitudes[together];
+  for (uint64_t left = source.grid.count(); left;) {
+    int vectors = 0;
+    for (uint64_t rest = left; rest && vectors < together; vectors++) {
+      int count = rest < N ? rest : N;
+      fetch_blocks<false>(source, ahead, N);
+      magnitudes[vectors] = source.load(ahead, count, all[vectors]);
+      ahead.advance(source.grid, count);
+      rest -= count;
     }
-    extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
-    put_line<NW>(out, words, count, maxbits);
-    if constexpr (Keep) {
-      complete.truncate(u);
-      from_coefficients(u, e);
-      tiles.store(at, count, u, values);
+    for (int v = 0; v < vectors; v++) {
+      int count = left < N ? left : N;
+      L a[4], u[4] = {}, words[NW] = {};
+      __builtin_memcpy(a, all[v], sizeof a);  // to registers
+      const L magnitude = magnitudes[v];
+      extent.add_magnitude(magnitude);
+      L e = exponent(magnitude);
+      words[0] = magnitude != 0 ? e + e + 1 : L{};
+      L n = magnitude != 0 ? L{} : L{} + 4;
+      std::conditional_t<Keep, Cut<L>, Complete<L>> complete(n, maxbits);
+      if (maxbits > Format<W>::header) {
+        L scale = quantise_scale(e);
+        for (int i = 0; i < 4; i++) a[i] = quantise(a[i], scale);
+        transform_forward<1>(a);
+        for (int i = 0; i < 4; i++) u[i] = a[i] = negabinary(a[i]);
+        to_planes<1>(a);
+        encode_quads<NW>(a, n, Format<W>::header, maxbits, quad_tables, words, complete);
+      }
+      extent.template add_error<1>(e, W(8 * sizeof(W)) - complete.planes, magnitude);
+      put_line<NW>(out, words, count, maxbits);
+      if constexpr (Keep) {
+        complete.truncate(u);
+        from_coefficients(u, e);
+        store_line(values, at, count, u);
+      }
+      at.advance(source.grid, count);
+      left -= count;
     }
-    at.advance(grid, count);
-    left -= count;
   }
   out.finish();
-  return judge<E, 1>(extent, bound);
+  return source.judge(extent, bound);
 }
 
-template <class E, int NW, bool Accumulate>
+template <class W, int NW>
 class LineDecoder {
-  using T = Tiles<E, 1, Accumulate>;
-  using W = typename T::W;
   using F = Format<W>;
 
  public:
-  using L = typename T::L;
-  static constexpr int N = T::N;
+  using L = typename Target<W, 1>::L;
+  static constexpr int N = Target<W, 1>::N;
 
-  LineDecoder(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst)
-      : tiles_{grid}, reader_(maxbits), maxbits_(maxbits), payload_(payload), nbytes_(nbytes), dst_(dst) {}
+  LineDecoder(const Target<W, 1>& target, int maxbits, const uint8_t* payload, uint64_t nbytes)
+      : target_(target), reader_(maxbits), maxbits_(maxbits), payload_(payload), nbytes_(nbytes) {}
 
   // The next `count` blocks, at most N, or G N in G vectors.
   template <int G>
   __attribute__((always_inline)) void step(int count) {
     L a[G][4] = {}, words[G][NW], zeros[G];
-    fetch_target<T>(dst_, at_, G * N);
+    fetch_blocks<true>(target_, at_, G * N);
     for (int g = 0; g < G; g++, pos_ += uint64_t(N) * maxbits_)
       reader_.get(payload_, nbytes_, pos_, words[g], G > 1 ? N : count);
     decode_coefficients<NW, G>(words, F::header, maxbits_, a, zeros);
@@ -174,28 +174,27 @@ class LineDecoder {
       L empty = (words[g][0] & 1) - 1;
       for (int i = 0; i < 4; i++) a[g][i] = shift_right(a[g][i], zeros[g]) & ~empty;
       from_coefficients(a[g], e);
-      tiles_.store(at_, G > 1 ? N : count, a[g], dst_);
-      at_.advance(tiles_.grid, G > 1 ? N : count);
+      store_line(target_, at_, G > 1 ? N : count, a[g]);
+      at_.advance(target_.grid, G > 1 ? N : count);
     }
   }
 
  private:
-  T tiles_;
+  const Target<W, 1>& target_;
   LineReader<NW, L> reader_;
   Cursor at_;
   uint64_t pos_ = 0;
   int maxbits_;
   const uint8_t* payload_;
   uint64_t nbytes_;
-  uint8_t* dst_;
 };
 
-template <class E, int NW, bool Accumulate>
-void decode_line(const Grid& grid, int maxbits, const uint8_t* payload, uint64_t nbytes, uint8_t* dst) {
-  using Decoder = LineDecoder<E, NW, Accumulate>;
+template <class W, int NW>
+void decode_line(const Target<W, 1>& target, int maxbits, const uint8_t* payload, uint64_t nbytes) {
+  using Decoder = LineDecoder<W, NW>;
   constexpr int N = Decoder::N, G = quad_group<typename Decoder::L>;
-  Decoder decoder(grid, maxbits, payload, nbytes, dst);
-  uint64_t left = grid.count();
+  Decoder decoder(target, maxbits, payload, nbytes);
+  uint64_t left = target.grid.count();
   for (; left >= G * N; left -= G * N) decoder.template step<G>(G * N);
   for (; left; left -= left < N ? left : N) decoder.template step<1>(left < N ? left : N);
 }

@@ -3,9 +3,8 @@
 #include <cstring>
 #include <utility>
 
-#include "../prefetch.h"
-#include "elements.h"
-#include "pieces.h"
+#include "../../abi.h"
+#include "../../zfp.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
@@ -93,196 +92,24 @@ inline void interleave(L* a) {
   a[2] = shuffle(t2, t3, ZipPairs<N, 0>()), a[3] = shuffle(t2, t3, ZipPairs<N, N>());
 }
 
-// Half h of the lanes of v, as 64-bit words.
-template <class L, class Narrow>
-inline L widen_half(const Narrow& v, int h) {
-  vec<uint32_t, lanes<L>::n> half;
-  __builtin_memcpy(&half, reinterpret_cast<const uint32_t*>(&v) + h * lanes<L>::n, sizeof half);
-  return convert<L>(half);
-}
-
-// Loads and stores of N blocks of E elements in D dimensions. Accumulate: adds Words at dst instead.
-template <class E, int D, bool Accumulate = false>
+// Where N blocks stand in an array of D dimensions.
+template <class W, int D>
 struct Tiles {
-  using W = typename E::Word;
-  using Stored = typename E::Stored;
-  using Target = std::conditional_t<Accumulate, W, Stored>;
-  static constexpr bool accumulates = Accumulate;
   static constexpr int N = vector_nbytes / sizeof(W), rows = 1 << 2 * (D - 1);
   using L = vec<W, N>;
-  using Real = typename Lane<L>::Real;
-  using Packed = vec<Stored, N>;
 
   const Grid& grid;
+  const uint32_t value_nbytes;
 
-  // Whether these are Count blocks of one row of blocks, none of them partial.
-  template <int Count = N>
+  // Whether these are N blocks of one row of blocks, none of them partial.
   bool whole(const Cursor& at, int count) const {
-    return count == Count && 4 * (at.b[0] + Count) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
+    return count == N && 4 * (at.b[0] + N) <= grid.n[0] && (D < 2 || 4 * at.b[1] + 4 <= grid.n[1]) &&
            (D < 3 || 4 * at.b[2] + 4 <= grid.n[2]);
   }
 
   // Index of the first value of a row of 4; y and z within the array.
   uint64_t row_begin(const Cursor& at, uint64_t y, uint64_t z) const {
     return (z * grid.n[1] + y) * grid.n[0] + 4 * at.b[0];
-  }
-
-  // The source of value i of a partial block that has `left` values along an axis: padding repeats.
-  static uint64_t padded(uint64_t left, uint64_t i) { return i < left ? i : i == 3 ? 0 : left - 1; }
-
-  // Calls use(r, v) with the 4 vectors of each row r of the blocks.
-  template <class Use>
-  void load(Cursor at, int count, const uint8_t* src, Use use) const {
-    if (whole(at, count)) {
-#pragma GCC unroll 16
-      for (int r = 0; r < rows; r++) {
-        L v[4];
-        load_row(src + sizeof(Stored) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4), v);
-        use(r, v);
-      }
-      return;
-    }
-#if defined(__AVX512BW__)
-    if (grid.blocks[0] > 3) {
-      Pieces<N> pieces(grid, at, count);
-      for (int r = 0; r < rows; r++) {
-        Packed packed[4];
-        L v[4];
-        pieces.load(src, r, packed);
-        for (int i = 0; i < 4; i++) v[i] = E::template widen<L>(packed[i]);
-        pieces.add_padding(v);
-        deinterleave(v);
-        use(r, v);
-      }
-      return;
-    }
-#endif
-    alignas(64) Stored values[rows][4 * N] = {};
-    for (int lane = 0; lane < count; lane++, at.advance(grid, 1)) {
-      uint64_t left[3];
-      for (int i = 0; i < 3; i++) left[i] = grid.n[i] - 4 * at.b[i];
-      for (int r = 0; r < rows; r++) {
-        uint64_t y = 4 * at.b[1] + padded(left[1], r % 4), z = 4 * at.b[2] + padded(left[2], r / 4);
-        const uint8_t* p = src + sizeof(Stored) * row_begin(at, y, z);
-        Stored* to = values[r] + 4 * lane;
-        if (left[0] >= 4) memcpy(to, p, 4 * sizeof(Stored));
-        else
-          for (int i = 0; i < 4; i++) memcpy(to + i, p + sizeof(Stored) * padded(left[0], i), sizeof(Stored));
-      }
-    }
-    for (int r = 0; r < rows; r++) {
-      L v[4];
-      load_row(values[r], v);
-      use(r, v);
-    }
-  }
-
-  // Destinations of the next blocks, as a function that prefetches one of their rows.
-#if defined(__AVX512BW__)
-  ExpectedRows expected(Cursor at, uint64_t count, const uint8_t* dst) const {
-    constexpr uint64_t size = sizeof(Target);
-    ExpectedRows result(rows, size * grid.n[0], size * grid.n[0] * grid.n[1]);
-    while (count && !result.full()) {
-      uint64_t in_row = grid.blocks[0] - at.b[0], some = count < in_row ? count : in_row;
-      uint64_t begin = size * row_begin(at, 4 * at.b[1], 4 * at.b[2]);
-      result.add(reinterpret_cast<uintptr_t>(dst) + begin, 4 * size * some);
-      at.advance(grid, some);
-      count -= some;
-    }
-    return result;
-  }
-#else
-  static auto expected(const Cursor&, uint64_t, const uint8_t*) {
-    return [](int) {};
-  }
-#endif
-
-  // Rows of whole blocks, from a row's number on.
-  void store_rows(const Cursor& at, int first, int n, L* a, uint8_t* dst) const {
-    for (int r = first; r < first + n; r++, a += 4)
-      store_row(a, dst + sizeof(Target) * row_begin(at, 4 * at.b[1] + r % 4, 4 * at.b[2] + r / 4));
-  }
-
-  void store(const Cursor& at, int count, L* a, uint8_t* dst) const {
-    if (whole(at, count)) store_rows(at, 0, rows, a, dst);
-    else store_partial(at, count, a, dst);
-  }
-
-  void store_partial(Cursor at, int count, L* a, uint8_t* dst) const {
-#if defined(__AVX512BW__)
-    if (grid.blocks[0] > 1) {
-      const Pieces<N> pieces(grid, at, count);
-      for (int z = 0; z < (rows + 3) / 4; z++) store_pieces(pieces, z, a + 16 * z, dst);
-      return;
-    }
-#endif
-    alignas(64) Target values[rows][4 * N] = {};
-    for_partial(at, count, [&](int r, int lane, uint64_t begin, size_t n) {
-      if (Accumulate) memcpy(values[r] + 4 * lane, dst + sizeof(Target) * begin, n * sizeof(Target));
-    });
-    for (int r = 0; r < rows; r++) store_row(a + 4 * r, values[r]);
-    for_partial(at, count, [&](int r, int lane, uint64_t begin, size_t n) {
-      memcpy(dst + sizeof(Target) * begin, values[r] + 4 * lane, n * sizeof(Target));
-    });
-  }
-
-#if defined(__AVX512BW__)
-  // The rows of one z.
-  static void store_pieces(const Pieces<N>& pieces, int z, L* a, uint8_t* dst) {
-    constexpr int n = rows < 4 ? rows : 4;
-    for (int r = 0; r < n; r++) interleave(a + 4 * r);
-    if constexpr (Accumulate) {
-      for (int i = 0; i < 4 * n; i++) a[i] = E::template widen<L>(E::narrow(a[i]));
-      pieces.template store<true>(dst, z, a);
-    } else {
-      Packed packed[4 * n];
-      for (int i = 0; i < 4 * n; i++) packed[i] = E::narrow(a[i]);
-      pieces.template store<false>(dst, z, packed);
-    }
-  }
-#endif
-
-  // N values in a row.
-  static void store_vector(L v, void* dst) {
-    Packed packed = E::narrow(v);
-    if constexpr (Accumulate) {
-      Real sum = compcoll::CC_LEVEL::load<Real>(dst) + bits_as<Real>(E::template widen<L>(packed));
-      compcoll::CC_LEVEL::store(dst, sum);
-    } else {
-      compcoll::CC_LEVEL::store(dst, packed);
-    }
-  }
-
- private:
-  template <class Visit>
-  void for_partial(Cursor at, int count, Visit visit) const {
-    for (int lane = 0; lane < count; lane++, at.advance(grid, 1))
-      for (int r = 0; r < rows; r++) {
-        uint64_t y = 4 * at.b[1] + r % 4, z = 4 * at.b[2] + r / 4, left = grid.n[0] - 4 * at.b[0];
-        if (y < grid.n[1] && z < grid.n[2]) visit(r, lane, row_begin(at, y, z), left < 4 ? left : 4);
-      }
-  }
-
-  static void load_row(const void* src, L* a) {
-    const char* p = static_cast<const char*>(src);
-    for (int i = 0; i < 4; i++) {
-      Packed packed = compcoll::CC_LEVEL::load<Packed>(p + i * sizeof(Packed));
-      a[i] = E::template widen<L>(packed);
-    }
-    deinterleave(a);
-  }
-
-  static void store_row(L* a, void* dst) {
-#if defined(__AVX512BW__)
-    if constexpr (std::is_same_v<E, BFloat16> && !Accumulate) {  // half as many pairs have to be moved
-      L low = E::narrow_pairs(a[0], a[1]), high = E::narrow_pairs(a[2], a[3]);
-      compcoll::CC_LEVEL::store(dst, shuffle(low, high, Zip<N, 0>()));
-      compcoll::CC_LEVEL::store(static_cast<char*>(dst) + sizeof(L), shuffle(low, high, Zip<N, N / 2>()));
-      return;
-    }
-#endif
-    interleave(a);
-    for (int i = 0; i < 4; i++) store_vector(a[i], static_cast<char*>(dst) + i * N * sizeof(Target));
   }
 };
 
