@@ -9,14 +9,19 @@ import pytest
 pytest.importorskip("torch")
 
 START = """
-import os, sys
+import atexit, os, sys, threading
+
+def show_threads():  # registered first, so called last: threads in C++ code would be an abort from here on
+    print("alive:", *(thread.name for thread in threading.enumerate() if thread.name.startswith("compcoll")))
+
+atexit.register(show_threads)
 from datetime import timedelta
 import torch
 import torch.distributed as dist
 import compcoll.torch
 
 torch.set_num_threads(1)
-dist.init_process_group("gloo", timeout=timedelta(seconds=60), init_method="file://" + sys.argv[1],
+dist.init_process_group(sys.argv[3], timeout=timedelta(seconds=60), init_method="file://" + sys.argv[1],
                         rank=int(sys.argv[2]), world_size=2)
 net = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.Linear(300, 300))
 """
@@ -43,6 +48,16 @@ compcoll.torch.compress_fsdp(net, all_reduce="int8", replicas=mesh.get_group("re
 STEP = """
 net(torch.ones(1, 300)).sum().backward()
 """
+CALLBACK = """
+import time
+
+def called(future):
+    time.sleep(0.5)
+    print("called", flush=True)
+    return future.value()
+
+dist.all_reduce(torch.ones(100_000), async_op=True).get_future().then(called)
+"""
 FAILS = """
 if dist.get_rank():
     os._exit(3)
@@ -55,12 +70,12 @@ for attempt in range(2):
 """
 
 
-def run(program, tmp_path):
+def run(program, tmp_path, backend="gloo"):
     """Exit status and output of both ranks."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "store"), str(rank)],
+            [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "store"), str(rank), backend],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -81,3 +96,20 @@ def test_a_rank_that_ends(tmp_path, wrapped):
     (_, output, errors), (code, _, other) = run(START + wrapped + STEP + FAILS, tmp_path)
     assert code == 3, other
     assert output.startswith("error:"), output + errors
+
+
+@pytest.mark.parametrize(
+    ("backend", "program"),
+    [("gloo", DDP + STEP), ("gloo", FSDP2 + STEP), ("gloo", HSDP + STEP), ("compcoll", DDP + STEP + CALLBACK)],
+    ids=["ddp", "fsdp2", "hsdp", "backend"],
+)
+def test_exits_without_destroying_the_group(tmp_path, backend, program):
+    """No thread of ours is left when Python ends, and callbacks have been called."""
+    for attempt in range(3):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        for code, output, errors in run(START + program, folder, backend):
+            if backend == "compcoll":
+                assert code == 0 and output.count("called") == 1, output + errors
+            else:  # whose own threads may abort a process
+                assert output.splitlines()[-1] == "alive:", output + errors
