@@ -17,8 +17,8 @@ __all__ = ["Compression", "rows_of", "write_rows"]
 class _Groups:
     """The groups of one direction, and the frames that travel between nodes in them."""
 
-    def __init__(self, levels: Levels, between: Any, inside: Any):
-        self.levels, self.between, self.inside = levels, between, inside
+    def __init__(self, between: Any, inside: Any):
+        self.between, self.inside = between, inside
         self._frames: dict[Codec, Frames] = {}
 
     def frames(self, codec: Codec) -> Frames:
@@ -121,7 +121,7 @@ class Compression:
                 made = [placement.new_groups() for _ in range(2)]
             else:
                 made = [placement.shared_groups(lane) for lane in self._lanes]
-            self._groups = [_Groups(placement, *groups) for groups in made]
+            self._groups = [_Groups(*groups) for groups in made]
             self._placement = placement
         elif group is not self.group:
             raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")

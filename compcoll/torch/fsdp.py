@@ -28,10 +28,13 @@ class _OfModule(Compression):
         The module, where it is known.
     future : torch.futures.Future or None
         Of the last call, where it began in threads.
+    follower : CompressedAllReduce or None
+        The hook that waits for this future in a thread.
     """
 
     module: torch.nn.Module | None = None
     future: torch.futures.Future | None = None
+    follower: Any = None
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Allocate a buffer to send or receive."""
@@ -48,7 +51,7 @@ class _OfModule(Compression):
                 value = stage(value)
             return
         self.future = pipeline_of(self._groups[0].between).submit(stages, like.device)
-        if self.module is None or not _nobody_reads(self.module, like.dtype):
+        if self.module is None or not _nobody_reads(self, like.dtype):
             self.future.wait()
             return
         try:
@@ -57,12 +60,12 @@ class _OfModule(Compression):
             self.future.wait()
 
 
-def _nobody_reads(module: Any, dtype: torch.dtype) -> bool:
-    """Whether a module of FSDP2 takes sums as gradients as they are, unread before the optimizer."""
+def _nobody_reads(made_by: Any, dtype: torch.dtype) -> bool:
+    """Whether a module of FSDP2 takes an object's sums as gradients, unread before the optimizer."""
     try:
         return dtype in (torch.float32, torch.bfloat16) and all(  # others are divided after the sum
             not group.force_sum_reduction_for_comms
-            and (group._all_reduce_hook is None or isinstance(group._all_reduce_hook, CompressedAllReduce))
+            and group._all_reduce_hook in (None, made_by, made_by.follower)
             and type(group.mesh_info).__name__ == "FSDPMeshInfo"  # and not HSDP's
             and all(
                 one.sharded_param.grad is None
@@ -71,14 +74,14 @@ def _nobody_reads(module: Any, dtype: torch.dtype) -> bool:
                 and not getattr(one.sharded_param, "_post_accumulate_grad_hooks", None)
                 for one in group.fsdp_params
             )
-            for group in module._get_fsdp_state()._fsdp_param_groups
+            for group in made_by.module._get_fsdp_state()._fsdp_param_groups
         )
     except AttributeError:  # another torch
         return False
 
 
 class _Order:
-    """Modules in the order of the first forward pass, each of which then gathers the next one's parameters."""
+    """Modules in the order of the first forward pass, in which each prefetches the next one's parameters."""
 
     def __init__(self) -> None:
         self._modules: list[Any] = []
@@ -247,7 +250,7 @@ class CompressedAllReduce(_OfModule):
         with profiler_entry("compressed_all_reduce"):
             placement = self._connect()
             self.step += 1
-            codec, before = self.codec, self._shards and self._shards.future
+            codec, before = self.codec, None if self._shards is None else self._shards.future
 
             def add(_: None) -> torch.Tensor:
                 if before is not None:
@@ -282,7 +285,8 @@ def compress_fsdp(
     model : torch.nn.Module
         After ``fully_shard``.
     reduce_scatter, all_gather : str, Codec, or mapping of int to these, optional
-        Of gradients and of parameters; None leaves them to the group.
+        Of gradients and of parameters; None leaves them to the group. Parameters are prefetched in the order
+        of the first forward pass, unless ``set_modules_to_forward_prefetch`` was called.
     all_reduce : str, Codec, or mapping of int to these, optional
         Of gradients among ``replicas``, as HSDP: ``model`` is sharded over the mesh's other dimension alone.
     replicas : ProcessGroup, optional
@@ -326,7 +330,8 @@ def compress_fsdp(
             made.append(reduce)
         if all_reduce is not None:
             average = CompressedAllReduce(all_reduce, replicas)
-            average._shards = made[-1] if reduce_scatter is not None else None
+            if reduce_scatter is not None:
+                average._shards, reduce.follower = reduce, average
             module.set_all_reduce_hook(average)
             made.append(average)
         for one in made:

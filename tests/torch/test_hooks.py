@@ -358,7 +358,7 @@ def test_fsdp2_unshards_in_the_background(gloo, agree, place):
 
 
 def held_until(monkeypatch, kind, method, holds):
-    """Have calls of a method in threads wait for an event; returns the event, and whether each was set in time."""
+    """Have calls of a method wait for an event; returns it, and whether it was set in time for each call."""
     goes_on, seen, original = threading.Event(), [], getattr(kind, method)
 
     def held(self, *args):
@@ -480,9 +480,7 @@ def replicated(world):
 def test_hsdp(gloo, agree, replicated, shards):
     """The replicate dimension alone is compressed, or both: few bits there, and shards that are exact."""
     net = sharded(gloo, replicated["shard"])
-    found = compress_fsdp(
-        net, shards, all_reduce="bfp:bits=16", replicas=replicated.get_group("replicate")
-    )
+    found = compress_fsdp(net, shards, all_reduce="bfp:bits=16", replicas=replicated.get_group("replicate"))
     assert agree(torch.allclose(train(net), train(sharded(gloo, replicated)), rtol=1e-3))
     for made in found.values():
         assert agree(type(made[-1]) is CompressedAllReduce and made[-1].wire_nbytes > 0)
@@ -501,6 +499,16 @@ def test_hsdp_averages_during_the_backward_pass(gloo, agree, replicated, shards,
     net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
     got, want = gradients(net, 2), gradients(sharded(gloo, replicated), 2)
     assert agree(len(seen) == 6 and all(seen))
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
+
+
+def test_a_hook_of_the_programs_own_reads_sums(gloo, agree, replicated):
+    """One that `compress_fsdp` has not set comes after the reduce-scatter."""
+    net, replicas = sharded(gloo, replicated["shard"]), replicated.get_group("replicate")
+    compress_fsdp(net, "bfp:bits=16")
+    for module in (net[0], net[2], net):
+        module.set_all_reduce_hook(CompressedAllReduce("bfp:bits=16", replicas))
+    got, want = gradients(net), gradients(sharded(gloo, replicated))
     assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
 
 
