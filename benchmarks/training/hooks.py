@@ -1,14 +1,21 @@
 """Training beside gloo with and without compression: seconds of a step, bytes through ports, overlap, loss.
 
+A variant is gloo; CODEC or CODEC+PARAMETERS, of gradients and of FSDP2's parameters, which gloo gathers
+otherwise, with @1 or @2 for the number of levels; or backend:CODEC for the backend compcoll. HSDP shards
+inside hosts, by gloo, and codecs are those between them.
+
 ``python -m benchmarks.netlab --hosts 2 --ranks-per-host 2 -- python -m benchmarks.training.hooks``, as root.
 Each variant has a model of its own, one after the other. With ``--json`` the file is written after each, and
-what it has already is not run again. ``--seeds 3`` trains as well, and shows the loss on bytes held out.
+what it has already is not run again. ``--seeds 3`` trains as well, and shows the loss on bytes held out:
+``mpiexec -n 2 python -m benchmarks.training.hooks --steps 0 --seeds 3 --json losses.json`` goes on where it
+was stopped, seed by seed.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import socket
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +28,7 @@ import torch
 import torch.distributed as dist
 from mpi4py import MPI
 from torch.autograd import Variable
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -37,7 +44,38 @@ from .model import GPT, Shape, cross_entropy
 __all__ = ["run"]
 
 VARIANTS = "gloo,bfp:bits=8@1,bfp:bits=8@2,bfp:bits=4@1,bfp:bits=4@2,backend:bfp:bits=8"
-VARIANT_HELP = "gloo, CODEC@LEVELS, or backend:CODEC for the backend compcoll, separated by commas."
+VARIANT_HELP = "gloo, CODEC[+PARAMETERS][@LEVELS], or backend:CODEC, separated by commas."
+
+
+class Noted:
+    """An all-gather for FSDP2 that notes how long parameters travel, and for how long they are waited for."""
+
+    def __init__(self, inner: Any, noted: list[list[float]]):
+        self.inner, self.noted, self.allocate = inner, noted, inner.allocate
+
+    def __call__(self, **options: Any) -> dist.Work:
+        one = [perf_counter(), 0.0, 0.0]
+        self.noted.append(one)
+        return Waiting(self.inner(**options), one)
+
+
+class Waiting(dist.Work):
+    """The Work of `Noted`."""
+
+    def __init__(self, inner: dist.Work, noted: list[float]):
+        super().__init__()
+        self.inner, self.noted = inner, noted
+
+        def ended(future: torch.futures.Future) -> None:
+            noted[1] = perf_counter()
+
+        self.future = inner.get_future().then(ended)
+
+    def wait(self, timeout: Any = None) -> bool:
+        begin = perf_counter()
+        self.future.wait()
+        self.noted[2] = perf_counter() - begin
+        return self.inner.wait()
 
 
 class Trainer:
@@ -46,17 +84,20 @@ class Trainer:
     Parameters
     ----------
     way : str
-        ddp or fsdp2.
+        ddp, fsdp2 or hsdp.
     variant : str
-        gloo, CODEC@LEVELS, or backend:CODEC.
+        As above.
     """
 
     def __init__(self, way: str, variant: str, shape: Shape, seed: int = 0):
         torch.manual_seed(seed)
         model = GPT(shape)
-        codec, _, levels = variant.partition("@")
+        codecs, _, levels = variant.partition("@")
+        codec, _, parameters = codecs.partition("+")
         options: dict[str, Any] = {"levels": int(levels)} if levels else {}
         self.now, self.states, self.group = Pass(), [], dist.group.WORLD
+        #: When parameters began to travel and arrived, and seconds for which they were waited for.
+        self.gathers: list[list[float]] = []
         ours = variant.startswith("backend:")
         if ours:
             chosen = compcoll.torch.Options(codec=variant.removeprefix("backend:"))
@@ -70,15 +111,32 @@ class Trainer:
             else:
                 self.states = [compcoll.torch.compress_ddp(self.model, codec, **options)]
         else:
-            mesh = DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=("fsdp",))
+            mesh = self._mesh(way, compressed=not ours and codec != "gloo")
             for block in model.blocks:
                 fully_shard(block, mesh=mesh)
             self.model = fully_shard(model, mesh=mesh)
+            if way == "hsdp":
+                options = {"all_reduce": codec, "replicas": self.replicas}
+            else:
+                options |= {"reduce_scatter": codec, "all_gather": parameters or None, "feeds_back": True}
             if not ours and codec != "gloo":
-                found = compcoll.torch.compress_fsdp(self.model, codec, feeds_back=True, **options)
+                found = compcoll.torch.compress_fsdp(self.model, **options)
                 self.states = [state for states in found.values() for state in states]
+            for state in self.states:
+                if isinstance(state, compcoll.torch.CompressedAllGather):
+                    state.module.set_custom_all_gather(Noted(state, self.gathers))
         #: Of little work, for times; training sets another.
         self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+
+    def _mesh(self, way: str, compressed: bool) -> DeviceMesh:
+        """The mesh of FSDP2, or of HSDP, with hosts as replicas; of its shards alone, where we average."""
+        if way == "fsdp2":
+            return DeviceMesh.from_group(self.group, "cpu", mesh_dim_names=("fsdp",))
+        hosts = max(len(set(MPI.COMM_WORLD.allgather(socket.gethostname()))), 2)
+        names = "replicate", "shard"
+        mesh = init_device_mesh("cpu", (hosts, dist.get_world_size() // hosts), mesh_dim_names=names)
+        self.replicas = mesh.get_group("replicate")
+        return mesh["shard"] if compressed else mesh
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> Pass:
         """Forward and backward pass, and the optimizer's; the backward pass in seconds from its beginning."""
@@ -120,18 +178,30 @@ class Trainer:
         return self.note(tensor.nbytes, future.then(lambda future: future.value()[0]))
 
 
+def share_hidden(gathers: list[list[float]]) -> float:
+    """Which share of the time with parameters on their way nobody waited for them in."""
+    whole = until = 0.0
+    for begin, end, _ in gathers:
+        whole += max(end - max(begin, until), 0.0)
+        until = max(end, until)
+    return max(1 - sum(waited for _, _, waited in gathers) / whole, 0.0) if whole else 0.0
+
+
 def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> dict[str, float]:
     """Medians of steps, and means of bytes, over all ranks; collective."""
     world, submit, seconds, shares, sent = MPI.COMM_WORLD, Pipeline.submit, [], [], 0
+    hidden: list[float] = []
     counted = np.zeros(2)
 
     def noting(self: Pipeline, stages: Any, device: torch.device) -> torch.futures.Future:
-        return trainer.note(0, submit(self, stages, device))
+        future = submit(self, stages, device)
+        return trainer.note(0, future) if len(stages) > 1 else future  # parameters have one
 
     Pipeline.submit = noting  # type: ignore[method-assign]
     try:
         for step in range(steps + 2):
             dist.barrier()
+            trainer.gathers.clear()
             before, begin, had = port_bytes()[0], perf_counter(), trainer.counted()
             one = trainer.step(x, y)
             taken = perf_counter() - begin
@@ -139,6 +209,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
             if step >= 2:  # DDP cuts its buckets anew after the first
                 seconds.append(world.allreduce(taken, MPI.MAX))
                 shares.append(world.allreduce(share_inside(one), MPI.MIN))
+                hidden.append(world.allreduce(share_hidden(trainer.gathers), MPI.MIN))
                 sent += port_bytes()[0] - before
                 counted += trainer.counted() - had
     finally:
@@ -147,6 +218,7 @@ def measured(trainer: Trainer, x: torch.Tensor, y: torch.Tensor, steps: int) -> 
     return {
         "seconds": float(np.median(seconds)),
         "share_inside": float(np.median(shares)),
+        "share_hidden": float(np.median(hidden)),
         "port_mb": world.allreduce(sent, MPI.MAX) / steps / 1e6,
         "raw_mb": raw,
         "frames_mb": frames,
@@ -167,15 +239,16 @@ def final_loss(trainer: Trainer, shape: Shape, batch: int, steps: int, seed: int
 def lines(rows: dict[str, Any]) -> list[str]:
     """A table of what has been measured."""
     found = [
-        f"{'':22} {'s a step':>9} {'MB by a port':>13} {'raw, MB':>8} {'frames, MB':>11} {'inside':>7}  loss"
+        f"{'':36} {'s a step':>9} {'MB by a port':>13} {'raw, MB':>8} {'frames, MB':>11} {'inside':>7} "
+        f"{'hidden':>7}  loss"
     ]
     for name, row in rows.items():
-        text = f"{name:22}"
+        text = f"{name:36}"
         if "seconds" in row:
             text += (
                 f" {row['seconds']:9.2f} {row['port_mb']:13.1f} {row['raw_mb']:8.1f} {row['frames_mb']:11.1f}"
             )
-            text += f" {row['share_inside']:7.0%}"
+            text += f" {row['share_inside']:7.0%} {row.get('share_hidden', 0.0):7.0%}"
         losses = list(row.get("losses", {}).values())
         if losses:
             text += f"  {np.mean(losses):.3f} ± {np.std(losses, ddof=min(1, len(losses) - 1)):.3f}"
@@ -229,11 +302,14 @@ def run(ways, variants, layers, width, batch, length, steps, seeds, train_steps,
             losses = row.setdefault("losses", {})
             for seed in range(seeds):
                 if str(seed) not in losses:
-                    trainer = Trainer(way, variant, shape, seed)
-                    losses[str(seed)] = final_loss(trainer, shape, batch, train_steps, seed)
+                    begin, trainer = perf_counter(), Trainer(way, variant, shape, seed)
+                    losses[str(seed)] = loss = final_loss(trainer, shape, batch, train_steps, seed)
                     del trainer
                     gc.collect()
                     keep()
+                    if world.rank == 0:
+                        seconds = perf_counter() - begin
+                        click.echo(f"{way} {variant}, seed {seed}: {loss:.3f} in {seconds:.0f} s", err=True)
     if world.rank == 0:
         click.echo(
             f"{shape.parameters / 1e6:.1f} M parameters, {world.size} ranks, {train_steps} steps of training"

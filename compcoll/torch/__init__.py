@@ -20,7 +20,7 @@ fsdp.py          FSDP2's objects, and HSDP's
 lightning.py     a callback of PyTorch Lightning that sets these; imported by those who use it
 compression.py   what these share
 levels.py        one or two levels of groups, by nodes
-pipeline.py      threads in which gradients travel during the backward pass
+pipeline.py      threads in which gradients and parameters travel while layers compute
 inside.py        sums and gathered blocks inside a node
 frames.py        sums and gathered blocks as frames, in groups of any backend
 dcp.py           torch.distributed.checkpoint with compressed files

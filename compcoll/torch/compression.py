@@ -17,8 +17,8 @@ __all__ = ["Compression", "rows_of", "write_rows"]
 class _Groups:
     """The groups of one direction, and the frames that travel between nodes in them."""
 
-    def __init__(self, levels: Levels, between: Any, inside: Any):
-        self.levels, self.between, self.inside = levels, between, inside
+    def __init__(self, between: Any, inside: Any):
+        self.between, self.inside = between, inside
         self._frames: dict[Codec, Frames] = {}
 
     def frames(self, codec: Codec) -> Frames:
@@ -47,8 +47,9 @@ class Compression:
         Why there is one level; empty where there are two.
     """
 
-    _of_its_own = False  # groups, where calls begin in other threads
-    _lane = ""  # of shared groups
+    #: Groups of one use, which all objects of a group share, for each direction: both are on their way at a
+    #: time, each in an order of its own. None: the object has its own pair.
+    _lanes: tuple[str, ...] | None = None
 
     def __init__(
         self,
@@ -116,11 +117,11 @@ class Compression:
         if self._placement is None:
             placement = placed(group, self._nodes, self._wanted, self._settings())
             self.group = group
-            # One pair for each direction: both are on their way at a time, each in an order of its own.
-            if self._of_its_own:
-                self._groups = [_Groups(placement, *placement.new_groups()) for _ in range(2)]
+            if self._lanes is None:
+                made = [placement.new_groups() for _ in range(2)]
             else:
-                self._groups = [_Groups(placement, *placement.shared_groups(self._lane))]
+                made = [placement.shared_groups(lane) for lane in self._lanes]
+            self._groups = [_Groups(*groups) for groups in made]
             self._placement = placement
         elif group is not self.group:
             raise ValueError(f"{type(self).__name__} was called with two groups: each needs an object")

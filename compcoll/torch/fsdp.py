@@ -19,33 +19,107 @@ from compcoll.torch.reductions import reduction
 __all__ = ["CompressedAllGather", "CompressedAllReduce", "CompressedReduceScatter", "compress_fsdp"]
 
 
-class _Custom(Compression):
-    """The allocator that FSDP2 wants of either object."""
+class _OfModule(Compression):
+    """What a module of FSDP2 calls.
+
+    Attributes
+    ----------
+    module : torch.nn.Module or None
+        The module, where it is known.
+    future : torch.futures.Future or None
+        Of the last call, where it began in threads.
+    follower : CompressedAllReduce or None
+        The hook that waits for this future in a thread.
+    """
+
+    module: torch.nn.Module | None = None
+    future: torch.futures.Future | None = None
+    follower: Any = None
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Allocate a buffer to send or receive."""
         return torch.empty(*size, dtype=dtype, device=device)
 
+    def _travel(self, stages: Sequence[Callable[[Any], Any]], like: torch.Tensor) -> None:
+        """Have gradients travel in threads until the backward pass ends, where nothing reads them before.
 
-class _Pending(dist.Work):
-    """An all-gather whose second half is in `wait`."""
+        Those on GPUs travel at once, in FSDP2's own stream.
+        """
+        if like.is_cuda:
+            value = None
+            for stage in stages:
+                value = stage(value)
+            return
+        self.future = pipeline_of(self._groups[0].between).submit(stages, like.device)
+        if self.module is None or not _nobody_reads(self, like.dtype):
+            self.future.wait()
+            return
+        try:
+            Variable._execution_engine.queue_callback(self.future.wait)  # at the end of the backward pass
+        except RuntimeError:  # there is none
+            self.future.wait()
 
-    def __init__(self, finish: Callable[[], None]):
+
+def _nobody_reads(made_by: Any, dtype: torch.dtype) -> bool:
+    """Whether a module of FSDP2 takes an object's sums as gradients, unread before the optimizer."""
+    try:
+        return dtype in (torch.float32, torch.bfloat16) and all(  # others are divided after the sum
+            not group.force_sum_reduction_for_comms
+            and group._all_reduce_hook in (None, made_by, made_by.follower)
+            and type(group.mesh_info).__name__ == "FSDPMeshInfo"  # and not HSDP's
+            and all(
+                one.sharded_param.grad is None
+                and one.orig_dtype == dtype
+                and not one.offload_to_cpu
+                and not getattr(one.sharded_param, "_post_accumulate_grad_hooks", None)
+                for one in group.fsdp_params
+            )
+            for group in made_by.module._get_fsdp_state()._fsdp_param_groups
+        )
+    except AttributeError:  # another torch
+        return False
+
+
+class _Order:
+    """Modules in the order of the first forward pass, in which each prefetches the next one's parameters."""
+
+    def __init__(self) -> None:
+        self._modules: list[Any] = []
+        self._complete = False
+
+    def note(self, module: Any) -> None:
+        """Note that a module gathers its parameters."""
+        self._complete = self._complete or module in self._modules
+        if self._complete:
+            return
+        before = self._modules[-1] if self._modules else None
+        if before is not None and not before._get_fsdp_state()._states_to_forward_prefetch:
+            before.set_modules_to_forward_prefetch([module])
+        self._modules.append(module)
+
+
+class _Gathering(dist.Work):
+    """Parameters that travel in a thread."""
+
+    def __init__(self, future: torch.futures.Future[torch.Tensor]):
         super().__init__()
-        self._finish: Callable[[], None] | None = finish
+        self._future = future
 
     def wait(self, timeout: Any = None) -> bool:
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
-            finish()
+        self._future.wait()
         return True
+
+    def get_future(self) -> torch.futures.Future[torch.Tensor]:
+        return self._future
 
 
 @not_compiled
-class CompressedAllGather(_Custom):
+class CompressedAllGather(_OfModule):
     """For ``FSDPModule.set_custom_all_gather``: each rank's shard is encoded once, and decoded by all.
 
-    Parameters are those of `ErrorFeedback`; errors are not fed back.
+    Parameters travel in a thread until FSDP2 needs them: it asks for those of a module while another one is
+    at its backward pass, and at its forward pass after ``FSDPModule.set_modules_to_forward_prefetch``.
+    Arguments are those of `ErrorFeedback`; errors are not fed back.
 
     Parameters
     ----------
@@ -53,6 +127,9 @@ class CompressedAllGather(_Custom):
     levels : int, optional
     nodes : sequence of int or DeviceMesh, optional
     """
+
+    _lanes = ("parameters",)
+    _order: _Order | None = None
 
     def __init__(self, codec: Any, *, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, levels=levels, nodes=nodes)
@@ -63,25 +140,26 @@ class CompressedAllGather(_Custom):
         input_tensor: torch.Tensor,
         group: dist.ProcessGroup,
         async_op: bool = False,
-    ) -> dist.Work | None:
+    ) -> dist.Work:
         with profiler_entry("compressed_all_gather"):
             placement = self._connect(group)
             self.step += 1
-            finish = self._start_gather(input_tensor.reshape(-1), self.codec, "values")
+            codec = self.codec
+            if self._order is not None:
+                self._order.note(self.module)
 
-        def written() -> None:
-            rows = finish()
-            if rows.numel():
+            def gather(_: None) -> torch.Tensor:
+                rows = self._start_gather(input_tensor.reshape(-1), codec, "values")()
                 output_tensor.view(placement.size, -1)[placement.order] = rows
+                return output_tensor
 
-        if async_op:
-            return _Pending(written)
-        written()
-        return None
+            pipeline = pipeline_of(self._groups[0].between)
+            self.future = pipeline.submit([gather], input_tensor.device)
+            return _Gathering(self.future)
 
 
 @not_compiled
-class CompressedReduceScatter(_Custom):
+class CompressedReduceScatter(_OfModule):
     """For ``FSDPModule.set_custom_reduce_scatter``: each piece is encoded once, and added up by its owner.
 
     Parameters are those of `ErrorFeedback`. Each module needs an object of its own where errors are fed back,
@@ -96,11 +174,10 @@ class CompressedReduceScatter(_Custom):
     nodes : sequence of int or DeviceMesh, optional
     """
 
-    _lane = "gradients"
+    _lanes = ("gradients",)
 
     def __init__(self, codec: Any, *, feeds_back: bool = False, levels: int | None = None, nodes: Any = None):
         super().__init__(codec, feeds_back=feeds_back, levels=levels, nodes=nodes)
-        self._module: torch.nn.Module | None = None  # whose gradients these are, where this is known
 
     def __call__(
         self,
@@ -127,53 +204,18 @@ class CompressedReduceScatter(_Custom):
                 how.before(rows)
                 return self._sum_inside(rows)
 
+            def reduce(sums: torch.Tensor) -> torch.Tensor:
+                return self._reduce(sums, codec, "gradients")
+
             def write(total: torch.Tensor) -> torch.Tensor:
                 how.after(total, placement.size)
                 return output_tensor.view(-1).copy_(total)
 
-            def reduce(sums: torch.Tensor) -> torch.Tensor:
-                return self._reduce(sums, codec, "gradients")
-
-            if input_tensor.is_cuda:  # in FSDP's own stream
-                write(reduce(add(None)))
-                return
-            pipeline = pipeline_of(self._groups[0].between)
-            future = pipeline.submit([add, reduce, write], input_tensor.device)
-            if not (self._module and how.name != "SUM" and _nobody_reads(self._module, output_tensor.dtype)):
-                future.wait()
-                return
-
-            def finish() -> None:
-                future.wait()
-
-            try:
-                Variable._execution_engine.queue_callback(finish)  # at the end of the backward pass
-            except RuntimeError:  # there is none
-                finish()
-
-
-def _nobody_reads(module: Any, dtype: torch.dtype) -> bool:
-    """Whether a module of FSDP2 takes sums as gradients as they are, unread before the optimizer."""
-    try:
-        state = module._get_fsdp_state()
-        return all(
-            group._all_reduce_hook is None
-            and type(group.mesh_info).__name__ == "FSDPMeshInfo"  # and not HSDP's
-            and all(
-                one.sharded_param.grad is None
-                and one.orig_dtype == dtype
-                and not one.offload_to_cpu
-                and not getattr(one.sharded_param, "_post_accumulate_grad_hooks", None)
-                for one in group.fsdp_params
-            )
-            for group in state._fsdp_param_groups
-        )
-    except AttributeError:  # another torch
-        return False
+            self._travel([add, reduce, write], input_tensor)
 
 
 @not_compiled
-class CompressedAllReduce(Compression):
+class CompressedAllReduce(_OfModule):
     """For ``FSDPModule.set_all_reduce_hook``, as the replicate dimension of HSDP: the average over a group.
 
     Parameters
@@ -187,6 +229,9 @@ class CompressedAllReduce(Compression):
     levels : int, optional
     nodes : sequence of int or DeviceMesh, optional
     """
+
+    _lanes = ("gradients", "averages")
+    _shards: CompressedReduceScatter | None = None
 
     def __init__(
         self,
@@ -205,8 +250,20 @@ class CompressedAllReduce(Compression):
         with profiler_entry("compressed_all_reduce"):
             placement = self._connect()
             self.step += 1
-            mine = self._reduce(self._sum_inside(rows_of(pieces, placement.size)), self.codec, "gradients")
-            write_rows(self._start_gather(mine, self.codec, "sum")(), pieces)
+            codec, before = self.codec, None if self._shards is None else self._shards.future
+
+            def add(_: None) -> torch.Tensor:
+                if before is not None:
+                    before.wait()
+                return self._sum_inside(rows_of(pieces, placement.size))
+
+            def reduce(sums: torch.Tensor) -> torch.Tensor:
+                return self._reduce(sums, codec, "gradients")
+
+            def gather(mine: torch.Tensor) -> None:
+                write_rows(self._start_gather(mine, codec, "sum")(), pieces)
+
+            self._travel([add, reduce, gather], pieces[0])
 
 
 def compress_fsdp(
@@ -220,7 +277,7 @@ def compress_fsdp(
     feeds_back: bool = False,
     levels: int | None = None,
     nodes: Any = None,
-) -> dict[str, list[Compression]]:
+) -> dict[str, list[Any]]:
     """Compress what the modules of FSDP2 in a model send.
 
     Parameters
@@ -228,7 +285,8 @@ def compress_fsdp(
     model : torch.nn.Module
         After ``fully_shard``.
     reduce_scatter, all_gather : str, Codec, or mapping of int to these, optional
-        Of gradients and of parameters; None leaves them to the group.
+        Of gradients and of parameters; None leaves them to the group. Parameters are prefetched in the order
+        of the first forward pass, unless ``set_modules_to_forward_prefetch`` was called.
     all_reduce : str, Codec, or mapping of int to these, optional
         Of gradients among ``replicas``, as HSDP: ``model`` is sharded over the mesh's other dimension alone.
     replicas : ProcessGroup, optional
@@ -253,26 +311,31 @@ def compress_fsdp(
     if (all_reduce is None) != (replicas is None):
         raise ValueError(f"all_reduce={all_reduce!r} and replicas={replicas!r} need each other")
     patterns = [exact] if isinstance(exact, str) else exact
-    found: dict[str, list[Compression]] = {}
+    found: dict[str, list[_OfModule]] = {}
+    order = _Order()
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule) or any(fnmatch(name, pattern) for pattern in patterns):
             continue
-        made: list[Compression] = []
+        made: list[_OfModule] = []
         if all_gather is not None:
             gather: Any = CompressedAllGather(all_gather, levels=levels, nodes=nodes)
+            gather._order = order
             module.set_custom_all_gather(gather)
             made.append(gather)
         if reduce_scatter is not None:
             reduce: Any = CompressedReduceScatter(
                 reduce_scatter, feeds_back=feeds_back, levels=levels, nodes=nodes
             )
-            reduce._module = module
             module.set_custom_reduce_scatter(reduce)
             made.append(reduce)
         if all_reduce is not None:
             average = CompressedAllReduce(all_reduce, replicas)
+            if reduce_scatter is not None:
+                average._shards, reduce.follower = reduce, average
             module.set_all_reduce_hook(average)
             made.append(average)
+        for one in made:
+            one.module = module
         found[name] = made
     if not found:
         raise ValueError("the model has no module of FSDP2 to compress: call fully_shard first")

@@ -7,19 +7,30 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import cache
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
 
+from compcoll.engine.finalize import before_finalize
 from compcoll.torch.gpu import future_devices
 
 __all__ = ["Future", "may_watch", "watch", "watch_idle"]
 
 #: Seconds between two looks of the watchdog.
 _PAUSE = 0.2
+
+
+#: Threads that call callbacks: Python ends a process whose thread comes back from C++ after all else.
+_callers: list[Thread] = []
+_lock = Lock()
+
+
+def _join_callers() -> None:
+    while _callers:
+        _callers.pop().join()
 
 
 class _Failure:
@@ -65,7 +76,11 @@ class Future(torch.futures.Future):
         """Complete it; callbacks in Python may wait for operations, so they get a thread of their own."""
         if self.calls_python:
             args = result, error, events
-            Thread(target=self._complete, args=args, name="compcoll-future", daemon=True).start()
+            thread = Thread(target=self._complete, args=args, name="compcoll-future", daemon=True)
+            with _lock:
+                thread.start()
+                _callers[:] = [thread, *filter(Thread.is_alive, _callers)]
+                before_finalize(_join_callers)
         else:
             self._complete(result, error, events)
 

@@ -66,8 +66,6 @@ class ErrorFeedback(Compression):
         ranks, where ranks differ in these settings.
     """
 
-    _of_its_own = True
-
     def __init__(
         self,
         codec: Any,

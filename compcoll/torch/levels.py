@@ -69,14 +69,8 @@ class Levels:
         between = _new_group(self.between, self._group)
         return between, None if self.levels == 1 else Inside(_new_group(self.inside, self._group))
 
-    def shared_groups(self, lane: str = "") -> tuple[dist.ProcessGroup, Inside | None]:
-        """The same groups for all whose calls are in one order; collective.
-
-        Those of a lane are no others', so its calls may begin in a thread. Without a lane, one level is the
-        group itself.
-        """
-        if self.levels == 1 and not lane:
-            return self._group, None
+    def shared_groups(self, lane: str) -> tuple[dist.ProcessGroup, Inside | None]:
+        """The same groups for all whose calls are in one order, which a lane is the name of; collective."""
         known = _shared.setdefault(self._group, {})
         key = lane, tuple(self.order)
         if key not in known:

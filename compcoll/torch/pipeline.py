@@ -1,4 +1,4 @@
-"""Threads in which gradients travel while the backward pass goes on."""
+"""Threads in which gradients and parameters travel while other layers compute."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,14 +28,18 @@ class Pipeline:
     ) -> torch.futures.Future[torch.Tensor]:
         """The future of the last stage's value; each is given the one before. An error ends all."""
         cuda = device.type == "cuda"
+        inference = torch.is_inference_mode_enabled()  # a thread has a mode of its own
         result: torch.futures.Future = torch.futures.Future(devices=[device] if cuda else [])
 
         def run(stage: int, value: Any, after: Any) -> None:
             try:
                 if self._error is not None:
                     raise RuntimeError(f"an earlier exchange failed: {self._error}") from self._error
-                with torch.no_grad(), self._stream(stage, device, after):
-                    value = stages[stage](value)
+                with torch.inference_mode(inference), torch.no_grad(), self._stream(stage, device, after):
+                    given, value = value, stages[stage](value)
+                    if cuda:  # of another stream, which must not write to its memory meanwhile
+                        for tensor in [given] if isinstance(given, torch.Tensor) else given or ():
+                            tensor.record_stream(torch.cuda.current_stream(device))
                     event = torch.cuda.current_stream(device).record_event() if cuda else None
                     if stage + 1 == len(stages):
                         result.set_result(value)
