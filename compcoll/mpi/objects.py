@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 from compcoll.codecs import codec
 from compcoll.core import dtypes
+from compcoll.core.errors import MismatchError
 from compcoll.engine import interrupts
 from compcoll.mpi.buffers import parse
 from compcoll.mpi.collectives import Parsed
@@ -166,6 +167,9 @@ def _exchange(
     arrays = _rooms(ranks, objects)
     each = {peer: _large(state, like, array, peer) for peer, array in arrays.items()}
     into = {peer: large for peer, large in each.items() if large is not None}
+    if len(into) < len(each):
+        peers = sorted(each.keys() - into.keys())
+        raise MismatchError(f"{op}: ranks {peers} compress their arrays, and rank {state.rank} would not")
     group, done = state.context, list[Any]()
     calls = prepare_messages(state, OPERATIONS[like], root, out, into, group, group.pairwise_tags)
     for prepared, call in calls:
