@@ -32,7 +32,7 @@ class _OfModule(Compression):
         The hook that waits for this future in a thread.
     """
 
-    module: torch.nn.Module | None = None
+    module: Any = None
     future: torch.futures.Future | None = None
     follower: Any = None
 
@@ -50,14 +50,15 @@ class _OfModule(Compression):
             for stage in stages:
                 value = stage(value)
             return
-        self.future = pipeline_of(self._groups[0].between).submit(stages, like.device)
+        future: Any = pipeline_of(self._groups[0].between).submit(stages, like.device)
+        self.future = future
         if self.module is None or not _nobody_reads(self, like.dtype):
-            self.future.wait()
+            future.wait()
             return
         try:
-            Variable._execution_engine.queue_callback(self.future.wait)  # at the end of the backward pass
+            Variable._execution_engine.queue_callback(future.wait)  # at the end of the backward pass
         except RuntimeError:  # there is none
-            self.future.wait()
+            future.wait()
 
 
 def _nobody_reads(made_by: Any, dtype: torch.dtype) -> bool:
