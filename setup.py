@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from glob import glob
 from pathlib import Path
 from sysconfig import get_platform, get_python_version
@@ -55,7 +56,9 @@ class BuildLevels(build_ext):
 
     def build_extension(self, ext):
         if ext.name != codecs.name:
-            super().build_extension(ext)
+            own = copy(self)  # some extensions have sources in common, and are compiled at the same time
+            own.build_temp = f"{self.build_temp}/{ext.name}"
+            super(BuildLevels, own).build_extension(ext)
             return
         built = self.get_ext_fullpath(ext.name)
         if not (self.force or newer_group([*ext.sources, *ext.depends], built, "newer")):

@@ -57,7 +57,7 @@ def collective(name: str) -> tuple[Any, Any, Any]:
         for method, run in zip(operation.forms, (_blocking, _nonblocking, _persistent), strict=True)
     )
     known = operation.send is not Blocks.TYPED
-    alike = not pairs and name != "Reduce_scatter"
+    alike = not pairs and not operation.counts
     return (
         shortcut(n, pairs=pairs)(blocking) if known else uninterrupted(blocking),
         shortcut(n, start=start_prepared)(nonblocking) if alike else uninterrupted(nonblocking),
@@ -85,7 +85,7 @@ def _prepare(state: State, operation: Operation, given: Arguments, form: _Form) 
     if operation.reduces and given.op != MPI.SUM:
         state.check_usable()
         own = given.buffers[1] if in_place(given.buffers[0]) else given.buffers[0]
-        if not state.is_small(op, own, 1 if op == "Reduce_scatter" else state.size):
+        if not state.is_small(op, own, 1 if operation.counts else state.size):
             state.decline(op, "only MPI.SUM is accelerated")
         return Parts()
     if not _is_accelerated(state, op, form):
@@ -380,7 +380,7 @@ class _Persistent:
 
 def _with_counts(state: State, operation: Operation, given: Arguments) -> Arguments:
     """The arguments with the receive counts of Reduce_scatter, not to be exchanged with each start."""
-    counts_missing = operation.name == "Reduce_scatter" and given.recvcounts is None
+    counts_missing = operation.counts and given.recvcounts is None
     if not counts_missing or given.op != MPI.SUM or in_place(given.buffers[0]):
         return given
     if not _is_accelerated(state, operation.name, _Form.PERSISTENT):

@@ -180,7 +180,7 @@ def _of_reduction(
     both = send is not None and recv is not None and send is not recv
     if both and operation.recv is operation.send and not operation.root:
         sendcount, recvcount = _counts(send)[0][0], _counts(recv)[0][0]  # type: ignore[index]
-        if sendcount != recvcount and operation.name != "Reduce_scatter":
+        if sendcount != recvcount and not operation.counts:
             raise ValueError(f"{operation.name}: sendcount {sendcount} != recvcount {recvcount}")
     more = " for each rank" if operation.send.many else ""
     return CallSignature("", where, _amount(send, more=more), _type_of(send))

@@ -311,7 +311,7 @@ class State(Gate):
         """
         # Others depend on counts or names, or are tried in two forms and would be counted twice.
         op = decided.op if isinstance(decided, PreparedCall) else decided[0]
-        if op == "Reduce_scatter" or self.policy.names_communicators:
+        if OPERATIONS[op].counts or self.policy.names_communicators:
             return
         if isinstance(decided, PreparedCall):
             if self.strict or op == "Allgatherv" or not decided.is_placed:

@@ -100,7 +100,9 @@ ctypedef int (*AttachWorld)() noexcept nogil
 
 #: The methods of an operation, in the order of `Form`.
 cdef list METHODS = [OPERATIONS[operations[i].name.decode()].forms for i in range(n_names)]
-cdef list MESSAGES = [messages[i].name.decode() for i in range(n_message_names)]
+cdef list MESSAGES = [(messages[i].name.decode(), messages[i].kinds.decode()) for i in range(n_message_names)]
+#: The methods of matched messages.
+cdef dict OF_MATCHED = {"Mrecv": "Recv", "Imrecv": "Irecv"}
 cdef object SUM = MPI.SUM
 cdef object IN_PLACE = MPI.IN_PLACE
 cdef object BOTTOM = MPI.BOTTOM
@@ -231,20 +233,21 @@ cdef int transfer_c(CMessage* message) noexcept with gil:
 
 
 cdef int transfer(CMessage* m) except? -2:
-    cdef str name = MESSAGES[m.name], kinds = messages[m.name].kinds.decode()
+    cdef str name, kinds
     cdef list args = [], temporary = []
+    name, kinds = MESSAGES[m.name]
     of = None if m.comm is NULL else <object>m.comm.object
     status = MPI.Status()
     if name in ("Mprobe", "Improbe"):
         memcpy(<void*><uintptr_t>MPI._addressof(status), m.status, MPI._sizeof(status))
         method, args = matched_message, [of, m.message, status]
     else:
-        if name in ("Mrecv", "Imrecv"):
+        if name in OF_MATCHED:
             of = take_matched(m.message)
             if of is None:
                 return declined
             m.message = MPI.MESSAGE_NULL.handle
-        method = getattr(of, {"Mrecv": "Recv", "Imrecv": "Irecv"}.get(name, name))
+        method = getattr(of, OF_MATCHED.get(name, name))
         plain = {"d": m.dest, "g": m.sendtag, "S": m.source, "G": m.recvtag, "s": status}
         for kind in kinds:
             if kind == "b":

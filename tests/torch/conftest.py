@@ -114,3 +114,16 @@ def _refuse(*args):
 @pytest.fixture(scope="session")
 def lossy(world):
     return dist.new_group(pg_options=compcoll.torch.Options("zfp:rate=8", min_nbytes=0))
+
+
+#: Nodes of ranks by number of ranks, and the levels that they give.
+PLACES = {2: [([0, 1], 1)], 3: [([0, 0, 1], 1)], 4: [([0, 0, 1, 1], 2), ([0, 1, 0, 1], 2), ([0, 0, 0, 1], 1)]}
+
+
+@pytest.fixture(params=range(4), ids=["flat", "first", "second", "third"])
+def place(request, world):
+    """Nodes of all ranks, and the number of levels."""
+    places = [([0] * dist.get_world_size(), 1), *PLACES[dist.get_world_size()]]
+    if request.param >= len(places):
+        pytest.skip("fewer places for so many ranks")
+    return places[request.param]

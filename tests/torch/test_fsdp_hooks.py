@@ -1,0 +1,241 @@
+"""Compression of FSDP2 and HSDP for those who keep another backend, here gloo."""
+
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_conformance import batch, close, mesh_of, model, train
+from test_hooks import is_same, of_rank
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from compcoll.torch import (
+    CompressedAllGather,
+    CompressedAllReduce,
+    CompressedReduceScatter,
+    compress_fsdp,
+)
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def sharded(gloo, mesh=None):
+    net, mesh = model(), mesh or mesh_of(gloo)
+    for layer in (net[0], net[2]):
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+@pytest.mark.parametrize(
+    "codecs",
+    [("lossless", "lossless"), ("raw", "raw"), ("lossless", "zfp:rate=24"), ("zfp:rate=24", "int8")],
+)
+def test_fsdp2_objects(gloo, agree, codecs, place):
+    net = sharded(gloo)
+    found = compress_fsdp(net, codecs[1], codecs[0], nodes=place[0])
+    got, want = train(net), train(sharded(gloo))
+    assert agree(
+        close(got, want) if codecs[1] in ("lossless", "raw") else torch.allclose(got, want, rtol=2e-2)
+    )
+    kinds = [type(one) for one in found["0"]]
+    assert agree(set(found) == {"", "0", "2"} and kinds == [CompressedAllGather, CompressedReduceScatter])
+    assert agree(all(one.levels == place[1] and one.wire_nbytes > 0 for one in found["0"]))
+
+
+def test_fsdp2_unshards_in_the_background(gloo, agree, place):
+    net = sharded(gloo)
+    compress_fsdp(net, all_gather="bfp:bits=16", nodes=place[0])
+    handle = net[0].unshard(async_op=True)
+    handle.wait()
+    got, want = net[0].weight.detach(), model()[0].weight.detach()
+    assert agree((got - want).abs().max() < 1e-4 and is_same(gloo, got))
+
+
+def held_until(monkeypatch, kind, method, holds):
+    """Have calls of a method wait for an event; returns it, and whether it was set in time for each call."""
+    goes_on, seen, original = threading.Event(), [], getattr(kind, method)
+
+    def held(self, *args):
+        if holds(self):
+            seen.append(goes_on.wait(30))
+        return original(self, *args)
+
+    monkeypatch.setattr(kind, method, held)
+    return goes_on, seen
+
+
+@pytest.mark.parametrize("codec", ["bfp:bits=16", "lossless"])
+def test_fsdp2_gathers_during_other_modules(gloo, agree, place, codec, monkeypatch):
+    """A module's parameters travel only when the one before is past its forward or its backward pass."""
+    net, x = sharded(gloo), batch(dist.get_rank())[0]
+    found = compress_fsdp(net, all_gather=codec, nodes=place[0])
+    net(x).sum().backward()  # in which the order is found
+    net.zero_grad()
+    last = net[2]
+    goes_on, seen = held_until(
+        monkeypatch, CompressedAllGather, "_start_gather", lambda one: one.module is last
+    )
+    net[1].register_forward_pre_hook(lambda *_: goes_on.set())
+    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
+    loss = net(x).sum()
+    last = net[0]
+    goes_on.clear()
+    loss.backward()
+    assert agree(seen == [True, True])
+    assert agree(all(one.levels == place[1] for (one,) in found.values()))
+    want = sharded(gloo)
+    want(x).sum().backward()
+    for p, q in zip(net.parameters(), want.parameters(), strict=True):
+        assert agree(torch.allclose(p.grad.full_tensor(), q.grad.full_tensor(), rtol=1e-3, atol=1e-4))
+
+
+def test_own_prefetching_stays(gloo, agree):
+    net, x = sharded(gloo), batch(dist.get_rank())[0]
+    compress_fsdp(net, all_gather="lossless")
+    net.set_modules_to_forward_prefetch([net[0], net[2]])
+    want = sharded(gloo)(x)
+    assert agree(all(torch.equal(net(x), want) for _ in range(2)))
+    assert agree(len(net._get_fsdp_state()._states_to_forward_prefetch) == 2)
+
+
+def test_fsdp2_infers(gloo, agree):
+    net, x = sharded(gloo), batch(dist.get_rank())[0]
+    compress_fsdp(net, all_gather="lossless")
+    with torch.inference_mode():  # torch itself cannot train such a model afterwards
+        assert agree(all(torch.equal(net(x), model()(x)) for _ in range(2)))
+
+
+def gradients(net, passes=1):
+    x, y = batch(dist.get_rank())
+    for _ in range(passes):
+        torch.nn.functional.mse_loss(net(x), y).backward()
+    return torch.cat([p.grad.full_tensor().flatten() for p in net.parameters()])
+
+
+def test_fsdp2_reduces_during_the_backward_pass(gloo, agree, place, monkeypatch):
+    """The last layer's gradients travel only when the layer before is at its backward pass."""
+    net = sharded(gloo)
+    compress_fsdp(net, "bfp:bits=16", nodes=place[0])
+    goes_on, seen = held_until(monkeypatch, CompressedReduceScatter, "_sum_inside", lambda _: True)
+    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
+    got, want = gradients(net), gradients(sharded(gloo))
+    assert agree(len(seen) == 3 and all(seen))
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fsdp2_gradients_that_something_reads(gloo, agree, dtype):
+    """Those that are added to others, and those that change their type."""
+    policy = MixedPrecisionPolicy(reduce_dtype=dtype)
+
+    def net():
+        one, mesh = model(), mesh_of(gloo)
+        fully_shard(one[2], mesh=mesh, mp_policy=policy)
+        return fully_shard(one, mesh=mesh, mp_policy=policy)
+
+    ours, theirs = net(), net()
+    compress_fsdp(ours, "bfp:bits=16")
+    got, want = gradients(ours, 3), gradients(theirs, 3)
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-2 * want.abs().max()))
+
+
+def test_reduce_scatter_feeds_back(gloo, agree, place):
+    size, rank = dist.get_world_size(), dist.get_rank()
+    given = of_rank(7, 300 * size)
+
+    def error(feeds_back):
+        reduce = CompressedReduceScatter("int4", feeds_back=feeds_back, nodes=place[0])
+        out, total = torch.empty(300), torch.zeros(300)
+        for _ in range(20):
+            reduce(out, given, gloo, dist.ReduceOp.SUM)
+            total += out / size
+        return float((total / 20 - given[300 * rank : 300 * (rank + 1)]).abs().max())
+
+    kept = given.clone()
+    assert agree(error(True) < 0.5 * error(False))
+    assert agree(torch.equal(given, kept))
+
+
+@pytest.fixture
+def replicated(world):
+    """Two replicas, each sharded over half of the ranks."""
+    size = dist.get_world_size()
+    if size % 2:
+        pytest.skip("an even number of ranks")
+    return init_device_mesh(
+        "cpu",
+        (2, size // 2),
+        mesh_dim_names=("replicate", "shard"),
+        backend_override={"replicate": "gloo", "shard": "gloo"},
+    )
+
+
+@pytest.mark.parametrize("shards", [None, "bfp:bits=16"])
+def test_hsdp(gloo, agree, replicated, shards):
+    """The replicate dimension alone is compressed, or both: few bits there, and shards that are exact."""
+    net = sharded(gloo, replicated["shard"])
+    found = compress_fsdp(net, shards, all_reduce="bfp:bits=16", replicas=replicated.get_group("replicate"))
+    assert agree(torch.allclose(train(net), train(sharded(gloo, replicated)), rtol=1e-3))
+    for made in found.values():
+        assert agree(type(made[-1]) is CompressedAllReduce and made[-1].wire_nbytes > 0)
+    theirs = torch.cat([p.to_local().flatten() for p in net.parameters()])
+    both = [torch.empty_like(theirs) for _ in range(2)]
+    dist.all_gather(both, theirs, group=replicated.get_group("replicate"))
+    assert agree(torch.equal(*both))
+
+
+@pytest.mark.parametrize("shards", [None, "bfp:bits=16"])
+def test_hsdp_averages_during_the_backward_pass(gloo, agree, replicated, shards, monkeypatch):
+    """The last layer's gradients travel only when the layer before is at its backward pass."""
+    net, replicas = sharded(gloo, replicated["shard"]), replicated.get_group("replicate")
+    compress_fsdp(net, shards, all_reduce="bfp:bits=16", replicas=replicas)
+    goes_on, seen = held_until(monkeypatch, CompressedAllReduce, "_sum_inside", lambda _: True)
+    net[1].register_full_backward_pre_hook(lambda *_: goes_on.set())
+    got, want = gradients(net, 2), gradients(sharded(gloo, replicated), 2)
+    assert agree(len(seen) == 6 and all(seen))
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
+
+
+def test_a_hook_of_the_programs_own_reads_sums(gloo, agree, replicated):
+    """One that `compress_fsdp` has not set comes after the reduce-scatter."""
+    net, replicas = sharded(gloo, replicated["shard"]), replicated.get_group("replicate")
+    compress_fsdp(net, "bfp:bits=16")
+    for module in (net[0], net[2], net):
+        module.set_all_reduce_hook(CompressedAllReduce("bfp:bits=16", replicas))
+    got, want = gradients(net), gradients(sharded(gloo, replicated))
+    assert agree(torch.allclose(got, want, rtol=0, atol=1e-3 * want.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["sharded", "replicated"])
+def test_fsdp2_goes_on_from_state_dicts(gloo, agree, replicated, kind):
+    """Of all modules' objects, with errors that are fed back: the same gradients bit for bit."""
+
+    def made():
+        if kind == "sharded":
+            net, options = sharded(gloo), {"reduce_scatter": "int4", "feeds_back": True}
+        else:
+            replicas = replicated.get_group("replicate")
+            net, options = sharded(gloo, replicated["shard"]), {"all_reduce": "int4", "replicas": replicas}
+        return net, compress_fsdp(net, **options)
+
+    first, states = made()
+    gradients(first)
+    kept = {name: one.state_dict() for name, (one,) in states.items()}
+    second, theirs = made()
+    for name, (one,) in theirs.items():
+        one.load_state_dict(kept[name])
+    first.zero_grad()
+    got, want = gradients(second), gradients(first)
+    fresh, _ = made()
+    assert agree(all(state["errors"] for state in kept.values()))
+    assert agree(torch.equal(got, want) and not torch.equal(gradients(fresh), want))
+
+
+def test_modules_to_compress(gloo, agree):
+    net = sharded(gloo)
+    assert agree(set(compress_fsdp(net, "int8", exact=["", "2"])) == {"0"})
+    with pytest.raises(ValueError, match="no module of FSDP2"):
+        compress_fsdp(model(), "int8")
+    with pytest.raises(ValueError, match="need each other"):
+        compress_fsdp(net, all_reduce="int8")
