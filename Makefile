@@ -22,8 +22,8 @@ FIGURE ?= out/taylor_green.png
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp csrc/preload/*.h csrc/preload/*.cpp)
-NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd) compcoll/operations.py setup.py $(CSRC)
+CSRC := $(wildcard csrc/*.h csrc/cpu/*.h csrc/cpu/*.cpp csrc/cpu/zfp/*.h csrc/cpu/zfp/*.cpp csrc/engine/*.h csrc/engine/*.cpp csrc/layer/*.h csrc/layer/*.cpp csrc/preload/*.cpp)
+NATIVE := $(wildcard compcoll/*/*.pyx compcoll/*/*.pxd compcoll/*/*.pxi) csrc/exports.map compcoll/operations.py setup.py $(CSRC)
 export PATH := $(abspath $(BIN)):$(PATH)
 
 .DELETE_ON_ERROR:
@@ -163,7 +163,7 @@ gpu-check: $(VENV)/.test $(VENV)/.$(CUPY)  ## Check and time everything that nee
 
 clean:  ## Remove what was built, and $(VENV)
 	rm -rf build carry docs/_build fuzz/build dist out *.egg-info $(VENV) $(NEWEST) .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f csrc/preload/operations.h compcoll/core/_cpu.cpp compcoll/core/_calls.c compcoll/engine/_coding.cpp compcoll/engine/_engine.cpp compcoll/engine/_interrupts.c compcoll/engine/_layout.cpp compcoll/engine/_shared.cpp compcoll/schedule/_schedule.cpp compcoll/mpi/_shortcut.c compcoll/*/_*.so
+	rm -f csrc/layer/operations.h compcoll/core/_cpu.cpp compcoll/core/_calls.c compcoll/engine/_engine.cpp compcoll/engine/_interrupts.c compcoll/mpi/_shortcut.c compcoll/tracing/_watch.c compcoll/_n*.so compcoll/*/_*.so
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.venv:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from glob import glob
 from pathlib import Path
-from sysconfig import get_platform, get_python_version
+from sysconfig import get_config_var, get_platform, get_python_version
 
 import numpy as np
 from Cython.Build import cythonize
@@ -40,11 +40,17 @@ if X86:
     LEVELS["avx512"] = ["-march=x86-64-v4", "-mprefer-vector-width=512"]
 ONCE = ["csrc/cpu/dispatch.cpp"]
 PER_LEVEL = sorted(set(map(Path.as_posix, Path("csrc/cpu").rglob("*.cpp"))) - set(ONCE))
-HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
+CODEC_HEADERS = glob("csrc/*.h") + glob("csrc/cpu/**/*.h", recursive=True)
+HEADERS = [*CODEC_HEADERS, *glob("csrc/engine/*.h"), *glob("csrc/layer/*.h")]
+# For sanitizers.
+MORE = os.environ.get("COMPCOLL_ENGINE_FLAGS", "").split()
 
 
-class BuildLevels(build_ext):
-    """Compiles PER_LEVEL once for each of LEVELS, in parallel, and links the objects into the codecs."""
+class Build(build_ext):
+    """Builds the shared object first, then what is linked with it.
+
+    Its codecs are compiled once for each of LEVELS.
+    """
 
     def finalize_options(self):
         super().finalize_options()
@@ -52,32 +58,53 @@ class BuildLevels(build_ext):
 
     def get_libraries(self, ext):
         """Without libpython, which must not come with what is preloaded into programs."""
-        return ext.libraries if ext.name == names.name else super().get_libraries(ext)
+        return ext.libraries if ext in (native, names) else super().get_libraries(ext)
+
+    def build_extensions(self):
+        every = self.extensions
+        for self.extensions in (
+            [ext for ext in every if ext is native],
+            [ext for ext in every if ext is not native],
+        ):
+            super().build_extensions()
+        self.extensions = every
 
     def build_extension(self, ext):
-        if ext.name != codecs.name:
+        if ext is not native:
+            library = Path(self.get_ext_fullpath(native.name))
             own = copy(self)  # some extensions have sources in common, and are compiled at the same time
             own.build_temp = f"{self.build_temp}/{ext.name}"
-            super(BuildLevels, own).build_extension(ext)
+            if ext.name in BINDINGS:
+                ext.extra_link_args = [
+                    *MORE,
+                    f"-L{library.parent}",
+                    f"-l:{library.name}",
+                    "-Wl,-rpath,$ORIGIN/..",
+                ]
+            super(Build, own).build_extension(ext)
             return
         built = self.get_ext_fullpath(ext.name)
-        if not (self.force or newer_group([*ext.sources, *ext.depends], built, "newer")):
+        if not (self.force or newer_group(ext.depends, built, "newer")):
             return
         # The longest come first: the widest vectors, and what is last in the alphabet.
         levels = reversed(LEVELS.items())
-        jobs = [(name, flags, source) for name, flags in levels for source in reversed(PER_LEVEL)]
+        jobs = [(name, [*CFLAGS, *flags], source) for name, flags in levels for source in reversed(PER_LEVEL)]
+        jobs += [
+            ("once", FLAGS[Path(source).parts[1]], source) for source in SOURCES if source not in PER_LEVEL
+        ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(lambda job: self.compile_level(ext, *job), jobs))
+            objects = list(pool.map(lambda job: self.compile_one(ext, *job), jobs))
         ext.extra_objects = [path for group in objects for path in group]
+        ext.extra_link_args = [*MORE, *ext.extra_link_args, f"-Wl,-soname,{Path(built).name}"]
         super().build_extension(ext)
 
-    def compile_level(self, ext, name, flags, source):
+    def compile_one(self, ext, name, flags, source):
         return self.compiler.compile(
             [source],
             output_dir=f"{self.build_temp}/{name}",
             include_dirs=ext.include_dirs,
             macros=[("CC_LEVEL", name), *ext.define_macros],
-            extra_postargs=[*CFLAGS, *flags],
+            extra_postargs=flags,
             depends=HEADERS,
         )
 
@@ -96,19 +123,73 @@ class EditableWheel(editable_wheel):
         super().finalize_options()
 
 
-codecs = Extension(
-    "compcoll.core._cpu",
-    sources=["compcoll/core/_cpu.pyx", *ONCE],
+def write_operations(path):
+    """Write the table of operations for csrc/layer: a ROW for each, in one of two lists.
+
+    A ROW has the number of C's arguments; the names of the blocking and the nonblocking function, and
+    Fortran's; a letter for each argument; and whether a rank sends a block to each other, receives one from
+    each, and whether each pair of ranks decides.
+    """
+    table = runpy.run_path("compcoll/operations.py")
+    letters = {"NONE": "", "ONE": "bnt", "EACH": "bnt", "COUNTED": "bvvt", "TYPED": "bvvw"}
+    lists = {"ACCELERATED": [], "OTHERS": []}
+    for op in table["OPERATIONS"].values():
+        sides = letters[op.send.name] + letters[op.recv.name]
+        kinds = f"bb{'v' if op.counts else 'n'}to" if op.reduces else sides
+        kinds += "rc" if op.root else "c"
+        facts = (op.send.many, op.recv.many, op.decides.name == "PAIR")
+        flags = ", ".join(str(fact).lower() for fact in facts)
+        row = f'ROW({len(kinds)}, {op.name}, {op.nonblocking}, {op.name.lower()}, "{kinds}", {flags})'
+        lists["ACCELERATED" if op.algorithms else "OTHERS"].append(row)
+    macros = (f"#define {name}(ROW) \\\n  " + " \\\n  ".join(rows) for name, rows in lists.items())
+    notes = "// Written by setup.py from compcoll/operations.py.", "// clang-format off"
+    text = "\n".join([*notes, *macros, ""])
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+write_operations(Path("csrc/layer/operations.h"))
+
+SOURCES = [*PER_LEVEL, *ONCE, *sorted(glob("csrc/engine/*.cpp")), *sorted(glob("csrc/layer/*.cpp"))]
+
+# No module: the shared object of codecs, engine and layer, which programs without Python load as well.
+native = Extension(
+    "compcoll._native",
+    sources=[],
     include_dirs=["csrc"],
-    define_macros=[("CC_X86", "1")] if X86 else [],
-    extra_compile_args=[*CFLAGS, GLUE],
-    depends=["setup.py", *HEADERS, *PER_LEVEL],
+    define_macros=[
+        ("COMPCOLL_LIBPYTHON", f'"libpython{get_python_version()}{sys.abiflags}.so.1.0"'),
+        *([("CC_X86", "1")] if X86 else []),
+    ],
+    extra_link_args=["-Wl,--version-script=csrc/exports.map", "-Wl,-Bsymbolic-functions"],
+    libraries=["dl"],
+    depends=["setup.py", "csrc/exports.map", *HEADERS, *SOURCES],
+    language="c++",
+)
+# By the folder of a source. What is in the way of each call is worth more than what begins a schedule.
+_NATIVE = ["-std=c++17", "-g0", "-Wall", "-fvisibility-inlines-hidden", "-fno-semantic-interposition", *MORE]
+FLAGS = {
+    "cpu": [*CFLAGS, GLUE, "-fvisibility=default"],
+    "engine": [*_NATIVE, GLUE],
+    "layer": [*_NATIVE, "-O2"],
+}
+
+# No module either: it is preloaded into programs, and loads the other one.
+names = Extension(
+    "compcoll._names",
+    sources=["csrc/preload/preload.cpp"],
+    include_dirs=["csrc"],
+    define_macros=[("COMPCOLL_LAYER", f'"_native{get_config_var("EXT_SUFFIX")}"')],
+    extra_compile_args=["-std=c++17", GLUE, "-g0", "-Wall", "-fvisibility=hidden"],
+    extra_link_args=["-static-libstdc++", "-static-libgcc"],
+    libraries=["dl"],
+    depends=["setup.py", "csrc/layer/operations.h", "csrc/layer/message_table.h"],
     language="c++",
 )
 
 
 def method_part(name):
-    """An extension of what is in the way of each call."""
+    """An extension of what is in the way of each message."""
     return Extension(
         name,
         sources=[f"{name.replace('.', '/')}.pyx"],
@@ -119,87 +200,26 @@ def method_part(name):
     )
 
 
-def write_operations(path):
-    """Write the table of operations for csrc/preload/call.h: a ROW for each, in one of three lists.
-
-    A ROW has the number of C's arguments; the names of the blocking and the nonblocking function, and
-    Fortran's; a letter for each argument; and whether a rank sends a block to each other, receives one from
-    each, and whether each pair of ranks decides.
-    """
-    table = runpy.run_path("compcoll/operations.py")
-    letters = {"NONE": "", "ONE": "bnt", "EACH": "bnt", "COUNTED": "bvvt", "TYPED": "bvvw"}
-    lists = {"ACCELERATED": [], "LARGE": [], "OTHERS": []}
-    for op in table["OPERATIONS"].values():
-        sides = letters[op.send.name] + letters[op.recv.name]
-        kinds = f"bb{'v' if op.counts else 'n'}to" if op.reduces else sides
-        kinds += "rc" if op.root else "c"
-        facts = (op.send.many, op.recv.many, op.decides.name == "PAIR")
-        flags = ", ".join(str(fact).lower() for fact in facts)
-        row = f'ROW({len(kinds)}, {op.name}, {op.nonblocking}, {op.name.lower()}, "{kinds}", {flags})'
-        lists["ACCELERATED" if op.algorithms else "OTHERS"].append(row)
-        if op.algorithms and "v" not in kinds:  # whose counts an older library can be given
-            lists["LARGE"].append(row)
-    macros = (f"#define {name}(ROW) \\\n  " + " \\\n  ".join(rows) for name, rows in lists.items())
-    notes = "// Written by setup.py from compcoll/operations.py.", "// clang-format off"
-    text = "\n".join([*notes, *macros, ""])
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
-
-
-write_operations(Path("csrc/preload/operations.h"))
-calls = method_part("compcoll.core._calls")
-interrupts = method_part("compcoll.engine._interrupts")
-shortcut = method_part("compcoll.mpi._shortcut")
-watch = method_part("compcoll.tracing._watch")
-
-# No module: the library that is preloaded into programs, which loads Python when MPI begins.
-names = Extension(
-    "compcoll.preload._names",
-    sources=sorted(glob("csrc/preload/*.cpp")),
-    define_macros=[("COMPCOLL_LIBPYTHON", f'"libpython{get_python_version()}{sys.abiflags}.so.1.0"')],
-    extra_compile_args=["-std=c++17", GLUE, "-g0", "-Wall", "-fvisibility=hidden"],
-    extra_link_args=["-static-libstdc++", "-static-libgcc"],
-    libraries=["dl"],
-    depends=["setup.py", *glob("csrc/preload/*.h")],
-    language="c++",
-)
-
-VIRTUAL = "csrc/engine/virtual.cpp"
-# For sanitizers.
-MORE = os.environ.get("COMPCOLL_ENGINE_FLAGS", "").split()
-ENGINE = sorted(set(glob("csrc/engine/*.cpp")) - {VIRTUAL})
-
-
-def engine_part(name, sources):
-    """An extension of csrc/engine."""
+def binding(name):
+    """An extension that binds the shared object."""
     return Extension(
         name,
-        sources=[f"{name.replace('.', '/')}.pyx", *sources],
+        sources=[f"{name.replace('.', '/')}.pyx"],
         include_dirs=["csrc", np.get_include()],
         define_macros=[("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
-        extra_compile_args=["-std=c++17", GLUE, "-g0", "-Wall", "-fvisibility=hidden", *MORE],
-        extra_link_args=MORE,
-        depends=[
-            "setup.py",
-            "csrc/abi.h",
-            "csrc/cpu/table.h",
-            *glob("csrc/preload/*.h"),
-            *glob("csrc/engine/*.h"),
-            *glob("compcoll/*/*.pxd"),
-        ],
+        extra_compile_args=["-std=c++17", GLUE, "-g0", "-Wall", *MORE],
+        depends=["setup.py", *HEADERS, *glob("compcoll/*/*.pxd"), *glob("compcoll/*/*.pxi")],
         language="c++",
     )
 
 
-engine = engine_part("compcoll.engine._engine", ENGINE)
-coding = engine_part("compcoll.engine._coding", [])
-layout = engine_part("compcoll.engine._layout", ["csrc/engine/layout.cpp"])
-dispatch = engine_part("compcoll.preload._dispatch", [])
-shared = engine_part(
-    "compcoll.engine._shared",
-    ["csrc/engine/node_wire.cpp", "csrc/engine/pool.cpp", "csrc/engine/shared_memory.cpp"],
-)
-schedule = engine_part("compcoll.schedule._schedule", [VIRTUAL])
+BINDINGS = ["compcoll.core._cpu", "compcoll.engine._engine"]
+METHODS = [
+    "compcoll.core._calls",
+    "compcoll.engine._interrupts",
+    "compcoll.mpi._shortcut",
+    "compcoll.tracing._watch",
+]
 
 
 def description():
@@ -208,23 +228,9 @@ def description():
     return re.sub(r"!?\[([^\]]*)\]\((?!https?:|#)[^)]*\)", r"\1", text)
 
 
-EXTENSIONS = [
-    calls,
-    codecs,
-    coding,
-    dispatch,
-    engine,
-    interrupts,
-    layout,
-    names,
-    schedule,
-    shared,
-    shortcut,
-    watch,
-]
 setup(
     long_description=description(),
     long_description_content_type="text/markdown",
-    ext_modules=cythonize(EXTENSIONS),
-    cmdclass={"build_ext": BuildLevels, "editable_wheel": EditableWheel},
+    ext_modules=[native, names, *cythonize([*map(binding, BINDINGS), *map(method_part, METHODS)])],
+    cmdclass={"build_ext": Build, "editable_wheel": EditableWheel},
 )

@@ -20,8 +20,8 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from compcoll.mpi.state import describe as describe_call
-from compcoll.tracing.recording import Recording, record_with
+from compcoll.comm import describe as describe_call
+from compcoll.tracing.recording import Recording
 from compcoll.tracing.trace import Trace
 
 from .osu.output import as_json, describe
@@ -68,14 +68,15 @@ def least(world: MPI.Intracomm, call: Callable, ways: dict[str, tuple]) -> dict[
     while len(found) < FEWEST or world.bcast(perf_counter() - begun < SECONDS and len(found) < ROUNDS):
         found.append(row := np.empty(len(ways)))
         for i in rng.permutation(len(ways)):
-            comm, recorder = list(ways.values())[i]
-            record_with(recorder)
+            comm, recording = list(ways.values())[i]
+            if recording is not None:
+                recording.resume()
             world.Barrier()
             start = perf_counter()
             for _ in range(CALLS):
                 call(comm)
             row[i] = (perf_counter() - start) / CALLS
-            record_with(None)
+            Recording.pause()
     times = np.array(found)
     world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
     return dict(zip(ways, times.min(axis=0).tolist(), strict=True))
@@ -87,8 +88,8 @@ def measure(world: MPI.Intracomm, folder: Path) -> list[dict]:
     tracing = Recording((Traced,), Trace(folder, world.rank, world.size, describe_call))
     ways = {
         "off": (compcoll.Comm(world, **POLICY), None),
-        "counted": (Counted(world, **POLICY), counting.recorder),
-        "traced": (Traced(world, **POLICY), tracing.recorder),
+        "counted": (Counted(world, **POLICY), counting),
+        "traced": (Traced(world, **POLICY), tracing),
     }
     rows = []
     for name, call in operations(world).items():

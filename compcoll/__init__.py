@@ -1,5 +1,6 @@
 """compcoll: MPI collectives made faster by compressing what goes over the wire."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from compcoll._installed import is_compiled as _is_compiled
@@ -17,6 +18,10 @@ from compcoll.report import Report, Summary
 __version__ = "0.1.0"
 
 __all__ = [
+    "BFLOAT16",
+    "FLOAT8_E4M3",
+    "FLOAT8_E5M2",
+    "FLOAT16",
     "Cartcomm",
     "Codec",
     "Comm",
@@ -36,17 +41,27 @@ __all__ = [
     "codec",
     "codecs",
     "decode",
+    "errors",
     "inspect",
+    "shaped",
     "summary",
+    "typed",
 ]
 
-_NEED_MPI = {"Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"}
+_NEED_MPI = {
+    **dict.fromkeys(("Cartcomm", "Comm", "Distgraphcomm", "Graphcomm"), "compcoll.comm"),
+    **dict.fromkeys(
+        ("BFLOAT16", "FLOAT16", "FLOAT8_E4M3", "FLOAT8_E5M2", "shaped", "typed"), "compcoll.buffers"
+    ),
+}
 
 
 if TYPE_CHECKING:
+    from compcoll import errors
+    from compcoll.buffers import BFLOAT16, FLOAT8_E4M3, FLOAT8_E5M2, FLOAT16, shaped, typed
+    from compcoll.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
     from compcoll.engine.totals import summary
     from compcoll.launch.bootstrap import bootstrap
-    from compcoll.mpi.comm import Cartcomm, Comm, Distgraphcomm, Graphcomm
 else:
 
     def __getattr__(name: str):
@@ -55,9 +70,9 @@ else:
             from compcoll.core.library import check_mpi
 
             check_mpi()
-            from compcoll.mpi import comm
-
-            return getattr(comm, name)
+            return getattr(import_module(_NEED_MPI[name]), name)
+        if name == "errors":
+            return import_module("compcoll.errors")
         if name == "bootstrap":
             from compcoll.launch.bootstrap import bootstrap
 

@@ -10,7 +10,7 @@ from compcoll.core.library import check_mpi
 
 check_mpi()
 
-from compcoll.mpi.comm import wrap_world  # noqa: E402
+from compcoll.comm import wrap_world  # noqa: E402
 from compcoll.tracing.recording import fail_on_error  # noqa: E402
 
 __all__: list[str] = []

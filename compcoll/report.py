@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report", "Stats", "Summary", "outcome_of"]
+__all__ = ["Report", "Stats", "Summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +149,7 @@ class Stats:
             for key, value in getattr(outcome, name).items():
                 sums[key] = sums.get(key, 0) + value
 
-    def add_all(self, outcomes: Iterable[Any]) -> Stats:
-        """Add outcomes; these sums."""
-        for outcome in outcomes:
-            self.add(outcome, outcome.bound)
-        return self
-
     def add_bound(self, bound: float | None) -> None:
         """Raise the bound of the error; None and NaN make it unknown."""
         known = bound is not None and self.bound is not None and bound == bound
         self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]
-
-
-def outcome_of(outcomes: Sequence[Any]) -> Any:
-    """What the parts of one call, which had these outcomes, did together."""
-    return outcomes[0] if len(outcomes) == 1 else Stats().add_all(outcomes)

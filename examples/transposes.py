@@ -19,7 +19,7 @@ def slabs_of_y(comm, field):
     part, n, _ = field.shape
     send = np.ascontiguousarray(field.reshape(part, comm.size, part, n).swapaxes(0, 1))
     recv = np.empty_like(send)  # recv[p]: the points of rank p's x and of this rank's y
-    comm.Alltoall(send, recv)
+    comm.Alltoall(compcoll.shaped(send), compcoll.shaped(recv))
     return recv.reshape(n, part, n).swapaxes(0, 1)
 
 

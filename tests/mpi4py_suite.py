@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import importlib
 import itertools
 import json
 import os
@@ -47,11 +48,12 @@ TIMEOUT = 150
 SPARSE = 8
 #: The most lines that are printed of a test that differs.
 LINES = 25
-#: The codec that stands for plain mpi4py with the preloaded library, losslessly.
-PRELOADED = "preload"
+#: The codecs that stand for plain mpi4py with the preloaded library, losslessly, and for plain mpi4py whose
+#: calls pass the layer.
+PRELOADED, UNMARKED = "preload", "unmarked"
 #: Tests that expect a receive to be complete once a synchronous send of the same rank has ended, for which
 #: compcoll's thread may need a moment.
-LATER = re.compile(r"test_p2p_obj\..*\.test(Test|Wait)Some(Recv)?$")
+LATER = re.compile(r"test_p2p_obj\..*\.test(Test|Wait)Some(Recv)?$|test_util_pkl5\..*\.testISendAndRecv$")
 #: Ranks outnumber cores here: one that waits lets another run.
 YIELD = {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}
 #: How Debian's Open MPI is started, and by which variables mpi4py finds it.
@@ -115,17 +117,13 @@ def on_ranks(path: str, spec: str, pattern: str, out: str) -> None:
     world = MPI.COMM_WORLD
     # By these names pickle finds the communicators that mpi4py has made.
     globals().update(COMM_WORLD=world, COMM_SELF=MPI.COMM_SELF)
-    if spec == PRELOADED:
-        from compcoll.preload.program import attach_world
-
-        attach_world()
+    if spec == UNMARKED:
+        importlib.import_module("compcoll.comm")
+    elif spec == PRELOADED:
+        importlib.import_module("compcoll.preload.program")
+        importlib.import_module("compcoll.comm").mark_world(codec="lossless", min_nbytes=0)
     elif spec != "mpi":
-        import compcoll
-
-        MPI.COMM_WORLD = compcoll.Comm(world, spec, min_nbytes=0)
-        MPI.COMM_SELF = compcoll.Comm(MPI.COMM_SELF, spec, min_nbytes=0)
-        for comm in (MPI.COMM_WORLD, MPI.COMM_SELF):
-            comm.free = lambda: None  # mpi4py frees no communicator of these names
+        importlib.import_module("compcoll.comm").wrap_world(False, codec=spec, min_nbytes=0)
     sys.modules["cupy"] = None  # its tests need a GPU
     sys.path.insert(0, path)
     names = sorted(file.stem for file in Path(path).glob("test_*.py") if re.fullmatch(pattern, file.stem))
@@ -168,7 +166,7 @@ def accept_siblings(test: unittest.TestCase) -> None:
     """Let a test take compcoll's classes for those of mpi4py that they are made from."""
 
     def original(kind: type) -> type:
-        ours = kind.__module__ == "compcoll.mpi.comm"
+        ours = kind.__module__ == "compcoll.comm"
         return next(base for base in kind.__mro__ if base.__module__ == "mpi4py.MPI") if ours else kind
 
     def same(one, other, msg=None):
@@ -215,8 +213,7 @@ def run(
         if spec == PRELOADED:
             from compcoll import preload
 
-            settings = json.dumps({"codec": "lossless", "min_nbytes": 0})
-            environment |= {**preload.environment(), preload.SETTINGS: settings}
+            environment |= preload.environment(embeds=False)
         done = subprocess.run(command, check=False, env=environment)
         if done.returncode:
             print(f"{ranks} ranks, {spec}: the tests ended with status {done.returncode}")
@@ -266,7 +263,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("-n", "--ranks", type=int, action="append")
     parser.add_argument(
-        "--codec", default="lossless", help=f"{PRELOADED}: plain mpi4py, by the preloaded library"
+        "--codec",
+        default="lossless",
+        help=f"{PRELOADED}: plain mpi4py, by the preloaded library; {UNMARKED}: its own communicators",
     )
     parser.add_argument("--trace", action="store_true", help="trace the calls on compcoll's communicators")
     parser.add_argument("--openmpi", action="store_true", help="run on the system's Open MPI")

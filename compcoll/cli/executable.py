@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,12 +15,16 @@ import click
 
 from compcoll.preload import SETTINGS, environment
 
-__all__ = ["find_executable", "mpiexec_of", "run_executable"]
+__all__ = ["find_executable", "mpiexec_of", "run_executable", "run_preloaded"]
 
 
 def find_executable(program: str) -> str | None:
     """The path of a program, which may be on the PATH; None of what Python runs, or nobody."""
     path = program if Path(program).exists() else shutil.which(program)
+    if re.fullmatch(r"python[\d.]*", Path(program).name):
+        raise click.UsageError(
+            f"{program} is Python itself; give the program that it would run, or -m MODULE"
+        )
     if path is None or Path(path).is_dir() or Path(path).suffix == ".py" or not os.access(path, os.X_OK):
         return None
     with open(path, "rb") as file:
@@ -29,18 +34,25 @@ def find_executable(program: str) -> str | None:
 
 
 def run_executable(path: str, arguments: list[str], settings: dict[str, Any], quiet: bool) -> NoReturn:
-    """Become the program."""
+    """Become a program of C or Fortran."""
+    given = {key: str(Path(v).resolve()) if isinstance(v, Path) else v for key, v in settings.items()}
+    more = {SETTINGS: json.dumps(given), **({"COMPCOLL_SUMMARY": "0"} if quiet else {})}
+    _become(path, arguments, True, more)
+
+
+def run_preloaded(arguments: list[str]) -> NoReturn:
+    """Become this Python with the library preloaded."""
+    _become(sys.executable, arguments, False, {})
+
+
+def _become(path: str, arguments: list[str], embeds: bool, more: dict[str, str]) -> NoReturn:
     try:
-        more = environment()
+        variables = {**os.environ, **environment(embeds), **more}
     except OSError as error:
         raise click.ClickException(str(error)) from None
-    given = {key: str(Path(v).resolve()) if isinstance(v, Path) else v for key, v in settings.items()}
-    more[SETTINGS] = json.dumps(given)
-    if quiet:
-        more["COMPCOLL_SUMMARY"] = "0"
     sys.stdout.flush()
     try:
-        os.execve(path, [path, *arguments], {**os.environ, **more})
+        os.execve(path, [path, *arguments], variables)
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None
 

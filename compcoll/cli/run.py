@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import click
 
-from compcoll.cli.executable import find_executable, mpiexec_of, run_executable
+from compcoll.cli.executable import find_executable, mpiexec_of, run_executable, run_preloaded
 from compcoll.cli.launch import become_ranks, is_launched, need_mpi, same_ranks
 from compcoll.cli.output import check_folder
 from compcoll.cli.spec import Size, ranks_option
@@ -31,7 +32,6 @@ from compcoll.preload import is_preloaded
 @click.option(
     "--trace", type=click.Path(file_okay=False, path_type=Path), help="Folder for a line of each call."
 )
-@click.option("--preload", is_flag=True, help="Of a Python program, take calls of extension modules, too.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end.")
 @click.argument("program")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -39,7 +39,6 @@ def command(
     ranks: int | None,
     as_module: bool,
     trace: Path | None,
-    preload: bool,
     quiet: bool,
     program: str,
     arguments: tuple[str, ...],
@@ -47,13 +46,12 @@ def command(
 ) -> None:
     """Run a program as it is, with MPI's communicators accelerated.
 
-    In a Python program, COMM_WORLD and COMM_SELF, and whatever it makes of them, are compcoll's before it is
-    imported. Of any other program the calls from C and Fortran are, by a library that is preloaded; with
-    --preload those of a Python program, mpi4py's among them.
-    -n starts ranks on this machine; without it the program runs on the ranks that mpiexec, srun or flux have
-    started. Without --codec, --when and --policy calls are compressed losslessly where that saves time
-    (auto). An exception that nobody catches ends all ranks. At the end rank 0 says what all calls together
-    did, on the standard error output.
+    A library is preloaded that serves the calls of C and Fortran, and of all libraries of a Python program,
+    on COMM_WORLD and COMM_SELF, and on whatever it makes of them. In a Python program these are
+    `compcoll.Comm`s. -n starts ranks on this machine; without it the program runs on the ranks that mpiexec,
+    srun or flux have started. Without --codec, --when and --policy calls are compressed losslessly where that
+    saves time (auto). An exception that nobody catches ends all ranks. At the end rank 0 says what all calls
+    together did, on the standard error output.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     try:
@@ -66,30 +64,23 @@ def command(
     if trace is not None:
         check_folder(trace, "the trace")
         os.environ["COMPCOLL_TRACE"] = str(trace.resolve())
+    words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    words = ["run", *words, *["-m"] * as_module, *["-q"] * quiet, program, *arguments]
     if ranks is not None and not is_launched():
-        options = [
-            word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))
-        ]
-        flags = ["-m"] * as_module + ["--preload"] * preload + ["-q"] * quiet
-        mpiexec = mpiexec_of(executable) if executable else None
-        become_ranks(ranks, ["run", *options, *flags, program, *arguments], mpiexec)
+        become_ranks(ranks, words, mpiexec_of(executable) if executable else None)
     if executable:
         run_executable(executable, list(arguments), given, quiet)
-    if preload and not is_preloaded():
-        again = ["-m", "compcoll", "run", *["-m"] * as_module, "--preload", program, *arguments]
-        run_executable(sys.executable, again, given, quiet)
+    if not is_preloaded():
+        again = ["-m", "compcoll", *words[:1], *([] if ranks is None else ["-n", str(ranks)]), *words[1:]]
+        run_preloaded(again)
     need_mpi()
     from compcoll.cli.program import run_as_main
 
     if ranks is not None:
         same_ranks(ranks)
     sys.argv[:] = [program, *arguments]
-    if preload:
-        from compcoll.preload.program import attach_world
+    from compcoll.comm import wrap_world
 
-        attach_world()
-    else:
-        from compcoll.mpi.comm import wrap_world
-
-        wrap_world(False if quiet else None, **given)
+    import_module("compcoll.preload.program")  # messages of C and Fortran
+    wrap_world(False if quiet else None, **given)
     run_as_main(program, as_module)

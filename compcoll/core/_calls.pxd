@@ -1,8 +1,3 @@
-cdef class Count:
-    cdef public Py_ssize_t calls, most
-    cdef readonly list seconds
-
-
 cdef class CallTotals:
     cdef public Py_ssize_t calls, accelerated, raw_nbytes, wire_nbytes
     cpdef add(self, outcome, bint first=*)

@@ -1,22 +1,7 @@
 # cython: language_level=3
-"""Counts of calls, and tags of a communicator's calls."""
+"""Totals of calls, and tags of a communicator's calls."""
 
-from math import inf
 from weakref import ref
-
-
-cdef class Count:
-    """Number of calls of one kind, and the number after which their decision is renewed.
-
-    Attributes
-    ----------
-    seconds : list of float or None
-        Of a ``timed`` one what each call took; infinite where it raised, or is still to come.
-    """
-
-    def __init__(self, Py_ssize_t most, bint timed=False):
-        self.calls, self.most = 0, most
-        self.seconds = [inf] * most if timed else None
 
 
 cdef class CallTotals:

@@ -1,6 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # distutils: language = c++
-"""The CPU codecs, one call each, without the GIL. It knows the table of csrc/abi.h and no codec by name."""
+"""Bindings of what needs no MPI: the CPU codecs, one call each, without the GIL, and schedules.
+
+The table of csrc/abi.h is known here, and no codec by name.
+"""
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 import os
@@ -227,3 +230,8 @@ def checksum(const uint8_t[::1] data):
     with nogil:
         value = active.checksum(p, n)
     return value
+
+
+include "schedules.pxi"
+
+include "counts.pxi"

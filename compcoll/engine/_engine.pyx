@@ -11,34 +11,43 @@ from time import perf_counter
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.engine._coding import memory_at
+from compcoll.core import dtypes
+from compcoll.core.errors import FallbackError, FrameError, MismatchError, PolicyError
+from compcoll.devices.finding import at_address, copy_ranges
 from compcoll.engine._interrupts import check as check_signals
 from compcoll.engine._interrupts import raise_pending  # no-cython-lint
-from compcoll.engine.finalize import before_finalize
+from compcoll.engine.finalize import before_finalize, call_all, watch_exit
+from compcoll.operations import OPERATIONS
 
 cimport numpy as cnp
-from cpython.ref cimport Py_INCREF
-from libc.stdint cimport uint8_t, uint32_t, uint64_t, uintptr_t
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
+from libcpp.pair cimport pair
 from libcpp.utility cimport move
 from libcpp.vector cimport vector
 
 from compcoll.core._calls cimport CallTags
-from compcoll.engine._coding cimport Coding, Outcome
+from compcoll.core._cpu cimport CCount, Compiled, Count, CSchedule
 from compcoll.engine._interrupts cimport deferred
-from compcoll.engine._layout cimport StridedBlock
-from compcoll.engine._shared cimport Neighbours
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CBases, CCompletion, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
-    CDeviceRoom, CDeviceStep, CEngine, CLaunch, CLibrary, complete, CPendingTask, CPlace, CRecvBuffers, CRun,
-    CScratchRecv, CTags, CTask, CTaskGroup, Error, error_of, finished_by, grequest_start, make_node_wire,
-    make_probe, make_request, make_wire, new_engine, of_callback, the_recv_hook, Wire,
+    all_reached, CAnswers, CAttempt, CBases, CCoding, CCompletion, CDevice, CDeviceBlock, CDeviceDone,
+    CDeviceFrame, CDeviceOp, CDeviceRoom, CDeviceStep, CEngine, CLaunch, CLayout, CLibrary, CNeighbours,
+    complete,
+    CPendingTask, CPlace, CRecvBuffers, create_segment, CRun, CScratchRecv, CSegment, CSegmentAddress,
+    CSharedMemory, CTags, CTask, CTaskGroup, Error, error_of, finished_by, gather, grequest_start,
+    make_node_wire, make_probe, make_request, make_wire, of_callback, open_segment, scatter, Stats,
+    the_recv_hook, use_level, Wire,
 )
-from compcoll.schedule._schedule cimport Compiled
 
 cnp.import_array()
+
+
+include "layout.pxi"
+include "coding.pxi"
+include "shared_memory.pxi"
 
 
 #: How a wait ended.
@@ -64,49 +73,24 @@ def start(bint threaded, double seconds):
     seconds : float
         Time without any message after which a wait is given up.
     """
-    global engine, stall_seconds
+    global engine, library, stall_seconds
     if engine == NULL:
-        _find_library()
         stall_seconds = seconds
-        engine = new_engine(threaded, seconds)
-        before_finalize(_stop)
+        start_with_thread_states(threaded, seconds)
+        engine = &the_engine()
+        library = engine_library()
+        before_finalize(_join_left)
 
 
 #: Seconds for which operations whose requests the program has freed may still go on when MPI ends.
 cdef double LAST_SECONDS = 1.0
 
 
-def _stop():
+def _join_left():
     # MPI may wait for the requests of what is under way: their messages have arrived in a correct program.
     until = perf_counter() + LAST_SECONDS
     for task in list(_left):
         join(task, max(until - perf_counter(), 0.0))
-    # Threads that end may have to call back first.
-    with nogil:
-        engine.stop()
-
-
-cdef _find_library():
-    """Fill `library`: functions of the MPI library that mpi4py has loaded, sizes and handles."""
-    loaded = ctypes.CDLL(MPI.__file__, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-    cdef dict found = {
-        name: ctypes.cast(getattr(loaded, "MPI_" + name), ctypes.c_void_p).value
-        for name in ("Isend", "Irecv", "Testsome", "Test", "Iprobe", "Improbe", "Get_count",
-                     "Grequest_start", "Grequest_complete")
-    }
-    library.isend = <void*><uintptr_t>found["Isend"]
-    library.irecv = <void*><uintptr_t>found["Irecv"]
-    library.testsome = <void*><uintptr_t>found["Testsome"]
-    library.test = <void*><uintptr_t>found["Test"]
-    library.iprobe = <void*><uintptr_t>found["Iprobe"]
-    library.improbe = <void*><uintptr_t>found["Improbe"]
-    library.get_count = <void*><uintptr_t>found["Get_count"]
-    library.grequest_start = <void*><uintptr_t>found["Grequest_start"]
-    library.grequest_complete = <void*><uintptr_t>found["Grequest_complete"]
-    library.handle_nbytes, library.status_nbytes = MPI._sizeof(MPI.Comm), MPI._sizeof(MPI.Status)
-    library.byte, library.request_null = handle(MPI.BYTE), handle(MPI.REQUEST_NULL)
-    library.undefined, library.in_status = MPI.UNDEFINED, MPI.ERR_IN_STATUS
-    library.status_error_offset = offset_of_error()
 
 
 cpdef uint32_t offset_of_error() except *:
@@ -333,15 +317,6 @@ cdef check_mpi(int error):
         raise MPI.Exception(error)
 
 
-cdef class Bases:
-    """Values that the blocks of a persistent call held last on this rank: bases for delta coding."""
-
-    cdef shared_ptr[CBases] own
-
-    def __init__(self):
-        self.own = shared_ptr[CBases](new CBases())
-
-
 cdef class Running(Task):
     """A schedule being run.
 
@@ -357,8 +332,6 @@ cdef class Running(Task):
         The caller's, in the order of the schedule.
     device : compcoll.engine.device.run.DeviceOperations, optional
         Operations on device memory, where any buffer is on a device.
-    bases : Bases, optional
-        Of the persistent call that this run starts.
     inside : Coding, optional
         For messages inside a node; ``coding`` by default.
     neighbours : Neighbours, optional
@@ -366,8 +339,8 @@ cdef class Running(Task):
     """
 
     cdef CRun* run
-    cdef Bases bases
     cdef Compiled compiled
+    cdef DeviceCallbacks callbacks
     cdef object device
     cdef readonly Coding coding
     cdef Coding inside
@@ -377,7 +350,7 @@ cdef class Running(Task):
 
     def __init__(
         self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None,
-        Bases bases=None, Coding inside=None, Neighbours neighbours=None,
+        Coding inside=None, Neighbours neighbours=None,
     ):
         cdef vector[CPlace] places
         cdef StridedBlock block
@@ -392,21 +365,18 @@ cdef class Running(Task):
                 places.back().on_device = not isinstance(buffer, np_ndarray)
         self.keep, self.device = buffers, device
         if device is not None:
-            own.context, own.direct = <void*>self, device.direct
-            own.receive, own.step = find_memory, step_device
-        self.begin(compiled, coding, inside, comm, neighbours, first, n, places, own, bases)
+            self.callbacks = DeviceCallbacks(device)
+            own = self.callbacks.own()
+        self.begin(compiled, coding, inside, comm, neighbours, first, n, places, own)
 
     cdef begin(self, Compiled compiled, Coding coding, Coding inside, uint64_t comm, Neighbours neighbours,
-               int first, int n, vector[CPlace] places, CDevice device, Bases bases):
+               int first, int n, vector[CPlace] places, CDevice device):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         cdef shared_ptr[CBases] kept
         cdef unique_ptr[Wire] wire = make_wire(library, comm)
         if neighbours is not None:
             wire = make_node_wire(move(wire), neighbours.own)
-        self.bases = bases
-        if bases is not None:
-            kept = bases.own
         tags.first, tags.n = first, n
         self.first_tag = first
         self.compiled, self.coding, self.inside = compiled, coding, coding if inside is None else inside
@@ -430,17 +400,12 @@ cdef class Running(Task):
         self.end = end
         self.outcome.seconds = now() - self.outcome.seconds
         self.outcome.stats = self.run.stats()
-        if self.bases is not None:
-            self.outcome.base_nbytes = self.bases.own.get().nbytes()
 
     def fail(self, problem):
         """Run without values: the other ranks get an error, and `check` raises ``problem`` here."""
-        self.note_failure(problem)
-        self.run.fail(of_callback())
-
-    cdef note_failure(self, problem):
         if self.failed is None:
             self.failed = problem
+        self.run.fail(of_callback())
 
     def announce(self):
         """Post receives, and the sends that take little time to encode, before MPI progresses."""
@@ -472,18 +437,24 @@ cdef class Running(Task):
             raise self.problem()
 
     cdef problem(self):
-        from compcoll.engine.problems import exception
-
         cdef const Error* error = &self.run.error()
-        cdef int problem = <int>error.problem
-        if problem == CALLBACK:
-            return self.coding.failed if self.failed is None else self.failed
-        header = error.header
-        return exception(
-            problem, error.status, <bytes>error.bytes[:80], error.available, error.expected,
-            error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
-            header.dtype, header.size(), header.payload_nbytes, header.checksum,
-        )
+        if <int>error.problem != CALLBACK:
+            return problem_of(error)
+        if self.failed is None and self.callbacks is not None:
+            self.failed = self.callbacks.problem
+        return self.coding.failed if self.failed is None else self.failed
+
+
+cdef problem_of(const Error* error):
+    """The exception for an error of the engine."""
+    from compcoll.engine.problems import exception
+
+    header = error.header
+    return exception(
+        <int>error.problem, error.status, <bytes>error.bytes[:80], error.available, error.expected,
+        error.expected_dtype, int(header.codec).to_bytes(8, "little").rstrip(b"\0").decode(),
+        header.dtype, header.size(), header.payload_nbytes, header.checksum,
+    )
 
 
 cdef uint8_t* address_of(array) except? NULL:
@@ -492,17 +463,49 @@ cdef uint8_t* address_of(array) except? NULL:
     return <uint8_t*><uintptr_t>array.address
 
 
+cdef class DeviceCallbacks:
+    """What the engine calls for a run with memory of devices.
+
+    Attributes
+    ----------
+    problem : Exception or None
+        What went wrong first.
+    """
+
+    cdef object operations
+    cdef PreparedCall prepared
+    cdef readonly object problem
+
+    def __init__(self, operations, PreparedCall prepared=None):
+        self.operations, self.prepared = operations, prepared
+
+    cdef CDevice own(self):
+        cdef CDevice device
+        device.context, device.direct = <void*>self, self.operations.direct
+        device.receive, device.step = find_memory, step_device
+        return device
+
+    @property
+    def failed(self):
+        """The same, or what a codec of another package has raised."""
+        return self.prepared.failed if self.problem is None else self.problem
+
+    cdef note(self, problem):
+        if self.problem is None:
+            self.problem = problem
+
+
 cdef cbool find_memory(void* context, vector[CDeviceRoom]& rooms) noexcept with gil:
-    cdef Running running = <Running>context
+    cdef DeviceCallbacks callbacks = <DeviceCallbacks>context
     cdef size_t i
     try:
         with deferred(quiet=True):
-            found = running.device.receive([(room.frame, room.buffer, room.nbytes) for room in rooms])
+            found = callbacks.operations.receive([(room.frame, room.buffer, room.nbytes) for room in rooms])
         for i in range(rooms.size()):
             rooms[i].memory = address_of(found[i])
         return True
     except BaseException as problem:
-        running.note_failure(problem)
+        callbacks.note(problem)
         return False
 
 
@@ -515,7 +518,7 @@ cdef tuple frame_of(const CDeviceFrame& frame):
 
 
 cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
-    cdef Running running = <Running>context
+    cdef DeviceCallbacks callbacks = <DeviceCallbacks>context
     cdef const CDeviceOp* one
     cdef CDeviceDone done
     cdef list begun = []
@@ -528,19 +531,19 @@ cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
                 frame_of(one.other), one.carried,
             ))
         with deferred(quiet=True):
-            ended = running.device.step(begun, step.released)
+            ended = callbacks.operations.step(begun, step.released)
         for done.op, problem, frame, done.bound in ended:
             done.failed = problem is not None
             if done.failed:
-                running.note_failure(problem)
+                callbacks.note(problem)
             elif frame is not None:
                 done.memory, done.header = address_of(frame.data), address_of(frame.header)
                 done.nbytes = frame.data.nbytes
             step.done.push_back(done)
-        step.last = running.device.is_last
+        step.last = callbacks.operations.is_last
         return True
     except BaseException as problem:
-        running.note_failure(problem)
+        callbacks.note(problem)
         return False
 
 
@@ -588,16 +591,12 @@ cdef class PreparedCall:
         As of a `Running`.
     device : callable, optional
         Makes the operations on device memory for a list of blocks, where any of them is on a device.
-
-    Attributes
-    ----------
-    rest : callable or None
-        ``rest(state, send, recv)`` is MPI's part of a call on arrays in which pairs of ranks decide.
+    dtype : numpy.dtype, optional
+        Of the blocks.
     """
 
     cdef readonly str op
-    cdef readonly object decision
-    cdef public object rest
+    cdef readonly object decision, dtype
     cdef Compiled compiled
     cdef Coding coding, inside
     cdef CallTags tags
@@ -609,9 +608,9 @@ cdef class PreparedCall:
 
     def __init__(
         self, str op, decision, Compiled compiled, Coding coding, Coding inside, CallTags tags, uint64_t comm,
-        Neighbours neighbours, device=None
+        Neighbours neighbours, device=None, dtype=None
     ):
-        self.op, self.decision, self.compiled = op, decision, compiled
+        self.op, self.decision, self.compiled, self.dtype = op, decision, compiled, dtype
         self.coding, self.inside = coding, inside
         self.tags, self.comm, self.neighbours, self.device = tags, comm, neighbours, device
 
@@ -622,17 +621,21 @@ cdef class PreparedCall:
             self.offsets.push_back(offset)
 
     @property
+    def failed(self):
+        """The exception that a codec of another package has raised; None where none has."""
+        return self.coding.failed if self.inside.failed is None else self.inside.failed
+
+    @property
     def is_placed(self):
         """Whether `start_on` can find the blocks."""
         return not self.which.empty()
 
-    def start(self, list blocks, tags=None, Bases bases=None):
+    def start(self, list blocks, tags=None):
         """Start it on blocks; ``tags``: the first and how many, in place of those of the next call."""
         first, n = (self.tags.next(), self.tags.n) if tags is None else tags
         device = None if self.device is None else self.device(blocks)
         return Running(
-            self.compiled, self.coding, self.comm, first, n, blocks, device, bases, self.inside,
-            self.neighbours,
+            self.compiled, self.coding, self.comm, first, n, blocks, device, self.inside, self.neighbours,
         )
 
     def fits(self, send, recv):
@@ -643,7 +646,7 @@ cdef class PreparedCall:
                 return False
         return usable(send, False) and usable(recv, True) and not overlap(send, recv)
 
-    def start_on(self, send, recv, Bases bases=None):
+    def start_on(self, send, recv):
         """Start it on arrays; None where it does not fit them."""
         cdef uint8_t* data[2]
         cdef vector[CPlace] found
@@ -660,7 +663,7 @@ cdef class PreparedCall:
         running.keep = send, recv
         running.begin(
             self.compiled, self.coding, self.inside, self.comm, self.neighbours, self.tags.next(),
-            self.tags.n, found, CDevice(), bases,
+            self.tags.n, found, CDevice(),
         )
         return running
 
@@ -1005,3 +1008,10 @@ def step() -> bool:
     with nogil:
         moved = engine.progress().step()
     return moved
+
+
+include "layer.pxi"
+include "messages.pxi"
+
+hook()
+_connect()

@@ -10,11 +10,9 @@ one raises; a second exception ends the wait at once, and the communicator is in
 import _signal  # what `signal` wraps in enumerations, which takes ten times as long
 import os
 import threading
-from functools import wraps
 
 from cpython.exc cimport PyErr_CheckSignals
 
-from compcoll.core._calls cimport CallTotals, totals_of
 
 cdef extern from "Python.h":
     unsigned long PyThread_get_thread_ident()
@@ -162,17 +160,3 @@ def raise_pending():
     if kept is not None and current is None and PyThread_get_thread_ident() == main_thread:
         problem, kept = kept, None
         raise problem
-
-
-def undivided(method):
-    """Decorate a call that consists of several of MPI's, between which no handler of a signal may raise."""
-    cdef CallTotals totals = totals_of(method.__name__)
-
-    @wraps(method)
-    def call(*args, **kwargs):  # compiled: nor does one run before signals are kept back
-        cdef deferred signals = deferred.__new__(deferred)
-        totals.calls += 1
-        with signals:
-            return method(*args, **kwargs)
-
-    return call

@@ -61,8 +61,6 @@ class Check(_engine.Request):
     what : str
         The call in messages of ranks that wait for others.
     describe : callable
-    exchanges : bool
-        Whether the descriptions are needed in any case.
 
     Attributes
     ----------
@@ -80,18 +78,17 @@ class Check(_engine.Request):
         call: Any,
         what: str,
         describe: Describe,
-        exchanges: bool = False,
     ):
         agreement.n_calls += 1
         self.number, self.call, self.what = agreement.n_calls, call, what
         self._agreement, self._describe = agreement, describe
         code = crc32(text.encode(), self.number)
-        self._extremes = np.array([code, -code, exchanges], np.int64)
+        self._extremes = np.array([code, -code], np.int64)
         super().__init__(agreement.comm.Iallreduce(MPI.IN_PLACE, self._extremes, MPI.MAX))
 
     def check(self) -> None:
         super().check()
-        if self._extremes[0] == -self._extremes[1] and not self._extremes[2]:
+        if self._extremes[0] == -self._extremes[1]:
             return
         self._extremes[:] = 0  # a second look finds no difference
         problem = self._describe(self._agreement.exchange(self))

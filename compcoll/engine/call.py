@@ -20,8 +20,6 @@ from compcoll.engine import _engine
 from compcoll.engine._engine import PreparedCall, Task, join, leave, wait
 from compcoll.engine.coding import coding
 from compcoll.engine.device.run import DeviceOperations
-from compcoll.engine.group import Group
-from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_shapes
 from compcoll.policy import choices
 from compcoll.policy.decision import FLAT, Decision
@@ -62,8 +60,7 @@ class Call:
     empty : bool
         Whether there is nothing to send at all, which all ranks know as well.
     send, recv : list of array
-        Contiguous blocks of the host or of a device, or a `StridedBlock` for one that is not, as
-        `compcoll.algorithms.catalog` wants them.
+        Contiguous blocks of the host or of a device, as `compcoll.algorithms.catalog` wants them.
     root : int
     sample : array or None
         A block that this rank sends, for the model to look at.
@@ -84,28 +81,14 @@ class Call:
     sample: Any = None
     problem: Exception | None = None
     shapes: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
-    _copies: list[tuple[StridedBlock, np.ndarray]] = field(default_factory=list)
 
     @property
     def on_device(self) -> bool:
         """Whether any of its memory is on a GPU."""
         return any(isinstance(block, DeviceArray) for block in (*self.send, *self.recv))
 
-    def pack(self) -> None:
-        """Take copies side by side of what is not, until `finish`."""
-        self.send = [block.copy() if isinstance(block, StridedBlock) else block for block in self.send]
-        for i, block in enumerate(self.recv):
-            if isinstance(block, StridedBlock):
-                self.recv[i] = block.copy()
-                self._copies.append((block, self.recv[i]))
 
-    def finish(self) -> None:
-        """Put values where they belong, when all is done."""
-        for block, values in self._copies:
-            block.put(values)
-
-
-def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool) -> Schedule:
+def schedule_of(group: Any, call: Call, decision: Decision, owner_exact: bool) -> Schedule:
     """The schedule of this rank."""
     sends, recvs = tuple(map(len, call.send)), tuple(map(len, call.recv))
     chunk = max(decision.chunk_nbytes // call.dtype.itemsize, 1)
@@ -156,27 +139,31 @@ def schedule_of(group: Group, call: Call, decision: Decision, owner_exact: bool)
 
 
 def prepare(
-    group: Group,
+    group: Any,
     call: Call,
     decision: Decision,
     owner_exact: bool = False,
     direct: bool = False,
     tags: CallTags | None = None,
+    on_device: bool = False,
 ) -> PreparedCall:
     """A call that is ready to be started, on blocks like those of ``call``.
 
     Parameters
     ----------
+    group : Group or Marked
     direct : bool
         Whether MPI takes frames in device memory.
     tags : CallTags, optional
         In place of the group's, and as many.
+    on_device : bool
+        Whether any blocks may be on a device, whatever ``call`` has.
     """
     assert decision.codec is not None
     schedule = schedule_of(group, call, decision, owner_exact)
     inside = decision.intra or _RAW
     device = None
-    if call.on_device:
+    if on_device or call.on_device:
         device = partial(DeviceOperations, schedule, decision.codec, call.dtype, direct=direct, inside=inside)
     return PreparedCall(
         call.op,
@@ -188,6 +175,7 @@ def prepare(
         group.private_handle,
         group.neighbours,
         device,
+        call.dtype,
     )
 
 
@@ -195,7 +183,6 @@ def start(
     prepared: PreparedCall,
     call: Call,
     tags: tuple[int, int] | None = None,
-    bases: _engine.Bases | None = None,
 ) -> _engine.Running:
     """Start a call, which then has to be waited for or left to the engine.
 
@@ -203,12 +190,8 @@ def start(
     ----------
     tags : tuple of int, optional
         First tag and how many; those of the next call of all ranks otherwise.
-    bases : Bases, optional
-        Values that a persistent call in host memory carried last.
     """
-    if call.on_device:
-        call.pack()
-    run = prepared.start([*call.send, *call.recv], tags, bases)
+    run = prepared.start([*call.send, *call.recv], tags)
     if call.problem is not None:
         run.fail(call.problem)
     return run

@@ -11,7 +11,7 @@ from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_add, decode_into
 from compcoll.core import dtypes
-from compcoll.engine._coding import Coding, memory_at
+from compcoll.engine._engine import Coding, memory_at
 from compcoll.frame import HEADER_NBYTES, inspect
 
 __all__ = ["coding"]

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from time import monotonic
-from typing import Any, Self
-from weakref import ref
+from typing import Any
 
 from mpi4py import MPI
 
-from compcoll.core import environment
 from compcoll.core._calls import CallTags
+from compcoll.core.exchange import bcast_object
 from compcoll.devices import driver
-from compcoll.engine import _engine, _shared
+from compcoll.engine import _engine
 from compcoll.engine.measure import estimate_link
-from compcoll.engine.persistent import PersistentPool
 from compcoll.engine.start import start_engine
-from compcoll.model.profile import UNKNOWN, load
+from compcoll.model.profile import UNKNOWN, MachineProfile, load
 from compcoll.model.trials import Advisor
 
 __all__ = [
@@ -30,9 +25,10 @@ __all__ = [
     "RankFacts",
     "complete",
     "facts_of",
+    "find_machine",
+    "find_neighbours",
     "largest_tag",
     "survey",
-    "wait_for_duplicates",
 ]
 
 # A program may put another communicator into its place.
@@ -41,10 +37,6 @@ _WORLD = MPI.COMM_WORLD
 _MOST, _TAGS, _FEWEST = 1024, 1 << 14, 64
 #: Tags of messages about calls that do not match.
 _AGREEMENT_TAGS = 256
-#: Whether MPI mixes up a communicator that is made while Idup makes another one: Open MPI 4 does.
-_MIXES_UP = MPI.get_vendor()[0] == "Open MPI"
-#: Groups whose private communicators Idup may still be making, where that matters.
-_unmade: list[ref[Group]] = []
 
 
 @cache
@@ -110,8 +102,8 @@ class Group:
     facts : Facts
     workers : int
         Threads of this rank that encode and decode.
-    key : str
-        The same on all ranks; no other group of any of them has it.
+    key : int
+        Of 64 bits, the same on all ranks; no other group of any of them has it.
 
     Attributes
     ----------
@@ -128,138 +120,74 @@ class Group:
     tags : CallTags
         Of the calls that all ranks make in the same order.
     pairwise_tags : CallTags
-        Of blocking calls in which pairs of ranks decide: always the same, as not all ranks count them, and
-        messages of a pair arrive in order. Nonblocking ones take `tags` on all ranks.
+        Of calls in which pairs of ranks decide, which not all ranks count: always the same.
     agreement_tags : range
         For messages about calls that do not match.
     advisor : Advisor or None
         Predictions of the model, where a policy asks for them.
-    persistent : PersistentPool
-        For persistent calls.
-    broken : str
-        Why the communicator is in an error state; empty where it is not.
     """
 
-    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, key: str = ""):
-        self.facts, self._key = facts, key
+    def __init__(self, comm: MPI.Intracomm, facts: Facts, workers: int, key: int = 0):
+        self.facts = facts
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.advisor: Advisor = None  # type: ignore[assignment]
-        self._most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
-        n = (largest_tag() - _AGREEMENT_TAGS) // (self._most + 1)
-        self.pairwise_tags = CallTags(self._most * n, n, 1)
-        self.agreement_tags = range((self._most + 1) * n, largest_tag() + 1)[:_AGREEMENT_TAGS]
-        self._begin()
-        self.belong_to(comm, MPI.Intracomm(comm).Dup() if self.size > 1 else comm)
-        start_engine(workers if self.size > 1 else None)
-        if facts.sharing > 1:
-            _engine.crowd()
-
-    def _begin(self) -> None:
-        """Be as new."""
-        self.broken = ""
-        self.tags = CallTags(0, self.pairwise_tags.n, self._most)
-        self.persistent = PersistentPool(self, largest_tag())
-        self.comm = self.private_comm = MPI.Intracomm(MPI.COMM_NULL)
-        self._n_duplicates = 0
-        self._made: _engine.Request | None = None
-        self._begun: list[ref[Group]] = []  # duplicates that may not be complete
-
-    def belong_to(
-        self, comm: MPI.Intracomm, private_comm: MPI.Intracomm, made: MPI.Request = MPI.REQUEST_NULL
-    ) -> None:
-        """Have communicators, of which the private one is complete when ``made`` is; local."""
-        self.comm, self.private_comm = MPI.Intracomm(comm), private_comm
-        if made != MPI.REQUEST_NULL:  # in the background: MPICH makes no communicator of one rank meanwhile
-            self._made = _engine.Request(made)
-            _engine.leave(self._made)
-            if _MIXES_UP:
-                _unmade.append(ref(self))
-        self.private_handle = _engine.handle(private_comm)
-        self.neighbours = self.find_neighbours()
-        if self.advisor is not None:
-            machine, facts = self.advisor.machine, self.facts
-            self.advisor = Advisor(self.comm, machine, facts.ranks_per_node, facts.workers)
-
-    def duplicate(self) -> Self:
-        """A group of the same ranks and facts, still without communicators; local."""
-        new = object.__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        new._begin()
-        self._n_duplicates += 1
-        new._key = f"{self._key}/{self._n_duplicates}"
-        return new
-
-    def find_neighbours(self, n: int = 0) -> _shared.Neighbours | None:
-        """The ranks that share memory with this one, for private communicator ``n`` of the group."""
-        nodes, segments = self.facts.nodes, self.facts.segments
-        if not segments or not segments[self.rank][1]:
-            return None
-        tokens = [0] * self.size
-        for rank, (memory, token) in enumerate(segments):
-            if rank != self.rank and (nodes[rank], memory) == (nodes[self.rank], segments[self.rank][0]):
-                tokens[rank] = token
-        if not any(tokens):
-            return None
-        digest = hashlib.blake2b(f"{self._key}, {n}".encode(), digest_size=8).digest()
-        return _shared.Neighbours(int.from_bytes(digest, "little"), self.rank, tokens)
-
-    def wait_until_made(self) -> None:
-        """Complete the private communicator: all ranks have begun to make it, so none has to come to this."""
-        if self._made is not None:
-            if not _engine.join(self._made, seconds := environment.timeout()):
-                raise TimeoutError(f"Idup: not all ranks have come within COMPCOLL_TIMEOUT = {seconds:g} s")
-            self._made = None
-
-    @contextmanager
-    def apart(self) -> Iterator[MPI.Intracomm]:
-        """A communicator of all ranks on which nothing else is under way; collective."""
-        comm = self.comm.Dup()
-        try:
-            yield comm
-        finally:
-            comm.Free()
+        most = max(_FEWEST, min(_MOST, largest_tag() // _TAGS))
+        n = (largest_tag() - _AGREEMENT_TAGS) // (most + 1)
+        self.tags, self.pairwise_tags = CallTags(0, n, most), CallTags(most * n, n, 1)
+        self.agreement_tags = range((most + 1) * n, largest_tag() + 1)[:_AGREEMENT_TAGS]
+        self.comm = MPI.Intracomm(comm)
+        self.private_comm = self.comm.Dup() if self.size > 1 else self.comm
+        self.private_handle = _engine.handle(self.private_comm)
+        self.neighbours = find_neighbours(facts, self.rank, key)
+        start_engine(workers if self.size > 1 else None, facts.sharing)
 
     def next_tags(self) -> tuple[int, int]:
         """First tag and number of tags of the next call, once the last one that had them has ended here."""
         return self.tags.next(), self.tags.n
 
-    def prepare_advisor(self, parent: Group | None) -> None:
-        """Have the model ready; collective. A link that rank 0's stored profile lacks is estimated."""
+    def prepare_advisor(self) -> None:
+        """Have the model ready; collective."""
         if self.advisor is None:
-            machine = parent.advisor.machine if parent is not None and parent.advisor is not None else None
-            if machine is None:
-                machine = self.comm.bcast(load() if self.comm.rank == 0 else None)
-            if machine is None:
-                machine = replace(UNKNOWN, name="measured", source="when it was needed")
-            link, nodes = self.facts.link, self.facts.nodes or (0,) * self.size
-            if link not in machine.measured and self.size > 1:
-                peer = next(r for r in range(1, self.size) if link == "node" or nodes[r] != nodes[0])
-                with self.apart() as comm:
-                    machine = machine.with_links(**{link: estimate_link(comm, peer)})
+            machine = find_machine(self.comm, self.facts)
             machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
             self.advisor = Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 
     def free(self) -> None:
-        """Free the private communicators, once nothing is under way; collective."""
-        self.wait_until_made()
-        for known in self._begun:  # Open MPI crashes where their origin is freed first
-            if (group := known()) is not None:
-                group.wait_until_made()
+        """Free the private communicator, once nothing is under way; collective."""
         self.tags.join()
-        self.persistent.free()
         if self.size > 1 and self.private_comm != MPI.COMM_NULL:
             self.private_comm.Free()
 
 
-def wait_for_duplicates() -> None:
-    """Complete the private communicators of duplicates before another communicator is made.
+def find_neighbours(facts: Facts, rank: int, key: int) -> _engine.Neighbours | None:
+    """The ranks that share memory with one, of a communicator of which ``key`` is that of no other."""
+    nodes, segments = facts.nodes, facts.segments
+    if not segments or not segments[rank][1]:
+        return None
+    tokens = [0] * len(segments)
+    for other, (memory, token) in enumerate(segments):
+        if other != rank and (nodes[other], memory) == (nodes[rank], segments[rank][0]):
+            tokens[other] = token
+    return _engine.Neighbours(key, rank, tokens) if any(tokens) else None
 
-    All ranks have begun them if the program has completed its own, as it has to where this matters.
+
+def find_machine(comm: MPI.Intracomm, facts: Facts, known: MachineProfile | None = None) -> MachineProfile:
+    """A profile of the machine with the link of a communicator; collective.
+
+    ``known`` is one that all ranks have; else rank 0's stored one is taken. A link that it lacks is
+    estimated.
     """
-    while _unmade:
-        group = _unmade.pop()()
-        if group is not None:
-            group.wait_until_made()
+    machine = known or bcast_object(comm, load() if comm.rank == 0 else None)
+    if machine is None:
+        machine = replace(UNKNOWN, name="measured", source="when it was needed")
+    link, nodes = facts.link, facts.nodes or (0,) * comm.size
+    if link not in machine.measured and comm.size > 1:
+        peer = next(r for r in range(1, comm.size) if link == "node" or nodes[r] != nodes[0])
+        with _engine.plain_calls():
+            alone = comm.Dup()  # on which nothing else is under way
+            machine = machine.with_links(**{link: estimate_link(alone, peer)})
+        alone.Free()
+    return machine
 
 
 @dataclass(frozen=True)
@@ -300,9 +228,9 @@ def survey(
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     near = node.Get_size()
     several = nodes is not None or near < comm.Get_size()
-    address = _shared.address() if shares and several else None
+    address = _engine.segment_address() if shares and several else None
     found = node.allgather((os.sched_getaffinity(0), comm.Get_rank(), address))
-    shares = node.allreduce(_shared.attach([one for *_, one in found]), MPI.LAND)
+    shares = node.allreduce(_engine.attach_segments([one for *_, one in found]), MPI.LAND)
     cores = set().union(*(some for some, *_ in found))
     node.Free()
     # The cores that no rank of the node runs on, shared out; at most 8.

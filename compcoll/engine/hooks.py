@@ -2,14 +2,12 @@
 
 Attributes
 ----------
-parts : list of callable
-    ``hook(last)`` is called when a part of a blocking call is done, with what its communicator keeps of it.
 ends : list of callable
-    ``hook(request, last)`` is called when the nonblocking call of a request has ended.
+    ``hook(request, last)`` is called when the message of a request has ended.
 watched : int
     Whether this process's calls are counted (1) or written down (2).
 meets : list of callable
-    ``hook(state, level)`` is called by all ranks of a communicator that is wrapped where all are watched, at
+    ``hook(marked, level)`` is called by all ranks of a communicator that is wrapped where all are watched, at
     the lowest level of theirs.
 """
 
@@ -18,9 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ends", "meets", "parts", "watched"]
+__all__ = ["ends", "meets", "watched"]
 
-parts: list[Callable[[Any], None]] = []
 ends: list[Callable[[Any, tuple], None]] = []
 meets: list[Callable[[Any, int], None]] = []
 watched = 0

@@ -6,9 +6,36 @@ from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
-from compcoll.engine._layout cimport CLayout
-from compcoll.engine._shared cimport CNeighbours
-from compcoll.schedule._schedule cimport CSchedule
+from compcoll.core._cpu cimport CSchedule
+
+cdef extern from "engine/layout.h" namespace "compcoll::engine" nogil:
+    cdef cppclass CLayout "const compcoll::engine::Layout":
+        int32_t kind
+        uint64_t nbytes, count
+        int64_t stride
+        vector[shared_ptr[CLayout]] children
+    void gather(const CLayout&, const uint8_t*, uint64_t, uint64_t, uint8_t*)
+    void scatter(const CLayout&, uint8_t*, uint64_t, uint64_t, const uint8_t*)
+
+cdef extern from "engine/node_wire.h" namespace "compcoll::engine" nogil:
+    cdef cppclass CSegmentAddress "compcoll::engine::SegmentAddress":
+        int64_t pid
+        int32_t fd
+        uint64_t nbytes, token
+    cdef cppclass CSegment "compcoll::engine::Segment":
+        const CSegmentAddress& address()
+    shared_ptr[CSegment] create_segment "compcoll::engine::Segment::create"(uint64_t)
+    shared_ptr[CSegment] open_segment "compcoll::engine::Segment::open"(const CSegmentAddress&)
+    cdef cppclass CSharedMemory "compcoll::engine::SharedMemory":
+        CSharedMemory(shared_ptr[CSegment]) except +
+        const shared_ptr[CSegment]& own()
+        void attach(const shared_ptr[CSegment]&) except +
+        cbool attached(uint64_t)
+    cdef cppclass CNeighbours "compcoll::engine::Neighbours":
+        shared_ptr[CSharedMemory] memory
+        uint64_t key
+        int rank
+        vector[uint64_t] tokens
 
 cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CHeader "compcoll::engine::Header":
@@ -104,6 +131,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CPlace "compcoll::engine::Place":
         CPlace(uint8_t*)
         CPlace(uint8_t*, shared_ptr[CLayout], uint64_t)
+        uint8_t* data
         cbool on_device
     cdef cppclass Wire:
         pass
@@ -201,9 +229,6 @@ cdef extern from * nogil:
       PyEval_RestoreThread(thread);
       PyGILState_Release(state);
     }
-    static inline compcoll::engine::Engine* new_engine(bool threaded, double stall_seconds) {
-      return new compcoll::engine::Engine(threaded, stall_seconds, with_thread_state);
-    }
     static inline compcoll::engine::Error of_callback() {
       compcoll::engine::Error error;
       error.problem = compcoll::engine::Problem::CALLBACK;
@@ -215,6 +240,5 @@ cdef extern from * nogil:
     """
     CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
     CReached all_reached(const vector[shared_ptr[CCompletion]]&)
-    CEngine* new_engine(cbool, double) except +
     Error of_callback()
     void use_level(CCoding&, size_t)

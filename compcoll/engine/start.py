@@ -10,12 +10,18 @@ from compcoll.engine import _engine
 __all__ = ["start_engine"]
 
 
-def start_engine(workers: int | None = None) -> None:
-    """Have an engine; the first caller that names a number of codec threads decides it."""
+def start_engine(workers: int | None = None, sharing: float = 1.0) -> None:
+    """Have an engine; the first caller that names a number of codec threads decides it.
+
+    ``sharing``: ranks of a node for each of its cores.
+    """
+    _engine.hook()  # which had to wait where compcoll was imported before MPI began
     _engine.start(MPI.Query_thread() == MPI.THREAD_MULTIPLE, environment.timeout())
     if workers is not None and not _named:
         _named.append(workers)
         _engine.set_workers(workers)
+    if sharing > 1:
+        _engine.crowd()
 
 
 _named: list[int] = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from compcoll.core._calls import totals
+from compcoll.core import _calls
+from compcoll.engine import _engine
 from compcoll.report import Summary
 
 __all__ = ["summary"]
@@ -18,11 +19,10 @@ def summary() -> Summary:
     -------
     Summary
     """
-    operations = {
-        op: Summary(one.calls, one.accelerated, one.raw_nbytes, one.wire_nbytes)
-        for op, one in sorted(totals.items())
-        if one.calls
+    messages = {
+        op: (one.calls, one.accelerated, one.raw_nbytes, one.wire_nbytes) for op, one in _calls.totals.items()
     }
+    operations = {op: Summary(*one) for op, one in sorted((_engine.totals() | messages).items()) if one[0]}
     every = operations.values()
     return Summary(
         sum(one.calls for one in every),

@@ -11,7 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.codecs import Codec
-from compcoll.core._calls import Count
+from compcoll.core._cpu import Count
+from compcoll.core.exchange import bcast_object
 from compcoll.model.advisor import Advice, Option, advise, expected_speed, measure_speed, size_class
 from compcoll.model.plain import wire_seconds
 from compcoll.model.predict import Call
@@ -118,7 +119,7 @@ class Trial:
     def record(self, seconds: float) -> None:
         """Record the time of the last call on this rank, while both ways are tried."""
         if self.chosen is None:
-            self.count.seconds[self.count.calls - 1] = seconds
+            self.count.record(self.count.calls - 1, seconds)
 
 
 class Advisor:
@@ -201,10 +202,11 @@ class Advisor:
         self, op: str, nbytes: int, dtype: np.dtype, decision: Decision, sample, last: Trial | None
     ) -> Trial:
         speed = self._agree(decision.codec, sample, dtype)  # type: ignore[arg-type]
-        advice = None
+        advice: Advice | None = None
         if self.comm.rank == 0:  # by its clock as well
             advice = self._advice(op, nbytes, decision, speed, self.comm.size, PREDICTING)
-        advice = self.comm.bcast(advice and replace(advice, options=()))
+        advice = bcast_object(self.comm, advice and replace(advice, options=()))
+        assert advice is not None
         decision = replace(_as_advised(decision, advice.best), reason=advice.reason)
         trial = self._trial(op, nbytes, decision, speed.ratio, last)
         if not self._is_worth_trial(advice):
@@ -289,16 +291,17 @@ class TriedStarts:
         self._agreement = comm.Allreduce_init(MPI.IN_PLACE, self._found)
         self._is_summing = False
 
-    def next(self) -> tuple[Decision, list[MPI.Request], Callable[[float], None] | None]:
+    def next(self) -> tuple[Decision, MPI.Prequest | None, Count | None, int]:
         """The way of the next start.
 
         Returns
         -------
         decision : Decision
-        requests : list of MPI.Request
+        request : MPI.Prequest or None
             What is started with it, and has to complete with it.
-        record : callable or None
-            ``record(seconds)``, to be called at its end.
+        count : Count or None
+            Has the time of call ``turn``, of a start whose time counts.
+        turn : int
         """
         trial = self._trial
         if self._is_summing:
@@ -308,13 +311,14 @@ class TriedStarts:
             self._is_summing = True
             self._found[:] = trial.middles() / self._size
             self._agreement.Start()
-            return trial.plain, [self._agreement], None
+            return trial.plain, self._agreement, None, -1
         elif trial.turns and trial.chosen is None:
             trial.go_other_way()
         if trial.chosen is not None:
-            return trial.chosen, [], None
+            return trial.chosen, None, None, -1
         trial.count.calls += 1
-        return (trial.compressed if trial.compresses else trial.plain), [], trial.record
+        way = trial.compressed if trial.compresses else trial.plain
+        return way, None, trial.count, trial.count.calls - 1
 
     def free(self) -> None:
         """Free the request."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import accumulate
 from operator import index
 from typing import Any
 
@@ -17,12 +16,11 @@ from compcoll.mpi.datatypes import mpi_type
 
 __all__ = [
     "LeftToMPI",
+    "entries_of",
     "is_type",
     "memory_of",
     "shape_of",
-    "simple_layout",
     "unpack_form",
-    "vector_layout",
 ]
 
 
@@ -35,8 +33,8 @@ def is_type(x: Any) -> bool:
     return isinstance(x, (MPI.Datatype, str))
 
 
-def unpack_form(spec: Any, vector: bool) -> tuple[Any, ...]:
-    """(buffer, count or counts, displacement or displacements, datatype), None for what is not given."""
+def unpack_form(spec: Any) -> tuple[Any, ...]:
+    """(buffer, count, displacement, datatype), None for what is not given."""
     if not isinstance(spec, (list, tuple)):
         return spec, None, None, None
     if len(spec) == 4:
@@ -46,7 +44,7 @@ def unpack_form(spec: Any, vector: bool) -> tuple[Any, ...]:
     buffer, second, datatype = (*spec, None)[:3]
     if len(spec) == 2 and is_type(second):
         return buffer, None, None, second
-    if isinstance(second, tuple if vector else (tuple, list)):
+    if isinstance(second, (tuple, list)):
         count, displ = second
         return buffer, count, displ, datatype
     return buffer, second, None, datatype
@@ -94,65 +92,14 @@ def _coded(buffer: Any) -> MPI.Datatype | None:
     return None
 
 
-def simple_layout(
-    count: Any, displ: Any, blocks: int | None, nbytes: int, extent: int
-) -> tuple[list[int], list[int]]:
-    """Entries and displacements of each block, where all have as many; ``nbytes`` and ``extent`` in bytes."""
-    start, parts = 0 if displ is None else index(displ), blocks or 1
+def entries_of(count: Any, displ: Any, nbytes: int, extent: int) -> tuple[int, int]:
+    """Entries and displacement of a block; ``nbytes`` and ``extent`` in bytes."""
+    start = 0 if displ is None else index(displ)
     if start < 0 or (start > 0 and not 0 < start * extent <= nbytes):
         raise LeftToMPI
     if count is not None:
-        n = index(count)
-    else:
-        entries = _entries(nbytes - start * extent, extent)
-        if entries % parts:
-            raise LeftToMPI
-        n = entries // parts
-    return [n] * parts, [start + i * n for i in range(parts)]
-
-
-def vector_layout(
-    counts: Any, displs: Any, blocks: int, nbytes: int, extent: int
-) -> tuple[list[int], list[int]]:
-    """Entries and displacements of each block; what is not given follows from mpi4py's rules."""
-    if counts is None:
-        entries = _entries(nbytes, extent)
-        n = [entries // blocks + (entries % blocks > i) for i in range(blocks)]
-    else:
-        n = _listed(counts, blocks)
-    if displs is None:
-        return n, [0, *accumulate(n)][:blocks]
-    if _is_one(displs):
-        return n, [index(displs) * i for i in range(blocks)]
-    return n, _listed(displs, blocks)
-
-
-def _entries(nbytes: int, extent: int) -> int:
-    """The number of entries that fill the memory."""
-    if not nbytes:
-        return 0
-    if extent <= 0 or nbytes % extent:
+        return index(count), start
+    rest = nbytes - start * extent
+    if rest and (extent <= 0 or rest % extent):
         raise LeftToMPI
-    return nbytes // extent
-
-
-def _listed(values: Any, blocks: int) -> list[int]:
-    """A count or displacement for each block, from a sequence or buffer of integers, or one for all."""
-    if _is_one(values):
-        return [index(values)] * blocks
-    if len(values) != blocks:
-        raise LeftToMPI
-    return [index(values[i]) for i in range(blocks)]
-
-
-def _is_one(value: Any) -> bool:
-    """Whether mpi4py takes a value for one integer, not for a sequence of them."""
-    if not hasattr(type(value), "__index__"):
-        return False
-    if not hasattr(type(value), "__getitem__"):
-        return True
-    try:
-        len(value)
-    except TypeError:  # an array without dimensions
-        return True
-    return False
+    return rest // extent if rest else 0, start

@@ -1,12 +1,11 @@
-"""mpi4py's buffer arguments, parsed once for all collectives.
+"""mpi4py's buffer arguments of messages.
 
-A `Message` is what one argument says: memory, counts, displacements and a datatype that consists of one
-basic type. What cannot be such a message is left to mpi4py, with its own semantics and exceptions.
+A `Message` is what one argument says: memory, count, displacement and a datatype that consists of one basic
+type. What cannot be such a message is left to mpi4py, with its own semantics and exceptions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
 from typing import Any, TypeAlias
@@ -17,57 +16,40 @@ from mpi4py import MPI
 from compcoll.core import dtypes
 from compcoll.devices import arrays
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine.layout import RUN, StridedBlock
-from compcoll.mpi.arguments import (
-    LeftToMPI,
-    is_type,
-    memory_of,
-    shape_of,
-    simple_layout,
-    unpack_form,
-    vector_layout,
-)
-from compcoll.mpi.datatypes import LACKS_FLOAT16, Entry, entry_of, moved_as
+from compcoll.engine._engine import RUN, Entry, StridedBlock, entry_of
+from compcoll.mpi.arguments import LeftToMPI, entries_of, is_type, memory_of, shape_of, unpack_form
+from compcoll.mpi.datatypes import LACKS_FLOAT16, moved_as
 
 #: A block: an array of the host or a device, or what stands for one.
 Block: TypeAlias = Any
 
-__all__ = ["Block", "Message", "apart", "in_place", "known_to_mpi", "on_gpu", "parse", "unknown_type"]
+__all__ = ["Block", "Message", "known_to_mpi", "on_gpu", "parse", "unknown_type"]
 
 
 class Message:
-    """A parsed buffer argument: ``blocks`` of elements of one real type.
+    """A parsed buffer argument: a block of elements of one real type.
 
     Attributes
     ----------
     dtype, element : numpy.dtype
         The basic type, in `dtype` the real one for complex types.
-    counts : list of int
-        Elements of ``dtype`` in each block.
+    count : int
+        Elements of ``dtype``.
     dims : tuple of int
         Of the array that it lies in, in elements of ``dtype``, where that has two or more.
     """
 
     def __init__(
-        self,
-        buffer: Any,
-        datatype: MPI.Datatype,
-        entry: Entry,
-        entries: list[int],
-        displs: list[int],
-        origin: DeviceArray | None = None,
-        unit: int | None = None,
+        self, buffer: Any, name: str, entry: Entry, n: int, displ: int, origin: DeviceArray | None = None
     ):
-        assert entry.element is not None
         self.element, self.dtype = entry.element, dtypes.real_dtype(entry.element)
-        self.counts = [n * entry.n for n in entries]
-        self._buffer, self._datatype, self._entry, self._origin = buffer, datatype, entry, origin
-        self._entries, self._displs = entries, displs
-        self._unit = entry.extent if unit is None else unit  # bytes of a displacement of 1
+        self.count = n * entry.n
+        self._buffer, self._entry, self._n, self._origin = buffer, entry, n, origin
+        self._displ = displ * entry.extent  # in bytes
         self.dims: tuple[int, ...] = ()
-        #: Whether blocks are arrays as they lie there, of a predefined datatype.
+        #: Whether the block is an array as it lies there, of a predefined datatype.
         self.is_plain = entry.is_basic
-        self._spans = [self._span(n, displ) for n, displ in zip(entries, displs, strict=True)]
+        self._first = self._begin(name, displ)
 
     @property
     def device(self) -> Any:
@@ -76,54 +58,16 @@ class Message:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the largest block."""
-        return max(self.counts, default=0) * self.dtype.itemsize
+        """Bytes of the block."""
+        return self.count * self.dtype.itemsize
 
-    @property
-    def is_read_only(self) -> bool:
-        """Whether it may only be read."""
-        return isinstance(self._buffer, np.ndarray) and not self._buffer.flags.writeable
-
-    def check_writable(self) -> None:
-        """BufferError where it may only be read."""
-        if self.is_read_only:
-            raise BufferError("the values of others would be written to a read-only buffer")
-
-    def begin(self, i: int) -> int | None:
-        """The address of block i; None where that is empty."""
-        first, end = self._spans[i]
-        if first == end:
-            return None
-        if self._buffer is MPI.BOTTOM:
-            return first
-        host = isinstance(self._buffer, np.ndarray)
-        address: int = self._buffer.ctypes.data if host else self._buffer.address
-        return first + address
-
-    def begin_in_argument(self, i: int) -> int | None:
-        """The byte of the host's memory where block i begins; None where it does not lie there as it is."""
-        offset, layout = self._entry.piece_of(self._entries[i])
-        if layout.kind != RUN or not isinstance(self._buffer, np.ndarray) or self._origin is not None:
-            return None
-        return self._displs[i] * self._unit + offset if layout.nbytes else 0
-
-    @property
-    def entries(self) -> int:
-        """Entries of the first block, in units of its datatype."""
-        return self._entries[0]
-
-    @property
-    def summable(self) -> bool:
-        """Whether MPI adds elements of this datatype."""
-        return self.is_plain and self._datatype not in (MPI.BYTE, MPI.CHAR, MPI.TWOINT)
-
-    def shape(self, i: int) -> tuple[int, ...] | None:
-        """The shape of block i, by its datatype or as whole slices of an array; None where it has none."""
-        n, begin = self.counts[i], self._spans[i][0] // self.dtype.itemsize
+    def shape(self) -> tuple[int, ...] | None:
+        """The block's shape, by its datatype or as whole slices of an array; None where it has none."""
+        n, begin = self.count, self._first // self.dtype.itemsize
         if not n:
             return None
         if not self.is_plain:
-            own = self._entry.shape_of(self._entries[i]) or ()
+            own: tuple[int, ...] = self._entry.shape_of(self._n) or ()
             parts = self.element.itemsize // self.dtype.itemsize
             return (*own[:-1], own[-1] * parts) if len(own) > 1 else None
         for k in range(1, len(self.dims)):
@@ -133,10 +77,10 @@ class Message:
                 return n // slice_, *inner
         return None
 
-    def source(self, i: int) -> Block:
-        """Block i, to be read."""
-        offset, layout = self._entry.piece_of(self._entries[i])
-        nbytes, origin = layout.nbytes, self._displs[i] * self._unit + offset
+    def source(self) -> Block:
+        """The block, to be read."""
+        offset, layout = self._entry.piece_of(self._n)
+        nbytes, origin = layout.nbytes, self._displ + offset
         if not nbytes:
             return np.empty(0, self.dtype)
         if layout.kind == RUN:
@@ -145,31 +89,17 @@ class Message:
             origin += self._buffer.ctypes.data
         return StridedBlock(layout, origin, self.dtype, self._buffer)
 
-    def target(self, i: int) -> Block:
-        """Block i, to be written."""
-        self.check_writable()
-        return self.source(i)
-
-    def sources(self) -> list[Block]:
-        """All blocks, to be read."""
-        return [self.source(i) for i in range(len(self.counts))]
-
-    def targets(self) -> list[Block]:
-        """All blocks, to be written."""
-        return [self.target(i) for i in range(len(self.counts))]
+    def target(self) -> Block:
+        """The block, to be written; BufferError where it may only be read."""
+        if isinstance(self._buffer, np.ndarray) and not self._buffer.flags.writeable:
+            raise BufferError("the values of others would be written to a read-only buffer")
+        return self.source()
 
     def finish(self) -> None:
-        """All blocks are written: where MPI knows the host's memory alone, give the device what is there."""
+        """The block is written: where MPI knows the host's memory alone, give the device what is there."""
         if self._origin is not None:
             with self._origin.device.queue() as queue:
                 queue.to_device(self._origin.address, self._buffer)
-
-    def masked(self, keep: Sequence[bool]) -> list[Any]:
-        """The argument in mpi4py's form, with the counts of the other blocks set to 0."""
-        counts = [n if k else 0 for n, k in zip(self._entries, keep, strict=True)]
-        if not any(counts):  # no address of a device, and nothing to copy from there
-            return [np.empty(0, np.uint8), counts, [0] * len(counts), self._datatype]
-        return [self._buffer, counts, self._displs, self._datatype]
 
     def _bytes(self, first: int, nbytes: int) -> Any:
         """Memory of the buffer."""
@@ -178,21 +108,21 @@ class Message:
             return np.frombuffer(memory, np.uint8)
         return self._buffer[first : first + nbytes]
 
-    def _span(self, n: int, displ: int) -> tuple[int, int]:
-        """First and last byte of ``n`` entries; ValueError where the memory ends before."""
+    def _begin(self, name: str, displ: int) -> int:
+        """The first byte; ValueError where the memory ends before the last one."""
+        n, entry = self._n, self._entry
         if n < 0:
             raise ValueError(f"count {n} is negative")
         if n == 0:
-            return 0, 0
-        entry = self._entry
-        first = displ * self._unit + min((n - 1) * entry.extent, 0) + entry.lower
-        end = displ * self._unit + max((n - 1) * entry.extent, 0) + entry.lower + entry.length
+            return 0
+        first = self._displ + min((n - 1) * entry.extent, 0) + entry.lower
+        end = self._displ + max((n - 1) * entry.extent, 0) + entry.lower + entry.length
         if self._buffer is not MPI.BOTTOM and (first < 0 or end > self._buffer.size):
             raise ValueError(
-                f"count {n} at displacement {displ} of {self._datatype.Get_name() or 'a derived datatype'} "
+                f"count {n} at displacement {displ} of {name or 'a derived datatype'} "
                 f"needs bytes {first} to {end}, and the buffer has {self._buffer.size}"
             )
-        return first, end
+        return first
 
 
 def on_gpu(spec: Any) -> bool:
@@ -205,44 +135,17 @@ def on_gpu(spec: Any) -> bool:
 _HOST_TYPES = frozenset((np.ndarray, int, type(None), MPI.Op, MPI.Status, type(MPI.IN_PLACE)))
 
 
-def in_place(spec: Any) -> bool:
-    """Whether mpi4py takes an argument for `MPI.IN_PLACE`."""
-    return spec is None or spec is MPI.IN_PLACE
-
-
-def apart(one: Message, i: int, other: Message, j: int) -> None:
-    """MPI's error where two blocks begin at the same address, and are not one for `MPI.IN_PLACE`."""
-    if one is not other and one.begin(i) is not None and one.begin(i) == other.begin(j):
-        error = MPI.Exception(MPI.ERR_BUFFER)
-        error.add_note("send and receive buffer are the same memory: give MPI.IN_PLACE")
-        raise error
-
-
-def parse(
-    spec: Any,
-    blocks: int | None = None,
-    *,
-    vector: bool = False,
-    device: bool = False,
-    truncate: bool = False,
-    strict: bool = False,
-) -> Message | None:
+def parse(spec: Any, *, device: bool = False, truncate: bool = False) -> Message | None:
     """Parse a buffer argument.
 
     Parameters
     ----------
     spec
         Any of mpi4py's forms.
-    blocks : int, optional
-        Number of ranks, where the argument holds a block for each.
-    vector : bool
-        Whether counts and displacements are given per block.
     device : bool
         Whether memory of a GPU will do.
     truncate : bool
         Whether a count beyond the memory means what is there.
-    strict : bool
-        Whether to tell what mpi4py refuses from what it serves.
 
     Returns
     -------
@@ -252,18 +155,15 @@ def parse(
 
     Raises
     ------
-    LeftToMPI
-        If ``strict``, where mpi4py will find something wrong with it.
     ValueError
-        Where counts and displacements go past the memory, or are negative.
+        Where count and displacement go past the memory, or are negative.
     """
     unknown = None
     try:
-        buffer, count, displ, datatype = unpack_form(spec, vector)
+        buffer, count, displ, datatype = unpack_form(spec)
         absolute = buffer is None or buffer is MPI.BOTTOM
         if absolute:
-            # For mpi4py, None stands for MPI.BOTTOM in vector calls.
-            buffer, own = (MPI.BOTTOM if buffer is MPI.BOTTOM or vector else np.empty(0, np.uint8)), None
+            buffer, own = MPI.BOTTOM if buffer is MPI.BOTTOM else np.empty(0, np.uint8), None
         else:
             unknown = unknown_type(buffer) if datatype is None else None
             buffer, own = memory_of(buffer, device)
@@ -275,29 +175,26 @@ def parse(
         entry = entry_of(datatype)
         if unknown is not None:  # whatever MPI takes it for
             entry = entry.of(unknown)
-        extent = entry.extent
-        layout: Callable[..., tuple[list[int], list[int]]] = vector_layout if vector else simple_layout
         nbytes = 0 if buffer is MPI.BOTTOM else buffer.size
-        entries, displs = layout(count, displ, blocks, nbytes, extent)
-        if absolute and not any(entries):
+        n, start = entries_of(count, displ, nbytes, entry.extent)
+        if absolute and not n:
             buffer = np.empty(0, np.uint8)
-        if truncate and buffer is not MPI.BOTTOM and extent > 0:
-            room = nbytes - displs[0] * extent - entry.lower
-            entries = [min(entries[0], max(0, (room - entry.length) // extent + 1))]
+        if truncate and buffer is not MPI.BOTTOM and entry.extent > 0:
+            room = nbytes - start * entry.extent - entry.lower
+            n = min(n, max(0, (room - entry.length) // entry.extent + 1))
     except _NOT_OURS:
-        if strict:
-            raise LeftToMPI from None
         return None
     if entry.element is None:
         return None
-    message = Message(buffer, datatype, entry, entries, displs)
+    name = datatype.Get_name()
+    message = Message(buffer, name, entry, n, start)
     if message.device is None:
         first = spec[0] if isinstance(spec, (list, tuple)) else spec
         message.dims = shape_of(first, message.dtype.itemsize)
     if message.device is None or message.is_plain:
         return message
-    # Non-contiguous blocks are packed and unpacked in host memory.
-    return Message(np.asarray(buffer), datatype, entry, entries, displs, buffer)
+    # What is not contiguous is packed and unpacked in host memory.
+    return Message(np.asarray(buffer), name, entry, n, start, buffer)
 
 
 #: mpi4py raises the like, or says what it does with the argument.

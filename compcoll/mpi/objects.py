@@ -1,196 +1,129 @@
-"""The lower-case collectives: those of arrays go as `Bcast`, `Allgatherv`, `Gatherv` and `Scatterv` do.
+"""The lower-case collectives of arrays, which are pickled as frames: compressed without loss.
 
-mpi4py's own call has a header in the place of an array, whose values follow in chunks and never lose a bit.
-All other objects are pickled and sent by mpi4py.
+All else is mpi4py's. A pickle of a frame is decoded where it is loaded, so that nobody has to know what
+comes.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import wraps
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import local
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.codecs import codec
+from compcoll.codecs import codec, decode
 from compcoll.core import dtypes
-from compcoll.core.errors import MismatchError
-from compcoll.engine import interrupts
-from compcoll.mpi.buffers import parse
-from compcoll.mpi.collectives import Parsed
-from compcoll.mpi.pairwise import Large, prepare_messages
-from compcoll.mpi.state import State
-from compcoll.operations import OPERATIONS
-from compcoll.policy.decision import Decision
+from compcoll.frame import HEADER_NBYTES
+from compcoll.marked import Marked
+from compcoll.prepare import decide_message
+from compcoll.report import Stats
 
 if TYPE_CHECKING:
-    from compcoll.mpi.comm import Comm
+    from compcoll.comm import Comm
 
-_RAW, _LOSSLESS = codec("raw"), codec("lossless")
-
-
-class _Header(NamedTuple):
-    """What mpi4py pickles in the place of an array that follows."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
+__all__ = ["allgather", "bcast", "gather", "scatter"]
 
 
-def _header_of(state: State, obj: Any) -> _Header | None:
-    """None of what mpi4py sends: all but large writable arrays in C order, of types that frames hold."""
-    if type(obj) is not np.ndarray or obj.nbytes < max(state.min_nbytes, 1):
-        return None
-    state.check_usable()
-    # A program may have mpi4py pickle by other functions, which need not take a header.
-    is_pickle = MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
-    fits = is_pickle and obj.flags.carray and dtypes.supported(obj.dtype)
-    return _Header(obj.shape, obj.dtype) if fits else None
+class _Frame:
+    """An array, as it is pickled."""
+
+    def __init__(self, frame: np.ndarray, shape: tuple[int, ...]):
+        self.frame, self.shape = frame, shape
+
+    def __reduce__(self) -> tuple[Callable[..., np.ndarray], tuple[np.ndarray, tuple[int, ...]]]:
+        return _decoded, (self.frame, self.shape)
 
 
-def _rooms(ranks: Iterable[int], objects: Iterable[Any]) -> dict[int, np.ndarray]:
-    """Memory for the arrays whose headers have come, by their ranks."""
-    return {rank: np.empty(*one) for rank, one in zip(ranks, objects, strict=False) if type(one) is _Header}
+def _decoded(frame: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    array: np.ndarray = decode(frame).reshape(shape)
+    _thread.came += 1
+    return array
 
 
-@interrupts.undivided
+class _Thread(local):
+    """Arrays that this thread has decoded."""
+
+    came = 0
+
+
+_thread = _Thread()
+
+
+class _Packing(AbstractContextManager["_Packing"]):
+    """A call in which arrays are packed, and its report."""
+
+    def __init__(self, comm: Comm, op: str, like: str):
+        self._comm, self._op, self._like = comm, op, like
+        self._marked: Marked | None = comm._marked
+        self._stats = Stats()
+        self._decision: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = _thread.came, self._comm.calls_accelerated
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        came, accelerated = self._before
+        if self._stats.messages or _thread.came > came:
+            state = self._comm._state
+            state.accelerated += (
+                self._comm.calls_accelerated == accelerated
+            )  # else MPI's call of bytes counts
+            state.last = self._op, self._decision, self._stats
+
+    def pack(self, obj: Any, peer: int = -1) -> Any:
+        """What is pickled in the place of an object for a rank: a frame, where it is smaller."""
+        marked = self._marked
+        if type(obj) is not np.ndarray or marked is None or marked.idle or peer == marked.rank:
+            return obj
+        if obj.nbytes < max(marked.policy.min_nbytes, 1) or not obj.flags.carray:
+            return obj
+        if not dtypes.supported(obj.dtype) or not _pickles():
+            return obj
+        name = marked.name if marked.policy.names_communicators else ""
+        decision = decide_message(marked, self._like, obj.dtype, obj.nbytes, peer, name)
+        if decision.codec is None:
+            return obj
+        lossless = codec("lossless")
+        decision = replace(decision, codec=lossless)
+        frame = lossless.encode(obj.reshape(-1))
+        if frame.nbytes >= obj.nbytes + HEADER_NBYTES:
+            return obj
+        self._decision = decision
+        self._stats.messages += 1
+        self._stats.raw_nbytes += obj.nbytes
+        self._stats.wire_nbytes += frame.nbytes
+        return _Frame(frame, obj.shape)
+
+
+def _pickles() -> bool:
+    """Whether mpi4py pickles: a program may have it use other functions, which need not take a frame."""
+    return MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
+
+
 def bcast(self: Comm, obj: Any, root: int = 0) -> Any:
-    state = self._state
-    sends = state.rank == root
-    got = state.comm.bcast((sends and _header_of(state, obj)) or obj, root)
-    if type(got) is _Header:
-        dtype, got = got.dtype, obj.copy() if sends else np.empty(*got)
-        _run_for_all(state, "bcast", "Bcast", dtype, recv=[_flat(got)], root=root)
-    return got
+    with _Packing(self, "bcast", "Bcast") as packing:
+        return MPI.Intracomm.bcast(self, packing.pack(obj) if self.rank == root else obj, root)
 
 
-@interrupts.undivided
 def allgather(self: Comm, sendobj: Any) -> list[Any]:
-    state = self._state
-    header = _header_of(state, sendobj)
-    got: list[Any] = state.comm.allgather(header or sendobj)
-    arrays = _rooms(range(state.size), got)
-    if arrays:
-        kinds = {one.dtype for one in arrays.values()}
-        dtype = kinds.pop() if len(kinds) == 1 else np.dtype(np.uint8)
-        blocks = {rank: _flat(one).view(dtypes.real_dtype(dtype)) for rank, one in arrays.items()}
-        nothing = np.empty(0, dtypes.real_dtype(dtype))
-        own = _flat(sendobj).view(nothing.dtype) if header else nothing
-        recv = [blocks.get(rank, nothing) for rank in range(state.size)]
-        _run_for_all(state, "allgather", "Allgatherv", dtype, send=[own], recv=recv)
-    return [arrays.get(rank, one) for rank, one in enumerate(got)] if arrays else got
+    with _Packing(self, "allgather", "Allgatherv") as packing:
+        got: list[Any] = MPI.Intracomm.allgather(self, packing.pack(sendobj))
+        return got
 
 
-@interrupts.undivided
 def gather(self: Comm, sendobj: Any, root: int = 0) -> list[Any] | None:
-    state, mine = self._state, [sendobj]
-    out = _take_out(state, "Gatherv", [root], mine) if type(sendobj) is np.ndarray else {}
-    got = state.comm.gather(mine[0], root)
-    found = _exchange(state, "gather", "Gatherv", root, out, range(state.size), got or ())
-    return None if got is None else list(found)
+    with _Packing(self, "gather", "Gatherv") as packing:
+        return MPI.Intracomm.gather(self, packing.pack(sendobj, root), root)
 
 
-@interrupts.undivided
 def scatter(self: Comm, sendobj: Any, root: int = 0) -> Any:
-    state, out = self._state, {}
-    if state.rank == root and sendobj is not None:
-        sendobj = list(sendobj)
-        out = _take_out(state, "Scatterv", range(state.size), sendobj)
-    got = [state.comm.scatter(sendobj, root)]
-    return _exchange(state, "scatter", "Scatterv", root, out, [root], got)[0]
-
-
-def _of_mpi4py(name: str, reduces: bool = True) -> Any:
-    """One of mpi4py's methods, between whose calls of MPI no handler of a signal may raise.
-
-    It duplicates the communicator at the first reduction of objects, and holds the interpreter's lock until
-    all ranks have come: tasks that have to call Python would not end meanwhile, nor would ranks that wait for
-    them.
-    """
-    method = getattr(MPI.Intracomm, name)
-
-    @wraps(method)
-    def call(self: Comm, *args: Any, **kwargs: Any) -> Any:
-        context = self._state.context if reduces else None
-        if context is not None and not context.reduces_objects:
-            self._state.comm.Barrier()
-            context.reduces_objects = True
-        return method(self, *args, **kwargs)
-
-    return interrupts.undivided(call)
-
-
-alltoall = _of_mpi4py("alltoall", reduces=False)
-reduce, allreduce, scan, exscan = map(_of_mpi4py, ("reduce", "allreduce", "scan", "exscan"))
-
-
-def _run_for_all(state: State, op: str, like: str, element: np.dtype, **blocks: Any) -> None:
-    """Move arrays, of which all ranks know."""
-    state.agree_on_name()
-    nbytes = max(block.nbytes for block in blocks["recv"])
-    call = Parsed(like, dtypes.real_dtype(element), nbytes, False, element=element, **blocks)
-    decision = _exact(state.decide_by_policy(like, call))
-    if decision.ask and decision.codec is not None:
-        ask = state.context.advisor.decide_nonblocking
-        decision = _exact(ask(like, call.dtype, nbytes, decision))
-    decision = replace(decision, codec=decision.codec or _RAW)
-    state.carry_out(state.prepare(call, decision, state.context), call, op=op)
-
-
-def _take_out(state: State, like: str, ranks: Sequence[int], objects: list[Any]) -> dict[int, Large]:
-    """Put headers in the places of the arrays, by the ranks that they go to, that are compressed; these."""
-    out = {}
-    for i, (peer, obj) in enumerate(zip(ranks, objects, strict=False)):
-        if type(obj) is not np.ndarray or peer == state.rank or state.policy.names_communicators:
-            continue  # rules that look at names apply where all ranks have agreed on one
-        header = _header_of(state, obj)
-        large = _large(state, like, obj, peer) if header is not None else None
-        if large is not None:
-            out[peer], objects[i] = large, header
-    return out
-
-
-def _exchange(
-    state: State,
-    op: str,
-    like: str,
-    root: int,
-    out: dict[int, Large],
-    ranks: Sequence[int],
-    objects: Sequence[Any],
-) -> Sequence[Any]:
-    """Send arrays; the objects that came, with those that follow in the places of their headers."""
-    if not out and _Header not in map(type, objects):
-        return objects
-    arrays = _rooms(ranks, objects)
-    each = {peer: _large(state, like, array, peer) for peer, array in arrays.items()}
-    into = {peer: large for peer, large in each.items() if large is not None}
-    if len(into) < len(each):
-        peers = sorted(each.keys() - into.keys())
-        raise MismatchError(f"{op}: ranks {peers} compress their arrays, and rank {state.rank} would not")
-    group, done = state.context, list[Any]()
-    calls = prepare_messages(state, OPERATIONS[like], root, out, into, group, group.pairwise_tags)
-    for prepared, call in calls:
-        done.append(state.carry_out(prepared, call, done, op))
-    return [arrays.get(rank, one) for rank, one in zip(ranks, objects, strict=False)]
-
-
-def _large(state: State, like: str, array: np.ndarray, peer: int) -> Large | None:
-    """How an array is compressed between two ranks, which find the same; None where it is not."""
-    message = parse(array)
-    assert message is not None
-    decision = _exact(state.decide_p2p(like, message, message.nbytes, peer))
-    return None if decision.codec in (None, _RAW) else Large(message, 0, decision)
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    """Its elements in a row, as real numbers."""
-    return array.reshape(-1).view(dtypes.real_dtype(array.dtype))
-
-
-def _exact(decision: Decision) -> Decision:
-    """The same without loss."""
-    spec = decision.codec
-    return decision if spec is None or spec.lossless else replace(decision, codec=_LOSSLESS)
+    with _Packing(self, "scatter", "Scatterv") as packing:
+        if self.rank == root and sendobj is not None:
+            sendobj = [packing.pack(one, peer) for peer, one in enumerate(sendobj)]
+        return MPI.Intracomm.scatter(self, sendobj, root)

@@ -24,9 +24,9 @@ from compcoll.engine.call import Task
 __all__ = ["KeptArguments", "Pending", "Prequest", "Request", "Settled", "nothing", "take_handle"]
 
 
-def take_handle(into: MPI.Request, of: MPI.Request) -> None:
-    """Give a request the handle of another one."""
-    ctypes.memmove(MPI._addressof(into), MPI._addressof(of), MPI._sizeof(MPI.Request))
+def take_handle(into: Any, of: Any) -> None:
+    """Give a request, or a communicator, the handle of another one."""
+    ctypes.memmove(MPI._addressof(into), MPI._addressof(of), MPI._sizeof(of))
 
 
 class Request(MPI.Request):

@@ -29,7 +29,6 @@ _WRITES = {
     "Sendrecv_replace": 0,
     "Sendrecv": 3,
 }
-_SENDS = ("Send", "Ssend", "Bsend", "Rsend")
 
 
 class HostCopy:
@@ -127,5 +126,5 @@ def _forms(names: tuple[str, ...], of: type) -> list[str]:
 
 
 NEIGHBOUR = _forms(tuple(name for name in OPERATIONS if name.startswith("Neighbor")), MPI.Topocomm)
-#: Methods that take buffers.
-BUFFERED = _forms((*_SENDS, *_WRITES), MPI.Intracomm)
+#: Methods that take buffers, and that neither the layer serves nor `compcoll.Comm` has itself.
+BUFFERED = _forms(("Bsend", "Rsend", "Scan", "Exscan"), MPI.Intracomm)

@@ -20,31 +20,41 @@ def library_path() -> Path:
     Raises
     ------
     OSError
-        Where it is missing, or this Python has no shared library that a program could load.
+        Where it is missing.
     """
-    path = Path(__file__).with_name("_names" + str(sysconfig.get_config_var("EXT_SUFFIX")))
+    path = Path(__file__).parents[1] / ("_names" + str(sysconfig.get_config_var("EXT_SUFFIX")))
     if not path.exists():
         raise OSError(f"{path} does not exist: compcoll was built without it")
-    if _libpython() is None:
-        raise OSError(f"{sys.executable} was built without a shared library, which a program has to load")
     return path
 
 
-def environment() -> dict[str, str]:
-    """Variables of the environment under which a program is accelerated, beside those of its policy."""
+def environment(embeds: bool = True) -> dict[str, str]:
+    """Variables of the environment under which a program is accelerated, beside those of its policy.
+
+    Parameters
+    ----------
+    embeds : bool
+        Whether the library has to start an interpreter there: the program is none of Python.
+
+    Raises
+    ------
+    OSError
+        Where that is so, and this Python has no shared library; or as of `library_path`.
+    """
     known = os.environ.get("LD_PRELOAD", "")
     library = str(library_path())
-    preload = known if library in known.split(":") else f"{library}:{known}".rstrip(":")
-    return {
-        "LD_PRELOAD": preload,
-        "COMPCOLL_PYTHON": sys.executable,
-        "COMPCOLL_LIBPYTHON": str(_libpython()),
-    }
+    found = {"LD_PRELOAD": known if library in known.split(":") else f"{library}:{known}".rstrip(":")}
+    if embeds:
+        libpython = _libpython()
+        if libpython is None:
+            raise OSError(f"{sys.executable} was built without a shared library, which a program has to load")
+        found |= {"COMPCOLL_PYTHON": sys.executable, "COMPCOLL_LIBPYTHON": str(libpython)}
+    return found
 
 
 def is_preloaded() -> bool:
     """Whether this process has the library."""
-    return hasattr(ctypes.CDLL(None), "compcoll_preload_connect")
+    return hasattr(ctypes.CDLL(None), "compcoll_is_preloaded")
 
 
 def _libpython() -> Path | None:

@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.engine import interrupts
+from compcoll.mpi.p2p.channel import Channel
 from compcoll.mpi.p2p.probe import MatchedMessage
 
 __all__ = ["matched_message", "take_matched"]
@@ -39,23 +40,21 @@ def _mirror() -> MPI.Intracomm:
     return MPI.Intracomm(_SELF).Dup()
 
 
-def matched_message(comm, handle: int, status: MPI.Status) -> int:
+def matched_message(channel: Channel, handle: int, status: MPI.Status) -> MPI.Message:
     """Receive a message of MPI's that looks compressed, and say in the status what it was before.
 
     Returns
     -------
-    int
-        The handle of the message that stands for it.
+    MPI.Message
+        The one that stands for it.
     """
-    channel = comm._state.context.channel
     with interrupts.deferred():
         received = channel.receive(MPI.Message.fromhandle(handle), status)
     received.fill(status)
     sent = _mirror().Isend(_NOTHING, 0, 0)
     stand_in = _mirror().Mprobe(0, 0)
-    made: int = stand_in.handle
-    _matched[_key(made)] = _Matched(MatchedMessage(channel, received), stand_in, sent)
-    return made
+    _matched[_key(stand_in.handle)] = _Matched(MatchedMessage(channel, received), stand_in, sent)
+    return stand_in
 
 
 def take_matched(handle: int) -> MatchedMessage | None:

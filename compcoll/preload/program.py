@@ -1,7 +1,7 @@
-"""The Python side of a program that calls MPI from C or Fortran; imported by the preloaded library.
+"""The Python side of a program that calls MPI from C or Fortran; the layer imports it when MPI has begun.
 
-A communicator of the program has a `ProgramComm`, whose methods are called with arrays of the program's
-memory. Errors go to the communicator's error handler, as those of MPI do.
+It marks the program's communicators, and carries out its messages by the methods of `compcoll.Comm`, with
+buffers of the program's memory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import ctypes
 import json
 import os
 import sys
-from types import CodeType, FunctionType
 from typing import Any
 
 import mpi4py
@@ -19,128 +18,82 @@ if "mpi4py.MPI" not in sys.modules:
     mpi4py.rc.errors = "default"  # else its import would replace the program's error handlers
     os.environ.pop("MPI4PY_MPIABI", None)  # the program has loaded its MPI library, which mpi4py finds
 
+import numpy as np
 from mpi4py import MPI
 
+from compcoll.comm import CLASSES, Comm, describe, mark_world
 from compcoll.core import environment
-from compcoll.engine import hooks
-from compcoll.engine.call import PreparedCall
-from compcoll.engine.finalize import has_begun
-from compcoll.mpi.comm import CLASSES, Comm
-from compcoll.mpi.context import Context
-from compcoll.mpi.state import State, describe
-from compcoll.policy import make_policy
+from compcoll.engine import _engine
+from compcoll.marked import Marked
+from compcoll.mpi.p2p.probe import understands
 from compcoll.preload import SETTINGS
-from compcoll.preload._dispatch import attach_world, connect
+from compcoll.preload.matched import matched_message, take_matched
 from compcoll.tracing import recording
 
-__all__ = ["ProgramComm", "attach", "attach_world", "release", "report"]
+__all__ = ["begin", "transfer"]
+
+#: The methods of matched messages.
+_OF_MATCHED = {"Mrecv": "Recv", "Imrecv": "Irecv"}
+#: The letters of csrc/layer/message_table.h that are arguments of mpi4py's methods.
+_ARGUMENTS = "bdgBSGs"
+#: What carries out the messages of communicators, by the numbers of these.
+_comms: dict[int, Comm] = {}
 
 
-class _ProgramState(State):
-    """The state of a communicator of the program, which may be left to begin a nonblocking call itself."""
+def begin() -> None:
+    """Mark the communicators that the program has, with the options of ``compcoll run``."""
+    settings: dict[str, Any] = environment.read(SETTINGS, json.loads) or {}
+    recording.start(CLASSES, describe, environment.summary())
+    mark_world(**settings)
 
-    #: The buffers of the nonblocking call that begins.
-    buffers: tuple | None = None
 
-    def to_mpi(self, name: str, *args: Any) -> Any:
-        """Leave a nonblocking call that stays as it is to the program, whose counts outlive it."""
-        if self.buffers is not None and all(a is b for a, b in zip(self.buffers, args, strict=False)):
+def transfer(name: str, kinds: str, number: int, arguments: dict[str, Any], status: MPI.Status) -> Any:
+    """Carry out a message: see `compcoll.engine._engine.take_messages`."""
+    if name in _OF_MATCHED:
+        matched = take_matched(arguments["m"])
+        if matched is None:
             return None
-        return super().to_mpi(name, *args)
-
-    def remember(self, name: str, args: tuple, root: int, trial: Any, decided: Any) -> None:
-        """As of `State`, but for calls that are left to the program."""
-        if self.buffers is None or isinstance(decided, PreparedCall):
-            super().remember(name, args, root, trial, decided)
-
-
-class ProgramComm(Comm):
-    """A communicator of the program."""
-
-    _state: _ProgramState
-    _make_state = _ProgramState
-
-    def begin(self, method: str, args: tuple) -> MPI.Request | None:
-        """Start a nonblocking call; None where MPI has to carry it out as it is."""
-        self._state.buffers = args[:2]
-        try:
-            request = getattr(self, method)(*args)
-        finally:
-            self._state.buffers = None
-        if request is not None:
-            _requests[id(request)] = request
-        return request
+        method = getattr(matched, _OF_MATCHED[name])
+    else:
+        comm = _comm_of(number)
+        if not understands(comm._state):
+            return None
+        if name in ("Mprobe", "Improbe"):
+            return matched_message(comm._state.context.channel, arguments["m"], status)
+        method = getattr(comm, name)
+    temporary: list[MPI.Datatype] = []
+    given = [
+        _buffer(arguments[k], temporary) if k in "bB" else arguments[k] for k in kinds if k in _ARGUMENTS
+    ]
+    result = method(*given)
+    for datatype in temporary:
+        datatype.Free()
+    return True if result is None else result
 
 
-#: Requests that the program has to wait for.
-_requests: dict[int, MPI.Request] = {}
+def _comm_of(number: int) -> Comm:
+    if number not in _comms:
+        for gone in [known for known, one in _comms.items() if one == MPI.COMM_NULL]:
+            del _comms[gone]
+        comm: Any = Comm.fromhandle(Marked.of(number).comm.handle)
+        _comms[number] = comm
+    return _comms[number]
 
 
-def _forget(request: MPI.Request, last: tuple) -> None:
-    _requests.pop(id(request), None)
-
-
-def attach(handle: int, parent: ProgramComm | None, same_ranks: bool) -> ProgramComm:
-    """The object of a communicator, with the policy of its last wrapper, if it had any; collective.
-
-    Parameters
-    ----------
-    handle : int
-    parent : ProgramComm, optional
-        That of the communicator from which the program has just made this one.
-    same_ranks : bool
-        Whether it is a duplicate of that.
-    """
-    comm = MPI.Intracomm(MPI.Comm.fromhandle(handle))
-    if parent is not None:
-        child = ProgramComm.__new__(ProgramComm, comm)
-        child._state.descend(child, parent._state, same_ranks)
-        return child
-    context = Context.find(comm)
-    if context is None or not context.attached:
-        return ProgramComm(comm, **_SETTINGS)
-    known = ProgramComm.__new__(ProgramComm, comm)
-    known._state.attach(context, context.attached[-1].settings, known)
-    return known
-
-
-def release(comm: ProgramComm) -> None:
-    """A communicator is about to be freed; collective, but at MPI's end."""
-    if not has_begun():
-        Context.part(comm)
-
-
-def report(problem: BaseException, handle: int) -> int:
-    """Have the communicator's error handler deal with an error; its code, where the handler returns.
-
-    Of MPI's own errors MPI has said what there is to say.
-    """
-    comm = MPI.Comm.fromhandle(handle)
-    code = problem.Get_error_code() if isinstance(problem, MPI.Exception) else MPI.ERR_OTHER
-    if not isinstance(problem, MPI.Exception) or hasattr(problem, "__notes__"):
-        where = f"rank {comm.Get_rank()} of {comm.Get_size()}"
-        print(f"compcoll: {where}: {problem}", file=sys.stderr, flush=True)
-    comm.Call_errhandler(code)
-    return code
-
-
-# -- where the program called
-
-
-def _call(method, args):
-    return method(*args)
-
-
-_callers: dict[tuple[str, str], FunctionType] = {}
-
-
-def call_from(path: str, symbol: str) -> FunctionType:
-    """A function whose frame a trace takes for that of the program's."""
-    found = _callers.get((path, symbol))
-    if found is None:
-        code: CodeType = _call.__code__.replace(co_filename=path, co_name=symbol, co_qualname=symbol)
-        found = _callers[path, symbol] = FunctionType(code, {})
-    return found
+def _buffer(given: tuple[int, int, int], temporary: list[MPI.Datatype]) -> list[Any]:
+    """A buffer argument; entries that begin before their address, by a temporary datatype."""
+    address, count, handle = given
+    datatype = MPI.Datatype.fromhandle(handle)
+    if count <= 0:
+        return [np.empty(0, np.uint8), 0, datatype]
+    entry = _engine.entry_of(datatype)
+    if address == 0:
+        return [MPI.BOTTOM, count, datatype]
+    if entry.lower < 0 or entry.extent < 0:
+        temporary.append(datatype.Create_hindexed([count], [address]).Commit())
+        return [MPI.BOTTOM, 1, temporary[-1]]
+    memory: Any = MPI.buffer.fromaddress(address, (count - 1) * entry.extent + entry.lower + entry.length)
+    return [np.frombuffer(memory, np.uint8), count, datatype]
 
 
 # -- the beginning
@@ -160,9 +113,5 @@ def _check_library() -> None:
 
 
 _check_library()
-#: Options of ``compcoll run``.
-_SETTINGS: dict[str, Any] = environment.read(SETTINGS, json.loads) or {}
-hooks.ends.append(_forget)
-recording.start(CLASSES, describe, environment.summary())
-_policy = make_policy(None, *(_SETTINGS.get(key) for key in ("codec", "when", "min_nbytes", "policy")))
-connect(attach, release, report, call_from, _policy.min_nbytes, environment.trace() is not None)
+_engine.take_messages(transfer)
+_engine.set_begin(begin)

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from compcoll.schedule._schedule import Compiled
+from compcoll.core._cpu import Compiled
 
 __all__ = ["BLOCK", "NONE", "OP", "SCRATCH", "Kind", "Schedule"]
 

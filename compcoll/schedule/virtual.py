@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.schedule._schedule import run
+from compcoll.core._cpu import run
 from compcoll.schedule.graph import Schedule
 from compcoll.schedule.trace import DeadlockError
 

@@ -12,6 +12,7 @@ from ctypes import c_uint8
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,9 @@ class Core:
         #: A name that no other group of any of its ranks has had.
         self.key = f"{name}/{peers.next_serial([serial for _, serial in everyone]) - 1}"
         facts = facts_of([theirs for theirs, _ in everyone])
-        self.group = Group(comm, facts, mine.workers if self.size > 1 else 0, self.key)
+        digest = blake2b(self.key.encode(), digest_size=8).digest()
+        number, threads = int.from_bytes(digest, "little"), mine.workers if self.size > 1 else 0
+        self.group = Group(comm, facts, threads, number)
         self.agreement = Agreement(self.group, _DESCRIBE_SECONDS, peers.MismatchError)
         #: Whether calls are compared: ``COMPCOLL_CHECK=0`` turns it off.
         self._compares = environment.checks(default=True) and self.size > 1
@@ -127,7 +130,7 @@ class Core:
             self.comm_name, self._policy = policies.policy_of(self)
             self._has_phases = self._policy.backward is not self._policy.outside
             if self._policy.backward.asks_model(self.group.facts.link) and self.size > 1:
-                self.group.prepare_advisor(None)
+                self.group.prepare_advisor()
         return self._policy.current
 
     @property

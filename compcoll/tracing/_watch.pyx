@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""The methods of communicators, replaced by ones that note when a call began and ended.
+"""The methods of messages and objects, replaced by ones that note when a call began and ended.
 
 Nothing is in the way of a program that is not watched. In one that is, each call of a method of
-`compcoll.tracing.names.CALLS` becomes a `Record`; what such a method calls by itself is part of it. A small
-call takes a few microseconds, so a record has to take a few hundred nanoseconds: what can be said later is.
+`compcoll.tracing.names.CALLS` becomes a `Record`; what such a method calls by itself is part of it. The layer
+records collectives (csrc/layer/record.cpp).
 """
 
 from functools import update_wrapper
@@ -14,11 +14,15 @@ from mpi4py import MPI
 cimport numpy as cnp
 from cpython.object cimport PyObject
 
+from libc.stdint cimport uintptr_t
+
+from compcoll.engine._engine import GO_QUIET, last_of, number_of
+
 from compcoll.core.vectorcall cimport (
     PyMethod_New, PyObject_Vectorcall, PyTuple_GET_SIZE, PyVectorcall_NARGS, serve_vectorcalls,
     vectorcallfunc,
 )
-from compcoll.tracing.names import GATHERS, described_nbytes, is_ours
+from compcoll.tracing.names import described_nbytes, facts_of, is_ours
 
 cdef extern from "frameobject.h":
     ctypedef struct PyFrameObject:
@@ -51,6 +55,9 @@ cdef extern from *:
 
 cnp.import_array()
 
+ctypedef void (*GoQuiet)(int) noexcept nogil
+#: Begins or ends that the layer records no call of this thread.
+cdef GoQuiet go_quiet = <GoQuiet><uintptr_t>GO_QUIET
 cdef type ndarray = np.ndarray
 cdef type Request = MPI.Request
 cdef object IN_PLACE = MPI.IN_PLACE
@@ -70,7 +77,7 @@ cdef class Record:
     ----------
     name : str
         Of the method.
-    comm : Comm
+    comm : CommFacts
     nbytes : int
         Of the buffer that a rank which sends gives it; 0 where its arguments do not tell.
     sends : bool
@@ -81,9 +88,7 @@ cdef class Record:
         When the method had returned.
     accelerated : bool
     last
-        The communicator's record of it, as `compcoll.mpi._shortcut.Gate.last`; None of what is MPI's alone.
-    parts : list or None
-        The same of all its parts, where these are known one by one.
+        The communicator's record of it, as `compcoll.engine._engine.last_of`; None of what is MPI's alone.
     problem : str or None
         Type of the exception that it raised.
     code, instruction
@@ -97,7 +102,6 @@ cdef class Record:
     cdef public Py_ssize_t nbytes
     cdef public bint sends, accelerated, late
     cdef public double start, end, returned
-    cdef public list parts
     cdef public str problem
     cdef public int instruction
 
@@ -175,16 +179,6 @@ def record_with(Recorder recorder):
     active = recorder
 
 
-def part(last):
-    """A part of the call that is under way on this thread is done."""
-    cdef Record record
-    if current is not NULL:
-        record = <Record>current
-        if record.parts is None:
-            record.parts = []
-        record.parts.append(last)
-
-
 cdef class Watched:
     """A method that is noted.
 
@@ -193,46 +187,37 @@ cdef class Watched:
     name : str
     plain : callable
         The call that it stands for.
-    receives, from_root, second : bool
-        Whether its buffer is one that it receives into; whether only the root sends; whether the root sends
-        from the first buffer, and the others are about the second.
+    receives, from_root : bool
+        Whether its buffer is one that it receives into; whether only the root sends.
     """
 
     cdef vectorcallfunc vectorcall
     cdef object plain
     cdef str name
-    cdef bint receives, from_root, second, gathers
+    cdef bint receives, from_root
     cdef dict __dict__
 
-    def __init__(self, str name, plain, bint receives, bint from_root, bint second):
+    def __init__(self, str name, plain, bint receives, bint from_root):
         self.vectorcall = call
-        self.name, self.plain = name, plain
-        self.receives, self.from_root, self.second = receives, from_root, second
-        self.gathers = name in GATHERS
+        self.name, self.plain, self.receives, self.from_root = name, plain, receives, from_root
         update_wrapper(self, plain)
 
     def __get__(self, comm, owner):
         return self if comm is None else PyMethod_New(self, comm)
 
-    cdef describe(self, Record record, PyObject* const* args, Py_ssize_t n):
+    cdef describe(self, Record record, comm, PyObject* const* args, Py_ssize_t n):
         """Note what the arguments say; ``args`` are n values behind the communicator."""
         cdef Py_ssize_t i
         cdef object root = 0
         record.sends = not self.receives
         if n:
             record.nbytes = nbytes_of(<object>args[0])
-            if n > 1 and not record.nbytes and (self.second or <object>args[0] is IN_PLACE):
-                record.nbytes = nbytes_of(<object>args[1])
-                if self.gathers:
-                    record.nbytes //= record.comm._state.size
-                elif self.second:
-                    record.nbytes *= record.comm._state.size
         if self.from_root:
             for i in range(1, n):
                 if type(<object>args[i]) is int:
                     root = <object>args[i]
-            record.sends = root == record.comm._state.rank
-        if record.comm._state.size == 1:
+            record.sends = root == comm.rank
+        if record.comm.size == 1:
             record.sends = False
 
 
@@ -244,9 +229,11 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     if current is not NULL or recorder is None or n == 0:
         return PyObject_Vectorcall(self.plain, args, flagged, names)
     record = Record.__new__(Record)
-    record.name, record.comm = self.name, <object>args[0]
-    gate = record.comm._state
-    before, count, gate.last = gate.last, gate.accelerated, None
+    comm = <object>args[0]
+    record.name, record.comm = self.name, facts_of(number_of(comm), comm.Get_name())
+    messages = comm._messages
+    before = None if messages is None else messages.swap_last(None)
+    count = comm.calls_accelerated
     current_is(record)
     record.start = now()
     try:
@@ -257,13 +244,16 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     finally:
         record.end = record.returned = now()
         current_is(None)
-        gate = record.comm._state
-        record.last = gate.last
-        if record.last is None:
-            gate.last = before
-        record.accelerated = gate.accelerated != count
-        self.describe(record, args + 1, n + named - 1)
-        find_site(record)
+        messages = comm._messages
+        if messages is not None:
+            record.last = messages.last
+            if record.last is None:
+                messages.swap_last(before)
+        record.accelerated = comm.calls_accelerated != count
+        if record.accelerated and record.last is None:
+            record.last = last_of(comm)  # of the bytes of an object
+        self.describe(record, comm, args + 1, n + named - 1)
+        record.code, record.instruction = find_site()
         if record.problem is not None:
             recorder.add(record)
     if recorder.began is not None and isinstance(result, Request):
@@ -274,6 +264,7 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
 
 cdef inline void current_is(Record record):
     global current
+    go_quiet(-1 if record is None else 1)
     current = NULL if record is None else <PyObject*>record
 
 
@@ -290,8 +281,9 @@ cdef inline Py_ssize_t nbytes_of(object value) except -1:
 cdef dict known_code = {}
 
 
-cdef find_site(Record record):
-    """Note the innermost frame that is neither compcoll's nor mpi4py's."""
+def find_site():
+    """Code object and instruction of the innermost frame that is neither compcoll's nor mpi4py's."""
+    found = None, 0
     cdef PyFrameObject* frame = PyEval_GetFrame()
     cdef PyFrameObject* outer
     cdef PyCodeObject* address
@@ -304,12 +296,13 @@ cdef find_site(Record record):
         if known is None:
             known = known_code[<size_t>address] = code, is_ours(code)
         if not (<tuple>known)[1]:
-            record.code, record.instruction = code, PyFrame_GetLasti(frame)
+            found = code, PyFrame_GetLasti(frame)
             break
         outer = PyFrame_GetBack(frame)
         Py_XDECREF(frame)
         frame = outer
     Py_XDECREF(frame)
+    return found
 
 
 cdef void serve():

@@ -33,9 +33,9 @@ from math import inf
 from typing import Any
 
 from compcoll.engine import rounding
-from compcoll.engine._coding import Outcome
+from compcoll.engine._engine import Outcome
 from compcoll.operations import ALGORITHMS
-from compcoll.report import Report, Stats
+from compcoll.report import Report
 from compcoll.tracing.names import leaving_nbytes
 from compcoll.tracing.tally import reason_of
 
@@ -57,23 +57,16 @@ class Lines:
 
     def __init__(self, describe: Callable[..., Report]) -> None:
         self._describe = describe
-        # By the place that called: the last call from there, its communicator's name, its decision, the text.
-        self._known: dict[int, tuple[Any, str, Any, str]] = {}
+        # By the place that called: the last call from there, its decision, the text.
+        self._known: dict[int, tuple[Any, Any, str]] = {}
 
     def of(self, record: Any) -> str:
         """The line of a call; see `compcoll.tracing._watch.Record`."""
-        done: list | None = None
-        if record.accelerated:
-            done = [part for part in record.parts or (record.last,) if type(part) is tuple and len(part) == 3]
-        decision = done[-1][1] if done else None
+        done = record.last if type(record.last) is tuple and len(record.last) == 3 else None
+        decision = done[1] if done else None
         known = self._known.get(record.place)
-        if (
-            known is not None
-            and known[0].is_like(record)
-            and known[1] is record.comm._state.name
-            and known[2] is decision
-        ):
-            text = known[3]
+        if known is not None and known[0].is_like(record) and known[1] is decision:
+            text = known[2]
         else:
             text = self._keep(record, done, decision)
         if done:
@@ -84,17 +77,17 @@ class Lines:
             text += f',"problem":"{record.problem}"'
         return text + record.times
 
-    def _keep(self, record: Any, done: list | None, decision: Any) -> str:
+    def _keep(self, record: Any, done: tuple | None, decision: Any) -> str:
         """The part of the line that calls like this one share, which is cached."""
-        said = _unchanged(record) if done is None else self._decided(done) if done else _NOT_ENDED
+        said = self._decided(done) if done else _NOT_ENDED if record.accelerated else _unchanged(record)
         if len(self._known) >= _MOST:
             self._known.clear()
-        known = record, record.comm._state.name, decision, _head(record) + said
+        known = record, decision, _head(record) + said
         self._known[record.place] = known
-        return known[3]
+        return known[2]
 
-    def _decided(self, parts: list) -> str:
-        report = self._describe(*parts[-1])
+    def _decided(self, done: tuple) -> str:
+        report = self._describe(*done)
         return (
             f',"accelerated":true,"reason":{dumps(report.reason)},"codec":{dumps(report.codec)},'
             f'"algorithm":{dumps(report.algorithm)}'
@@ -102,12 +95,11 @@ class Lines:
 
 
 def _head(record: Any) -> str:
-    comm, file, line = record.comm, None, None
+    file, line = None, None
     if record.code is not None:
         file, line = record.code.co_filename, _line_of(record.code, record.instruction)
-    name, size = comm._state.name or type(comm).__name__, comm._state.size
     return (
-        f'{{"op":"{record.name}","comm":{dumps(name)},"size":{size},'
+        f'{{"op":"{record.name}","comm":{dumps(record.comm.name)},"size":{record.comm.size},'
         f'"file":{dumps(file)},"line":{dumps(line)},"nbytes":{record.nbytes}'
     )
 
@@ -118,7 +110,7 @@ def _line_of(code: Any, instruction: int) -> int | None:
 
 
 def _unchanged(record: Any) -> str:
-    sent = round(leaving_nbytes(record.name, record.nbytes, record.comm._state.size)) if record.sends else 0
+    sent = round(leaving_nbytes(record.name, record.nbytes, record.comm.size)) if record.sends else 0
     return (
         f',"accelerated":false,"reason":{dumps(reason_of(record))},"codec":null,"algorithm":null,'
         f'"codecs":{{}},"dimensions":{{}},"bytes":{sent},"wire_bytes":{sent},"fallbacks":0,"error_bound":0,'
@@ -126,27 +118,26 @@ def _unchanged(record: Any) -> str:
     )
 
 
-def _done(parts: list) -> str:
-    """The sum of the parts of an accelerated call."""
-    _, decision, outcome = parts[0]
-    if len(parts) == 1 and type(outcome) is Outcome:
-        return f',{outcome.as_json},"error_bound":{_error(_bound(decision, outcome))}'
-    total = Stats()
-    for _, decision, outcome in parts:
-        total.add(outcome, _bound(decision, outcome))
-    used = ",".join([f'"{name}":{n}' for name, n in total.codecs.items()])
-    shaped = ",".join([f'"{ndim}":{n}' for ndim, n in total.dimensions.items()])
-    times = ",".join([f'"{stage}":{total.stages[stage]:.9f}' for stage in ("encode", "decode", "wait")])
+def _done(done: tuple) -> str:
+    """What an accelerated call did."""
+    _, decision, outcome = done
+    bound = _error(_bound(decision, outcome))
+    if type(outcome) is Outcome:
+        return f',{outcome.as_json},"error_bound":{bound}'
+    used = ",".join([f'"{name}":{n}' for name, n in outcome.codecs.items()])
+    shaped = ",".join([f'"{ndim}":{n}' for ndim, n in outcome.dimensions.items()])
+    times = ",".join([f'"{stage}":{outcome.stages[stage]:.9f}' for stage in ("encode", "decode", "wait")])
     return (
-        f',"codecs":{{{used}}},"dimensions":{{{shaped}}},"bytes":{total.raw_nbytes},'
-        f'"wire_bytes":{total.wire_nbytes},"fallbacks":{total.fallbacks},"error_bound":{_error(total.bound)},{times}'
+        f',"codecs":{{{used}}},"dimensions":{{{shaped}}},"bytes":{outcome.raw_nbytes},'
+        f'"wire_bytes":{outcome.wire_nbytes},"fallbacks":{outcome.fallbacks},"error_bound":{bound},{times}'
     )
 
 
 def _bound(decision: Any, outcome: Any) -> float | None:
     """Largest absolute error of a result."""
     bound: float | None = outcome.bound
-    sums = getattr(decision, "algorithm", None) in ALGORITHMS["Allreduce"]
+    algorithm = getattr(decision, "algorithm", None) or "stream"
+    sums = algorithm.split()[-1] in ALGORITHMS["Allreduce"]
     return rounding.safe(bound) if bound and sums else bound
 
 

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import mpi4py
 from mpi4py import MPI
 
 import compcoll
-from compcoll.operations import OPERATIONS, Operation, blocking_name
+from compcoll.engine._engine import place_of
+from compcoll.marked import Marked
+from compcoll.operations import OPERATIONS, blocking_name
+from compcoll.policy.policy import below_min_nbytes
 
 __all__ = [
     "CALLS",
     "FROM_ROOT",
-    "GATHERS",
     "RECEIVES",
-    "TWO_BUFFERS",
+    "CommFacts",
     "described_nbytes",
+    "facts_of",
     "is_ours",
     "leaving_nbytes",
 ]
 
-_BLOCKING = (*OPERATIONS, "Send", "Ssend", "Bsend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace")
+_BLOCKING = ("Send", "Ssend", "Bsend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace")
 _OBJECTS = (
     *(name.lower() for name in OPERATIONS if hasattr(MPI.Topocomm, name.lower())),
     "send",
@@ -38,23 +41,38 @@ _OBJECTS = (
     "ibsend",
     "irecv",
 )
-#: Methods that are calls, as far as a communicator's class has them.
+#: Methods that are calls and no collectives of buffers, as far as a communicator's class has them.
 CALLS = (*_BLOCKING, *(f"I{name.lower()}" for name in _BLOCKING), *_OBJECTS, "Probe", "Mprobe")
-
-
-def _forms(some: Iterable[Operation]) -> set[str]:
-    return {form for operation in some for form in (operation.name, operation.nonblocking)}
 
 
 #: Those whose first buffer is one that they receive into, or that have none.
 RECEIVES = {"Recv", "Irecv", "recv", "irecv", "Probe", "Mprobe"}
-_FROM_ROOT = [operation for operation in OPERATIONS.values() if operation.root == "send"]
-#: Those in which the root alone sends; and of these, those of whose two buffers the first is the root's.
-FROM_ROOT = {"bcast", "scatter"} | _forms(one for one in _FROM_ROOT if one.n_buffers == 1)
-TWO_BUFFERS = _forms(one for one in _FROM_ROOT if one.n_buffers == 2)
-#: Those whose buffer, where it is used in place, is that of all ranks.
-GATHERS = _forms(one for one in OPERATIONS.values() if one.recv.many and not one.send.many)
+#: Those in which the root alone sends.
+FROM_ROOT = {"bcast", "scatter"}
 _PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
+
+
+class CommFacts(NamedTuple):
+    """What is said of a communicator."""
+
+    name: str  # its own, else that of its class
+    size: int
+    why_small: str  # the reason why small calls are MPI's
+
+
+@lru_cache(1024)
+def facts_of(number: int, name: str, size: int = 1) -> CommFacts:
+    """The facts of a marked communicator with this name; of one that was freed what is known."""
+    from compcoll.comm import class_of
+
+    try:
+        marked = Marked.of(number)
+        place_of(number)  # MPI ends all ranks where it is asked about a communicator that is freed
+        name = name or class_of(marked.comm).__name__
+    except ValueError:
+        return CommFacts(name or "Comm", size, "the message was small, and the communicator is freed by now")
+    why = marked.idle or below_min_nbytes(marked.policy.min_nbytes)
+    return CommFacts(name, marked.size, why)
 
 
 def is_ours(code: CodeType) -> bool:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from threading import Event, RLock, Thread
 from time import perf_counter
+from types import CodeType
 from typing import Any
 
 from mpi4py import MPI
 
 from compcoll.core import environment
-from compcoll.engine import hooks
+from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.report import Report
 from compcoll.tracing import finalize, hints
-from compcoll.tracing._watch import Recorder, record_with
+from compcoll.tracing._watch import Record, Recorder, find_site, record_with
+from compcoll.tracing.names import facts_of
 from compcoll.tracing.requests import watch_requests
 from compcoll.tracing.tally import Tally
 from compcoll.tracing.trace import Trace
 from compcoll.tracing.watch import watch
 
-__all__ = ["Recording", "fail", "fail_on_error", "record_with", "start"]
+__all__ = ["Recording", "fail", "fail_on_error", "start"]
 
 #: Records that are kept before they are counted and written, and the seconds after which they are anyway.
 _MOST, _SECONDS = 256, 1.0
@@ -88,23 +91,77 @@ class Recording:
     def __init__(self, classes: tuple[Any, ...], trace: Trace | None):
         self.tally, self.trace, self.summary = Tally(), trace, False
         self._comm: MPI.Intracomm | None = None
-        self._context: Any = None
-        self._run, self._level, self._done = "", 0, False
+        self._marked: Any = None
+        self._run, self._level, self._done, self._ends = "", 0, False, False
         # Calls whose requests are not complete, by the identities of these.
         self._open: dict[int, tuple[Any, MPI.Request]] = {}
         self._lock, self._stop = RLock(), Event()
         self.recorder = Recorder(self._take, None if trace is None else self._began, _MOST)
+        # Where the program called on which communicator, by the numbers that the layer has of it.
+        self._sites: dict[tuple[Any, int, int, str], int] = {}
+        self._of_site: list[tuple[Any, int, Any]] = []
         watch(classes, self._completed)
-
         hooks.meets.append(self._meet)
         hooks.watched = 1 if trace is None else 2
-        record_with(self.recorder)
+        self.resume()
         if trace is not None:
             watch_requests(self._seen)
             Thread(target=self._flush_now_and_then, daemon=True).start()
         before_finalize(self.finish)
 
+    def resume(self) -> None:
+        """Record from now on."""
+        record_with(self.recorder)
+        _engine.record_calls(self._take_all, None if self.trace is None else self._site)
+
+    @staticmethod
+    def pause() -> None:
+        """Record nothing any more."""
+        record_with(None)
+        _engine.end_records()
+
     # -- calls
+
+    def _site(self, path: str | None, symbol: str, comm: int, name: str) -> int:
+        """The number of a place that has called: see `compcoll.engine._engine.record_calls`."""
+        code, instruction = find_site() if path is None else (_code_of(path, symbol), 0)
+        key = code, instruction, comm, name
+        number = self._sites.get(key)
+        if number is None:
+            self._of_site.append((code, instruction, facts_of(comm, name)))
+            number = self._sites[key] = len(self._of_site)
+        return number
+
+    def _take_all(self) -> None:
+        """Take what the layer has recorded as well."""
+        for call in _engine.take_records(open=self._ends):
+            self.recorder.add(self._record_of(*call))
+        self.recorder.flush()
+
+    def _record_of(
+        self,
+        name: str,
+        comm: int,
+        size: int,
+        nbytes: int,
+        sends: bool,
+        start: float,
+        returned: float,
+        end: float,
+        last: Any,
+        accelerated: bool,
+        failed: bool,
+        site: int,
+        is_open: bool,
+    ) -> Record:
+        record = Record()
+        where = self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
+        record.code, record.instruction, record.comm = where
+        record.name, record.nbytes, record.sends = name, nbytes, sends
+        record.start, record.returned, record.end = start, returned, end
+        record.last, record.accelerated = last, accelerated
+        record.problem = "unfinished" if is_open else "Exception" if failed else None
+        return record
 
     def _take(self, records: list) -> None:
         with self._lock:
@@ -146,7 +203,7 @@ class Recording:
     def _flush_now_and_then(self) -> None:
         while not self._stop.wait(_SECONDS):
             self._sweep()
-            self.recorder.flush()
+            self._take_all()
 
     def _sweep(self) -> None:
         """Close what was completed in another way than by methods of requests."""
@@ -156,14 +213,15 @@ class Recording:
 
     # -- the beginning and the end
 
-    def _meet(self, state: Any, level: int) -> None:
+    def _meet(self, marked: Any, level: int) -> None:
         """All ranks of a communicator record: where these are all there are, they compare clocks."""
-        if self._comm is not None or state.size != _WORLD.size:
+        if self._comm is not None or marked.size != _WORLD.size:
             return
-        self._comm, self._level, self._context = MPI.Intracomm(_WORLD).Dup(), level, state.context
-        self._run = self._comm.bcast(f"{time.time_ns():x}")
-        if self.trace is not None and level == 2:
-            self.trace.note_clock(self._run, finalize.compare_all(self._comm))
+        with _engine.plain_calls():
+            self._comm, self._level, self._marked = MPI.Intracomm(_WORLD).Dup(), level, marked
+            self._run = self._comm.bcast(f"{time.time_ns():x}")
+            if self.trace is not None and level == 2:
+                self.trace.note_clock(self._run, finalize.compare_all(self._comm))
 
     def finish(self, failed: bool = False) -> None:
         """The program ends: once, and without others where it has failed."""
@@ -175,9 +233,10 @@ class Recording:
         for record, request in list(self._open.values()):
             record.problem = "unfinished"
             self._close(request)
-        self.recorder.flush()
+        self._ends = True
+        self._take_all()
         self._done = True
-        record_with(None)
+        self.pause()
         if self._comm is not None and not failed:
             self._part(self._comm)
         if self.trace is not None:
@@ -189,5 +248,15 @@ class Recording:
         if reading is not None and self.trace is not None:
             self.trace.note_clock(self._run, reading)
         if self.summary and comm.rank == 0:
-            lines = [finalize.line(total, ranks, comm.size), *hints.of(self.tally, total, self._context)]
+            lines = [finalize.line(total, ranks, comm.size), *hints.of(self.tally, total, self._marked)]
             print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def _call() -> None:
+    """What has the place of a program's function."""
+
+
+@lru_cache(1024)
+def _code_of(path: str, symbol: str) -> CodeType:
+    """A code object that stands for a function of C."""
+    return _call.__code__.replace(co_filename=path, co_name=symbol, co_qualname=symbol)

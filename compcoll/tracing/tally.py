@@ -10,7 +10,7 @@ from typing import Any
 from compcoll.operations import ALGORITHMS
 from compcoll.tracing.names import leaving_nbytes
 
-__all__ = ["Tally", "outcomes", "reason_of"]
+__all__ = ["Tally", "reason_of"]
 
 
 @dataclass
@@ -64,11 +64,11 @@ class Tally:
             self.seconds += record.seconds
             if record.accelerated:
                 self.accelerated += 1
-                for outcome in outcomes(record):
-                    self.add_outcome(outcome)
+                if type(record.last) is tuple and len(record.last) == 3:  # else it has not ended
+                    self.add_outcome(record.last[2])
                 self._add_collective(record)
             elif record.sends:
-                nbytes = leaving_nbytes(record.name, record.nbytes, record.comm._state.size)
+                nbytes = leaving_nbytes(record.name, record.nbytes, record.comm.size)
                 self.nbytes += nbytes
                 self.wire_nbytes += nbytes
                 self.unchanged_nbytes += nbytes
@@ -82,16 +82,10 @@ class Tally:
 
     def _add_collective(self, record: Any) -> None:
         if record.name in ALGORITHMS and record.problem is None:
-            key = record.name, record.nbytes, record.comm._state.size
+            key = record.name, record.nbytes, record.comm.size
             known = self.collectives.setdefault(key, Sum())
             known.calls += 1
             known.seconds += record.seconds
-
-
-def outcomes(record: Any) -> list:
-    """The outcomes of the accelerated parts of a call; none of a nonblocking one that is incomplete."""
-    parts = (record.last,) if record.parts is None else record.parts
-    return [part[2] for part in parts if type(part) is tuple and len(part) == 3]
 
 
 def reason_of(record: Any) -> str:
@@ -99,4 +93,4 @@ def reason_of(record: Any) -> str:
     last = record.last
     if last is None:
         return "not a call that is accelerated"
-    return str(last[1] if type(last) is tuple else record.comm._state.why_small())
+    return str(last[1] if type(last) is tuple else record.comm.why_small)

@@ -31,8 +31,8 @@ struct Base {
   void drop() { known = counted = false; }
 };
 
-// Those of a persistent call: one for each operation that encodes or decodes. Operations are the same each time
-// that the call starts, so each finds what its counterpart on another rank has kept.
+// Those of a persistent call: one for each operation that encodes or decodes. Operations are the same each
+// time that the call starts, so each finds what its counterpart on another rank has kept.
 class Bases {
  public:
   void prepare(size_t n_ops) { bases_.resize(n_ops); }

@@ -89,8 +89,9 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
   return {};
 }
 
-// Whether values that are off by so much may make a sum infinite that is not. Errors of a quarter of the gap below the
-// largest number do not; larger ones are common in float16 alone, where values have to be large as well.
+// Whether values that are off by so much may make a sum infinite that is not. Errors of a quarter of the gap
+// below the largest number do not; larger ones are common in float16 alone, where values have to be large as
+// well.
 bool Coder::overflows(Span block, double bound) const {
   const Units units = units_of(coding_.dtype);
   if (!(bound > 0) || terms_ * bound < units.unit * units.most / 4) return false;

@@ -83,8 +83,8 @@ struct Coding {
   uint32_t wide_dtype() const { return dtype == FLOAT16 || dtype == BFLOAT16 ? uint32_t(FLOAT32) : dtype; }
 };
 
-// A block's memory, and its shape as in BlockRef. With a layout `data` is its origin, and `first` the packed bytes
-// before the block: only csrc/engine/dense.h takes such a one.
+// A block's memory, and its shape as in BlockRef. With a layout `data` is its origin, and `first` the packed
+// bytes before the block: only csrc/engine/dense.h takes such a one.
 struct Span {
   uint8_t* data;
   uint64_t n;
@@ -108,8 +108,8 @@ class Coder {
   Coder(const Coding& coding, Pool& pool, int32_t terms = 0)
       : coding_(coding), level_(**coding.level), pool_(pool), terms_(terms) {}
 
-  // `into` may be the block itself; its data are null where nobody asks for the frame's values. The values are
-  // kept as `base`, if there is one, and are encoded by their differences to those that it had.
+  // `into` may be the block itself; its data are null where nobody asks for the frame's values. The values
+  // are kept as `base`, if there is one, and are encoded by their differences to those that it had.
   Error encode(Span block, double carried, Span into, Frame* frame, Base* base = nullptr);
   Error decode(const Frame& frame, Span into, Base* base = nullptr);
   // `error`: what the values are off by, which grows.

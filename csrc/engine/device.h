@@ -1,4 +1,5 @@
-// Operations on memory that compiled code does not reach, as callbacks: compcoll/engine/device has them for GPUs.
+// Operations on memory that compiled code does not reach, as callbacks: compcoll/engine/device has them for
+// GPUs.
 #pragma once
 #include <vector>
 

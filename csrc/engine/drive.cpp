@@ -11,17 +11,17 @@ namespace compcoll {
 namespace engine {
 namespace {
 
-// How long a thread sleeps between two looks: for the first part of the time that it has waited up to the first
-// limit, where messages of a busy network come one after the other; for the second part up to the second one,
-// where somebody is late.
+// How long a thread sleeps between two looks: for the first part of the time that it has waited up to the
+// first limit, where messages of a busy network come one after the other; for the second part up to the
+// second one, where somebody is late.
 constexpr double part = 1.0 / 16, limit_of_part = 1e-4, late_part = 1.0 / 64, limit_of_late_part = 1e-3;
-// The progress thread yields for less long than callers do, who have nothing else to do. In a long call on a crowded
-// node a core that yields is missed by the ranks that work.
+// The progress thread yields for less long than callers do, who have nothing else to do. In a long call on a
+// crowded node a core that yields is missed by the ranks that work.
 constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_in_a_crowd = 2e-5;
-// It backs off while a waiter may exist: its program may compute meanwhile, and progresses its own tasks when it waits.
-// It naps between two looks at tasks that are short and have not begun to move, and rests for a while beside the
-// others. It lingers after the end of all: to wake it takes a caller longer than to begin a call. Woken, it lets the
-// caller return first.
+// It backs off while a waiter may exist: its program may compute meanwhile, and progresses its own tasks when
+// it waits. It naps between two looks at tasks that are short and have not begun to move, and rests for a
+// while beside the others. It lingers after the end of all: to wake it takes a caller longer than to begin a
+// call. Woken, it lets the caller return first.
 constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e-5;
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;

@@ -14,12 +14,12 @@
 namespace compcoll {
 namespace engine {
 
-// How a wait ended. LATER: the time is up, and all goes on; but for that and DONE, MPI may still write to what
-// the task refers to.
+// How a wait ended. LATER: the time is up, and all goes on; but for that and DONE, MPI may still write to
+// what the task refers to.
 enum class End : int { DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER };
 
-// How long to rest: not at all at first, but to yield; then for longer, since whoever yields leaves others half
-// of a core only.
+// How long to rest: not at all at first, but to yield; then for longer, since whoever yields leaves others
+// half of a core only.
 class Backoff {
  public:
   Backoff(double seconds, double spinning) : most_(seconds), spinning_(spinning) {}
@@ -75,8 +75,8 @@ class PendingTask {
   std::atomic<double> rest_;
 };
 
-// Moves on what is left to it, in a thread that sleeps when there is nothing; or, without one of its own, when
-// somebody calls `step`.
+// Moves on what is left to it, in a thread that sleeps when there is nothing; or, without one of its own,
+// when somebody calls `step`.
 class Progress {
  public:
   using Completions = std::vector<std::shared_ptr<Completion>>;
@@ -86,8 +86,8 @@ class Progress {
   ~Progress() { stop(); }
   Progress(const Progress&) = delete;
 
-  // `finished` is called once, by the thread that comes to the end of the task, which has a completion of its own if
-  // none is given.
+  // `finished` is called once, by the thread that comes to the end of the task, which has a completion of its
+  // own if none is given.
   std::shared_ptr<PendingTask> add(std::shared_ptr<Task> task, PendingTask::Finished finished,
                                    std::shared_ptr<Completion> completion = nullptr);
   // Moves on what was left; whether anything moved.

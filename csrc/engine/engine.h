@@ -30,8 +30,8 @@ namespace engine {
 
 class Engine {
  public:
-  // `threaded`: whether threads of the engine may call MPI. `stall_seconds`: seconds without any message after which
-  // a wait is given up. `main` runs the loops of its threads.
+  // `threaded`: whether threads of the engine may call MPI. `stall_seconds`: seconds without any message
+  // after which a wait is given up. `main` runs the loops of its threads.
   Engine(bool threaded, double stall_seconds, ThreadMain main = run_loop);
   ~Engine() { stop(); }
 

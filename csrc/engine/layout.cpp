@@ -79,7 +79,8 @@ class Walk {
     for (uint64_t i = 0; i < count; i++) whole(child, origin + int64_t(i) * stride);
   }
 
-  // The columns of a matrix one after the other, a few at a time: their elements share the lines of the cache.
+  // The columns of a matrix one after the other, a few at a time: their elements share the lines of the
+  // cache.
   template <uint64_t NBYTES>
   void transposed(const Layout& column, typename Direction::Memory origin, int64_t stride, uint64_t count) {
     const uint64_t most = std::max<uint64_t>(line / std::max<int64_t>(std::abs(stride), 4), 2);

@@ -1,6 +1,7 @@
 // Values that do not lie side by side in memory: where the bytes of a packed block come from, in its order.
 //
-// A layout is a tree. Its origin is the address of its first packed byte; strides and offsets may be negative.
+// A layout is a tree. Its origin is the address of its first packed byte; strides and offsets may be
+// negative.
 //
 //   RUN    `nbytes` side by side
 //   LOOP   `count` times children[0], `stride` bytes apart

@@ -25,8 +25,8 @@ class NodeWire : public Wire {
       data = copy;
       post(copy, nbytes, peer, tag);
     }
-    // A sender goes on when the receiver has taken its frame, as with long messages of MPI. A frame of another
-    // process stays there as long as anybody reads it.
+    // A sender goes on when the receiver has taken its frame, as with long messages of MPI. A frame of
+    // another process stays there as long as anybody reads it.
     if (nbytes && memory_.owns(data)) sends_.push_back({op, data, copy, nbytes});
     else done_.push_back({op, 0, int64_t(nbytes), nullptr});
     return 0;

@@ -86,7 +86,8 @@ bool Run::step() {
   return op != NONE;
 }
 
-// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer behind that.
+// What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer
+// behind that.
 bool Run::progress() {
   bool moved = post();
   if (device_ && step_device(device_work_, true)) moved = true;
@@ -366,8 +367,8 @@ Span Run::span(const BlockRef& block) {
   return {scratch_[k] + start, n, dtype, plane, row};
 }
 
-// Where a frame's values belong: those of a sender whose block has a shape lie elsewhere in the block that the
-// chunk is of. What does not fit there is as long as no frame of that shape can be.
+// Where a frame's values belong: those of a sender whose block has a shape lie elsewhere in the block that
+// the chunk is of. What does not fit there is as long as no frame of that shape can be.
 BlockRef Run::place(int32_t index, const Frame& frame) const {
   const BlockRef& chunk = schedule_->blocks[index];
   const Header& h = frame.header;

@@ -44,8 +44,8 @@ struct RecvHook {
 class Run : public Task {
  public:
   // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With a
-  // device, scratch memory of the schedule is its affair too. `inside` codes what stays in a node. `bases` are
-  // of nobody else while it is under way.
+  // device, scratch memory of the schedule is its affair too. `inside` codes what stays in a node. `bases`
+  // are of nobody else while it is under way.
   Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside, std::vector<Place> buffers,
       std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device = {},
       std::shared_ptr<Bases> bases = nullptr);

@@ -29,8 +29,8 @@ struct BlockRef {
   int32_t of, number, count;
 };
 
-// Where chunk `number` of `count` begins and ends, of a block of n elements that was sent in planes of so many:
-// compcoll/schedule/planes.py.
+// Where chunk `number` of `count` begins and ends, of a block of n elements that was sent in planes of so
+// many: compcoll/schedule/planes.py.
 inline std::pair<uint64_t, uint64_t> plane_ends(uint64_t n, uint64_t number, uint64_t count, uint64_t plane) {
   using Wide = unsigned __int128;
   const Wide group = Wide(4) * plane, groups = n < group ? 1 : n / group;

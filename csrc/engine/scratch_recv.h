@@ -18,8 +18,8 @@ struct RecvBuffers {
   uint64_t room;  // bytes there
 };
 
-// Copies a plain message, and decodes a compressed one of a single chunk (compcoll/mpi/p2p/protocol.py). Others, and
-// damaged ones, stay in the scratch memory.
+// Copies a plain message, and decodes a compressed one of a single chunk (compcoll/mpi/p2p/protocol.py).
+// Others, and damaged ones, stay in the scratch memory.
 class ScratchRecv : public Task {
  public:
   // First messages hold at most so many bytes of values.

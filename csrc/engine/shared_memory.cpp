@@ -28,8 +28,8 @@ uint8_t* map(int fd, uint64_t nbytes) {
 
 }  // namespace
 
-// A bounded queue of many producers and one consumer (Vyukov, "Bounded MPMC queue"): a cell's turn says who is next
-// at it.
+// A bounded queue of many producers and one consumer (Vyukov, "Bounded MPMC queue"): a cell's turn says who
+// is next at it.
 struct Segment::Mailbox {
   struct alignas(64) Cell {
     std::atomic<uint64_t> turn;

@@ -1,9 +1,9 @@
-// Memory that the processes of a node share: a frame lies in the segment of the process that made it, and others
-// decode it from there.
+// Memory that the processes of a node share: a frame lies in the segment of the process that made it, and
+// others decode it from there.
 //
-// Each process has one segment: a mailbox, where others post notices of frames, and blocks, each behind the numbers
-// of its readers and of notices that no receiver has taken yet. Segments are anonymous files (memfd_create), so a
-// process that is killed leaves nothing behind.
+// Each process has one segment: a mailbox, where others post notices of frames, and blocks, each behind the
+// numbers of its readers and of notices that no receiver has taken yet. Segments are anonymous files
+// (memfd_create), so a process that is killed leaves nothing behind.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -85,8 +85,8 @@ class SharedMemory : public Allocator {
   // Whether receivers have taken all notices of a block that were posted here.
   static bool is_taken(const uint8_t* block) { return !front(block).untaken.load(std::memory_order_acquire); }
 
-  // Posts a notice of a frame to the process with this token; false where it lies in no segment. A frame of no bytes
-  // lies nowhere.
+  // Posts a notice of a frame to the process with this token; false where it lies in no segment. A frame of
+  // no bytes lies nowhere.
   bool post(uint64_t token, uint64_t key, int source, int tag, const uint8_t* frame, uint64_t nbytes);
   // Fetches notices, and posts those for which a mailbox had no room.
   void progress();

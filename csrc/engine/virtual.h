@@ -2,8 +2,8 @@
 // somebody says, and whether all messages meet.
 //
 // A rank has one processor and those of its workers. A processor that is free takes messages first, then the
-// earliest operation that is ready, and finishes it. Messages pass one after another through the ports at both
-// ends, cut through.
+// earliest operation that is ready, and finishes it. Messages pass one after another through the ports at
+// both ends, cut through.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -45,9 +45,9 @@ struct Interval {
 class World {
  public:
   // The schedules of the first ranks of a world of `size`. Where these are fewer they stand for all: what one
-  // of them sends to another rank comes, at that time, from the rank that stands to its place among them as it
-  // stands to the addressee: where `flip` by the bits in which ranks differ, else by distance; one rank of several
-  // on a node by the distance of nodes, and by that of places in them.
+  // of them sends to another rank comes, at that time, from the rank that stands to its place among them as
+  // it stands to the addressee: where `flip` by the bits in which ranks differ, else by distance; one rank of
+  // several on a node by the distance of nodes, and by that of places in them.
   World(const std::vector<std::shared_ptr<Schedule>>& schedules, const Machine& machine, int size, bool flip,
         bool records);
 

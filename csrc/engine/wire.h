@@ -27,8 +27,8 @@ class Wire {
   virtual uint64_t under_way() const = 0;
   // Lets MPI progress while it has no message of this wire: others may wait for what this rank began before.
   virtual void progress() {}
-  // Whether messages from and to a rank stay where they are, in memory that both share: its frames come without
-  // memory for them, and have to be released. Those that are sent should be the allocator's.
+  // Whether messages from and to a rank stay where they are, in memory that both share: its frames come
+  // without memory for them, and have to be released. Those that are sent should be the allocator's.
   virtual bool lends(int) const { return false; }
   virtual Allocator* allocator() const { return nullptr; }
   virtual void release(const uint8_t*) {}

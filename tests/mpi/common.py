@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from itertools import accumulate
 
 import ml_dtypes
 import numpy as np
+import pytest
 from mpi4py import MPI
+
+import compcoll
 
 #: Whether everything runs, and not the sample of ``make test``; see conftest.py.
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
@@ -44,9 +48,24 @@ def spec(array: np.ndarray):
     return array.view(np.uint16) if array.dtype == BF16 or array.dtype in UNKNOWN else array
 
 
+def typed(array: np.ndarray):
+    """An array as compcoll takes it: a specification of one that mpi4py or MPI does not know."""
+    return compcoll.typed(array) if array.dtype == BF16 or array.dtype in UNKNOWN else array
+
+
 def vspec(array: np.ndarray, counts, displs=None) -> list:
     """An array with a count and a displacement for each rank."""
-    return [array, (counts, offsets(counts) if displs is None else displs)]
+    where = counts, offsets(counts) if displs is None else displs
+    known = typed(array)
+    return [array, where] if known is array else [known[0], where, known[1]]
+
+
+@contextmanager
+def fails(kind: str, match: str | None = None):
+    """An error of one of `compcoll.errors`, whose text has something."""
+    with pytest.raises(MPI.Exception, match=match) as caught:
+        yield caught
+    assert caught.value.Get_error_class() == getattr(compcoll.errors, kind)
 
 
 def offsets(counts, gap: int = 0) -> list[int]:

@@ -13,6 +13,9 @@ from mpi4py import MPI
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
 from executor import build
 
+from compcoll.devices.finding import is_stand_in
+from compcoll.engine import _engine
+
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
 os.environ["PYTEST_DEBUG_TEMPROOT"] = _FOLDER.name
@@ -65,4 +68,5 @@ def library():
     assert error is None, error
     if library is None:
         pytest.skip("needs g++ on x86-64")
+    _engine.look_for_devices(is_stand_in)
     return library

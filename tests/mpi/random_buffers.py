@@ -10,6 +10,8 @@ import numpy as np
 from common import BF16, DTYPES, UNKNOWN, data, spec
 from mpi4py import MPI
 
+from compcoll.buffers import datatype_of
+
 __all__ = ["Blocks", "Buffer", "draw_count", "draw_dtype", "is_known", "mpi_type", "values"]
 
 #: Bytes of the largest message.
@@ -38,9 +40,9 @@ def is_known(dtype: np.dtype) -> bool:
     return dtype != BF16 and dtype not in UNKNOWN
 
 
-def mpi_type(dtype: np.dtype) -> MPI.Datatype:
-    """The datatype of MPI that plain mpi4py gives elements of a type."""
-    return MPI.Datatype.fromcode(dtype.char) if is_known(dtype) else MPI.UINT16_T
+def mpi_type(dtype: np.dtype, plain: bool = False) -> MPI.Datatype:
+    """The datatype of elements of a type; in a plain call that of the bits of those that MPI lacks."""
+    return MPI.UINT16_T if plain and not is_known(dtype) else datatype_of(dtype)
 
 
 @cache
@@ -101,16 +103,15 @@ class Buffer:
         derived: bool = True,
     ):
         self.dtype, self.source, self.types, self.n_results = dtype, source, [], n
-        forms = _PLAIN[: 5 if blocks > 1 else 6]
-        if is_known(dtype):
-            forms += _TYPED[: 1 if blocks > 1 else 7 if derived else 3]
-        forms += ("readonly",) * sends + ("bytes",) * (dtype == np.uint8)
+        forms = _PLAIN[: 5 if blocks > 1 else 6] if is_known(dtype) else ()
+        forms += _TYPED[: 1 if blocks > 1 else 7 if derived else 3]
+        forms += ("readonly",) * (sends and is_known(dtype)) + ("bytes",) * (dtype == np.uint8)
         self.form = str(rng.choice(forms[:1] if n == 0 else forms))
         self._step = next((k for k in (3, 2, 5, 7) if n % k == 0), 1)
         size, self.index = self._place(n)
         self.base = np.empty(size, dtype)
         self.fill(0)
-        self._shown = spec(self.base) if plain else self.base
+        self._shown, self._type = spec(self.base), mpi_type(dtype, plain)
         self.arg = self._argument(n)
 
     def _place(self, n: int) -> tuple[int, slice | np.ndarray]:
@@ -130,7 +131,7 @@ class Buffer:
         return n, slice(0, n)
 
     def _argument(self, n: int):
-        shown, of, step = self._shown, mpi_type(self.dtype), self._step
+        shown, of, step = self._shown, self._type, self._step
         if self.form == "readonly":
             shown = shown.view()
             shown.flags.writeable = False
@@ -205,7 +206,7 @@ class Blocks(Buffer):
         self.index = np.concatenate([np.arange(n) + d for n, d in zip(counts, self.displs, strict=True)])
         self.base = np.empty(sum(counts) + gap * (len(counts) + 1), dtype)
         self.fill(0)
-        shown, self.counts = spec(self.base) if plain else self.base, list(counts)
+        shown, self.counts = spec(self.base), list(counts)
         self.arg = [shown, (self.counts, self.displs)]
-        if is_known(dtype) and rng.random() < 0.5:
-            self.arg = [shown, self.counts, self.displs, mpi_type(dtype)]
+        if rng.random() < 0.5 or not is_known(dtype):
+            self.arg = [shown, self.counts, self.displs, mpi_type(dtype, plain)]

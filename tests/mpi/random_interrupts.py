@@ -10,9 +10,15 @@ from typing import Any
 import numpy as np
 from random_steps import Program
 
+from compcoll import summary
 from compcoll.engine.interrupts import count_deferrals
 
 __all__ = ["Alarm", "Interrupted"]
+
+
+def _begun() -> tuple[int, int]:
+    """What tells whether a message, or a collective, has begun."""
+    return count_deferrals(), summary().calls
 
 
 class Interrupted(Exception):
@@ -41,6 +47,10 @@ _NEEDED = (
     "send",
     "wait",
 )
+
+
+#: Calls of which mpi4py runs Python between two of MPI's.
+_DIVIDED = ("allreduce", "reduce", "scan", "exscan")
 
 
 class Alarm:
@@ -73,10 +83,10 @@ class Alarm:
 
     def call(self, function: Callable, *args: Any) -> tuple[bool, Any]:
         """Whether a call went through without an interrupt, and its result."""
-        if any(text in function.__name__ for text in _NEEDED):
+        if function.__name__ in _DIVIDED or any(text in function.__name__ for text in _NEEDED):
             return True, function(*args)
         try:
-            self._before, self._inside = count_deferrals(), True
+            self._before, self._inside = _begun(), True
             result = function(*args)
             self._inside = False
             return True, result
@@ -91,7 +101,7 @@ class Alarm:
         if not self._armed:
             return
         # A call that has not kept signals back has not begun: the interrupt would be one before it.
-        if not self._inside or count_deferrals() == self._before:
+        if not self._inside or _begun() == self._before:
             signal.setitimer(signal.ITIMER_REAL, 1e-4)
             return
         self.fired = f"{frame.f_code.co_name}:{frame.f_lineno}"

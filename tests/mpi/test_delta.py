@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from common import BF16, bits, data
+from common import BF16, bits, data, typed
 from mpi4py import MPI
 
 import compcoll
@@ -37,9 +37,9 @@ def test_exact(comm, ours, agree, dtype):
     one, own = np.zeros(N, dtype), np.zeros(N, dtype)
     all_, mine, into = np.zeros(N * size, dtype), np.zeros(N * size, dtype), np.zeros(N * size, dtype)
     calls = [
-        ours.Bcast_init(one, 0),
-        ours.Allgather_init(own, all_),
-        ours.Alltoall_init(mine, into),
+        ours.Bcast_init(typed(one), 0),
+        ours.Allgather_init(typed(own), typed(all_)),
+        ours.Alltoall_init(typed(mine), typed(into)),
     ]
     sent = []
     for start in range(STARTS):
@@ -97,7 +97,7 @@ def test_damage(comm, ours, agree):
         if message.size > 90:
             message[90] ^= 0x10
 
-    call, failed, wrong = ours.Bcast_init(values, 0), [], False
+    call, failed, wrong = ours.Bcast_init(typed(values), 0), [], False
     for start in range(STARTS):
         values[:] = value(BF16, N, 0, start) if comm.rank == 0 else np.array(3, BF16)
         if start == 1 and comm.rank == last:
@@ -113,7 +113,7 @@ def test_damage(comm, ours, agree):
     assert agree(not wrong)
     assert agree(failed == ([1, 2, 3] if comm.rank == last else []))
     call.Free()
-    call = ours.Bcast_init(values, 0)
+    call = ours.Bcast_init(typed(values), 0)
     call.Start()
     call.Wait()
     assert agree(bits(values) == bits(value(BF16, N, 0, STARTS - 1)) or comm.rank == 0)

@@ -86,15 +86,15 @@ def test_new_communicators_inherit_it(comm, device, monkeypatch):
     c = compcoll.Comm(comm, device_buffers=True)
     monkeypatch.setattr(handover, "check", lambda comm: pytest.fail("it was checked"))
     new = c.Dup()
-    assert new._state.device_buffers
-    assert c.using("mpc")._state.device_buffers
+    assert new._marked.device_buffers
+    assert c.using("mpc")._marked.device_buffers
     new.Free()
 
 
 def test_the_environment_asks_for_it(comm, device, monkeypatch):
     monkeypatch.setenv("COMPCOLL_DEVICE_BUFFERS", "1")
-    assert compcoll.Comm(comm)._state.device_buffers
-    assert not compcoll.Comm(comm, device_buffers=False)._state.device_buffers
+    assert compcoll.Comm(comm)._marked.device_buffers
+    assert not compcoll.Comm(comm, device_buffers=False)._marked.device_buffers
 
 
 def refused(comm):
@@ -133,7 +133,7 @@ def test_mpi_that_cannot_tell_is_tried_in_a_child(comm, device, monkeypatch, chi
 def test_a_child_that_cannot_start_tells_nothing(comm, device, monkeypatch):
     says(monkeypatch, None)
     monkeypatch.setattr(handover, "_CHILD", "import sys; sys.exit(77)")
-    assert compcoll.Comm(comm, device_buffers=True)._state.device_buffers
+    assert compcoll.Comm(comm, device_buffers=True)._marked.device_buffers
 
 
 def test_the_child_reaches_its_transfer(comm, device, monkeypatch):

@@ -7,19 +7,13 @@ from executor import Device
 from mpi4py import MPI
 
 import compcoll
-from compcoll.devices.memory import DeviceArray
 
 SPECS = ["zfp:rate=8", "szp:abs=1e-3", "lossless"]
 
 
 @pytest.fixture
-def device(library, monkeypatch):
-    """Its addresses are the host's, so MPI would read them: nobody may give it one."""
-
-    def refuse(self):
-        raise AssertionError("MPI was given an address of the device")
-
-    monkeypatch.setattr(DeviceArray, "__cuda_array_interface__", property(refuse))
+def device(library):
+    """Its addresses are the host's, so that MPI would read them, before the values are there."""
     device = Device(library, MPI.COMM_WORLD.rank)
     yield device
     assert device.sound()
@@ -139,27 +133,43 @@ def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
     assert agree(same(ours, host))
 
 
-def test_what_cannot_be_staged_is_an_error(comm, agree, device):
-    """What MPI serves unchanged."""
-    c = compcoll.Comm(comm, codec="lossless", min_nbytes=1 << 30)
-    array = device.array(np.zeros(10 * comm.size, "f4"))
-    host = np.zeros(10 * comm.size, "f4")
-    for call in (
-        lambda: c.Ialltoall(host, array),
-        lambda: c.Ibcast(array, 0),
-        lambda: c.Ibcast(buf=array, root=0),
-        lambda: c.Allreduce_init(array, host),
-    ):
-        with pytest.raises(TypeError, match="before it could be copied"):
-            call()
-    request = c.Ialltoall(array, host)  # read at once
-    request.Wait()
-    assert agree(not host.any())
+@pytest.mark.parametrize("least", [0, 1 << 30])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_calls_that_return_early_go_through_the_host(comm, agree, device, least, persistent):
+    """What was received is in the device's memory when the request has been waited for."""
+    c, n = compcoll.Comm(comm, codec="lossless", min_nbytes=least), 10 * comm.size
+    strided = MPI.FLOAT.Create_vector(n, 1, 2).Commit()
+    for name in ("Alltoall", "Bcast", "Allreduce", "Alltoallv"):
+        send = walk(comm.rank, 2 * n)
+        host, ours = np.zeros(2 * n, "f4"), on(device, np.zeros(2 * n, "f4"))
+        there, rows = on(device, send), [10] * comm.size
+
+        def arguments(mine, into, name=name, rows=rows):
+            if name == "Bcast":
+                return ([mine if comm.rank == 0 else into, 1, strided],)
+            if name == "Alltoallv":
+                return [mine, rows, None, MPI.FLOAT], [into, rows, None, MPI.FLOAT]
+            return [mine, n if name == "Allreduce" else 10, MPI.FLOAT], [
+                into,
+                n if name == "Allreduce" else 10,
+                MPI.FLOAT,
+            ]
+
+        getattr(comm, name)(*arguments(send, host))
+        if persistent:
+            request = getattr(c, f"{name}_init")(*arguments(there, ours))
+            request.Start()
+            request.Wait()
+            request.Free()
+        else:
+            getattr(c, f"I{name.lower()}")(*arguments(there, ours)).Wait()
+        assert agree(np.allclose(np.asarray(ours), host, rtol=1e-6, atol=1e-5)), name
+    strided.Free()
 
 
 def test_mpi_that_takes_device_memory_gets_it(comm, agree, library, monkeypatch):
     """The device's memory is the host's here, so that every MPI does."""
-    monkeypatch.setattr("compcoll.mpi.state.reported", lambda: True)
+    monkeypatch.setattr("compcoll.marked.reported", lambda: True)
     device = Device(library)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=1 << 30)
     send = walk(comm.rank, 10 * comm.size)

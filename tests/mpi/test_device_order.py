@@ -125,6 +125,8 @@ def test_a_kernel_that_cannot_be_started_is_an_error_and_no_hang(comm, agree, de
         monkeypatch.setattr(device, "scratch", refuse)
     c = compcoll.Comm(comm, codec="zfp:rate=8", min_nbytes=0)
     send = device.array(walk(comm.rank, N * comm.size))
-    with pytest.raises((MemoryError, compcoll.FrameError), match=r"no memory left|another rank met an error"):
+    with pytest.raises(
+        MPI.Exception, match="no memory left" if comm.rank == 0 else "another rank met an error"
+    ):
         c.Alltoall(send, device.array(np.zeros(N * comm.size, "f4")))
     assert agree(device.sound())

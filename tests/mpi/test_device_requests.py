@@ -30,12 +30,13 @@ def test_collectives(comm, agree, device, persistent, some):
         ("Allgather", walk(comm.rank, N), N * size, lambda s, r: (s, r)),
         ("Allreduce", walk(comm.rank, N).round(1), N, lambda s, r: (s, r)),
     ]
-    requests, gots = [], []
+    requests, gots, sent = [], [], []
     for op, mine, n, args in cases:
         got = place(np.zeros(n, "f4"))
         gots.append(got)
+        sent.append(place(mine))  # mpi4py keeps no summands while a request is under way
         name = f"{op}_init" if persistent else f"I{op.lower()}"
-        requests.append(getattr(c, name)(*args(place(mine), got)))
+        requests.append(getattr(c, name)(*args(sent[-1], got)))
     for _ in range(1 + persistent):
         if persistent:
             MPI.Prequest.Startall(requests)

@@ -31,7 +31,7 @@ def received(comm, ours, message, dtype="f4", n=N):
     arriving = ours.Irecv(got, (comm.rank - 1) % comm.size, 5)
     if message.size % 2:
         ours._state.context.channel.announce(dest, 5, got.nbytes, message.size, serial_of(message))
-    comm.Send([message, MPI.BYTE], dest, 5)
+    MPI.Intracomm(ours).Send([message, MPI.BYTE], dest, 5)
     arriving.Wait(status)
     return got, status
 

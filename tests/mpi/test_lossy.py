@@ -5,11 +5,11 @@ from itertools import product
 import ml_dtypes
 import numpy as np
 import pytest
-from common import BF16, bits, close_sum, data, offsets, uneven
+from common import BF16, bits, close_sum, data, typed, uneven, vspec
 from mpi4py import MPI
 
 import compcoll
-from compcoll import FrameError, Policy, Rule
+from compcoll import Policy, Rule
 from compcoll.core import dtypes as dtypes_of_frames
 
 N = 30_001
@@ -49,18 +49,18 @@ def test_replicas(comm, agree, codec, dtype):
     ours, rank, size = accelerated(comm, codec), comm.rank, comm.size
     for root in range(size):
         got = data(N, dtype, rank)
-        ours.Bcast(got, root)
+        ours.Bcast(typed(got), root)
         assert agree(ours.report.accelerated and same(comm, got))
         assert agree(within(comm, ours, got, data(N, dtype, root)))
     for algorithm in ("ring", "recursive_doubling") if size in (2, 4) else ("ring",):
         ours = accelerated(comm, codec, algorithm)
         got = np.zeros(N * size, dtype)
-        ours.Allgather(data(N, dtype, rank), got)
+        ours.Allgather(typed(data(N, dtype, rank)), typed(got))
         assert agree(same(comm, got) and ours.report.algorithm == algorithm)
         assert agree(within(comm, ours, got, np.concatenate([data(N, dtype, r) for r in range(size)])))
     counts = uneven(size, N)
     got = np.zeros(sum(counts), dtype)
-    ours.Allgatherv(data(counts[rank], dtype, rank), [got, (counts, offsets(counts))])
+    ours.Allgatherv(typed(data(counts[rank], dtype, rank)), vspec(got, counts))
     assert agree(same(comm, got))
     assert agree(within(comm, ours, got, np.concatenate([data(n, dtype, r) for r, n in enumerate(counts)])))
 
@@ -73,12 +73,12 @@ def test_sums(comm, agree, codec, dtype, algorithm):
     ours, rank, size = accelerated(comm, codec, algorithm), comm.rank, comm.size
     parts = [data(N, dtype, r) for r in range(size)]
     got = np.zeros(N, dtype)
-    ours.Allreduce(parts[rank], got)
+    ours.Allreduce(typed(parts[rank]), typed(got))
     bounds = comm.allgather(ours.report.error_bound)
     assert agree(same(comm, got))
     if None not in bounds:
         assert agree(close_sum(got, parts, max(bounds)))
-    ours.Reduce(parts[rank], got, root=size - 1)
+    ours.Reduce(typed(parts[rank]), typed(got), root=size - 1)
     bounds = comm.allgather(ours.report.error_bound)
     if None not in bounds:
         assert agree(rank < size - 1 or close_sum(got, parts, max(bounds)))
@@ -134,7 +134,7 @@ def test_read_only_root(comm, agree, algorithm):
     got = data(N, "f4", root) if comm.rank == root else np.zeros(N, "f4")
     got.flags.writeable = comm.rank != root
     ours = accelerated(comm, "zfp:rate=8", algorithm)
-    with pytest.raises(BufferError if comm.rank == root else FrameError, match=r"read-only|another rank"):
+    with pytest.raises(MPI.Exception, match="read-only" if comm.rank == root else "another rank"):
         ours.Bcast(got, root)
     ours.using("lossless").Bcast(got, root)
     assert agree(bits(got) == bits(data(N, "f4", root)))
@@ -221,7 +221,7 @@ def test_compressed_sums_of_16_bit_floats(comm, agree, codec, dtype):
     """Also where a frame cannot be added."""
     ours, n = accelerated(comm, codec, "compressed"), 7168 * comm.size
     parts, got = [data(n, dtype, r) for r in range(comm.size)], np.zeros(n, dtype)
-    ours.Allreduce(parts[comm.rank], got)
+    ours.Allreduce(typed(parts[comm.rank]), typed(got))
     assert agree(same(comm, got))
     bounds = comm.allgather(ours.report.error_bound)
     worst = 1.0 if None in bounds else max(bounds)
@@ -318,14 +318,14 @@ def test_sums_near_the_largest_number(comm, agree, codec, dtype, algorithm):
         parts = [(share * whole * most).astype(real).view(dtype) for share in shares]
         exact = sum(part.view(real).astype(np.longdouble) for part in parts)
         got = np.zeros_like(parts[0])
-        accelerated(comm, "lossless", algorithm).Allreduce(parts[rank], got)
+        accelerated(comm, "lossless", algorithm).Allreduce(typed(parts[rank]), typed(got))
         # By the rounding of the parts, and of the partial sums of several ranks.
         beyond = (np.abs(exact) > most) | ~np.isfinite(got.view(real).astype(float))
         for part in parts:
             part.view(real)[beyond] = 0
         exact[beyond] = 0
         ours = accelerated(comm, codec, algorithm)
-        ours.Allreduce(parts[rank], got)
+        ours.Allreduce(typed(parts[rank]), typed(got))
         finite = np.isfinite(got.view(real).astype(float)).all()
         assert agree(finite or (real == np.float16 and ours.report.error_bound is None))
         assert agree(same(comm, got) and within(comm, ours, got.view(real), exact))

@@ -6,7 +6,7 @@ from weakref import ref
 
 import numpy as np
 import pytest
-from common import bits, data, offsets, vspec
+from common import bits, data, fails, offsets, vspec
 from mpi4py import MPI
 
 import compcoll
@@ -79,7 +79,7 @@ def test_like_mpi(comm, ours, agree, dtype, wait):
         wait(getattr(ours, name)(*args))
         getattr(comm, name)(*theirs).Wait()
         # Of messages between two ranks, those inside a node are left to MPI where there are several.
-        left = name in ("Igatherv", "Iscatterv") and bool(ours._state.context.facts.nodes)
+        left = name in ("Igatherv", "Iscatterv") and bool(ours._marked.facts.nodes)
         if comm.size > 1 and not left:
             assert agree(ours.calls_accelerated == before + 1), name
             assert ours.report.op == name[1:].capitalize()
@@ -107,7 +107,7 @@ def test_many_at_once_and_out_of_order(comm, ours, agree):
 
 def test_moves_on_while_nobody_waits(comm, ours, agree):
     """A call ends although its ranks do not enter MPI any more."""
-    if not ours._state.context.facts.multithreaded:
+    if not ours._marked.facts.multithreaded:
         pytest.skip("only calls drive the engine under less than MPI_THREAD_MULTIPLE")
     got = np.zeros(N * comm.size, "f4")
     sent = data(N * comm.size, "f4", comm.rank)
@@ -184,7 +184,7 @@ def test_a_strict_communicator_says_what_fell_back(comm, agree):
         pytest.skip("a single rank sends nothing")
     mine, got = np.full(N, np.nan, "f4"), np.zeros(N * comm.size, "f4")
     request = ours.Iallgather(mine, got)
-    with pytest.raises(MPI.Exception):  # and the reason on stderr, as of all generalized requests
+    with fails("FALLBACK", "zfp:rate=8 cannot carry"):
         request.Wait()
     assert agree(np.isnan(got).all())
 
@@ -209,8 +209,9 @@ def test_requests_from_several_threads(comm, ours, agree):
 
 def are_gone(arrays, ours) -> bool:
     """Whether nobody keeps any of the arrays on any rank, once the engine's thread is done with them."""
+    some, total = np.ones((2, 5000))
     for _ in range(30):
-        ours.Iallreduce(np.ones(5000), np.ones(5000)).Wait()
+        ours.Iallreduce(some, total).Wait()
         if ours.allreduce(all(array() is None for array in arrays), MPI.LAND):
             return True
         time.sleep(0.01)
@@ -231,22 +232,6 @@ def test_buffers_are_let_go_of_at_the_end(ours, name, planned):
         request = getattr(ours, name)(*args.get(name, specs))
         request.Wait()
         del a, b, args, specs
-    assert are_gone(kept, ours)
-    del request
-
-
-def test_persistent_requests_let_go_of_their_buffers(ours, agree):
-    if ours.size == 1:
-        pytest.skip("the call of a single rank is mpi4py's, whose persistent requests keep no buffers")
-    a, b = np.ones(5000), np.ones(5000)
-    kept = [ref(a), ref(b)]
-    request = ours.Allreduce_init(a, b)
-    del a, b
-    for _ in range(2):
-        request.Start()
-        request.Wait()
-    assert agree(kept[0]() is not None and (kept[1]() == ours.size).all())
-    request.Free()
     assert are_gone(kept, ours)
     del request
 

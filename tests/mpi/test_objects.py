@@ -198,7 +198,7 @@ def test_every_receive_understands(comm, ours, agree, how, sends):
         elif sends == "isend":
             ours.isend(make(1), 1, 5).wait()
         else:
-            comm.send(make(1), 1, 5)
+            MPI.Intracomm(ours).send(make(1), 1, 5)
     elif comm.rank == 1:
         ok = alike(receive(ours, how), copied(make(1)))
     assert agree(ok)
@@ -247,16 +247,15 @@ def test_large_arrays_are_compressed_and_exact(comm, ours, agree, name):
 
 
 @needs_two
-def test_other_objects_are_left_to_mpi4py(comm, ours, agree):
-    x, before = np.cumsum(np.ones(1 << 18)), ours.calls_accelerated
+def test_other_objects_are_bytes_which_lose_nothing(comm, ours, agree):
+    x = np.cumsum(np.ones(1 << 18))
     for one in ({"x": x}, [x, x], x[:10], x[::2], x.astype(">f8"), x.astype("M8[s]")):
         assert agree(alike(ours.bcast(one), one if isinstance(one, (dict, list)) else copied(one)))
         ours.allgather(one)
         ours.gather(one)
         ours.scatter([one] * ours.size)
-    ours.alltoall([x] * ours.size)
-    ours.allreduce(x)
-    assert agree(ours.calls_accelerated == before)
+    assert agree(all(alike(got, {"x": x}) for got in ours.alltoall([{"x": x}] * ours.size)))
+    assert agree(bits(ours.allreduce(x)) == bits(MPI.Intracomm(comm).allreduce(x)))
 
 
 OPS = {
@@ -308,7 +307,6 @@ def test_who_pickles_otherwise_does_so(comm, ours, agree):
         MPI.pickle.__init__(mine, lambda raw: loads(bytes(raw)[4:]))
         assert agree(alike(ours.bcast(array), array))
         assert agree(any(one is array for one in seen) == (comm.rank == 0))
-        assert agree(ours.calls_accelerated == before)
         # Only one rank: the others understand it all the same.
         MPI.pickle.__init__((lambda obj: dumps(obj, 2)) if comm.rank == 0 else None)
         assert agree(alike(ours.allgather(array), [copied(array) for _ in range(comm.size)]))
@@ -406,13 +404,14 @@ def test_receives_of_objects_that_are_given_up(comm, ours, agree):
         request.Cancel()
         request.Wait(status)
         ok = status.Is_cancelled()
-        ours.irecv(1 << 23, 0, 3).Free()
+        ours.irecv(freed := bytearray(1 << 23), 0, 3).Free()
     comm.Barrier()
     if comm.rank == 0:
         for number in range(2):
             ours.send(data(N, "f4", number), 1, 3)
     elif comm.rank == 1:
         ok &= alike(ours.irecv(1 << 23, 0, 3).wait(), data(N, "f4", 1))
+        ok &= alike(pickle.loads(freed), data(N, "f4", 0))
     assert agree(ok)
 
 
@@ -426,7 +425,7 @@ def test_a_communicator_is_freed_before_its_objects_are_unpickled(comm, ours, ag
         made.send(sent, 1, 3)
     if comm.rank == 1 and late:
         made.Free()
-        comm.Send(np.zeros(1), 0, 5)
+        comm.Send(np.zeros(1), 0, 5)  # of another communicator
     if comm.rank == 0 and late:
         comm.Recv(np.zeros(1), 1, 5)
         request = made.isend(sent, 1, 3)

@@ -120,7 +120,7 @@ def test_order_and_many_in_flight(comm, ours, agree):
         got = [np.zeros(LARGE + 1, "f4") for _ in sizes]
         requests = [ours.Irecv(a, before, 4) for a in got] if posted else []
         if not posted and comm.rank == 0:
-            sent = [MPI.Intracomm(comm).Isend(payload(comm, 0, n, k), behind, 4) for k, n in enumerate(sizes)]
+            sent = [MPI.Intracomm(ours).Isend(payload(comm, 0, n, k), behind, 4) for k, n in enumerate(sizes)]
         elif posted or comm.rank:
             pass
         if posted:
@@ -192,76 +192,6 @@ def test_truncation(comm, ours, agree, how, room):
     assert agree(bits(got) == bits(payload(comm, ring(comm)[0])))
 
 
-def test_wrappers_with_different_thresholds(comm, agree):
-    """What one of them sends, the others understand."""
-    low, high = (
-        compcoll.Comm(comm, "lossless", min_nbytes=1000),
-        compcoll.Comm(comm, "lossless", min_nbytes=1 << 20),
-    )
-    before, behind = ring(comm)
-    for name in ("Irecv", "Recv", "Probe", "Sendrecv"):
-        got, request = np.zeros(LARGE, "f4"), None
-        if name == "Irecv":
-            request = high.Irecv(got, before)
-            low.Send(payload(comm, comm.rank), behind)
-            request.Wait()
-        elif comm.rank == 0:
-            low.Send(payload(comm, 0), 1)
-        elif comm.rank == 1:
-            RECEIVERS[name](high, got, 0, 0, MPI.Status())
-        assert agree((name != "Irecv" and comm.rank != 1) or bits(got) == bits(payload(comm, before)))
-
-
-#: Receives that a communicator's threshold gives to MPI alone, of bytes in place of numbers, too.
-POSTED = {
-    "Irecv": lambda c, a, source: c.Irecv(a, source),
-    "bytes": lambda c, a, source: c.Irecv([a.view(np.uint8), MPI.BYTE]),
-    "packed": lambda c, a, source: c.Irecv([a.view(np.uint8), MPI.PACKED], source),
-    "Recv_init": lambda c, a, source: started(c.Recv_init(a, source)),
-}
-
-
-def started(request):
-    request.Start()
-    return request
-
-
-@pytest.mark.parametrize("post", POSTED.values(), ids=POSTED)
-@pytest.mark.parametrize("orders", ["posted first", "wrapped first", "duplicate"])
-def test_a_wrapper_with_a_lower_threshold(comm, agree, post, orders):
-    """The first wrapper's threshold is that of messages, and a later one's that of collectives alone."""
-    n, (before, behind) = 500, ring(comm)
-    sent, got = np.arange(n, dtype="f4") + comm.rank, np.zeros(n, "f4")
-    first = compcoll.Comm(comm, "lossless", min_nbytes=0 if orders == "duplicate" else 1 << 20)
-    if orders == "duplicate":
-        low, made = first.Idup()
-        made.Wait()
-        high = compcoll.Comm(MPI.Intracomm(low), min_nbytes=1 << 20)
-        request = post(high, got, before)
-    else:
-        if orders == "posted first":
-            request = post(first, got, before)
-        low = first.using(min_nbytes=0)
-        if orders == "wrapped first":
-            request = post(first, got, before)
-    low.Ssend(sent, behind)
-    assert agree("of 1048576 bytes and more" in low.report.reason or low.report.accelerated)
-    assert agree(low.calls_accelerated == (orders == "duplicate"))
-    request.Wait()
-    assert agree(bits(got) == bits(np.arange(n, dtype="f4") + before))
-    low.Bcast(got)
-    assert agree(low.report.accelerated)
-    if low != first:
-        low.Free()
-
-
-def test_a_wrapper_with_a_lower_threshold_is_strict(comm, agree):
-    compcoll.Comm(comm, "lossless", min_nbytes=1 << 20)
-    strict = compcoll.Comm(comm, "lossless", min_nbytes=0, strict=True)
-    with pytest.raises(compcoll.FallbackError, match="compresses messages of 1048576 bytes and more"):
-        strict.Send(np.zeros(500), ring(comm)[1])
-
-
 @pytest.mark.parametrize("n", [5000, 600_000], ids=["one chunk", "several"])
 @pytest.mark.parametrize("spec", ["szp:abs=1e-3", "zfp:rate=8", "int8", "lossless"])
 def test_both_ends_report_the_same_bound(comm, agree, spec, n):
@@ -287,7 +217,7 @@ def test_both_ends_report_the_same_bound(comm, agree, spec, n):
 def test_uncompressed_messages_are_not_counted(comm, agree):
     ours = compcoll.Comm(comm, "lossless", min_nbytes=1000)
     before, behind = ring(comm)
-    sent, got = MPI.Intracomm(comm).Isend(payload(comm, comm.rank), behind), np.zeros(LARGE, "f4")
+    sent, got = MPI.Intracomm(ours).Isend(payload(comm, comm.rank), behind), np.zeros(LARGE, "f4")
     ours.Recv(got, before)
     sent.Wait()
     assert agree(ours.calls_accelerated == 0 and not ours.report.accelerated)
@@ -341,6 +271,11 @@ def test_ranks_of_any_number(ours, kind):
     ours.Send(payload(ours, ours.rank, k=1), kind(after), 4)
     request.Wait()
     assert bits(a) == bits(payload(ours, before, k=1))
+
+
+def started(request):
+    request.Start()
+    return request
 
 
 RECEIVERS_OF_TYPES = {

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from common import DTYPES, EXHAUSTIVE, bits, data
+from common import DTYPES, EXHAUSTIVE, bits, data, typed
 from mpi4py import MPI
 from random_buffers import draw_count
 from random_programs import check_programs
@@ -46,8 +46,8 @@ def test_lossy_sequences_stay_replicas(comm, agree):
         mine = data(draw_count(rng, dtype, 4096), dtype, comm.rank)
         if rng.integers(2):
             total = mine
-            ours.Bcast(total, root)
+            ours.Bcast(typed(total), root)
         else:
             total = np.zeros_like(mine)
-            ours.Allreduce(mine, total)
+            ours.Allreduce(typed(mine), typed(total))
         assert agree(len(set(comm.allgather(bits(total)))) == 1)

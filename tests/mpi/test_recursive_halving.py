@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from common import BF16, bits, close_sum, data, exact_sum
+from common import BF16, bits, close_sum, data, exact_sum, typed
 from mpi4py import MPI
 
 import compcoll
@@ -39,21 +39,21 @@ def test_sums(comm, agree, levels, dtype, codec):
     for n in SIZES:
         parts = [data(n, dtype, r) for r in range(comm.size)]
         got = np.zeros(n, dtype)
-        ours.Allreduce(parts[comm.rank], got)
+        ours.Allreduce(typed(parts[comm.rank]), typed(got))
         name = ours.report.algorithm
         assert agree(ours.report.accelerated and name == "two_level " * (levels - 1) + "recursive_halving")
         bounds = comm.allgather(ours.report.error_bound)
         ok = None in bounds or close_sum(got, parts, 0.0 if codec == "lossless" else max(bounds))
         assert agree(ok and same(comm, got))
         again = parts[comm.rank].copy()
-        ours.Allreduce(MPI.IN_PLACE, again)
+        ours.Allreduce(MPI.IN_PLACE, typed(again))
         assert agree(bits(again) == bits(got))
         again[:] = 0
-        ours.Iallreduce(parts[comm.rank], again).Wait()
+        ours.Iallreduce(typed(parts[comm.rank]), typed(again)).Wait()
         assert agree(bits(again) == bits(got))
         for root in range(comm.size):
             again[:] = 0
-            ours.Reduce(parts[comm.rank], again, root=root)
+            ours.Reduce(typed(parts[comm.rank]), typed(again), root=root)
             assert agree(ours.report.algorithm == name)
             bounds = comm.allgather(ours.report.error_bound)
             ok = None in bounds or close_sum(again, parts, 0.0 if codec == "lossless" else max(bounds))

@@ -37,7 +37,9 @@ class Started:
     def __init__(self, kind: int, comm, plain, seed: int, tag: int):
         """``plain`` is the communicator as MPI has it; the same ``kind`` and ``seed`` on all ranks."""
         size, rank = comm.size, comm.rank
-        values = [data(N * size, "i4", 7 * seed + p) for p in range(size)]
+        values = self.values = [
+            data(N * size, "i4", 7 * seed + p) for p in range(size)
+        ]  # mpi4py keeps no summands
         mine, root, (before, behind) = values[rank], seed % size, ring(comm)
         self.got = np.zeros(N * size, "i4")
         got, first = self.got, self.got[:N]
@@ -164,7 +166,7 @@ def test_order_of_messages(comm, ours, agree):
     before, behind = ring(comm)
     sizes = [3 * N, 5, N, 2 * N, 1, 3 * N]
     sends = [data(n, "f4", 10 * k + comm.rank) for k, n in enumerate(sizes)]
-    methods = [ours.Isend, ours.Issend, MPI.Intracomm(comm).Isend]
+    methods = [ours.Isend, ours.Issend, MPI.Intracomm(ours).Isend]
     gots = [np.zeros(3 * N, "f4") for _ in sizes]
     receives = [ours.Irecv(got, before, 3) for got in gots]
     requests = [methods[k % 3](send, behind, 3) for k, send in enumerate(sends)]
@@ -284,7 +286,7 @@ def test_the_report_of_what_was_received(comm, agree):
     assert agree(ours.report.op == "Sendrecv" and ours.report.raw_nbytes == sent.nbytes)
     assert agree(0 < np.abs(got - want).max() <= ours.report.error_bound)
     plain = ours.Irecv(got, before)
-    comm.Send(sent, behind)
+    MPI.Intracomm(ours).Send(sent, behind)
     plain.Wait()
     assert agree(bits(got) == bits(want))
 

@@ -9,7 +9,7 @@ from executor import Device
 from mpi4py import MPI
 
 import compcoll
-from compcoll import Policy, Rule
+from compcoll import Policy, Rule, shaped
 from compcoll.codecs.shapes import fitted
 
 zfpy = pytest.importorskip("zfpy")
@@ -60,7 +60,7 @@ def test_bcast(comm, ours, agree, shape, dtype):
     for root in range(comm.size):
         a = field(shape, dtype, root)
         got = a.copy() if comm.rank == root else receives(a)
-        ours.Bcast(got, root)
+        ours.Bcast(shaped(got), root)
         assert agree(bits(got) == decoded(a))
         assert agree(sent(comm, ours.report, a))
         assert agree(np.abs(got.reshape(shape) - a).max() <= 1.5 * ours.report.error_bound)
@@ -73,17 +73,17 @@ def test_gathers(comm, ours, agree, shape, call):
     every = receives(a, comm.size)
     match call:
         case "Allgather":
-            ours.Allgather(a, every)
+            ours.Allgather(shaped(a), every)
         case "Allgatherv":
-            ours.Allgatherv(a, [every, [a.size] * comm.size])
+            ours.Allgatherv(shaped(a), [every, [a.size] * comm.size])
         case "in place":
             every = every.reshape(comm.size, *shape)
             every[comm.rank] = a
-            ours.Allgather(MPI.IN_PLACE, every)
+            ours.Allgather(MPI.IN_PLACE, shaped(every))
         case "Gather":
-            ours.Gather(a, every, 1)
+            ours.Gather(shaped(a), every, 1)
         case _:
-            ours.Gatherv(a, [every, [a.size] * comm.size], 1)
+            ours.Gatherv(shaped(a), [every, [a.size] * comm.size], 1)
     if "ather" in call and not call.startswith("All"):
         want = [
             decoded(field(shape, seed=r)) if r != 1 else bits(field(shape, seed=1)) for r in range(comm.size)
@@ -103,7 +103,7 @@ def test_alltoall(comm, ours, agree, shape, order):
         a = a.T
         assert a.flags.f_contiguous
     got = receives(blocks[0], comm.size)
-    ours.Alltoall(a, got)
+    ours.Alltoall(shaped(a), got)
     theirs = [field(shape, seed=p * comm.size + comm.rank) for p in range(comm.size)]
     want = [bits(b) if p == comm.rank else decoded(b) for p, b in enumerate(theirs)]
     assert agree(bits(got) == b"".join(want))
@@ -114,10 +114,10 @@ def test_alltoallv_of_slices(comm, ours, agree):
     """Each block in its own shape; one that ends within a slice is values in a row."""
     rows = [8 + 8 * ((comm.rank + p) % 3) for p in range(comm.size)]
     a = field((sum(rows), 40, 20), seed=comm.rank)
-    counts = [r * 800 for r in rows]
     theirs = [8 + 8 * ((p + comm.rank) % 3) for p in range(comm.size)]
     got = np.zeros(sum(theirs) * 800, "f4")
-    ours.Alltoallv([a, counts], [got, [r * 800 for r in theirs]])
+    memory, slices = shaped(a)
+    ours.Alltoallv([memory, rows, slices], [got, [r * 800 for r in theirs]])
     assert agree(set(ours.report.dimensions) == {3})
     begin = 0
     for p, r in enumerate(theirs):
@@ -139,9 +139,10 @@ def test_scatters(comm, ours, agree, shape, call):
     got = receives(a[0])
     root = comm.size - 1
     if call == "Scatter":
-        ours.Scatter(a if comm.rank == root else None, got, root)
+        ours.Scatter(shaped(a) if comm.rank == root else None, got, root)
     else:
-        ours.Scatterv([a, [a[0].size] * comm.size] if comm.rank == root else None, got, root)
+        memory, whole = shaped(a)
+        ours.Scatterv([memory, [1] * comm.size, whole] if comm.rank == root else None, got, root)
     mine = field(shape, seed=comm.rank)
     assert agree(bits(got) == (bits(mine) if comm.rank == root else decoded(mine)))
 
@@ -170,7 +171,7 @@ def test_every_rank_has_its_own_shape(comm, ours, agree):
         mine = shapes[(comm.rank + turn // 2) % len(shapes)]
         theirs = [shapes[(r + turn // 2) % len(shapes)] for r in range(comm.size)]
         got = np.zeros((comm.size, 28800), "f4")
-        ours.Allgather(field(mine, seed=comm.rank), got)
+        ours.Allgather(shaped(field(mine, seed=comm.rank)), got)
         want = [decoded(field(shape, seed=r)) for r, shape in enumerate(theirs)]
         assert agree(bits(got) == b"".join(want))
 
@@ -189,7 +190,7 @@ def test_derived_types_have_the_shape_of_their_part(comm, ours, agree):
         assert agree(comm.rank != root or set(ours.report.dimensions) == {3})
         whole = np.zeros(sizes, "f4")
         mine = np.ascontiguousarray(a[inside])
-        ours.Bcast(mine if comm.rank == root else [whole, 1, datatype], root)
+        ours.Bcast(shaped(mine) if comm.rank == root else [whole, 1, datatype], root)
         assert agree(bits(mine if comm.rank == root else whole[inside]) == decoded(a[inside].copy()))
         assert agree(comm.rank == root or np.count_nonzero(whole) <= prod(part))
     datatype.Free()
@@ -199,7 +200,7 @@ def test_nonblocking(comm, ours, agree):
     shape = SHAPES[0]
     a = np.stack([field(shape, seed=comm.rank)] * comm.size)
     every, got = receives(a), a[0].copy() if comm.rank == 0 else receives(a[0])
-    requests = [ours.Ialltoall(a, every), ours.Ibcast(got, 0)]
+    requests = [ours.Ialltoall(shaped(a), every), ours.Ibcast(shaped(got), 0)]
     MPI.Request.Waitall(requests)
     want = [bits(a[0]) if p == comm.rank else decoded(field(shape, seed=p)) for p in range(comm.size)]
     assert agree(bits(every) == b"".join(want))
@@ -210,7 +211,7 @@ def test_values_that_do_not_fit(comm, ours, agree):
     a = field((45, 12, 36))
     a[20, 5, 5] = np.inf
     got = a.copy() if comm.rank == 0 else receives(a)
-    ours.Bcast(got, 0)
+    ours.Bcast(shaped(got), 0)
     finite = np.isfinite(a)
     got = got.reshape(a.shape)
     assert agree(np.isposinf(got[20, 5, 5]) and np.isfinite(got[finite]).all())
@@ -223,7 +224,7 @@ def test_lossless_changes_nothing(comm, agree, dtype):
     ours = compcoll.Comm(comm, "lossless", min_nbytes=0, policy={"rule": [{"chunk_nbytes": 16384}]})
     a = np.stack([field((24, 30, 40), "f8", comm.rank + p) * 100 for p in range(comm.size)]).astype(dtype)
     got, want = np.zeros_like(a), np.zeros_like(a)
-    ours.Alltoall(a, got)
+    ours.Alltoall(shaped(a), got)
     comm.Alltoall(a, want)
     assert agree(bits(got) == bits(want))
     assert agree(set(ours.report.dimensions) == {1})
@@ -234,7 +235,7 @@ def test_the_policy_turns_it_off(comm, agree, flat):
     ours = compcoll.Comm(comm, f"zfp:rate={RATE}", min_nbytes=0, policy=flat)
     a = field((45, 12, 36))
     got = a.copy()
-    ours.Bcast(got, 0)
+    ours.Bcast(shaped(got), 0)
     assert agree(bits(got) == decoded(a.reshape(-1)))
     assert agree(comm.rank != 0 or set(ours.report.dimensions) == {1})
 
@@ -282,11 +283,11 @@ def test_ranks_with_devices_take_part(comm, ours, agree, library):
         expected = field(shape, seed=root)
         got = a.reshape(-1).copy() if comm.rank == root else receives(a)
         got = device.array(got) if has_one else got.reshape(shape)
-        ours.Bcast(got, root)
+        ours.Bcast(got if has_one else shaped(got), root)
         assert agree(bits(np.asarray(got)) == decoded(expected.reshape(-1) if root % 2 else expected))
     every = receives(a, comm.size)
     every = device.array(every) if has_one else every
-    ours.Allgather(device.array(a.reshape(-1)) if has_one else a, every)
+    ours.Allgather(device.array(a.reshape(-1)) if has_one else shaped(a), every)
     fields = [field(shape, seed=r) for r in range(comm.size)]
     want = [decoded(x.reshape(-1) if r % 2 else x) for r, x in enumerate(fields)]
     assert agree(bits(np.asarray(every)) == b"".join(want))

@@ -8,7 +8,7 @@ from common import bits, data
 from mpi4py import MPI
 
 import compcoll
-from compcoll.engine import _shared
+from compcoll.engine import _engine
 from compcoll.engine.group import survey
 from compcoll.policy import Policy
 
@@ -38,8 +38,7 @@ def test_the_same_bits_without_it(comm, agree, monkeypatch):
         monkeypatch.setenv("COMPCOLL_SHARED_MEMORY", wanted)
         ours = accelerated(apart(comm), "zfp:rate=8")
         assert agree(
-            (ours._state.context.neighbours is not None)
-            == (wanted == "1" and (comm.rank < 2 or comm.size > 3))
+            (ours._marked.neighbours is not None) == (wanted == "1" and (comm.rank < 2 or comm.size > 3))
         )
         got, blocks = np.empty(N, "f4"), np.empty(N * comm.size, "f4")
         ours.Allreduce(data(N, "f4", comm.rank), got)
@@ -93,16 +92,14 @@ def test_more_notices_than_a_mailbox_holds(comm, agree):
 def test_duplicates_and_parts_have_messages_of_their_own(comm, agree):
     """Calls under way on several communicators of the same ranks, begun in another order on each of them."""
     ours = accelerated(comm)
-    later, request = ours.Idup()
-    request.Wait()
-    comms = [ours, ours.Dup(), later, ours.Split(0, comm.rank)]
+    comms = [ours, ours.Dup(), ours.using("raw"), ours.Split(0, comm.rank)]
+    mine = [np.full(N, i + 1, "i4") for i in range(len(comms))]
     sums = [np.empty(N, "i4") for _ in comms]
     order = range(len(comms)) if comm.rank % 2 else reversed(range(len(comms)))
-    requests = [(i, comms[i].Iallreduce(np.full(N, i + 1, "i4"), sums[i])) for i in order]
+    requests = [(i, comms[i].Iallreduce(mine[i], sums[i])) for i in order]
     MPI.Request.Waitall([request for _, request in requests])
-    prepared = [
-        one.Allreduce_init(np.full(N, 7, "i4"), total) for one, total in zip(comms, sums, strict=True)
-    ]
+    seven = np.full(N, 7, "i4")
+    prepared = [one.Allreduce_init(seven, total) for one, total in zip(comms, sums, strict=True)]
     ok = all((total == (i + 1) * comm.size).all() for i, total in enumerate(sums))
     for _ in range(3):
         MPI.Prequest.Startall(prepared)
@@ -115,18 +112,18 @@ def test_duplicates_and_parts_have_messages_of_their_own(comm, agree):
 
 
 def test_a_segment_that_is_not_there(comm):
-    pid, fd, nbytes, token = _shared.address()
-    assert not _shared.attach([(pid, fd, nbytes, token ^ 1)])
-    assert not _shared.attach([(pid, 1 << 20, nbytes, token ^ 2)])
-    assert not _shared.attach([(pid, fd, nbytes // 2, token ^ 3)])
-    assert not _shared.attach([None])
+    pid, fd, nbytes, token = _engine.segment_address()
+    assert not _engine.attach_segments([(pid, fd, nbytes, token ^ 1)])
+    assert not _engine.attach_segments([(pid, 1 << 20, nbytes, token ^ 2)])
+    assert not _engine.attach_segments([(pid, fd, nbytes // 2, token ^ 3)])
+    assert not _engine.attach_segments([None])
     with pytest.raises(ValueError, match=f"segment {token ^ 1:#x} is not attached"):
-        _shared.Neighbours(1, 0, [0, token ^ 1])
+        _engine.Neighbours(1, 0, [0, token ^ 1])
 
 
 def test_a_rank_that_has_none(comm, agree, monkeypatch):
     """No rank of its node shares memory then."""
     if comm.rank == 0:
-        monkeypatch.setattr(_shared, "address", lambda: None)
+        monkeypatch.setattr(_engine, "segment_address", lambda: None)
     mine = survey(comm, None, [0] * comm.size)
     assert agree(mine.token == 0)

@@ -59,11 +59,11 @@ def test_small_calls_count_and_are_not_accelerated(ours, since, agree):
         ours.Bcast(x)
         ours.Allreduce(x, y)
         ours.Iallreduce(x, y).Wait()
-        ours.bcast("small")
+        ours.bcast("small")  # which mpi4py makes two calls of
         if ours.size % 2 == 0:
             ours.Sendrecv(x, peer, 0, y, peer)
             MPI.Request.Waitall([ours.Isend(x, peer), ours.Irecv(y, peer)])
-    found = {"Bcast": 3, "Allreduce": 6, "bcast": 3}
+    found = {"Bcast": 9, "Allreduce": 6}
     if ours.size % 2 == 0:
         found |= {"Sendrecv": 3, "Send": 3, "Recv": 3}
     assert agree(since() == {op: (n, 0, 0, 0) for op, n in found.items()})
@@ -113,7 +113,7 @@ def test_messages_of_several_kinds_are_one_call(ours, since, agree):
 
 
 @many
-def test_messages_and_objects_count(ours, since, agree):
+def test_messages_count(ours, since, agree):
     x, y, rank = np.arange(N, dtype="f8"), np.empty(N), ours.rank
     if rank == 0:
         ours.Send(x, 1)
@@ -129,9 +129,7 @@ def test_messages_and_objects_count(ours, since, agree):
         expected = {}
     assert agree({op: one[:2] for op, one in since().items()} == expected)
     ours.bcast(x if rank == 0 else None)
-    ours.allreduce(x)
-    expected |= {"bcast": (1, 1), "allreduce": (1, 0)}
-    assert agree({op: one[:2] for op, one in since().items()} == expected)
+    assert agree(since()["Bcast"][1] == 1)
 
 
 def test_totals_are_sums_and_readable(ours):

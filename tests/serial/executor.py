@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from compcoll.core.sources import csrc_dir
+from compcoll.devices.finding import STAND_INS
 from compcoll.devices.kernels import SOURCES
 from compcoll.devices.memory import DeviceArray
 
@@ -275,9 +276,16 @@ class Device:
         self.open = 0
         self._freed: deque[np.ndarray] = deque(maxlen=256)
         self._random = np.random.default_rng(seed)
+        self._memories: weakref.WeakSet[Owned] = weakref.WeakSet()
+        STAND_INS.add(self)
+
+    def has(self, address: int) -> bool:
+        """Whether memory is this device's."""
+        return any(0 <= address - one.address < max(one.data.size, 1) for one in list(self._memories))
 
     def empty(self, nbytes: int) -> DeviceArray:
         memory = Owned(self, nbytes)
+        self._memories.add(memory)
         return DeviceArray(self, memory.address, np.uint8, nbytes, memory)
 
     scratch = empty

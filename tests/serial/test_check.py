@@ -19,8 +19,8 @@ comm.Barrier()
 """
 #: What is done after that, and what has to be said of it.
 CASES = {
-    "ends": ("if not odd: comm.Bcast(a)", "rank 1 has ended, and rank"),
-    "fails": ("if odd: 1 / 0\ncomm.Barrier()", "rank 1 has ended, and rank"),
+    "ends": ("if not odd: comm.Bcast(a)", "rank 1 has not come within 3 s, and rank"),
+    "fails": ("if odd: 1 / 0\ncomm.Barrier()", "rank 1 has not come within 3 s, and rank"),
     "is elsewhere": (
         "other = comm.Dup()\nother.Barrier()\n(other if odd else comm).Barrier()",
         "rank 1 has not come within 3 s, and ranks 0, 2 called Barrier",
@@ -40,7 +40,8 @@ CASES = {
 def test_every_rank_ends_with_an_error(case):
     rest, said = CASES[case]
     # A launcher ends all ranks where one has failed, before the others can say what they know.
-    program = PROGRAM + f"try:\n    exec({rest!r})\nexcept BaseException as error:\n    print(repr(error))\n"
+    tell = "print(type(error).__name__ + '(', error, ')')"
+    program = PROGRAM + f"try:\n    exec({rest!r})\nexcept BaseException as error:\n    {tell}\n"
     environment = {**os.environ, "COMPCOLL_CHECK": "1", "COMPCOLL_TIMEOUT": "3"}
     command = [launch.find_mpiexec(), "-n", "3", sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)

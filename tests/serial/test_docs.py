@@ -19,7 +19,7 @@ def test_links_lead_to_files(page):
 def test_messages_of_the_preloaded_library_are_explained():
     """What a program in C or Fortran may print is on the page where its user looks for it."""
     page = (ROOT / "docs/troubleshooting.md").read_text()
-    source = "".join(path.read_text() for path in sorted((ROOT / "csrc/preload").glob("*.cpp")))
+    source = "".join(path.read_text() for path in sorted((ROOT / "csrc/layer").glob("*.cpp")))
     problems = re.findall(r'problem = "([^"]+)"', source)
     assert len(problems) >= 3
     assert [text for text in problems if f"calls are not accelerated: {text}" not in page] == []

@@ -13,7 +13,7 @@ from compcoll import FrameError, codec, inspect
 from compcoll.codecs import Codec
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import add, decode_into
-from compcoll.engine import _coding, _engine
+from compcoll.engine import _engine
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
 from compcoll.frame import HEADER_NBYTES
@@ -91,7 +91,7 @@ async def to_itself(rt: Tracer, send: list, recv: list) -> None:
         await rt.decode(await arriving, into)
 
 
-def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **options) -> _coding.Outcome:
+def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **options) -> _engine.Outcome:
     """Run an algorithm of one rank."""
     schedule = trace(algorithm, 0, 1, [s.size for s in sends], [r.size for r in recvs], chunk, **options)
     buffers = [*sends, *recvs]
@@ -111,7 +111,7 @@ def run(comm, algorithm, spec, sends, recvs, *, recv_hook=None, chunk=CHUNK, **o
     return running.outcome
 
 
-def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _coding.Outcome]:
+def frames_of(comm, spec, values) -> tuple[list[np.ndarray], np.ndarray, _engine.Outcome]:
     """The frames of the chunks, and what was decoded."""
     frames, out = [], np.zeros_like(values)
     outcome = run(

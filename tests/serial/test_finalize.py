@@ -110,7 +110,7 @@ def test_a_child_that_exits_has_no_threads_to_wait_for(tmp_path):
 
 def test_the_world_that_was_replaced_can_be_pickled(tmp_path):
     program = """
-from compcoll.mpi.comm import wrap_world
+from compcoll.comm import wrap_world
 wrap_world(False)
 import pickle
 from mpi4py import MPI

@@ -39,8 +39,8 @@ try:
         request.Start()
     request.Wait()
     said = "complete"
-except MPI.Exception:
-    said = "an error"
+except MPI.Exception as problem:
+    said = f"an error: {problem}"
 if comm.rank == 1:
     print(said, flush=True)
     time.sleep(2.5)  # the other rank, too, may wait for what never comes
@@ -56,4 +56,4 @@ def test_a_request_that_waits_in_vain(name):
     command = [launch.find_mpiexec(), "-n", "2", sys.executable, "-c", PROGRAM, name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert "an error" in done.stdout, done.stdout + done.stderr
-    assert "TimeoutError: waited for messages for more than COMPCOLL_TIMEOUT = 1 s" in done.stderr
+    assert "waited for messages for more than COMPCOLL_TIMEOUT = 1 s" in done.stdout + done.stderr

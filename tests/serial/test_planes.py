@@ -13,7 +13,7 @@ from compcoll import FrameError, codec, inspect
 from compcoll.algorithms.catalog import program
 from compcoll.codecs.shapes import PADDING, fitted
 from compcoll.core import _cpu
-from compcoll.engine import _coding, _engine
+from compcoll.engine import _engine
 from compcoll.engine.coding import coding
 from compcoll.engine.start import start_engine
 from compcoll.operations import ALGORITHMS, REDUCTIONS
@@ -108,7 +108,7 @@ async def to_itself(rt, send: list, recv: list) -> None:
         await rt.decode(await arriving, into)
 
 
-def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _coding.Outcome:
+def run(comm, spec, a: np.ndarray, out: np.ndarray, inner, recv_hook=None) -> _engine.Outcome:
     """Send an array to itself in its shape, to where its shape is not known."""
     schedule = trace(to_itself, 0, 1, [a.size], [a.size], CHUNK, [inner, ()], shaped=True)
     running = _engine.Running(

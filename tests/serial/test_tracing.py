@@ -402,13 +402,12 @@ def test_reasons_of_a_kind_are_one_row():
 # -- the lines behind a summary
 
 
-def lines_behind(monkeypatch, machine, *policies, seconds=9.0, size=3, **context):
+def lines_behind(monkeypatch, machine, policy, seconds=9.0, size=3, **more):
     """What is said of accelerated Allgathers on ranks that share memory."""
     tally = Tally()
     tally.collectives["Allgather", 1 << 16, size] = Sum(2, seconds)
-    wrapped = [SimpleNamespace(policy=policy) for policy in policies]
     facts = SimpleNamespace(link="node", ranks_per_node=size)
-    known = {"attached": wrapped, "facts": facts, "size": size, "advisor": None, **context}
+    known = {"policy": policy, "facts": facts, "size": size, "advisor": None, **more}
     monkeypatch.setattr(hints, "load", lambda report: machine)
     return list(hints.of(tally, np.array([6, 6, 9e5, 5e5, 0, 9.0]), SimpleNamespace(**known)))
 
@@ -435,8 +434,8 @@ def test_a_summary_predicts_only_from_a_profile_of_the_link(monkeypatch):
     [Policy("auto"), Policy("lossless", "pays"), Policy("lossless", rules=(Rule(op="Bcast", codec="auto"),))],
 )
 def test_auto_is_not_advised_where_it_is_on(monkeypatch, policy):
-    assert lines_behind(monkeypatch, KNOWN, policy, Policy("lossless")) == []
-    assert lines_behind(monkeypatch, None, policy, Policy("lossless")) == []
+    assert lines_behind(monkeypatch, KNOWN, policy) == []
+    assert lines_behind(monkeypatch, None, policy) == []
 
 
 def test_a_summary_never_raises(monkeypatch):

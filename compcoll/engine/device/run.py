@@ -14,7 +14,7 @@ import numpy as np
 from compcoll.codecs import Codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.devices.memory import DeviceArray
-from compcoll.engine._coding import memory_at
+from compcoll.engine._engine import memory_at
 from compcoll.engine.device.futures import DeviceFuture, Last
 from compcoll.engine.device.launches import Frame
 from compcoll.engine.device.work import CudaWork

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from hashlib import blake2b
 from itertools import count
 from threading import RLock
 from typing import Any
@@ -179,6 +178,12 @@ def _alone() -> _Family:
     return _Family(MPI.Intracomm(_SELF).Dup())
 
 
+def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A plain duplicate of a communicator."""
+    with _engine.plain_calls():
+        return comm.Dup()
+
+
 class Channel:
     """One communicator's way to the private one of its family.
 
@@ -190,6 +195,8 @@ class Channel:
         collective.
     key : int
         Of 64 bits, the same on all ranks of ``user``, and another for each communicator of a family.
+    plain : MPI.Intracomm, optional
+        What the private one is to be a duplicate of; else ``user``.
 
     Attributes
     ----------
@@ -201,34 +208,25 @@ class Channel:
         When messages that look compressed were found without a notice, by source, tag and length.
     """
 
-    def __init__(self, user: MPI.Intracomm, parent: Channel | None, key: int):
+    def __init__(
+        self, user: MPI.Intracomm, parent: Channel | None, key: int, plain: MPI.Intracomm | None = None
+    ):
         _free_left()
         if user.Get_size() == 1:
             self._family = _alone()
         else:
-            self._family = parent._family if parent is not None else _Family(user.Dup())
+            self._family = parent._family if parent is not None else _Family(_duplicate(plain or user))
         self._family.join()
         self.track_receive = self._family.track_receive
         self.user, self.comm, self.handle = user, self._family.comm, self._family.handle
         self.notices = self._family.notices
         self.reserve, self.track = self._family.reserve, self._family.track
-        self._key, self._children = key, count()
+        self._key = key
         self.unannounced: dict[tuple[int, int, int], float] = {}
         mine, theirs = user.Get_group(), self.comm.Get_group()
         self._ranks = MPI.Group.Translate_ranks(mine, list(range(mine.size)), theirs)
         mine.Free()
         theirs.Free()
-
-    def duplicate(self, user: MPI.Intracomm) -> Channel:
-        """That of a duplicate of the user's communicator, which need not be complete."""
-        new = object.__new__(Channel)
-        new.__dict__.update(self.__dict__)
-        # As duplicating is collective, all ranks find the same key.
-        name = f"{self._key} {next(self._children)}".encode()
-        new._key = int.from_bytes(blake2b(name, digest_size=8).digest(), "little")
-        new.user, new._children, new.unannounced = user, count(), {}
-        self._family.join()
-        return new
 
     def rank_of(self, user_rank: int) -> int:
         """The rank in the private communicator of one in the user's."""

@@ -30,7 +30,7 @@ from compcoll.mpi.state import State
 from compcoll.policy.decision import Decision
 
 if TYPE_CHECKING:
-    from compcoll.mpi.comm import Comm
+    from compcoll.comm import Comm
 
 __all__ = [
     "Irecv",
@@ -53,7 +53,7 @@ _SEND, _RECV, _SENDRECV = map(totals_of, ("Send", "Recv", "Sendrecv"))
 _NOTHING = [np.empty(0, np.uint8), 0, MPI.BYTE]
 
 
-@shortcut(1)
+@shortcut
 def Send(self: Comm, buf: Any, dest: int, tag: int = 0) -> None:
     state = self._state
     message, decision = _outgoing(state, "Send", buf, dest)
@@ -272,10 +272,6 @@ def _outgoing(state: State, op: str, buf: Any, dest: int) -> tuple[Message | Non
     if message is None or message.dtype.itemsize == 1:
         state.decline(op, "the buffer's type is not accelerated")
         return None, None
-    if message.nbytes < state.context.least:
-        least = f"of {state.context.least} bytes and more, as its first wrapper does"
-        state.decline(op, f"this communicator compresses messages {least}")
-        return None, None
     decision = state.decide_p2p(op, message, message.nbytes, dest)
     if decision.codec is None or not message.nbytes:
         state.last = (op, decision.reason)
@@ -292,7 +288,7 @@ def _incoming(state: State, buf: Any, source: int) -> Message | None:
     staged = on_gpu(buf) and not state.passes_gpu_memory
     if source == MPI.PROC_NULL or not understands(state, alone=staged):
         return None
-    least = state.context.least
+    least = state.min_nbytes
     if check.ON:  # a frame may fit a buffer that is too small for its message
         least = min(least, LEAST)
     if not staged and is_small(buf, least):
@@ -303,10 +299,10 @@ def _incoming(state: State, buf: Any, source: int) -> Message | None:
 
 def _copied(state: State, buf: Any, dest: int, source: int) -> Any:
     """A copy to send from where the received message may come compressed into the same buffer."""
-    if MPI.PROC_NULL in (dest, source) or not understands(state) or is_small(buf, state.context.least):
+    if MPI.PROC_NULL in (dest, source) or not understands(state) or is_small(buf, state.min_nbytes):
         return None
     message = parse(buf, device=True)
-    return None if message is None else message.source(0).copy()
+    return None if message is None else message.source().copy()
 
 
 # -- blocking
@@ -343,7 +339,7 @@ def _exchange(
             totals_of(op).add(stats)
             state.last = (op, decision, stats)
         elif incoming is not None:
-            small = is_small(incoming[0], state.context.least)
+            small = is_small(incoming[0], state.min_nbytes)
             state.last = op if small else (op, "the message came uncompressed")
     state.check_strict(op, decision, stats.fallbacks)
 

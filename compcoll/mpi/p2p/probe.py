@@ -17,7 +17,7 @@ from compcoll.mpi.requests import Request
 from compcoll.mpi.state import State
 
 if TYPE_CHECKING:
-    from compcoll.mpi.comm import Comm
+    from compcoll.comm import Comm
 
 __all__ = ["Improbe", "Iprobe", "Mprobe", "Probe", "understands"]
 
@@ -39,7 +39,8 @@ def Probe(
 ) -> Literal[True]:
     state = self._state
     if not understands(state):
-        return state.comm.Probe(source, tag, status)
+        state.to_mpi("Probe", source, tag, status)
+        return True
     while not self.Iprobe(source, tag, status):
         sched_yield()
     return True
@@ -50,16 +51,16 @@ def Iprobe(
 ) -> bool:
     state = self._state
     if not understands(state):
-        return state.comm.Iprobe(source, tag, status)
+        return bool(state.to_mpi("Iprobe", source, tag, status))
     status = MPI.Status() if status is None else status
-    found = state.comm.Iprobe(source, tag, status)
-    return found and (not looks_compressed(status) or _tell_size(state, status))
+    found = state.to_mpi("Iprobe", source, tag, status)
+    return bool(found) and (not looks_compressed(status) or _tell_size(state, status))
 
 
 def Mprobe(self: Comm, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> Any:
     state = self._state
     if not understands(state):
-        return PlainMessage(state.comm.Mprobe(source, tag, status))
+        return PlainMessage(state.to_mpi("Mprobe", source, tag, status))
     while (message := self.Improbe(source, tag, status)) is None:
         sched_yield()
     return message
@@ -70,11 +71,11 @@ def Improbe(
 ) -> Any:
     state = self._state
     if not understands(state):
-        found = state.comm.Improbe(source, tag, status)
+        found = state.to_mpi("Improbe", source, tag, status)
         return found if found is None else PlainMessage(found)
     status = MPI.Status() if status is None else status
     with interrupts.deferred():
-        message = state.comm.Improbe(source, tag, status)
+        message = state.to_mpi("Improbe", source, tag, status)
         if message is None:
             return None
         if not looks_compressed(status):

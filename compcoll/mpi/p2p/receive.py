@@ -17,9 +17,9 @@ from compcoll.codecs.decoding import decode
 from compcoll.core.errors import FrameError
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
+from compcoll.engine._engine import StridedBlock
 from compcoll.engine.call import begin_message, n_chunks, wait
 from compcoll.engine.coding import coding
-from compcoll.engine.layout import StridedBlock
 from compcoll.mpi import check
 from compcoll.mpi.buffers import Message, parse
 from compcoll.mpi.p2p.channel import Channel
@@ -72,7 +72,7 @@ class Unpacking:
         self._error = received.problem(message.dtype.itemsize) or check.wrong_type(received, message)
         self.tasks: list[Any] = []
         self._values: Any = None
-        memory = message.target(0).view(np.uint8)
+        memory = message.target().view(np.uint8)
         if received.nbytes > memory.size:  # the other chunks have to be received all the same
             self._error = MPI.Exception(MPI.ERR_TRUNCATE)
             memory = np.empty(received.nbytes, np.uint8)
@@ -253,7 +253,7 @@ class Receive:
         self._scratch = np.empty(max(message.nbytes, LARGEST_CHUNK) + ROOM, np.uint8)
         arriving = self._channel.user.Irecv([self._scratch, MPI.BYTE], self._source, self._tag)
         # Where nothing else is under way and the buffer is plain, the engine delivers without Python.
-        target = message.target(0) if message.device is None and not self._sent and not check_types else None
+        target = message.target() if message.device is None and not self._sent and not check_types else None
         if isinstance(target, np.ndarray):
             values = coding(_RAW, message.dtype)
             self._arrival = _engine.ScratchRecv(arriving, self._status, self._scratch, target, values)

@@ -12,8 +12,8 @@ from mpi4py import MPI
 
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
+from compcoll.engine._engine import StridedBlock
 from compcoll.engine.call import begin_message, n_chunks
-from compcoll.engine.layout import StridedBlock
 from compcoll.engine.shaping import inner_of_message
 from compcoll.mpi.buffers import Message
 from compcoll.mpi.p2p.channel import Channel
@@ -61,7 +61,7 @@ class Outgoing:
         synchronous: bool = False,
         answered: bool = False,
     ):
-        block, there = message.source(0), channel.rank_of(dest)
+        block, there = message.source(), channel.rank_of(dest)
         self._stats, self._channel, self.decision = stats, channel, decision
         self._error: Exception | None = None
         serial = channel.notices.next_serial(there)
@@ -122,5 +122,5 @@ def _inner(decision: Decision, message: Message, block: Any, step: int, chunks: 
     """The last dimensions of the block's shape, if it is coded in one (`compcoll.schedule.planes`)."""
     if isinstance(block, DeviceArray):
         return ()
-    most_first, shape = LARGEST_CHUNK // block.itemsize, message.shape(0)
+    most_first, shape = LARGEST_CHUNK // block.itemsize, message.shape()
     return inner_of_message(decision, block.dtype, shape, len(block), step, chunks, most_first)

@@ -1,0 +1,706 @@
+"""Comm: an MPI communicator whose large messages are compressed on the way.
+
+mpi4py's own methods call MPI, and the layer between both serves the calls of marked communicators
+(csrc/layer). So a `Comm` is mpi4py's class over a marked duplicate, with a policy and a report, and with the
+makers of further ones.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from math import inf
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Self
+
+from mpi4py import MPI
+
+from compcoll.codecs import Codec
+from compcoll.core import environment
+from compcoll.devices import driver, handover, preparation
+from compcoll.engine import _engine, hooks, rounding
+from compcoll.engine.group import complete, survey
+from compcoll.engine.start import start_engine
+from compcoll.marked import DERIVING, Marked, Settings
+from compcoll.mpi import check, objects
+from compcoll.mpi.p2p import methods as p2p
+from compcoll.mpi.p2p import probe as probes
+from compcoll.mpi.requests import take_handle
+from compcoll.mpi.staging import BUFFERED, NEIGHBOUR, guard
+from compcoll.mpi.state import State
+from compcoll.operations import ALGORITHMS
+from compcoll.policy import Policy, make_policy
+from compcoll.policy.policy import below_min_nbytes, check_same, fields_of
+from compcoll.prepare import prepare
+from compcoll.report import Report
+
+__all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "describe", "wrap_world"]
+
+#: What a policy is made of: itself, its keys, or the path of a file.
+PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
+#: Source of keys: programs may seed other generators.
+_RANDOM = SystemRandom()
+
+
+class _DefaultCodec(str):
+    """The default of ``codec``, told from the same word given by a caller: the environment may change it."""
+
+
+DEFAULT_CODEC = _DefaultCodec("auto")
+
+
+@guard(*BUFFERED)
+class Comm(MPI.Intracomm):
+    """A drop-in for an mpi4py intracommunicator that compresses large messages.
+
+    It is a duplicate of the communicator that is given, made collectively; the same settings on the same
+    communicator are the same duplicate. Its methods are mpi4py's. Alltoall(v, w), Bcast, Allgather(v),
+    Gather(v), Scatter(v), Reduce, Allreduce, Reduce_scatter(_block) (for `MPI.SUM`), Send, Recv and Sendrecv
+    of floating-point and integer types are accelerated where a message has at least ``min_nbytes``, in all
+    forms; everything else goes to MPI unchanged. Integers are only ever coded losslessly. Errors are those of
+    MPI: see `compcoll.errors`.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    codec : str or Codec
+        A codec's spec, such as ``"zfp:rate=8"``; ``"lossless"`` compresses all that it can, sums included,
+        which are then added up in an order of their own; ``"auto"`` gives every result MPI's bits: between
+        nodes messages are compressed losslessly where that saves time, and floating-point sums are left to
+        MPI; ``"none"`` leaves all calls to MPI. Where it is not given, ``COMPCOLL_CONFIG`` and
+        ``COMPCOLL_CODEC`` can change it; where it is, without a ``policy``, no rule of theirs applies.
+    when : {"always", "pays"}
+        ``"pays"`` asks the model before each call whether the codec would save time.
+    min_nbytes : int, optional
+        Smallest message from one rank to another that is compressed, in bytes.
+    strict : bool
+        Make it an error where a call does not run as the policy says.
+    owner_exact : bool
+        Let the owner of a lossily coded block keep its exact values, while others have decoded ones.
+    policy : Policy, mapping or path, optional
+        Rules by operation, type, size and communicator; a path names a TOML file.
+    device_buffers : bool, optional
+        Give MPI the frames of collectives of GPU arrays in the GPU's memory, and GPU arrays that are not
+        compressed as they are. Needs a CUDA-aware MPI, which is tried first. The default is that of
+        ``COMPCOLL_DEVICE_BUFFERS``, else no.
+
+    Attributes
+    ----------
+    report : Report
+        The record of the last completed call.
+    calls_accelerated : int
+        Calls that did not go to MPI unchanged.
+
+    Raises
+    ------
+    ValueError
+        For an unknown codec or a parameter out of its limits, on the rank that gave it.
+    PolicyError
+        Where ranks disagree, on all others.
+    TimeoutError
+        Where not all ranks come within ``COMPCOLL_TIMEOUT``.
+    DeviceBufferError
+        Where MPI does not take device memory of one rank, on all ranks.
+    """
+
+    __slots__ = ("_messages", "_origin")
+    _messages: State | None
+    _origin: MPI.Intracomm | None
+
+    def __new__(cls, comm: MPI.Intracomm | None = None, *args: Any, **kwargs: Any) -> Self:
+        if comm is not None and not MPI.Is_initialized():
+            MPI.COMM_WORLD.Get_rank()  # begins MPI after an import of compcoll.torch, or says what will
+        _engine.hook()
+        if cls is Comm and comm is not None:
+            cls = class_of(comm)  # type: ignore[assignment]
+        self = MPI.Intracomm.__new__(cls)
+        self._messages = self._origin = None
+        return self
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm | None = None,
+        codec: str | Codec | None = DEFAULT_CODEC,
+        *,
+        when: str = "always",
+        min_nbytes: int | None = None,
+        strict: bool = False,
+        owner_exact: bool = False,
+        policy: PolicyLike | None = None,
+        device_buffers: bool | None = None,
+    ) -> None:
+        if comm is None or comm == MPI.COMM_NULL:
+            return
+        if codec is DEFAULT_CODEC:
+            codec = None
+        make = partial(make_policy, None, codec, when, min_nbytes, policy)
+        self._become(comm, _construct(comm, make, strict, owner_exact, device_buffers))
+
+    def _become(self, origin: MPI.Intracomm, handle: int) -> None:
+        """Be the marked communicator of a handle."""
+        take_handle(self, MPI.Comm.fromhandle(handle))
+        self._origin = MPI.Intracomm(origin)
+        _adopt(self)
+
+    def __del__(self, _drop: Callable[[int], None] = _engine.drop_comm, _at: Any = MPI._addressof) -> None:
+        _drop(_at(self))
+
+    @property
+    def _marked(self) -> Marked | None:
+        """What Python knows of it; None where it is not marked."""
+        number = _engine.number_of(self)
+        return Marked.of(number) if number else None
+
+    @property
+    def _state(self) -> State:
+        """What its messages are sent by."""
+        if self._messages is None:
+            with DERIVING:
+                if self._messages is None:
+                    self._messages = State(self._marked, MPI.Intracomm(self))
+        return self._messages
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        marked = self._marked
+        return Policy() if marked is None else marked.policy
+
+    @property
+    def settings(self) -> Settings:
+        """Policy, ``strict``, ``owner_exact`` and ``device_buffers``."""
+        marked = self._marked
+        return (Policy(), False, False, False) if marked is None else marked.settings
+
+    @property
+    def origin(self) -> MPI.Intracomm:
+        """The communicator that it was made of, for libraries that call MPI by themselves.
+
+        Of one that a program has made of a `Comm` itself, as mpi4py's class.
+        """
+        return MPI.Intracomm(self) if self._origin is None else self._origin
+
+    @property
+    def report(self) -> Report:
+        """The report of the last call on this rank."""
+        last = _engine.last_of(self)
+        if last == _engine.MESSAGE:
+            return self._state.report
+        if last is None:
+            return describe("", "no call yet")
+        if isinstance(last, str):
+            marked = self._marked
+            assert marked is not None
+            return describe(last, marked.idle or below_min_nbytes(marked.policy.min_nbytes))
+        return describe(*last)
+
+    @property
+    def calls_accelerated(self) -> int:
+        """Calls that did not go to MPI unchanged."""
+        messages = 0 if self._messages is None else self._messages.accelerated
+        return int(_engine.accelerated_of(self)) + messages
+
+    @property
+    def workers(self) -> int:
+        """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
+        marked = self._marked
+        return marked.facts.workers if marked is not None else 0
+
+    Send = p2p.Send
+    Isend = p2p.Isend
+    Ssend = p2p.Ssend
+    Issend = p2p.Issend
+    Recv = p2p.Recv
+    Irecv = p2p.Irecv
+    Sendrecv = p2p.Sendrecv
+    Isendrecv = p2p.Isendrecv
+    Sendrecv_replace = p2p.Sendrecv_replace
+    Isendrecv_replace = p2p.Isendrecv_replace
+    Send_init = p2p.Send_init
+    Ssend_init = p2p.Ssend_init
+    Recv_init = p2p.Recv_init
+    Probe = probes.Probe
+    Iprobe = probes.Iprobe
+    Mprobe = probes.Mprobe
+    Improbe = probes.Improbe
+    probe, iprobe = probes.Probe, probes.Iprobe  # as in mpi4py, where these do not look into a message
+
+    bcast = objects.bcast
+    allgather = objects.allgather
+    gather = objects.gather
+    scatter = objects.scatter
+
+    def using(
+        self,
+        codec: str | Codec | None = None,
+        *,
+        when: str | None = None,
+        min_nbytes: int | None = None,
+        strict: bool | None = None,
+        owner_exact: bool | None = None,
+        policy: PolicyLike | None = None,
+    ) -> Comm:
+        """Return the same ranks with another policy; collective.
+
+        Parameters
+        ----------
+        codec, when, min_nbytes, strict, owner_exact, policy
+            As for `Comm`; others stay as they are. A ``codec`` without a ``policy`` takes the place of the
+            rules in force as well, and is that of all calls.
+
+        Returns
+        -------
+        Comm
+            Another duplicate of the same communicator, to be freed like any other.
+        """
+        mine, was_strict, was_exact, device_buffers = self.settings
+        origin = self.origin
+        handle = _construct(
+            origin,
+            lambda: make_policy(mine, codec, when, min_nbytes, policy),
+            was_strict if strict is None else strict,
+            was_exact if owner_exact is None else owner_exact,
+            device_buffers,
+        )
+        return _of_handle(handle, origin)
+
+    def __repr__(self) -> str:
+        if self == MPI.COMM_NULL:
+            return f"<compcoll.{type(self).__name__}: null>"
+        name = self.Get_name()
+        shown, marked = f"{name!r}, " if name else "", self._marked
+        if marked is None:
+            return f"<compcoll.{type(self).__name__}: {shown}not accelerated>"
+        rules = f", {len(self.policy.rules)} rules" if self.policy.rules else ""
+        return (
+            f"<compcoll.{type(self).__name__}: {shown}rank {self.rank} of {self.size}, "
+            f"{self.policy.codec}, min_nbytes={self.policy.min_nbytes}{rules}>"
+        )
+
+    def __reduce__(self) -> Any:
+        """Those made of communicators that MPI has from the beginning can be pickled."""
+        name = next((name for name, comm in PREDEFINED.items() if self.origin == comm), None)
+        if name is None or self == MPI.COMM_NULL:
+            raise ValueError(f"cannot serialize '{type(self).__module__}.{type(self).__name__}' instance")
+        return _unpickled, (name, self.settings)
+
+    def free(self) -> None:
+        """As mpi4py's, which leaves what MPI has from the beginning alone."""
+        if self not in PREDEFINED.values():
+            super().free()
+
+    @classmethod
+    def fromhandle(cls, handle: int) -> MPI.Comm:
+        """As mpi4py's; a marked communicator is a `Comm`."""
+        return _known(MPI.Comm.fromhandle(handle))
+
+    @classmethod
+    def fromint(cls, arg: int, /) -> MPI.Comm:
+        """As `fromhandle`."""
+        return _known(MPI.Comm.fromint(arg))
+
+    @classmethod
+    def f2py(cls, arg: int) -> MPI.Comm:
+        """As `fromhandle`."""
+        return _known(MPI.Comm.f2py(arg))
+
+    # -- new communicators have the same policy: the layer has marked them
+
+    def Dup(self, info: MPI.Info | None = None) -> Self:
+        return _adopt(super().Dup(info))
+
+    def Dup_with_info(self, info: MPI.Info) -> Self:
+        return _adopt(super().Dup_with_info(info))
+
+    def Clone(self) -> Self:
+        return _adopt(super().Clone())
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+        """As mpi4py's, a plain communicator: no rank waits until it could have a policy."""
+        return MPI.Intracomm(self).Idup(info)
+
+    def Idup_with_info(self, info: MPI.Info) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+        """As `Idup`."""
+        return MPI.Intracomm(self).Idup_with_info(info)
+
+    def Split(self, color: int = 0, key: int = 0) -> Comm:
+        return _known(super().Split(color, key))
+
+    def Split_type(self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL) -> Comm:
+        return _known(super().Split_type(split_type, key, info))
+
+    def Create(self, group: MPI.Group) -> Comm:
+        return _known(super().Create(group))
+
+    def Create_group(self, group: MPI.Group, tag: int = 0) -> Comm:
+        return _known(super().Create_group(group, tag))
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> Cartcomm:
+        return _known(super().Create_cart(dims, periods, reorder))
+
+    def Create_graph(self, index: Sequence[int], edges: Sequence[int], reorder: bool = False) -> Graphcomm:
+        return _known(super().Create_graph(index, edges, reorder))
+
+    def Create_dist_graph_adjacent(
+        self, sources: Sequence[int], destinations: Sequence[int], *args: Any, **kwargs: Any
+    ) -> Distgraphcomm:
+        return _known(super().Create_dist_graph_adjacent(sources, destinations, *args, **kwargs))
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Distgraphcomm:
+        return _known(super().Create_dist_graph(sources, degrees, destinations, *args, **kwargs))
+
+
+@guard(*NEIGHBOUR)
+class Cartcomm(Comm, MPI.Cartcomm):
+    """`Comm` with a Cartesian topology."""
+
+    __slots__ = ()
+
+    def Sub(self, remain_dims: Sequence[bool]) -> Cartcomm:
+        return _known(super().Sub(remain_dims))
+
+
+@guard(*NEIGHBOUR)
+class Graphcomm(Comm, MPI.Graphcomm):
+    """`Comm` with a graph topology."""
+
+    __slots__ = ()
+
+
+@guard(*NEIGHBOUR)
+class Distgraphcomm(Comm, MPI.Distgraphcomm):
+    """`Comm` with a distributed graph topology."""
+
+    __slots__ = ()
+
+
+#: The sibling of each of mpi4py's classes, special ones first; all of them.
+_SIBLINGS = {
+    MPI.Cartcomm: Cartcomm,
+    MPI.Graphcomm: Graphcomm,
+    MPI.Distgraphcomm: Distgraphcomm,
+    MPI.Intracomm: Comm,
+}
+#: The base of the others first.
+CLASSES = tuple(reversed(_SIBLINGS.values()))
+
+if not TYPE_CHECKING:  # who document themselves by mpi4py's words
+    for _class in CLASSES:
+        for _name, _method in vars(_class).items():
+            if not _name.startswith("_") and callable(_method) and not _method.__doc__:
+                _method.__doc__ = getattr(getattr(MPI.Intracomm, _name, None), "__doc__", None)
+
+
+def _replacing(cls: type[Comm]) -> type[Comm]:
+    """A class of communicators in which the root of a Bcast takes the values that a lossy codec leaves.
+
+    mpi4py lets a root give memory that may only be read.
+    """
+
+    def checked(name: str) -> Callable[..., Any]:
+        plain = getattr(MPI.Intracomm, name)
+
+        def method(self: Comm, buf: Any, root: int = 0, *args: Any, **kwargs: Any) -> Any:
+            if self.rank != root or not _is_read_only(buf):
+                return plain(self, buf, root, *args, **kwargs)
+            with _engine.root_is_read_only():
+                return plain(self, buf, root, *args, **kwargs)
+
+        method.__name__, method.__doc__ = name, plain.__doc__
+        return method
+
+    body: dict[str, Any] = {name: checked(name) for name in ("Bcast", "Ibcast", "Bcast_init")}
+    body |= {"__module__": cls.__module__, "__doc__": cls.__doc__, "__slots__": ()}
+    return type(cls.__name__, (cls,), body)
+
+
+_REPLACING = {cls: _replacing(cls) for cls in CLASSES}
+
+
+def _is_read_only(buf: Any) -> bool:
+    """Whether a buffer argument is memory that may only be read."""
+    first = buf[0] if isinstance(buf, (list, tuple)) and buf else buf
+    try:
+        with memoryview(first) as view:
+            return view.readonly
+    except (TypeError, BufferError, ValueError):
+        return False
+
+
+def class_of(comm: MPI.Comm) -> type[Comm]:
+    """The class here that stands for that of a communicator."""
+    topology = comm.topology if comm != MPI.COMM_NULL else MPI.UNDEFINED
+    kinds = {MPI.CART: Cartcomm, MPI.GRAPH: Graphcomm, MPI.DIST_GRAPH: Distgraphcomm}
+    return kinds.get(topology, Comm)
+
+
+def _known(comm: MPI.Comm) -> Any:
+    """The same communicator as an object of the class here, if it is marked."""
+    if comm == MPI.COMM_NULL or not isinstance(comm, MPI.Intracomm):
+        return comm
+    number = _engine.number_of(comm)
+    return _of_handle(comm.handle, None) if number else comm
+
+
+def _of_handle(handle: int, origin: MPI.Intracomm | None) -> Any:
+    """A `Comm`, or its sibling, of a marked communicator."""
+    comm = MPI.Comm.fromhandle(handle)
+    cls = class_of(comm)
+    new = cls.__new__(cls)
+    take_handle(new, comm)
+    new._origin = None if origin is None else MPI.Intracomm(origin)
+    return _adopt(new)
+
+
+def _adopt(comm: Any) -> Any:
+    """Have an object know of the end of its communicator, and how its root's buffers are to be looked at."""
+    if comm == MPI.COMM_NULL:
+        return comm
+    _engine.note_comm(comm)
+    marked = comm._marked
+    if marked is not None and type(comm) in _REPLACING and _may_replace(marked):
+        comm.__class__ = _REPLACING[type(comm)]
+    return comm
+
+
+def _may_replace(marked: Marked) -> bool:
+    """Whether any lossy codec may leave other values in a root's buffer."""
+    if marked.owner_exact:
+        return False
+    specs = {marked.policy.codec, *(rule.codec for rule in marked.policy.rules if rule.codec is not None)}
+    return any(spec not in ("auto", "none") and not _is_lossless(spec) for spec in specs)
+
+
+@cache
+def _is_lossless(spec: str) -> bool:
+    from compcoll.codecs import codec
+
+    return codec(spec).lossless
+
+
+# -- construction
+
+
+def _construct(
+    origin: MPI.Intracomm,
+    make: Callable[[], Policy],
+    strict: bool,
+    owner_exact: bool,
+    device_buffers: bool | None,
+    itself: bool = False,
+) -> int:
+    """Agree with all ranks on a policy, and find or make the duplicate that has it; its handle.
+
+    Every rank raises where they do not agree. ``itself``: the communicator is to have it, and no duplicate.
+    """
+    _begin()
+    plain = MPI.Intracomm(origin)
+    error: Exception | None = None
+    agreed: dict[str, str] | str
+    seconds, known = inf, _known_of(plain)
+    threads: int | None = None
+    nodes: list[int] | None = None
+    shares = asked = False
+    policy = Policy()
+    try:
+        seconds = environment.timeout()
+        policy, threads = make(), environment.threads()
+        shares, nodes = environment.shared_memory(), environment.nodes(_WORLD.Get_size())
+        asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
+        agreed = fields_of(policy) | {
+            "strict": repr(bool(strict)),
+            "owner_exact": repr(bool(owner_exact)),
+            "device_buffers": repr(asked),
+            "name": repr(plain.Get_name() if policy.names_communicators else None),
+            "COMPCOLL_CHECK": repr(environment.checks(default=False)),
+            "COMPCOLL_TIMEOUT": f"{seconds:g}",
+        }
+    except Exception as problem:
+        error, agreed = problem, f"{type(problem).__name__}: {problem}"
+    _meet(plain, seconds)
+    mine = survey(plain, threads, nodes, shares) if known is None else None
+    everyone = plain.allgather((agreed, mine, hooks.watched, _RANDOM.getrandbits(64)))
+    if error is not None:
+        raise error
+    check_same([theirs for theirs, *_ in everyone], plain.rank)
+    words = repr(agreed).encode()
+    handle = None if itself else _engine.find_duplicate(plain, words)
+    if handle is not None:
+        return int(handle)
+    facts = [one for _, one, *_ in everyone] if known is None else known.everyone
+    settings = (policy, bool(strict), bool(owner_exact), asked)
+    marked = Marked(settings, facts, plain.rank, everyone[0][-1])
+    if check.ON:
+        _engine.compare_calls(check.PATIENCE if seconds == inf else seconds)
+    start_engine(marked.everyone[marked.rank].workers if marked.size > 1 else None, marked.facts.sharing)
+    if asked and not (known is not None and known.device_buffers):
+        with _engine.plain_calls():
+            alone = plain.Dup()
+            handover.check(alone)
+        alone.Free()
+    preparation.load_kernels((policy.codec, *(rule.codec for rule in policy.rules)))
+    return _mark(plain, marked, words, min(level for _, _, level, _ in everyone), itself)
+
+
+def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itself: bool) -> int:
+    """Make the duplicate of a communicator on whose settings all ranks have agreed, or mark it itself.
+
+    Collective; the handle of the marked one.
+    """
+    if itself:
+        handle, marked.number = plain.handle, _engine.mark(plain, marked.limits, marked.key, marked)
+    else:
+        handle, marked.number = _engine.duplicate(plain, marked.limits, marked.key, marked, words)
+    if marked.policy.asks_model(marked.facts.link):
+        marked.find_advisor(plain)
+    marked.open_channel(plain)
+    for meet in hooks.meets if watched else ():
+        meet(marked, watched)
+    return int(handle)
+
+
+def _known_of(plain: MPI.Intracomm) -> Marked | None:
+    """What is known of a marked communicator, or of a duplicate of one; alike on all ranks."""
+    number = _engine.number_of(plain) or next(iter(_engine.duplicates_of(plain)), 0)
+    return Marked.of(number) if number else None
+
+
+def _meet(plain: MPI.Intracomm, seconds: float) -> None:
+    """Return when all ranks have come to the same call, at once where they may take any time; collective.
+
+    Raises
+    ------
+    TimeoutError
+        Where they do not within so many seconds.
+    """
+    if seconds == inf:
+        return
+    what = f"making a Comm of {plain.Get_name() or 'a communicator'}"
+    for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
+        complete(plain.Ibarrier(), what, seconds)
+
+
+@cache
+def _begin() -> None:
+    """Have the layer decide by Python, and trace a program that makes its communicators itself as well."""
+    _engine.serve_calls(prepare)
+    if driver.has_gpu():
+        _engine.look_for_devices()
+    if environment.trace() is not None:
+        from compcoll.tracing import recording
+
+        recording.start(CLASSES, describe)
+
+
+# -- reports
+
+
+def describe(op: str, way: Any, outcome: Any = None) -> Report:
+    """The report of a call; without an outcome the second argument is the reason why MPI ran it."""
+    if outcome is None:
+        return Report(op, False, str(way))
+    reason, spec, algorithm = "received as it came", None, "stream"
+    if way is not None and way.codec is not None:
+        reason, spec = way.reason, way.codec if isinstance(way.codec, str) else way.codec.spec
+        algorithm = getattr(way, "name", None) or way.algorithm
+    bound = outcome.bound
+    if bound is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:
+        bound = rounding.safe(bound)
+    return Report(
+        op,
+        True,
+        reason,
+        spec,
+        algorithm,
+        outcome.raw_nbytes,
+        outcome.wire_nbytes,
+        outcome.messages,
+        dict(outcome.codecs),
+        outcome.fallbacks,
+        bound,
+        dict(outcome.stages),
+        dict(outcome.dimensions),
+        outcome.base_nbytes,
+        outcome.inside_nbytes,
+    )
+
+
+# -- pickles
+
+#: The communicators that MPI has from the beginning: a program may put others into their places.
+PREDEFINED = {"COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
+_WORLD = MPI.COMM_WORLD
+
+
+def _unpickled(name: str, settings: Settings) -> Comm:
+    """Unpickle a `Comm`: the communicator that this process has made with these settings."""
+    policy, strict, owner_exact, device_buffers = settings
+    plain, placed = PREDEFINED[name], getattr(MPI, name)
+    if isinstance(placed, Comm) and placed.settings == settings:
+        return placed
+    if name == "COMM_SELF":
+        return Comm(
+            plain, policy=policy, strict=strict, owner_exact=owner_exact, device_buffers=device_buffers
+        )
+    for number in filter(None, (_engine.number_of(plain), *_engine.duplicates_of(plain))):
+        if Marked.of(number).settings == settings:
+            handle, *_ = _engine.place_of(number)
+            return _of_handle(handle, plain)
+    raise pickle.UnpicklingError(f"{name} was pickled as a compcoll.Comm, which this process has not made")
+
+
+# -- in the places of MPI.COMM_WORLD and MPI.COMM_SELF
+
+# By these names pickle finds mpi4py's own in a program that has others in their places.
+COMM_WORLD, COMM_SELF = MPI.COMM_WORLD, MPI.COMM_SELF
+
+
+def mark_world(**settings: Any) -> None:
+    """Mark COMM_WORLD and COMM_SELF themselves, so that all calls on them are served; collective.
+
+    Parameters
+    ----------
+    **settings
+        Codec, ``when``, ``min_nbytes`` and policy, as for `compcoll.Comm`.
+    """
+    made = partial(
+        make_policy, None, *(settings.get(key) for key in ("codec", "when", "min_nbytes", "policy"))
+    )
+    for comm in PREDEFINED.values():
+        if not _engine.number_of(comm):
+            _construct(comm, made, False, False, None, itself=True)
+
+
+def wrap_world(summary: bool | None = None, **settings: Any) -> None:
+    """Mark COMM_WORLD and COMM_SELF, and put a `Comm` into their places in `MPI`; collective over all ranks.
+
+    Later imports find these, and communicators made from them inherit their policy. A second call has no
+    effect.
+
+    Parameters
+    ----------
+    summary : bool, optional
+        Whether rank 0 writes a line about all calls to the standard error output when the program ends; by
+        default what ``COMPCOLL_SUMMARY`` says, else yes.
+    **settings
+        As of `mark_world`.
+    """
+    if isinstance(MPI.COMM_WORLD, Comm):
+        return
+    from compcoll.tracing import recording
+
+    recording.start(CLASSES, describe, environment.summary() if summary is None else summary)
+    mark_world(**settings)
+    for name, comm in PREDEFINED.items():
+        setattr(MPI, name, _of_handle(comm.handle, None))

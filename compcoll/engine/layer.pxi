@@ -1,0 +1,1153 @@
+# The layer between mpi4py and MPI (csrc/layer), which serves the calls of marked communicators.
+
+from libcpp.string cimport string
+
+
+cdef extern from "layer/mpi.h" namespace "compcoll::layer" nogil:
+    ctypedef uint64_t Word
+    int n_combiners
+    cdef struct Constants:
+        Word comm_null, comm_self, comm_world, type_null, request_null, info_null, byte, uint64, sum, max
+        Word errors_return
+        int undefined, in_status, proc_null, any_source, err_buffer, err_count, err_other, err_request
+        int thread_level, thread_serialized, largest_tag
+        int combiners[13]
+        int order_fortran, distribute_block, distribute_none, distribute_default
+        uint32_t status_nbytes, status_error_offset
+    cbool use_library_of(void*)
+    void c_configure "compcoll::layer::configure"(const Constants&)
+    void* (*give_up_lock "compcoll::layer::Unlocked::save")()
+    void (*take_lock "compcoll::layer::Unlocked::restore")(void*)
+    cbool is_preloaded_ "compcoll::layer::Next::preloaded"
+
+cdef extern from "layer/hook.h" namespace "compcoll::layer":
+    int c_hook "compcoll::layer::hook"(void*, string*) except +
+
+cdef extern from "layer/types.h" namespace "compcoll::layer" nogil:
+    void add_predefined(Word, uint64_t, uint32_t, cbool)
+    cdef cppclass CPiece "compcoll::layer::Piece":
+        int64_t offset
+        shared_ptr[CLayout] layout
+    CPiece repeated(int64_t, int64_t, const CPiece&)
+    cdef cppclass CType "compcoll::layer::Type":
+        uint32_t element
+        cbool basic, shaped
+        uint64_t nbytes
+        int64_t extent, lower, length
+        CPiece piece
+        vector[uint64_t] shape
+    const CType* c_type_of "compcoll::layer::type_of"(Word)
+    cbool c_take_for "compcoll::layer::take_for"(Word, uint32_t, Word, cbool)
+
+cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
+    cdef cppclass CKept "compcoll::layer::Kept":
+        CKept(uint64_t)
+        uint64_t number()
+    cdef cppclass KeptRef:
+        const CKept* get()
+    uint64_t next_number()
+    vector[uint64_t] take_ended()
+    void go_inside(int)
+    cdef struct CPython "compcoll::layer::Python":
+        void (*prepare)(void*) noexcept
+        void (*describe)(void*) noexcept
+        void (*next_start)(void*) noexcept
+        void (*begin_device)(void*) noexcept
+        void (*copy)(void*) noexcept
+        void (*finalize)() noexcept
+    void with_python(const CPython&)
+
+cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
+    int n_names, n_accelerated
+    cdef cppclass CWay "compcoll::layer::Way":
+        CWay()
+        string codec, algorithm, reason
+        cbool lossless, writes_back
+    cdef cppclass WayRef "std::shared_ptr<const compcoll::layer::Way>":
+        const CWay* get()
+    cdef cppclass COutcome "compcoll::layer::Outcome":
+        int name
+        WayRef way
+        cbool accelerated
+        Stats stats
+        double seconds
+        uint64_t base_nbytes
+    cdef cppclass OutcomeRef "std::shared_ptr<const compcoll::layer::Outcome>":
+        const COutcome* get()
+    cdef cppclass Counter "std::atomic<uint64_t>":
+        uint64_t load()
+    cdef struct Totals:
+        Counter calls, accelerated, raw_nbytes, wire_nbytes
+    Totals c_totals "compcoll::layer::totals"[]
+    cdef cppclass CRecord "compcoll::layer::Record":
+        int name, form, size, error
+        uint64_t comm, nbytes, site
+        cbool sends, small
+        double start, returned, end
+        OutcomeRef outcome
+    cdef cppclass CRecorder "compcoll::layer::Recorder":
+        vector[CRecord] take()
+    CRecorder c_recorder "compcoll::layer::recorder"
+
+cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
+    cdef struct Settings:
+        uint64_t min_nbytes
+        cbool strict, names, threads, devices
+    cdef cppclass COrigin "compcoll::layer::Origin"
+    cdef cppclass OriginRef "std::shared_ptr<const compcoll::layer::Origin>":
+        const COrigin* get()
+    cdef cppclass COrigin "compcoll::layer::Origin":
+        COrigin()
+        KeptRef kept
+        OriginRef parent
+        vector[int] ranks
+        int rank, size
+        uint64_t key
+    cdef cppclass CLast "compcoll::layer::Last":
+        OutcomeRef get(int*)
+        void note_message()
+    cdef cppclass CPrivate "compcoll::layer::PrivateComm":
+        Word handle()
+    cdef cppclass CCallTags "compcoll::layer::CallTags":
+        int pairwise()
+        int n()
+    cdef cppclass CComm "compcoll::layer::Comm":
+        Word handle
+        int rank, size
+        OriginRef origin
+        uint64_t number()
+        CLast last
+        Counter accelerated
+        shared_ptr[CPrivate] frames
+        CCallTags tags
+        Settings settings
+        cbool broken()
+        string why_broken()
+        void fail(const string&)
+        void forget()
+        void leave_all()
+    CComm* c_find "compcoll::layer::find"(Word)
+    shared_ptr[CComm] find_by(uint64_t)
+    CComm* c_mark "compcoll::layer::mark"(Word, const Settings&, OriginRef) except +
+    int c_duplicate "compcoll::layer::duplicate"(
+        Word, const Settings&, OriginRef, string, CComm**) except +
+    vector[uint64_t] c_duplicates_of "compcoll::layer::duplicates_of"(Word)
+    CComm* c_find_duplicate "compcoll::layer::find_duplicate"(Word, const string&)
+    void note_object(Word, void*)
+    void drop_object(void*)
+    size_t c_n_marked "compcoll::layer::n_marked"()
+    uint64_t n_calls(int)
+    size_t most_calls "compcoll::layer::most_calls"
+    uint64_t c_never "compcoll::layer::never"
+
+cdef extern from "layer/errors.h" namespace "compcoll::layer" nogil:
+    cdef enum Fault "compcoll::layer::Fault":
+        FALLBACK, FRAME, MISMATCH_ "compcoll::layer::MISMATCH", TIMEOUT_ "compcoll::layer::TIMEOUT"
+        BROKEN_ "compcoll::layer::BROKEN", POLICY, CODEC
+    int class_of(Fault)
+    int code_of_fault "compcoll::layer::code_of"(Fault, const string&)
+    int code_of_class "compcoll::layer::code_of"(int, const string&)
+    cdef struct Failure:
+        const Error* error
+        uint64_t part
+        int code
+        Fault fault
+        string text
+
+cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
+    cdef struct COperation "compcoll::layer::Operation":
+        const char* name
+        cbool pairs
+    const COperation operations[]
+    cdef cppclass CCall "compcoll::layer::Call":
+        int name, form
+        CComm& comm
+        int root()
+    cdef cppclass CEntry "compcoll::layer::Entry":
+        WayRef declined
+        cbool refused
+        shared_ptr[CCount] count
+        vector[uint8_t] out, into
+        KeptRef tried
+    cdef cppclass ScheduleRef "std::shared_ptr<const compcoll::engine::Schedule>":
+        pass
+    cdef cppclass NeighboursRef "std::shared_ptr<const compcoll::engine::Neighbours>":
+        pass
+    cdef cppclass CPart "compcoll::layer::Part":
+        CPart()
+        ScheduleRef schedule
+        CCoding coding, inside
+        NeighboursRef neighbours
+        WayRef way
+        cbool differs
+        KeptRef kept
+    cdef struct CMessage "compcoll::layer::Description::Message":
+        uint64_t n
+        uint32_t element
+        vector[uint64_t] shape
+        uint64_t data
+        cbool on_device
+    cdef cppclass CDescription "compcoll::layer::Description":
+        const CCall& call
+        uint64_t nbytes
+        uint32_t element
+        cbool on_device, in_place
+        string comm_name
+        vector[CMessage] send, recv
+        shared_ptr[CEntry] entry
+        cbool idle
+        int code
+        void add(CPart, const vector[uint8_t]&, const vector[uint8_t]&) except +
+    cdef cppclass CNextStart "compcoll::layer::NextStart":
+        KeptRef tried
+        cbool compress
+        Word* request
+        shared_ptr[CCount] count
+        int64_t turn
+        WayRef way
+    void set_root_is_read_only(cbool)
+    CEngine& the_engine()
+    cbool has_engine()
+    const CLibrary& engine_library()
+
+cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
+    void begin_checks(double, vector[pair[Word, string]]) except +
+
+cdef extern from "layer/devices.h" namespace "compcoll::layer" nogil:
+    cdef struct CRange "compcoll::layer::DeviceCopy::Range":
+        Word on_device
+        void* on_host
+        uint64_t nbytes
+    cdef cppclass CDeviceCopy "compcoll::layer::DeviceCopy":
+        vector[CRange] ranges
+        cbool to_host
+        int code
+    cdef cppclass CDeviceJob "compcoll::layer::DeviceJob":
+        uint64_t part
+        const vector[CPlace]* places
+        vector[uint64_t] nbytes
+        CDevice device
+        KeptRef kept
+        int code
+    cbool c_look_for_devices "compcoll::layer::look_for_devices"(cbool (*)(Word) noexcept nogil)
+
+cdef extern from "layer/record.h" namespace "compcoll::layer" nogil:
+    void go_quiet(int)
+    void c_end_records "compcoll::layer::end_records"()
+    void c_record_calls "compcoll::layer::record_calls"(
+        uint64_t (*)(const void*, uint64_t, const char*) noexcept, void (*)() noexcept)
+
+cdef extern from "layer/requests.h" namespace "compcoll::layer" nogil:
+    vector[CRecord] take_open_records()
+
+cdef extern from "<dlfcn.h>" nogil:
+    ctypedef struct Dl_info:
+        const char* dli_fname
+        const char* dli_sname
+    int dladdr(const void*, Dl_info*)
+
+cdef extern from "layer/interpreter.h" namespace "compcoll::layer" nogil:
+    void c_end_layer "compcoll::layer::end_layer"()
+
+cdef extern from * nogil:
+    """
+    static void* save_thread() { return PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
+    static void restore_thread(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+    static compcoll::layer::Python with_thread_states(compcoll::layer::Python python) {
+      python.run = with_thread_state;
+      return python;
+    }
+    namespace of_layer {
+    using namespace compcoll::layer;
+    using OriginRef = std::shared_ptr<const Origin>;
+    static OriginRef hold_origin(Origin* one) { return OriginRef(one); }
+    static std::shared_ptr<const Way> hold_way(Way* one) { return std::shared_ptr<const Way>(one); }
+    static KeptRef hold_kept(uint64_t number) { return std::make_shared<const Kept>(number); }
+    }
+    static std::shared_ptr<const compcoll::engine::Schedule> constant(
+        const std::shared_ptr<compcoll::engine::Schedule>& one) { return one; }
+    static std::shared_ptr<const compcoll::engine::Neighbours> near(
+        const std::shared_ptr<compcoll::engine::Neighbours>& one) { return one; }
+    static void start_with_thread_states(bool threaded, double seconds) {
+      compcoll::layer::start_engine(threaded, seconds, with_thread_state);
+    }
+    """
+    void* save_thread()
+    void restore_thread(void*)
+    CPython with_thread_states(CPython)
+    void start_with_thread_states(cbool, double) except +
+    OriginRef hold_origin "of_layer::hold_origin"(COrigin*)
+    WayRef hold_way "of_layer::hold_way"(CWay*)
+    KeptRef hold_kept "of_layer::hold_kept"(uint64_t)
+    ScheduleRef constant(const shared_ptr[CSchedule]&)
+    NeighboursRef near(const shared_ptr[CNeighbours]&)
+
+
+#: The operations that the layer serves, by their numbers, and forms of calls.
+NAMES = [operations[i].name.decode() for i in range(n_names)]
+#: Their methods in the three forms.
+METHODS = [OPERATIONS[name].forms for name in NAMES]
+BLOCKING, NONBLOCKING, PERSISTENT = range(3)
+#: More bytes than any message has.
+NEVER = c_never
+#: In the place of a call that was a message.
+MESSAGE = -2
+#: What Python keeps for objects of the layer, by their numbers.
+cdef dict kept = {}
+
+
+cdef drop_ended():
+    """Let go of what is Python's side of objects that have ended."""
+    for number in take_ended():
+        side = kept.pop(number, None)
+        if hasattr(side, "close"):
+            side.close()
+
+
+cdef KeptRef keep(thing):
+    """Keep something until what refers to it has ended."""
+    cdef uint64_t number = next_number()
+    kept[number] = thing
+    return hold_kept(number)
+
+
+def kept_count() -> int:
+    """How many objects are kept for the layer; for tests."""
+    drop_ended()
+    return len(kept)
+
+
+def marked_count() -> int:
+    """How many communicators are marked; for tests."""
+    return c_n_marked()
+
+
+def set_most_calls(size_t n):
+    """Have communicators remember so many calls; for tests."""
+    global most_calls
+    most_calls = n
+
+
+# -- what mpi4py knows of MPI
+
+
+_hooked = False
+
+
+def hook():
+    """Have calls of mpi4py's come to the layer, once MPI has begun.
+
+    Raises
+    ------
+    ImportError
+        Where mpi4py's extension module has no slots for functions of MPI.
+    """
+    global _hooked
+    if _hooked or not MPI.Is_initialized():
+        return
+    _hooked = True
+    loaded = ctypes.CDLL(MPI.__file__, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    cdef void* handle_ = <void*><uintptr_t>loaded._handle
+    cdef string problem
+    if not use_library_of(handle_):
+        raise ImportError(f"{MPI.__file__} is linked with no MPI library that compcoll can find")
+    _configure()
+    if not c_hook(handle_, &problem):
+        raise ImportError(
+            f"compcoll cannot serve the calls of mpi4py: {problem.decode()}; it needs a module that calls "
+            "MPI by the loader's slots, as those of mpi4py's wheels and builds do"
+        )
+
+
+def _configure():
+    cdef Constants c
+    cdef int i
+    c.comm_null, c.comm_self, c.comm_world = map(handle, (MPI.COMM_NULL, MPI.COMM_SELF, MPI.COMM_WORLD))
+    c.type_null, c.byte, c.uint64 = map(handle, (MPI.DATATYPE_NULL, MPI.BYTE, MPI.UINT64_T))
+    c.request_null, c.info_null = handle(MPI.REQUEST_NULL), handle(MPI.INFO_NULL)
+    c.sum, c.max, c.errors_return = handle(MPI.SUM), handle(MPI.MAX), handle(MPI.ERRORS_RETURN)
+    c.undefined, c.in_status = MPI.UNDEFINED, MPI.ERR_IN_STATUS
+    c.proc_null, c.any_source = MPI.PROC_NULL, MPI.ANY_SOURCE
+    c.err_buffer, c.err_count, c.err_other = MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_OTHER
+    c.err_request = MPI.ERR_REQUEST
+    c.thread_level, c.thread_serialized = MPI.Query_thread(), MPI.THREAD_SERIALIZED
+    c.largest_tag = _WORLD.Get_attr(MPI.TAG_UB)
+    for i, name in enumerate(_COMBINERS):
+        c.combiners[i] = getattr(MPI, f"COMBINER_{name}", -1)
+    c.order_fortran = MPI.ORDER_FORTRAN
+    c.distribute_block, c.distribute_none = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_NONE
+    c.distribute_default = MPI.DISTRIBUTE_DFLT_DARG
+    c.status_nbytes, c.status_error_offset = MPI._sizeof(MPI.Status), offset_of_error()
+    c_configure(c)
+    for datatype in {id(one): one for one in vars(MPI).values() if isinstance(one, MPI.Datatype)}.values():
+        if datatype != MPI.DATATYPE_NULL and handle(datatype):  # null of what MPI lacks
+            element, summable = _element_of(datatype)
+            add_predefined(handle(datatype), datatype.Get_size(), element, summable)
+
+
+#: In the order of csrc/layer/mpi.h.
+_COMBINERS = ("NAMED", "DUP", "CONTIGUOUS", "VECTOR", "HVECTOR", "INDEXED", "HINDEXED", "INDEXED_BLOCK",
+              "HINDEXED_BLOCK", "STRUCT", "SUBARRAY", "DARRAY", "RESIZED")
+# A program may put another communicator into its place.
+_WORLD = MPI.COMM_WORLD
+
+
+def _element_of(datatype):
+    """Code of a predefined datatype's elements, 0 where frames do not hold them, and if MPI adds them up."""
+    if datatype in (MPI.BYTE, MPI.CHAR):
+        return dtypes.code_of(np.dtype(np.uint8)), False
+    if datatype == MPI.TWOINT:
+        return dtypes.code_of(np.dtype(np.intc)), False
+    if datatype == getattr(MPI, "BFLOAT16_T", MPI.DATATYPE_NULL):
+        return dtypes.code_of(dtypes.BFLOAT16), True
+    try:
+        dtype = np.dtype(datatype.tocode())
+    except (TypeError, ValueError, KeyError):
+        return 0, False
+    if not dtypes.supported(dtype) or datatype in (MPI.LOGICAL, MPI.CHARACTER, MPI.WCHAR):
+        return 0, False
+    return dtypes.code_of(dtype), True
+
+
+cdef class Entry:
+    """One entry of a datatype: its elements and the layout of its bytes.
+
+    Attributes
+    ----------
+    element : numpy.dtype or None
+        The basic type of all its values, a complex one for pairs of real numbers; None where there are
+        several, or one that frames do not hold.
+    n : int
+        How many real numbers, or integers, it has.
+    is_basic : bool
+        Whether entries are elements of an array.
+    extent, lower, length : int
+        MPI's extent, and where its bytes begin and over how many they stretch.
+    shape : tuple of int or None
+        Elements along each dimension, the last one the fastest in packed order, where it has a shape.
+    """
+
+    cdef readonly object element, shape
+    cdef readonly Py_ssize_t n, extent, lower, length
+    cdef readonly bint is_basic
+    cdef CPiece own
+
+    def of(self, element):
+        """The same, of another type of the same size."""
+        cdef Entry other = Entry()
+        other.element, other.shape, other.n, other.own = element, self.shape, self.n, self.own
+        other.extent, other.lower, other.length = self.extent, self.lower, self.length
+        other.is_basic = self.is_basic
+        return other
+
+    def piece_of(self, int64_t n):
+        """Where the bytes of ``n`` entries lie: the first one from where they start, and the layout."""
+        cdef CPiece many = repeated(n, self.extent, self.own)
+        return many.offset, layout_from(many.layout)
+
+    def shape_of(self, n):
+        """The shape of ``n`` entries."""
+        return None if self.shape is None else tuple(k for k in (n, *self.shape) if k != 1)
+
+
+def entry_of(datatype) -> Entry:
+    """The `Entry` of a datatype; MPI's error where it is not committed."""
+    cdef const CType* found = c_type_of(handle(datatype))
+    cdef Entry entry = Entry()
+    if found == NULL:
+        raise MPI.Exception(MPI.ERR_TYPE)
+    entry.element = dtypes.dtype_of(found.element) if found.element else None
+    entry.n = found.nbytes // dtypes.real_dtype(entry.element).itemsize if found.element else 0
+    entry.extent, entry.lower, entry.length = found.extent, found.lower, found.length
+    entry.is_basic, entry.own = found.basic, found.piece
+    entry.shape = tuple(found.shape) if found.shaped else None
+    return entry
+
+
+def take_for(datatype, dtype, op, *, bint summable):
+    """Have the values of a datatype taken for those of a type that MPI lacks.
+
+    Parameters
+    ----------
+    datatype : MPI.Datatype
+    dtype : numpy.dtype
+    op : MPI.Op
+        In the place of `MPI.SUM` where MPI adds them up.
+    summable : bool
+        Whether sums are compressed.
+    """
+    if not c_take_for(handle(datatype), dtypes.code_of(dtype), handle(op), summable):
+        raise MPI.Exception(MPI.ERR_TYPE)
+
+
+# -- communicators
+
+
+cdef CComm* marked(comm) except NULL:
+    cdef CComm* found = c_find(handle(comm))
+    if found == NULL:
+        raise ValueError("this communicator is not marked")
+    return found
+
+
+def number_of(comm) -> int:
+    """The number of a marked communicator; 0 of any other."""
+    cdef CComm* found = c_find(handle(comm))
+    return 0 if found == NULL else found.number()
+
+
+cdef Settings settings_of(tuple given):
+    cdef Settings settings
+    settings.min_nbytes, settings.strict, settings.names, settings.threads, settings.devices = given
+    return settings
+
+
+cdef OriginRef origin_of(comm, uint64_t key, side):
+    cdef COrigin* origin = new COrigin()
+    origin.rank, origin.size, origin.key = comm.Get_rank(), comm.Get_size(), key
+    origin.kept = keep(side)
+    return hold_origin(origin)
+
+
+def mark(comm, tuple settings, uint64_t key, side) -> int:
+    """Mark a communicator; collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+    settings : tuple
+        (smallest message in bytes, ``strict``, whether rules look at names, whether all ranks have threads,
+        whether MPI takes memory of GPUs)
+    key : int
+        The same on all ranks, and of no other communicator.
+    side : object
+        Python's side of it.
+
+    Returns
+    -------
+    int
+        Its number.
+    """
+    cdef Settings own = settings_of(settings)
+    cdef Word mine = handle(comm)
+    cdef OriginRef origin = origin_of(comm, key, side)
+    cdef CComm* made
+    with nogil:
+        made = c_mark(mine, own, origin)
+    if made == NULL:
+        raise MPI.Exception(MPI.ERR_OTHER)
+    return made.number()
+
+
+def duplicate(comm, tuple settings, uint64_t key, side, bytes words):
+    """Make a marked duplicate of a communicator, which ``words`` tell from others; collective.
+
+    Returns
+    -------
+    handle, number : int
+    """
+    cdef Settings own = settings_of(settings)
+    cdef Word mine = handle(comm)
+    cdef OriginRef origin = origin_of(comm, key, side)
+    cdef CComm* made = NULL
+    cdef string told = words
+    cdef int error
+    with nogil:
+        error = c_duplicate(mine, own, origin, told, &made)
+    check_mpi(error)
+    return made.handle, made.number()
+
+
+def find_duplicate(comm, bytes words):
+    """The handle of a duplicate with the same words, with one user more; None where there is none."""
+    cdef string told = words
+    cdef CComm* found = c_find_duplicate(handle(comm), told)
+    return None if found == NULL else found.handle
+
+
+def duplicates_of(comm) -> list:
+    """The numbers of the marked duplicates that were made of a communicator."""
+    return list(c_duplicates_of(handle(comm)))
+
+
+def side_of(uint64_t number):
+    """Python's side of a marked communicator; None where it has none yet."""
+    return kept.get(number)
+
+
+def lineage(uint64_t number):
+    """Where a communicator comes from: its parent's number, its ranks as that counts them, and its own key.
+
+    Returns
+    -------
+    parent : int
+    ranks : list of int
+    rank, size, key : int
+    """
+    cdef shared_ptr[CComm] comm = find_by(number)
+    if comm.get() == NULL:
+        raise ValueError(f"there is no communicator {number}")
+    return lineage_of(comm.get().origin)
+
+
+cdef lineage_of(OriginRef origin):
+    cdef const COrigin* own = origin.get()
+    parent = None
+    if own.parent.get() != NULL:
+        number = own.parent.get().kept.get().number()
+        parent = kept.get(number) or (number, lineage_of(own.parent))
+    return parent, list(own.ranks), own.rank, own.size, own.key
+
+
+def set_side(uint64_t number, side):
+    """Give a marked communicator, or one that others were made of, Python's side."""
+    kept[number] = side
+
+
+def place_of(uint64_t number):
+    """The handles of a communicator, and of that of its frames, and how many tags its calls have."""
+    cdef shared_ptr[CComm] comm = find_by(number)
+    if comm.get() == NULL:
+        raise ValueError(f"there is no communicator {number}")
+    frames = comm.get().frames.get().handle() if comm.get().frames.get() != NULL else 0
+    return comm.get().handle, frames, comm.get().tags.n()
+
+
+def note_comm(comm):
+    """Have an object of mpi4py's be null when its communicator is freed with the one that it was made of."""
+    note_object(handle(comm), <void*><uintptr_t>MPI._addressof(comm))
+
+
+def drop_comm(uintptr_t address):
+    """Forget an object of mpi4py's, which ends."""
+    drop_object(<void*>address)
+
+
+def fail(comm, str why):
+    """Put a marked communicator into an error state."""
+    marked(comm).fail(why.encode())
+
+
+def why_broken(comm) -> str:
+    """Why a communicator is in an error state; empty where it is not."""
+    cdef CComm* found = c_find(handle(comm))
+    if found == NULL or not found.broken():
+        return ""
+    return found.why_broken().decode()
+
+
+def accelerated_of(comm) -> int:
+    """Calls of a marked communicator that did not go to MPI unchanged."""
+    cdef CComm* found = c_find(handle(comm))
+    return 0 if found == NULL else found.accelerated.load()
+
+
+def last_of(comm):
+    """The last call of a marked communicator.
+
+    Returns
+    -------
+    str, tuple or None
+        The name of a small one; (operation, reason) of one that MPI served; (operation, way, outcome) of
+        another; `MESSAGE` of a message; None where there was none.
+    """
+    cdef CComm* found = c_find(handle(comm))
+    cdef int small = -1
+    cdef OutcomeRef outcome
+    if found == NULL:
+        return None
+    outcome = found.last.get(&small)
+    if outcome.get() == NULL:
+        return NAMES[small] if small >= 0 else MESSAGE if small == MESSAGE else None
+    return last_from(outcome)
+
+
+cdef last_from(OutcomeRef outcome):
+    cdef const COutcome* own = outcome.get()
+    cdef const CWay* way = own.way.get()
+    cdef Outcome told
+    name, reason = NAMES[own.name], way.reason.decode()
+    if not own.accelerated:
+        return name, reason
+    told = Outcome()
+    told.stats, told.seconds, told.base_nbytes = own.stats, own.seconds, own.base_nbytes
+    return name, Way(way.codec.decode(), way.algorithm.decode(), reason), told
+
+
+cdef void note_message(Word comm) noexcept nogil:
+    cdef CComm* found = c_find(comm)
+    if found != NULL:
+        found.last.note_message()
+
+
+#: The address of a function ``void note(uint64_t handle)``: the last call of a communicator was a message.
+NOTE_MESSAGE = <uintptr_t>&note_message
+
+
+class Way:
+    """How a call was to be carried out: codec, algorithm, and why."""
+
+    __slots__ = ("algorithm", "codec", "reason")
+
+    def __init__(self, codec, algorithm, reason):
+        self.codec, self.algorithm, self.reason = codec, algorithm, reason
+
+
+# -- records of calls, of programs that are traced or counted
+
+
+_find_site = _take_full = None
+
+
+def record_calls(full, site=None):
+    """Have collective calls of marked communicators recorded from now on, of all languages.
+
+    Parameters
+    ----------
+    full : callable
+        Takes the records that there are, by `take_records`.
+    site : callable, optional
+        ``site(path, symbol, comm, name)`` gives a number for where the program called, and on which
+        communicator: from a function of an object of C, or, where ``path`` is None, from Python.
+    """
+    global _find_site, _take_full
+    _find_site, _take_full = site, full
+    if site is None:
+        c_record_calls(NULL, full_c)
+    else:
+        c_record_calls(site_c, full_c)
+
+
+def end_records():
+    """Record nothing any more."""
+    c_end_records()
+
+
+def take_records(*, bint open=False) -> list:
+    """The records of calls that have ended since this was asked last.
+
+    Parameters
+    ----------
+    open : bool
+        Of those as well whose requests are not complete.
+
+    Returns
+    -------
+    list of tuple
+        (method, communicator's number, ranks, bytes, whether these are sent, start, return, end, last,
+        whether it was accelerated, whether it failed, site, whether its request was not complete); ``last``
+        as of `last_of`.
+    """
+    cdef vector[CRecord] records = c_recorder.take()
+    cdef list found = [record_from(one, False) for one in records]
+    if open:
+        records = take_open_records()
+        found += [record_from(one, True) for one in records]
+    return found
+
+
+cdef tuple record_from(const CRecord& one, bint is_open):
+    cdef bint accelerated = False
+    last = NAMES[one.name] if one.small else None
+    if one.outcome.get() != NULL:
+        last, accelerated = last_from(one.outcome), one.outcome.get().accelerated
+    return (
+        METHODS[one.name][one.form], one.comm, one.size, one.nbytes, one.sends, one.start, one.returned,
+        one.end, last, accelerated, one.error != 0, one.site, is_open
+    )
+
+
+cdef uint64_t site_c(const void* caller, uint64_t comm, const char* name) noexcept with gil:
+    cdef Dl_info info
+    path = symbol = None
+    try:
+        if dladdr(caller, &info):
+            path = os.fsdecode(info.dli_fname)
+            symbol = os.fsdecode(info.dli_sname) if info.dli_sname is not NULL else os.path.basename(path)
+        if path is not None and os.path.basename(path) == os.path.basename(MPI.__file__):
+            path = None
+        return _find_site(path, symbol, comm, os.fsdecode(name))
+    except BaseException:
+        traceback.print_exc()
+        return 0
+
+
+cdef void full_c() noexcept with gil:
+    try:
+        _take_full()
+    except BaseException:
+        traceback.print_exc()
+
+
+#: The address of a function ``void go_quiet(int by)``: while the sum is positive, no call of this thread is
+#: recorded.
+GO_QUIET = <uintptr_t>&go_quiet
+
+
+def compare_calls(double seconds):
+    """Have ranks compare calls from now on, and wait for each other for so many seconds at most; 0: not."""
+    cdef vector[pair[Word, string]] operations
+    for name, op in vars(MPI).items():
+        if isinstance(op, MPI.Op):
+            operations.push_back(pair[Word, string](handle(op), name.encode()))
+    begin_checks(seconds, operations)
+
+
+def totals():
+    """Calls, accelerated ones, and their bytes before and after, by operation."""
+    cdef int i
+    cdef Totals* one
+    cdef dict found = {}
+    for i in range(n_accelerated):
+        one = &c_totals[i]
+        found[NAMES[i]] = (
+            n_calls(i), one.accelerated.load(), one.raw_nbytes.load(), one.wire_nbytes.load()
+        )
+    return found
+
+
+cdef class plain_calls:
+    """A block whose calls, of this thread, are MPI's as they are, on marked communicators too."""
+
+    def __enter__(self):
+        go_inside(1)
+
+    def __exit__(self, *exc):
+        go_inside(-1)
+
+
+cdef class root_is_read_only:
+    """A block in which this rank's buffer of a Bcast may only be read."""
+
+    def __enter__(self):
+        set_root_is_read_only(True)
+
+    def __exit__(self, *exc):
+        set_root_is_read_only(False)
+
+
+# -- errors
+
+
+#: The names of error classes.
+FAULTS = {
+    "FALLBACK": <int>FALLBACK, "FRAME": <int>FRAME, "MISMATCH": <int>MISMATCH_, "TIMEOUT": <int>TIMEOUT_,
+    "BROKEN": <int>BROKEN_, "POLICY": <int>POLICY, "CODEC": <int>CODEC,
+}
+
+
+def error_class(str name) -> int:
+    """MPI's error class of a kind of errors."""
+    return class_of(<Fault><int>FAULTS[name])
+
+
+def error_code(str name, str text) -> int:
+    """A code of an error class of ours."""
+    return code_of_fault(<Fault><int>FAULTS[name], text.encode())
+
+
+cdef int code_from(problem):
+    """MPI's code of an exception."""
+    cdef string text = (str(problem) or type(problem).__name__).encode()
+    if isinstance(problem, MPI.Exception):
+        return problem.Get_error_code()
+    for kind, fault in (
+        (FrameError, FRAME), (MismatchError, MISMATCH_), (PolicyError, POLICY),
+        (FallbackError, FALLBACK), (TimeoutError, TIMEOUT_),
+    ):
+        if isinstance(problem, kind):
+            return code_of_fault(fault, text)
+    if isinstance(problem, (TypeError, ValueError)):
+        return code_of_class(MPI.ERR_ARG, text)
+    return code_of_class(MPI.ERR_OTHER, f"{type(problem).__name__}: {problem}".encode())
+
+
+cdef void describe_c(void* given) noexcept with gil:
+    """Put an error of the engine into words."""
+    from compcoll.engine.problems import exception
+
+    cdef Failure* failure = <Failure*>given
+    cdef const Error* error = failure.error
+    try:
+        if <int>error.problem == CALLBACK:
+            problem = (<PreparedCall>kept[failure.part]).failed
+            failure.fault = CODEC
+            failure.text = f"a codec failed: {problem!r}".encode()
+            if isinstance(problem, FrameError):
+                failure.fault, failure.text = FRAME, str(problem).encode()
+            return
+        problem = problem_of(error)
+        if isinstance(problem, FrameError):
+            failure.text = str(problem).encode()
+            return
+        failure.code = code_from(problem)
+    except BaseException as other:
+        failure.text = repr(other).encode()
+
+
+# -- decisions
+
+
+cdef WayRef way_of(str codec, str algorithm, str reason, bint lossless, bint writes_back):
+    cdef CWay* way = new CWay()
+    way.codec, way.algorithm, way.reason = codec.encode(), algorithm.encode(), reason.encode()
+    way.lossless, way.writes_back = lossless, writes_back
+    return hold_way(way)
+
+
+cdef class Description:
+    """A call that the layer has not seen before, and the decision on it.
+
+    Attributes
+    ----------
+    op : str
+    form : int
+    side : object
+        Python's side of the communicator; None where it has none yet, but its ``number``.
+    nbytes : int
+        Bytes of the largest message; in a call that all ranks decide all of them know it.
+    dtype : int
+        Code of the elements of all blocks, in a call that all ranks decide.
+    root, number : int
+    name : str
+        Of the communicator, where rules look at it.
+    send, recv : list of (int, int, tuple, int, bool)
+        Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and whether they
+        lie on a device.
+    """
+
+    cdef CDescription* own
+    cdef readonly str op, name
+    cdef readonly int form, root
+    cdef readonly uint64_t number, nbytes
+    cdef readonly uint32_t dtype
+    cdef readonly bint on_device
+    cdef readonly list send, recv
+    cdef readonly object side
+
+    @staticmethod
+    cdef Description of(CDescription* own):
+        cdef Description self = Description.__new__(Description)
+        self.own = own
+        self.op, self.form, self.root = NAMES[own.call.name], own.call.form, own.call.root()
+        self.number, self.nbytes, self.dtype = own.call.comm.number(), own.nbytes, own.element
+        self.name = own.comm_name.decode(errors="replace")
+        self.on_device = own.on_device
+        self.send, self.recv = messages_of(own.send), messages_of(own.recv)
+        self.side = kept.get(self.number)
+        return self
+
+    def leave(self, str reason, *, bint refused=False, bint idle=False, Count count=None):
+        """Leave the call to MPI.
+
+        Parameters
+        ----------
+        reason : str
+        refused : bool
+            Whether ``strict`` makes that an error.
+        idle : bool
+            Whether no call of the communicator is ever compressed.
+        count : Count, optional
+            Of calls for which the decision holds; all of them otherwise.
+        """
+        cdef CEntry* entry = self.own.entry.get()
+        entry.declined = way_of("", "mpi", reason, True, False)
+        entry.refused = refused
+        self.own.idle = idle
+        if count is not None:
+            entry.count = count.own
+
+    def serve(self, PreparedCall prepared, *, Count count=None, bint writes_back=False, bint differs=False,
+              sent=(), received=(), tried=None):
+        """Have the engine run a schedule.
+
+        Parameters
+        ----------
+        prepared : PreparedCall
+        count : Count, optional
+            As of `leave`.
+        writes_back : bool
+            Whether the owner of a block takes the values that others decode.
+        differs : bool
+            Whether its codec sends what changed since the last start.
+        sent, received : sequence of bool
+            Which of the blocks; all of them where nothing is given.
+        tried : object, optional
+            Has `next`, of a persistent call whose starts go both ways in turn.
+        """
+        cdef CEntry* entry = self.own.entry.get()
+        cdef CPart part
+        cdef vector[uint8_t] out, into
+        cdef uint8_t one
+        decision = prepared.decision
+        for one in sent:
+            out.push_back(one)
+        for one in received:
+            into.push_back(one)
+        part.schedule = constant(prepared.compiled.own)
+        part.coding, part.inside = prepared.coding.own, prepared.inside.own
+        if prepared.neighbours is not None:
+            part.neighbours = near(prepared.neighbours.own)
+        codec = decision.codec
+        part.way = way_of(codec.spec, decision.name, decision.reason, codec.lossless, writes_back)
+        part.differs = differs
+        part.kept = keep(prepared)
+        self.own.add(part, out, into)
+        if count is not None:
+            entry.count = count.own
+        if tried is not None:
+            entry.tried = keep(tried)
+
+    def mask(self, out, into):
+        """Say with which ranks the engine has messages, of a call that pairs decide."""
+        cdef uint8_t one
+        for one in out:
+            self.own.entry.get().out.push_back(one)
+        for one in into:
+            self.own.entry.get().into.push_back(one)
+
+
+cdef list messages_of(const vector[CMessage]& messages):
+    cdef size_t i
+    cdef list found = []
+    for i in range(messages.size()):
+        found.append((
+            messages[i].n, messages[i].element, tuple(messages[i].shape), messages[i].data,
+            messages[i].on_device
+        ))
+    return found
+
+
+cdef Py_ssize_t n_prepared = 0
+
+
+def prepared_count() -> int:
+    """How many calls Python has decided on; for tests."""
+    return n_prepared
+
+
+cdef void prepare_c(void* given) noexcept with gil:
+    global n_prepared
+    cdef CDescription* own = <CDescription*>given
+    n_prepared += 1
+    try:
+        drop_ended()
+        _prepare(Description.of(own))
+    except BaseException as problem:
+        own.code = code_from(problem)
+
+
+cdef void next_start_c(void* given) noexcept with gil:
+    cdef CNextStart* start = <CNextStart*>given
+    cdef Count count
+    try:
+        decision, request, count, turn = kept[start.tried.get().number()].next()
+        start.compress = decision.codec is not None
+        start.way = way_of("", "mpi", decision.reason, True, False)
+        if request is not None:
+            start.request = <Word*><uintptr_t>MPI._addressof(request)
+        if count is not None:
+            start.count, start.turn = count.own, turn
+    except BaseException:
+        traceback.print_exc()
+        start.compress = False
+
+
+cdef void begin_device_c(void* given) noexcept with gil:
+    cdef CDeviceJob* job = <CDeviceJob*>given
+    cdef DeviceCallbacks callbacks
+    cdef size_t i
+    cdef uintptr_t address
+    cdef list blocks = []
+    try:
+        prepared = <PreparedCall>kept[job.part]
+        with deferred(quiet=True):
+            for i in range(job.nbytes.size()):
+                address = <uintptr_t>job.places[0][i].data
+                memory = at_address if job.places[0][i].on_device else memory_at
+                blocks.append(memory(address, job.nbytes[i]).view(prepared.dtype))
+            callbacks = DeviceCallbacks(prepared.device(blocks), prepared)
+        job.device = callbacks.own()
+        job.kept = keep(callbacks)
+    except BaseException as problem:
+        job.code = code_from(problem)
+
+
+cdef void copy_c(void* given) noexcept with gil:
+    cdef CDeviceCopy* job = <CDeviceCopy*>given
+    cdef CRange one
+    cdef list ranges = []
+    try:
+        with deferred(quiet=True):
+            for one in job.ranges:
+                ranges.append((one.on_device, memory_at(<uintptr_t>one.on_host, one.nbytes)))
+            copy_ranges(ranges, job.to_host)
+    except BaseException as problem:
+        job.code = code_from(problem)
+
+
+_finder = None
+
+
+cdef cbool find_device(Word address) noexcept with gil:
+    try:
+        with deferred(quiet=True):
+            return _finder(address)
+    except BaseException:
+        traceback.print_exc()
+        return False
+
+
+def look_for_devices(finder=None) -> bool:
+    """Have calls on marked communicators asked for memory of GPUs from now on.
+
+    Parameters
+    ----------
+    finder : callable, optional
+        Says of an address whether it is that of a GPU, in the place of the driver; for tests.
+
+    Returns
+    -------
+    bool
+        Whether there is a driver to ask.
+    """
+    global _finder
+    _finder = finder
+    if finder is None:
+        return c_look_for_devices(NULL)
+    return c_look_for_devices(find_device)
+
+
+cdef void finalize_c() noexcept with gil:
+    call_all()
+
+
+_prepare = None
+
+
+def serve_calls(prepare):
+    """Have Python decide on calls from now on: ``prepare(description)`` calls methods of a `Description`."""
+    global _prepare
+    _prepare = prepare
+
+
+def _connect():
+    """Give the layer what it asks Python."""
+    global give_up_lock, take_lock
+    cdef CPython functions
+    functions.prepare, functions.describe, functions.next_start = prepare_c, describe_c, next_start_c
+    functions.begin_device, functions.copy, functions.finalize = begin_device_c, copy_c, finalize_c
+    give_up_lock, take_lock = save_thread, restore_thread
+    with_python(with_thread_states(functions))
+    watch_exit()
+
+
+def end_layer():
+    """End all that is under way; once, before MPI or the interpreter ends."""
+    with nogil:
+        c_end_layer()
+
+
+def is_preloaded() -> bool:
+    """Whether the layer was preloaded into this process, so that all its libraries call it."""
+    return is_preloaded_

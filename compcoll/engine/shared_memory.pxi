@@ -1,0 +1,74 @@
+# The memory that processes of a node share (csrc/engine/shared_memory.h).
+
+from libcpp.memory cimport make_shared
+
+#: The most bytes of a segment, of which those in use have memory; half of the machine's, where that is
+#: less.
+MOST_NBYTES = 1 << 38
+
+cdef shared_ptr[CSharedMemory] shared_memory
+cdef bint tried = False
+
+
+def segment_address():
+    """Where other processes find this one's segment: process, file descriptor, bytes and token.
+
+    Returns
+    -------
+    tuple of int or None
+        None where the system has no memory to share.
+    """
+    global shared_memory, tried
+    cdef shared_ptr[CSegment] segment
+    cdef uint64_t nbytes
+    if not tried:
+        tried = True
+        nbytes = min(MOST_NBYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+        segment = create_segment(nbytes)
+        if segment.get() != NULL:
+            shared_memory = make_shared[CSharedMemory](segment)
+    if shared_memory.get() == NULL:
+        return None
+    found = shared_memory.get().own().get().address()
+    return found.pid, found.fd, found.nbytes, found.token
+
+
+def attach_segments(addresses) -> bool:
+    """Map the segments of other processes; False where any of them is None or cannot be mapped."""
+    cdef CSegmentAddress wanted
+    cdef shared_ptr[CSegment] segment
+    if None in addresses:
+        return False
+    for wanted.pid, wanted.fd, wanted.nbytes, wanted.token in addresses:
+        if not shared_memory.get().attached(wanted.token):
+            segment = open_segment(wanted)
+            if segment.get() == NULL:
+                return False
+            shared_memory.get().attach(segment)
+    return True
+
+
+cdef class Neighbours:
+    """The ranks of a communicator that share memory with this one.
+
+    Parameters
+    ----------
+    key : int
+        Of 64 bits; no other communicator of any two of the processes has it.
+    rank : int
+        This rank.
+    tokens : sequence of int
+        Of each rank's segment; 0 where that is not shared with this rank, and of this rank.
+    """
+
+    cdef shared_ptr[CNeighbours] own
+
+    def __init__(self, uint64_t key, int rank, tokens):
+        cdef uint64_t token
+        self.own = make_shared[CNeighbours]()
+        self.own.get().memory = shared_memory
+        self.own.get().key, self.own.get().rank = key, rank
+        for token in tokens:
+            if token and not shared_memory.get().attached(token):
+                raise ValueError(f"segment {token:#x} is not attached")
+            self.own.get().tokens.push_back(token)

@@ -1,0 +1,176 @@
+"""What Python knows of a marked communicator: policy, ranks, and what its messages need.
+
+The layer keeps it by the communicator's number until MPI has freed the communicator. For what a program has
+made of a marked communicator it is made when it is first needed, from that of the other one: nothing is
+communicated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from threading import RLock
+from typing import Any
+
+from mpi4py import MPI
+
+from compcoll.core._calls import CallTags
+from compcoll.devices.aware import reported
+from compcoll.engine import _engine
+from compcoll.engine.group import RankFacts, facts_of, find_machine, find_neighbours
+from compcoll.model.trials import Advisor
+from compcoll.mpi.p2p.channel import Channel
+from compcoll.policy import Policy
+
+__all__ = ["DERIVING", "Marked", "Settings"]
+
+#: Held by a thread that makes what it and others are the first to need.
+DERIVING = RLock()
+
+#: Policy, ``strict``, ``owner_exact`` and ``device_buffers`` of a communicator.
+Settings = tuple[Policy, bool, bool, bool]
+
+
+class Marked:
+    """Python's side of a marked communicator.
+
+    Parameters
+    ----------
+    settings : Settings
+    everyone : list of RankFacts
+        Of its ranks.
+    rank : int
+    key : int
+        The same on all ranks, and of no other communicator of any of them.
+    parent : Marked, optional
+        Of the communicator from which this one was made.
+
+    Attributes
+    ----------
+    number : int
+        The layer's; 0 before it is known.
+    facts : Facts
+    channel : Channel or None
+        For the chunks of messages; None where none is ever compressed.
+    advisor : Advisor or None
+        Decisions of ``auto`` and ``pays``; None where nothing was measured yet.
+    """
+
+    def __init__(
+        self, settings: Settings, everyone: list[RankFacts], rank: int, key: int, parent: Marked | None = None
+    ):
+        self.settings, self.everyone, self.rank, self.key = settings, everyone, rank, key
+        self.policy, self.strict, self.owner_exact, self.device_buffers = settings
+        self.size, self.facts, self.parent = len(everyone), facts_of(everyone), parent
+        self.number = 0
+        self.advisor: Advisor | None = None
+        self._channel: Channel | None = None
+
+    @classmethod
+    def of(cls, number: int) -> Marked:
+        """That of a communicator's number."""
+        found: Marked | None = _engine.side_of(number)
+        if found is None:
+            with DERIVING:
+                found = _engine.side_of(number) or cls._derived(number, *_engine.lineage(number))
+        return found
+
+    @classmethod
+    def _derived(cls, number: int, parent: Any, ranks: list[int], rank: int, size: int, key: int) -> Marked:
+        if isinstance(parent, tuple):
+            parent = cls._derived(parent[0], *parent[1])
+        new = cls(parent.settings, [parent.everyone[i] for i in ranks], rank, key, parent)
+        new.number = number
+        _engine.set_side(number, new)
+        return new
+
+    @cached_property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator, of mpi4py's own class."""
+        handle, *_ = _engine.place_of(self.number)
+        return MPI.Intracomm(MPI.Comm.fromhandle(handle))
+
+    @property
+    def name(self) -> str:
+        """The communicator's name."""
+        return self.comm.Get_name()
+
+    @property
+    def idle(self) -> str:
+        """The reason why all calls are MPI's; empty where they may not be."""
+        if self.size == 1:
+            return "a single rank sends nothing"
+        return self.policy.leaves_all(self.facts.link)
+
+    @property
+    def limits(self) -> tuple[int, bool, bool, bool, bool]:
+        """What the layer needs to know: see `compcoll.engine._engine.mark`."""
+        least = _engine.NEVER if self.idle else self.policy.min_nbytes
+        devices = self.device_buffers or bool(reported())
+        return least, self.strict, self.policy.names_communicators, self.facts.multithreaded, devices
+
+    # -- as `compcoll.engine.call.prepare` has a group
+
+    @cached_property
+    def private_handle(self) -> int:
+        """The handle of the communicator that carries frames."""
+        _, frames, _ = _engine.place_of(self.number)
+        return int(frames)
+
+    @cached_property
+    def tags(self) -> CallTags:
+        """As many tags as a call has."""
+        *_, n = _engine.place_of(self.number)
+        return CallTags(0, n, 1)
+
+    @cached_property
+    def neighbours(self) -> _engine.Neighbours | None:
+        """The ranks that share memory with this one."""
+        return find_neighbours(self.facts, self.rank, self.key)
+
+    # -- decisions by measurement
+
+    def find_advisor(self, comm: MPI.Intracomm) -> Advisor:
+        """Have what ``auto`` and ``pays`` decide by; collective over ``comm``, of the same ranks."""
+        if self.advisor is None:
+            of = self.parent.advisor if self.parent is not None else None
+            machine = find_machine(comm, self.facts, of.machine if of is not None else None)
+            self.advisor = self._advisor(machine)
+        return self.advisor
+
+    def known_advisor(self) -> Advisor | None:
+        """The same where nothing has to be measured; local, and alike on all ranks."""
+        of = self.parent.advisor if self.parent is not None else None
+        if self.advisor is None and of is not None and self.facts.link in of.machine.measured:
+            self.advisor = self._advisor(of.machine)
+        return self.advisor
+
+    def _advisor(self, machine: Any) -> Advisor:
+        machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
+        return Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
+
+    # -- messages
+
+    @property
+    def channel(self) -> Channel | None:
+        """For the chunks of messages; that of a communicator made of another one is found here."""
+        if self._channel is None and self.facts.multithreaded and self.parent is not None:
+            with DERIVING:
+                if self._channel is None:
+                    self._channel = self.parent.channel and Channel(self.comm, self.parent.channel, self.key)
+        return self._channel
+
+    def open_channel(self, plain: MPI.Intracomm) -> None:
+        """Make what messages need; collective over ``plain``, a communicator of the same ranks."""
+        if self.facts.multithreaded and not self.idle:
+            self._channel = Channel(self.comm, None, self.key, plain)
+
+    @property
+    def broken(self) -> str:
+        """Why the communicator is in an error state; empty where it is not."""
+        return str(_engine.why_broken(self.comm))
+
+    def close(self) -> None:
+        """MPI has freed the communicator."""
+        if self._channel is not None:
+            self._channel.leave()

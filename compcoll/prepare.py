@@ -1,0 +1,268 @@
+"""A call that the layer has not seen before: codec, algorithm and schedule.
+
+`prepare` is called once for calls with the same arguments, on a thread of the layer's own. What it decides
+depends on what all ranks know alone, so that all of them go the same way; the layer carries that out for this
+call and those like it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from compcoll.core import dtypes
+from compcoll.devices.finding import at_address
+from compcoll.engine._engine import BLOCKING, PERSISTENT, memory_at
+from compcoll.engine.call import Call
+from compcoll.engine.call import prepare as prepare_call
+from compcoll.marked import Marked
+from compcoll.model.trials import Advisor, Trial, TriedStarts
+from compcoll.operations import OPERATIONS, Blocks, Operation
+from compcoll.policy.decision import Decision, without_base
+
+__all__ = ["decide_message", "prepare"]
+
+#: Whether MPI has persistent collectives itself, so that both ways can be tried.
+_HAS_PERSISTENT = MPI.Get_version() >= (4, 0)
+_UNKNOWN_TYPE = "the buffers' type is not accelerated"
+_NOT_MEASURED = "no blocking call has measured yet whether that saves time"
+_INSIDE = "it stays in its node"
+
+
+def prepare(description: Any) -> None:
+    """Decide on a call, and say so.
+
+    Parameters
+    ----------
+    description : compcoll.engine._engine.Description
+    """
+    marked: Marked = description.side or Marked.of(description.number)
+    operation = OPERATIONS[description.op]
+    if marked.idle:
+        description.leave(marked.idle, idle=True)
+    elif operation.decides.name == "PAIR":
+        _prepare_pairs(marked, operation, description)
+    else:
+        _prepare_for_all(marked, operation, description)
+
+
+# -- calls that all ranks decide
+
+
+def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> None:
+    element = dtypes.dtype_of(description.dtype)
+    call = _call_of(operation, marked.rank, description, element)
+    decision, trial = _decide(marked, operation, call, element, description)
+    count = trial.count if trial is not None else None
+    if decision.codec is None:
+        description.leave(decision.reason, count=count)
+        return
+    tried = None
+    if description.form == PERSISTENT and decision.ask and _HAS_PERSISTENT and not decision.codec.has_base:
+        tried = _try_starts(marked, call, decision)
+    replaces = operation.n_buffers == 1 and not (marked.owner_exact or decision.codec.lossless)
+    description.serve(
+        prepare_call(
+            marked, call, decision, marked.owner_exact, marked.device_buffers, on_device=description.on_device
+        ),
+        count=count,
+        writes_back=replaces,
+        differs=decision.codec.has_base,
+        tried=tried,
+    )
+
+
+def _call_of(operation: Operation, rank: int, description: Any, element: np.dtype) -> Call:
+    """The call as schedules are made of it: of blocks no more than their lengths counts."""
+    send = [range(n) for n, *_ in description.send]
+    recv = [range(n) for n, *_ in description.recv]
+    return Call(
+        operation.name,
+        dtypes.real_dtype(element),
+        description.nbytes,
+        False,
+        send,
+        recv,
+        description.root,
+        sample=_sample(operation, rank, description, element),
+        shapes=_shapes(operation, rank, description, element),
+    )
+
+
+def _sample(operation: Operation, rank: int, description: Any, element: np.dtype) -> Any:
+    """Values that this rank sends, for the model to look at; those of others are about to be overwritten."""
+    blocks = description.send
+    if not blocks and (not operation.root or operation.reduces or rank == description.root):
+        blocks = description.recv[rank if operation.recv.many else 0 :]
+    if not blocks or not blocks[0][0] or not blocks[0][3]:
+        return None
+    n, _, _, address, on_device = blocks[0]
+    dtype = dtypes.real_dtype(element)
+    memory = at_address if on_device else memory_at
+    return memory(address, n * dtype.itemsize).view(dtype)
+
+
+def _shapes(
+    operation: Operation, rank: int, description: Any, element: np.dtype
+) -> dict[int, tuple[int, ...] | None]:
+    """The shapes of blocks that this rank sends, and of those where it takes over their values."""
+    sends = not operation.root or (operation.root == "send") == (rank == description.root)
+    if operation.reduces or not sends:
+        return {}
+    blocks = [_shape(one, element) for one in (*description.send, *description.recv)]
+    own, n = rank if operation.recv.many else 0, len(description.send)
+    if operation.n_buffers == 1:
+        return {0: blocks[0]}
+    if not n:
+        return {own: blocks[own]}
+    shapes = dict(enumerate(blocks[:n]))
+    if not operation.root:
+        shapes[n + own] = shapes[rank if operation.send.many else 0]
+    return shapes
+
+
+def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
+    """The shape of a block in real numbers; None where it has none, or lies on a device."""
+    n, _, shape, _, on_device = block
+    if on_device:  # whose kernels code values in a row
+        return None
+    parts = element.itemsize // dtypes.real_dtype(element).itemsize
+    whole = (*shape[:-1], shape[-1] * parts) if len(shape) > 1 else ()
+    return whole if whole and prod(whole) == n else None
+
+
+def _decide(
+    marked: Marked, operation: Operation, call: Call, element: np.dtype, description: Any
+) -> tuple[Decision, Trial | None]:
+    """The decision on a call, and the trial that it is part of."""
+    keeps = description.form == PERSISTENT and not operation.reduces
+    decision = _by_policy(marked, call, element, description.name)
+    if not keeps:
+        decision = without_base(call.op, decision)
+    if decision.codec is None or not decision.ask or decision.codec.has_base:  # whose ratio no profile knows
+        return decision, None
+    if description.form == BLOCKING:
+        advisor: Any = marked.find_advisor(marked.comm)
+        return advisor.decide(call.op, call.dtype, call.nbytes, decision, call.sample)
+    advisor = marked.known_advisor()
+    if advisor is None:
+        return replace(decision, codec=None, reason=_NOT_MEASURED), None
+    tried = description.form == PERSISTENT and _HAS_PERSISTENT
+    ask = advisor.decide_persistent if tried else advisor.decide_nonblocking
+    return ask(call.op, call.dtype, call.nbytes, decision), None
+
+
+def _by_policy(marked: Marked, call: Call, element: np.dtype, name: str) -> Decision:
+    facts = marked.facts
+    return marked.policy.decide(
+        call.op,
+        call.dtype,
+        call.nbytes,
+        marked.size,
+        name,
+        facts.link,
+        facts.ranks_per_node,
+        element,
+        facts.gpus,
+        n_nodes=facts.n_nodes,
+    )
+
+
+def _try_starts(marked: Marked, call: Call, decision: Decision) -> TriedStarts:
+    advisor: Any = marked.known_advisor()
+    return advisor.try_starts(call.op, call.dtype, call.nbytes, decision, marked.comm)
+
+
+# -- calls in which each pair of ranks decides for the message between them
+
+
+def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> None:
+    """Decide which messages the engine carries; MPI has those that are left."""
+    sides = (description.send, operation.send), (description.recv, operation.recv)
+    reasons: list[tuple[str, bool]] = []
+    chosen = [_large(marked, operation, description, messages, of, reasons) for messages, of in sides]
+    if not any(chosen):
+        reason, refused = max(reasons, key=lambda one: one[1], default=("its messages are small", False))
+        description.leave(reason, refused=refused)
+        return
+    out, into = (
+        [i in some for i in range(len(messages))] for some, (messages, _) in zip(chosen, sides, strict=True)
+    )
+    description.mask(out, into)
+    kinds = {kind for some in chosen for kind, _ in some.values()}
+    for kind in sorted(kinds):
+        sent, received = ({i for i, one in some.items() if one[0] == kind} for some in chosen)
+        decision = next(one[1] for some in chosen for one in some.values() if one[0] == kind)
+        dtype = np.dtype(kind[0]) if kind[0] != "bfloat16" else dtypes.BFLOAT16
+        send, recv = (
+            [range(messages[i][0] if i in some else 0) for i in range(len(messages))]
+            for some, (messages, _) in zip((sent, received), sides, strict=True)
+        )
+        nbytes = max(len(block) * dtype.itemsize for block in (*send, *recv))
+        shapes = {
+            i: _shape(description.send[i], dtypes.dtype_of(description.send[i][1]))
+            for i in sent
+            if i != marked.rank or not operation.send.many
+        }
+        call = Call(operation.name, dtype, nbytes, False, send, recv, description.root, shapes=shapes)
+        prepared = prepare_call(
+            marked, call, decision, marked.owner_exact, marked.device_buffers, on_device=description.on_device
+        )
+        description.serve(
+            prepared,
+            sent=[i in sent for i in range(len(send))],
+            received=[i in received for i in range(len(recv))],
+        )
+
+
+def _large(
+    marked: Marked,
+    operation: Operation,
+    description: Any,
+    messages: list[Any],
+    of: Blocks,
+    reasons: list[tuple[str, bool]],
+) -> dict[int, tuple[tuple[str, str], Decision]]:
+    """The messages of one side that are compressed, with their kinds: those of one travel in one call."""
+    found = {}
+    for i, (n, code, *_) in enumerate(messages):
+        peer = i if of.many else description.root
+        element = dtypes.dtype_of(code) if code else None
+        if peer == marked.rank:
+            continue
+        if element is None:
+            if description.nbytes >= marked.policy.min_nbytes:
+                reasons.append((_UNKNOWN_TYPE, True))
+            continue
+        dtype = dtypes.real_dtype(element)
+        if not n or n * dtype.itemsize < marked.policy.min_nbytes:
+            continue
+        decision = decide_message(marked, operation.name, element, n * dtype.itemsize, peer, description.name)
+        if decision.codec is None:
+            reasons.append((decision.reason, False))
+        else:
+            found[i] = (str(dtype), repr(decision)), decision
+    return found
+
+
+def decide_message(
+    marked: Marked, op: str, element: np.dtype, nbytes: int, peer: int, name: str = ""
+) -> Decision:
+    """The decision on a message of so many bytes that only its two ends know of."""
+    dtype = dtypes.real_dtype(element)
+    decision = marked.policy.decide(op, dtype, nbytes, marked.size, name, marked.facts.link, element=element)
+    decision = without_base(op, decision)
+    nodes = marked.facts.nodes
+    is_rank = 0 <= peer < len(nodes)  # else MPI's error is to come
+    if decision.codec is not None and is_rank and nodes[peer] == nodes[marked.rank]:
+        return replace(decision, codec=decision.intra, ask=False, reason=_INSIDE)
+    if not decision.ask or decision.codec is None:
+        return decision
+    advisor: Advisor | None = marked.known_advisor()
+    if advisor is None:
+        return replace(decision, codec=None, reason=_NOT_MEASURED)
+    return advisor.decide_p2p(op, dtype, nbytes, decision)

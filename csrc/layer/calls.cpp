@@ -1,0 +1,586 @@
+#include "calls.h"
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+
+#include "arguments.h"
+#include "check.h"
+#include "devices.h"
+#include "engine/clock.h"
+#include "interpreter.h"
+#include "requests.h"
+#include "work.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own comm_get_name("PMPI_Comm_get_name"), allreduce("PMPI_Allreduce"), mpi_start("PMPI_Start"),
+    request_free("PMPI_Request_free");
+
+thread_local bool root_is_read_only = false;
+
+constexpr size_t longest_name = 1024;
+
+using WayRef = std::shared_ptr<const Way>;
+
+WayRef because(std::string reason) {
+  auto way = std::make_shared<Way>();
+  way->reason = std::move(reason);
+  return way;
+}
+
+int failed(const Call& call, int code) { return code ? raise(call.comm.handle, code) : 0; }
+
+bool is_on_devices(const Call& call) { return call.devices[send_side] || call.devices[recv_side]; }
+
+// Whether MPI gets copies on the host of what a call has on GPUs.
+bool on_copies(const Call& call) { return is_on_devices(call) && !call.comm.settings.devices; }
+
+// MPI carries a call out for this reason.
+void note_plain(const Call& call, WayRef way) {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->name = call.name, outcome->way = std::move(way);
+  call.comm.last.note(std::move(outcome));
+}
+
+// The same of a call that `strict` refuses to leave to MPI; false where it does.
+bool decline(const Call& call, const char* reason, int* error) {
+  if (call.comm.settings.strict) {
+    const std::string text = std::string(operations[call.name].name) + " would be left to MPI: " + reason;
+    *error = failed(call, code_of(FALLBACK, text));
+    return false;
+  }
+  note_plain(call, because(reason));
+  return true;
+}
+
+// The name of a communicator, on which all ranks have to agree where rules look at it; collective. MPI's
+// code.
+int agree_on_name(Comm& comm, std::string* name) {
+  char text[longest_name] = {};
+  int length = 0;
+  comm_get_name.call(comm.handle, text, &length);
+  *name = text;
+  uint64_t hash = 14695981039346656037u;
+  for (char letter : *name) hash = (hash ^ uint8_t(letter)) * 1099511628211u;
+  uint64_t extremes[] = {hash, ~hash};
+  const Library& mpi = library();
+  if (int error = allreduce.call(mpi.in_place, extremes, 2, mpi.uint64, mpi.max, comm.handle)) return error;
+  if (extremes[0] == ~extremes[1]) return 0;
+  return raise(comm.handle, code_of(POLICY, "the ranks name this communicator differently, and this one '" +
+                                                *name + "'; rules look at its name"));
+}
+
+// -- what Python decides
+
+std::vector<uint64_t> shape_of(const Block& block) {
+  std::vector<uint64_t> shape;
+  if (!block.type || block.type->basic || !block.type->shaped) return shape;
+  if (block.entries != 1) shape.push_back(uint64_t(block.entries));
+  shape.insert(shape.end(), block.type->shape.begin(), block.type->shape.end());
+  if (shape.size() < 2) shape.clear();
+  return shape;
+}
+
+// Asks Python; null where there is no interpreter any more.
+std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Description* about) {
+  arguments.blocks(&about->sent, &about->received);
+  const uint32_t decided = call.op().pairs ? 0 : about->element;
+  auto describe = [&](const std::vector<Block>& blocks, std::vector<Description::Message>* messages) {
+    for (const Block& block : blocks) {
+      Description::Message one = {};
+      one.element = decided ? decided : block.type && block.type->known ? block.type->element : 0;
+      const uint32_t each = itemsize(real_of(one.element));
+      one.n = each ? block.nbytes() / each : 0;
+      one.shape = shape_of(block);
+      const Room room = room_of(block);
+      if (room.any && !room.layout) one.data = arguments.sides[room.side].buf + Word(room.offset);
+      one.on_device = room.any && call.devices[room.side];
+      messages->push_back(std::move(one));
+    }
+  };
+  describe(about->sent, &about->send);
+  describe(about->received, &about->recv);
+  about->on_device = is_on_devices(call);
+  about->in_place = arguments.sides[send_side].in_place && call.op().send_many;
+  if (!ask_python([about](const Python& python) { python.prepare(about); })) return nullptr;
+  if (about->idle) call.comm.leave_all();
+  return about->entry;
+}
+
+// -- persistent calls
+
+#define COMPCOLL_NONBLOCKING(n, name, method, ...) Next("MPI_" #method),
+Next nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOLL_NONBLOCKING)};
+
+class KeptCall : public Prepared {
+ public:
+  // Without an entry the call is MPI's.
+  KeptCall(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments)
+      : comm_(call.comm.shared_from_this()),
+        entry_(std::move(entry)),
+        name_(call.name),
+        staged_(call.staged) {
+    for (SideName side : {send_side, recv_side})
+      bases_[side] = arguments.sides[side].buf, devices_[side] = call.devices[side];
+    if (entry_ && !entry_->parts.empty() && entry_->parts[0].differs)
+      last_ = std::make_shared<engine::Bases>();
+  }
+  ~KeptCall() override {
+    if (plain_ && !again_) request_free.call(&plain_);
+  }
+
+  // Prepares MPI's part; its code.
+  int prepare_plain(const Call& call, const Arguments& arguments) {
+    Call part = call;
+    if (entry_ && call.op().pairs) {
+      if (on_copies(call)) staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
+      if (staged_) part.words = staged_->words();
+      masked_ = std::make_shared<Masked>(part, entry_->out, entry_->into);
+      part.words = masked_->words();
+    }
+    const Word* words = part.words;
+    std::vector<Word> own(words, words + call.n_words);
+    own.back() = reinterpret_cast<Word>(&plain_);
+    if (call.next.exists()) return plain(call, own.data());
+    // An MPI without persistent collectives has a nonblocking one for each start.
+    again_ = &nonblocking_functions[call.name];
+    own.erase(own.end() - 2);  // the info
+    for (int i = 0; call.op().kinds[i]; i++) {
+      const char kind = call.op().kinds[i];
+      if ((kind != 'v' && kind != 'w') || !own[size_t(i)]) continue;
+      const size_t width = kind == 'w' ? library().handle_nbytes() : call.wide ? 8 : 4;
+      const char* given = reinterpret_cast<const char*>(own[size_t(i)]);
+      arrays_.emplace_back(given, given + width * size_t(comm_->size));
+      own[size_t(i)] = reinterpret_cast<Word>(arrays_.back().data());
+    }
+    again_words_ = std::move(own);
+    return 0;
+  }
+  bool take_place() {
+    place_ = comm_->kept_tags.take(comm_->handle);
+    return place_ != nullptr;
+  }
+  void poison(int code) { poisoned_ = code; }
+
+  int start(Word* request) override {
+    if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
+    comm_->count(name_);
+    NextStart next;
+    next.compress = entry_ != nullptr;
+    if (entry_) next.tried = entry_->tried;
+    if (next.tried && !ask_python([&next](const Python& python) { python.next_start(&next); }))
+      next.compress = false;
+    auto entry = entry_;
+    if (next.tried) {
+      entry = std::make_shared<Entry>(*entry_);
+      entry->count = next.count;
+      if (!next.compress) entry->parts.clear(), entry->declined = next.way;
+    }
+    auto work = std::make_shared<Work>(comm_, entry, name_, persistent);
+    work->began = engine::now();
+    work->turn = next.turn;
+    work->keep = {place_, last_, masked_, staged_};
+    if (staged_) {
+      if (int error = staged_->take()) return raise(comm_->handle, error);
+      work->finish = [staged = staged_] { return staged->give_back(); };
+    }
+    if ((plain_ || again_) && (masked_ || !next.compress)) {
+      const int error =
+          again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
+      if (error) return error;
+      work->plains.push_back(&plain_);
+    }
+    if (next.request) work->plains.push_back(next.request);
+    if (next.compress) {
+      const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
+                               place_->key()};
+      if (int error = work->begin(bases_, devices_, lane, last_)) return raise(comm_->handle, error);
+      if (poisoned_) work->poison(poisoned_);
+    }
+    return work->leave(request);
+  }
+
+ private:
+  const std::shared_ptr<Comm> comm_;
+  const std::shared_ptr<Entry> entry_;
+  const Name name_;
+  Word bases_[2];
+  bool devices_[2];
+  Word plain_ = 0;
+  Next* again_ = nullptr;
+  std::vector<Word> again_words_;
+  std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
+  std::shared_ptr<Staged> staged_;
+  int poisoned_ = 0;
+  std::shared_ptr<Masked> masked_;
+  std::shared_ptr<KeptTags::Place> place_;
+  std::shared_ptr<engine::Bases> last_;
+};
+
+int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned) {
+  auto kept = std::make_shared<KeptCall>(call, entry, arguments);
+  if (!kept->take_place()) return library().err_other;
+  kept->poison(poisoned);
+  if (!entry || call.op().pairs || entry->tried)
+    if (int error = kept->prepare_plain(call, arguments)) return error;
+  return keep(std::move(kept), call.request);
+}
+
+// -- memory of GPUs
+
+// Leaves a nonblocking call to MPI, whose request completes with what else belongs to it; MPI's code.
+int leave_to_mpi(const Call& call) {
+  auto work = std::make_shared<Work>(call.comm.shared_from_this(), nullptr, call.name, call.form);
+  std::vector<Word> words(call.words, call.words + call.n_words);
+  words.back() = reinterpret_cast<Word>(&work->plain);
+  work->check = call.check;
+  if (int error = plain(call, words.data())) return error;
+  work->plains.push_back(&work->plain);
+  if (call.staged) work->finish = [staged = call.staged] { return staged->give_back(); };
+  return work->leave(call.request);
+}
+
+// MPI carries a call out; its code.
+int mpi_carries_out(const Call& call) {
+  if (!is_on_devices(call)) return call.check ? leave_to_mpi(call) : plain(call, call.words);
+  if (!on_copies(call)) {
+    if (const int error = wait_for_devices(call)) return failed(call, error);
+    return call.check ? leave_to_mpi(call) : plain(call, call.words);
+  }
+  const Arguments arguments(call);
+  Call host = call;
+  host.staged = std::make_shared<Staged>(call, arguments, std::vector<uint8_t>(), std::vector<uint8_t>());
+  host.words = host.staged->words();
+  host.devices[send_side] = host.devices[recv_side] = false;
+  if (call.form == persistent) return keep_call(host, nullptr, Arguments(host), 0);
+  if (int error = host.staged->take()) return failed(call, error);
+  if (call.form == blocking) {
+    const int error = plain(host, host.words);
+    return error ? error : failed(call, host.staged->give_back());
+  }
+  return leave_to_mpi(host);
+}
+
+// Whether kernels reach the blocks of a call where they lie.
+bool fits_devices(const Call& call, const Arguments& arguments) {
+  const Operation& op = call.op();
+  if (arguments.sides[send_side].in_place && op.send_many && op.recv_many) return false;
+  std::vector<Block> lists[2];
+  arguments.blocks(&lists[send_side], &lists[recv_side]);
+  for (const auto& blocks : lists)
+    for (const Block& block : blocks)
+      if (room_of(block).layout) return false;
+  return true;
+}
+
+// -- carrying out
+
+int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Arguments& arguments, int64_t turn,
+              int poisoned) {
+  Comm& comm = call.comm;
+  const bool pairs = call.op().pairs;
+  const Word bases[] = {arguments.sides[send_side].buf, arguments.sides[recv_side].buf};
+  std::shared_ptr<Staged> staged = call.staged;
+  auto work = std::make_shared<Work>(comm.shared_from_this(), entry, call.name, call.form);
+  work->began = engine::now();
+  work->turn = turn;
+  work->check = call.check;
+  if (pairs) {
+    Call part = call;
+    if (on_copies(call)) {
+      staged = std::make_shared<Staged>(call, arguments, entry->out, entry->into);
+      if (int error = staged->take()) return failed(call, error);
+      part.words = staged->words();
+    }
+    work->masked = std::make_shared<Masked>(part, entry->out, entry->into);
+    Word* words = work->masked->words();
+    if (call.form == nonblocking) words[call.n_words - 1] = reinterpret_cast<Word>(&work->plain);
+    if (int error = plain(call, words)) return error;
+    if (call.form == nonblocking) work->plains.push_back(&work->plain);
+  }
+  if (staged) work->finish = [staged] { return staged->give_back(); };
+  const bool alone = pairs && call.form == blocking;
+  const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
+  const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), 0};
+  if (int error = work->begin(bases, call.devices, lane)) return failed(call, error);
+  if (poisoned) work->poison(poisoned);
+  if (call.form == blocking) return failed(call, work->wait());
+  return failed(call, work->leave(call.request));
+}
+
+// Whether MPI carries a call out although it is large; true where it does, or there is an error.
+bool is_mpis(const Call& call, bool* handled, int* error) {
+  const Operation& op = call.op();
+  const Library& mpi = library();
+  Comm& comm = call.comm;
+  *handled = false;
+  if (op.reduction >= 0 && mpi.handle_of(call.words[op.reduction]) != mpi.sum) {
+    *handled = !decline(call, "only MPI.SUM is accelerated", error);
+    return true;
+  }
+  if (call.form != blocking && !comm.settings.threads) {
+    note_plain(call, because("MPI.THREAD_MULTIPLE is missing on some ranks"));
+    return true;
+  }
+  if (call.form != blocking && comm.settings.names) {
+    note_plain(call, because("rules that look at a communicator's name apply to blocking calls"));
+    return true;
+  }
+  // A rank whose counts are all zero takes no part in Open MPI's own call, after which later ones meet those
+  // of before.
+  const bool loses_count = op.pairs && op.root < 0 && mpi.abi == Abi::open_mpi && call.form != blocking;
+  if (loses_count && call.words[op.send.buf] == mpi.in_place) {
+    *handled = !decline(
+        call, "Open MPI mixes up such calls in place where a rank is left with nothing to exchange", error);
+    return true;
+  }
+  if (op.root >= 0 && (call.root() < 0 || call.root() >= comm.size)) return true;  // as MPI will say
+  return false;
+}
+
+// What is wrong with a call, as far as MPI might not say it; an error code.
+int problem_of(const Arguments& arguments) {
+  const Library& mpi = library();
+  if (arguments.is_aliased())
+    return code_of(mpi.err_buffer, "send and receive buffer are the same memory: give MPI.IN_PLACE");
+  if (arguments.differs())
+    return code_of(mpi.err_count, "this rank sends another number of bytes to itself than it expects");
+  return 0;
+}
+
+// Takes the tags of a call that this rank leaves to MPI, as those that do not take theirs.
+void take_tags(const Call& call) {
+  if (call.form == nonblocking) call.comm.tags.next(nullptr);
+  if (call.form == persistent) call.comm.kept_tags.take(call.comm.handle);
+}
+
+// Serves a call that is not small.
+bool serve_large(const Call& call, uint64_t nbytes, int* error) {
+  const Operation& op = call.op();
+  Comm& comm = call.comm;
+  bool handled;
+  if (is_mpis(call, &handled, error)) return handled;
+  Description about(call, nbytes);
+  if (comm.settings.names && (*error = agree_on_name(comm, &about.comm_name))) return true;
+  Arguments arguments(call);
+  if (!arguments.sound) return false;
+  if (is_on_devices(call) && !fits_devices(call, arguments)) {
+    Call host = call;
+    host.staged = std::make_shared<Staged>(call, arguments, std::vector<uint8_t>(), std::vector<uint8_t>());
+    host.words = host.staged->words();
+    host.devices[send_side] = host.devices[recv_side] = false;
+    if (call.form != persistent && (*error = failed(call, host.staged->take()))) return true;
+    return serve_large(host, nbytes, error);
+  }
+  if ((*error = failed(call, problem_of(arguments)))) return true;
+  if (!op.pairs) {
+    const Type& type = arguments.decisive();
+    about.element = type.element;
+    if (!type.element || !type.known || (op.reduction >= 0 && !type.summable)) {
+      return !decline(call, "the buffers' type is not accelerated", error);
+    }
+  }
+  const bool read_only = root_is_read_only;
+  std::vector<int64_t> key = arguments.key();
+  for (char letter : about.comm_name) key.push_back(letter);
+  std::shared_ptr<Entry> entry = comm.find(key);
+  int64_t turn = -1;
+  auto take_turn = [&](int64_t now) {
+    if (!entry->count->seconds.empty()) turn = now;
+  };
+  if (entry && entry->count) {
+    const int64_t now = entry->count->calls;
+    if (now < entry->count->most) take_turn(entry->count->calls++);
+    else entry = nullptr;
+  }
+  if (!entry) {
+    entry = prepare(call, arguments, &about);
+    if (!entry) return false;
+    if ((*error = failed(call, about.code))) return true;
+    if (entry->count) take_turn(entry->count->calls - 1);
+    if (!entry->tried) comm.keep(std::move(key), entry);
+  }
+  if (entry->declined && entry->parts.empty()) {
+    if (entry->refused && !decline(call, entry->declined->reason.c_str(), error)) return true;
+    note_plain(call, entry->declined);
+    if (op.pairs) take_tags(call);
+    if (turn < 0) return false;
+    const double start = engine::now();
+    *error = mpi_carries_out(call);
+    if (call.staged && !*error) *error = failed(call, call.staged->give_back());
+    entry->count->seconds[size_t(turn)] = engine::now() - start;
+    return true;
+  }
+  const Way& way = *entry->parts.back().way;
+  int poisoned = 0;
+  if (read_only && way.writes_back) {
+    poisoned = code_of(
+        library().err_buffer,
+        "the root's buffer is read-only, and the root too takes the values that a lossy codec leaves: "
+        "owner_exact=True lets it keep its own");
+  }
+  *error = call.form == persistent ? failed(call, keep_call(call, entry, arguments, poisoned))
+                                   : carry_out(call, entry, arguments, turn, poisoned);
+  return true;
+}
+
+// Compares a call with those of the other ranks, a nonblocking one beside it; MPI's code.
+int compare(Call* call) {
+  std::shared_ptr<Check> made;
+  int error = check(*call, &made);
+  if (!error && call->form != nonblocking) error = made->wait();
+  if (call->form == nonblocking) call->check = made;
+  return failed(*call, error);
+}
+
+// Whether all ranks take part in what a call does beside MPI, however small it is on this one.
+bool is_everybodys(const Call& call) {
+  return call.op().pairs && (call.form != blocking || call.comm.settings.names);
+}
+
+// What this rank does beside MPI in a call that is small here; true where there is an error.
+bool serve_small(const Call& call, int* error) {
+  Comm& comm = call.comm;
+  bool handled;
+  std::string name;
+  if (!is_everybodys(call) || is_mpis(call, &handled, error)) return false;
+  if (call.form == blocking) return (*error = agree_on_name(comm, &name)) != 0;
+  take_tags(call);
+  return false;
+}
+
+}  // namespace
+
+namespace {
+
+// The operation that adds up values of a type which MPI has no sum for; 0 in all other calls.
+Word own_sum(const Call& call) {
+  const Operation& op = call.op();
+  if (op.reduction < 0 || library().handle_of(call.words[op.reduction]) != library().sum) return 0;
+  const Type* type = type_of(call.words[op.recv.type]);
+  return type ? type->own_sum : 0;
+}
+
+}  // namespace
+
+bool has_own_sum(const Call& call) { return own_sum(call) != 0; }
+
+int plain(const Call& call, const Word* words) {
+  const Word sum = own_sum(call);
+  if (!sum) return call.next.call(words, call.n_words);
+  std::vector<Word> own(words, words + call.n_words);
+  own[size_t(call.op().reduction)] = sum;
+  return call.next.call(own.data(), call.n_words);
+}
+
+bool serve(Call& call, int* error) {
+  Comm& comm = call.comm;
+  if (inside) return false;
+  if (call.form != persistent) comm.count(call.name);
+  if (comm.broken()) {
+    *error = failed(call, code_of(BROKEN, comm.why_broken()));
+    return true;
+  }
+  if (checks && comm.size > 1) {
+    if ((*error = compare(&call))) return true;
+  }
+  if (call.name >= n_accelerated) {
+    if (!call.op().neighbours && call.op().reduction >= 0) find_devices(&call);
+    if (!is_on_devices(call) && !call.check) return false;
+    *error = mpi_carries_out(call);
+    return true;
+  }
+  const uint64_t nbytes = message_nbytes(call), limit = comm.limit.load(std::memory_order_relaxed);
+  if (nbytes < limit && (limit == never || !is_everybodys(call))) {
+    comm.last.note_small(call.name);
+    return false;
+  }
+  find_devices(&call);
+  bool served = false;
+  if (comm.size == 1 || comm.settings.min_nbytes == never) {
+    comm.last.note_small(call.name);
+  } else if (nbytes && nbytes >= comm.settings.min_nbytes) {
+    served = serve_large(call, nbytes, error);
+  } else {
+    comm.last.note_small(call.name);
+    served = serve_small(call, error);
+  }
+  if (served || (!is_on_devices(call) && !call.check)) return served;
+  *error = mpi_carries_out(call);
+  return true;
+}
+
+void Description::add(Part part, const std::vector<uint8_t>& some_sent,
+                      const std::vector<uint8_t>& some_received) {
+  auto take = [&](const std::vector<Block>& blocks, const std::vector<uint8_t>& some, bool copied) {
+    for (size_t i = 0; i < blocks.size(); i++) {
+      Room room = some.empty() || some[i] ? room_of(blocks[i]) : Room();
+      room.copied = copied;
+      part.rooms.push_back(std::move(room));
+    }
+  };
+  const bool copies = in_place && call.op().send_many && call.op().recv_many && call.op().reduction < 0;
+  take(sent, some_sent, copies);
+  take(received, some_received, false);
+  entry->parts.push_back(std::move(part));
+}
+
+void set_root_is_read_only(bool is_read_only) { root_is_read_only = is_read_only; }
+
+// -- the engine
+
+namespace {
+
+engine::Engine* process_engine = nullptr;
+double stall_seconds = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+engine::Engine& the_engine() { return *process_engine; }
+
+bool has_engine() { return process_engine != nullptr; }
+
+void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
+  if (process_engine) return;
+  watch_end();
+  stall_seconds = seconds;
+  process_engine = new engine::Engine(threaded, seconds, main);
+}
+
+void stop_engine() {
+  if (!process_engine) return;
+  Unlocked unlocked;
+  process_engine->stop();
+}
+
+std::string late_text() {
+  char text[160];
+  snprintf(text, sizeof text,
+           "waited for messages for more than COMPCOLL_TIMEOUT = %g s; the communicator is in an error state",
+           stall_seconds);
+  return text;
+}
+
+const engine::Library& engine_library() {
+  static const engine::Library found = [] {
+    engine::Library made = {};
+    made.isend = own("PMPI_Isend"), made.irecv = own("PMPI_Irecv");
+    made.testsome = own("PMPI_Testsome"), made.test = own("PMPI_Test");
+    made.iprobe = own("PMPI_Iprobe"), made.improbe = own("PMPI_Improbe");
+    made.get_count = own("PMPI_Get_count");
+    made.grequest_start = own("PMPI_Grequest_start"), made.grequest_complete = own("PMPI_Grequest_complete");
+    const Library& mpi = library();
+    made.handle_nbytes = mpi.handle_nbytes(), made.status_nbytes = mpi.status_nbytes;
+    made.status_error_offset = mpi.status_error_offset;
+    made.byte = mpi.byte, made.request_null = mpi.request_null;
+    made.undefined = mpi.undefined, made.in_status = mpi.in_status;
+    return made;
+  }();
+  return found;
+}
+
+}  // namespace layer
+}  // namespace compcoll

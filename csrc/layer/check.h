@@ -1,0 +1,54 @@
+// COMPCOLL_CHECK=1: the ranks of a marked communicator compare each collective before it begins. A sum over
+// hashes of their calls is zero where these go together; else, and where a rank does not come, they exchange
+// what they called.
+#pragma once
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm.h"
+
+namespace compcoll {
+namespace layer {
+
+struct Call;
+
+// Whether calls are compared: where other ranks are waited for any seconds. Operations have names by their
+// handles.
+extern COMPCOLL_INTERNAL std::atomic<bool> checks;
+void begin_checks(double seconds, std::vector<std::pair<Word, std::string>> operations);
+
+// The comparison of one call.
+class Check : public std::enable_shared_from_this<Check> {
+ public:
+  // `text` is what all ranks have to have alike; `pairs` the type and bytes of what is sent to each rank,
+  // then of what is received. MPI's code.
+  static int begin(const std::shared_ptr<Comm>& comm, std::string text, std::vector<int64_t> pairs,
+                   std::shared_ptr<Check>* made);
+  // Waits for the other ranks; the code of an error where they do not come in time, or differ.
+  int wait();
+  // The same of one whose request is complete; and whether that has told that they differ.
+  int result();
+  bool differs() const { return sum_ != 0; }
+  Word* request() { return &request_; }
+
+ private:
+  std::vector<int> exchange(double seconds, std::vector<std::string>* texts,
+                            std::vector<std::vector<int64_t>>* pairs);
+  std::shared_ptr<Comm> comm_;
+  std::string text_;
+  std::vector<int64_t> pairs_;
+  int64_t number_ = 0;
+  uint64_t given_ = 0, sum_ = 0;
+  Word request_ = 0;
+};
+
+// Begins the comparison of a call; MPI's code.
+int check(const Call& call, std::shared_ptr<Check>* made);
+
+// Compares a call of this name and these arguments that all ranks have alike, and waits; MPI's code.
+int check_named(Word comm, const std::string& text);
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,495 @@
+#include "comm.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "calls.h"
+#include "work.h"
+
+namespace compcoll {
+namespace layer {
+
+std::atomic<Table*> table{new Table(256)};
+
+namespace {
+
+Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm_size"),
+    comm_rank("PMPI_Comm_rank"), comm_group("PMPI_Comm_group"), comm_get_name("PMPI_Comm_get_name"),
+    comm_set_name("PMPI_Comm_set_name"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
+    comm_set_attr("PMPI_Comm_set_attr"), comm_get_attr("PMPI_Comm_get_attr"),
+    comm_delete_attr("PMPI_Comm_delete_attr"), comm_create_keyval("PMPI_Comm_create_keyval"),
+    comm_test_inter("PMPI_Comm_test_inter"), group_translate("PMPI_Group_translate_ranks"),
+    group_free("PMPI_Group_free"), bcast("PMPI_Bcast"), allreduce("PMPI_Allreduce");
+
+// Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest.
+// Communicators that share a private one.
+constexpr int most_under_way = 1024, enough_tags = 1 << 14, fewest_under_way = 64, most_shares = 16;
+constexpr size_t longest_name = 1024;
+
+// -- handles
+
+void put_into(Table& table, Word handle, Comm* comm) {
+  Table::Slot& slot = table.slots[table.place_of(handle)];
+  table.used += !slot.handle.load();
+  slot.comm.store(comm, std::memory_order_release);
+  slot.handle.store(handle, std::memory_order_release);
+}
+
+// A place that nobody passes by on the way to another one is empty again.
+void remove_from(Table& table, Word handle) {
+  size_t i = table.place_of(handle);
+  auto at = [&table](size_t i) -> Table::Slot& { return table.slots[i & table.mask]; };
+  at(i).comm.store(nullptr);
+  while (!at(i + 1).handle.load() && at(i).handle.load() && !at(i).comm.load()) {
+    at(i).handle.store(0);
+    table.used--;
+    i = (i - 1) & table.mask;
+  }
+}
+
+struct Registry {
+  std::mutex mutex;
+  std::map<uint64_t, std::shared_ptr<Comm>> comms;     // by their numbers
+  std::map<void*, Word> objects;                       // handles by the addresses of mpi4py's objects
+  std::vector<std::shared_ptr<Comm>> ended;  // by MPI, in whose callback no communicator can be freed
+};
+
+Registry& registry() {
+  static auto one = new Registry;
+  return *one;
+}
+
+// With the registry's lock.
+void put(Word handle, Comm* comm) {
+  Table* now = table.load();
+  if (2 * (now->used + 1) > now->slots.size()) {
+    auto larger = new Table(2 * now->slots.size());  // others may still read the old one, which stays
+    for (Table::Slot& slot : now->slots)
+      if (Comm* there = slot.comm) put_into(*larger, slot.handle, there);
+    table.store(larger);
+    now = larger;
+  }
+  put_into(*now, handle, comm);
+}
+
+int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
+
+// MPI frees a communicator, in any thread, and perhaps where there is no Python any more.
+int ended(Word, int, void* value, void*) {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  auto found = all.comms.find(reinterpret_cast<uint64_t>(value));
+  if (found == all.comms.end()) return 0;
+  remove_from(*table.load(), found->second->handle);
+  for (auto& [address, handle] : all.objects)
+    if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
+  for (int name = 0; name < n_names; name++) totals[name].calls += found->second->calls[name];
+  all.ended.push_back(std::move(found->second));
+  all.comms.erase(found);
+  return 0;
+}
+
+// The origin of duplicates is freed by a call that the layer did not see.
+int origin_ended(Word handle, int, void*, void*) {
+  Registry& all = registry();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  for (auto& [number, comm] : all.comms)
+    if (comm->made_of == library().handle_of(handle)) comm->made_of = 0;
+  return 0;
+}
+
+template <int (*on_delete)(Word, int, void*, void*)>
+int keyval() {
+  static const int key = [] {
+    int made = 0;
+    comm_create_keyval.call(&copy_nothing, on_delete, &made, static_cast<void*>(nullptr));
+    return made;
+  }();
+  return key;
+}
+
+// Lets go of what MPI has freed.
+void clear_ended() {
+  std::vector<std::shared_ptr<Comm>> some;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    some.swap(registry().ended);
+  }
+}
+
+// The ranks of a communicator, as another one counts them.
+std::vector<int> ranks_in(Word handle, int size, Word other) {
+  const Library& mpi = library();
+  Word groups[2] = {};
+  std::vector<int> mine(static_cast<size_t>(size)), theirs(static_cast<size_t>(size), -1);
+  for (int i = 0; i < size; i++) mine[size_t(i)] = i;
+  if (comm_group.call(handle, groups) || comm_group.call(other, groups + 1)) return theirs;
+  group_translate.call(mpi.handle_of(groups[0]), size, mine.data(), mpi.handle_of(groups[1]), theirs.data());
+  group_free.call(groups);
+  group_free.call(groups + 1);
+  return theirs;
+}
+
+uint64_t mixed(uint64_t a, uint64_t b) {
+  uint64_t x = (a ^ b * 0x9e3779b97f4a7c15) + 0x632be59bd9b4e019;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+std::atomic<bool> mpi_ended{false};
+
+}  // namespace
+
+// -- tags
+
+int PrivateComm::n_tags() {
+  const int all = library().largest_tag;
+  const int shares = std::max(1, std::min(most_shares, all / (most_under_way * enough_tags)));
+  return all / shares;
+}
+
+std::shared_ptr<PrivateComm> PrivateComm::make(Word comm) {
+  Word made = 0;
+  if (comm_dup.call(comm, &made)) return nullptr;
+  made = library().handle_of(made);
+  comm_set_errhandler.call(made, library().errors_return);
+  return std::shared_ptr<PrivateComm>(new PrivateComm(made));
+}
+
+PrivateComm::~PrivateComm() {
+  if (mpi_ended) return;
+  Word place;
+  library().put_handle(handle_, &place);
+  comm_free.call(&place);
+}
+
+int PrivateComm::take() {
+  const int shares = library().largest_tag / n_tags();
+  return taken_ < shares ? taken_++ * n_tags() : -1;
+}
+
+void CallTags::begin(int first, int n) {
+  first_ = first;
+  turns_ = std::max(fewest_under_way, std::min(most_under_way, n / enough_tags));
+  n_ = (n - 1) / (turns_ + 1);
+  check_ = first + n - 1;
+}
+
+std::shared_ptr<Work> CallTags::take_under_way(int turn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = under_way_.find(turn);
+  if (found == under_way_.end()) return nullptr;
+  std::shared_ptr<Work> work = found->second.lock();
+  under_way_.erase(found);
+  return work;
+}
+
+int CallTags::next(const std::shared_ptr<Work>& work) {
+  int turn;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    turn = int(++calls_ % uint64_t(turns_));
+  }
+  if (auto before = take_under_way(turn)) before->join();
+  if (work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    under_way_[turn] = work;
+  }
+  return first_ + turn * n_;
+}
+
+void CallTags::join() {
+  std::vector<int> turns;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [turn, work] : under_way_) turns.push_back(turn);
+  }
+  for (int turn : turns)
+    if (auto work = take_under_way(turn)) work->join();
+}
+
+KeptTags::Shared* KeptTags::with_room(Word comm) {
+  if (current_ && current_->given < places) return current_;
+  // One of which no rank uses any place; else another one.
+  std::vector<uint8_t> unused;
+  for (const auto& one : all_) unused.push_back(!*one->used);
+  const Library& mpi = library();
+  if (!unused.empty()) {
+    std::vector<uint64_t> all(unused.begin(), unused.end());
+    for (uint64_t& flag : all) flag = !flag;
+    allreduce.call(mpi.in_place, all.data(), int(all.size()), mpi.uint64, mpi.max, comm);
+    for (size_t i = 0; i < all.size(); i++) {
+      if (all[i]) continue;
+      all_[i]->given = 0;
+      return current_ = all_[i].get();
+    }
+  }
+  auto made = std::make_unique<Shared>();
+  made->comm = PrivateComm::make(comm);
+  if (!made->comm) return nullptr;
+  made->used = std::make_shared<int>(0);
+  made->index = int(all_.size());
+  all_.push_back(std::move(made));
+  return current_ = all_.back().get();
+}
+
+std::shared_ptr<KeptTags::Place> KeptTags::take(Word comm) {
+  Shared* shared = with_room(comm);
+  if (!shared) return nullptr;
+  auto place = std::make_shared<Place>();
+  place->n = library().largest_tag / places;
+  place->first = shared->given++ * place->n;
+  place->comm = shared->comm, place->used = shared->used, place->index = shared->index;
+  ++*place->used;
+  return place;
+}
+
+// -- communicators
+
+std::atomic<size_t> most_calls{1024};
+std::atomic<bool> looks_at_all{false};
+
+void Comm::set_limit() {
+  bool looks = looks_at_all || recorder.on() || broken_;
+  limit = looks ? 0 : size == 1 ? never : settings.min_nbytes;
+}
+
+std::shared_ptr<Entry> Comm::find(const std::vector<int64_t>& key) {
+  uint64_t hash = 0;
+  for (int64_t word : key) hash = mixed(hash, uint64_t(word));
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto [first, end] = calls_.equal_range(hash);
+  for (; first != end; ++first)
+    if (first->second.first == key) return first->second.second;
+  return nullptr;
+}
+
+void Comm::keep(std::vector<int64_t> key, std::shared_ptr<Entry> entry) {
+  uint64_t hash = 0;
+  for (int64_t word : key) hash = mixed(hash, uint64_t(word));
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto [first, end] = calls_.equal_range(hash);
+  for (; first != end; ++first) {
+    if (first->second.first != key) continue;
+    first->second.second = std::move(entry);
+    return;
+  }
+  if (calls_.size() >= most_calls) calls_.clear();
+  calls_.emplace(hash, std::make_pair(std::move(key), std::move(entry)));
+}
+
+void Comm::forget() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  calls_.clear();
+}
+
+void Comm::fail(const std::string& why) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (broken_) return;
+    why_broken_ = "this communicator is in an error state: " + why;
+    broken_ = true;
+  }
+  set_limit();
+}
+
+std::string Comm::why_broken() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return why_broken_;
+}
+
+void look_at_all() {
+  looks_at_all = true;
+  set_limits();
+}
+
+void set_limits() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms) comm->set_limit();
+}
+
+Comm* find(Word handle) { return look_up(handle); }
+
+std::shared_ptr<Comm> find_by(uint64_t number) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  auto found = registry().comms.find(number);
+  return found == registry().comms.end() ? nullptr : found->second;
+}
+
+namespace {
+
+Comm* add(std::shared_ptr<Comm> comm) {
+  const uint64_t number = comm->number();
+  const Word handle = comm->handle;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().comms[number] = comm;
+    put(handle, comm.get());
+  }
+  if (comm_set_attr.call(handle, keyval<ended>(), reinterpret_cast<void*>(number))) {
+    ended(handle, 0, reinterpret_cast<void*>(number), nullptr);
+    return nullptr;
+  }
+  return comm.get();
+}
+
+// Gives a communicator frames of its own; false where MPI makes no communicator.
+bool begin(Comm& comm, std::shared_ptr<PrivateComm> shared) {
+  if (comm.size == 1) return true;
+  int first = shared ? shared->take() : -1;
+  if (first < 0) {
+    shared = PrivateComm::make(comm.handle);
+    if (!shared) return false;
+    first = shared->take();
+  }
+  comm.frames = std::move(shared);
+  comm.tags.begin(first, PrivateComm::n_tags());
+  return true;
+}
+
+// Waits for what is under way, and lets go of what is collective to be freed.
+void end(Comm& comm) {
+  comm.tags.join();
+  comm.forget();
+  comm.frames.reset();
+  comm.kept_tags = KeptTags();
+  comm_delete_attr.call(comm.handle, keyval<ended>());
+}
+
+}  // namespace
+
+Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin) {
+  clear_ended();
+  handle = library().handle_of(handle);
+  auto comm = std::make_shared<Comm>(handle, origin->rank, origin->size, settings, origin);
+  return begin(*comm, nullptr) ? add(std::move(comm)) : nullptr;
+}
+
+int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, std::string words,
+              Comm** made) {
+  clear_ended();
+  const Library& mpi = library();
+  char name[longest_name];
+  int length = 0;
+  Word copy = 0;
+  handle = mpi.handle_of(handle);
+  if (int error = comm_dup.call(handle, &copy)) return error;
+  copy = mpi.handle_of(copy);
+  if (!comm_get_name.call(handle, name, &length) && length) comm_set_name.call(copy, name);
+  auto comm = std::make_shared<Comm>(copy, origin->rank, origin->size, settings, origin);
+  comm->made_of = handle, comm->words = std::move(words);
+  if (!begin(*comm, nullptr) || !(*made = add(comm))) return mpi.err_other;
+  void* value = nullptr;
+  int known = 0;  // an attribute that is set again is deleted first
+  if (int error = comm_get_attr.call(handle, keyval<origin_ended>(), &value, &known); error || known)
+    return error;
+  return comm_set_attr.call(handle, keyval<origin_ended>(), value);
+}
+
+Comm* find_duplicate(Word handle, const std::string& words) {
+  handle = library().handle_of(handle);
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms) {
+    if (comm->made_of != handle || comm->words != words || comm->broken()) continue;
+    comm->users++;
+    return comm.get();
+  }
+  return nullptr;
+}
+
+std::vector<uint64_t> duplicates_of(Word handle) {
+  handle = library().handle_of(handle);
+  std::vector<uint64_t> numbers;
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms)
+    if (comm->made_of == handle) numbers.push_back(number);
+  return numbers;
+}
+
+int inherit(Comm& parent, Word made, bool same_ranks) {
+  clear_ended();
+  const Library& mpi = library();
+  made = mpi.handle_of(made);
+  int inter = 0;
+  comm_test_inter.call(made, &inter);
+  if (inter) return 0;
+  auto origin = std::make_shared<Origin>();
+  comm_size.call(made, &origin->size);
+  comm_rank.call(made, &origin->rank);
+  origin->kept = std::make_shared<Kept>(next_number());
+  origin->parent = parent.origin;
+  if (same_ranks) {
+    origin->key = mixed(parent.origin->key, ++parent.n_made);
+    for (int i = 0; i < origin->size; i++) origin->ranks.push_back(i);
+  } else {
+    origin->ranks = ranks_in(made, origin->size, parent.handle);
+    std::random_device random;
+    origin->key = uint64_t(random()) << 32 | random();
+    if (int error = bcast.call(&origin->key, 1, mpi.uint64, 0, made)) return error;
+  }
+  auto comm = std::make_shared<Comm>(made, origin->rank, origin->size, parent.settings, origin);
+  if (!begin(*comm, same_ranks ? parent.frames : nullptr) || !add(std::move(comm))) return mpi.err_other;
+  return 0;
+}
+
+namespace {
+
+// Frees the duplicates of a communicator, and those of these.
+void free_made_of(Word handle) {
+  std::vector<std::shared_ptr<Comm>> made;
+  {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    for (auto& [number, comm] : registry().comms)
+      if (comm->made_of == handle) made.push_back(comm);
+  }
+  for (auto& comm : made) {
+    free_made_of(comm->handle);
+    Word place;
+    library().put_handle(comm->handle, &place);
+    end(*comm);
+    comm_free.call(&place);
+  }
+}
+
+}  // namespace
+
+bool before_free(Word handle) {
+  handle = library().handle_of(handle);
+  if (handle == library().comm_world || handle == library().comm_self) return false;  // MPI refuses that
+  if (Comm* comm = find(handle)) {
+    if (--comm->users > 0) return true;
+    end(*comm->shared_from_this());
+  }
+  free_made_of(handle);
+  clear_ended();
+  return false;
+}
+
+void note_object(Word handle, void* address) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  registry().objects[address] = library().handle_of(handle);
+}
+
+void drop_object(void* address) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  registry().objects.erase(address);
+}
+
+void end_comms() { mpi_ended = true; }
+
+size_t n_marked() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  return registry().comms.size();
+}
+
+uint64_t n_calls(int name) {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  uint64_t n = totals[name].calls;
+  for (auto& [number, comm] : registry().comms) n += comm->calls[name];
+  return n;
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,244 @@
+// Marked communicators: those whose calls the layer serves. What one has hangs on its handle, as an attribute
+// that MPI never copies, and is found by the handle in a table of the layer's own, which takes 2 ns.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "mpi.h"
+#include "python.h"
+#include "report.h"
+
+namespace compcoll {
+namespace layer {
+
+struct Entry;
+class Work;
+
+// A private communicator, which carries frames, so that no tag ever meets a user's. Duplicates of a
+// communicator share one, each with tags of its own; it is freed with the last of them.
+class PrivateComm {
+ public:
+  // Collective over `comm`, of which it is a duplicate; null where MPI makes none.
+  static std::shared_ptr<PrivateComm> make(Word comm);
+  ~PrivateComm();
+  PrivateComm(const PrivateComm&) = delete;
+
+  Word handle() const { return handle_; }
+  // The first of the tags of one more that shares it, and how many they are; negative where there is no room.
+  int take();
+  static int n_tags();
+
+ private:
+  explicit PrivateComm(Word handle) : handle_(handle) {}
+  const Word handle_;
+  int taken_ = 0;
+};
+
+// Tags of the calls of a communicator, used again in turn; calls under way that still have them end first.
+class CallTags {
+ public:
+  void begin(int first, int n);
+  int check() const { return check_; }  // of what ranks tell each other of calls that do not go together
+  // Tags of each call, and the first ones of calls that only some ranks count, which are always the same.
+  int n() const { return n_; }
+  int pairwise() const { return first_ + turns_ * n_; }
+  // The first tag of a call; `work` may return before its end.
+  int next(const std::shared_ptr<Work>& work);
+  void join();
+
+ private:
+  std::shared_ptr<Work> take_under_way(int turn);
+  std::mutex mutex_;
+  int first_ = 0, n_ = 1, turns_ = 1, check_ = 0;
+  uint64_t calls_ = 0;
+  std::unordered_map<int, std::weak_ptr<Work>> under_way_;  // by the turn
+};
+
+// A communicator and tags of calls that are prepared once and begun again and again, by each rank in an order
+// of its own.
+class KeptTags {
+ public:
+  struct Place {
+    std::shared_ptr<PrivateComm> comm;
+    std::shared_ptr<int> used;  // places in use of that communicator
+    int first, n, index;  // the latter that of the communicator
+    // Tells its frames in shared memory from those of other communicators.
+    uint64_t key() const { return uint64_t(index + 1) * 0x9e3779b97f4a7c15; }
+    Place() = default;
+    Place(const Place&) = delete;
+    ~Place() {
+      if (used) --*used;
+    }
+  };
+  // Collective over `comm`; null where MPI makes no communicator.
+  std::shared_ptr<Place> take(Word comm);
+
+ private:
+  static constexpr int places = 64;
+  struct Shared {
+    std::shared_ptr<PrivateComm> comm;
+    std::shared_ptr<int> used;
+    int given = 0, index = 0;
+  };
+  Shared* with_room(Word comm);
+  std::vector<std::unique_ptr<Shared>> all_;
+  Shared* current_ = nullptr;
+};
+
+// The most bytes of any message: what is below is MPI's.
+constexpr uint64_t never = uint64_t(1) << 62;
+
+// What Python has decided for a communicator, and those made from it.
+struct Settings {
+  uint64_t min_nbytes = never;  // smallest message that may be compressed
+  bool strict = false;  // calls are errors that do not run as the policy says
+  bool names = false;  // the policy looks at communicators' names
+  bool threads = false;  // MPI may be called from several threads on all ranks
+  bool devices = false;  // MPI takes memory of GPUs
+};
+
+// Where a communicator comes from: what Python needs to know of it.
+struct Origin {
+  KeptRef kept;
+  std::shared_ptr<const Origin> parent;  // null where Python knows it
+  std::vector<int> ranks;  // its ranks, as the parent counts them
+  int rank = 0, size = 1;
+  uint64_t key = 0;  // the same on all ranks; no other communicator of any of them has it
+};
+
+class Comm : public std::enable_shared_from_this<Comm> {
+ public:
+  Comm(Word handle, int rank, int size, const Settings& settings, std::shared_ptr<const Origin> origin)
+      : handle(handle), rank(rank), size(size), origin(std::move(origin)), settings(settings) {
+    set_limit();
+  }
+
+  const Word handle;
+  const int rank, size;
+  const std::shared_ptr<const Origin> origin;
+  uint64_t number() const { return origin->kept->number(); }
+
+  // Calls of fewer bytes are small, and nothing else is to be looked at.
+  std::atomic<uint64_t> limit{never};
+  void set_limit();
+  Settings settings;
+  // All calls are MPI's from now on.
+  void leave_all() {
+    settings.min_nbytes = never;
+    set_limit();
+  }
+
+  Last last;
+  std::atomic<uint64_t> accelerated{0};
+
+  // Calls of each operation, of which a communicator has one at a time.
+  std::atomic<uint64_t> calls[n_names] = {};
+  void count(int name) {
+    calls[name].store(calls[name].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
+
+  // The communicator of frames, and tags.
+  std::shared_ptr<PrivateComm> frames;
+  CallTags tags;
+  KeptTags kept_tags;
+  std::atomic<uint64_t> n_made{0};  // duplicates of it
+  std::atomic<int64_t> n_checked{0};  // calls that were compared
+
+  // Calls that were seen before: see calls.h.
+  std::shared_ptr<Entry> find(const std::vector<int64_t>& key);
+  void keep(std::vector<int64_t> key, std::shared_ptr<Entry> entry);
+  void forget();
+
+  // From now on all calls are errors.
+  void fail(const std::string& why);
+  bool broken() const { return broken_.load(std::memory_order_acquire); }
+  std::string why_broken();
+
+  int users = 1;  // of the same settings
+  Word made_of = 0;  // the communicator that Python made it of
+  std::string words;  // its settings, in words
+
+ private:
+  std::mutex mutex_;
+  std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, std::shared_ptr<Entry>>> calls_;
+  std::atomic<bool> broken_{false};
+  std::string why_broken_;
+};
+
+// Calls that a communicator remembers, at most.
+extern std::atomic<size_t> most_calls;
+
+// What takes the long way whatever its size: calls that are compared or recorded, and where memory may be a
+// device's.
+extern std::atomic<bool> looks_at_all;
+void look_at_all();
+void set_limits();  // of all communicators, where what they depend on has changed
+
+// Handles of marked communicators: an open hash table, which is read without a lock.
+struct Table {
+  struct Slot {
+    std::atomic<Word> handle{0};
+    std::atomic<Comm*> comm{nullptr};
+  };
+  explicit Table(size_t size) : slots(size), mask(size - 1) {}
+  size_t place_of(Word handle) const {
+    for (size_t i = (handle ^ handle >> 16) * 0x9e3779b97f4a7c15 >> 32;; i++) {
+      const Word there = slots[i & mask].handle.load(std::memory_order_acquire);
+      if (there == handle || !there) return i & mask;
+    }
+  }
+  Comm* look_up(Word handle) const { return slots[place_of(handle)].comm.load(std::memory_order_acquire); }
+  std::vector<Slot> slots;
+  const size_t mask;
+  size_t used = 0;
+};
+extern COMPCOLL_INTERNAL std::atomic<Table*> table;
+
+// The marked communicator of a handle; null of others.
+Comm* find(Word handle);
+inline Comm* look_up(Word handle) {
+  return table.load(std::memory_order_acquire)->look_up(library().handle_of(handle));
+}
+std::shared_ptr<Comm> find_by(uint64_t number);
+
+// Marks a communicator of Python's; collective. Null where MPI does not let it.
+Comm* mark(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin);
+
+// Makes a marked duplicate of a communicator, with its name and topology, which is freed before it;
+// collective. An error code of MPI's.
+int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origin> origin, std::string words,
+              Comm** made);
+
+// A duplicate of a communicator with these settings, with one user more; null where there is none.
+Comm* find_duplicate(Word handle, const std::string& words);
+
+// The numbers of all duplicates of a communicator.
+std::vector<uint64_t> duplicates_of(Word handle);
+
+// A communicator was made of a marked one; collective over it. MPI's error code.
+int inherit(Comm& parent, Word made, bool same_ranks);
+
+// Before a communicator is freed, marked or not; collective. True where others still use it, so that it
+// stays.
+bool before_free(Word handle);
+
+// An object of mpi4py's has the handle of a communicator at this address, until it is dropped.
+void note_object(Word handle, void* address);
+void drop_object(void* address);
+
+// MPI ends, with which the private communicators do.
+void end_comms();
+
+// How many communicators are marked.
+size_t n_marked();
+
+// How many calls of an operation all of them have had, with those that were freed.
+uint64_t n_calls(int name);
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,49 @@
+// Errors, as MPI has them: a class for each kind, and codes with their texts, which are used again in turn.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "engine/coding.h"
+#include "mpi.h"
+
+namespace compcoll {
+namespace layer {
+
+enum Fault : int {
+  FALLBACK,  // a call with `strict` could not be carried out as its policy says
+  FRAME, // damaged, or a rank could not encode its values
+  MISMATCH, // ranks have made calls that do not go together
+  TIMEOUT, // a rank has not come, or sent nothing
+  BROKEN, // an earlier call of the communicator has not ended
+  POLICY, // ranks disagree on how calls are compressed
+  CODEC, // of another package has failed
+  n_faults,
+};
+
+// MPI's error class of a kind; made when it is first asked for.
+int class_of(Fault fault);
+
+// A code of a class, of this text.
+int code_of(Fault fault, const std::string& text);
+int code_of(int error_class, const std::string& text);  // of one of MPI's own classes
+
+// What Python makes of an error of the engine.
+struct Failure {
+  const engine::Error* error;
+  uint64_t part;  // the number of the part of a call that failed
+  int code = 0;  // MPI's, if it is MPI's
+  Fault fault = FRAME;
+  std::string text;
+};
+
+// The code of an error of the engine.
+int code_of(const engine::Error& error, uint64_t part);
+
+// Has a communicator's error handler deal with a code; the code, where that returns.
+int raise(Word comm, int code);
+
+// Whether errors are said on the standard error output as well: in programs without exceptions.
+extern bool tells_errors;
+
+}  // namespace layer
+}  // namespace compcoll

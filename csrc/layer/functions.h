@@ -1,0 +1,85 @@
+// The functions that stand before MPI's, and how they are made.
+//
+// Each has the name of MPI's with `layer_` before it, and is in one list. Slots of mpi4py's extension module
+// are made to point to them (hook.h), or an object that is preloaded exports MPI's names for them
+// (csrc/layer/preload).
+#pragma once
+#include <vector>
+
+#include "calls.h"
+#include "mpi.h"
+#include "python.h"
+
+namespace compcoll {
+namespace layer {
+
+struct Function {
+  const char* name;  // MPI's
+  void* function;
+  Next* next;
+};
+
+std::vector<Function>& functions();
+
+struct Registered {
+  Registered(const char* name, void* function, Next* next) { functions().push_back({name, function, next}); }
+};
+
+// What an MPI library has no function for: the code by which mpi4py, which looks for names, tells that.
+constexpr int unavailable = int(0xaaaaaaaa);
+
+// Whether the layer looks at calls at all; not where COMPCOLL_DISABLE says so, and not when all has ended.
+// Whether at those of this thread.
+extern std::atomic<bool> is_enabled;
+inline bool is_ours() { return !inside && is_enabled.load(std::memory_order_relaxed); }
+
+// Handles of C that Fortran gave as numbers.
+Word type_of_fortran(const void* number);
+Word comm_of_fortran(const void* number);
+
+}  // namespace layer
+}  // namespace compcoll
+
+#define CALLER __builtin_return_address(0)
+
+// A function of C, and what comes behind it as `next`.
+#define C_FUNCTION(symbol, parameters)                                              \
+  static compcoll::layer::Next next_##symbol("MPI_" #symbol);                       \
+  extern "C" int layer_MPI_##symbol parameters;                                     \
+  static compcoll::layer::Registered registered_##symbol(                           \
+      "MPI_" #symbol, reinterpret_cast<void*>(layer_MPI_##symbol), &next_##symbol); \
+  extern "C" int layer_MPI_##symbol parameters
+
+// One of Fortran.
+#define FORTRAN_FUNCTION(symbol, parameters)                                                               \
+  static compcoll::layer::Next next_##symbol(#symbol);                                                     \
+  extern "C" void layer_##symbol parameters;                                                               \
+  static compcoll::layer::Registered registered_##symbol(#symbol, reinterpret_cast<void*>(layer_##symbol), \
+                                                         &next_##symbol);                                  \
+  extern "C" void layer_##symbol parameters
+
+// N arguments, as parameters and by name; all of Fortran's are addresses.
+#define C_1 compcoll::layer::Word a
+#define C_2 C_1, compcoll::layer::Word b
+#define C_3 C_2, compcoll::layer::Word c
+#define C_4 C_3, compcoll::layer::Word d
+#define C_5 C_4, compcoll::layer::Word e
+#define C_6 C_5, compcoll::layer::Word f
+#define C_7 C_6, compcoll::layer::Word g
+#define C_8 C_7, compcoll::layer::Word h
+#define C_9 C_8, compcoll::layer::Word i
+#define C_10 C_9, compcoll::layer::Word j
+#define C_11 C_10, compcoll::layer::Word k
+#define C_12 C_11, compcoll::layer::Word l
+#define A_1 a
+#define A_2 A_1, b
+#define A_3 A_2, c
+#define A_4 A_3, d
+#define A_5 A_4, e
+#define A_6 A_5, f
+#define A_7 A_6, g
+#define A_8 A_7, h
+#define A_9 A_8, i
+#define A_10 A_9, j
+#define A_11 A_10, k
+#define A_12 A_11, l

@@ -1,0 +1,174 @@
+#include "hook.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "functions.h"
+#include "messages.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+#if defined(__x86_64__)
+constexpr uint32_t slot_types[] = {R_X86_64_GLOB_DAT, R_X86_64_JUMP_SLOT};
+#elif defined(__aarch64__)
+constexpr uint32_t slot_types[] = {R_AARCH64_GLOB_DAT, R_AARCH64_JUMP_SLOT};
+#endif
+
+// A loaded object, as far as its slots go.
+struct Object {
+  std::string name;
+  uintptr_t base = 0, relro = 0, relro_end = 0, first = ~uintptr_t(0), end = 0;
+  const ElfW(Rela) * relocations[2] = {};
+  size_t n_relocations[2] = {};
+  const ElfW(Sym) * symbols = nullptr;
+  const char* strings = nullptr;
+
+  bool contains(const void* address) const {
+    auto at = reinterpret_cast<uintptr_t>(address);
+    return at >= first && at < end;
+  }
+};
+
+// Nothing is opened within the walk, as the loader's lock is held there.
+int describe(dl_phdr_info* info, size_t, void* wanted) {
+  auto object = static_cast<Object*>(wanted);
+  if (info->dlpi_addr != object->base) return 0;
+  const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE));
+  const ElfW(Dyn)* dynamic = nullptr;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const auto& header = info->dlpi_phdr[i];
+    const uintptr_t at = info->dlpi_addr + header.p_vaddr, end = at + header.p_memsz;
+    if (header.p_type == PT_DYNAMIC) dynamic = reinterpret_cast<const ElfW(Dyn)*>(at);
+    if (header.p_type == PT_LOAD) {
+      object->first = std::min(object->first, at);
+      object->end = std::max(object->end, end);
+    }
+    // As the loader protects them: whole pages.
+    if (header.p_type == PT_GNU_RELRO)
+      object->relro = at & ~(page - 1), object->relro_end = end & ~(page - 1);
+  }
+  size_t nbytes[2] = {};
+  for (auto entry = dynamic; entry && entry->d_tag != DT_NULL; entry++) {
+    auto at = reinterpret_cast<const void*>(entry->d_un.d_ptr);
+    switch (entry->d_tag) {
+      case DT_RELA: object->relocations[0] = static_cast<const ElfW(Rela)*>(at); break;
+      case DT_RELASZ: nbytes[0] = entry->d_un.d_val; break;
+      case DT_JMPREL: object->relocations[1] = static_cast<const ElfW(Rela)*>(at); break;
+      case DT_PLTRELSZ: nbytes[1] = entry->d_un.d_val; break;
+      case DT_SYMTAB: object->symbols = static_cast<const ElfW(Sym)*>(at); break;
+      case DT_STRTAB: object->strings = static_cast<const char*>(at); break;
+    }
+  }
+  for (int i = 0; i < 2; i++)
+    object->n_relocations[i] = object->relocations[i] ? nbytes[i] / sizeof(ElfW(Rela)) : 0;
+  return 1;
+}
+
+bool is_slot(const ElfW(Rela) & relocation) {
+  for (uint32_t type : slot_types)
+    if (ELF64_R_TYPE(relocation.r_info) == type) return true;
+  return false;
+}
+
+void write(const Object& object, void** slot, void* value) {
+  const uintptr_t page = uintptr_t(sysconf(_SC_PAGESIZE)), at = reinterpret_cast<uintptr_t>(slot);
+  const bool guarded = at >= object.relro && at < object.relro_end;
+  void* start = reinterpret_cast<void*>(at & ~(page - 1));
+  if (guarded) mprotect(start, page, PROT_READ | PROT_WRITE);
+  __atomic_store_n(slot, value, __ATOMIC_RELEASE);
+  if (guarded) mprotect(start, page, PROT_READ);
+}
+
+bool is_persistent_collective(std::string_view name) {
+  for (int i = 0; i < n_accelerated; i++)
+    if (name == std::string("MPI_") + operations[i].name + "_init") return true;
+  return false;
+}
+
+// Whether the layer looks at calls of mpi4py's of a function, where it is not preloaded.
+bool is_hooked(std::string_view name) {
+  for (const char* other : {"MPI_Init", "MPI_Init_thread", "MPI_Query_thread"})
+    if (name == other) return false;
+  return name.substr(0, 4) == "MPI_" && !is_message(name);
+}
+
+const void* hooked_base = nullptr;
+
+const void* base_of(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) ? info.dli_fbase : nullptr;
+}
+
+}  // namespace
+
+bool is_of_hooked(const void* caller) { return hooked_base && base_of(caller) == hooked_base; }
+
+int hook(void* handle, std::string* problem) {
+  link_map* map = nullptr;
+  Object object;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map)) {
+    *problem = dlerror();
+    return 0;
+  }
+  object.name = map->l_name, object.base = map->l_addr;
+  hooked_base = base_of(map->l_ld);
+  dl_iterate_phdr(describe, &object);
+  std::unordered_map<std::string_view, const Function*> wanted;
+  for (const Function& function : functions()) wanted[function.name] = &function;
+  int n_hooked = 0, n_slots = 0;
+  for (int part = 0; part < 2; part++) {
+    for (size_t i = 0; i < object.n_relocations[part]; i++) {
+      const ElfW(Rela) & relocation = object.relocations[part][i];
+      if (!is_slot(relocation)) continue;
+      n_slots++;
+      const char* name = object.strings + object.symbols[ELF64_R_SYM(relocation.r_info)].st_name;
+      auto found = wanted.find(name);
+      if (found == wanted.end()) continue;
+      const Function& function = *found->second;
+      auto slot = reinterpret_cast<void**>(object.base + relocation.r_offset);
+      void* there = *slot;
+      const bool served = is_persistent_collective(name);
+      if (there && Next::preloaded && Next::is_preloads(there)) {
+        // mpi4py looks for names that an MPI may lack.
+        if (!served && !function.next->exists()) write(object, slot, nullptr);
+        n_hooked++;
+        continue;
+      }
+      if (!is_hooked(name) || (!there && !served)) continue;
+      n_hooked++;
+      if (there == function.function) continue;
+      // A slot that was not looked up yet leads to where that would be done, which would write to it again.
+      if (object.contains(there)) there = dlsym(handle, name);
+      if (there) function.next->set(there);
+      write(object, slot, function.function);
+    }
+  }
+  if (!n_hooked) {
+    *problem = object.name + " has " + std::to_string(n_slots) + " slots of functions, and none of MPI's";
+  }
+  return n_hooked;
+}
+
+void hook_caller(const void* caller) {
+  Dl_info info;
+  std::string problem;
+  if (!dladdr(caller, &info) || !info.dli_fname) return;
+  void* object = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
+  if (!object) return;
+  hook(object, &problem);
+  dlclose(object);
+}
+
+}  // namespace layer
+}  // namespace compcoll

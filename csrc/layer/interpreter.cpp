@@ -1,0 +1,193 @@
+#include "interpreter.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "comm.h"
+#include "errors.h"
+#include "functions.h"
+#include "requests.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+void* main_thread = nullptr;  // of the interpreter that was started here
+int (*mark_world)() = nullptr;
+// For which calls may still go on when MPI ends whose requests nobody waits for: in a correct program their
+// messages have arrived.
+constexpr double last_seconds = 1;
+
+void* python_library = RTLD_DEFAULT;
+
+template <class Result = void, class... Args>
+Result py(const char* name, Args... args) {
+  return reinterpret_cast<Result (*)(Args...)>(dlsym(python_library, name))(args...);
+}
+
+std::string variable(const char* name) {
+  const char* value = getenv(name);
+  return value ? value : "";
+}
+
+bool is_there(const std::string& path) { return !path.empty() && access(path.c_str(), R_OK) == 0; }
+
+std::string folder_of(const std::string& path) { return path.substr(0, path.find_last_of('/')); }
+
+// The Python executable whose packages are to be used: the one that `compcoll run` names, that of the
+// installation which this library is part of, or that of the active environment.
+std::string executable() {
+  if (is_there(variable("COMPCOLL_PYTHON"))) return variable("COMPCOLL_PYTHON");
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&begin_program), &info) && info.dli_fname) {
+    std::string prefix = info.dli_fname;  // PREFIX/lib/pythonX.Y/site-packages/compcoll/NAME
+    for (int i = 0; i < 5; i++) prefix = folder_of(prefix);
+    if (is_there(prefix + "/bin/python3")) return prefix + "/bin/python3";
+  }
+  std::string active = variable("VIRTUAL_ENV") + "/bin/python3";
+  return is_there(active) ? active : "python3";
+}
+
+// Loads libpython of the version that the extension modules were built for.
+void* load_libpython(const std::string& program, std::string* problem) {
+  char real[PATH_MAX];
+  std::string prefix = realpath(program.c_str(), real) ? folder_of(folder_of(real)) : "";
+  const std::string name = COMPCOLL_LIBPYTHON;
+  // A program that embeds Python has loaded it; the symbols of two libraries would mix.
+  if (void* found = dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD)) return found;
+  if (dlsym(RTLD_DEFAULT, "Py_InitializeEx")) {
+    *problem = "the program has another version of Python";
+    return nullptr;
+  }
+  for (const std::string& path : {variable("COMPCOLL_LIBPYTHON"), prefix + "/lib/" + name, name}) {
+    if (path.empty()) continue;
+    if (void* found = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL)) return found;
+  }
+  *problem = dlerror();
+  return nullptr;
+}
+
+// Starts an interpreter as `program` would have it, with its packages and without handlers of signals.
+bool start(std::string* problem) {
+  std::string program = executable();
+  void* library = load_libpython(program, problem);
+  if (!library) return false;
+  python_library = library;
+  static std::wstring name(program.begin(), program.end());
+  if (dlsym(library, "PyInitConfig_Create")) {  // Python 3.14
+    void* config = py<void*>("PyInitConfig_Create");
+    py<int>("PyInitConfig_SetInt", config, "install_signal_handlers", int64_t(0));
+    py<int>("PyInitConfig_SetInt", config, "parse_argv", int64_t(0));
+    py<int>("PyInitConfig_SetStr", config, "program_name", program.c_str());
+    int failed = py<int>("Py_InitializeFromInitConfig", config);
+    py("PyInitConfig_Free", config);
+    if (failed) *problem = "Python does not start";
+    if (failed) return false;
+  } else {
+    py("Py_SetProgramName", name.c_str());
+    py("Py_InitializeEx", 0);
+  }
+  main_thread = py<void*>("PyEval_SaveThread");
+  return true;
+}
+
+// Where there is no mpi4py for the program's MPI library, a sentence says so, and no traceback.
+const char* const import_program = R"(
+try:
+    import compcoll.preload.program
+except (ImportError, RuntimeError) as error:
+    import sys
+    sys._compcoll_problem = (str(error).splitlines() or [repr(error)])[0]
+)";
+
+// The module gives `set_begin` what there is to do.
+bool import(std::string* problem) {
+  int state = py<int>("PyGILState_Ensure");
+  if (py<int>("PyRun_SimpleString", import_program)) *problem = "see above";
+  if (void* text = py<void*>("PySys_GetObject", "_compcoll_problem"))
+    *problem = py<const char*>("PyUnicode_AsUTF8", text);
+  py("PyGILState_Release", state);
+  return mark_world != nullptr;
+}
+
+}  // namespace
+
+std::atomic<bool> is_enabled{variable("COMPCOLL_DISABLE").empty() || variable("COMPCOLL_DISABLE") == "0"};
+
+bool is_python() {
+  static auto is_initialized = reinterpret_cast<int (*)()>(dlsym(python_library, "Py_IsInitialized"));
+  if (!is_initialized)
+    is_initialized = reinterpret_cast<int (*)()>(dlsym(python_library, "Py_IsInitialized"));
+  return is_initialized && is_initialized();
+}
+
+int begin_program() {
+  std::string problem = "another version of compcoll was loaded";
+  Inside within;
+  if (start(&problem) && import(&problem)) {
+    tells_errors = true;
+    const int error = mark_world();
+    return error ? raise(library().comm_world, error) : 0;
+  }
+  fprintf(stderr, "compcoll: calls are not accelerated: %s\n", problem.c_str());
+  return 0;
+}
+
+void end_interpreter() {
+  if (!main_thread) return;
+  py("PyEval_RestoreThread", main_thread);
+  main_thread = nullptr;
+  py<int>("Py_FinalizeEx");
+}
+
+namespace {
+
+int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
+
+int mpi_ends(Word, int, void*, void*) {
+  end_layer();
+  return 0;
+}
+
+}  // namespace
+
+void watch_end() {
+  static Own create("PMPI_Comm_create_keyval"), set("PMPI_Comm_set_attr");
+  static const bool watched = [] {
+    int key = 0;
+    void* const nothing = nullptr;
+    return !create.call(&copy_nothing, &mpi_ends, &key, nothing) &&
+           !set.call(library().comm_self, key, nothing);
+  }();
+  (void)watched;
+}
+
+void end_layer() {
+  static std::atomic<bool> ended{false};
+  if (ended.exchange(true)) return;
+  if (const Python* here = python()) here->finalize();
+  Inside within;
+  end_requests(last_seconds);
+  recorder.end();
+  without_python();
+  stop_engine();
+  end_comms();
+  is_enabled = false;
+  Unlocked::save = nullptr;  // in an interpreter that ends nobody can tell who has the lock
+}
+
+void set_begin(int (*mark)()) { mark_world = mark; }
+
+}  // namespace layer
+}  // namespace compcoll
+
+// A program that embeds Python, as LAMMPS does, may end the interpreter that was started here before MPI
+// ends. That one ends with MPI.
+extern "C" __attribute__((visibility("default"))) int compcoll_owns_python() {
+  return compcoll::layer::main_thread != nullptr;
+}

@@ -1,0 +1,25 @@
+// The beginning and the end of the layer in a process, and the Python interpreter of programs that have none.
+#pragma once
+namespace compcoll {
+namespace layer {
+
+// Whether the process is Python's, or has had an interpreter started before.
+bool is_python();
+
+// Starts an interpreter for a program of C or Fortran when MPI has begun, and has Python mark what it has;
+// MPI's code.
+int begin_program();
+
+// Ends the interpreter that was started here.
+void end_interpreter();
+
+// Ends all that is under way, before MPI ends, once; and has MPI do so where a library ends it whose calls do
+// not come here.
+void end_layer();
+void watch_end();
+
+// What Python does in a program of C or Fortran: marks COMM_WORLD and COMM_SELF.
+void set_begin(int (*mark_world)());
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,161 @@
+#include "mpi.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace compcoll {
+namespace layer {
+
+Library found_library = {};
+
+namespace {
+
+std::mutex mutex;  // of the search
+
+// Objects that were loaded for others alone, as mpi4py loads MPI, are in no global scope. They are opened
+// after the walk: within it, the loader's lock is held.
+void* find_in_objects() {
+  std::vector<std::string> names;
+  auto note = [](dl_phdr_info* info, size_t, void* names) {
+    if (info->dlpi_name && strstr(info->dlpi_name, "mpi"))
+      static_cast<std::vector<std::string>*>(names)->emplace_back(info->dlpi_name);
+    return 0;
+  };
+  dl_iterate_phdr(note, &names);
+  for (const std::string& name : names) {
+    void* object = dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    void* function = object ? dlsym(object, "PMPI_Init") : nullptr;
+    if (object) dlclose(object);
+    if (function) return function;
+  }
+  return nullptr;
+}
+
+// By the name that is beside PMPI_Init: the names without P may be in another object.
+bool is_standard(void* object) {
+  auto version = reinterpret_cast<int (*)(int*, int*)>(dlsym(object, "PMPI_Abi_get_version"));
+  int major = -1, minor = -1;
+  return version && !version(&major, &minor) && major > 0;
+}
+
+// With the lock.
+void describe(void* function) {
+  Library mpi = {};
+  Dl_info info;
+  mpi.path = function && dladdr(function, &info) ? info.dli_fname : nullptr;
+  mpi.handle = mpi.path ? dlopen(mpi.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+  if (!mpi.handle) return;
+  mpi.mask = ~Word(0), mpi.in_place = 1, mpi.most_threads = 3;
+  if (dlsym(mpi.handle, "ompi_mpi_comm_world")) {
+    mpi.abi = Abi::open_mpi;
+  } else if (is_standard(mpi.handle)) {
+    mpi.most_threads = 4096, mpi.abi = Abi::standard;
+  } else {
+    mpi.in_place = ~Word(0), mpi.mask = 0xffffffff, mpi.ignored_status = 1, mpi.abi = Abi::mpich;
+  }
+  Abi abi = mpi.abi;
+  mpi.abi = Abi::none;
+  found_library = mpi;
+  __atomic_store_n(&found_library.abi, abi, __ATOMIC_RELEASE);
+}
+
+// Where the sentinels of Fortran lie: Open MPI defines them under the names that four compilers give them.
+struct Sentinels {
+  void* at[4];
+  Sentinels(const char* lower, const char* upper) {
+    const std::string names[] = {lower, std::string(lower) + "_", std::string(lower) + "__", upper};
+    for (int i = 0; i < 4; i++) at[i] = dlsym(RTLD_DEFAULT, names[i].c_str());
+  }
+  bool have(void* address) const {
+    return address && (address == at[0] || address == at[1] || address == at[2] || address == at[3]);
+  }
+};
+
+}  // namespace
+
+const Library& find_library() {
+  void* function = dlsym(RTLD_DEFAULT, "PMPI_Init");
+  if (!function) function = find_in_objects();
+  std::lock_guard<std::mutex> lock(mutex);
+  if (found_library.abi == Abi::none) describe(function);
+  return found_library;
+}
+
+bool use_library_of(void* object) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (found_library.abi == Abi::none) describe(dlsym(object, "PMPI_Init"));
+  return found_library.abi != Abi::none;
+}
+
+void configure(const Constants& constants) { static_cast<Constants&>(found_library) = constants; }
+
+void* own(const char* name) {
+  void* found = library().handle ? dlsym(library().handle, name) : nullptr;
+  return found ? found : dlsym(RTLD_DEFAULT, name);
+}
+
+void* (*Unlocked::save)() = nullptr;
+void (*Unlocked::restore)(void*) = nullptr;
+
+void* (*Next::behind)(const char*) = nullptr;
+bool (*Next::is_preloads)(const void*) = nullptr;
+
+void* Next::find() const {
+  void* found = behind ? behind(name_) : nullptr;
+  return found ? found : own((std::string("P") + name_).c_str());
+}
+
+void* Next::missing() const {
+  fprintf(stderr, "compcoll: %s was called, and no MPI library that is loaded has it\n", name_);
+  abort();
+}
+
+namespace {
+
+template <size_t... i>
+int invoke_with(void* function, const Word* words, std::index_sequence<i...>) {
+  return reinterpret_cast<int (*)(decltype(Word(i))...)>(function)(words[i]...);
+}
+
+template <size_t n>
+int invoke_with(void* function, const Word* words) {
+  return invoke_with(function, words, std::make_index_sequence<n>());
+}
+
+}  // namespace
+
+int Next::call(const Word* words, int n) {
+  using Invoke = int (*)(void*, const Word*);
+  constexpr Invoke with[] = {invoke_with<0>, invoke_with<1>, invoke_with<2>,  invoke_with<3>,
+                             invoke_with<4>, invoke_with<5>, invoke_with<6>,  invoke_with<7>,
+                             invoke_with<8>, invoke_with<9>, invoke_with<10>, invoke_with<11>};
+  if (!preloaded) return with[n](get(), words);
+  Unlocked unlocked;
+  return with[n](get(), words);
+}
+
+bool Next::preloaded = false;
+
+bool is_status_ignore_of_fortran(void* address) {
+  static const Sentinels one("mpi_fortran_status_ignore", "MPI_FORTRAN_STATUS_IGNORE");
+  static const Sentinels several("mpi_fortran_statuses_ignore", "MPI_FORTRAN_STATUSES_IGNORE");
+  return one.have(address) || several.have(address);
+}
+
+Word buffer_of_fortran(void* address) {
+  static const Sentinels in_place("mpi_fortran_in_place", "MPI_FORTRAN_IN_PLACE");
+  static const Sentinels bottom("mpi_fortran_bottom", "MPI_FORTRAN_BOTTOM");
+  if (in_place.have(address)) return library().in_place;
+  return bottom.have(address) ? 0 : reinterpret_cast<Word>(address);
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,125 @@
+#include "python.h"
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "mpi.h"
+
+namespace compcoll {
+namespace layer {
+
+thread_local int inside = 0;
+
+void go_inside(int by) { inside += by; }
+
+namespace {
+
+std::mutex ending;
+auto& ended = *new std::vector<uint64_t>;  // never destroyed: objects end when the process does
+std::atomic<uint64_t> n_numbers{0};
+
+// One job at a time, of any caller.
+class Thread {
+ public:
+  void begin(const Python& python) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    python_ = python, alive_ = true;
+  }
+
+  // Waits for the job under way.
+  void end() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    alive_ = false;
+    changed_.notify_all();
+    lock.unlock();
+    Unlocked unlocked;
+    if (thread_.joinable()) thread_.join();
+  }
+
+  const Python* python() const { return alive_ ? &python_ : nullptr; }
+
+  bool run(const std::function<void(const Python&)>& job) {
+    Unlocked unlocked;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (!alive_) return false;
+    if (!thread_.joinable()) thread_ = std::thread([this] { loop(); });
+    changed_.wait(lock, [this] { return !job_ || !alive_; });
+    if (!alive_) return false;
+    bool done = false;
+    job_ = &job, done_ = &done;
+    changed_.notify_all();
+    changed_.wait(lock, [&done] { return done; });
+    return true;
+  }
+
+ private:
+  void loop() {
+    Inside within;
+    python_.run([this] {
+      std::unique_lock<std::mutex> lock(mutex_);
+      for (;;) {
+        changed_.wait(lock, [this] { return job_ || !alive_; });
+        if (!job_) return;
+        const auto* job = job_;
+        lock.unlock();
+        (*job)(python_);
+        lock.lock();
+        *done_ = true;
+        job_ = nullptr;
+        changed_.notify_all();
+      }
+    });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::thread thread_;
+  Python python_ = {};
+  std::atomic<bool> alive_{false};
+  const std::function<void(const Python&)>* job_ = nullptr;
+  bool* done_ = nullptr;
+};
+
+// Never destroyed: other threads may be in it when the process ends.
+Thread& thread() {
+  static auto one = new Thread;
+  return *one;
+}
+
+}  // namespace
+
+Kept::~Kept() {
+  std::lock_guard<std::mutex> lock(ending);
+  ended.push_back(number_);
+}
+
+uint64_t next_number() { return ++n_numbers; }
+
+std::vector<uint64_t> take_ended() {
+  std::lock_guard<std::mutex> lock(ending);
+  return std::exchange(ended, {});
+}
+
+void with_python(const Python& python) { thread().begin(python); }
+
+void without_python() { thread().end(); }
+
+const Python* python() { return thread().python(); }
+
+bool ask_python(const std::function<void(const Python&)>& job) {
+  // An MPI that is for one thread gets calls of one alone.
+  if (inside || library().thread_level < library().thread_serialized) {
+    const Python* here = python();
+    if (!here) return false;
+    Unlocked unlocked;
+    Inside within;
+    job(*here);
+    return true;
+  }
+  return thread().run(job);
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,65 @@
+// Python, which decides on calls that the layer has not seen before (compcoll/prepare.py).
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "mpi.h"
+
+namespace compcoll {
+namespace layer {
+
+// Set in threads within compcoll: their calls go to MPI as they are.
+extern COMPCOLL_INTERNAL thread_local int inside __attribute__((tls_model("initial-exec")));
+struct Inside {
+  Inside() { ++inside; }
+  ~Inside() { --inside; }
+};
+// Begins that (1), or ends it (-1), in a thread of Python's.
+void go_inside(int by);
+
+// Python's side of an object of the layer, by a number. Where the object ends no Python may run, so that
+// Python lets go of its side later.
+class Kept {
+ public:
+  explicit Kept(uint64_t number) : number_(number) {}
+  ~Kept();
+  Kept(const Kept&) = delete;
+  uint64_t number() const { return number_; }
+
+ private:
+  const uint64_t number_;
+};
+
+using KeptRef = std::shared_ptr<const Kept>;
+
+// A number that no other object has.
+uint64_t next_number();
+
+// Numbers of the objects that have ended since this was asked last.
+std::vector<uint64_t> take_ended();
+
+// Functions of Python's side; they take the interpreter's lock.
+struct Python {
+  void (*prepare)(void* description);  // a `Description` of calls.h
+  void (*describe)(void* failure);     // a `Failure` of errors.h
+  void (*next_start)(void* start);     // a `NextStart` of calls.h
+  void (*begin_device)(void* job);     // a `DeviceJob` of devices.h, in the thread of the call
+  void (*copy)(void* job);             // a `DeviceCopy`, likewise
+  void (*finalize)();                  // once, before MPI ends
+  void (*run)(const std::function<void()>& loop);  // keeps a state of the thread around a loop
+};
+
+// Has calls decided on by Python from now on; until `without_python` where its interpreter ends.
+void with_python(const Python& python);
+void without_python();
+const Python* python();
+
+// Runs a job that takes the interpreter's lock, on a thread of its own: no signal's handler raises there.
+// This thread gives the lock up meanwhile. False where there is no interpreter.
+bool ask_python(const std::function<void(const Python&)>& job);
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,88 @@
+#include "record.h"
+
+#include "arguments.h"
+#include "engine/clock.h"
+#include "python.h"
+#include "requests.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own comm_get_name("PMPI_Comm_get_name");
+
+constexpr size_t longest_name = 1024;
+thread_local int quiet = 0;
+
+// Bytes of one buffer of a call.
+uint64_t nbytes_of_side(const Call& call, const Arguments& arguments, SideName name, bool all) {
+  const Side& side = arguments.sides[name];
+  if (!side.many || !all) return arguments.block(name, call.comm.rank).nbytes();
+  uint64_t sum = 0;
+  for (int i = 0; i < call.comm.size; i++) sum += arguments.block(name, i).nbytes();
+  return sum;
+}
+
+// Of the buffer that a rank which sends gives a call.
+uint64_t nbytes_of_buffer(const Call& call) {
+  const Operation& op = call.op();
+  if (op.recv.buf < 0 || (op.neighbours && (op.send_many || op.listed))) return 0;
+  Arguments arguments(call);
+  if (!arguments.sound) return 0;
+  if (op.one_buffer()) return nbytes_of_side(call, arguments, recv_side, true);
+  const Side& send = arguments.sides[send_side];
+  const bool sends = send.given && !send.in_place;
+  if (sends) return nbytes_of_side(call, arguments, send_side, true);
+  const uint64_t received = nbytes_of_side(call, arguments, recv_side, op.send_many);
+  const bool each = op.send_many && !arguments.sides[recv_side].many;  // what others got of the root's buffer
+  return each ? received * uint64_t(call.comm.size) : received;
+}
+
+}  // namespace
+
+bool is_recorded() { return recorder.on() && !quiet; }
+
+void go_quiet(int by) { quiet += by; }
+
+Record begin_record(const Call& call) {
+  Record record = {};
+  const Operation& op = call.op();
+  Comm& comm = call.comm;
+  record.name = call.name, record.form = call.form, record.comm = comm.number(), record.size = comm.size;
+  record.nbytes = nbytes_of_buffer(call);
+  const bool by_root = op.root >= 0 && op.reduction < 0 && (op.one_buffer() || op.send_many);
+  record.sends = comm.size > 1 && (!by_root || call.root() == comm.rank);
+  if (recorder.has_sites()) {
+    char name[longest_name] = {};
+    int length = 0;
+    comm_get_name.call(comm.handle, name, &length);
+    record.site = recorder.site(call.caller, record.comm, name);
+  }
+  record.start = engine::now();
+  return record;
+}
+
+void end_record(const Call& call, Record record, int error, Word request) {
+  int small = Last::none;
+  record.returned = record.end = engine::now();
+  record.error = error;
+  auto work = work_of(request);
+  if (!work && call.name < n_accelerated) record.outcome = call.comm.last.get(&small);
+  record.small = small >= 0;
+  if (call.form == nonblocking && !error && request && request != library().request_null)
+    keep_record(request, std::move(record));
+  else recorder.add(std::move(record));
+}
+
+void record_calls(uint64_t (*site)(const void*, uint64_t, const char*), void (*full)()) {
+  recorder.begin(site, full);
+  set_limits();
+}
+
+void end_records() {
+  recorder.end();
+  set_limits();
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,61 @@
+#include "report.h"
+
+#include <cmath>
+#include <utility>
+
+namespace compcoll {
+namespace layer {
+
+Totals totals[n_names];
+Recorder recorder;
+
+void add(engine::Stats* sum, const engine::Stats& part) {
+  sum->raw_nbytes += part.raw_nbytes, sum->wire_nbytes += part.wire_nbytes;
+  sum->inside_nbytes += part.inside_nbytes, sum->messages += part.messages, sum->fallbacks += part.fallbacks;
+  sum->encode_seconds += part.encode_seconds, sum->decode_seconds += part.decode_seconds;
+  sum->wait_seconds += part.wait_seconds;
+  for (double engine::Stats::* bound : {&engine::Stats::bound, &engine::Stats::encoded})
+    if (std::isnan(part.*bound) || part.*bound > sum->*bound) sum->*bound = part.*bound;
+  for (int i = 0; i < 4; i++) sum->dimensions[i] += part.dimensions[i];
+  for (const auto& [codec, n] : part.used) {
+    auto known = sum->used.begin();
+    while (known != sum->used.end() && known->first != codec) ++known;
+    if (known == sum->used.end()) sum->used.emplace_back(codec, n);
+    else known->second += n;
+  }
+}
+
+void Last::note(std::shared_ptr<const Outcome> outcome) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  outcome_ = std::move(outcome);
+  small_.store(other, std::memory_order_relaxed);
+}
+
+std::shared_ptr<const Outcome> Last::get(int* small) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  *small = small_.load(std::memory_order_relaxed);
+  return *small == other ? outcome_ : nullptr;
+}
+
+void Recorder::begin(uint64_t (*site)(const void*, uint64_t, const char*), void (*full)()) {
+  site_ = site, full_ = full;
+  on_ = true;
+}
+
+void Recorder::add(Record record) {
+  bool is_full;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    records_.push_back(std::move(record));
+    is_full = records_.size() >= most;
+  }
+  if (is_full) full_();
+}
+
+std::vector<Record> Recorder::take() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return std::exchange(records_, {});
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,111 @@
+// What became of calls: the record of a communicator's last one, sums over all of an operation, and records
+// of each in a program that is traced.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/run.h"
+#include "operations.h"
+
+namespace compcoll {
+namespace layer {
+
+#define COMPCOLL_NAME(n, name, ...) name,
+// Those that may be accelerated come first.
+enum Name {
+  ACCELERATED(COMPCOLL_NAME) n_accelerated,
+  before_others = n_accelerated - 1,
+  OTHERS(COMPCOLL_NAME) n_names
+};
+enum Form { blocking, nonblocking, persistent, n_forms };
+
+// How a call, or a part of it, was to be carried out.
+struct Way {
+  std::string codec, algorithm, reason;
+  bool lossless = true;
+  bool writes_back = false;  // whether the owner of a block takes the values that others decode
+};
+
+// A call that has ended.
+struct Outcome {
+  int name = n_names;
+  std::shared_ptr<const Way> way;  // of a call that MPI served only its reason counts
+  bool accelerated = false;
+  engine::Stats stats;
+  double seconds = 0;
+  uint64_t base_nbytes = 0;
+};
+
+// Adds what a part of a call did.
+void add(engine::Stats* sum, const engine::Stats& part);
+
+// The record of the last call of a communicator.
+class Last {
+ public:
+  // A call that was small: `name` alone says all.
+  void note_small(int name) { small_.store(name, std::memory_order_relaxed); }
+  void note(std::shared_ptr<const Outcome> outcome);
+  // A message, of which Python keeps what there is to say.
+  void note_message() { small_.store(message, std::memory_order_relaxed); }
+  // The outcome, null where the last call was small, whose name goes to `small`, a message, or where there
+  // was none.
+  std::shared_ptr<const Outcome> get(int* small);
+
+  static constexpr int other = -3, message = -2, none = -1;
+
+ private:
+  std::atomic<int> small_{none};
+  std::mutex mutex_;
+  std::shared_ptr<const Outcome> outcome_;
+};
+
+// Sums of an operation over all communicators; of calls, over those that were freed.
+struct Totals { std::atomic<uint64_t> calls{0}, accelerated{0}, raw_nbytes{0}, wire_nbytes{0}; };
+extern Totals totals[n_names];
+
+// A call in a program whose calls are recorded.
+struct Record {
+  int name, form;
+  uint64_t comm;  // the number of its communicator
+  int size;  // of that
+  uint64_t nbytes = 0;  // of the buffer that a rank which sends gives it; 0 where its arguments do not tell
+  bool sends = false;  // whether that is one that this rank sends from
+  double start = 0, returned = 0, end = 0;  // the last when its request was seen to be complete
+  std::shared_ptr<const Outcome> outcome;  // null where it was small, or has not ended
+  bool small = false;
+  int error = 0;  // MPI's code
+  uint64_t site = 0;  // where the program called, and on which communicator, as `Recorder::site` has it
+};
+
+// The sink of records; nothing is recorded before `begin`.
+class Recorder {
+ public:
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  // `site` gives a number for where the program called, at an address or in its Python, on a communicator of
+  // this number and name; null where nobody asks. `full` takes the records that there are.
+  void begin(uint64_t (*site)(const void* caller, uint64_t comm, const char* name), void (*full)());
+  void end() { on_ = false; }
+  uint64_t site(const void* caller, uint64_t comm, const char* name) const {
+    return site_(caller, comm, name);
+  }
+  bool has_sites() const { return site_ != nullptr; }
+  void add(Record record);
+  std::vector<Record> take();
+
+ private:
+  static constexpr size_t most = 1024;
+  std::atomic<bool> on_{false};
+  uint64_t (*site_)(const void*, uint64_t, const char*) = nullptr;
+  void (*full_)() = nullptr;
+  std::mutex mutex_;
+  std::vector<Record> records_;
+};
+
+extern Recorder recorder;
+
+}  // namespace layer
+}  // namespace compcoll

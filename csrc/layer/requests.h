@@ -1,0 +1,47 @@
+// Requests of calls that the engine carries out: generalized ones of those under way, and persistent ones,
+// for which a receive stands that nobody but the layer can start.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "work.h"
+
+namespace compcoll {
+namespace layer {
+
+// How a program gives its arguments: as C does, with counts of 64 bits, or as Fortran does.
+enum class Convention { c, large, fortran };
+
+void give_handle(Convention convention, Word handle, Own& to_fortran, void* place);
+Word handle_at(Convention convention, Own& from_fortran, const void* place);
+void give_request(Convention convention, Word handle, void* place);
+Word request_at(Convention convention, const void* place);
+
+// Starts a generalized request for a call; MPI's code.
+int start_request(const std::shared_ptr<Work>& work, Word* request);
+
+// The call of a request, null of others.
+std::shared_ptr<Work> work_of(Word request);
+
+// Keeps the record of a call until its request is seen to be complete; and what is kept.
+void keep_record(Word request, Record record);
+std::vector<Record> take_open_records();
+
+// A call that is prepared once, and started any number of times.
+class Prepared {
+ public:
+  virtual ~Prepared() = default;
+  // Starts the call; the request of its nonblocking form. MPI's code.
+  virtual int start(Word* request) = 0;
+  Word started = 0;  // the request of the call under way
+};
+
+// The handle that a program gets of a prepared call; MPI's code.
+int keep(std::shared_ptr<Prepared> prepared, Word* handle);
+
+// Before MPI ends: waits for calls under way, at most for so long, and lets go of what stands for prepared
+// ones.
+void end_requests(double seconds);
+
+}  // namespace layer
+}  // namespace compcoll

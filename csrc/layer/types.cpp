@@ -1,0 +1,489 @@
+#include "types.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "abi.h"
+
+namespace compcoll {
+namespace layer {
+
+Predefined predefined[n_predefined];
+
+namespace {
+
+using engine::Layout;
+using engine::LayoutRef;
+
+Own type_size("PMPI_Type_size"), type_get_attr("PMPI_Type_get_attr"), type_set_attr("PMPI_Type_set_attr"),
+    type_create_keyval("PMPI_Type_create_keyval"), type_get_envelope("PMPI_Type_get_envelope"),
+    type_get_contents("PMPI_Type_get_contents"), type_get_envelope_c("PMPI_Type_get_envelope_c"),
+    type_get_contents_c("PMPI_Type_get_contents_c"), type_get_extent("PMPI_Type_get_extent"),
+    type_get_true_extent("PMPI_Type_get_true_extent"), type_free("PMPI_Type_free"),
+    send_init("PMPI_Send_init"), request_free("PMPI_Request_free");
+
+std::atomic<uint64_t> n_types{0};
+
+// -- layouts put together from smaller ones, in as few loops as they need
+
+const Piece empty = {0, engine::run_layout(0)};
+
+bool same(const Layout& a, const Layout& b) {
+  if (&a == &b) return true;
+  if (a.kind != b.kind || a.nbytes != b.nbytes) return false;
+  return a.kind == Layout::RUN ||
+         (a.kind == Layout::LOOP && a.stride == b.stride && same(*a.children[0], *b.children[0]));
+}
+
+Piece contiguous(uint64_t nbytes) { return {0, engine::run_layout(nbytes)}; }
+
+}  // namespace
+
+Piece repeated(int64_t count, int64_t stride, const Piece& piece) {
+  if (count <= 0 || !piece.nbytes()) return empty;
+  if (count == 1) return piece;
+  const Layout& layout = *piece.layout;
+  if (piece.is_run() && stride == int64_t(layout.nbytes))
+    return {piece.offset, engine::run_layout(uint64_t(count * stride))};
+  if (layout.kind == Layout::LOOP && stride == int64_t(layout.count) * layout.stride) {
+    uint64_t all = uint64_t(count) * layout.count;
+    return {piece.offset, engine::loop_layout(all, layout.stride, layout.children[0])};
+  }
+  return {piece.offset, engine::loop_layout(uint64_t(count), stride, piece.layout)};
+}
+
+namespace {
+
+// Whether offsets are all the same distance apart.
+bool even(const std::vector<int64_t>& offsets) {
+  for (size_t i = 2; i < offsets.size(); i++)
+    if (offsets[i] - offsets[i - 1] != offsets[1] - offsets[0]) return false;
+  return true;
+}
+
+int64_t step_of(const std::vector<int64_t>& offsets) {
+  return offsets.size() > 1 ? offsets[1] - offsets[0] : 0;
+}
+
+std::vector<int64_t> from_first(std::vector<int64_t> offsets) {
+  const int64_t first = offsets[0];
+  for (int64_t& offset : offsets) offset -= first;
+  return offsets;
+}
+
+// Bytes side by side at each offset; what touches is one.
+Piece joined_runs(const std::vector<int64_t>& offsets, const std::vector<uint64_t>& nbytes) {
+  std::vector<int64_t> at;
+  std::vector<uint64_t> sizes;
+  for (size_t i = 0; i < offsets.size(); i++) {
+    if (!nbytes[i]) continue;
+    if (!at.empty() && offsets[i] == at.back() + int64_t(sizes.back())) {
+      sizes.back() += nbytes[i];
+    } else {
+      at.push_back(offsets[i]);
+      sizes.push_back(nbytes[i]);
+    }
+  }
+  if (at.empty()) return empty;
+  bool alike = std::all_of(sizes.begin(), sizes.end(), [&](uint64_t size) { return size == sizes[0]; });
+  if (alike && even(at))
+    return repeated(int64_t(at.size()), step_of(at), {at[0], engine::run_layout(sizes[0])});
+  const int64_t first = at[0];
+  return {first, engine::runs_layout(from_first(std::move(at)), sizes)};
+}
+
+// Pieces one behind the other in packed order, each at an offset of its own.
+Piece joined(const std::vector<int64_t>& offsets, const std::vector<Piece>& pieces) {
+  std::vector<int64_t> at;
+  std::vector<LayoutRef> layouts;
+  std::vector<uint64_t> sizes;
+  bool runs = true, alike = true;
+  for (size_t i = 0; i < pieces.size(); i++) {
+    if (!pieces[i].nbytes()) continue;
+    at.push_back(offsets[i] + pieces[i].offset);
+    layouts.push_back(pieces[i].layout);
+    sizes.push_back(pieces[i].nbytes());
+    runs = runs && pieces[i].is_run();
+    alike = alike && same(*layouts[0], *pieces[i].layout);
+  }
+  if (runs) return joined_runs(at, sizes);
+  if (alike && even(at)) return repeated(int64_t(at.size()), step_of(at), {at[0], layouts[0]});
+  const int64_t first = at[0];
+  return {first, engine::parts_layout(from_first(std::move(at)), layouts)};
+}
+
+// -- derived datatypes
+
+// A datatype's basic type, its bytes and the shape of its elements.
+struct Parts {
+  uint32_t element = 0;
+  bool any = false;    // whether it has a basic type at all
+  bool known = true;
+  Piece piece = empty;
+  bool shaped = true;
+  std::vector<uint64_t> shape;
+};
+
+// Adds basic types to those that there are.
+void add_basics(Parts* parts, const Parts& more) {
+  parts->known = parts->known && more.known;
+  if (!more.any) return;
+  parts->element = !parts->any || parts->element == more.element ? more.element : 0;
+  parts->any = true;
+}
+
+Parts of_shape(Parts old, std::initializer_list<int64_t> counts, Piece piece) {
+  std::vector<uint64_t> shape;
+  for (int64_t n : counts)
+    if (n != 1) shape.push_back(uint64_t(std::max<int64_t>(n, 0)));
+  old.shape.insert(old.shape.begin(), shape.begin(), shape.end());
+  old.piece = std::move(piece);
+  return old;
+}
+
+// What a datatype was made with; all numbers of 64 bits.
+struct Contents {
+  Combiner combiner;
+  std::vector<int64_t> numbers;  // in the order of the function's arguments, handles left out
+  std::vector<Word> types;
+};
+
+Combiner combiner_of(int number) {
+  for (int i = 0; i < n_combiners; i++)
+    if (library().combiners[i] == number) return Combiner(i);
+  return n_combiners;
+}
+
+// Integers, addresses and large counts in the order in which the arguments come.
+std::vector<int64_t> in_order(Combiner combiner, const std::vector<int>& i, const std::vector<int64_t>& a,
+                              const std::vector<int64_t>& c) {
+  std::vector<int64_t> all(i.begin(), i.end());
+  if (combiner == SUBARRAY && !c.empty()) {  // the dimensions, sizes, subsizes, starts, and the order
+    all.insert(all.begin() + 1, c.begin(), c.end());
+  } else if (combiner == DARRAY && !c.empty()) {  // size, rank, dimensions, global sizes, and the others
+    all.insert(all.begin() + 3, c.begin(), c.end());
+  } else {
+    all.insert(all.end(), c.begin(), c.end());
+    all.insert(all.end(), a.begin(), a.end());
+  }
+  return all;
+}
+
+// How a datatype was made, and how many integers, addresses, large counts and datatypes with.
+Combiner envelope_of(Word handle, int64_t n[4]) {
+  int number = 0, few[3] = {};
+  int error = type_get_envelope_c.exists() ? type_get_envelope_c.call(handle, n, n + 1, n + 2, n + 3, &number)
+                                           : type_get_envelope.call(handle, few, few + 1, few + 2, &number);
+  if (!type_get_envelope_c.exists()) n[0] = few[0], n[1] = few[1], n[2] = 0, n[3] = few[2];
+  return error ? n_combiners : combiner_of(number);
+}
+
+bool is_derived(Combiner combiner) { return combiner != NAMED && combiner != n_combiners; }
+
+// False where a datatype was not made of others, as far as is known here.
+bool read(Word handle, Contents* made) {
+  int64_t n[4] = {};
+  made->combiner = envelope_of(handle, n);
+  if (!is_derived(made->combiner)) return false;
+  const uint32_t width = library().handle_nbytes();
+  std::vector<int> integers(static_cast<size_t>(n[0]));
+  std::vector<int64_t> addresses(static_cast<size_t>(n[1])), counts(static_cast<size_t>(n[2]));
+  std::vector<char> handles(static_cast<size_t>(n[3]) * width);
+  int error = type_get_contents_c.exists()
+                  ? type_get_contents_c.call(handle, n[0], n[1], n[2], n[3], integers.data(),
+                                             addresses.data(), counts.data(), handles.data())
+                  : type_get_contents.call(handle, int(n[0]), int(n[1]), int(n[3]), integers.data(),
+                                           addresses.data(), handles.data());
+  if (error) return false;
+  made->numbers = in_order(made->combiner, integers, addresses, counts);
+  for (int64_t i = 0; i < n[3]; i++) made->types.push_back(library().handle_at(handles.data() + i * width));
+  return true;
+}
+
+// Gives back a handle that was asked for, but a predefined one.
+void release(Word handle) {
+  int64_t n[4] = {};
+  if (predefined_at(handle).handle || !is_derived(envelope_of(handle, n))) return;
+  Word place;
+  library().put_handle(handle, &place);
+  type_free.call(&place);
+}
+
+int64_t extent_of(Word handle) {
+  int64_t lower = 0, extent = 0;
+  type_get_extent.call(handle, &lower, &extent);
+  return extent;
+}
+
+Parts taken_apart(Word handle);
+
+Parts of_blocks(const Parts& old, int64_t extent, const std::vector<int64_t>& lengths,
+                const std::vector<int64_t>& at) {
+  Parts parts = old;
+  parts.shaped = false;
+  if (repeated(2, extent, old.piece).is_run()) {
+    std::vector<int64_t> offsets;
+    std::vector<uint64_t> nbytes;
+    for (size_t i = 0; i < at.size(); i++) {
+      offsets.push_back(at[i] + old.piece.offset);
+      nbytes.push_back(uint64_t(std::max<int64_t>(lengths[i], 0)) * old.piece.nbytes());
+    }
+    parts.piece = joined_runs(offsets, nbytes);
+    return parts;
+  }
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < at.size(); i++) {
+    bool again = i && lengths[i] == lengths[i - 1];
+    pieces.push_back(again ? pieces.back() : repeated(lengths[i], extent, old.piece));
+  }
+  parts.piece = pieces.empty() ? empty : joined(at, pieces);
+  return parts;
+}
+
+Parts of_struct(const Contents& made) {
+  const size_t n = size_t(made.numbers[0]);
+  Parts parts;
+  parts.shaped = false;
+  std::vector<int64_t> at;
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < n; i++) {
+    const int64_t length = made.numbers[1 + i];
+    Parts one = taken_apart(made.types[i]);
+    at.push_back(made.numbers[1 + n + i]);
+    pieces.push_back(repeated(length, extent_of(made.types[i]), one.piece));
+    if (length > 0 && one.piece.nbytes()) add_basics(&parts, one);
+  }
+  parts.piece = pieces.empty() ? empty : joined(at, pieces);
+  return parts;
+}
+
+Parts of_subarray(const Contents& made, const Parts& old, int64_t extent) {
+  const int64_t* numbers = made.numbers.data();
+  const int64_t n = numbers[0];
+  const int64_t *sizes = numbers + 1, *subsizes = sizes + n, *starts = subsizes + n;
+  const bool fortran = starts[n] == library().order_fortran;
+  Parts parts = old;
+  for (int64_t k = 0; k < n; k++) {  // the fastest dimension first
+    const int64_t i = fortran ? k : n - 1 - k;
+    Piece piece = repeated(subsizes[i], extent, parts.piece);
+    piece.offset += starts[i] * extent;
+    parts = of_shape(parts, {subsizes[i]}, piece);
+    extent *= sizes[i];
+  }
+  return parts;
+}
+
+// First indices and lengths of the blocks of an axis of `n` that belong to one of its processes.
+void owned(int64_t n, int64_t distribution, int64_t argument, int64_t processes, int64_t place,
+           std::vector<int64_t>* firsts, std::vector<int64_t>* counts) {
+  if (distribution == library().distribute_none) {
+    *firsts = {0}, *counts = {n};
+    return;
+  }
+  int64_t block = argument;
+  if (argument == library().distribute_default)
+    block = distribution == library().distribute_block ? (n + processes - 1) / processes : 1;
+  for (int64_t first = place * block; first < n; first += processes * block) {
+    firsts->push_back(first);
+    counts->push_back(std::min(block, n - first));
+  }
+}
+
+Parts of_darray(const Contents& made, const Parts& old, int64_t extent) {
+  const int64_t *numbers = made.numbers.data(), n = numbers[2];
+  const int64_t *sizes = numbers + 3, *distributions = sizes + n, *arguments = distributions + n,
+                *grid = arguments + n;
+  const bool fortran = grid[n] == library().order_fortran;
+  std::vector<int64_t> places(static_cast<size_t>(n));
+  int64_t rest = numbers[1];
+  for (int64_t i = n - 1; i >= 0; i--) {  // the grid of processes is in C's order always
+    places[size_t(i)] = rest % grid[i];
+    rest /= grid[i];
+  }
+  Parts parts = old;
+  for (int64_t k = 0; k < n; k++) {
+    const int64_t i = fortran ? k : n - 1 - k;
+    std::vector<int64_t> firsts, counts;
+    owned(sizes[i], distributions[i], arguments[i], grid[i], places[size_t(i)], &firsts, &counts);
+    std::vector<Piece> pieces;
+    int64_t all = 0;
+    for (size_t b = 0; b < firsts.size(); b++) {
+      firsts[b] *= extent;
+      pieces.push_back(repeated(counts[b], extent, parts.piece));
+      all += counts[b];
+    }
+    parts = of_shape(parts, {all}, pieces.empty() ? empty : joined(firsts, pieces));
+    extent *= sizes[i];
+  }
+  return parts;
+}
+
+Parts of_contents(const Contents& made) {
+  if (made.combiner == STRUCT) return of_struct(made);
+  const Parts old = taken_apart(made.types[0]);
+  const int64_t extent = extent_of(made.types[0]);
+  const int64_t* numbers = made.numbers.data();
+  auto slice = [&](size_t first, int64_t n) {
+    return std::vector<int64_t>(numbers + first, numbers + first + size_t(n));
+  };
+  auto scaled = [&](std::vector<int64_t> at) {
+    for (int64_t& offset : at) offset *= extent;
+    return at;
+  };
+  auto of_vector = [&](int64_t stride) {
+    Piece block = repeated(numbers[1], extent, old.piece);
+    return of_shape(old, {numbers[0], numbers[1]}, repeated(numbers[0], stride, block));
+  };
+  const int64_t n = made.numbers.empty() ? 0 : numbers[0];
+  switch (made.combiner) {
+    case DUP:
+    case RESIZED: return old;
+    case CONTIGUOUS: return of_shape(old, {n}, repeated(n, extent, old.piece));
+    case VECTOR: return of_vector(numbers[2] * extent);
+    case HVECTOR: return of_vector(numbers[2]);
+    case INDEXED: return of_blocks(old, extent, slice(1, n), scaled(slice(size_t(1 + n), n)));
+    case HINDEXED: return of_blocks(old, extent, slice(1, n), slice(size_t(1 + n), n));
+    case INDEXED_BLOCK:
+      return of_blocks(old, extent, std::vector<int64_t>(size_t(n), numbers[1]), scaled(slice(2, n)));
+    case HINDEXED_BLOCK:
+      return of_blocks(old, extent, std::vector<int64_t>(size_t(n), numbers[1]), slice(2, n));
+    case SUBARRAY: return of_subarray(made, old, extent);
+    case DARRAY: return of_darray(made, old, extent);
+    default: return old;
+  }
+}
+
+Parts of_type(const Type& type) {
+  Parts parts;
+  parts.element = type.element, parts.known = type.known, parts.any = true;
+  parts.piece = type.piece, parts.shaped = type.shaped, parts.shape = type.shape;
+  return parts;
+}
+
+const Type* attached(Word handle);
+
+Parts taken_apart(Word handle) {
+  if (const Predefined& entry = predefined_at(handle); entry.handle) return of_type(*entry.type);
+  if (const Type* known = attached(handle)) return of_type(*known);
+  Contents made;
+  Parts parts;
+  if (!read(handle, &made)) {
+    int size = 0;
+    type_size.call(handle, &size);
+    parts.any = true, parts.known = made.combiner == NAMED, parts.shaped = false;
+    parts.piece = contiguous(uint64_t(std::max(size, 0)));
+    return parts;
+  }
+  parts = of_contents(made);
+  for (Word inner : made.types) release(inner);
+  if (!parts.piece.nbytes()) {
+    Parts nothing;
+    nothing.shape = {0};
+    return nothing;
+  }
+  return parts;
+}
+
+// -- what a datatype keeps
+
+int copy_nothing(Word, int, void*, void*, void*, int* flag) { return *flag = 0; }
+
+int drop(Word, int, void* value, void*) {
+  delete static_cast<const Type*>(value);
+  return 0;
+}
+
+int keyval() {
+  static const int key = [] {
+    int made = 0;
+    type_create_keyval.call(&copy_nothing, &drop, &made, static_cast<void*>(nullptr));
+    return made;
+  }();
+  return key;
+}
+
+const Type* attached(Word handle) {
+  void* value = nullptr;
+  int flag = 0;
+  if (type_get_attr.call(handle, keyval(), &value, &flag) || !flag) return nullptr;
+  return static_cast<const Type*>(value);
+}
+
+// Whether a datatype is committed, which its envelope does not tell.
+bool is_committed(Word handle) {
+  const Library& mpi = library();
+  static char never_read;
+  Word made = mpi.request_null;
+  if (send_init.call(&never_read, Word(1), handle, Word(int64_t(mpi.proc_null)), Word(0), mpi.comm_self,
+                     &made))
+    return false;
+  request_free.call(&made);
+  return true;
+}
+
+Type* flattened(Word handle) {
+  Parts parts = taken_apart(handle);
+  auto type = new Type;
+  type->id = ++n_types;
+  type->element = parts.any ? parts.element : 0;
+  type->known = parts.known, type->piece = parts.piece, type->nbytes = parts.piece.nbytes();
+  type->shaped = parts.shaped, type->shape = parts.shape;
+  int64_t lower = 0;
+  type_get_extent.call(handle, &lower, &type->extent);
+  type_get_true_extent.call(handle, &type->lower, &type->length);
+  return type;
+}
+
+// Has a datatype keep what is known of it.
+const Type* attach(Word handle, Type* type) {
+  if (!type_set_attr.call(handle, keyval(), static_cast<void*>(type))) return type;
+  delete type;
+  return nullptr;
+}
+
+}  // namespace
+
+Piece Type::many(int64_t count) const { return repeated(count, extent, piece); }
+
+void add_predefined(Word handle, uint64_t nbytes, uint32_t element, bool summable) {
+  Predefined& entry = predefined_at(handle);
+  if (entry.handle) return;
+  auto type = new Type;
+  type->id = ++n_types;
+  type->element = element, type->nbytes = nbytes, type->summable = summable, type->shaped = true;
+  type->piece = contiguous(nbytes);
+  type->extent = extent_of(handle);
+  type_get_true_extent.call(handle, &type->lower, &type->length);
+  type->known = type->length == int64_t(nbytes);  // else there is a gap in it
+  type->basic = type->extent == int64_t(nbytes);
+  entry.nbytes = nbytes, entry.type = type;
+  __atomic_store_n(&entry.handle, handle, __ATOMIC_RELEASE);
+}
+
+const Type* type_of(Word handle) {
+  handle = library().handle_of(handle);
+  if (const Predefined& entry = predefined_at(handle); entry.handle) return entry.type;
+  if (handle == library().type_null) return nullptr;
+  if (const Type* known = attached(handle)) return known;
+  return is_committed(handle) ? attach(handle, flattened(handle)) : nullptr;
+}
+
+uint64_t nbytes_of_derived(Word handle) {
+  int size = 0;
+  return handle == library().type_null || type_size.call(handle, &size) || size < 0 ? 0 : uint64_t(size);
+}
+
+bool take_for(Word handle, uint32_t element, Word sum, bool summable) {
+  handle = library().handle_of(handle);
+  Type* type = flattened(handle);
+  type->element = element, type->own_sum = sum;
+  type->basic = true, type->summable = summable;
+  return attach(handle, type) != nullptr;
+}
+
+uint32_t real_of(uint32_t element) {
+  return element == COMPLEX64 ? uint32_t(FLOAT32) : element == COMPLEX128 ? uint32_t(FLOAT64) : element;
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,83 @@
+// MPI's datatypes: predefined ones by their handles, and derived ones flattened to their basic type and to
+// where their bytes lie. That is done once for each datatype, which keeps it as an attribute until it is
+// freed: a handle may be that of another datatype by then.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "engine/layout.h"
+#include "mpi.h"
+
+namespace compcoll {
+namespace layer {
+
+// A layout, and where its first byte lies, from the start of what it is a part of.
+struct Piece {
+  int64_t offset = 0;
+  engine::LayoutRef layout;
+
+  uint64_t nbytes() const { return layout->nbytes; }
+  bool is_run() const { return layout->kind == engine::Layout::RUN; }
+};
+
+// A piece so many times, `stride` bytes apart.
+Piece repeated(int64_t count, int64_t stride, const Piece& piece);
+
+// One entry of a datatype.
+struct Type {
+  uint64_t id = 0;  // of no other, ever
+  uint32_t element =
+      0;  // code of the basic type of all its values; 0 where there are several, or it is none of abi.h's
+  bool known = true;  // whether it is known where its bytes lie
+  bool basic = false;  // whether entries are elements of an array
+  bool summable = false;  // whether MPI adds it up
+  Word own_sum = 0;  // the operation that adds its values where MPI has none
+  uint64_t nbytes = 0;
+  int64_t extent = 0, lower = 0,
+          length = 0;  // MPI's extent, its first byte, and the bytes over which it stretches
+  Piece piece;
+  bool shaped = false;  // whether its elements have a shape:
+  std::vector<uint64_t> shape;  // along each dimension of more than one, the last one the fastest
+
+  // So many entries.
+  Piece many(int64_t count) const;
+};
+
+// Tells of a predefined datatype; before any is asked for.
+void add_predefined(Word handle, uint64_t nbytes, uint32_t element, bool summable);
+
+// The datatype of a handle, which lives until that is freed; null where it is not committed, or no datatype.
+const Type* type_of(Word handle);
+
+// Predefined datatypes by their handles, in a hash table with several times as many places.
+struct Predefined {
+  Word handle;
+  uint64_t nbytes;
+  const Type* type;
+};
+constexpr size_t n_predefined = 1024;
+extern COMPCOLL_INTERNAL Predefined predefined[n_predefined];
+COMPCOLL_INLINE Predefined& predefined_at(Word handle) {
+  size_t i = (handle ^ handle >> 12) * 0x9e3779b97f4a7c15 >> 54;
+  while (predefined[i].handle && predefined[i].handle != handle) i = (i + 1) % n_predefined;
+  return predefined[i];
+}
+
+// Bytes of an entry; 0 of what is no datatype, which MPI has to say.
+uint64_t nbytes_of_derived(Word handle);
+COMPCOLL_INLINE uint64_t nbytes_of(Word handle) {
+  handle = library().handle_of(handle);
+  const Predefined& known = predefined_at(handle);
+  return known.handle ? known.nbytes : nbytes_of_derived(handle);
+}
+
+// Has the values of a datatype taken for those of another type of the same size, such as a float that MPI
+// lacks; MPI adds them up by an operation, and so do we where they are summable. False where MPI does not let
+// it.
+bool take_for(Word handle, uint32_t element, Word sum, bool summable);
+
+// The code of the real type of a complex one; others are theirs.
+uint32_t real_of(uint32_t element);
+
+}  // namespace layer
+}  // namespace compcoll

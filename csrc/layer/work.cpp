@@ -1,0 +1,238 @@
+#include "work.h"
+
+#include <limits>
+
+#include "devices.h"
+#include "engine/clock.h"
+#include "engine/task_group.h"
+#include "requests.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+// Works that have not ended as they should: MPI may still write to what they refer to, which is never freed.
+void abandon(std::shared_ptr<Work> work) {
+  static auto& all = *new std::vector<std::shared_ptr<Work>>;
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  all.push_back(std::move(work));
+}
+
+bool never_interrupted() { return false; }
+
+// A call that is over as soon as the ranks are known to differ.
+class Compared : public engine::TaskGroup {
+ public:
+  Compared(Parts parts, std::shared_ptr<engine::Task> comparison, std::shared_ptr<Check> check)
+      : TaskGroup(std::move(parts)), comparison_(std::move(comparison)), check_(std::move(check)) {}
+  bool done() override { return (comparison_->done() && check_->differs()) || TaskGroup::done(); }
+
+ private:
+  const std::shared_ptr<engine::Task> comparison_;
+  const std::shared_ptr<Check> check_;
+};
+
+}  // namespace
+
+// -- MPI's part
+
+Masked::Masked(const Call& call, const std::vector<uint8_t>& out, const std::vector<uint8_t>& into)
+    : words_(call.words, call.words + call.n_words) {
+  const Operation& op = call.op();
+  const size_t width = call.wide ? 8 : 4;
+  auto mask = [&](const Positions& at, bool many, const std::vector<uint8_t>& gone,
+                  std::vector<char>* counts) {
+    bool any = false;
+    for (uint8_t one : gone) any = any || one;
+    if (!any || words_[size_t(at.buf)] == library().in_place) return;
+    if (!many) {
+      words_[size_t(at.count)] = 0;
+      return;
+    }
+    const char* given = reinterpret_cast<const char*>(words_[size_t(at.count)]);
+    counts->assign(given, given + gone.size() * width);
+    for (size_t i = 0; i < gone.size(); i++)
+      if (gone[i]) std::fill_n(counts->begin() + long(i * width), width, char(0));
+    words_[size_t(at.count)] = reinterpret_cast<Word>(counts->data());
+  };
+  mask(op.send, op.send_many, out, counts_);
+  mask(op.recv, op.recv_many, into, counts_ + 1);
+}
+
+// -- the engine's part
+
+Work::~Work() { drop_copies(); }
+
+void Work::drop_copies() {
+  for (auto [memory, nbytes] : copies_) the_engine().pool().put(memory, nbytes);
+  copies_.clear();
+}
+
+int Work::begin(const Word bases[2], const bool devices[2], const Lane& lane,
+                std::shared_ptr<engine::Bases> last) {
+  last_ = std::move(last);
+  for (const Part& part : entry->parts) {
+    std::vector<engine::Place> places;
+    places.reserve(part.rooms.size());
+    DeviceJob job;
+    for (const Room& room : part.rooms) {
+      job.nbytes.push_back(room.nbytes);
+      auto data = reinterpret_cast<uint8_t*>(room.any ? bases[room.side] + Word(room.offset) : 0);
+      if (!room.copied || !room.any) {
+        places.emplace_back(data, room.layout);
+        places.back().on_device = room.any && devices[room.side];
+        continue;
+      }
+      uint8_t* copy = the_engine().pool().get(room.nbytes);
+      copies_.emplace_back(copy, room.nbytes);
+      const engine::LayoutRef layout = room.layout ? room.layout : engine::run_layout(room.nbytes);
+      gather(*layout, data, 0, room.nbytes, copy);
+      places.emplace_back(copy);
+    }
+    std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), lane.comm);
+    if (part.neighbours) {
+      std::shared_ptr<const engine::Neighbours> near = part.neighbours;
+      if (lane.key) {
+        auto other = std::make_shared<engine::Neighbours>(*near);
+        other->key ^= lane.key;
+        near = other;
+      }
+      wire = make_node_wire(std::move(wire), near);
+    }
+    job.part = part.kept->number(), job.places = &places;
+    for (const engine::Place& place : places) {
+      if (!place.on_device) continue;
+      if (int code = begin_on_devices(&job)) return code;
+      break;
+    }
+    devices_.push_back(job.kept);
+    const engine::Tags tags = {lane.first, lane.n};
+    runs_.push_back(the_engine().begin(part.schedule, part.coding, part.inside, std::move(places),
+                                       std::move(wire), tags, job.device, part.differs ? last_ : nullptr));
+  }
+  return 0;
+}
+
+void Work::poison(int code) {
+  poisoned_ = code;
+  engine::Error error;
+  error.problem = engine::Problem::CALLBACK;
+  for (const auto& run : runs_) run->fail(error);
+}
+
+std::shared_ptr<engine::Task> Work::task() {
+  std::vector<std::shared_ptr<engine::Task>> all(runs_.begin(), runs_.end());
+  for (Word* request : plains) {
+    statuses_.emplace_back(library().status_nbytes);
+    plain_tasks_.push_back(make_request(engine_library(), request, statuses_.back().data(), 0));
+    all.push_back(plain_tasks_.back());
+  }
+  if (!check) return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(all);
+  std::shared_ptr<engine::Task> comparison =
+      make_request(engine_library(), check->request(), compared_status_, 0);
+  all.push_back(comparison);
+  return std::make_shared<Compared>(all, comparison, check);
+}
+
+void Work::note_end(engine::End end) {
+  end_ = end;
+  end_seconds_ = engine::now();
+  if (end == engine::End::DONE) drop_copies();
+  ended_ = true;
+}
+
+int Work::wait() {
+  std::vector<std::shared_ptr<engine::Task>> tasks(runs_.begin(), runs_.end());
+  engine::End end;
+  {
+    Unlocked unlocked;
+    end = the_engine().wait(tasks, {}, std::numeric_limits<double>::infinity(), never_interrupted);
+  }
+  note_end(end);
+  return settle();
+}
+
+int Work::leave(Word* request) {
+  completion_ = std::make_shared<engine::Completion>();
+  auto self = shared_from_this();
+  if (int error = start_request(self, request)) return error;
+  const Word handle = *request;
+  // The request is complete for MPI before anybody who waits here learns of it.
+  left_ = the_engine().leave(
+      task(),
+      [self, handle](engine::End end) {
+        self->note_end(end);
+        complete(engine_library(), handle);
+        self->completion_->reach();
+      },
+      completion_);
+  return 0;
+}
+
+bool Work::join(double seconds) {
+  if (ended_ || !left_) return true;
+  Unlocked unlocked;
+  the_engine().join(*left_, seconds, never_interrupted);
+  return ended_;
+}
+
+// -- the outcome
+
+int Work::settle() {
+  std::lock_guard<std::mutex> lock(settling_);
+  if (settled_) return code_;
+  settled_ = true;
+  if (end_ != engine::End::DONE) {
+    abandon(shared_from_this());
+    const bool late = end_ == engine::End::TIMEOUT;
+    comm->fail(std::string(operations[name].name) + " was interrupted");
+    return code_ = code_of(late ? TIMEOUT : BROKEN, late ? late_text() : comm->why_broken());
+  }
+  if (check && check->differs()) {
+    abandon(shared_from_this());
+    comm->fail(std::string("calls of the ranks beside ") + operations[name].name + " did not go together");
+    return code_ = check->result();
+  }
+  int error = 0;
+  for (const auto& task : plain_tasks_)
+    if (!error) error = error_of(*task);
+  if (finish)
+    if (int code = finish(); code && !error) error = code;
+  if (!entry) return code_ = error;
+  auto outcome = std::make_shared<Outcome>();
+  outcome->name = name, outcome->accelerated = !runs_.empty();
+  outcome->seconds = end_seconds_ - began;
+  outcome->way = entry->declined;
+  outcome->base_nbytes = last_ ? last_->nbytes() : 0;
+  uint64_t fallbacks = 0;
+  for (size_t i = 0; i < runs_.size(); i++) {
+    const engine::Run& run = *runs_[i];
+    if (i) add(&outcome->stats, run.stats());
+    else outcome->stats = run.stats();
+    outcome->way = entry->parts[i].way;
+    fallbacks += run.stats().fallbacks;
+    const KeptRef& kept = devices_[i] ? devices_[i] : entry->parts[i].kept;
+    if (!error && !poisoned_ && run.error()) error = code_of(run.error(), kept->number());
+  }
+  if (poisoned_) error = poisoned_;
+  if (outcome->accelerated) {
+    comm->accelerated++;
+    totals[name].accelerated++;
+    totals[name].raw_nbytes += outcome->stats.raw_nbytes;
+    totals[name].wire_nbytes += outcome->stats.wire_nbytes;
+  }
+  if (turn >= 0 && entry->count) entry->count->seconds[size_t(turn)] = outcome->seconds;
+  if (!error && comm->settings.strict && fallbacks) {
+    const std::string codec = outcome->way->codec;
+    error = code_of(FALLBACK, std::string(operations[name].name) + ": " + std::to_string(fallbacks) +
+                                  " chunks hold values that " + codec + " cannot carry");
+  }
+  comm->last.note(outcome);
+  outcome_ = std::move(outcome);
+  runs_.clear();
+  return code_ = error;
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,123 @@
+// The object that is preloaded into programs: it exports MPI's names, and hands calls on to the layer, which
+// is another object. What `import compcoll` loads exports none of them, or libraries that are loaded later
+// would call it.
+//
+// Each name is a jump to where the layer's function is, so that any number of arguments goes with it.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "layer/message_table.h"
+#include "layer/operations.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+#if defined(__x86_64__)
+#define JUMP(name) "jmp *slot_" #name "(%rip)\n"
+#elif defined(__aarch64__)
+#define JUMP(name) "adrp x16, slot_" #name "\nldr x16, [x16, :lo12:slot_" #name "]\nbr x16\n"
+#endif
+
+#define NAME(name)                                                                                  \
+  extern "C" __attribute__((visibility("hidden"))) void* slot_##name;                               \
+  void* slot_##name = nullptr;                                                                      \
+  asm(".text\n.globl " #name "\n.type " #name ", %function\n" #name ":\n" JUMP(name) ".size " #name \
+                                                                                     ", .-" #name "\n");
+
+#define FORTRAN(name) NAME(mpi_##name##_) NAME(mpi_##name##_f08_)
+#define FORMS(n, name, method, fortran, ...)                                                    \
+  NAME(MPI_##name)                                                                              \
+  NAME(MPI_##method)                                                                            \
+  NAME(MPI_##name##_init) NAME(MPI_##name##_c) NAME(MPI_##method##_c) NAME(MPI_##name##_init_c) \
+      FORTRAN(fortran) FORTRAN(i##fortran)
+#define MESSAGE(n, name, fortran, ...) NAME(MPI_##name) NAME(MPI_##name##_c) FORTRAN(fortran)
+#define PROBE(n, name, fortran, ...) NAME(MPI_##name) FORTRAN(fortran)
+
+// clang-format off
+#define NAMES \
+  ACCELERATED(FORMS) OTHERS(FORMS) MESSAGES(MESSAGE, MESSAGE, PROBE) \
+  NAME(MPI_Comm_dup) NAME(MPI_Comm_dup_with_info) NAME(MPI_Comm_split) NAME(MPI_Comm_split_type) \
+  NAME(MPI_Comm_create) NAME(MPI_Comm_create_group) NAME(MPI_Cart_create) NAME(MPI_Cart_sub) \
+  NAME(MPI_Graph_create) NAME(MPI_Dist_graph_create) NAME(MPI_Dist_graph_create_adjacent) \
+  FORTRAN(comm_dup) FORTRAN(comm_dup_with_info) FORTRAN(comm_split) FORTRAN(comm_split_type) \
+  FORTRAN(comm_create) FORTRAN(comm_create_group) FORTRAN(cart_create) FORTRAN(cart_sub) \
+  FORTRAN(graph_create) FORTRAN(dist_graph_create) FORTRAN(dist_graph_create_adjacent) \
+  NAME(MPI_Comm_free) NAME(MPI_Comm_disconnect) FORTRAN(comm_free) FORTRAN(comm_disconnect) \
+  NAME(MPI_Init) NAME(MPI_Init_thread) NAME(MPI_Query_thread) NAME(MPI_Finalize) \
+  FORTRAN(init) FORTRAN(init_thread) FORTRAN(query_thread) FORTRAN(finalize) \
+  NAME(MPI_Wait) NAME(MPI_Test) NAME(MPI_Cancel) NAME(MPI_Waitall) NAME(MPI_Waitany) NAME(MPI_Waitsome) \
+  NAME(MPI_Testall) NAME(MPI_Testany) NAME(MPI_Testsome) NAME(MPI_Request_get_status) \
+  NAME(MPI_Request_get_status_all) NAME(MPI_Request_get_status_any) NAME(MPI_Request_get_status_some) \
+  NAME(MPI_Start) NAME(MPI_Startall) NAME(MPI_Request_free) \
+  FORTRAN(wait) FORTRAN(test) FORTRAN(cancel) FORTRAN(waitall) FORTRAN(waitany) FORTRAN(waitsome) \
+  FORTRAN(testall) FORTRAN(testany) FORTRAN(testsome) FORTRAN(request_get_status) \
+  FORTRAN(start) FORTRAN(startall) FORTRAN(request_free) \
+  NAME(MPI_Rsend) NAME(MPI_Intercomm_create) NAME(MPI_Intercomm_merge) NAME(MPI_Win_create) \
+  NAME(MPI_Win_allocate) NAME(MPI_Win_allocate_shared) NAME(MPI_Win_free) NAME(MPI_Win_fence) \
+  NAME(MPI_Win_start) NAME(MPI_Win_complete) NAME(MPI_Win_wait) NAME(MPI_Win_lock) NAME(MPI_Win_unlock) NAME(MPI_Win_flush) \
+  NAME(MPI_Win_flush_all) NAME(MPI_Win_unlock_all)
+// clang-format on
+
+NAMES
+
+namespace {
+
+#undef NAME
+#define NAME(name) {#name, &slot_##name},
+struct Slot {
+  const char* name;
+  void** place;
+};
+const Slot slots[] = {NAMES};
+
+Dl_info this_object() {
+  Dl_info info = {};
+  dladdr(reinterpret_cast<const void*>(slots), &info);
+  return info;
+}
+
+void* behind(const char* name) { return dlsym(RTLD_NEXT, name); }
+
+bool is_own(const void* function) {
+  Dl_info info;
+  return dladdr(function, &info) && info.dli_fbase == this_object().dli_fbase;
+}
+
+[[noreturn]] void missing() {
+  fprintf(stderr, "compcoll: a function of MPI was called that no library has\n");
+  abort();
+}
+
+int (*owns_python)() = nullptr;
+
+// Where the layer cannot be loaded, calls go to what would come without this object.
+__attribute__((constructor)) void load() {
+  std::string path = this_object().dli_fname;
+  path = path.substr(0, path.find_last_of('/') + 1) + COMPCOLL_LAYER;
+  void* layer = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  using Preloaded = void* (*)(void* (*)(const char*), bool (*)(const void*), const char*);
+  auto find = layer ? reinterpret_cast<Preloaded>(dlsym(layer, "compcoll_preloaded")) : nullptr;
+  if (layer) owns_python = reinterpret_cast<int (*)()>(dlsym(layer, "compcoll_owns_python"));
+  if (!find) fprintf(stderr, "compcoll: calls are not accelerated: %s\n", dlerror());
+  for (const Slot& slot : slots) {
+    void* function = find ? find(behind, is_own, slot.name) : behind(slot.name);
+    *slot.place = function ? function : reinterpret_cast<void*>(missing);
+  }
+}
+
+}  // namespace
+
+// By this name others tell that the object is there.
+extern "C" __attribute__((visibility("default"))) const int compcoll_is_preloaded;
+const int compcoll_is_preloaded = 1;
+
+// A program that embeds Python, as LAMMPS does, may end the interpreter that the layer has started before MPI
+// ends. That one ends with MPI.
+EXPORT int Py_FinalizeEx() {
+  static auto next = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "Py_FinalizeEx"));
+  return (owns_python && owns_python()) || !next ? 0 : next();
+}
+
+EXPORT void Py_Finalize() { Py_FinalizeEx(); }

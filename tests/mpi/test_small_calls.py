@@ -1,0 +1,243 @@
+"""Small calls, and those that were declined before: straight to MPI, and noticed all the same."""
+
+import inspect
+
+import numpy as np
+import pytest
+from common import BF16, bits, data, fails, offsets, typed
+from mpi4py import MPI
+
+import compcoll
+from compcoll import prepare
+from compcoll.engine import _engine
+from compcoll.model import profile
+from compcoll.model import trials as ask
+from compcoll.schedule.virtual import Link
+
+many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="needs two ranks")
+SMALL, LARGE = 50, 50_000
+
+
+@pytest.fixture
+def ours(comm):
+    return compcoll.Comm(comm, "lossless", min_nbytes=1000)
+
+
+def calls(n: int, comm) -> dict:
+    """Calls of ``n`` values for each rank, in the ways that arguments can be given, and what they receive."""
+    size, rank = comm.size, comm.rank
+    one, out, whole = data(n, "i4", rank), np.zeros(n * size, "i4"), data(n * size, "i4", rank)
+    counts = [n] * size
+    return {
+        "Bcast": (lambda c: c.Bcast(one), one),
+        "Bcast root": (lambda c: c.Bcast(one, size - 1), one),
+        "Bcast root=": (lambda c: c.Bcast(one, root=size - 1), one),
+        "Bcast buf=": (lambda c: c.Bcast(buf=one), one),
+        "Bcast typed": (lambda c: c.Bcast([one, n, MPI.INT]), one),
+        "Allgather": (lambda c: c.Allgather(one, out), out),
+        "Allgather recvbuf=": (lambda c: c.Allgather(one, recvbuf=out), out),
+        "Allgather in place": (lambda c: c.Allgather(MPI.IN_PLACE, whole), whole),
+        "Allgatherv": (lambda c: c.Allgatherv(one, [out, counts]), out),
+        "Alltoall": (lambda c: c.Alltoall(whole, out), out),
+        "Alltoallv": (lambda c: c.Alltoallv([whole, counts], [out, counts, MPI.INT]), out),
+        "Gather": (lambda c: c.Gather(one, out if rank == 0 else None), out),
+        "Gatherv": (lambda c: c.Gatherv(one, [out, counts], root=0), out),
+        "Scatter": (lambda c: c.Scatter(whole, one), one),
+        "Scatterv": (lambda c: c.Scatterv((whole, counts) if rank == 0 else None, one), one),
+        "Allreduce": (lambda c: c.Allreduce(whole, out), out),
+        "Allreduce op": (lambda c: c.Allreduce(whole, out, MPI.MAX), out),
+        "Allreduce op=": (lambda c: c.Allreduce(whole, out, op=MPI.MAX), out),
+        "Reduce": (lambda c: c.Reduce(whole, out, MPI.MIN, root=0), out),
+        "Reduce_scatter_block": (lambda c: c.Reduce_scatter_block(whole, one), one),
+        "Reduce_scatter": (lambda c: c.Reduce_scatter(whole, one, counts, op=MPI.SUM), one),
+        "Send": (lambda c: c.Send(one, 0, tag=rank) if rank else collect(c, out, n), out),
+    }
+
+
+def collect(comm, out, n: int) -> None:
+    """What rank 0 is sent."""
+    for peer in range(1, comm.size if comm.rank == 0 else 0):
+        comm.Recv(out[peer * n : (peer + 1) * n], peer, peer)
+
+
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+def test_results_are_those_of_mpi(comm, ours, agree, n):
+    for (name, (call, got)), (theirs, want) in zip(
+        calls(n, comm).items(), calls(n, comm).values(), strict=True
+    ):
+        for _ in range(2):  # the second call may have been remembered
+            call(ours)
+            theirs(comm)
+            assert agree(bits(got) == bits(want)), name
+
+
+@many
+def test_small_calls_are_reported(comm, ours, agree):
+    for name, (call, _) in calls(SMALL, comm).items():
+        call(ours)
+        report = ours.report
+        sound = (report.op, report.accelerated) == (name.split()[0], False) and "= 1000" in report.reason
+        assert agree(sound or (name == "Send" and comm.rank == 0)), name
+    assert agree(ours.calls_accelerated == 0)
+
+
+def test_methods_look_like_those_of_mpi4py():
+    """Those of collectives are mpi4py's."""
+    for name in ("Alltoall", "Allreduce", "Ialltoallv", "Bcast_init", "Reduce_scatter"):
+        assert getattr(compcoll.Comm, name) is getattr(MPI.Intracomm, name)
+    for name in ("Send", "Recv"):
+        ours, theirs = getattr(compcoll.Comm, name), getattr(MPI.Intracomm, name)
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+        assert ours.__name__ == name
+        assert ours.__doc__
+        assert inspect.isroutine(ours)
+
+
+def test_subclasses_are_asked(comm, agree):
+    class Counting(compcoll.Comm):
+        seen = 0
+
+        def Bcast(self, buf, root=0):
+            self.seen += 1
+            super().Bcast(buf, root)
+
+    ours = Counting(comm)
+    got = data(SMALL, "f4", comm.rank)
+    ours.Bcast(got)
+    ours.Dup().Free()
+    assert agree(ours.seen == 1 and bits(got) == bits(data(SMALL, "f4", 0)))
+
+
+def test_wrong_calls_are_mpi4pys_to_refuse(comm, ours):
+    one = data(SMALL, "f4", 0)
+    for call, kind in (
+        (lambda: ours.Bcast(), TypeError),
+        (lambda: ours.Bcast(one, 0, 1), TypeError),
+        (lambda: ours.Bcast(one, colour=1), TypeError),
+        (lambda: ours.Bcast(one, comm.size), MPI.Exception),
+        (lambda: ours.Bcast(one[::2]), (BufferError, ValueError)),
+    ):
+        with pytest.raises(kind):
+            call()
+
+
+@many
+def test_strict_is_content_with_small_calls(comm, agree):
+    ours = compcoll.Comm(comm, "lossless", min_nbytes=1000, strict=True)
+    between = data(1000 // 8 * comm.size, "f4", 0)  # in all more than the limit, each message less
+    for op in (MPI.SUM, MPI.MAX):
+        ours.Allreduce(between, between.copy(), op)
+        assert agree(not ours.report.accelerated)
+    with fails("FALLBACK", "SUM"):
+        ours.Allreduce(data(LARGE, "f4", 0), np.zeros(LARGE, "f4"), MPI.MAX)
+
+
+@pytest.fixture
+def declining(comm, nodes_of_one, tmp_path, monkeypatch):
+    """A communicator whose network is not worth compressing for, and whose calls are renewed soon."""
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    monkeypatch.setattr(ask, "RENEW", 5)
+    if comm.rank == 0:
+        link = Link(1e-6, 1e12)
+        profile.save(profile.MachineProfile("test", link, link))
+    fresh = comm.Dup()
+    yield compcoll.Comm(fresh, codec="auto", min_nbytes=1000)
+    fresh.Free()
+
+
+@many
+def test_declined_calls_are_counted_alike(comm, declining, agree):
+    """Some ranks' arguments change with each call and others' do not; still all are asked anew together."""
+    mine, got = data(LARGE, "f4", comm.rank), np.zeros((comm.size, LARGE), "f4")
+    for i in range(23):
+        row = MPI.FLOAT.Create_contiguous(LARGE).Commit()
+        declining.Allgather(mine, [got, row] if comm.rank % 2 and i % 3 else got)
+        row.Free()
+        assert agree("plain MPI" in declining.report.reason and not declining.report.accelerated)
+    (trial,) = declining._marked.advisor._trials.values()
+    assert agree(len(set(comm.allgather(trial.count.calls))) == 1)
+    want = np.stack([data(LARGE, "f4", r) for r in range(comm.size)])
+    assert agree(bits(got) == bits(want))
+
+
+@many
+def test_only_calls_alike_are_remembered(comm, declining, agree, monkeypatch):
+    mine, got, asked = data(LARGE, "f4", comm.rank), np.zeros(LARGE, "f4"), []
+
+    def noted(description):
+        asked.append(description.nbytes)
+        prepare.prepare(description)
+
+    declining.Allreduce(mine, got)
+    monkeypatch.setattr(_engine, "_prepare", noted)
+    declining.Allreduce(mine, got)
+    declining.Allreduce([mine.copy(), MPI.FLOAT], [got.copy(), LARGE, MPI.FLOAT])
+    assert agree(not asked and declining.report.op == "Allreduce")
+    declining.Allreduce(mine, got, op=MPI.MAX)
+    assert agree(not asked and "SUM" in declining.report.reason)
+    declining.Allreduce(mine.astype("f8"), got.astype("f8"))
+    assert agree(asked == [8 * LARGE // comm.size])
+
+
+@many
+@pytest.mark.parametrize("n", [SMALL, LARGE])
+def test_bfloat16(comm, declining, agree, n):
+    for _ in range(3):
+        mine, got = data(n, BF16, comm.rank), np.zeros((comm.size, n), BF16)
+        declining.Allgather(typed(mine), typed(got))
+        assert agree(bits(got[-1]) == bits(data(n, BF16, comm.size - 1)))
+        declining.Allreduce(typed(np.ones(n, BF16)), typed(mine))
+        assert agree((mine == comm.size).all() and not declining.report.accelerated)
+
+
+def forms_of(array, counts, displs, way: int):
+    """The same argument in each of mpi4py's forms."""
+    return [
+        [array, (counts, displs)],
+        (array, (np.array(counts), np.array(displs, "i8"))),
+        [array, counts, displs, MPI.FLOAT],
+        [array, (tuple(counts), displs), "f"],
+    ][way]
+
+
+@many
+def test_repeated_calls_of_pairs(comm, ours, agree):
+    """Counts, displacements, memory and forms change from call to call, and some calls come again."""
+    rng, size, rank = np.random.default_rng(1), comm.size, comm.rank
+    matrices = [rng.choice([0, 10, 3000, 9001], (size, size)) for _ in range(3)]
+    arrays = [data(10_000 * size, "f4", rank + i) for i in range(2)]
+    known = 0
+    for _ in range(60):
+        which, way, gap, from_ = rng.integers([3, 4, 2, 2])
+        sends, recvs = matrices[which][rank].tolist(), matrices[which][:, rank].tolist()
+        out = forms_of(arrays[from_], sends, offsets(sends, gap), way)
+        got, want = np.full((2, 10_000 * size), -1, "f4")
+        comm.Alltoallv(out, forms_of(want, recvs, offsets(recvs, gap), 0))
+        ours.Alltoallv(out, forms_of(got, recvs, offsets(recvs, gap), way))
+        assert agree(bits(got) == bits(want))
+        known += ours.report.accelerated
+        counts = matrices[which][0].tolist()
+        root, mine = int(which) % size, arrays[from_][: counts[rank]]
+        got, want = np.full((2, 10_000 * size), -1, "f4")
+        comm.Gatherv(mine, forms_of(want, counts, offsets(counts, gap), 0), root)
+        ours.Gatherv(mine, forms_of(got, counts, offsets(counts, gap), way) if rank == root else None, root)
+        assert agree(bits(got) == bits(want))
+        comm.Scatterv(forms_of(arrays[from_], counts, offsets(counts), 0), want[: counts[rank]], root)
+        ours.Scatterv(forms_of(arrays[from_], counts, offsets(counts), way), got[: counts[rank]], root)
+        assert agree(bits(got) == bits(want))
+    assert agree(known > 0)
+
+
+@many
+def test_a_call_of_pairs_that_cannot_begin_at_once(comm, ours, agree):
+    """Memory that is not contiguous as the first call's was, or is sent and received at once."""
+    size, n = comm.size, 9001
+    counts, square = [n] * size, data(n * size, "f4", comm.rank).reshape(n, size)
+    want, got = np.zeros((2, n * size), "f4")
+    for send in (square, np.asfortranarray(square), square):
+        comm.Alltoallv([send, counts], [want, counts])
+        ours.Alltoallv([send, counts], [got, counts])
+        assert agree(bits(got) == bits(want) and ours.report.accelerated)
+    comm.Alltoallv(MPI.IN_PLACE, [want, counts])
+    ours.Alltoallv(MPI.IN_PLACE, [got, counts])
+    assert agree(bits(got) == bits(want))
