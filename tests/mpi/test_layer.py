@@ -1,0 +1,503 @@
+"""The layer below mpi4py: whose methods are called, what a repeated call runs, and what is left behind."""
+
+import gc
+import os
+import sys
+import threading
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from common import EXHAUSTIVE, bits, data, offsets, vspec
+from mpi4py import MPI
+
+import compcoll
+from compcoll.devices.finding import is_stand_in
+from compcoll.engine import _engine
+from compcoll.operations import OPERATIONS
+
+many = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
+N = 1009
+ACCELERATED = [operation for operation in OPERATIONS.values() if operation.algorithms]
+IS_MPI_4 = MPI.Get_version() >= (4, 0)
+
+
+@pytest.fixture
+def ours(comm):
+    made = compcoll.Comm(comm, "lossless", min_nbytes=1000)
+    yield made
+    if made != MPI.COMM_NULL:
+        made.Free()
+
+
+# -- whose methods they are
+
+
+def whole(n: int, seed: int) -> np.ndarray:
+    """Whole numbers, whose sums are exact in any order."""
+    return np.round(50 * data(n, "f8", seed))
+
+
+def wspec(array: np.ndarray, counts) -> list:
+    """An array of doubles with a count, a displacement in bytes and a type for each rank."""
+    return [array, (counts, [8 * at for at in offsets(counts)]), [MPI.DOUBLE] * len(counts)]
+
+
+def arguments(name: str, comm) -> tuple[tuple, np.ndarray, np.ndarray]:
+    """What a collective is called with, and of these what is sent and what is received."""
+    rank, size = comm.rank, comm.size
+    root, is_root, everyones = size - 1, rank == size - 1, N * size
+    counts = [N + 3 * p for p in range(size)]
+    total, own = sum(counts), counts[rank]
+    sends, recvs = [N + rank + 2 * p for p in range(size)], [N + p + 2 * rank for p in range(size)]
+    n_sent, n_received, form = {
+        "Bcast": (0, N, lambda s, r: (r, root)),
+        "Allgather": (N, everyones, lambda s, r: (s, r)),
+        "Allgatherv": (own, total, lambda s, r: (s, vspec(r, counts))),
+        "Alltoall": (everyones, everyones, lambda s, r: (s, r)),
+        "Alltoallv": (sum(sends), sum(recvs), lambda s, r: (vspec(s, sends), vspec(r, recvs))),
+        "Alltoallw": (sum(sends), sum(recvs), lambda s, r: (wspec(s, sends), wspec(r, recvs))),
+        "Gather": (N, everyones, lambda s, r: (s, r if is_root else None, root)),
+        "Gatherv": (own, total, lambda s, r: (s, vspec(r, counts) if is_root else None, root)),
+        "Scatter": (everyones, N, lambda s, r: (s if is_root else None, r, root)),
+        "Scatterv": (total, own, lambda s, r: (vspec(s, counts) if is_root else None, r, root)),
+        "Allreduce": (N, N, lambda s, r: (s, r)),
+        "Reduce": (N, N, lambda s, r: (s, r if is_root else None, MPI.SUM, root)),
+        "Reduce_scatter_block": (everyones, N, lambda s, r: (s, r)),
+        "Reduce_scatter": (total, own, lambda s, r: (s, r, counts)),
+    }[name]
+    sent, received = np.zeros(n_sent), np.zeros(n_received)
+    return form(sent, received), sent, received
+
+
+def call(comm, method: str, args) -> None:
+    """Make a call in the form that the method's name says, to its end."""
+    request = getattr(comm, method)(*args)
+    if method.endswith("_init"):
+        request.Start()
+        request.Wait()
+        request.Free()
+    elif request is not None:
+        request.Wait()
+
+
+@pytest.mark.parametrize("operation", ACCELERATED, ids=lambda operation: operation.name)
+def test_each_form_is_mpi4pys_method_and_is_accelerated(comm, ours, agree, operation):
+    """The persistent ones on MPI libraries that have none as well."""
+    for seed, method in enumerate(operation.forms):
+        for cls in (compcoll.Comm, compcoll.Cartcomm, compcoll.Distgraphcomm):
+            assert getattr(cls, method) is getattr(MPI.Intracomm, method)
+        (args, sent, got), (theirs, same, want) = (arguments(operation.name, comm) for _ in range(2))
+        sent[:] = same[:] = whole(sent.size, comm.rank + seed)
+        got[:] = want[:] = whole(got.size, comm.rank + seed + 10)
+        before = ours.calls_accelerated
+        call(ours, method, args)
+        call(comm, operation.name, theirs)
+        assert agree(bits(got) == bits(want) and bits(sent) == bits(same)), method
+        assert agree(ours.report.op == operation.name), method
+        assert agree(ours.report.accelerated == (comm.size > 1)), method
+        assert agree(ours.calls_accelerated == before + (comm.size > 1)), method
+
+
+# -- what runs in a repeated call
+
+
+def python_in(call) -> list[str]:
+    """The functions of compcoll in Python that this thread runs in a call."""
+    seen = []
+
+    def note(frame, event, _):
+        if event == "call" and "/compcoll/" in frame.f_code.co_filename:
+            seen.append(frame.f_code.co_qualname)
+
+    gc.collect()  # a communicator that ends runs Python
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return seen
+
+
+def vector(n: int):
+    return MPI.DOUBLE.Create_vector(n, 1, 1).Commit()
+
+
+def absolute(array):
+    """A datatype of an array's values where they are, every second one left out."""
+    n, at = array.size // 2, MPI.Get_address(array)
+    return MPI.DOUBLE.Create_hindexed([1] * n, [at + 16 * i for i in range(n)]).Commit()
+
+
+def tensor(array):
+    return pytest.importorskip("torch").from_numpy(array)
+
+
+def v(array, size: int) -> list:
+    counts = [array.size // size] * size
+    return [array, counts, offsets(counts), MPI.DOUBLE]
+
+
+#: Method and arguments, of what is sent and received, and datatypes that are to be freed.
+BUFFERS = {
+    "array": lambda a, b, size: ("alltoall", [a, b], []),
+    "typed": lambda a, b, size: ("alltoall", [[a, MPI.DOUBLE], [b, "d"]], []),
+    "counted": lambda a, b, size: (
+        "alltoall",
+        [[a, a.size // size, MPI.DOUBLE], [b, b.size // size, "d"]],
+        [],
+    ),
+    "vectors": lambda a, b, size: ("alltoallv", [v(a, size), v(b, size)], []),
+    "in place": lambda a, b, size: ("alltoallv", [MPI.IN_PLACE, v(b, size)], []),
+    "derived": lambda a, b, size: ("bcast", [[b, 1, kind := vector(b.size)]], [kind]),
+    "absolute": lambda a, b, size: ("bcast", [[MPI.BOTTOM, 1, kind := absolute(b)]], [kind]),
+    "memoryview": lambda a, b, size: ("allreduce", [memoryview(a), memoryview(b)], []),
+    "tensor": lambda a, b, size: ("allgather", [tensor(a[: a.size // size]), tensor(b)], []),
+    "shaped": lambda a, b, size: ("alltoall", [compcoll.shaped(x.reshape(size, -1, 2)) for x in (a, b)], []),
+}
+
+
+@pytest.fixture
+def without_stand_ins():
+    """Memory is not asked whether it is a stand-in's, which Python would answer."""
+    _engine.look_for_devices()
+    yield
+    _engine.look_for_devices(is_stand_in)
+
+
+@many
+@pytest.mark.usefixtures("without_stand_ins")
+@pytest.mark.parametrize(
+    "form", [pytest.param(form, marks=[pytest.mark.exhaustive] * (form == "tensor")) for form in BUFFERS]
+)
+def test_a_repeated_call_runs_no_python_of_compcoll(comm, ours, agree, form):
+    """In all three forms, whatever the form of the buffer; of other values, other memory as well."""
+    size, rank = comm.size, comm.rank
+    if form == "in place" and MPI.get_vendor()[0] == "Open MPI":
+        pytest.skip("Open MPI is given nonblocking calls in place")
+    both = [[whole(N * 2 * size, rank + i) for i in range(2)] for _ in range(2)]
+    calls = [BUFFERS[form](a, b, size) for a, b in both]
+    name = calls[0][0]
+    for method in (name.capitalize(), f"I{name}", f"{name.capitalize()}_init"):
+        requests = []
+
+        def make(args, method=method, requests=requests):
+            request = getattr(ours, method)(*args)
+            if request is None:
+                return
+            if method.endswith("_init"):
+                request.Start()
+                requests.append(request)
+            request.Wait()
+
+        # Each absolute type is one more layout.
+        for _, args, _ in calls:
+            make(args)
+        decided, accelerated = _engine.prepared_count(), ours.calls_accelerated
+        seen = python_in(lambda make=make: [make(calls[i % 2][1]) for i in range(5)])
+        assert agree(not seen), seen
+        assert agree(_engine.prepared_count() == decided)
+        assert agree(ours.calls_accelerated == accelerated + 5)
+        for request in requests:
+            request.Free()
+    for _, _, kinds in calls:
+        for kind in kinds:
+            kind.Free()
+
+
+@many
+def test_a_start_runs_no_python_of_compcoll(comm, ours, agree):
+    a, b = whole(N * comm.size, comm.rank), np.zeros(N * comm.size)
+    request = ours.Alltoall_init(a, b)
+    want = np.zeros_like(b)
+    for k in range(3):
+        a[:] = whole(a.size, comm.rank + 5 * k)
+        assert agree(not python_in(lambda: (request.Start(), request.Wait())))
+        comm.Alltoall(a, want)
+        assert agree(bits(b) == bits(want))
+    request.Free()
+
+
+# -- which communicators are marked
+
+
+def near(comm) -> tuple[int, int]:
+    return (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+
+
+def sub(comm):
+    grid = comm.Create_cart([comm.size, 1])
+    part = grid.Sub([True, False])
+    assert (_engine.number_of(grid) != 0) == (_engine.number_of(comm) != 0)
+    grid.Free()
+    return part
+
+
+MAKERS = {
+    "Dup": lambda c: c.Dup(),
+    "Dup_with_info": lambda c: c.Dup_with_info(MPI.INFO_NULL),
+    "Split": lambda c: c.Split(c.rank % 2, -c.rank),
+    "Create": lambda c: c.Create(c.Get_group()),
+    "Create_group": lambda c: c.Create_group(c.Get_group()),
+    "Split_type": lambda c: c.Split_type(MPI.COMM_TYPE_SHARED),
+    "Create_cart": lambda c: c.Create_cart([c.size], [True]),
+    "Sub": sub,
+    "Create_graph": lambda c: c.Create_graph(range(1, c.size + 1), [*range(1, c.size), 0]),
+    "adjacent": lambda c: c.Create_dist_graph_adjacent([near(c)[0]], [near(c)[1]]),
+    "Create_dist_graph": lambda c: c.Create_dist_graph([c.rank], [1], [near(c)[1]]),
+}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_what_is_made_is_marked_until_it_is_freed(comm, ours, agree, make):
+    """By the class here, and by mpi4py's own alike."""
+    before = _engine.marked_count()
+    for of in (ours, MPI.Intracomm(ours)):
+        new = make(of)
+        assert agree(_engine.number_of(new) not in (0, _engine.number_of(ours)))
+        assert agree(_engine.marked_count() == before + 1)
+        new.Free()
+        assert agree(_engine.marked_count() == before)
+    plain = make(comm)
+    assert agree(_engine.number_of(plain) == 0 and _engine.marked_count() == before)
+    plain.Free()
+
+
+def idup(comm, folder):
+    new, request = comm.Idup()
+    request.Wait()
+    return new
+
+
+def opened(comm, folder):
+    return MPI.File.Open(
+        comm, str(folder / "file"), MPI.MODE_CREATE | MPI.MODE_RDWR | MPI.MODE_DELETE_ON_CLOSE
+    )
+
+
+UNMARKED = {
+    "Idup": (idup, lambda new: new.Free()),
+    "File": (opened, lambda new: new.Close()),
+    "Win": (lambda comm, _: MPI.Win.Create(np.zeros(4), 8, comm=comm), lambda new: new.Free()),
+    "objects": (lambda comm, _: comm.allreduce([comm.rank]), None),
+    "user's sum": (lambda comm, _: comm.allreduce({comm.rank}, lambda a, b: a | b), None),
+    "scan": (lambda comm, _: comm.scan((comm.rank,)), None),
+}
+
+
+@pytest.mark.parametrize("make", UNMARKED)
+@pytest.mark.parametrize("own", [True, False], ids=["Comm", "mpi4py's"])
+def test_what_mpi_duplicates_is_not_marked(comm, ours, agree, tmp_path, make, own):
+    """A mark that MPI copied would be that of a communicator which the layer knows nothing of."""
+    begin, end = UNMARKED[make]
+    folder = Path(comm.bcast(str(tmp_path)))
+    before = _engine.marked_count()
+    try:
+        new = begin(ours if own else MPI.Intracomm(ours), folder)
+    except (NotImplementedError, MPI.Exception) as problem:
+        pytest.skip(f"this MPI cannot: {problem}")
+    assert agree(_engine.marked_count() == before)
+    assert agree(not isinstance(new, MPI.Comm) or _engine.number_of(new) == 0)
+    if end is not None:
+        end(new)
+    assert agree(_engine.marked_count() == before)
+    got = whole(N, comm.rank)
+    ours.Bcast(got)
+    assert agree(bits(got) == bits(whole(N, 0)) and ours.report.accelerated == (comm.size > 1))
+
+
+# -- what is left behind
+
+
+def resources() -> dict[str, int]:
+    """Of this process."""
+    gc.collect()
+    status = Path("/proc/self/status").read_text()
+    return {
+        "marked": _engine.marked_count(),
+        "Python threads": threading.active_count(),
+        "threads": int(status.partition("Threads:")[2].split()[0]),
+        "files": len(os.listdir("/proc/self/fd")),
+        "kept": _engine.kept_count(),
+    }
+
+
+def resident_nbytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.fixture
+def nothing_grows(agree):
+    """``nothing_grows(act, n)`` calls ``act(i)`` so often; the last half of them leave nothing behind."""
+
+    def check(act, n: int, room: int = 4 << 20) -> None:
+        for i in range(n // 2):
+            act(i)
+        before, nbytes = resources(), resident_nbytes()
+        for i in range(n // 2, n):
+            act(i)
+        after, grown = resources(), resident_nbytes() - nbytes
+        assert agree(after == before), (before, after)
+        assert agree(grown < room), grown
+
+    return check
+
+
+@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
+def test_communicators_of_the_same_settings_leave_nothing(comm, nothing_grows):
+    """One after the other, and while there is another one, whose duplicate they are."""
+    for kept in (None, compcoll.Comm(comm, "lossless")):
+        nothing_grows(lambda i: compcoll.Comm(comm, "lossless").Free(), 10_000 if EXHAUSTIVE else 150)
+        if kept is not None:
+            kept.Free()
+
+
+@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
+def test_communicators_of_other_settings_leave_nothing(comm, nothing_grows):
+    """Each is used before it is freed, so that Python has decided on a call of it."""
+    got = whole(N, comm.rank)
+
+    def act(i: int) -> None:
+        new = compcoll.Comm(comm, "lossless", min_nbytes=i)
+        new.Bcast(got)
+        new.Ibcast(got).Wait()
+        new.Free()
+        assert new == MPI.COMM_NULL
+
+    nothing_grows(act, 1000 if EXHAUSTIVE else 60)
+
+
+@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
+def test_origins_that_go_first_leave_nothing(comm, nothing_grows):
+    """Their duplicates, and those of these, go with them."""
+    got = whole(N, comm.rank)
+
+    def act(i: int) -> None:
+        origin = comm.Dup()
+        first = compcoll.Comm(origin, "lossless", min_nbytes=1000)
+        second, third = compcoll.Comm(first, "raw", min_nbytes=10), first.using("none")
+        second.Bcast(got)
+        origin.Free()
+        assert first == second == third == MPI.COMM_NULL
+
+    nothing_grows(act, 600 if EXHAUSTIVE else 40)
+
+
+@pytest.mark.timeout(600 if EXHAUSTIVE else 60)
+def test_persistent_requests_leave_nothing(comm, ours, nothing_grows):
+    a, b = whole(N * comm.size, comm.rank), np.zeros(N * comm.size)
+
+    def act(i: int) -> None:
+        requests = [ours.Alltoall_init(a, b), ours.Bcast_init(a)]
+        for request in requests[: i % 3]:
+            request.Start()
+            request.Wait()
+        for request in requests:
+            request.Free()
+
+    nothing_grows(act, 3000 if EXHAUSTIVE else 200)
+
+
+# -- datatypes
+
+
+def layout(rng, size: int):
+    """A datatype of doubles for one of ``size`` blocks, and where these lie among the 600 of a block."""
+    kind = rng.integers(6)
+    n = int(rng.integers(100, 200))
+    if kind == 0:
+        made, at = MPI.DOUBLE.Create_contiguous(n), np.arange(n)
+    elif kind == 1:
+        made, at = MPI.DOUBLE.Create_vector(n, 1, 3), 3 * np.arange(n)
+    elif kind == 2:
+        at = np.sort(rng.permutation(600)[:n])
+        made = MPI.DOUBLE.Create_indexed_block(1, at.tolist())
+    elif kind == 3:
+        at = rng.permutation(600)[:n]
+        made = MPI.DOUBLE.Create_hindexed([1] * n, (8 * at).tolist())
+    elif kind == 4:
+        made = MPI.DOUBLE.Create_subarray([20, 30], [10, n // 10], [3, 1])
+        at = (30 * np.arange(3, 13)[:, None] + np.arange(1, n // 10 + 1)).ravel()
+    else:
+        made, at = MPI.DOUBLE.Create_vector(n // 2, 2, 5), (5 * np.arange(n // 2)[:, None] + [0, 1]).ravel()
+    block = made.Create_resized(0, 4800)
+    made.Free()
+    return block.Commit(), at
+
+
+@pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"], ids=["blocking", "nonblocking", "persistent"])
+def test_handles_that_are_given_out_again_are_other_datatypes(comm, agree, form):
+    """Each type is freed before the next one is made, which then has its handle, and before its call ends."""
+    ours, size = compcoll.Comm(comm, "lossless", min_nbytes=500), comm.size
+    rng, handles, accelerated = np.random.default_rng(3), [], 0
+    a = whole(600 * size, comm.rank).reshape(size, 600)
+    theirs = np.stack([whole(600 * size, r).reshape(size, 600)[comm.rank] for r in range(size)])
+    for i in range(50):
+        kind, at = layout(rng, size)
+        handles.append(MPI._handleof(kind))
+        name, got = ("alltoall", "bcast")[i % 2], np.full((size, 600), -1.0)
+        want = got.copy()
+        if name == "alltoall":
+            want[:, at] = theirs[:, at]
+            args = [a, 1, kind], [got, 1, kind]
+        else:
+            got[:] = a
+            want = a.copy()
+            want[0][at] = whole(600 * size, 0)[:600][at]
+            args = ([got, 1, kind],)
+        method = form.format(name)
+        request = getattr(ours, method if method[0] == "I" else method.capitalize())(*args)
+        kind.Free()
+        if form.endswith("_init"):
+            request.Start()
+        if request is not None:
+            request.Wait()
+        if form.endswith("_init"):
+            request.Free()
+        accelerated += ours.report.accelerated
+        assert agree(bits(got) == bits(want)), (i, name)
+    assert agree(len(set(handles)) < 50 and accelerated == 50 * (size > 1))
+    ours.Free()
+
+
+# -- sums of floats that MPI lacks
+
+FLOATS = {
+    "FLOAT8_E4M3": ml_dtypes.float8_e4m3fn,
+    "FLOAT8_E5M2": ml_dtypes.float8_e5m2,
+    "BFLOAT16": ml_dtypes.bfloat16,
+    "FLOAT16": np.float16,
+}
+
+
+@pytest.mark.parametrize("n", [100, 5003], ids=["small", "large"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_sums_of_floats_that_mpi_lacks(comm, agree, name, n):
+    """As sums of 32-bit floats, rounded to the type after each addition; below and above ``min_nbytes``."""
+    ours, dtype, size = compcoll.Comm(comm, "lossless", min_nbytes=1000), np.dtype(FLOATS[name]), comm.size
+    parts = [(np.random.default_rng([r, n]).standard_normal(n) * 4).astype(dtype) for r in range(size)]
+    mine, wide = parts[comm.rank], np.stack([part.astype("f4") for part in parts])
+    want, eps = wide.sum(0), float(ml_dtypes.finfo(dtype).eps)
+    least = float(ml_dtypes.finfo(dtype).smallest_subnormal)
+    room = size * (eps * np.abs(wide).sum(0) + least)
+
+    def right(got) -> bool:
+        return bool((np.abs(got.astype("f4") - want) <= room).all())
+
+    kind = getattr(compcoll, name)
+    got = np.zeros(n, dtype)
+    ours.Allreduce(compcoll.typed(mine), compcoll.typed(got), MPI.SUM)
+    assert agree(right(got) and len(set(comm.allgather(bits(got)))) == 1)
+    large = size > 1 and n * dtype.itemsize // size >= 1000 and dtype.itemsize > 1
+    assert agree(ours.report.accelerated == large), ours.report
+    got = mine.copy()
+    ours.Iallreduce(MPI.IN_PLACE, compcoll.typed(got)).Wait()
+    assert agree(right(got))
+    got, is_root = np.zeros(n, dtype), comm.rank == size - 1
+    pattern = mine.view(f"u{dtype.itemsize}")
+    ours.Reduce([pattern, kind], compcoll.typed(got) if is_root else None, root=size - 1)
+    assert agree(not is_root or right(got))
+    assert agree(bits(mine) == bits(parts[comm.rank]))
+    ours.Free()

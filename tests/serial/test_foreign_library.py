@@ -1,0 +1,314 @@
+"""Code beside mpi4py in a Python program: a tool that counts calls, libraries in C, what cannot be hooked."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from test_preload import C_COMPILERS, run
+
+from compcoll.preload import library_path
+
+#: By the profiling interface, as mpiP and Darshan do; MPI_Pcontrol begins, MPI_Finalize says what was seen.
+TOOL = """
+#include <mpi.h>
+#include <stdio.h>
+
+static int seen[4];
+#define WORDS(...) __VA_ARGS__
+#define SEES(i, name, parameters, arguments) \\
+  int MPI_##name(parameters) { seen[i]++; return PMPI_##name(arguments); }
+#define ALL(suffix, COUNT) \\
+  SEES(0, Allreduce##suffix, WORDS(const void* a, void* b, COUNT n, MPI_Datatype t, MPI_Op o, MPI_Comm c), \\
+       WORDS(a, b, n, t, o, c)) \\
+  SEES(1, Alltoall##suffix, WORDS(const void* a, COUNT n, MPI_Datatype t, void* b, COUNT m, MPI_Datatype u, \\
+                                  MPI_Comm c), WORDS(a, n, t, b, m, u, c)) \\
+  SEES(2, Bcast##suffix, WORDS(void* a, COUNT n, MPI_Datatype t, int root, MPI_Comm c), \\
+       WORDS(a, n, t, root, c))
+ALL(, int)
+#if MPI_VERSION >= 4
+ALL(_c, MPI_Count)
+#endif
+SEES(3, Barrier, MPI_Comm c, c)
+
+int MPI_Pcontrol(const int level, ...) { for (int i = 0; i < 4; i++) seen[i] = 0; return 0; }
+
+int MPI_Finalize(void) {
+  int rank, all[4], error;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  PMPI_Reduce(seen, all, 4, MPI_INT, MPI_SUM, 0, MPI_COMM_WORLD);
+  error = PMPI_Finalize();
+  if (rank == 0) printf("[%d, %d, %d, %d]\\n", all[0], all[1], all[2], all[3]), fflush(stdout);
+  return error;
+}
+"""
+#: Each kind of call another number of times on each communicator. Arguments: how compcoll comes in.
+COUNTED = """
+import sys
+import numpy as np
+from mpi4py import MPI
+
+how, world = sys.argv[1], MPI.COMM_WORLD
+if how == "Comm":
+    import compcoll
+    ours = compcoll.Comm(world, "lossless", min_nbytes=100_000)
+else:
+    ours = world.Dup()
+assert (how == "run") == ("Comm" in type(world).__name__ and type(world).__module__ == "compcoll.comm")
+small, large = np.ones((2, 10)), np.ones((2, 50_000))
+MPI.Pcontrol(1)
+for comm, more in (world, 0), (ours, 1):
+    got, much = np.zeros_like(small), np.zeros_like(large)
+    for _ in range(3 + more):
+        comm.Allreduce(small, got)
+    for _ in range(5 + more):
+        comm.Alltoall(small, got)
+        comm.Ialltoall(small, got).Wait()
+    for _ in range(7 + more):
+        comm.Bcast(small)
+    for _ in range(9 + more):
+        comm.Barrier()
+    comm.Allreduce(large, much, MPI.MAX)
+    assert (much == 1).all()
+for _ in range(2):
+    ours.Alltoall(large, much)
+    assert (much == 1).all()
+if how != "none" and ours.rank == 0:
+    print(ours.calls_accelerated)
+"""
+#: What both ranks together call beside the two large Alltoalls.
+EXPECTED = [2 * (3 + 4 + 2), 2 * (5 + 6), 2 * (7 + 8), 2 * (9 + 10)]
+#: A library that knows nothing of Python.
+LIBRARY = """
+#include <mpi.h>
+
+int sum(MPI_Comm comm, double* a, double* b, int n) {
+  return MPI_Allreduce(a, b, n, MPI_DOUBLE, MPI_SUM, comm);
+}
+int swap(MPI_Comm comm, double* a, double* b, int n) {
+  return MPI_Alltoall(a, n, MPI_DOUBLE, b, n, MPI_DOUBLE, comm);
+}
+"""
+#: Calls that library with handles of mpi4py's; arguments: the library, and how compcoll comes in.
+CALLER = """
+import ctypes, sys
+import numpy as np
+from mpi4py import MPI
+
+library, how = ctypes.CDLL(sys.argv[1]), sys.argv[2]
+world, n = MPI.COMM_WORLD, 65_536
+if how == "Comm":
+    import compcoll
+    world = compcoll.Comm(world, "lossless", min_nbytes=1000)
+Handle = ctypes.c_int if MPI._sizeof(MPI.Comm) == 4 else ctypes.c_void_p
+
+def call(function, a, b, count):
+    at = [ctypes.c_void_p(x.ctypes.data) for x in (a, b)]
+    assert function(Handle(MPI._handleof(world)), *at, count) == 0
+
+def accelerated():
+    return getattr(world, "calls_accelerated", 0)
+
+parts = [np.arange(2.0 * n) % 97 + 100 * r for r in range(world.size)]
+mine, got = parts[world.rank], np.zeros(2 * n)
+before = accelerated()
+call(library.sum, mine, got, 2 * n)
+assert (got == sum(parts)).all()
+call(library.swap, mine, got, n)
+assert (got == np.concatenate([part[world.rank * n :][:n] for part in parts])).all()
+counts = world.gather(accelerated() - before)
+if counts is not None:
+    print(counts)
+"""
+#: A start that the layer does not see: neither a success nor an endless wait, there and when MPI ends.
+STARTS = """
+import ctypes, sys
+import numpy as np
+from mpi4py import MPI
+import compcoll
+
+ours = compcoll.Comm(MPI.COMM_WORLD, "lossless", min_nbytes=0)
+a, b = np.ones(2000), np.zeros(2000)
+requests = [ours.Alltoall_init(a, b) for _ in range(int(sys.argv[1]))]
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line and ".so" in line}
+libraries = [ctypes.CDLL(path) for path in sorted(paths)]
+mpi = next(library for library in libraries if hasattr(library, "PMPI_Start"))
+status, outcomes = MPI.Status(), []
+for request in requests:
+    done = ctypes.c_int()
+    place = ctypes.c_void_p(MPI._addressof(request))
+    failed = mpi.PMPI_Start(place) != 0
+    for _ in range(20_000):
+        if failed or done.value:
+            break
+        failed = mpi.PMPI_Test(place, ctypes.byref(done), ctypes.c_void_p(MPI._addressof(status))) != 0
+    outcomes.append("an error" if failed else "success" if done.value else "neither")
+assert not b.any()
+ours.Alltoall(a, b)
+assert b.all()
+outcomes = MPI.COMM_WORLD.gather(outcomes)
+if outcomes is not None:
+    print(sorted({one for each in outcomes for one in each}), flush=True)
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.fixture(scope="module", params=C_COMPILERS)
+def mpi(request):
+    """The name of an MPI library, its compiler, mpiexec, and the environment in which mpi4py takes it."""
+    compiler, mpiexec = C_COMPILERS[request.param]
+    if shutil.which(compiler) is None or shutil.which(mpiexec) is None:
+        pytest.skip(f"{request.param} is not there")
+    chosen = {}
+    if request.param == "openmpi":
+        chosen = {"MPI4PY_MPIABI": "openmpi", "MPI4PY_LIBMPI": "libmpi.so.40"}
+    if run(mpiexec, "-n", 1, sys.executable, "-c", "from mpi4py import MPI", **chosen).returncode:
+        pytest.skip(f"mpi4py does not take {request.param}")
+    return compiler, mpiexec, chosen
+
+
+@pytest.fixture(scope="module")
+def shared(mpi, tmp_path_factory):
+    """Compiles a shared library; its path."""
+    compiler, *_ = mpi
+    folder = tmp_path_factory.mktemp("libraries")
+
+    def compiled(name, source):
+        path = folder / f"lib{name}.so"
+        if not path.exists():
+            (folder / f"{name}.c").write_text(source)
+            result = run(compiler, "-w", "-shared", "-fPIC", folder / f"{name}.c", "-o", path)
+            if result.returncode:
+                pytest.skip(f"{compiler} cannot compile: {result.stderr[-300:]}")
+        return path
+
+    return compiled
+
+
+@pytest.fixture
+def program(tmp_path):
+    def written(text):
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return path
+
+    return written
+
+
+def ranks(mpi, *command, **more):
+    """What a command on two ranks says and how it ends."""
+    _, mpiexec, chosen = mpi
+    words = [f"{key}={value}" for key, value in more.items()]
+    return run(mpiexec, "-n", 2, "env", *words, *command, **chosen)
+
+
+def launched(mpi, *command, **more):
+    """The same of a program that `compcoll run` starts."""
+    compcoll_run = [sys.executable, "-m", "compcoll", "run", "-q"]
+    compcoll_run += ["--codec", "lossless", "--min-nbytes", 100_000]
+    return ranks(mpi, *compcoll_run, *command, **more)
+
+
+def lines(result):
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+# -- a tool that counts
+
+
+def test_a_tool_counts_the_same_calls_with_and_without(mpi, shared, program):
+    """Those of plain communicators, small ones, and others that are left to MPI; not accelerated ones."""
+    tool, path = shared("tool", TOOL), program(COUNTED)
+    (plain,) = lines(ranks(mpi, sys.executable, path, "none", LD_PRELOAD=tool))
+    assert plain == [a + b for a, b in zip(EXPECTED, [0, 4, 0, 0], strict=True)]
+    accelerated, seen = lines(ranks(mpi, sys.executable, path, "Comm", LD_PRELOAD=tool))
+    assert (accelerated, seen) == (2, EXPECTED)
+
+
+def test_a_tool_behind_what_compcoll_run_preloads(mpi, shared, program):
+    """All communicators are marked there."""
+    try:
+        library_path()
+    except OSError as error:
+        pytest.skip(str(error))
+    tool, path = shared("tool", TOOL), program(COUNTED)
+    accelerated, seen = lines(launched(mpi, path, "run", LD_PRELOAD=tool))
+    assert (accelerated, seen) == (2, EXPECTED)
+
+
+# -- a library in C
+
+
+def test_calls_of_a_library_on_a_handle_of_mpi4pys(mpi, shared, program):
+    """Accelerated where the program runs under `compcoll run`, MPI's on a `Comm` of one that does not."""
+    library, path = shared("foreign", LIBRARY), program(CALLER)
+    assert lines(ranks(mpi, sys.executable, path, library, "none")) == [[0, 0]]
+    assert lines(ranks(mpi, sys.executable, path, library, "Comm")) == [[0, 0]]
+    assert lines(launched(mpi, path, library, "run")) == [[2, 2]]
+
+
+def test_python_itself_is_no_program(mpi, program):
+    """What it would run is."""
+    result = launched(mpi, sys.executable, program(""))
+    assert result.returncode != 0
+    assert "is Python itself; give the program that it would run" in result.stderr
+
+
+# -- persistent calls
+
+
+@pytest.mark.parametrize("n", [1, 3], ids=["one", "several"])
+def test_a_start_that_the_layer_does_not_see_is_an_error(mpi, program, n):
+    """Each of them, and MPI ends afterwards."""
+    result = ranks(mpi, "timeout", 10, sys.executable, program(STARTS), n)
+    assert result.stdout == "['an error']\n", result.stderr
+    assert result.returncode == 0, result.stderr
+
+
+# -- what cannot be hooked
+
+#: An MPI.so in which no calls of MPI's can be found. Argument: its path.
+UNHOOKED = """
+import ctypes, sys
+from mpi4py import MPI
+ctypes.CDLL(sys.argv[1])
+MPI.__file__ = sys.argv[1]
+import compcoll
+for _ in range(2):
+    try:
+        compcoll.Comm(MPI.COMM_WORLD, "lossless")
+        print("no error")
+    except ImportError as error:
+        print(error)
+"""
+
+
+def unhooked(path, library):
+    result = run(sys.executable, path, library)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def test_an_extension_module_without_slots_is_named(shared, program, mpi):
+    """However often a communicator is made."""
+    if mpi[2]:
+        pytest.skip("of the MPI library that mpi4py takes by itself")
+    library = shared("nothing", "#include <stdlib.h>\nvoid* get(void) { return malloc(1); }\n")
+    first, second = unhooked(program(UNHOOKED), library)
+    assert first.startswith(("compcoll cannot serve the calls of mpi4py", f"{library} is linked with no MPI"))
+    assert str(library) in first
+    assert second == first
+
+
+def test_an_extension_module_without_calls_of_mpi_is_named(shared, program, mpi):
+    """It is linked with MPI's library, but calls it by addresses that it has asked for."""
+    if mpi[2]:
+        pytest.skip("of the MPI library that mpi4py takes by itself")
+    lines_ = "#include <mpi.h>", "#include <stdlib.h>"
+    source = "\n".join([*lines_, "void* get(void) { PMPI_Barrier(MPI_COMM_SELF); return malloc(1); }", ""])
+    library = shared("other", source)
+    first, second = unhooked(program(UNHOOKED), library)
+    assert first.startswith(f"compcoll cannot serve the calls of mpi4py: {library} has ")
+    assert "none of MPI's" in first
+    assert second == first
