@@ -1,4 +1,4 @@
-"""The way of one Alltoall, from the method to the wire and back; writes ``one_call.svg`` beside this file."""
+"""The way of one Alltoall, from the call to the wire and back; writes ``one_call.svg`` beside this file."""
 
 from pathlib import Path
 
@@ -14,34 +14,34 @@ INK, GREY = "#22303c", "#66727d"
 #: From top to bottom: label, color, upper and lower edge.
 BANDS = [
     ("the program", "#f4f1ea", 10.0, 9.0),
-    ("face\nPython", "#e3eef8", 8.85, 6.55),
-    ("decision\nPython,\ncached", "#e9f3e4", 6.4, 4.1),
+    ("layer\nC++", "#e3eef8", 8.85, 6.55),
+    ("decision\nPython,\nonce", "#e9f3e4", 6.4, 4.1),
     ("engine\nC++, no GIL", "#fbeadd", 3.95, 1.15),
     ("MPI", "#ece6f2", 1.0, 0.0),
 ]
 #: Left, lower edge, width, height; title, and the file that does it.
 BOXES = {
     "call": (2.1, 9.2, 5.9, 0.6, "comm.Alltoall(send, recv)", ""),
-    "gate": (2.1, 7.85, 2.6, 0.8, "small, or declined before?", "compcoll/mpi/_shortcut.pyx"),
-    "plain": (5.4, 7.85, 2.6, 0.8, "MPI's own call", "mpi4py"),
-    "parse": (2.1, 6.7, 5.9, 0.8, "arguments become blocks of values", "compcoll/mpi/collectives.py"),
-    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/policy/policy.py"),
+    "gate": (2.1, 7.85, 2.6, 0.8, "small, or not marked?", "csrc/layer/names.cpp"),
+    "plain": (5.4, 7.85, 2.6, 0.8, "PMPI_Alltoall", ""),
+    "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/{calls,arguments}.cpp"),
+    "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/prepare.py"),
     "model": (5.4, 5.4, 2.6, 0.8, "auto: does it pay?", "compcoll/model/"),
     "cache": (2.1, 4.25, 2.6, 0.8, "schedule", "compcoll/schedule/cache.py"),
     "trace": (5.4, 4.25, 2.6, 0.8, "algorithm, traced once", "compcoll/algorithms/alltoall.py"),
-    "run": (2.1, 2.75, 5.9, 0.9, "runs the operations that are ready, chunk by chunk", "csrc/engine/run.cpp"),
+    "run": (2.1, 2.75, 6.35, 0.9, "runs what is ready, chunk by chunk", "csrc/engine/run.cpp"),
     "encode": (2.1, 1.35, 2.6, 0.9, "encode, header, checksum", "csrc/engine/coding.cpp"),
     "send": (5.4, 1.35, 2.6, 0.9, "MPI_Isend of frames", "csrc/engine/mpi.cpp"),
     "recv": (8.7, 1.35, 2.6, 0.9, "MPI_Irecv, MPI_Test", "csrc/engine/mpi.cpp"),
     "decode": (8.7, 2.75, 2.6, 0.9, "verify, decode into recv", "csrc/engine/coding.cpp"),
-    "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "compcoll/report.py"),
+    "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "csrc/layer/report.cpp"),
     "done": (8.7, 9.2, 2.6, 0.6, "recv is complete", ""),
 }
 ARROWS = [
     ("call", "gate", ""),
     ("gate", "plain", "yes"),
-    ("gate", "parse", "no"),
-    ("parse", "policy", ""),
+    ("gate", "find", "no"),
+    ("find", "policy", "new"),
     ("policy", "model", ""),
     ("policy", "cache", ""),
     ("cache", "trace", "if new"),
@@ -103,7 +103,7 @@ def draw_arrow(axes, start, stop, label=""):
 def main():
     for *_, file in BOXES.values():
         for path in filter(None, file.split(", ")):
-            if path != "mpi4py" and not (ROOT / path).exists():
+            if not (ROOT / path).exists():
                 raise FileNotFoundError(f"{path}, which one_call.py names, is not in the repository")
     figure, axes = plt.subplots(figsize=(10.4, 8.2))
     axes.set(xlim=(0, 11.5), ylim=(0, 10.35))
@@ -117,6 +117,7 @@ def main():
         draw_arrow(axes, *ends(first, second), label)
     for x, text in ((5.05, "a rank as sender"), (10.0, "its peer as receiver")):
         axes.text(x, 10.18, text, ha="center", va="center", fontsize=9, color=INK, weight="bold")
+    draw_arrow(axes, (8.25, 6.7), (8.25, 3.65), "known")
     draw_arrow(axes, (6.7, 1.35), (6.7, 0.62))
     draw_arrow(axes, (10.0, 0.62), (10.0, 1.35))
     axes.plot([2.1, 11.3], [0.56, 0.56], color=INK, lw=3, solid_capstyle="round")
