@@ -158,8 +158,13 @@ class Comm(MPI.Intracomm):
         """What its messages are sent by."""
         if self._messages is None:
             with DERIVING:
-                if self._messages is None:
-                    self._messages = State(self._marked, MPI.Intracomm(self))
+                marked = self._marked
+                found = None if marked is None else marked.messages
+                if found is None:
+                    found = State(marked, MPI.Intracomm(self))
+                    if marked is not None:
+                        marked.messages = found
+                self._messages = found
         return self._messages
 
     @property
@@ -199,8 +204,7 @@ class Comm(MPI.Intracomm):
     @property
     def calls_accelerated(self) -> int:
         """Calls that did not go to MPI unchanged."""
-        messages = 0 if self._messages is None else self._messages.accelerated
-        return int(_engine.accelerated_of(self)) + messages
+        return int(_engine.accelerated_of(self)) + self._state.accelerated
 
     @property
     def workers(self) -> int:

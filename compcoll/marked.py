@@ -52,6 +52,8 @@ class Marked:
     facts : Facts
     channel : Channel or None
         For the chunks of messages; None where none is ever compressed.
+    messages : State or None
+        What its messages are sent by, whichever object of it sends them; None before there are any.
     advisor : Advisor or None
         Decisions of ``auto`` and ``pays``; None where nothing was measured yet.
     """
@@ -64,6 +66,7 @@ class Marked:
         self.size, self.facts, self.parent = len(everyone), facts_of(everyone), parent
         self.number = 0
         self.advisor: Advisor | None = None
+        self.messages: Any = None
         self._channel: Channel | None = None
 
     @classmethod

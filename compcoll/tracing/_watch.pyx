@@ -231,8 +231,8 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     record = Record.__new__(Record)
     comm = <object>args[0]
     record.name, record.comm = self.name, facts_of(number_of(comm), comm.Get_name())
-    messages = comm._messages
-    before = None if messages is None else messages.swap_last(None)
+    messages = comm._state
+    before = messages.swap_last(None)
     count = comm.calls_accelerated
     current_is(record)
     record.start = now()
@@ -244,11 +244,9 @@ cdef object call(object method, PyObject* const* args, size_t flagged, PyObject*
     finally:
         record.end = record.returned = now()
         current_is(None)
-        messages = comm._messages
-        if messages is not None:
-            record.last = messages.last
-            if record.last is None:
-                messages.swap_last(before)
+        record.last = messages.last
+        if record.last is None:
+            messages.swap_last(before)
         record.accelerated = comm.calls_accelerated != count
         if record.accelerated and record.last is None:
             record.last = last_of(comm)  # of the bytes of an object

@@ -27,11 +27,11 @@
                                                                                      ", .-" #name "\n");
 
 #define FORTRAN(name) NAME(mpi_##name##_) NAME(mpi_##name##_f08_)
-#define FORMS(n, name, method, fortran, ...)                                                    \
-  NAME(MPI_##name)                                                                              \
-  NAME(MPI_##method)                                                                            \
-  NAME(MPI_##name##_init) NAME(MPI_##name##_c) NAME(MPI_##method##_c) NAME(MPI_##name##_init_c) \
-      FORTRAN(fortran) FORTRAN(i##fortran)
+#define FORMS(n, name, method, fortran, ...) \
+  NAME(MPI_##name)                           \
+  NAME(MPI_##method)                         \
+  NAME(MPI_##name##_init)                    \
+  NAME(MPI_##name##_c) NAME(MPI_##method##_c) NAME(MPI_##name##_init_c) FORTRAN(fortran) FORTRAN(i##fortran)
 #define MESSAGE(n, name, fortran, ...) NAME(MPI_##name) NAME(MPI_##name##_c) FORTRAN(fortran)
 #define PROBE(n, name, fortran, ...) NAME(MPI_##name) FORTRAN(fortran)
 

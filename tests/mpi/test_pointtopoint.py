@@ -315,3 +315,17 @@ def test_received_as_another_type(comm, ours, agree, n, receive, sent, received,
             assert bits(into) == bits(values)
         request.Wait()
     assert agree(True)
+
+
+def test_objects_of_one_communicator_have_one_report(comm, agree):
+    """The same settings are the same duplicate, whichever object sends."""
+    one, other = (compcoll.Comm(comm, "lossless", min_nbytes=1000) for _ in range(2))
+    assert one == other
+    if comm.rank == 0:
+        one.Send(data(5000, "f4", 0), 1)
+    elif comm.rank == 1:
+        one.Recv(np.zeros(5000, "f4"), 0)
+    same = str(one.report) == str(other.report) and one.calls_accelerated == other.calls_accelerated
+    assert agree(same and one.report.accelerated == (comm.rank < 2))
+    for made in (one, other):
+        made.Free()
