@@ -159,8 +159,11 @@ class Marked:
         """For the chunks of messages; that of a communicator made of another one is found here."""
         if self._channel is None and self.facts.multithreaded and self.parent is not None:
             with DERIVING:
-                if self._channel is None:
-                    self._channel = self.parent.channel and Channel(self.comm, self.parent.channel, self.key)
+                of: Marked | None = self.parent
+                while of is not None and of._channel is None:  # which MPI may have freed by now
+                    of = of.parent
+                if self._channel is None and of is not None:
+                    self._channel = Channel(self.comm, of._channel, self.key)
         return self._channel
 
     def open_channel(self, plain: MPI.Intracomm) -> None:

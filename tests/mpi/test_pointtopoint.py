@@ -329,3 +329,20 @@ def test_objects_of_one_communicator_have_one_report(comm, agree):
     assert agree(same and one.report.accelerated == (comm.rank < 2))
     for made in (one, other):
         made.Free()
+
+
+def test_messages_outlive_the_communicators_between(comm, agree):
+    """Those of one that was made of another one, which sent none before it was freed."""
+    first = compcoll.Comm(comm, "lossless", min_nbytes=1000)
+    second = first.Dup()
+    third = second.Dup()
+    second.Free()
+    got = np.zeros(5000, "f4")
+    if comm.rank == 0:
+        third.Send(data(5000, "f4", 0), 1)
+    elif comm.rank == 1:
+        third.Recv(got, 0)
+    accelerated = third.report.accelerated == (comm.rank < 2)
+    assert agree(accelerated and (comm.rank != 1 or bits(got) == bits(data(5000, "f4", 0))))
+    third.Free()
+    first.Free()
