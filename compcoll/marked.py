@@ -139,6 +139,7 @@ class Marked:
             of = self.parent.advisor if self.parent is not None else None
             machine = find_machine(comm, self.facts, of.machine if of is not None else None)
             self.advisor = self._advisor(machine)
+            _engine.forget_calls()  # what was left to MPI since nothing was measured
         return self.advisor
 
     def known_advisor(self) -> Advisor | None:

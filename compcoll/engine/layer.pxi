@@ -138,6 +138,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
     size_t c_n_marked "compcoll::layer::n_marked"()
     uint64_t n_calls(int)
     size_t most_calls "compcoll::layer::most_calls"
+    void c_forget_calls "compcoll::layer::forget_calls"()
     uint64_t c_never "compcoll::layer::never"
 
 cdef extern from "layer/errors.h" namespace "compcoll::layer" nogil:
@@ -621,6 +622,11 @@ def note_comm(comm):
 def drop_comm(uintptr_t address):
     """Forget an object of mpi4py's, which ends."""
     drop_object(<void*>address)
+
+
+def forget_calls():
+    """Have all calls decided on anew, since more is known."""
+    c_forget_calls()
 
 
 def fail(comm, str why):

@@ -17,7 +17,7 @@ namespace layer {
 namespace {
 
 Own comm_get_name("PMPI_Comm_get_name"), allreduce("PMPI_Allreduce"), mpi_start("PMPI_Start"),
-    request_free("PMPI_Request_free");
+    request_free("PMPI_Request_free"), type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free");
 
 thread_local bool root_is_read_only = false;
 
@@ -112,6 +112,8 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
 
 // -- persistent calls
 
+Word own_sum(const Call& call);
+
 #define COMPCOLL_NONBLOCKING(n, name, method, ...) Next("MPI_" #method),
 Next nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOLL_NONBLOCKING)};
 
@@ -130,14 +132,18 @@ class KeptCall : public Prepared {
   }
   ~KeptCall() override {
     if (plain_ && !again_) request_free.call(&plain_);
+    for (Word type : types_) type_free.call(&type);
   }
 
   // Prepares MPI's part; its code.
   int prepare_plain(const Call& call, const Arguments& arguments) {
     Call part = call;
+    if (entry_ && on_copies(call)) {
+      staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
+      only_plain_is_staged_ = !call.op().pairs;
+    }
+    if (staged_) part.words = staged_->words();
     if (entry_ && call.op().pairs) {
-      if (on_copies(call)) staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
-      if (staged_) part.words = staged_->words();
       masked_ = std::make_shared<Masked>(part, entry_->out, entry_->into);
       part.words = masked_->words();
     }
@@ -148,13 +154,19 @@ class KeptCall : public Prepared {
     // An MPI without persistent collectives has a nonblocking one for each start.
     again_ = &nonblocking_functions[call.name];
     own.erase(own.end() - 2);  // the info
+    if (const Word sum = own_sum(call)) own[size_t(call.op().reduction)] = sum;
     for (int i = 0; call.op().kinds[i]; i++) {
       const char kind = call.op().kinds[i];
+      if (kind == 't') own[size_t(i)] = kept_type(library().handle_of(own[size_t(i)]));
       if ((kind != 'v' && kind != 'w') || !own[size_t(i)]) continue;
       const size_t width = kind == 'w' ? library().handle_nbytes() : call.wide ? 8 : 4;
       const char* given = reinterpret_cast<const char*>(own[size_t(i)]);
       arrays_.emplace_back(given, given + width * size_t(comm_->size));
       own[size_t(i)] = reinterpret_cast<Word>(arrays_.back().data());
+      for (size_t at = 0; kind == 'w' && at < arrays_.back().size(); at += width) {
+        char* place = arrays_.back().data() + at;
+        library().put_handle(kept_type(library().handle_at(place)), place);
+      }
     }
     again_words_ = std::move(own);
     return 0;
@@ -183,7 +195,7 @@ class KeptCall : public Prepared {
     work->began = engine::now();
     work->turn = next.turn;
     work->keep = {place_, last_, masked_, staged_};
-    if (staged_) {
+    if (staged_ && !(only_plain_is_staged_ && next.compress)) {
       if (int error = staged_->take()) return raise(comm_->handle, error);
       work->finish = [staged = staged_] { return staged->give_back(); };
     }
@@ -204,9 +216,18 @@ class KeptCall : public Prepared {
   }
 
  private:
+  // A type that the program may free before the next start.
+  Word kept_type(Word type) {
+    Word made = 0;
+    if (predefined_at(type).handle || type_dup.call(type, &made)) return type;
+    types_.push_back(made);
+    return library().handle_of(made);
+  }
+
   const std::shared_ptr<Comm> comm_;
   const std::shared_ptr<Entry> entry_;
   const Name name_;
+  std::vector<Word> types_;
   Word bases_[2];
   bool devices_[2];
   Word plain_ = 0;
@@ -214,6 +235,7 @@ class KeptCall : public Prepared {
   std::vector<Word> again_words_;
   std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
   std::shared_ptr<Staged> staged_;
+  bool only_plain_is_staged_ = false;  // the engine reaches the GPU's memory itself
   int poisoned_ = 0;
   std::shared_ptr<Masked> masked_;
   std::shared_ptr<KeptTags::Place> place_;
@@ -222,7 +244,8 @@ class KeptCall : public Prepared {
 
 int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned) {
   auto kept = std::make_shared<KeptCall>(call, entry, arguments);
-  if (!kept->take_place()) return library().err_other;
+  // One that is MPI's alone has no frames, and may be so on this rank alone.
+  if (entry && !kept->take_place()) return library().err_other;
   kept->poison(poisoned);
   if (!entry || call.op().pairs || entry->tried)
     if (int error = kept->prepare_plain(call, arguments)) return error;

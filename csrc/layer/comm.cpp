@@ -229,7 +229,7 @@ KeptTags::Shared* KeptTags::with_room(Word comm) {
   auto made = std::make_unique<Shared>();
   made->comm = PrivateComm::make(comm);
   if (!made->comm) return nullptr;
-  made->used = std::make_shared<int>(0);
+  made->used = std::make_shared<std::atomic<int>>(0);
   made->index = int(all_.size());
   all_.push_back(std::move(made));
   return current_ = all_.back().get();
@@ -298,6 +298,11 @@ void Comm::fail(const std::string& why) {
 std::string Comm::why_broken() {
   std::lock_guard<std::mutex> lock(mutex_);
   return why_broken_;
+}
+
+void forget_calls() {
+  std::lock_guard<std::mutex> lock(registry().mutex);
+  for (auto& [number, comm] : registry().comms) comm->forget();
 }
 
 void look_at_all() {

@@ -36,7 +36,7 @@ class PrivateComm {
  private:
   explicit PrivateComm(Word handle) : handle_(handle) {}
   const Word handle_;
-  int taken_ = 0;
+  std::atomic<int> taken_{0};
 };
 
 // Tags of the calls of a communicator, used again in turn; calls under way that still have them end first.
@@ -65,7 +65,7 @@ class KeptTags {
  public:
   struct Place {
     std::shared_ptr<PrivateComm> comm;
-    std::shared_ptr<int> used;  // places in use of that communicator
+    std::shared_ptr<std::atomic<int>> used;  // places in use of that communicator
     int first, n, index;  // the latter that of the communicator
     // Tells its frames in shared memory from those of other communicators.
     uint64_t key() const { return uint64_t(index + 1) * 0x9e3779b97f4a7c15; }
@@ -82,7 +82,7 @@ class KeptTags {
   static constexpr int places = 64;
   struct Shared {
     std::shared_ptr<PrivateComm> comm;
-    std::shared_ptr<int> used;
+    std::shared_ptr<std::atomic<int>> used;
     int given = 0, index = 0;
   };
   Shared* with_room(Word comm);
@@ -177,6 +177,7 @@ extern std::atomic<size_t> most_calls;
 // device's.
 extern std::atomic<bool> looks_at_all;
 void look_at_all();
+void forget_calls();  // of all communicators, as they are to be decided on anew
 void set_limits();  // of all communicators, where what they depend on has changed
 
 // Handles of marked communicators: an open hash table, which is read without a lock.

@@ -101,7 +101,8 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
       const int64_t lower =
           block.displ + std::min<int64_t>(0, (block.entries - 1) * block.type->extent) + block.type->lower;
       const int64_t stretch = std::abs(block.type->extent) * (block.entries - 1) + block.type->length;
-      const bool sends = list == send_side || op.one_buffer() || arguments.sides[send_side].in_place;
+      const bool in_place = op.send.buf >= 0 && call.words[op.send.buf] == library().in_place;
+      const bool sends = list == send_side || op.one_buffer() || in_place;
       spans[block.side].push_back(
           {lower, lower + stretch, sends || room.layout != nullptr, list == recv_side});
     }

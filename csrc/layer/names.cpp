@@ -1,6 +1,8 @@
 // The functions that programs call: those of C and, for an Open MPI, whose Fortran calls no function of C by
 // its name, those of Fortran.
 #include <cstring>
+#include <list>
+#include <mutex>
 #include <vector>
 
 #include "check.h"
@@ -94,6 +96,9 @@ bool taken(Name name, Form form, const Word* given, void* request, Next& next, c
   Comm* comm = find(converted('c', given[op.comm]));
   if (!comm) return false;
   Word words[11], made = 0, plain = 0;
+  // MPI may look at them until a nonblocking call is complete, whose request nobody here may see.
+  static auto& kept = *new std::list<std::vector<Word>>;
+  static std::mutex keeping;
   std::vector<Word> types[10];
   for (int i = 0; i <= op.comm; i++) words[i] = converted(op.kinds[i], given[i]);
   for (int i = 0; i <= op.comm; i++) {
@@ -103,6 +108,9 @@ bool taken(Name name, Form form, const Word* given, void* request, Next& next, c
     for (int p = 0; p < comm->size; p++)
       types[i].push_back(ignored ? library().type_null : handle(type_f2c, given[i] + Word(p) * sizeof(int)));
     words[i] = reinterpret_cast<Word>(types[i].data());
+    if (form == blocking) continue;
+    std::lock_guard<std::mutex> lock(keeping);
+    kept.push_back(std::move(types[i]));  // whose memory stays where it is
   }
   words[op.comm + 1] = reinterpret_cast<Word>(&plain);
   const int n = op.comm + 1 + (form == nonblocking);
