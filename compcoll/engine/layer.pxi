@@ -1097,8 +1097,7 @@ _finder = None
 
 cdef cbool find_device(Word address) noexcept with gil:
     try:
-        with deferred(quiet=True):
-            return _finder(address)
+        return _finder(address)
     except BaseException:
         traceback.print_exc()
         return False
