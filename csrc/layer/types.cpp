@@ -1,6 +1,8 @@
 #include "types.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <atomic>
 
 #include "abi.h"
@@ -15,12 +17,12 @@ namespace {
 using engine::Layout;
 using engine::LayoutRef;
 
-Own type_size("PMPI_Type_size"), type_get_attr("PMPI_Type_get_attr"), type_set_attr("PMPI_Type_set_attr"),
-    type_create_keyval("PMPI_Type_create_keyval"), type_get_envelope("PMPI_Type_get_envelope"),
-    type_get_contents("PMPI_Type_get_contents"), type_get_envelope_c("PMPI_Type_get_envelope_c"),
-    type_get_contents_c("PMPI_Type_get_contents_c"), type_get_extent("PMPI_Type_get_extent"),
-    type_get_true_extent("PMPI_Type_get_true_extent"), type_free("PMPI_Type_free"),
-    send_init("PMPI_Send_init"), request_free("PMPI_Request_free");
+Own type_size("PMPI_Type_size"), type_get_name("PMPI_Type_get_name"), type_get_attr("PMPI_Type_get_attr"),
+    type_set_attr("PMPI_Type_set_attr"), type_create_keyval("PMPI_Type_create_keyval"),
+    type_get_envelope("PMPI_Type_get_envelope"), type_get_contents("PMPI_Type_get_contents"),
+    type_get_envelope_c("PMPI_Type_get_envelope_c"), type_get_contents_c("PMPI_Type_get_contents_c"),
+    type_get_extent("PMPI_Type_get_extent"), type_get_true_extent("PMPI_Type_get_true_extent"),
+    type_free("PMPI_Type_free"), send_init("PMPI_Send_init"), request_free("PMPI_Request_free");
 
 std::atomic<uint64_t> n_types{0};
 
@@ -362,9 +364,33 @@ Parts of_type(const Type& type) {
 
 const Type* attached(Word handle);
 
+// Types that are taken for others, by their names: Open MPI gives the contents of a type as duplicates, which
+// have no attributes, and whose names are "Dup " and that of the other one.
+std::map<std::string, const Type*>& taken() {
+  static auto all = new std::map<std::string, const Type*>;
+  return *all;
+}
+
+std::string name_of(Word handle) {
+  char name[1024] = {};
+  int length = 0;
+  type_get_name.call(handle, name, &length);
+  return name;
+}
+
+const Type* duplicate_of_taken(Word handle) {
+  if (library().abi != Abi::open_mpi || taken().empty()) return nullptr;
+  std::string name = name_of(handle);
+  if (name.rfind("Dup ", 0)) return nullptr;
+  while (!name.rfind("Dup ", 0)) name.erase(0, 4);
+  auto found = taken().find(name);
+  return found == taken().end() ? nullptr : found->second;
+}
+
 Parts taken_apart(Word handle) {
   if (const Predefined& entry = predefined_at(handle); entry.handle) return of_type(*entry.type);
   if (const Type* known = attached(handle)) return of_type(*known);
+  if (const Type* known = duplicate_of_taken(handle)) return of_type(*known);
   Contents made;
   Parts parts;
   if (!read(handle, &made)) {
@@ -478,7 +504,9 @@ bool take_for(Word handle, uint32_t element, Word sum, bool summable) {
   Type* type = flattened(handle);
   type->element = element, type->own_sum = sum;
   type->basic = true, type->summable = summable;
-  return attach(handle, type) != nullptr;
+  if (!attach(handle, type)) return false;
+  taken()[name_of(handle)] = type;
+  return true;
 }
 
 uint32_t real_of(uint32_t element) {
