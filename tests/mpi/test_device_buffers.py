@@ -5,7 +5,7 @@ The device is the executor of the tests, so that everything but CuPy is what run
 
 import numpy as np
 import pytest
-from common import same, walk
+from common import same, typed, walk
 from executor import Device
 
 import compcoll
@@ -38,7 +38,7 @@ def both(comm, device, call, send, recv):
 def test_alltoall(comm, agree, device, spec, name):
     c = accelerated(comm, spec)
     send = walk(comm.rank, 1037 * comm.size, name)
-    host, ours = both(c, device, lambda c, s, r: c.Alltoall(s, r), send, np.full_like(send, 7))
+    host, ours = both(c, device, lambda c, s, r: c.Alltoall(typed(s), typed(r)), send, np.full_like(send, 7))
     assert agree(same(host, ours))
     assert comm.size == 1 or c.report.accelerated
 
@@ -49,7 +49,7 @@ def test_allgather(comm, agree, device, spec, name):
     c = accelerated(comm, spec)
     send = walk(comm.rank, 771, name)
     recv = np.full(771 * comm.size, 7, np.dtype(name))
-    host, ours = both(c, device, lambda c, s, r: c.Allgather(s, r), send, recv)
+    host, ours = both(c, device, lambda c, s, r: c.Allgather(typed(s), typed(r)), send, recv)
     assert agree(same(host, ours))
 
 
@@ -58,7 +58,7 @@ def test_allgather(comm, agree, device, spec, name):
 def test_allreduce(comm, agree, device, spec, name):
     c = accelerated(comm, spec)
     send = walk(comm.rank, 3000, name)
-    host, ours = both(c, device, lambda c, s, r: c.Allreduce(s, r), send, np.full_like(send, 7))
+    host, ours = both(c, device, lambda c, s, r: c.Allreduce(typed(s), typed(r)), send, np.full_like(send, 7))
     assert agree(same(host, ours))
 
 
@@ -80,7 +80,7 @@ def test_values_that_a_codec_cannot_carry(comm, agree, device):
     c = accelerated(comm, "zfp:rate=8")
     send = walk(comm.rank, 512 * comm.size)
     send[5] = np.nan
-    host, ours = both(c, device, lambda c, s, r: c.Alltoall(s, r), send, np.zeros_like(send))
+    host, ours = both(c, device, lambda c, s, r: c.Alltoall(typed(s), typed(r)), send, np.zeros_like(send))
     assert agree(same(host, ours))
     # Its place is in what goes to rank 0, which sends nothing to itself.
     assert agree(comm.size == 1 or c.report.fallbacks == (comm.rank != 0))

@@ -246,7 +246,7 @@ def test_the_bound_of_a_sum_holds(comm, agree, codec, dtype, algorithm):
     noise = [np.random.default_rng(r).normal(size=N).astype(dtype) for r in range(comm.size)]
     for parts in (noise, [np.full(N, 3.7, dtype)] * comm.size):
         got = np.zeros(N, dtype)
-        ours.Allreduce(parts[comm.rank], got)
+        ours.Allreduce(typed(parts[comm.rank]), typed(got))
         error = np.abs(got.astype(np.longdouble) - np.sum(parts, axis=0, dtype=np.longdouble)).max()
         bounds = comm.allgather(ours.report.error_bound)
         assert agree(None not in bounds and error <= max(bounds))
