@@ -5,7 +5,7 @@ The device's memory is the host's, so that any MPI takes it once it is believed 
 
 import numpy as np
 import pytest
-from common import same
+from common import same, typed
 from executor import Device, Queue
 from mpi4py import MPI
 
@@ -44,8 +44,9 @@ def test_results_are_those_of_staging(comm, agree, device, spec, name, dtype):
     rng = np.random.default_rng(comm.rank)
     n, m = (size(comm.size) for size in CALLS[name])
     send = np.cumsum(rng.standard_normal(n)).astype(dtype)
-    getattr(staged, name)(send, host := np.zeros(m, dtype))
-    getattr(direct, name)(device.array(send), ours := device.array(np.full(m, 7, dtype)))
+    host, ours = np.zeros(m, dtype), device.array(np.full(m, 7, dtype))
+    getattr(staged, name)(typed(send), typed(host))
+    getattr(direct, name)(typed(device.array(send)), typed(ours))
     assert agree(same(ours, host))
 
 
