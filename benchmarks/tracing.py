@@ -20,7 +20,6 @@ import numpy as np
 from mpi4py import MPI
 
 import compcoll
-from compcoll.comm import describe as describe_call
 from compcoll.tracing.recording import Recording
 from compcoll.tracing.trace import Trace
 
@@ -85,7 +84,7 @@ def least(world: MPI.Intracomm, call: Callable, ways: dict[str, tuple]) -> dict[
 def measure(world: MPI.Intracomm, folder: Path) -> list[dict]:
     """A row for each operation."""
     counting = Recording((Counted,), None)
-    tracing = Recording((Traced,), Trace(folder, world.rank, world.size, describe_call))
+    tracing = Recording((Traced,), Trace(folder, world.rank, world.size))
     ways = {
         "off": (compcoll.Comm(world, **POLICY), None),
         "counted": (Counted(world, **POLICY), counting),

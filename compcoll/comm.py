@@ -11,37 +11,29 @@ import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from math import inf
-from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Self
 
 from mpi4py import MPI
 
 from compcoll.codecs import Codec
+from compcoll.construct import construct
 from compcoll.core import environment
-from compcoll.devices import driver, handover, preparation
-from compcoll.engine import _engine, hooks, rounding
-from compcoll.engine.group import complete, survey
-from compcoll.engine.start import start_engine
+from compcoll.engine import _engine
 from compcoll.marked import DERIVING, Marked, Settings
-from compcoll.mpi import check, objects
+from compcoll.mpi import objects
 from compcoll.mpi.p2p import methods as p2p
 from compcoll.mpi.p2p import probe as probes
 from compcoll.mpi.requests import take_handle
 from compcoll.mpi.staging import BUFFERED, NEIGHBOUR, guard
 from compcoll.mpi.state import State
-from compcoll.operations import ALGORITHMS
 from compcoll.policy import Policy, make_policy
-from compcoll.policy.policy import below_min_nbytes, check_same, fields_of
-from compcoll.prepare import prepare
-from compcoll.report import Report
+from compcoll.policy.policy import below_min_nbytes
+from compcoll.report import Report, describe
 
-__all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "describe", "wrap_world"]
+__all__ = ["CLASSES", "Cartcomm", "Comm", "Distgraphcomm", "Graphcomm", "wrap_world"]
 
 #: What a policy is made of: itself, its keys, or the path of a file.
 PolicyLike = Policy | Mapping[str, Any] | str | os.PathLike[str]
-#: Source of keys: programs may seed other generators.
-_RANDOM = SystemRandom()
 
 
 class _DefaultCodec(str):
@@ -136,7 +128,7 @@ class Comm(MPI.Intracomm):
         if codec is DEFAULT_CODEC:
             codec = None
         make = partial(make_policy, None, codec, when, min_nbytes, policy)
-        self._become(comm, _construct(comm, make, strict, owner_exact, device_buffers))
+        self._become(comm, construct(comm, make, strict, owner_exact, device_buffers))
 
     def _become(self, origin: MPI.Intracomm, handle: int) -> None:
         """Be the marked communicator of a handle."""
@@ -261,7 +253,7 @@ class Comm(MPI.Intracomm):
         """
         mine, was_strict, was_exact, device_buffers = self.settings
         origin = self.origin
-        handle = _construct(
+        handle = construct(
             origin,
             lambda: make_policy(mine, codec, when, min_nbytes, policy),
             was_strict if strict is None else strict,
@@ -493,158 +485,10 @@ def _is_lossless(spec: str) -> bool:
     return codec(spec).lossless
 
 
-# -- construction
-
-
-def _construct(
-    origin: MPI.Intracomm,
-    make: Callable[[], Policy],
-    strict: bool,
-    owner_exact: bool,
-    device_buffers: bool | None,
-    itself: bool = False,
-) -> int:
-    """Agree with all ranks on a policy, and find or make the duplicate that has it; its handle.
-
-    Every rank raises where they do not agree. ``itself``: the communicator is to have it, and no duplicate.
-    """
-    _begin()
-    plain = MPI.Intracomm(origin)
-    error: Exception | None = None
-    agreed: dict[str, str] | str
-    seconds, known = inf, _known_of(plain)
-    threads: int | None = None
-    nodes: list[int] | None = None
-    shares = asked = False
-    policy = Policy()
-    try:
-        seconds = environment.timeout()
-        policy, threads = make(), environment.threads()
-        shares, nodes = environment.shared_memory(), environment.nodes(_WORLD.Get_size())
-        asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
-        agreed = fields_of(policy) | {
-            "strict": repr(bool(strict)),
-            "owner_exact": repr(bool(owner_exact)),
-            "device_buffers": repr(asked),
-            "name": repr(plain.Get_name() if policy.names_communicators else None),
-            "COMPCOLL_CHECK": repr(environment.checks(default=False)),
-            "COMPCOLL_TIMEOUT": f"{seconds:g}",
-        }
-    except Exception as problem:
-        error, agreed = problem, f"{type(problem).__name__}: {problem}"
-    _meet(plain, seconds)
-    mine = survey(plain, threads, nodes, shares) if known is None else None
-    everyone = plain.allgather((agreed, mine, hooks.watched, _RANDOM.getrandbits(64)))
-    if error is not None:
-        raise error
-    check_same([theirs for theirs, *_ in everyone], plain.rank)
-    words = repr(agreed).encode()
-    handle = None if itself else _engine.find_duplicate(plain, words)
-    if handle is not None:
-        return int(handle)
-    facts = [one for _, one, *_ in everyone] if known is None else known.everyone
-    settings = (policy, bool(strict), bool(owner_exact), asked)
-    marked = Marked(settings, facts, plain.rank, everyone[0][-1])
-    if check.ON:
-        _engine.compare_calls(check.PATIENCE if seconds == inf else seconds)
-    start_engine(marked.everyone[marked.rank].workers if marked.size > 1 else None, marked.facts.sharing)
-    if asked and not (known is not None and known.device_buffers):
-        with _engine.plain_calls():
-            alone = plain.Dup()
-            handover.check(alone)
-        alone.Free()
-    preparation.load_kernels((policy.codec, *(rule.codec for rule in policy.rules)))
-    return _mark(plain, marked, words, min(level for _, _, level, _ in everyone), itself)
-
-
-def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itself: bool) -> int:
-    """Make the duplicate of a communicator on whose settings all ranks have agreed, or mark it itself.
-
-    Collective; the handle of the marked one.
-    """
-    if itself:
-        handle, marked.number = plain.handle, _engine.mark(plain, marked.limits, marked.key, marked)
-    else:
-        handle, marked.number = _engine.duplicate(plain, marked.limits, marked.key, marked, words)
-    if marked.policy.asks_model(marked.facts.link):
-        marked.find_advisor(plain)
-    marked.open_channel(plain)
-    for meet in hooks.meets if watched else ():
-        meet(marked, watched)
-    return int(handle)
-
-
-def _known_of(plain: MPI.Intracomm) -> Marked | None:
-    """What is known of a marked communicator, or of a duplicate of one; alike on all ranks."""
-    number = _engine.number_of(plain) or next(iter(_engine.duplicates_of(plain)), 0)
-    return Marked.of(number) if number else None
-
-
-def _meet(plain: MPI.Intracomm, seconds: float) -> None:
-    """Return when all ranks have come to the same call, at once where they may take any time; collective.
-
-    Raises
-    ------
-    TimeoutError
-        Where they do not within so many seconds.
-    """
-    if seconds == inf:
-        return
-    what = f"making a Comm of {plain.Get_name() or 'a communicator'}"
-    for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
-        complete(plain.Ibarrier(), what, seconds)
-
-
-@cache
-def _begin() -> None:
-    """Have the layer decide by Python, and trace a program that makes its communicators itself as well."""
-    _engine.serve_calls(prepare)
-    if driver.has_gpu():
-        _engine.look_for_devices()
-    if environment.trace() is not None:
-        from compcoll.tracing import recording
-
-        recording.start(CLASSES, describe)
-
-
-# -- reports
-
-
-def describe(op: str, way: Any, outcome: Any = None) -> Report:
-    """The report of a call; without an outcome the second argument is the reason why MPI ran it."""
-    if outcome is None:
-        return Report(op, False, str(way))
-    reason, spec, algorithm = "received as it came", None, "stream"
-    if way is not None and way.codec is not None:
-        reason, spec = way.reason, way.codec if isinstance(way.codec, str) else way.codec.spec
-        algorithm = getattr(way, "name", None) or way.algorithm
-    bound = outcome.bound
-    if bound is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:
-        bound = rounding.safe(bound)
-    return Report(
-        op,
-        True,
-        reason,
-        spec,
-        algorithm,
-        outcome.raw_nbytes,
-        outcome.wire_nbytes,
-        outcome.messages,
-        dict(outcome.codecs),
-        outcome.fallbacks,
-        bound,
-        dict(outcome.stages),
-        dict(outcome.dimensions),
-        outcome.base_nbytes,
-        outcome.inside_nbytes,
-    )
-
-
 # -- pickles
 
 #: The communicators that MPI has from the beginning: a program may put others into their places.
 PREDEFINED = {"COMM_WORLD": MPI.COMM_WORLD, "COMM_SELF": MPI.COMM_SELF}
-_WORLD = MPI.COMM_WORLD
 
 
 def _unpickled(name: str, settings: Settings) -> Comm:
@@ -683,7 +527,7 @@ def mark_world(**settings: Any) -> None:
     )
     for comm in PREDEFINED.values():
         if not _engine.number_of(comm):
-            _construct(comm, made, False, False, None, itself=True)
+            construct(comm, made, False, False, None, itself=True)
 
 
 def wrap_world(summary: bool | None = None, **settings: Any) -> None:
@@ -704,7 +548,7 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
         return
     from compcoll.tracing import recording
 
-    recording.start(CLASSES, describe, environment.summary() if summary is None else summary)
+    recording.start(CLASSES, environment.summary() if summary is None else summary)
     mark_world(**settings)
     for name, comm in PREDEFINED.items():
         setattr(MPI, name, _of_handle(comm.handle, None))

@@ -168,8 +168,8 @@ class Marked:
         return self._channel
 
     def open_channel(self, plain: MPI.Intracomm) -> None:
-        """Make what messages need; collective over ``plain``, a communicator of the same ranks."""
-        if self.facts.multithreaded and not self.idle:
+        """Make what messages need, a GPU's on one rank too; collective over ``plain``, of the same ranks."""
+        if self.facts.multithreaded and not self.policy.leaves_all(self.facts.link):
             self._channel = Channel(self.comm, None, self.key, plain)
 
     @property

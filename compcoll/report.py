@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Report", "Stats", "Summary"]
+from compcoll.engine import rounding
+from compcoll.operations import ALGORITHMS
+
+__all__ = ["Report", "Stats", "Summary", "describe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,3 +156,33 @@ class Stats:
         """Raise the bound of the error; None and NaN make it unknown."""
         known = bound is not None and self.bound is not None and bound == bound
         self.bound = max(bound, self.bound) if known else None  # type: ignore[type-var]
+
+
+def describe(op: str, way: Any, outcome: Any = None) -> Report:
+    """The report of a call; without an outcome the second argument is the reason why MPI ran it."""
+    if outcome is None:
+        return Report(op, False, str(way))
+    reason, spec, algorithm = "received as it came", None, "stream"
+    if way is not None and way.codec is not None:
+        reason, spec = way.reason, way.codec if isinstance(way.codec, str) else way.codec.spec
+        algorithm = getattr(way, "name", None) or way.algorithm
+    bound = outcome.bound
+    if bound is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:
+        bound = rounding.safe(bound)
+    return Report(
+        op,
+        True,
+        reason,
+        spec,
+        algorithm,
+        outcome.raw_nbytes,
+        outcome.wire_nbytes,
+        outcome.messages,
+        dict(outcome.codecs),
+        outcome.fallbacks,
+        bound,
+        dict(outcome.stages),
+        dict(outcome.dimensions),
+        outcome.base_nbytes,
+        outcome.inside_nbytes,
+    )

@@ -20,7 +20,7 @@ from compcoll.mpi.staging import Staged
 from compcoll.policy.decision import Decision
 from compcoll.policy.policy import below_min_nbytes
 from compcoll.prepare import decide_message
-from compcoll.report import Report
+from compcoll.report import Report, describe
 
 __all__ = ["State"]
 
@@ -57,8 +57,6 @@ class State(Gate):
     @property
     def report(self) -> Report:
         """The report of the last message on this rank."""
-        from compcoll.comm import describe
-
         last: Any = self.last
         return describe(last, self.why_small()) if isinstance(last, str) else describe(*last)
 

@@ -21,7 +21,7 @@ if "mpi4py.MPI" not in sys.modules:
 import numpy as np
 from mpi4py import MPI
 
-from compcoll.comm import CLASSES, Comm, describe, mark_world
+from compcoll.comm import CLASSES, Comm, mark_world
 from compcoll.core import environment
 from compcoll.engine import _engine
 from compcoll.marked import Marked
@@ -43,7 +43,7 @@ _comms: dict[int, Comm] = {}
 def begin() -> None:
     """Mark the communicators that the program has, with the options of ``compcoll run``."""
     settings: dict[str, Any] = environment.read(SETTINGS, json.loads) or {}
-    recording.start(CLASSES, describe, environment.summary())
+    recording.start(CLASSES, environment.summary())
     mark_world(**settings)
 
 

@@ -27,7 +27,6 @@ A line takes about a microsecond: what calls of a kind have in common is put int
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from json import dumps
 from math import inf
 from typing import Any
@@ -35,7 +34,7 @@ from typing import Any
 from compcoll.engine import rounding
 from compcoll.engine._engine import Outcome
 from compcoll.operations import ALGORITHMS
-from compcoll.report import Report
+from compcoll.report import describe
 from compcoll.tracing.names import leaving_nbytes
 from compcoll.tracing.tally import reason_of
 
@@ -47,16 +46,9 @@ _NOT_ENDED = ',"accelerated":true,"reason":"it has not ended","bytes":0,"wire_by
 
 
 class Lines:
-    """Makes lines of records, and remembers what they have in common.
+    """Makes lines of records, and remembers what they have in common."""
 
-    Parameters
-    ----------
-    describe : callable
-        ``describe(op, decision, outcome)`` gives the report of what a communicator keeps of a call.
-    """
-
-    def __init__(self, describe: Callable[..., Report]) -> None:
-        self._describe = describe
+    def __init__(self) -> None:
         # By the place that called: the last call from there, its decision, the text.
         self._known: dict[int, tuple[Any, Any, str]] = {}
 
@@ -87,7 +79,7 @@ class Lines:
         return known[2]
 
     def _decided(self, done: tuple) -> str:
-        report = self._describe(*done)
+        report = describe(*done)
         return (
             f',"accelerated":true,"reason":{dumps(report.reason)},"codec":{dumps(report.codec)},'
             f'"algorithm":{dumps(report.algorithm)}'

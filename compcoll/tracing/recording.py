@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import lru_cache
 from threading import Event, RLock, Thread
 from time import perf_counter
@@ -16,7 +16,6 @@ from mpi4py import MPI
 from compcoll.core import environment
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
-from compcoll.report import Report
 from compcoll.tracing import finalize, hints
 from compcoll.tracing._watch import Record, Recorder, find_site, record_with
 from compcoll.tracing.names import facts_of
@@ -34,15 +33,13 @@ _WORLD = MPI.COMM_WORLD
 _recording: Recording | None = None
 
 
-def start(classes: Iterable[type], describe: Callable[..., Report], summary: bool = False) -> None:
+def start(classes: Iterable[type], summary: bool = False) -> None:
     """Record the calls of this process, where ``COMPCOLL_TRACE`` or a summary demand that; local.
 
     Parameters
     ----------
     classes : iterable of type
         Those of compcoll's communicators.
-    describe : callable
-        As `compcoll.tracing.lines.Lines` has it.
     summary : bool
         Whether rank 0 says at the end what all ranks did.
     """
@@ -51,7 +48,7 @@ def start(classes: Iterable[type], describe: Callable[..., Report], summary: boo
         folder = environment.trace()
         if folder is None and not summary:
             return
-        trace = Trace(folder, _WORLD.rank, _WORLD.size, describe) if folder is not None else None
+        trace = Trace(folder, _WORLD.rank, _WORLD.size) if folder is not None else None
         _recording = Recording(tuple(classes), trace)
     _recording.summary |= summary
 

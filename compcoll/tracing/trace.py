@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from json import dumps
 from pathlib import Path
 from platform import node
 from typing import Any
 
-from compcoll.report import Report
 from compcoll.tracing import VERSION
 from compcoll.tracing.clock import Reading
 from compcoll.tracing.lines import Lines
@@ -32,12 +31,10 @@ class Trace:
     folder : Path
     rank, size : int
         Of the world.
-    describe : callable
-        As `compcoll.tracing.lines.Lines` has it.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int, describe: Callable[..., Report]):
-        self._lines, self._calls, self._headed = Lines(describe), 0, False
+    def __init__(self, folder: Path, rank: int, size: int):
+        self._lines, self._calls, self._headed = Lines(), 0, False
         self._rank, self._size = rank, size
         self._file = (folder.resolve() / f"rank{rank:05d}.jsonl").open("w", encoding="utf-8")
 

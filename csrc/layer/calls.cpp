@@ -1,14 +1,12 @@
 #include "calls.h"
 
 #include <algorithm>
-#include <cstring>
-#include <list>
 
 #include "arguments.h"
 #include "check.h"
 #include "devices.h"
 #include "engine/clock.h"
-#include "interpreter.h"
+#include "kept.h"
 #include "requests.h"
 #include "work.h"
 
@@ -16,12 +14,9 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own comm_get_name("PMPI_Comm_get_name"), allreduce("PMPI_Allreduce"), mpi_start("PMPI_Start"),
-    request_free("PMPI_Request_free"), type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free");
+Own allreduce("PMPI_Allreduce");
 
 thread_local bool root_is_read_only = false;
-
-constexpr size_t longest_name = 1024;
 
 using WayRef = std::shared_ptr<const Way>;
 
@@ -32,11 +27,6 @@ WayRef because(std::string reason) {
 }
 
 int failed(const Call& call, int code) { return code ? raise(call.comm.handle, code) : 0; }
-
-bool is_on_devices(const Call& call) { return call.devices[send_side] || call.devices[recv_side]; }
-
-// Whether MPI gets copies on the host of what a call has on GPUs.
-bool on_copies(const Call& call) { return is_on_devices(call) && !call.comm.settings.devices; }
 
 // MPI carries a call out for this reason.
 void note_plain(const Call& call, WayRef way) {
@@ -59,10 +49,7 @@ bool decline(const Call& call, const char* reason, int* error) {
 // The name of a communicator, on which all ranks have to agree where rules look at it; collective. MPI's
 // code.
 int agree_on_name(Comm& comm, std::string* name) {
-  char text[longest_name] = {};
-  int length = 0;
-  comm_get_name.call(comm.handle, text, &length);
-  *name = text;
+  *name = name_of(comm.handle);
   uint64_t hash = 14695981039346656037u;
   for (char letter : *name) hash = (hash ^ uint8_t(letter)) * 1099511628211u;
   uint64_t extremes[] = {hash, ~hash};
@@ -103,153 +90,11 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
   };
   describe(about->sent, &about->send);
   describe(about->received, &about->recv);
-  about->on_device = is_on_devices(call);
+  about->on_device = call.on_devices();
   about->in_place = arguments.sides[send_side].in_place && call.op().send_many;
   if (!ask_python([about](const Python& python) { python.prepare(about); })) return nullptr;
   if (about->idle) call.comm.leave_all();
   return about->entry;
-}
-
-// -- persistent calls
-
-Word own_sum(const Call& call);
-
-#define COMPCOLL_NONBLOCKING(n, name, method, ...) Next("MPI_" #method),
-Next nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOLL_NONBLOCKING)};
-
-class KeptCall : public Prepared {
- public:
-  // Without an entry the call is MPI's.
-  KeptCall(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments)
-      : comm_(call.comm.shared_from_this()),
-        entry_(std::move(entry)),
-        name_(call.name),
-        staged_(call.staged) {
-    for (SideName side : {send_side, recv_side})
-      bases_[side] = arguments.sides[side].buf, devices_[side] = call.devices[side];
-    if (entry_ && !entry_->parts.empty() && entry_->parts[0].differs)
-      last_ = std::make_shared<engine::Bases>();
-  }
-  ~KeptCall() override {
-    if (plain_ && !again_) request_free.call(&plain_);
-    for (Word type : types_) type_free.call(&type);
-  }
-
-  // Prepares MPI's part; its code.
-  int prepare_plain(const Call& call, const Arguments& arguments) {
-    Call part = call;
-    if (entry_ && on_copies(call)) {
-      staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
-      only_plain_is_staged_ = !call.op().pairs;
-    }
-    if (staged_) part.words = staged_->words();
-    if (entry_ && call.op().pairs) {
-      masked_ = std::make_shared<Masked>(part, entry_->out, entry_->into);
-      part.words = masked_->words();
-    }
-    const Word* words = part.words;
-    std::vector<Word> own(words, words + call.n_words);
-    own.back() = reinterpret_cast<Word>(&plain_);
-    if (call.next.exists()) return plain(call, own.data());
-    // An MPI without persistent collectives has a nonblocking one for each start.
-    again_ = &nonblocking_functions[call.name];
-    own.erase(own.end() - 2);  // the info
-    if (const Word sum = own_sum(call)) own[size_t(call.op().reduction)] = sum;
-    for (int i = 0; call.op().kinds[i]; i++) {
-      const char kind = call.op().kinds[i];
-      if (kind == 't') own[size_t(i)] = kept_type(library().handle_of(own[size_t(i)]));
-      if ((kind != 'v' && kind != 'w') || !own[size_t(i)]) continue;
-      const size_t width = kind == 'w' ? library().handle_nbytes() : call.wide ? 8 : 4;
-      const char* given = reinterpret_cast<const char*>(own[size_t(i)]);
-      arrays_.emplace_back(given, given + width * size_t(comm_->size));
-      own[size_t(i)] = reinterpret_cast<Word>(arrays_.back().data());
-      for (size_t at = 0; kind == 'w' && at < arrays_.back().size(); at += width) {
-        char* place = arrays_.back().data() + at;
-        library().put_handle(kept_type(library().handle_at(place)), place);
-      }
-    }
-    again_words_ = std::move(own);
-    return 0;
-  }
-  bool take_place() {
-    place_ = comm_->kept_tags.take(comm_->handle);
-    return place_ != nullptr;
-  }
-  void poison(int code) { poisoned_ = code; }
-
-  int start(Word* request) override {
-    if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
-    comm_->count(name_);
-    NextStart next;
-    next.compress = entry_ != nullptr;
-    if (entry_) next.tried = entry_->tried;
-    if (next.tried && !ask_python([&next](const Python& python) { python.next_start(&next); }))
-      next.compress = false;
-    auto entry = entry_;
-    if (next.tried) {
-      entry = std::make_shared<Entry>(*entry_);
-      entry->count = next.count;
-      if (!next.compress) entry->parts.clear(), entry->declined = next.way;
-    }
-    auto work = std::make_shared<Work>(comm_, entry, name_, persistent);
-    work->began = engine::now();
-    work->turn = next.turn;
-    work->keep = {place_, last_, masked_, staged_};
-    if (staged_ && !(only_plain_is_staged_ && next.compress)) {
-      if (int error = staged_->take()) return raise(comm_->handle, error);
-      work->finish = [staged = staged_] { return staged->give_back(); };
-    }
-    if ((plain_ || again_) && (masked_ || !next.compress)) {
-      const int error =
-          again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
-      if (error) return error;
-      work->plains.push_back(&plain_);
-    }
-    if (next.request) work->plains.push_back(next.request);
-    if (next.compress) {
-      const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
-                               place_->key()};
-      if (int error = work->begin(bases_, devices_, lane, last_)) return raise(comm_->handle, error);
-      if (poisoned_) work->poison(poisoned_);
-    }
-    return work->leave(request);
-  }
-
- private:
-  // A type that the program may free before the next start.
-  Word kept_type(Word type) {
-    Word made = 0;
-    if (predefined_at(type).handle || type_dup.call(type, &made)) return type;
-    types_.push_back(made);
-    return library().handle_of(made);
-  }
-
-  const std::shared_ptr<Comm> comm_;
-  const std::shared_ptr<Entry> entry_;
-  const Name name_;
-  std::vector<Word> types_;
-  Word bases_[2];
-  bool devices_[2];
-  Word plain_ = 0;
-  Next* again_ = nullptr;
-  std::vector<Word> again_words_;
-  std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
-  std::shared_ptr<Staged> staged_;
-  bool only_plain_is_staged_ = false;  // the engine reaches the GPU's memory itself
-  int poisoned_ = 0;
-  std::shared_ptr<Masked> masked_;
-  std::shared_ptr<KeptTags::Place> place_;
-  std::shared_ptr<engine::Bases> last_;
-};
-
-int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned) {
-  auto kept = std::make_shared<KeptCall>(call, entry, arguments);
-  // One that is MPI's alone has no frames, and may be so on this rank alone.
-  if (entry && !kept->take_place()) return library().err_other;
-  kept->poison(poisoned);
-  if (!entry || call.op().pairs || entry->tried)
-    if (int error = kept->prepare_plain(call, arguments)) return error;
-  return keep(std::move(kept), call.request);
 }
 
 // -- memory of GPUs
@@ -260,6 +105,7 @@ int leave_to_mpi(const Call& call) {
   std::vector<Word> words(call.words, call.words + call.n_words);
   words.back() = reinterpret_cast<Word>(&work->plain);
   work->check = call.check;
+  work->keep = {call.keep};
   if (int error = plain(call, words.data())) return error;
   work->plains.push_back(&work->plain);
   if (call.staged) work->finish = [staged = call.staged] { return staged->give_back(); };
@@ -268,8 +114,8 @@ int leave_to_mpi(const Call& call) {
 
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
-  if (!is_on_devices(call)) return call.check ? leave_to_mpi(call) : plain(call, call.words);
-  if (!on_copies(call)) {
+  if (!call.on_devices()) return call.check ? leave_to_mpi(call) : plain(call, call.words);
+  if (!call.on_copies()) {
     if (const int error = wait_for_devices(call)) return failed(call, error);
     return call.check ? leave_to_mpi(call) : plain(call, call.words);
   }
@@ -311,9 +157,10 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   work->began = engine::now();
   work->turn = turn;
   work->check = call.check;
+  work->keep = {call.keep};
   if (pairs) {
     Call part = call;
-    if (on_copies(call)) {
+    if (call.on_copies()) {
       staged = std::make_shared<Staged>(call, arguments, entry->out, entry->into);
       if (int error = staged->take()) return failed(call, error);
       part.words = staged->words();
@@ -390,7 +237,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
   if (comm.settings.names && (*error = agree_on_name(comm, &about.comm_name))) return true;
   Arguments arguments(call);
   if (!arguments.sound) return false;
-  if (is_on_devices(call) && !fits_devices(call, arguments)) {
+  if (call.on_devices() && !fits_devices(call, arguments)) {
     Call host = call;
     host.staged = std::make_shared<Staged>(call, arguments, std::vector<uint8_t>(), std::vector<uint8_t>());
     host.words = host.staged->words();
@@ -477,19 +324,12 @@ bool serve_small(const Call& call, int* error) {
 
 }  // namespace
 
-namespace {
-
-// The operation that adds up values of a type which MPI has no sum for; 0 in all other calls.
 Word own_sum(const Call& call) {
   const Operation& op = call.op();
   if (op.reduction < 0 || library().handle_of(call.words[op.reduction]) != library().sum) return 0;
   const Type* type = type_of(call.words[op.recv.type]);
   return type ? type->own_sum : 0;
 }
-
-}  // namespace
-
-bool has_own_sum(const Call& call) { return own_sum(call) != 0; }
 
 int plain(const Call& call, const Word* words) {
   const Word sum = own_sum(call);
@@ -512,7 +352,7 @@ bool serve(Call& call, int* error) {
   }
   if (call.name >= n_accelerated) {
     if (!call.op().neighbours && call.op().reduction >= 0) find_devices(&call);
-    if (!is_on_devices(call) && !call.check) return false;
+    if (!call.on_devices() && !call.check) return false;
     *error = mpi_carries_out(call);
     return true;
   }
@@ -531,7 +371,7 @@ bool serve(Call& call, int* error) {
     comm.last.note_small(call.name);
     served = serve_small(call, error);
   }
-  if (served || (!is_on_devices(call) && !call.check)) return served;
+  if (served || (!call.on_devices() && !call.check)) return served;
   *error = mpi_carries_out(call);
   return true;
 }
@@ -552,58 +392,6 @@ void Description::add(Part part, const std::vector<uint8_t>& some_sent,
 }
 
 void set_root_is_read_only(bool is_read_only) { root_is_read_only = is_read_only; }
-
-// -- the engine
-
-namespace {
-
-engine::Engine* process_engine = nullptr;
-double stall_seconds = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
-engine::Engine& the_engine() { return *process_engine; }
-
-bool has_engine() { return process_engine != nullptr; }
-
-void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
-  if (process_engine) return;
-  watch_end();
-  stall_seconds = seconds;
-  process_engine = new engine::Engine(threaded, seconds, main);
-}
-
-void stop_engine() {
-  if (!process_engine) return;
-  Unlocked unlocked;
-  process_engine->stop();
-}
-
-std::string late_text() {
-  char text[160];
-  snprintf(text, sizeof text,
-           "waited for messages for more than COMPCOLL_TIMEOUT = %g s; the communicator is in an error state",
-           stall_seconds);
-  return text;
-}
-
-const engine::Library& engine_library() {
-  static const engine::Library found = [] {
-    engine::Library made = {};
-    made.isend = own("PMPI_Isend"), made.irecv = own("PMPI_Irecv");
-    made.testsome = own("PMPI_Testsome"), made.test = own("PMPI_Test");
-    made.iprobe = own("PMPI_Iprobe"), made.improbe = own("PMPI_Improbe");
-    made.get_count = own("PMPI_Get_count");
-    made.grequest_start = own("PMPI_Grequest_start"), made.grequest_complete = own("PMPI_Grequest_complete");
-    const Library& mpi = library();
-    made.handle_nbytes = mpi.handle_nbytes(), made.status_nbytes = mpi.status_nbytes;
-    made.status_error_offset = mpi.status_error_offset;
-    made.byte = mpi.byte, made.request_null = mpi.request_null;
-    made.undefined = mpi.undefined, made.in_status = mpi.in_status;
-    return made;
-  }();
-  return found;
-}
 
 }  // namespace layer
 }  // namespace compcoll

@@ -92,9 +92,13 @@ struct Call {
   bool devices[2] = {false, false};  // whether what is sent, and received, lies on a GPU
   std::shared_ptr<Staged> staged = nullptr;  // of a call on copies of that
   std::shared_ptr<Check> check = nullptr;  // of a nonblocking one, whose comparison ends with it
+  std::shared_ptr<void> keep = nullptr;  // of a nonblocking one: what MPI may look at until its end
 
   const Operation& op() const { return operations[name]; }
   int root() const { return op().root < 0 ? 0 : int32_t(words[op().root]); }
+  bool on_devices() const { return devices[send_side] || devices[recv_side]; }
+  // Whether MPI gets copies on the host of what the call has on GPUs.
+  bool on_copies() const { return on_devices() && !comm.settings.devices; }
   int64_t count_at(int i) const { return wide ? int64_t(words[i]) : int32_t(words[i]); }
   int64_t listed(const void* values, int i) const {
     return wide ? static_cast<const int64_t*>(values)[i] : static_cast<const int32_t*>(values)[i];
@@ -221,7 +225,8 @@ struct NextStart {
 
 // Has MPI carry out a call, or its part of one; its code. An operation that it lacks is one of ours.
 int plain(const Call& call, const Word* words);
-bool has_own_sum(const Call& call);
+// The operation that adds up values of a type which MPI has no sum for; 0 in all other calls.
+Word own_sum(const Call& call);
 
 // The process's engine, and the functions of MPI that it calls.
 engine::Engine& the_engine();

@@ -22,11 +22,6 @@ Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_size("PMPI_Comm
     comm_test_inter("PMPI_Comm_test_inter"), group_translate("PMPI_Group_translate_ranks"),
     group_free("PMPI_Group_free"), bcast("PMPI_Bcast"), allreduce("PMPI_Allreduce");
 
-// Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest.
-// Communicators that share a private one.
-constexpr int most_under_way = 1024, enough_tags = 1 << 14, fewest_under_way = 64, most_shares = 16;
-constexpr size_t longest_name = 1024;
-
 // -- handles
 
 void put_into(Table& table, Word handle, Comm* comm) {
@@ -138,113 +133,7 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return x ^ x >> 31;
 }
 
-std::atomic<bool> mpi_ended{false};
-
 }  // namespace
-
-// -- tags
-
-int PrivateComm::n_tags() {
-  const int all = library().largest_tag;
-  const int shares = std::max(1, std::min(most_shares, all / (most_under_way * enough_tags)));
-  return all / shares;
-}
-
-std::shared_ptr<PrivateComm> PrivateComm::make(Word comm) {
-  Word made = 0;
-  if (comm_dup.call(comm, &made)) return nullptr;
-  made = library().handle_of(made);
-  comm_set_errhandler.call(made, library().errors_return);
-  return std::shared_ptr<PrivateComm>(new PrivateComm(made));
-}
-
-PrivateComm::~PrivateComm() {
-  if (mpi_ended) return;
-  Word place;
-  library().put_handle(handle_, &place);
-  comm_free.call(&place);
-}
-
-int PrivateComm::take() {
-  const int shares = library().largest_tag / n_tags();
-  return taken_ < shares ? taken_++ * n_tags() : -1;
-}
-
-void CallTags::begin(int first, int n) {
-  first_ = first;
-  turns_ = std::max(fewest_under_way, std::min(most_under_way, n / enough_tags));
-  n_ = (n - 1) / (turns_ + 1);
-  check_ = first + n - 1;
-}
-
-std::shared_ptr<Work> CallTags::take_under_way(int turn) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  auto found = under_way_.find(turn);
-  if (found == under_way_.end()) return nullptr;
-  std::shared_ptr<Work> work = found->second.lock();
-  under_way_.erase(found);
-  return work;
-}
-
-int CallTags::next(const std::shared_ptr<Work>& work) {
-  int turn;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    turn = int(++calls_ % uint64_t(turns_));
-  }
-  if (auto before = take_under_way(turn)) before->join();
-  if (work) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    under_way_[turn] = work;
-  }
-  return first_ + turn * n_;
-}
-
-void CallTags::join() {
-  std::vector<int> turns;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    for (const auto& [turn, work] : under_way_) turns.push_back(turn);
-  }
-  for (int turn : turns)
-    if (auto work = take_under_way(turn)) work->join();
-}
-
-KeptTags::Shared* KeptTags::with_room(Word comm) {
-  if (current_ && current_->given < places) return current_;
-  // One of which no rank uses any place; else another one.
-  std::vector<uint8_t> unused;
-  for (const auto& one : all_) unused.push_back(!*one->used);
-  const Library& mpi = library();
-  if (!unused.empty()) {
-    std::vector<uint64_t> all(unused.begin(), unused.end());
-    for (uint64_t& flag : all) flag = !flag;
-    allreduce.call(mpi.in_place, all.data(), int(all.size()), mpi.uint64, mpi.max, comm);
-    for (size_t i = 0; i < all.size(); i++) {
-      if (all[i]) continue;
-      all_[i]->given = 0;
-      return current_ = all_[i].get();
-    }
-  }
-  auto made = std::make_unique<Shared>();
-  made->comm = PrivateComm::make(comm);
-  if (!made->comm) return nullptr;
-  made->used = std::make_shared<std::atomic<int>>(0);
-  made->index = int(all_.size());
-  all_.push_back(std::move(made));
-  return current_ = all_.back().get();
-}
-
-std::shared_ptr<KeptTags::Place> KeptTags::take(Word comm) {
-  Shared* shared = with_room(comm);
-  if (!shared) return nullptr;
-  auto place = std::make_shared<Place>();
-  place->n = library().largest_tag / places;
-  place->first = shared->given++ * place->n;
-  place->comm = shared->comm, place->used = shared->used, place->index = shared->index;
-  ++*place->used;
-  return place;
-}
 
 // -- communicators
 
@@ -256,28 +145,22 @@ void Comm::set_limit() {
   limit = looks ? 0 : size == 1 ? never : settings.min_nbytes;
 }
 
-std::shared_ptr<Entry> Comm::find(const std::vector<int64_t>& key) {
+size_t Comm::Hash::operator()(const std::vector<int64_t>& key) const {
   uint64_t hash = 0;
   for (int64_t word : key) hash = mixed(hash, uint64_t(word));
+  return size_t(hash);
+}
+
+std::shared_ptr<Entry> Comm::find(const std::vector<int64_t>& key) {
   std::lock_guard<std::mutex> lock(mutex_);
-  auto [first, end] = calls_.equal_range(hash);
-  for (; first != end; ++first)
-    if (first->second.first == key) return first->second.second;
-  return nullptr;
+  auto found = calls_.find(key);
+  return found == calls_.end() ? nullptr : found->second;
 }
 
 void Comm::keep(std::vector<int64_t> key, std::shared_ptr<Entry> entry) {
-  uint64_t hash = 0;
-  for (int64_t word : key) hash = mixed(hash, uint64_t(word));
   std::lock_guard<std::mutex> lock(mutex_);
-  auto [first, end] = calls_.equal_range(hash);
-  for (; first != end; ++first) {
-    if (first->second.first != key) continue;
-    first->second.second = std::move(entry);
-    return;
-  }
-  if (calls_.size() >= most_calls) calls_.clear();
-  calls_.emplace(hash, std::make_pair(std::move(key), std::move(entry)));
+  if (calls_.size() >= most_calls && !calls_.count(key)) calls_.clear();
+  calls_.insert_or_assign(std::move(key), std::move(entry));
 }
 
 void Comm::forget() {
@@ -315,6 +198,13 @@ void set_limits() {
   for (auto& [number, comm] : registry().comms) comm->set_limit();
 }
 
+std::string name_of(Word handle) {
+  char name[1024] = {};
+  int length = 0;
+  comm_get_name.call(handle, name, &length);
+  return name;
+}
+
 Comm* find(Word handle) { return look_up(handle); }
 
 std::shared_ptr<Comm> find_by(uint64_t number) {
@@ -343,14 +233,19 @@ Comm* add(std::shared_ptr<Comm> comm) {
 // Gives a communicator frames of its own; false where MPI makes no communicator.
 bool begin(Comm& comm, std::shared_ptr<PrivateComm> shared) {
   if (comm.size == 1) return true;
-  int first = shared ? shared->take() : -1;
+  int64_t first = -1;
+  if (shared) {
+    // Threads may make several at once, in another order on each rank: the first of all ranks gives tags away.
+    if (comm.rank == 0) first = shared->take();
+    if (bcast.call(&first, 1, library().uint64, 0, comm.handle)) return false;
+  }
   if (first < 0) {
     shared = PrivateComm::make(comm.handle);
     if (!shared) return false;
     first = shared->take();
   }
   comm.frames = std::move(shared);
-  comm.tags.begin(first, PrivateComm::n_tags());
+  comm.tags.begin(int(first), PrivateComm::n_tags());
   return true;
 }
 
@@ -376,13 +271,12 @@ int duplicate(Word handle, const Settings& settings, std::shared_ptr<const Origi
               Comm** made) {
   clear_ended();
   const Library& mpi = library();
-  char name[longest_name];
-  int length = 0;
   Word copy = 0;
   handle = mpi.handle_of(handle);
   if (int error = comm_dup.call(handle, &copy)) return error;
   copy = mpi.handle_of(copy);
-  if (!comm_get_name.call(handle, name, &length) && length) comm_set_name.call(copy, name);
+  const std::string name = name_of(handle);
+  if (!name.empty()) comm_set_name.call(copy, name.c_str());
   auto comm = std::make_shared<Comm>(copy, origin->rank, origin->size, settings, origin);
   comm->made_of = handle, comm->words = std::move(words);
   if (!begin(*comm, nullptr) || !(*made = add(comm))) return mpi.err_other;
@@ -481,8 +375,6 @@ void drop_object(void* address) {
   std::lock_guard<std::mutex> lock(registry().mutex);
   registry().objects.erase(address);
 }
-
-void end_comms() { mpi_ended = true; }
 
 size_t n_marked() {
   std::lock_guard<std::mutex> lock(registry().mutex);

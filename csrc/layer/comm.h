@@ -12,83 +12,12 @@
 #include "mpi.h"
 #include "python.h"
 #include "report.h"
+#include "tags.h"
 
 namespace compcoll {
 namespace layer {
 
 struct Entry;
-class Work;
-
-// A private communicator, which carries frames, so that no tag ever meets a user's. Duplicates of a
-// communicator share one, each with tags of its own; it is freed with the last of them.
-class PrivateComm {
- public:
-  // Collective over `comm`, of which it is a duplicate; null where MPI makes none.
-  static std::shared_ptr<PrivateComm> make(Word comm);
-  ~PrivateComm();
-  PrivateComm(const PrivateComm&) = delete;
-
-  Word handle() const { return handle_; }
-  // The first of the tags of one more that shares it, and how many they are; negative where there is no room.
-  int take();
-  static int n_tags();
-
- private:
-  explicit PrivateComm(Word handle) : handle_(handle) {}
-  const Word handle_;
-  std::atomic<int> taken_{0};
-};
-
-// Tags of the calls of a communicator, used again in turn; calls under way that still have them end first.
-class CallTags {
- public:
-  void begin(int first, int n);
-  int check() const { return check_; }  // of what ranks tell each other of calls that do not go together
-  // Tags of each call, and the first ones of calls that only some ranks count, which are always the same.
-  int n() const { return n_; }
-  int pairwise() const { return first_ + turns_ * n_; }
-  // The first tag of a call; `work` may return before its end.
-  int next(const std::shared_ptr<Work>& work);
-  void join();
-
- private:
-  std::shared_ptr<Work> take_under_way(int turn);
-  std::mutex mutex_;
-  int first_ = 0, n_ = 1, turns_ = 1, check_ = 0;
-  uint64_t calls_ = 0;
-  std::unordered_map<int, std::weak_ptr<Work>> under_way_;  // by the turn
-};
-
-// A communicator and tags of calls that are prepared once and begun again and again, by each rank in an order
-// of its own.
-class KeptTags {
- public:
-  struct Place {
-    std::shared_ptr<PrivateComm> comm;
-    std::shared_ptr<std::atomic<int>> used;  // places in use of that communicator
-    int first, n, index;  // the latter that of the communicator
-    // Tells its frames in shared memory from those of other communicators.
-    uint64_t key() const { return uint64_t(index + 1) * 0x9e3779b97f4a7c15; }
-    Place() = default;
-    Place(const Place&) = delete;
-    ~Place() {
-      if (used) --*used;
-    }
-  };
-  // Collective over `comm`; null where MPI makes no communicator.
-  std::shared_ptr<Place> take(Word comm);
-
- private:
-  static constexpr int places = 64;
-  struct Shared {
-    std::shared_ptr<PrivateComm> comm;
-    std::shared_ptr<std::atomic<int>> used;
-    int given = 0, index = 0;
-  };
-  Shared* with_room(Word comm);
-  std::vector<std::unique_ptr<Shared>> all_;
-  Shared* current_ = nullptr;
-};
 
 // The most bytes of any message: what is below is MPI's.
 constexpr uint64_t never = uint64_t(1) << 62;
@@ -164,8 +93,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::string words;  // its settings, in words
 
  private:
+  struct Hash { size_t operator()(const std::vector<int64_t>& key) const; };
   std::mutex mutex_;
-  std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, std::shared_ptr<Entry>>> calls_;
+  std::unordered_map<std::vector<int64_t>, std::shared_ptr<Entry>, Hash> calls_;
   std::atomic<bool> broken_{false};
   std::string why_broken_;
 };
@@ -200,6 +130,9 @@ struct Table {
 };
 extern COMPCOLL_INTERNAL std::atomic<Table*> table;
 
+// A communicator's name.
+std::string name_of(Word handle);
+
 // The marked communicator of a handle; null of others.
 Comm* find(Word handle);
 inline Comm* look_up(Word handle) {
@@ -231,9 +164,6 @@ bool before_free(Word handle);
 // An object of mpi4py's has the handle of a communicator at this address, until it is dropped.
 void note_object(Word handle, void* address);
 void drop_object(void* address);
-
-// MPI ends, with which the private communicators do.
-void end_comms();
 
 // How many communicators are marked.
 size_t n_marked();

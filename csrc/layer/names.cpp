@@ -1,7 +1,8 @@
 // The functions that programs call: those of C and, for an Open MPI, whose Fortran calls no function of C by
 // its name, those of Fortran.
+#include <array>
 #include <cstring>
-#include <list>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -66,7 +67,7 @@ bool taken_large(Name name, Form form, bool wide, const Word* words, int n, Comm
   Record record;
   if (records) record = begin_record(call);
   if (!serve(call, error)) {
-    if (!records && !has_own_sum(call)) return false;
+    if (!records && !own_sum(call)) return false;
     *error = plain(call, words);
   } else if (form != blocking && !*error && request) {
     give_request(Convention::c, request, place);
@@ -88,6 +89,14 @@ COMPCOLL_INLINE bool taken(Name name, Form form, bool wide, const Word* words, i
   return taken_large(name, form, wide, words, n, *comm, next, caller, error);
 }
 
+// Of a recorded call that is MPI's alone nobody here learns when it ends.
+void keep_for_good(std::shared_ptr<void> one) {
+  static std::mutex mutex;
+  static auto& all = *new std::vector<std::shared_ptr<void>>;
+  std::lock_guard<std::mutex> lock(mutex);
+  all.push_back(std::move(one));
+}
+
 // A call from Fortran, with addresses of all that it gave; what MPI does of it goes by the function of C.
 bool taken(Name name, Form form, const Word* given, void* request, Next& next, const void* caller,
            int* error) {
@@ -96,30 +105,27 @@ bool taken(Name name, Form form, const Word* given, void* request, Next& next, c
   Comm* comm = find(converted('c', given[op.comm]));
   if (!comm) return false;
   Word words[11], made = 0, plain = 0;
-  // MPI may look at them until a nonblocking call is complete, whose request nobody here may see.
-  static auto& kept = *new std::list<std::vector<Word>>;
-  static std::mutex keeping;
-  std::vector<Word> types[10];
+  auto types = std::make_shared<std::array<std::vector<Word>, 10>>();
   for (int i = 0; i <= op.comm; i++) words[i] = converted(op.kinds[i], given[i]);
   for (int i = 0; i <= op.comm; i++) {
     if (op.kinds[i] != 'w') continue;
     // Of those for what is sent in place nothing is known.
     const bool ignored = words[i - 3] == library().in_place;
+    std::vector<Word>& all = (*types)[size_t(i)];
     for (int p = 0; p < comm->size; p++)
-      types[i].push_back(ignored ? library().type_null : handle(type_f2c, given[i] + Word(p) * sizeof(int)));
-    words[i] = reinterpret_cast<Word>(types[i].data());
-    if (form == blocking) continue;
-    std::lock_guard<std::mutex> lock(keeping);
-    kept.push_back(std::move(types[i]));  // whose memory stays where it is
+      all.push_back(ignored ? library().type_null : handle(type_f2c, given[i] + Word(p) * sizeof(int)));
+    words[i] = reinterpret_cast<Word>(all.data());
   }
   words[op.comm + 1] = reinterpret_cast<Word>(&plain);
   const int n = op.comm + 1 + (form == nonblocking);
   Call call = {name, form, false, words, n, *comm, next, caller, &made};
+  call.keep = types;
   const bool records = is_recorded();
   Record record;
   if (records) record = begin_record(call);
   if (!serve(call, error)) {
     if (!records) return false;
+    if (form == nonblocking) keep_for_good(types);
     *error = compcoll::layer::plain(call, words);
   }
   const Word handle = made ? made : library().handle_of(plain);

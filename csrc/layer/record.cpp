@@ -9,9 +9,6 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own comm_get_name("PMPI_Comm_get_name");
-
-constexpr size_t longest_name = 1024;
 thread_local int quiet = 0;
 
 // Bytes of one buffer of a call.
@@ -52,12 +49,8 @@ Record begin_record(const Call& call) {
   record.nbytes = nbytes_of_buffer(call);
   const bool by_root = op.root >= 0 && op.reduction < 0 && (op.one_buffer() || op.send_many);
   record.sends = comm.size > 1 && (!by_root || call.root() == comm.rank);
-  if (recorder.has_sites()) {
-    char name[longest_name] = {};
-    int length = 0;
-    comm_get_name.call(comm.handle, name, &length);
-    record.site = recorder.site(call.caller, record.comm, name);
-  }
+  if (recorder.has_sites())
+    record.site = recorder.site(call.caller, record.comm, name_of(comm.handle).c_str());
   record.start = engine::now();
   return record;
 }

@@ -21,7 +21,6 @@ Own grequest_start("PMPI_Grequest_start"), status_set_elements("PMPI_Status_set_
 // Requests of the layer's, by their handles: of calls under way, and of prepared ones.
 struct Requests {
   std::mutex mutex;  // nothing is waited for with it, as MPI calls what takes it
-  std::atomic<int> n{0};
   std::unordered_map<Word, std::shared_ptr<Work>> works;
   std::unordered_map<Word, std::shared_ptr<Prepared>> prepared;
   std::unordered_map<Word, Record> records;  // of calls that are recorded, MPI's among them
@@ -33,17 +32,19 @@ Requests& requests() {
   return *one;
 }
 
-bool any() { return requests().n.load(std::memory_order_relaxed) != 0; }
+}  // namespace
+
+std::atomic<int> n_requests{0};
 
 std::shared_ptr<Prepared> prepared_of(Word handle) {
-  if (!any()) return nullptr;
+  if (!any_requests()) return nullptr;
   std::lock_guard<std::mutex> lock(requests().mutex);
   auto found = requests().prepared.find(handle);
   return found == requests().prepared.end() ? nullptr : found->second;
 }
 
-bool is_recorded(Word handle) {
-  if (!recorder.on() || !any()) return false;
+bool has_record(Word handle) {
+  if (!recorder.on() || !any_requests()) return false;
   std::lock_guard<std::mutex> lock(requests().mutex);
   return requests().records.count(handle) != 0;
 }
@@ -57,13 +58,15 @@ void close_record(Word handle, std::shared_ptr<Work> work, int error) {
     if (found == requests().records.end()) return;
     record = std::move(found->second);
     requests().records.erase(found);
-    requests().n--;
+    n_requests--;
   }
   record.end = engine::now();
   if (error) record.error = error;
   if (work) record.outcome = work->outcome();
   recorder.add(std::move(record));
 }
+
+namespace {
 
 // -- generalized requests: what MPI asks always succeeds, and an error is the affair of waits
 
@@ -81,7 +84,7 @@ int freed(void* state) {
   if (found != requests().works.end()) {
     requests().freed.push_back(std::move(found->second));
     requests().works.erase(found);
-    requests().n--;
+    n_requests--;
   }
   delete handle;
   return 0;
@@ -120,140 +123,6 @@ bool take_byte() {
   return found;
 }
 
-// -- waits
-
-// Requests that a program gave, with those of started calls in the places of what stands for them.
-class Given {
- public:
-  Given(Convention convention, Word given, int64_t n)
-      : convention_(convention), given_(reinterpret_cast<char*>(given)), n_(size_t(std::max<int64_t>(n, 0))) {
-    if (!any() || !given) return;
-    for (size_t i = 0; i < n_; i++) {
-      Word handle = request_at(convention_, given_ + i * width());
-      auto prepared = prepared_of(handle);
-      if (prepared) handle = prepared->started;
-      auto work = handle ? work_of(handle) : nullptr;
-      if (prepared && prepared->started) {
-        if (copy_.empty()) copy_.assign(given_, given_ + n_ * width());
-        give_request(convention_, handle, copy_.data() + i * width());
-      }
-      const bool recorded = is_recorded(handle);
-      if (work || recorded || (prepared && prepared->started))
-        ours_.push_back({i, handle, work, prepared, recorded, false});
-    }
-  }
-
-  bool any_of_ours() const { return !ours_.empty(); }
-  Word get() const { return reinterpret_cast<Word>(copy_.empty() ? given_ : copy_.data()); }
-
-  // Has MPI progress what is waited for, until all of ours are complete.
-  void finish_all() {
-    engine::Progress::Completions completions;
-    for (const Ours& one : ours_)
-      if (one.work) completions.push_back(one.work->completion());
-    auto reached = [&] {
-      return std::all_of(completions.begin(), completions.end(),
-                         [](const auto& each) { return each->reached(); });
-    };
-    wait_for(completions, reached);
-  }
-
-  // Until MPI's test of all of them says that some are complete, ours or not.
-  void finish_any(const std::function<bool()>& test) {
-    engine::Progress::Completions completions;
-    for (const Ours& one : ours_)
-      if (one.work) completions.push_back(one.work->completion());
-    wait_for(completions, test);
-  }
-
-  static void step() { the_engine().progress().step(); }
-
-  // Takes over what MPI has made of the requests, and of those of ours that are complete their errors:
-  // `place_error` is told of the number of each and its code. The first code.
-  template <class PlaceError>
-  int give_back(PlaceError&& place_error) {
-    const Word null = library().request_null;
-    int first = 0;
-    const char* now = reinterpret_cast<const char*>(get());
-    for (Ours& one : ours_) one.complete = request_at(convention_, now + one.index * width()) == null;
-    if (!copy_.empty()) {
-      for (size_t i = 0; i < n_; i++)
-        if (!stands_in(i)) memcpy(given_ + i * width(), copy_.data() + i * width(), width());
-    }
-    for (Ours& one : ours_) {
-      if (!one.complete) continue;
-      if (one.prepared) one.prepared->started = 0;
-      int code = one.work ? one.work->settle() : 0;
-      if (one.recorded) close_record(one.handle, one.work, code);
-      if (!code) continue;
-      place_error(one.index, code);
-      if (!first) first = raise(one.work->comm->handle, code);
-    }
-    return first;
-  }
-
- private:
-  struct Ours {
-    size_t index;
-    Word handle;
-    std::shared_ptr<Work> work;
-    std::shared_ptr<Prepared> prepared;
-    bool recorded, complete;
-  };
-
-  bool stands_in(size_t i) const {
-    return std::any_of(ours_.begin(), ours_.end(),
-                       [i](const Ours& one) { return one.index == i && one.prepared; });
-  }
-  size_t width() const { return convention_ == Convention::fortran ? 4 : library().handle_nbytes(); }
-
-  static void wait_for(const engine::Progress::Completions& completions,
-                       const std::function<bool()>& reached) {
-    Unlocked unlocked;
-    the_engine().progress().wait(completions, reached, std::numeric_limits<double>::infinity(),
-                                 [] { return false; });
-  }
-
-  const Convention convention_;
-  char* const given_;
-  const size_t n_;
-  std::vector<char> copy_;
-  std::vector<Ours> ours_;
-};
-
-// Puts a code into a status of an array, unless that is ignored.
-void put_error(Word statuses, size_t k, int code) {
-  const Library& mpi = library();
-  if (statuses == mpi.ignored_status || !statuses) return;
-  memcpy(reinterpret_cast<char*>(statuses) + k * mpi.status_nbytes + mpi.status_error_offset, &code,
-         sizeof code);
-}
-
-// The errors of several requests, which have codes in their statuses where there are any.
-class Several {
- public:
-  Several(Word statuses, int n, int error) : statuses_(statuses), error_(error) {
-    ignored_ = statuses == library().ignored_status || !statuses;
-    if (ignored_ || error) return;
-    for (int i = 0; i < n; i++) clean_.push_back(size_t(i));
-  }
-  void operator()(size_t k, int code) {
-    if (ignored_) return;
-    for (size_t i : clean_) put_error(statuses_, i, 0);
-    clean_.clear();
-    put_error(statuses_, k, code);
-  }
-  // What the call returns: MPI's own error, that of all statuses, or of the first request where these are
-  // ignored.
-  int result(int first) const { return error_ ? error_ : first && !ignored_ ? library().in_status : first; }
-
- private:
-  const Word statuses_;
-  const int error_;
-  bool ignored_;
-  std::vector<size_t> clean_;
-};
-
 }  // namespace
 
 int start_request(const std::shared_ptr<Work>& work, Word* request) {
@@ -266,13 +135,13 @@ int start_request(const std::shared_ptr<Work>& work, Word* request) {
   *request = *handle = library().handle_of(*handle);
   std::lock_guard<std::mutex> lock(requests().mutex);
   requests().works[*request] = work;
-  requests().n++;
+  n_requests++;
   old.swap(requests().freed);
   return 0;
 }
 
 std::shared_ptr<Work> work_of(Word request) {
-  if (!any()) return nullptr;
+  if (!any_requests()) return nullptr;
   std::lock_guard<std::mutex> lock(requests().mutex);
   auto found = requests().works.find(request);
   return found == requests().works.end() ? nullptr : found->second;
@@ -280,14 +149,14 @@ std::shared_ptr<Work> work_of(Word request) {
 
 void keep_record(Word request, Record record) {
   std::lock_guard<std::mutex> lock(requests().mutex);
-  requests().n += requests().records.insert_or_assign(request, std::move(record)).second;
+  n_requests += requests().records.insert_or_assign(request, std::move(record)).second;
 }
 
 std::vector<Record> take_open_records() {
   std::lock_guard<std::mutex> lock(requests().mutex);
   std::vector<Record> all;
   for (auto& [handle, record] : requests().records) all.push_back(std::move(record));
-  requests().n -= int(all.size());
+  n_requests -= int(all.size());
   requests().records.clear();
   return all;
 }
@@ -296,7 +165,7 @@ int keep(std::shared_ptr<Prepared> prepared, Word* handle) {
   if (int error = make_stand_in(handle)) return error;
   std::lock_guard<std::mutex> lock(requests().mutex);
   requests().prepared[*handle] = std::move(prepared);
-  requests().n++;
+  n_requests++;
   return 0;
 }
 
@@ -304,12 +173,12 @@ namespace {
 
 // Forgets a request that is about to be freed.
 void forget(Word handle) {
-  if (is_recorded(handle)) close_record(handle, nullptr, 0);
+  if (has_record(handle)) close_record(handle, nullptr, 0);
   std::shared_ptr<Prepared> found = prepared_of(handle);
   if (!found) return;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
-    requests().n -= int(requests().prepared.erase(handle));
+    n_requests -= int(requests().prepared.erase(handle));
   }
   take_byte();
   if (!found->started) return;
@@ -360,207 +229,22 @@ Word request_at(Convention convention, const void* place) {
   return handle_at(convention, request_f2c, place);
 }
 
-namespace {
-
-// -- waits and tests, by the names of C and Fortran, whose requests and numbers are at addresses
-
-using Plain = std::function<int(Word requests)>;
-// A test of several requests in the place of a wait for some of them, and whether any are complete.
-using Test = std::function<int(Word requests, bool* done)>;
-
-int wait_one(Convention convention, Word request, const Plain& plain) {
-  Given given(convention, request, 1);
-  given.finish_all();
-  int error = plain(given.get()), first = given.give_back([](size_t, int) {});
-  return error ? error : first;
-}
-
-int test_one(Convention convention, Word request, const Plain& plain) {
-  Given given(convention, request, 1);
-  if (given.any_of_ours()) Given::step();
-  int error = plain(given.get()), first = given.give_back([](size_t, int) {});
-  return error ? error : first;
-}
-
-enum class Kind { all, any, some };
-
-// `statuses` of all have an error each; those of some in the order of `indices`, `n_complete` of them.
-// Fortran counts from 1.
-int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
-              const int* indices, const int* n_complete, const Plain& plain, const Test& test = nullptr) {
-  Given given(convention, requests, n);
-  if (!given.any_of_ours()) return plain(requests);
-  int error = 0;
-  if (test) {
-    given.finish_any([&] {
-      bool done = false;
-      error = test(given.get(), &done);
-      return done || error;
-    });
-  } else {
-    if (waits) given.finish_all();
-    else Given::step();
-    error = plain(given.get());
-  }
-  const bool fortran = convention == Convention::fortran;
-  if (fortran && is_status_ignore_of_fortran(reinterpret_cast<void*>(statuses))) statuses = 0;
-  Several several(statuses, kind == Kind::some ? std::max(*n_complete, 0) : n, error);
-  int first = given.give_back([&](size_t index, int code) {
-    if (kind == Kind::any) return;
-    if (kind == Kind::all) return several(index, code);
-    for (int k = 0; k < *n_complete; k++)
-      if (size_t(indices[k] - fortran) == index) several(size_t(k), code);
-  });
-  return kind == Kind::any ? (error ? error : first) : several.result(first);
-}
-
-}  // namespace
 }  // namespace layer
 }  // namespace compcoll
 
 using namespace compcoll::layer;
 
-#define INT(word) reinterpret_cast<int*>(word)
-
-#define C_ONE(n, name, act)                                                   \
-  C_FUNCTION(name, (C_##n)) {                                                 \
-    if (!any()) return next_##name(A_##n);                                    \
-    return act(Convention::c, a, [&](Word a) { return next_##name(A_##n); }); \
-  }
-
-#define C_MANY(n, name, kind, waits, statuses, indices, n_complete)                                          \
-  C_FUNCTION(name, (C_##n)) {                                                                                \
-    auto plain = [&](Word b) { return next_##name(A_##n); };                                                 \
-    if (!any()) return plain(b);                                                                             \
-    return wait_many(Convention::c, Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain); \
-  }
-
-C_ONE(2, Wait, wait_one)
-C_ONE(3, Test, test_one)
-C_ONE(1, Cancel, test_one)
-C_MANY(3, Waitall, all, true, c, nullptr, nullptr)
-C_MANY(4, Testall, all, false, d, nullptr, nullptr)
-C_MANY(5, Testany, any, false, e, nullptr, nullptr)
-C_MANY(5, Testsome, some, false, e, INT(d), INT(c))
-C_MANY(4, Request_get_status_all, all, false, d, nullptr, nullptr)
-C_MANY(5, Request_get_status_any, any, false, e, nullptr, nullptr)
-C_MANY(5, Request_get_status_some, some, false, e, INT(d), INT(c))
-
-C_FUNCTION(Waitany, (C_4)) {
-  auto plain = [&](Word b) { return next_Waitany(A_4); };
-  if (!any()) return plain(b);
-  auto test = [&](Word b, bool* done) {
-    int flag = 0;
-    int error = next_Testany(a, b, c, reinterpret_cast<Word>(&flag), d);
-    *done = flag;
-    return error;
-  };
-  return wait_many(Convention::c, Kind::any, true, int32_t(a), b, d, nullptr, nullptr, plain, test);
-}
-
-C_FUNCTION(Waitsome, (C_5)) {
-  auto plain = [&](Word b) { return next_Waitsome(A_5); };
-  if (!any()) return plain(b);
-  auto test = [&](Word b, bool* done) {
-    int error = next_Testsome(A_5);
-    *done = *INT(c) != 0;
-    return error;
-  };
-  return wait_many(Convention::c, Kind::some, true, int32_t(a), b, e, INT(d), INT(c), plain, test);
-}
-
-C_FUNCTION(Request_get_status, (Word request, Word flag, Word status)) {
-  if (any()) {
-    if (auto prepared = prepared_of(library().handle_of(request)); prepared && prepared->started)
-      request = prepared->started;
-    if (work_of(library().handle_of(request))) Given::step();
-  }
-  return next_Request_get_status(request, flag, status);
-}
-
-#define FORTRAN_ONE(n, symbol, act)                                    \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                      \
-    auto plain = [&](Word a) {                                         \
-      int result = 0;                                                  \
-      next_##symbol(A_##n, &result);                                   \
-      return result;                                                   \
-    };                                                                 \
-    const bool ours = any() && library().own_fortran();                \
-    int result = ours ? act(Convention::fortran, a, plain) : plain(a); \
-    if (error) *error = result;                                        \
-  }
-
-#define FORTRAN_MANY(n, symbol, kind, waits, statuses, indices, n_complete)                              \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                                        \
-    auto plain = [&](Word b) {                                                                           \
-      int result = 0;                                                                                    \
-      next_##symbol(A_##n, &result);                                                                     \
-      return result;                                                                                     \
-    };                                                                                                   \
-    const bool ours = any() && library().own_fortran();                                                  \
-    int result = ours ? wait_many(Convention::fortran, Kind::kind, waits, *INT(a), b, statuses, indices, \
-                                  n_complete, plain)                                                     \
-                      : plain(b);                                                                        \
-    if (error) *error = result;                                                                          \
-  }
-
-#define FORTRAN_BOTH(FUNCTION, n, name, ...) \
-  FUNCTION(n, mpi_##name##_, __VA_ARGS__) FUNCTION(n, mpi_##name##_f08_, __VA_ARGS__)
-
-FORTRAN_BOTH(FORTRAN_ONE, 2, wait, wait_one)
-FORTRAN_BOTH(FORTRAN_ONE, 3, test, test_one)
-FORTRAN_BOTH(FORTRAN_ONE, 1, cancel, test_one)
-FORTRAN_BOTH(FORTRAN_ONE, 3, request_get_status, test_one)
-FORTRAN_BOTH(FORTRAN_MANY, 3, waitall, all, true, c, nullptr, nullptr)
-FORTRAN_BOTH(FORTRAN_MANY, 4, testall, all, false, d, nullptr, nullptr)
-FORTRAN_BOTH(FORTRAN_MANY, 5, testany, any, false, e, nullptr, nullptr)
-FORTRAN_BOTH(FORTRAN_MANY, 5, testsome, some, false, e, INT(d), INT(c))
-
-#define FORTRAN_FIRST(suffix)                                                                                \
-  FORTRAN_FUNCTION(mpi_waitany_##suffix, (C_4, int* error)) {                                                \
-    int result = 0;                                                                                          \
-    auto plain = [&](Word b) { return next_mpi_waitany_##suffix(A_4, &result), result; };                    \
-    auto test = [&](Word b, bool* done) {                                                                    \
-      int flag = 0;                                                                                          \
-      next_mpi_testany_##suffix(a, b, c, reinterpret_cast<Word>(&flag), d, &result);                         \
-      *done = flag;                                                                                          \
-      return result;                                                                                         \
-    };                                                                                                       \
-    const bool ours = any() && library().own_fortran();                                                      \
-    result =                                                                                                 \
-        ours ? wait_many(Convention::fortran, Kind::any, true, *INT(a), b, d, nullptr, nullptr, plain, test) \
-             : plain(b);                                                                                     \
-    if (error) *error = result;                                                                              \
-  }                                                                                                          \
-  FORTRAN_FUNCTION(mpi_waitsome_##suffix, (C_5, int* error)) {                                               \
-    int result = 0;                                                                                          \
-    auto plain = [&](Word b) { return next_mpi_waitsome_##suffix(A_5, &result), result; };                   \
-    auto test = [&](Word b, bool* done) {                                                                    \
-      next_mpi_testsome_##suffix(A_5, &result);                                                              \
-      *done = *INT(c) != 0;                                                                                  \
-      return result;                                                                                         \
-    };                                                                                                       \
-    const bool ours = any() && library().own_fortran();                                                      \
-    result =                                                                                                 \
-        ours ? wait_many(Convention::fortran, Kind::some, true, *INT(a), b, e, INT(d), INT(c), plain, test)  \
-             : plain(b);                                                                                     \
-    if (error) *error = result;                                                                              \
-  }
-
-FORTRAN_FIRST()
-FORTRAN_FIRST(f08_)
-
 // -- starts, and the end
 
 C_FUNCTION(Start, (Word request)) {
   int error = 0;
-  if (any() && start(Convention::c, reinterpret_cast<void*>(request), &error)) return error;
+  if (any_requests() && start(Convention::c, reinterpret_cast<void*>(request), &error)) return error;
   return next_Start(request);
 }
 
 C_FUNCTION(Startall, (Word n, char* given)) {
   int error = 0;
-  if (!any()) return next_Startall(n, given);
+  if (!any_requests()) return next_Startall(n, given);
   for (int i = 0; i < int32_t(n) && !error; i++)
     error = layer_MPI_Start(reinterpret_cast<Word>(given + size_t(i) * library().handle_nbytes()));
   return error;
@@ -571,22 +255,24 @@ C_FUNCTION(Request_free, (void* request)) {
   return next_Request_free(request);
 }
 
-#define FORTRAN_STARTS(suffix)                                                                          \
-  FORTRAN_FUNCTION(mpi_start_##suffix, (void* request, int* error)) {                                   \
-    int result = 0;                                                                                     \
-    const bool ours = any() && library().own_fortran() && start(Convention::fortran, request, &result); \
-    if (!ours) return void(next_mpi_start_##suffix(request, error));                                    \
-    if (error) *error = result;                                                                         \
-  }                                                                                                     \
-  FORTRAN_FUNCTION(mpi_startall_##suffix, (int* n, int* given, int* error)) {                           \
-    if (!library().own_fortran() || !any()) return void(next_mpi_startall_##suffix(n, given, error));   \
-    int result = 0;                                                                                     \
-    for (int i = 0; i < *n && !result; i++) layer_mpi_start_##suffix(given + i, &result);               \
-    if (error) *error = result;                                                                         \
-  }                                                                                                     \
-  FORTRAN_FUNCTION(mpi_request_free_##suffix, (void* request, int* error)) {                            \
-    if (library().own_fortran()) forget(request_at(Convention::fortran, request));                      \
-    next_mpi_request_free_##suffix(request, error);                                                     \
+#define FORTRAN_STARTS(suffix)                                                                     \
+  FORTRAN_FUNCTION(mpi_start_##suffix, (void* request, int* error)) {                              \
+    int result = 0;                                                                                \
+    const bool ours =                                                                              \
+        any_requests() && library().own_fortran() && start(Convention::fortran, request, &result); \
+    if (!ours) return void(next_mpi_start_##suffix(request, error));                               \
+    if (error) *error = result;                                                                    \
+  }                                                                                                \
+  FORTRAN_FUNCTION(mpi_startall_##suffix, (int* n, int* given, int* error)) {                      \
+    if (!library().own_fortran() || !any_requests())                                               \
+      return void(next_mpi_startall_##suffix(n, given, error));                                    \
+    int result = 0;                                                                                \
+    for (int i = 0; i < *n && !result; i++) layer_mpi_start_##suffix(given + i, &result);          \
+    if (error) *error = result;                                                                    \
+  }                                                                                                \
+  FORTRAN_FUNCTION(mpi_request_free_##suffix, (void* request, int* error)) {                       \
+    if (library().own_fortran()) forget(request_at(Convention::fortran, request));                 \
+    next_mpi_request_free_##suffix(request, error);                                                \
   }
 
 FORTRAN_STARTS()

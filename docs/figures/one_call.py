@@ -24,7 +24,7 @@ BOXES = {
     "call": (2.1, 9.2, 5.9, 0.6, "comm.Alltoall(send, recv)", ""),
     "gate": (2.1, 7.85, 2.6, 0.8, "small, or not marked?", "csrc/layer/names.cpp"),
     "plain": (5.4, 7.85, 2.6, 0.8, "PMPI_Alltoall", ""),
-    "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/{calls,arguments}.cpp"),
+    "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/calls.cpp"),
     "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/prepare.py"),
     "model": (5.4, 5.4, 2.6, 0.8, "auto: does it pay?", "compcoll/model/"),
     "cache": (2.1, 4.25, 2.6, 0.8, "schedule", "compcoll/schedule/cache.py"),

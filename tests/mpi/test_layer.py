@@ -13,7 +13,6 @@ from common import EXHAUSTIVE, bits, data, offsets, vspec
 from mpi4py import MPI
 
 import compcoll
-from compcoll.devices.finding import is_stand_in
 from compcoll.engine import _engine
 from compcoll.operations import OPERATIONS
 
@@ -159,16 +158,7 @@ BUFFERS = {
 }
 
 
-@pytest.fixture
-def without_stand_ins():
-    """Memory is not asked whether it is a stand-in's, which Python would answer."""
-    _engine.look_for_devices()
-    yield
-    _engine.look_for_devices(is_stand_in)
-
-
 @many
-@pytest.mark.usefixtures("without_stand_ins")
 @pytest.mark.parametrize(
     "form", [pytest.param(form, marks=[pytest.mark.exhaustive] * (form == "tensor")) for form in BUFFERS]
 )

@@ -169,7 +169,8 @@ _left: list[_Family] = []
 
 
 def _free_left() -> None:
-    _left[:] = [family for family in _left if not family.free()]
+    families, _left[:] = _left[:], []  # first: to free one may let go of another, and come here again
+    _left.extend([family for family in families if not family.free()])
 
 
 @cache

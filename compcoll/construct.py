@@ -1,0 +1,140 @@
+"""The construction of a `compcoll.Comm`: all ranks agree on its settings, then it is found or made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import inf
+from random import SystemRandom
+
+from mpi4py import MPI
+
+from compcoll.core import environment
+from compcoll.devices import driver, handover, preparation
+from compcoll.engine import _engine, hooks
+from compcoll.engine.group import complete, survey
+from compcoll.engine.start import start_engine
+from compcoll.marked import Marked
+from compcoll.mpi import check
+from compcoll.policy import Policy
+from compcoll.policy.policy import check_same, fields_of
+from compcoll.prepare import prepare
+
+__all__ = ["construct"]
+
+#: Source of keys: programs may seed other generators.
+_RANDOM = SystemRandom()
+# A program may put another communicator into its place.
+_WORLD = MPI.COMM_WORLD
+
+
+def construct(
+    origin: MPI.Intracomm,
+    make: Callable[[], Policy],
+    strict: bool,
+    owner_exact: bool,
+    device_buffers: bool | None,
+    itself: bool = False,
+) -> int:
+    """Agree with all ranks on a policy, and find or make the duplicate that has it; its handle.
+
+    Every rank raises where they do not agree. ``itself``: the communicator is to have it, and no duplicate.
+    """
+    _begin()
+    plain = MPI.Intracomm(origin)
+    error: Exception | None = None
+    agreed: dict[str, str] | str
+    seconds, known = inf, _known_of(plain)
+    threads: int | None = None
+    nodes: list[int] | None = None
+    shares = asked = False
+    policy = Policy()
+    try:
+        seconds = environment.timeout()
+        policy, threads = make(), environment.threads()
+        shares, nodes = environment.shared_memory(), environment.nodes(_WORLD.Get_size())
+        asked = environment.device_buffers() if device_buffers is None else bool(device_buffers)
+        agreed = fields_of(policy) | {
+            "strict": repr(bool(strict)),
+            "owner_exact": repr(bool(owner_exact)),
+            "device_buffers": repr(asked),
+            "name": repr(plain.Get_name() if policy.names_communicators else None),
+            "COMPCOLL_CHECK": repr(environment.checks(default=False)),
+            "COMPCOLL_TIMEOUT": f"{seconds:g}",
+        }
+    except Exception as problem:
+        error, agreed = problem, f"{type(problem).__name__}: {problem}"
+    _meet(plain, seconds)
+    mine = survey(plain, threads, nodes, shares) if known is None else None
+    everyone = plain.allgather((agreed, mine, hooks.watched, _RANDOM.getrandbits(64)))
+    if error is not None:
+        raise error
+    check_same([theirs for theirs, *_ in everyone], plain.rank)
+    words = repr(agreed).encode()
+    handle = None if itself else _engine.find_duplicate(plain, words)
+    if handle is not None:
+        return int(handle)
+    facts = [one for _, one, *_ in everyone] if known is None else known.everyone
+    settings = (policy, bool(strict), bool(owner_exact), asked)
+    marked = Marked(settings, facts, plain.rank, everyone[0][-1])
+    if check.ON:
+        _engine.compare_calls(check.PATIENCE if seconds == inf else seconds)
+    start_engine(marked.everyone[marked.rank].workers if marked.size > 1 else None, marked.facts.sharing)
+    if asked and not (known is not None and known.device_buffers):
+        with _engine.plain_calls():
+            alone = plain.Dup()
+            handover.check(alone)
+        alone.Free()
+    preparation.load_kernels((policy.codec, *(rule.codec for rule in policy.rules)))
+    return _mark(plain, marked, words, min(level for _, _, level, _ in everyone), itself)
+
+
+def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itself: bool) -> int:
+    """Make the duplicate of a communicator on whose settings all ranks have agreed, or mark it itself.
+
+    Collective; the handle of the marked one.
+    """
+    if itself:
+        handle, marked.number = plain.handle, _engine.mark(plain, marked.limits, marked.key, marked)
+    else:
+        handle, marked.number = _engine.duplicate(plain, marked.limits, marked.key, marked, words)
+    if marked.policy.asks_model(marked.facts.link):
+        marked.find_advisor(plain)
+    marked.open_channel(plain)
+    for meet in hooks.meets if watched else ():
+        meet(marked, watched)
+    return int(handle)
+
+
+def _known_of(plain: MPI.Intracomm) -> Marked | None:
+    """What is known of a marked communicator, or of a duplicate of one; alike on all ranks."""
+    number = _engine.number_of(plain) or next(iter(_engine.duplicates_of(plain)), 0)
+    return Marked.of(number) if number else None
+
+
+def _meet(plain: MPI.Intracomm, seconds: float) -> None:
+    """Return when all ranks have come to the same call, at once where they may take any time; collective.
+
+    Raises
+    ------
+    TimeoutError
+        Where they do not within so many seconds.
+    """
+    if seconds == inf:
+        return
+    what = f"making a Comm of {plain.Get_name() or 'a communicator'}"
+    for _ in range(2):  # a rank that comes after another has given up waits in vain the second time
+        complete(plain.Ibarrier(), what, seconds)
+
+
+@cache
+def _begin() -> None:
+    """Have the layer decide by Python, and trace a program that makes its communicators itself as well."""
+    _engine.serve_calls(prepare)
+    if driver.has_gpu():
+        _engine.look_for_devices()
+    if environment.trace() is not None:
+        from compcoll.comm import CLASSES
+        from compcoll.tracing import recording
+
+        recording.start(CLASSES)

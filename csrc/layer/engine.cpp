@@ -1,0 +1,63 @@
+// The process's engine, and the functions of MPI that it calls.
+#include "engine/engine.h"
+
+#include <cstdio>
+#include <limits>
+
+#include "calls.h"
+#include "interpreter.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+engine::Engine* process_engine = nullptr;
+double stall_seconds = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+engine::Engine& the_engine() { return *process_engine; }
+
+bool has_engine() { return process_engine != nullptr; }
+
+void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
+  if (process_engine) return;
+  watch_end();
+  stall_seconds = seconds;
+  process_engine = new engine::Engine(threaded, seconds, main);
+}
+
+void stop_engine() {
+  if (!process_engine) return;
+  Unlocked unlocked;
+  process_engine->stop();
+}
+
+std::string late_text() {
+  char text[160];
+  snprintf(text, sizeof text,
+           "waited for messages for more than COMPCOLL_TIMEOUT = %g s; the communicator is in an error state",
+           stall_seconds);
+  return text;
+}
+
+const engine::Library& engine_library() {
+  static const engine::Library found = [] {
+    engine::Library made = {};
+    made.isend = own("PMPI_Isend"), made.irecv = own("PMPI_Irecv");
+    made.testsome = own("PMPI_Testsome"), made.test = own("PMPI_Test");
+    made.iprobe = own("PMPI_Iprobe"), made.improbe = own("PMPI_Improbe");
+    made.get_count = own("PMPI_Get_count");
+    made.grequest_start = own("PMPI_Grequest_start"), made.grequest_complete = own("PMPI_Grequest_complete");
+    const Library& mpi = library();
+    made.handle_nbytes = mpi.handle_nbytes(), made.status_nbytes = mpi.status_nbytes;
+    made.status_error_offset = mpi.status_error_offset;
+    made.byte = mpi.byte, made.request_null = mpi.request_null;
+    made.undefined = mpi.undefined, made.in_status = mpi.in_status;
+    return made;
+  }();
+  return found;
+}
+
+}  // namespace layer
+}  // namespace compcoll

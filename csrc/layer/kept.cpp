@@ -1,0 +1,160 @@
+#include "kept.h"
+
+#include <list>
+
+#include "devices.h"
+#include "engine/clock.h"
+#include "requests.h"
+#include "work.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own mpi_start("PMPI_Start"), request_free("PMPI_Request_free"), type_dup("PMPI_Type_dup"),
+    type_free("PMPI_Type_free");
+
+#define COMPCOLL_NONBLOCKING(n, name, method, ...) Next("MPI_" #method),
+Next nonblocking_functions[] = {ACCELERATED(COMPCOLL_NONBLOCKING) OTHERS(COMPCOLL_NONBLOCKING)};
+
+class KeptCall : public Prepared {
+ public:
+  // Without an entry the call is MPI's.
+  KeptCall(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments)
+      : comm_(call.comm.shared_from_this()),
+        entry_(std::move(entry)),
+        name_(call.name),
+        staged_(call.staged) {
+    for (SideName side : {send_side, recv_side})
+      bases_[side] = arguments.sides[side].buf, devices_[side] = call.devices[side];
+    if (entry_ && !entry_->parts.empty() && entry_->parts[0].differs)
+      last_ = std::make_shared<engine::Bases>();
+  }
+  ~KeptCall() override {
+    if (plain_ && !again_) request_free.call(&plain_);
+    for (Word type : types_) type_free.call(&type);
+  }
+
+  // Prepares MPI's part; its code.
+  int prepare_plain(const Call& call, const Arguments& arguments) {
+    Call part = call;
+    if (entry_ && call.on_copies()) {
+      staged_ = std::make_shared<Staged>(call, arguments, entry_->out, entry_->into);
+      only_plain_is_staged_ = !call.op().pairs;
+    }
+    if (staged_) part.words = staged_->words();
+    if (entry_ && call.op().pairs) {
+      masked_ = std::make_shared<Masked>(part, entry_->out, entry_->into);
+      part.words = masked_->words();
+    }
+    const Word* words = part.words;
+    std::vector<Word> own(words, words + call.n_words);
+    own.back() = reinterpret_cast<Word>(&plain_);
+    if (call.next.exists()) return plain(call, own.data());
+    // An MPI without persistent collectives has a nonblocking one for each start.
+    again_ = &nonblocking_functions[call.name];
+    own.erase(own.end() - 2);  // the info
+    if (const Word sum = own_sum(call)) own[size_t(call.op().reduction)] = sum;
+    for (int i = 0; call.op().kinds[i]; i++) {
+      const char kind = call.op().kinds[i];
+      if (kind == 't') own[size_t(i)] = kept_type(library().handle_of(own[size_t(i)]));
+      if ((kind != 'v' && kind != 'w') || !own[size_t(i)]) continue;
+      const size_t width = kind == 'w' ? library().handle_nbytes() : call.wide ? 8 : 4;
+      const char* given = reinterpret_cast<const char*>(own[size_t(i)]);
+      arrays_.emplace_back(given, given + width * size_t(comm_->size));
+      own[size_t(i)] = reinterpret_cast<Word>(arrays_.back().data());
+      if (kind == 'v') continue;
+      const auto counts = reinterpret_cast<const void*>(own[size_t(i) - 2]);
+      for (int p = 0; p < comm_->size; p++) {
+        char* place = arrays_.back().data() + size_t(p) * width;
+        if (call.listed(counts, p) > 0) library().put_handle(kept_type(library().handle_at(place)), place);
+      }
+    }
+    again_words_ = std::move(own);
+    return 0;
+  }
+  bool take_place() {
+    place_ = comm_->kept_tags.take(comm_->handle);
+    return place_ != nullptr;
+  }
+  void poison(int code) { poisoned_ = code; }
+
+  int start(Word* request) override {
+    if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
+    comm_->count(name_);
+    NextStart next;
+    next.compress = entry_ != nullptr;
+    if (entry_) next.tried = entry_->tried;
+    if (next.tried && !ask_python([&next](const Python& python) { python.next_start(&next); }))
+      next.compress = false;
+    auto entry = entry_;
+    if (next.tried) {
+      entry = std::make_shared<Entry>(*entry_);
+      entry->count = next.count;
+      if (!next.compress) entry->parts.clear(), entry->declined = next.way;
+    }
+    auto work = std::make_shared<Work>(comm_, entry, name_, persistent);
+    work->began = engine::now();
+    work->turn = next.turn;
+    work->keep = {place_, last_, masked_, staged_};
+    if (staged_ && !(only_plain_is_staged_ && next.compress)) {
+      if (int error = staged_->take()) return raise(comm_->handle, error);
+      work->finish = [staged = staged_] { return staged->give_back(); };
+    }
+    if ((plain_ || again_) && (masked_ || !next.compress)) {
+      const int error =
+          again_ ? again_->call(again_words_.data(), int(again_words_.size())) : mpi_start.call(&plain_);
+      if (error) return error;
+      work->plains.push_back(&plain_);
+    }
+    if (next.request) work->plains.push_back(next.request);
+    if (next.compress) {
+      const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
+                               place_->key()};
+      if (int error = work->begin(bases_, devices_, lane, last_)) return raise(comm_->handle, error);
+      if (poisoned_) work->poison(poisoned_);
+    }
+    return work->leave(request);
+  }
+
+ private:
+  // A type that the program may free before the next start.
+  Word kept_type(Word type) {
+    Word made = 0;
+    if (predefined_at(type).handle || type_dup.call(type, &made)) return type;
+    types_.push_back(made);
+    return library().handle_of(made);
+  }
+
+  const std::shared_ptr<Comm> comm_;
+  const std::shared_ptr<Entry> entry_;
+  const Name name_;
+  std::vector<Word> types_;
+  Word bases_[2];
+  bool devices_[2];
+  Word plain_ = 0;
+  Next* again_ = nullptr;
+  std::vector<Word> again_words_;
+  std::list<std::vector<char>> arrays_;  // of counts, displacements and types, for that
+  std::shared_ptr<Staged> staged_;
+  bool only_plain_is_staged_ = false;  // the engine reaches the GPU's memory itself
+  int poisoned_ = 0;
+  std::shared_ptr<Masked> masked_;
+  std::shared_ptr<KeptTags::Place> place_;
+  std::shared_ptr<engine::Bases> last_;
+};
+
+}  // namespace
+
+int keep_call(const Call& call, std::shared_ptr<Entry> entry, const Arguments& arguments, int poisoned) {
+  auto kept = std::make_shared<KeptCall>(call, entry, arguments);
+  // One that is MPI's alone has no frames, and may be so on this rank alone.
+  if (entry && !kept->take_place()) return library().err_other;
+  kept->poison(poisoned);
+  if (!entry || call.op().pairs || entry->tried)
+    if (int error = kept->prepare_plain(call, arguments)) return error;
+  return keep(std::move(kept), call.request);
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,127 @@
+#include "tags.h"
+
+#include <algorithm>
+
+#include "work.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own comm_dup("PMPI_Comm_dup"), comm_free("PMPI_Comm_free"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
+    allreduce("PMPI_Allreduce");
+
+// Calls that may be under way at once: the most, as far as each then has so many tags, and the fewest; and
+// communicators that share a private one.
+constexpr int most_under_way = 1024, enough_tags = 1 << 14, fewest_under_way = 64, most_shares = 16;
+
+std::atomic<bool> mpi_ended{false};
+
+}  // namespace
+
+int PrivateComm::n_tags() {
+  const int all = library().largest_tag;
+  const int shares = std::max(1, std::min(most_shares, all / (most_under_way * enough_tags)));
+  return all / shares;
+}
+
+std::shared_ptr<PrivateComm> PrivateComm::make(Word comm) {
+  Word made = 0;
+  if (comm_dup.call(comm, &made)) return nullptr;
+  made = library().handle_of(made);
+  comm_set_errhandler.call(made, library().errors_return);
+  return std::shared_ptr<PrivateComm>(new PrivateComm(made));
+}
+
+PrivateComm::~PrivateComm() {
+  if (mpi_ended) return;
+  Word place;
+  library().put_handle(handle_, &place);
+  comm_free.call(&place);
+}
+
+int PrivateComm::take() {
+  const int shares = library().largest_tag / n_tags();
+  return taken_ < shares ? taken_++ * n_tags() : -1;
+}
+
+void CallTags::begin(int first, int n) {
+  first_ = first;
+  turns_ = std::max(fewest_under_way, std::min(most_under_way, n / enough_tags));
+  n_ = (n - 1) / (turns_ + 1);
+  check_ = first + n - 1;
+}
+
+std::shared_ptr<Work> CallTags::take_under_way(int turn) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = under_way_.find(turn);
+  if (found == under_way_.end()) return nullptr;
+  std::shared_ptr<Work> work = found->second.lock();
+  under_way_.erase(found);
+  return work;
+}
+
+int CallTags::next(const std::shared_ptr<Work>& work) {
+  int turn;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    turn = int(++calls_ % uint64_t(turns_));
+  }
+  if (auto before = take_under_way(turn)) before->join();
+  if (work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    under_way_[turn] = work;
+  }
+  return first_ + turn * n_;
+}
+
+void CallTags::join() {
+  std::vector<int> turns;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [turn, work] : under_way_) turns.push_back(turn);
+  }
+  for (int turn : turns)
+    if (auto work = take_under_way(turn)) work->join();
+}
+
+KeptTags::Shared* KeptTags::with_room(Word comm) {
+  if (current_ && current_->given < places) return current_;
+  // One of which no rank uses any place; else another one.
+  std::vector<uint8_t> unused;
+  for (const auto& one : all_) unused.push_back(!*one->used);
+  const Library& mpi = library();
+  if (!unused.empty()) {
+    std::vector<uint64_t> all(unused.begin(), unused.end());
+    for (uint64_t& flag : all) flag = !flag;
+    allreduce.call(mpi.in_place, all.data(), int(all.size()), mpi.uint64, mpi.max, comm);
+    for (size_t i = 0; i < all.size(); i++) {
+      if (all[i]) continue;
+      all_[i]->given = 0;
+      return current_ = all_[i].get();
+    }
+  }
+  auto made = std::make_unique<Shared>();
+  made->comm = PrivateComm::make(comm);
+  if (!made->comm) return nullptr;
+  made->used = std::make_shared<std::atomic<int>>(0);
+  made->index = int(all_.size());
+  all_.push_back(std::move(made));
+  return current_ = all_.back().get();
+}
+
+std::shared_ptr<KeptTags::Place> KeptTags::take(Word comm) {
+  Shared* shared = with_room(comm);
+  if (!shared) return nullptr;
+  auto place = std::make_shared<Place>();
+  place->n = library().largest_tag / places;
+  place->first = shared->given++ * place->n;
+  place->comm = shared->comm, place->used = shared->used, place->index = shared->index;
+  ++*place->used;
+  return place;
+}
+
+void end_comms() { mpi_ended = true; }
+
+}  // namespace layer
+}  // namespace compcoll

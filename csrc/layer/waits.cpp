@@ -1,0 +1,333 @@
+// Waits for requests, and tests of them, of which some may be the layer's.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "errors.h"
+#include "functions.h"
+#include "requests.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+// Requests that a program gave, with those of started calls in the places of what stands for them.
+class Given {
+ public:
+  Given(Convention convention, Word given, int64_t n)
+      : convention_(convention), given_(reinterpret_cast<char*>(given)), n_(size_t(std::max<int64_t>(n, 0))) {
+    if (!any_requests() || !given) return;
+    for (size_t i = 0; i < n_; i++) {
+      Word handle = request_at(convention_, given_ + i * width());
+      auto prepared = prepared_of(handle);
+      if (prepared) handle = prepared->started;
+      auto work = handle ? work_of(handle) : nullptr;
+      if (prepared && prepared->started) {
+        if (copy_.empty()) copy_.assign(given_, given_ + n_ * width());
+        give_request(convention_, handle, copy_.data() + i * width());
+      }
+      const bool recorded = has_record(handle);
+      if (work || recorded || (prepared && prepared->started))
+        ours_.push_back({i, handle, work, prepared, recorded, false});
+    }
+  }
+
+  bool any_of_ours() const { return !ours_.empty(); }
+  Word get() const { return reinterpret_cast<Word>(copy_.empty() ? given_ : copy_.data()); }
+
+  // Has MPI progress what is waited for, until all of ours are complete.
+  void finish_all() {
+    engine::Progress::Completions completions;
+    for (const Ours& one : ours_)
+      if (one.work) completions.push_back(one.work->completion());
+    auto reached = [&] {
+      return std::all_of(completions.begin(), completions.end(),
+                         [](const auto& each) { return each->reached(); });
+    };
+    wait_for(completions, reached);
+  }
+
+  // Until MPI's test of all of them says that some are complete, ours or not.
+  void finish_any(const std::function<bool()>& test) {
+    engine::Progress::Completions completions;
+    for (const Ours& one : ours_)
+      if (one.work) completions.push_back(one.work->completion());
+    wait_for(completions, test);
+  }
+
+  static void step() { the_engine().progress().step(); }
+
+  // Takes over what MPI has made of the requests, and of those of ours that are complete their errors:
+  // `place_error` is told of the number of each and its code. The first code.
+  template <class PlaceError>
+  int give_back(PlaceError&& place_error) {
+    const Word null = library().request_null;
+    int first = 0;
+    const char* now = reinterpret_cast<const char*>(get());
+    for (Ours& one : ours_) one.complete = request_at(convention_, now + one.index * width()) == null;
+    if (!copy_.empty()) {
+      for (size_t i = 0; i < n_; i++)
+        if (!stands_in(i)) memcpy(given_ + i * width(), copy_.data() + i * width(), width());
+    }
+    for (Ours& one : ours_) {
+      if (!one.complete) continue;
+      if (one.prepared) one.prepared->started = 0;
+      int code = one.work ? one.work->settle() : 0;
+      if (one.recorded) close_record(one.handle, one.work, code);
+      if (!code) continue;
+      place_error(one.index, code);
+      if (!first) first = raise(one.work->comm->handle, code);
+    }
+    return first;
+  }
+
+ private:
+  struct Ours {
+    size_t index;
+    Word handle;
+    std::shared_ptr<Work> work;
+    std::shared_ptr<Prepared> prepared;
+    bool recorded, complete;
+  };
+
+  bool stands_in(size_t i) const {
+    return std::any_of(ours_.begin(), ours_.end(),
+                       [i](const Ours& one) { return one.index == i && one.prepared; });
+  }
+  size_t width() const { return convention_ == Convention::fortran ? 4 : library().handle_nbytes(); }
+
+  static void wait_for(const engine::Progress::Completions& completions,
+                       const std::function<bool()>& reached) {
+    Unlocked unlocked;
+    the_engine().progress().wait(completions, reached, std::numeric_limits<double>::infinity(),
+                                 [] { return false; });
+  }
+
+  const Convention convention_;
+  char* const given_;
+  const size_t n_;
+  std::vector<char> copy_;
+  std::vector<Ours> ours_;
+};
+
+// Puts a code into a status of an array, unless that is ignored.
+void put_error(Word statuses, size_t k, int code) {
+  const Library& mpi = library();
+  if (statuses == mpi.ignored_status || !statuses) return;
+  memcpy(reinterpret_cast<char*>(statuses) + k * mpi.status_nbytes + mpi.status_error_offset, &code,
+         sizeof code);
+}
+
+// The errors of several requests, which have codes in their statuses where there are any.
+class Several {
+ public:
+  Several(Word statuses, int n, int error) : statuses_(statuses), error_(error) {
+    ignored_ = statuses == library().ignored_status || !statuses;
+    if (ignored_ || error) return;
+    for (int i = 0; i < n; i++) clean_.push_back(size_t(i));
+  }
+  void operator()(size_t k, int code) {
+    if (ignored_) return;
+    for (size_t i : clean_) put_error(statuses_, i, 0);
+    clean_.clear();
+    put_error(statuses_, k, code);
+  }
+  // What the call returns: MPI's own error, that of all statuses, or of the first request where these are
+  // ignored.
+  int result(int first) const { return error_ ? error_ : first && !ignored_ ? library().in_status : first; }
+
+ private:
+  const Word statuses_;
+  const int error_;
+  bool ignored_;
+  std::vector<size_t> clean_;
+};
+
+// By the names of C and Fortran, whose requests and numbers are at addresses.
+
+using Plain = std::function<int(Word requests)>;
+// A test of several requests in the place of a wait for some of them, and whether any are complete.
+using Test = std::function<int(Word requests, bool* done)>;
+
+int wait_one(Convention convention, Word request, const Plain& plain) {
+  Given given(convention, request, 1);
+  given.finish_all();
+  int error = plain(given.get()), first = given.give_back([](size_t, int) {});
+  return error ? error : first;
+}
+
+int test_one(Convention convention, Word request, const Plain& plain) {
+  Given given(convention, request, 1);
+  if (given.any_of_ours()) Given::step();
+  int error = plain(given.get()), first = given.give_back([](size_t, int) {});
+  return error ? error : first;
+}
+
+enum class Kind { all, any, some };
+
+// `statuses` of all have an error each; those of some in the order of `indices`, `n_complete` of them.
+// Fortran counts from 1.
+int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests, Word statuses,
+              const int* indices, const int* n_complete, const Plain& plain, const Test& test = nullptr) {
+  Given given(convention, requests, n);
+  if (!given.any_of_ours()) return plain(requests);
+  int error = 0;
+  if (test) {
+    given.finish_any([&] {
+      bool done = false;
+      error = test(given.get(), &done);
+      return done || error;
+    });
+  } else {
+    if (waits) given.finish_all();
+    else Given::step();
+    error = plain(given.get());
+  }
+  const bool fortran = convention == Convention::fortran;
+  if (fortran && is_status_ignore_of_fortran(reinterpret_cast<void*>(statuses))) statuses = 0;
+  Several several(statuses, kind == Kind::some ? std::max(*n_complete, 0) : n, error);
+  int first = given.give_back([&](size_t index, int code) {
+    if (kind == Kind::any) return;
+    if (kind == Kind::all) return several(index, code);
+    for (int k = 0; k < *n_complete; k++)
+      if (size_t(indices[k] - fortran) == index) several(size_t(k), code);
+  });
+  return kind == Kind::any ? (error ? error : first) : several.result(first);
+}
+
+}  // namespace
+}  // namespace layer
+}  // namespace compcoll
+
+using namespace compcoll::layer;
+
+#define INT(word) reinterpret_cast<int*>(word)
+
+#define C_ONE(n, name, act)                                                   \
+  C_FUNCTION(name, (C_##n)) {                                                 \
+    if (!any_requests()) return next_##name(A_##n);                           \
+    return act(Convention::c, a, [&](Word a) { return next_##name(A_##n); }); \
+  }
+
+#define C_MANY(n, name, kind, waits, statuses, indices, n_complete)                                          \
+  C_FUNCTION(name, (C_##n)) {                                                                                \
+    auto plain = [&](Word b) { return next_##name(A_##n); };                                                 \
+    if (!any_requests()) return plain(b);                                                                    \
+    return wait_many(Convention::c, Kind::kind, waits, int32_t(a), b, statuses, indices, n_complete, plain); \
+  }
+
+C_ONE(2, Wait, wait_one)
+C_ONE(3, Test, test_one)
+C_ONE(1, Cancel, test_one)
+C_MANY(3, Waitall, all, true, c, nullptr, nullptr)
+C_MANY(4, Testall, all, false, d, nullptr, nullptr)
+C_MANY(5, Testany, any, false, e, nullptr, nullptr)
+C_MANY(5, Testsome, some, false, e, INT(d), INT(c))
+C_MANY(4, Request_get_status_all, all, false, d, nullptr, nullptr)
+C_MANY(5, Request_get_status_any, any, false, e, nullptr, nullptr)
+C_MANY(5, Request_get_status_some, some, false, e, INT(d), INT(c))
+
+C_FUNCTION(Waitany, (C_4)) {
+  auto plain = [&](Word b) { return next_Waitany(A_4); };
+  if (!any_requests()) return plain(b);
+  auto test = [&](Word b, bool* done) {
+    int flag = 0;
+    int error = next_Testany(a, b, c, reinterpret_cast<Word>(&flag), d);
+    *done = flag;
+    return error;
+  };
+  return wait_many(Convention::c, Kind::any, true, int32_t(a), b, d, nullptr, nullptr, plain, test);
+}
+
+C_FUNCTION(Waitsome, (C_5)) {
+  auto plain = [&](Word b) { return next_Waitsome(A_5); };
+  if (!any_requests()) return plain(b);
+  auto test = [&](Word b, bool* done) {
+    int error = next_Testsome(A_5);
+    *done = *INT(c) != 0;
+    return error;
+  };
+  return wait_many(Convention::c, Kind::some, true, int32_t(a), b, e, INT(d), INT(c), plain, test);
+}
+
+C_FUNCTION(Request_get_status, (Word request, Word flag, Word status)) {
+  if (any_requests()) {
+    if (auto prepared = prepared_of(library().handle_of(request)); prepared && prepared->started)
+      request = prepared->started;
+    if (work_of(library().handle_of(request))) Given::step();
+  }
+  return next_Request_get_status(request, flag, status);
+}
+
+#define FORTRAN_ONE(n, symbol, act)                                    \
+  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                      \
+    auto plain = [&](Word a) {                                         \
+      int result = 0;                                                  \
+      next_##symbol(A_##n, &result);                                   \
+      return result;                                                   \
+    };                                                                 \
+    const bool ours = any_requests() && library().own_fortran();       \
+    int result = ours ? act(Convention::fortran, a, plain) : plain(a); \
+    if (error) *error = result;                                        \
+  }
+
+#define FORTRAN_MANY(n, symbol, kind, waits, statuses, indices, n_complete)                              \
+  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                                        \
+    auto plain = [&](Word b) {                                                                           \
+      int result = 0;                                                                                    \
+      next_##symbol(A_##n, &result);                                                                     \
+      return result;                                                                                     \
+    };                                                                                                   \
+    const bool ours = any_requests() && library().own_fortran();                                         \
+    int result = ours ? wait_many(Convention::fortran, Kind::kind, waits, *INT(a), b, statuses, indices, \
+                                  n_complete, plain)                                                     \
+                      : plain(b);                                                                        \
+    if (error) *error = result;                                                                          \
+  }
+
+#define FORTRAN_BOTH(FUNCTION, n, name, ...) \
+  FUNCTION(n, mpi_##name##_, __VA_ARGS__) FUNCTION(n, mpi_##name##_f08_, __VA_ARGS__)
+
+FORTRAN_BOTH(FORTRAN_ONE, 2, wait, wait_one)
+FORTRAN_BOTH(FORTRAN_ONE, 3, test, test_one)
+FORTRAN_BOTH(FORTRAN_ONE, 1, cancel, test_one)
+FORTRAN_BOTH(FORTRAN_ONE, 3, request_get_status, test_one)
+FORTRAN_BOTH(FORTRAN_MANY, 3, waitall, all, true, c, nullptr, nullptr)
+FORTRAN_BOTH(FORTRAN_MANY, 4, testall, all, false, d, nullptr, nullptr)
+FORTRAN_BOTH(FORTRAN_MANY, 5, testany, any, false, e, nullptr, nullptr)
+FORTRAN_BOTH(FORTRAN_MANY, 5, testsome, some, false, e, INT(d), INT(c))
+
+#define FORTRAN_FIRST(suffix)                                                                                \
+  FORTRAN_FUNCTION(mpi_waitany_##suffix, (C_4, int* error)) {                                                \
+    int result = 0;                                                                                          \
+    auto plain = [&](Word b) { return next_mpi_waitany_##suffix(A_4, &result), result; };                    \
+    auto test = [&](Word b, bool* done) {                                                                    \
+      int flag = 0;                                                                                          \
+      next_mpi_testany_##suffix(a, b, c, reinterpret_cast<Word>(&flag), d, &result);                         \
+      *done = flag;                                                                                          \
+      return result;                                                                                         \
+    };                                                                                                       \
+    const bool ours = any_requests() && library().own_fortran();                                             \
+    result =                                                                                                 \
+        ours ? wait_many(Convention::fortran, Kind::any, true, *INT(a), b, d, nullptr, nullptr, plain, test) \
+             : plain(b);                                                                                     \
+    if (error) *error = result;                                                                              \
+  }                                                                                                          \
+  FORTRAN_FUNCTION(mpi_waitsome_##suffix, (C_5, int* error)) {                                               \
+    int result = 0;                                                                                          \
+    auto plain = [&](Word b) { return next_mpi_waitsome_##suffix(A_5, &result), result; };                   \
+    auto test = [&](Word b, bool* done) {                                                                    \
+      next_mpi_testsome_##suffix(A_5, &result);                                                              \
+      *done = *INT(c) != 0;                                                                                  \
+      return result;                                                                                         \
+    };                                                                                                       \
+    const bool ours = any_requests() && library().own_fortran();                                             \
+    result =                                                                                                 \
+        ours ? wait_many(Convention::fortran, Kind::some, true, *INT(a), b, e, INT(d), INT(c), plain, test)  \
+             : plain(b);                                                                                     \
+    if (error) *error = result;                                                                              \
+  }
+
+FORTRAN_FIRST()
+FORTRAN_FIRST(f08_)
