@@ -1,7 +1,11 @@
 """codec="auto" and when="pays": what the model says is the same on all ranks, and is obeyed."""
 
+import threading
+
 import numpy as np
 import pytest
+from common import same
+from executor import Device
 from mpi4py import MPI
 
 import compcoll
@@ -272,3 +276,57 @@ def test_calls_go_both_ways_until_one_is_faster(comm, agree, case):
     assert agree(faster is None or found.count(faster) >= 18)
     assert agree(max(tried) <= MOST_ROUNDS and (rounds is None or set(tried) == {rounds}))
     assert agree(rounds is not None or len(set(tried)) > 1)  # as long as it takes
+
+
+def test_first_calls_of_two_threads_in_other_orders(comm, agree, nodes_of_one, smooth, tmp_path, monkeypatch):
+    """Each is decided on in Python, where ranks may meet, while another one waits for its ranks there."""
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    origins = [comm.Dup(), comm.Dup()]
+    both = [compcoll.Comm(origin, codec="auto", min_nbytes=4096) for origin in origins]
+    got, failed = [np.empty_like(smooth) for _ in both], []
+    comm.Alltoall(smooth, want := np.empty_like(smooth))
+
+    def run_all(i: int) -> None:
+        n = smooth.size // comm.size
+        for m in range(n, n - 20, -1):
+            both[i].Alltoall(smooth[: m * comm.size], got[i][: m * comm.size])
+            if m == n and (got[i] != want).any():
+                failed.append(i)
+
+    threads = [threading.Thread(target=run_all, args=(i,)) for i in range(2)]
+    for thread in threads[:: 1 if comm.rank % 2 else -1]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert agree(not failed)
+    for origin in origins:
+        origin.Free()
+
+
+@pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="MPI 3 has no persistent collectives")
+def test_starts_on_a_gpus_memory_are_tried(comm, agree, library, nodes_of_one, smooth, tmp_path, monkeypatch):
+    """Those that are left to MPI go through the host, and what is received is in the GPU's memory."""
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    device, fresh = Device(library, comm.rank), comm.Dup()
+    ours = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
+    comm.Alltoall(smooth, want := np.empty_like(smooth))
+    send, recv = device.array(smooth), device.array(np.zeros_like(smooth))
+    request, tried = ours.Alltoall_init(send, recv), set()
+    for _ in range(2 * LARGE_TRIALS + 1):
+        device.fill_later(recv, np.zeros_like(smooth))
+        request.Start()
+        request.Wait()
+        tried.add(ours.report.accelerated)
+        assert agree(same(recv, want))
+    assert agree(tried == {True, False})
+    request.Free()
+    assert device.sound()
+    fresh.Free()

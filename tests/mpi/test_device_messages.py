@@ -119,6 +119,11 @@ def test_small_collectives_go_through_the_host(comm, agree, device):
         assert agree(not c.report.accelerated)
     c.Bcast(ours := on(device, send), 0)
     assert agree(same(ours, walk(0, n * p)))
+    for name in ("Allreduce", "Scan", "Exscan"):
+        host, ours = send.copy(), on(device, send)
+        getattr(comm, name)(MPI.IN_PLACE, host)
+        getattr(c, name)(MPI.IN_PLACE, ours)
+        assert agree(same(ours, host)), f"{name} in place"
 
 
 def test_a_derived_type_is_packed_on_the_host(comm, agree, device):

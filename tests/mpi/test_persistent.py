@@ -88,6 +88,58 @@ def test_collectives(comm, ours, agree, dtype):
     assert all(not request and request == MPI.REQUEST_NULL for request in requests)
 
 
+@pytest.mark.parametrize("least", [0, 4000, 1 << 40], ids=["all", "some", "none"])
+@pytest.mark.parametrize("form", ["Ialltoallw", "Alltoallw_init"])
+def test_types_freed_after_the_call(comm, agree, form, least):
+    """MPI keeps what it needs of them."""
+    if form.endswith("_init") and MPI.Get_version() < (4, 0) and least:
+        pytest.skip("the MPI of this process has no persistent collectives")
+    c = compcoll.Comm(comm, "lossless", min_nbytes=least)
+    size, rank = comm.size, comm.rank
+    # Rank 0 exchanges little with everyone, and so do the others with it.
+    counts = np.array([9 if 0 in (rank, p) else N for p in range(size)], "i4")
+    places = np.array([16 * sum(counts[:p]) for p in range(size)], "i4")
+    send, want = data(2 * sum(counts), "f8", rank), np.full(2 * sum(counts), 7.0)
+    got = want.copy()
+    every_other = MPI.DOUBLE.Create_resized(0, 16).Commit()
+    comm.Alltoallw(
+        [send, (counts, places), [every_other] * size], [want, (counts, places), [every_other] * size]
+    )
+    types = [every_other.Dup() for _ in range(size)]
+    request = getattr(c, form)([send, (counts, places), types], [got, (counts, places), types])
+    for type_ in types:
+        type_.Free()
+    for _ in range(STARTS if form.endswith("_init") else 1):
+        if form.endswith("_init"):
+            got[:] = 7
+            request.Start()
+        request.Wait()
+        assert agree(bits(got) == bits(want))
+    if form.endswith("_init"):
+        request.Free()
+    every_other.Free()
+    c.Free()
+
+
+@needs_mpi4
+@pytest.mark.parametrize("n", [10, N])
+def test_a_rank_that_exchanges_little(comm, agree, n):
+    """Its part of the call is MPI's alone, while the others compress."""
+    c, size = compcoll.Comm(comm, "lossless", min_nbytes=4000), comm.size
+    counts = [n if 0 in (comm.rank, p) else N for p in range(size)]
+    send, want = data(sum(counts), "f4", comm.rank), np.zeros(sum(counts), "f4")
+    got = want.copy()
+    comm.Alltoallv(vspec(send, counts), vspec(want, counts))
+    requests = [c.Alltoallv_init(vspec(send, counts), vspec(got, counts)) for _ in range(3)]
+    for request in requests:
+        got[:] = 0
+        request.Start()
+        request.Wait()
+        assert agree(bits(got) == bits(want))
+        request.Free()
+    c.Free()
+
+
 def _one_by_one(requests):
     for request in requests:
         request.Start()
