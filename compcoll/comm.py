@@ -136,8 +136,7 @@ class Comm(MPI.Intracomm):
         self._origin = MPI.Intracomm(origin)
         _adopt(self)
 
-    def __del__(self, _drop: Callable[[int], None] = _engine.drop_comm, _at: Any = MPI._addressof) -> None:
-        _drop(_at(self))
+    __del__ = _engine.drop_comm
 
     @property
     def _marked(self) -> Marked | None:

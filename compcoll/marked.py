@@ -133,10 +133,18 @@ class Marked:
 
     # -- decisions by measurement
 
+    @property
+    def _first(self) -> Marked:
+        """The one that was not made of a marked one: it has measured before any of the others was made.
+
+        What those in between know is asked for by each rank at a time of its own.
+        """
+        return self if self.parent is None else self.parent._first
+
     def find_advisor(self, comm: MPI.Intracomm) -> Advisor:
         """Have what ``auto`` and ``pays`` decide by; collective over ``comm``, of the same ranks."""
         if self.advisor is None:
-            of = self.parent.advisor if self.parent is not None else None
+            of = self._first.advisor
             machine = find_machine(comm, self.facts, of.machine if of is not None else None)
             self.advisor = self._advisor(machine)
             _engine.forget_calls()  # what was left to MPI since nothing was measured
@@ -144,7 +152,7 @@ class Marked:
 
     def known_advisor(self) -> Advisor | None:
         """The same where nothing has to be measured; local, and alike on all ranks."""
-        of = self.parent.advisor if self.parent is not None else None
+        of = self._first.advisor
         if self.advisor is None and of is not None and self.facts.link in of.machine.measured:
             self.advisor = self._advisor(of.machine)
         return self.advisor

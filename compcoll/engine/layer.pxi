@@ -619,9 +619,9 @@ def note_comm(comm):
     note_object(handle(comm), <void*><uintptr_t>MPI._addressof(comm))
 
 
-def drop_comm(uintptr_t address):
-    """Forget an object of mpi4py's, which ends."""
-    drop_object(<void*>address)
+def drop_comm(comm, _address_of=MPI._addressof):
+    """Forget an object of mpi4py's, which ends: compiled, so that no signal's handler runs in ``__del__``."""
+    drop_object(<void*><uintptr_t>_address_of(comm))
 
 
 def forget_calls():

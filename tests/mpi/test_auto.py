@@ -307,6 +307,28 @@ def test_first_calls_of_two_threads_in_other_orders(comm, agree, nodes_of_one, s
         origin.Free()
 
 
+def test_communicators_of_others_in_any_order(comm, agree, nodes_of_one, smooth, tmp_path, monkeypatch):
+    """What one rank has asked of a communicator between decides nothing about one that was made of it."""
+    if comm.size == 1:
+        pytest.skip("a single rank sends nothing")
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+    fresh = comm.Dup()
+    first = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
+    between = first.Split()
+    last = between.Split()
+    comm.Alltoall(smooth, want := np.empty_like(smooth))
+    both = [(one, np.empty_like(smooth)) for one in (between, last)]
+    requests = [one.Ialltoall(smooth, array) for one, array in both[:: 1 if comm.rank else -1]]
+    MPI.Request.Waitall(requests)
+    for one, array in both:
+        assert agree((array == want).all())
+        assert agree("predicted" in one.report.reason)
+    for one in (last, between, fresh):
+        one.Free()
+
+
 @pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="MPI 3 has no persistent collectives")
 def test_starts_on_a_gpus_memory_are_tried(comm, agree, library, nodes_of_one, smooth, tmp_path, monkeypatch):
     """Those that are left to MPI go through the host, and what is received is in the GPU's memory."""
