@@ -81,7 +81,7 @@ cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
     Totals c_totals "compcoll::layer::totals"[]
     cdef cppclass CRecord "compcoll::layer::Record":
         int name, form, size, error
-        uint64_t comm, nbytes, site
+        uint64_t comm, nbytes, site, calls
         cbool sends, small
         double start, returned, end
         OutcomeRef outcome
@@ -741,8 +741,9 @@ def take_records(*, bint open=False) -> list:
     -------
     list of tuple
         (method, communicator's number, ranks, bytes, whether these are sent, start, return, end, last,
-        whether it was accelerated, whether it failed, site, whether its request was not complete); ``last``
-        as of `last_of`.
+        whether it was accelerated, whether it failed, site, whether its request was not complete, calls);
+        ``last`` as of `last_of`. Where nobody asks for sites, small calls that are alike are one record,
+        whose times are added up.
     """
     cdef vector[CRecord] records = c_recorder.take()
     cdef list found = [record_from(one, False) for one in records]
@@ -759,7 +760,7 @@ cdef tuple record_from(const CRecord& one, bint is_open):
         last, accelerated = last_from(one.outcome), one.outcome.get().accelerated
     return (
         METHODS[one.name][one.form], one.comm, one.size, one.nbytes, one.sends, one.start, one.returned,
-        one.end, last, accelerated, one.error != 0, one.site, is_open
+        one.end, last, accelerated, one.error != 0, one.site, is_open, one.calls
     )
 
 

@@ -82,6 +82,8 @@ cdef class Record:
         Of the buffer that a rank which sends gives it; 0 where its arguments do not tell.
     sends : bool
         Whether that buffer is one that this rank sends from.
+    calls : int
+        More than one where several that are alike are one record, with the sum of their times.
     start, end : float
         `time.perf_counter`, when the method was called, and when it had returned or its request was done.
     returned : float
@@ -99,11 +101,14 @@ cdef class Record:
 
     cdef public str name
     cdef public object comm, last, code
-    cdef public Py_ssize_t nbytes
+    cdef public Py_ssize_t nbytes, calls
     cdef public bint sends, accelerated, late
     cdef public double start, end, returned
     cdef public str problem
     cdef public int instruction
+
+    def __cinit__(self):
+        self.calls = 1
 
     cpdef bint is_like(self, Record other):
         """Whether all but the times of a call, and of one that was accelerated what it did, is the same."""

@@ -150,11 +150,12 @@ class Recording:
         failed: bool,
         site: int,
         is_open: bool,
+        calls: int,
     ) -> Record:
         record = Record()
         where = self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
         record.code, record.instruction, record.comm = where
-        record.name, record.nbytes, record.sends = name, nbytes, sends
+        record.name, record.nbytes, record.sends, record.calls = name, nbytes, sends, calls
         record.start, record.returned, record.end = start, returned, end
         record.last, record.accelerated = last, accelerated
         record.problem = "unfinished" if is_open else "Exception" if failed else None

@@ -60,7 +60,7 @@ class Tally:
     def add(self, records: Iterable[Any]) -> None:
         """Count calls; see `compcoll.tracing._watch.Record`."""
         for record in records:
-            self.calls += 1
+            self.calls += record.calls
             self.seconds += record.seconds
             if record.accelerated:
                 self.accelerated += 1
@@ -68,7 +68,7 @@ class Tally:
                     self.add_outcome(record.last[2])
                 self._add_collective(record)
             elif record.sends:
-                nbytes = leaving_nbytes(record.name, record.nbytes, record.comm.size)
+                nbytes = record.calls * leaving_nbytes(record.name, record.nbytes, record.comm.size)
                 self.nbytes += nbytes
                 self.wire_nbytes += nbytes
                 self.unchanged_nbytes += nbytes

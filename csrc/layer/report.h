@@ -67,7 +67,7 @@ class Last {
 struct Totals { std::atomic<uint64_t> calls{0}, accelerated{0}, raw_nbytes{0}, wire_nbytes{0}; };
 extern Totals totals[n_names];
 
-// A call in a program whose calls are recorded.
+// A call in a program whose calls are recorded, or several that are alike.
 struct Record {
   int name, form;
   uint64_t comm;  // the number of its communicator
@@ -79,6 +79,7 @@ struct Record {
   bool small = false;
   int error = 0;  // MPI's code
   uint64_t site = 0;  // where the program called, and on which communicator, as `Recorder::site` has it
+  uint64_t calls = 1;  // whose times are added up
 };
 
 // The sink of records; nothing is recorded before `begin`.
@@ -97,7 +98,9 @@ class Recorder {
   std::vector<Record> take();
 
  private:
-  static constexpr size_t most = 1024;
+  // Adds a small call to the record of those alike, where nobody asks for places; false where there is none.
+  bool merge(const Record& record);
+  static constexpr size_t most = 1024, looked_at = 16;
   std::atomic<bool> on_{false};
   uint64_t (*site_)(const void*, uint64_t, const char*) = nullptr;
   void (*full_)() = nullptr;

@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import ml_dtypes
@@ -208,6 +209,32 @@ def test_a_start_runs_no_python_of_compcoll(comm, ours, agree):
         comm.Alltoall(a, want)
         assert agree(bits(b) == bits(want))
     request.Free()
+
+
+# -- records
+
+
+@many
+def test_small_calls_that_are_alike_are_one_record(comm, ours, agree):
+    """Where nobody asks from where they were called, as the summary at a program's end does not."""
+    small, large, taken = np.zeros(8), np.ones(N), []
+    _engine.record_calls(lambda: taken.extend(_engine.take_records()))
+    start = time.perf_counter()
+    try:
+        for _ in range(700):
+            ours.Allreduce(MPI.IN_PLACE, small)
+            ours.Bcast(small[:4])
+            ours.Bcast(small)
+        for _ in range(2):
+            ours.Allreduce(MPI.IN_PLACE, large)
+    finally:
+        _engine.end_records()
+    taken += _engine.take_records()
+    seconds = time.perf_counter() - start
+    kinds = [(one[0], one[3], one[9], one[-1]) for one in taken]  # name, bytes, accelerated, calls
+    assert agree(kinds[:2] == [("Allreduce", 64, False, 700), ("Bcast", 32, False, 700)])
+    assert agree(kinds[2:] == [("Bcast", 64, False, 700), *[("Allreduce", 8 * N, True, 1)] * 2])
+    assert agree(0 < sum(one[6] - one[5] for one in taken) < seconds)
 
 
 # -- which communicators are marked
