@@ -339,15 +339,18 @@ def test_starts_on_a_gpus_memory_are_tried(comm, agree, library, nodes_of_one, s
         profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     device, fresh = Device(library, comm.rank), comm.Dup()
     ours = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
+    smooth = smooth[: N // 8 * comm.size].copy()
     comm.Alltoall(smooth, want := np.empty_like(smooth))
     send, recv = device.array(smooth), device.array(np.zeros_like(smooth))
     request, tried = ours.Alltoall_init(send, recv), set()
-    for _ in range(2 * LARGE_TRIALS + 1):
+    for _ in range(2 * TRIALS + 1):
         device.fill_later(recv, np.zeros_like(smooth))
         request.Start()
         request.Wait()
         tried.add(ours.report.accelerated)
         assert agree(same(recv, want))
+        if len(tried) == 2:
+            break
     assert agree(tried == {True, False})
     request.Free()
     assert device.sound()
