@@ -28,6 +28,14 @@ def network(request, comm, nodes_of_one, tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def hopeful(comm, nodes_of_one, tmp_path, monkeypatch):
+    """A profile by which compression is worth a trial, however fast memory is."""
+    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
+    if comm.rank == 0:
+        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
+
+
+@pytest.fixture
 def smooth(comm):
     return np.sin(np.arange(N * comm.size) * 1e-3 + comm.rank).astype("f4")
 
@@ -54,13 +62,10 @@ def run(ours, comm, smooth):
     return found
 
 
-def test_what_calls_took_decides(comm, agree, nodes_of_one, smooth, tmp_path, monkeypatch):
+def test_what_calls_took_decides(comm, agree, hopeful, smooth):
     """The model hopes, the clock says no: memory is faster than any codec."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    if comm.rank == 0:
-        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     fresh = comm.Dup()
     ours, got = compcoll.Comm(fresh, codec="auto", min_nbytes=4096), np.empty_like(smooth)
     reports = []
@@ -79,12 +84,9 @@ def test_what_calls_took_decides(comm, agree, nodes_of_one, smooth, tmp_path, mo
     fresh.Free()
 
 
-def test_sizes_of_one_class_are_tried_together(comm, agree, nodes_of_one, tmp_path, monkeypatch):
+def test_sizes_of_one_class_are_tried_together(comm, agree, hopeful):
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    if comm.rank == 0:
-        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     fresh = comm.Dup()
     ours = compcoll.Comm(fresh, codec="auto")
     sizes = [(1 << 18) + 1000 * (i % 7) for i in range(2 * TRIALS * MOST_ROUNDS + 2)]
@@ -204,14 +206,11 @@ ODD = {
 
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize("odd", ODD)
-def test_all_ranks_count_a_call_once(comm, agree, nodes_of_one, tmp_path, monkeypatch, odd, compress):
+def test_all_ranks_count_a_call_once(comm, agree, hopeful, monkeypatch, odd, compress):
     """Whatever its buffers are: else one of them would be the first to begin another trial."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
     monkeypatch.setattr(trials.Advisor, "_choose", lambda self, trial: trial.choose(compress, "a test"))
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    if comm.rank == 0:
-        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     fresh = comm.Dup()
     ours = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
     a = np.sin(np.arange(N * comm.size) * 1e-3).astype("f4").reshape(64 * comm.size, -1)
@@ -278,13 +277,10 @@ def test_calls_go_both_ways_until_one_is_faster(comm, agree, case):
     assert agree(rounds is not None or len(set(tried)) > 1)  # as long as it takes
 
 
-def test_first_calls_of_two_threads_in_other_orders(comm, agree, nodes_of_one, smooth, tmp_path, monkeypatch):
+def test_first_calls_of_two_threads_in_other_orders(comm, agree, hopeful, smooth):
     """Each is decided on in Python, where ranks may meet, while another one waits for its ranks there."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    if comm.rank == 0:
-        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     origins = [comm.Dup(), comm.Dup()]
     both = [compcoll.Comm(origin, codec="auto", min_nbytes=4096) for origin in origins]
     got, failed = [np.empty_like(smooth) for _ in both], []
@@ -307,13 +303,10 @@ def test_first_calls_of_two_threads_in_other_orders(comm, agree, nodes_of_one, s
         origin.Free()
 
 
-def test_communicators_of_others_in_any_order(comm, agree, nodes_of_one, smooth, tmp_path, monkeypatch):
+def test_communicators_of_others_in_any_order(comm, agree, hopeful, smooth):
     """What one rank has asked of a communicator between decides nothing about one that was made of it."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    if comm.rank == 0:
-        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     fresh = comm.Dup()
     first = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
     between = first.Split()
@@ -330,13 +323,10 @@ def test_communicators_of_others_in_any_order(comm, agree, nodes_of_one, smooth,
 
 
 @pytest.mark.skipif(MPI.Get_version() < (4, 0), reason="MPI 3 has no persistent collectives")
-def test_starts_on_a_gpus_memory_are_tried(comm, agree, library, nodes_of_one, smooth, tmp_path, monkeypatch):
+def test_starts_on_a_gpus_memory_are_tried(comm, agree, library, hopeful, smooth):
     """Those that are left to MPI go through the host, and what is received is in the GPU's memory."""
     if comm.size == 1:
         pytest.skip("a single rank sends nothing")
-    monkeypatch.setenv("COMPCOLL_PROFILE", str(tmp_path / "profile.json"))
-    if comm.rank == 0:
-        profile.save(profile.MachineProfile("test", Link(1e-5, 1e7), Link(1e-5, 1e7)))
     device, fresh = Device(library, comm.rank), comm.Dup()
     ours = compcoll.Comm(fresh, codec="auto", min_nbytes=4096)
     smooth = smooth[: N // 8 * comm.size].copy()

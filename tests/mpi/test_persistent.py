@@ -92,7 +92,8 @@ def test_collectives(comm, ours, agree, dtype):
 @pytest.mark.parametrize("form", ["Ialltoallw", "Alltoallw_init"])
 def test_types_freed_after_the_call(comm, agree, form, least):
     """MPI keeps what it needs of them."""
-    if form.endswith("_init") and MPI.Get_version() < (4, 0) and least:
+    persistent = form.endswith("_init")
+    if persistent and MPI.Get_version() < (4, 0) and least:
         pytest.skip("the MPI of this process has no persistent collectives")
     c = compcoll.Comm(comm, "lossless", min_nbytes=least)
     size, rank = comm.size, comm.rank
@@ -109,13 +110,13 @@ def test_types_freed_after_the_call(comm, agree, form, least):
     request = getattr(c, form)([send, (counts, places), types], [got, (counts, places), types])
     for type_ in types:
         type_.Free()
-    for _ in range(STARTS if form.endswith("_init") else 1):
-        if form.endswith("_init"):
+    for _ in range(STARTS if persistent else 1):
+        if persistent:
             got[:] = 7
             request.Start()
         request.Wait()
         assert agree(bits(got) == bits(want))
-    if form.endswith("_init"):
+    if persistent:
         request.Free()
     every_other.Free()
     c.Free()
