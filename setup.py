@@ -214,12 +214,6 @@ def binding(name):
 
 
 BINDINGS = ["compcoll.core._cpu", "compcoll.engine._engine"]
-METHODS = [
-    "compcoll.core._calls",
-    "compcoll.engine._interrupts",
-    "compcoll.mpi._shortcut",
-    "compcoll.tracing._watch",
-]
 
 
 def description():
@@ -231,6 +225,6 @@ def description():
 setup(
     long_description=description(),
     long_description_content_type="text/markdown",
-    ext_modules=[native, names, *cythonize([*map(binding, BINDINGS), *map(method_part, METHODS)])],
+    ext_modules=[native, names, *cythonize([*map(binding, BINDINGS), method_part("compcoll.core._calls")])],
     cmdclass={"build_ext": Build, "editable_wheel": EditableWheel},
 )

@@ -7,6 +7,7 @@ makers of further ones.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,8 @@ from compcoll.codecs import Codec
 from compcoll.construct import construct
 from compcoll.core import environment
 from compcoll.engine import _engine
-from compcoll.marked import DERIVING, Marked, Settings
-from compcoll.mpi import objects
-from compcoll.mpi.p2p import methods as p2p
-from compcoll.mpi.p2p import probe as probes
-from compcoll.mpi.requests import take_handle
-from compcoll.mpi.staging import BUFFERED, NEIGHBOUR, guard
-from compcoll.mpi.state import State
+from compcoll.marked import Marked, Settings
+from compcoll.objects import ObjectCalls
 from compcoll.policy import Policy, make_policy
 from compcoll.policy.policy import below_min_nbytes
 from compcoll.report import Report, describe
@@ -43,8 +39,7 @@ class _DefaultCodec(str):
 DEFAULT_CODEC = _DefaultCodec("auto")
 
 
-@guard(*BUFFERED)
-class Comm(MPI.Intracomm):
+class Comm(ObjectCalls, MPI.Intracomm):
     """A drop-in for an mpi4py intracommunicator that compresses large messages.
 
     It is a duplicate of the communicator that is given, made collectively; the same settings on the same
@@ -97,8 +92,7 @@ class Comm(MPI.Intracomm):
         Where MPI does not take device memory of one rank, on all ranks.
     """
 
-    __slots__ = ("_messages", "_origin")
-    _messages: State | None
+    __slots__ = ("_origin",)
     _origin: MPI.Intracomm | None
 
     def __new__(cls, comm: MPI.Intracomm | None = None, *args: Any, **kwargs: Any) -> Self:
@@ -108,7 +102,7 @@ class Comm(MPI.Intracomm):
         if cls is Comm and comm is not None:
             cls = class_of(comm)  # type: ignore[assignment]
         self = MPI.Intracomm.__new__(cls)
-        self._messages = self._origin = None
+        self._origin = None
         return self
 
     def __init__(
@@ -132,7 +126,7 @@ class Comm(MPI.Intracomm):
 
     def _become(self, origin: MPI.Intracomm, handle: int) -> None:
         """Be the marked communicator of a handle."""
-        take_handle(self, MPI.Comm.fromhandle(handle))
+        _take_handle(self, MPI.Comm.fromhandle(handle))
         self._origin = MPI.Intracomm(origin)
         _adopt(self)
 
@@ -143,20 +137,6 @@ class Comm(MPI.Intracomm):
         """What Python knows of it; None where it is not marked."""
         number = _engine.number_of(self)
         return Marked.of(number) if number else None
-
-    @property
-    def _state(self) -> State:
-        """What its messages are sent by."""
-        if self._messages is None:
-            with DERIVING:
-                marked = self._marked
-                found = None if marked is None else marked.messages
-                if found is None:
-                    found = State(marked, MPI.Intracomm(self))
-                    if marked is not None:
-                        marked.messages = found
-                self._messages = found
-        return self._messages
 
     @property
     def policy(self) -> Policy:
@@ -182,8 +162,10 @@ class Comm(MPI.Intracomm):
     def report(self) -> Report:
         """The report of the last call on this rank."""
         last = _engine.last_of(self)
-        if last == _engine.MESSAGE:
-            return self._state.report
+        if last == _engine.OBJECTS:
+            marked = self._marked
+            assert marked is not None
+            return marked.report_of_objects
         if last is None:
             return describe("", "no call yet")
         if isinstance(last, str):
@@ -195,37 +177,14 @@ class Comm(MPI.Intracomm):
     @property
     def calls_accelerated(self) -> int:
         """Calls that did not go to MPI unchanged."""
-        return int(_engine.accelerated_of(self)) + self._state.accelerated
+        marked = self._marked
+        return int(_engine.accelerated_of(self)) + (0 if marked is None else marked.objects)
 
     @property
     def workers(self) -> int:
         """Threads that encode and decode beside this rank's messages; the fewest of all ranks."""
         marked = self._marked
         return marked.facts.workers if marked is not None else 0
-
-    Send = p2p.Send
-    Isend = p2p.Isend
-    Ssend = p2p.Ssend
-    Issend = p2p.Issend
-    Recv = p2p.Recv
-    Irecv = p2p.Irecv
-    Sendrecv = p2p.Sendrecv
-    Isendrecv = p2p.Isendrecv
-    Sendrecv_replace = p2p.Sendrecv_replace
-    Isendrecv_replace = p2p.Isendrecv_replace
-    Send_init = p2p.Send_init
-    Ssend_init = p2p.Ssend_init
-    Recv_init = p2p.Recv_init
-    Probe = probes.Probe
-    Iprobe = probes.Iprobe
-    Mprobe = probes.Mprobe
-    Improbe = probes.Improbe
-    probe, iprobe = probes.Probe, probes.Iprobe  # as in mpi4py, where these do not look into a message
-
-    bcast = objects.bcast
-    allgather = objects.allgather
-    gather = objects.gather
-    scatter = objects.scatter
 
     def using(
         self,
@@ -356,7 +315,6 @@ class Comm(MPI.Intracomm):
         return _known(super().Create_dist_graph(sources, degrees, destinations, *args, **kwargs))
 
 
-@guard(*NEIGHBOUR)
 class Cartcomm(Comm, MPI.Cartcomm):
     """`Comm` with a Cartesian topology."""
 
@@ -366,14 +324,12 @@ class Cartcomm(Comm, MPI.Cartcomm):
         return _known(super().Sub(remain_dims))
 
 
-@guard(*NEIGHBOUR)
 class Graphcomm(Comm, MPI.Graphcomm):
     """`Comm` with a graph topology."""
 
     __slots__ = ()
 
 
-@guard(*NEIGHBOUR)
 class Distgraphcomm(Comm, MPI.Distgraphcomm):
     """`Comm` with a distributed graph topology."""
 
@@ -433,6 +389,11 @@ def _is_read_only(buf: Any) -> bool:
         return False
 
 
+def _take_handle(into: MPI.Comm, of: MPI.Comm) -> None:
+    """Give an object of mpi4py's the handle of another one."""
+    ctypes.memmove(MPI._addressof(into), MPI._addressof(of), MPI._sizeof(of))
+
+
 def class_of(comm: MPI.Comm) -> type[Comm]:
     """The class here that stands for that of a communicator."""
     topology = comm.topology if comm != MPI.COMM_NULL else MPI.UNDEFINED
@@ -453,7 +414,7 @@ def _of_handle(handle: int, origin: MPI.Intracomm | None) -> Any:
     comm = MPI.Comm.fromhandle(handle)
     cls = class_of(comm)
     new = cls.__new__(cls)
-    take_handle(new, comm)
+    _take_handle(new, comm)
     new._origin = None if origin is None else MPI.Intracomm(origin)
     return _adopt(new)
 
@@ -547,7 +508,7 @@ def wrap_world(summary: bool | None = None, **settings: Any) -> None:
         return
     from compcoll.tracing import recording
 
-    recording.start(CLASSES, environment.summary() if summary is None else summary)
+    recording.start(environment.summary() if summary is None else summary)
     mark_world(**settings)
     for name, comm in PREDEFINED.items():
         setattr(MPI, name, _of_handle(comm.handle, None))

@@ -9,21 +9,24 @@ from random import SystemRandom
 
 from mpi4py import MPI
 
-from compcoll.core import environment
+from compcoll.codecs import codec
+from compcoll.core import dtypes, environment
 from compcoll.devices import driver, handover, preparation
 from compcoll.engine import _engine, hooks
+from compcoll.engine.coding import coding
 from compcoll.engine.group import complete, survey
 from compcoll.engine.start import start_engine
 from compcoll.marked import Marked
-from compcoll.mpi import check
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
-from compcoll.prepare import prepare
+from compcoll.prepare import prepare, prepare_message
 
 __all__ = ["construct"]
 
 #: Source of keys: programs may seed other generators.
 _RANDOM = SystemRandom()
+#: Seconds for which calls that are compared wait for other ranks, where ``COMPCOLL_TIMEOUT`` says nothing.
+_PATIENCE = 300.0
 # A program may put another communicator into its place.
 _WORLD = MPI.COMM_WORLD
 
@@ -77,8 +80,8 @@ def construct(
     facts = [one for _, one, *_ in everyone] if known is None else known.everyone
     settings = (policy, bool(strict), bool(owner_exact), asked)
     marked = Marked(settings, facts, plain.rank, everyone[0][-1])
-    if check.ON:
-        _engine.compare_calls(check.PATIENCE if seconds == inf else seconds)
+    if environment.checks(default=False):
+        _engine.compare_calls(_PATIENCE if seconds == inf else seconds)
     start_engine(marked.everyone[marked.rank].workers if marked.size > 1 else None, marked.facts.sharing)
     if asked and not (known is not None and known.device_buffers):
         with _engine.plain_calls():
@@ -100,7 +103,6 @@ def _mark(plain: MPI.Intracomm, marked: Marked, words: bytes, watched: int, itse
         handle, marked.number = _engine.duplicate(plain, marked.limits, marked.key, marked, words)
     if marked.policy.asks_model(marked.facts.link):
         marked.find_advisor(plain)
-    marked.open_channel(plain)
     for meet in hooks.meets if watched else ():
         meet(marked, watched)
     return int(handle)
@@ -130,11 +132,13 @@ def _meet(plain: MPI.Intracomm, seconds: float) -> None:
 @cache
 def _begin() -> None:
     """Have the layer decide by Python, and trace a program that makes its communicators itself as well."""
-    _engine.serve_calls(prepare)
+    _engine.serve_calls(prepare, prepare_message)
+    for dtype, code in dtypes.CODES.items():
+        if dtype.kind != "c":
+            _engine.set_receiving(code, coding(codec("raw"), dtype))
     if driver.has_gpu():
         _engine.look_for_devices()
     if environment.trace() is not None:
-        from compcoll.comm import CLASSES
         from compcoll.tracing import recording
 
-        recording.start(CLASSES)
+        recording.start()

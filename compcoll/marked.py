@@ -1,4 +1,4 @@
-"""What Python knows of a marked communicator: policy, ranks, and what its messages need.
+"""What Python knows of a marked communicator: policy, ranks, and what decisions need.
 
 The layer keeps it by the communicator's number until MPI has freed the communicator. For what a program has
 made of a marked communicator it is made when it is first needed, from that of the other one: nothing is
@@ -19,8 +19,8 @@ from compcoll.devices.aware import reported
 from compcoll.engine import _engine
 from compcoll.engine.group import RankFacts, facts_of, find_machine, find_neighbours
 from compcoll.model.trials import Advisor
-from compcoll.mpi.p2p.channel import Channel
 from compcoll.policy import Policy
+from compcoll.report import Report
 
 __all__ = ["DERIVING", "Marked", "Settings"]
 
@@ -50,10 +50,10 @@ class Marked:
     number : int
         The layer's; 0 before it is known.
     facts : Facts
-    channel : Channel or None
-        For the chunks of messages; None where none is ever compressed.
-    messages : State or None
-        What its messages are sent by, whichever object of it sends them; None before there are any.
+    objects : int
+        Calls of objects of which arrays were compressed.
+    report_of_objects : Report
+        Of the last of these.
     advisor : Advisor or None
         Decisions of ``auto`` and ``pays``; None where nothing was measured yet.
     """
@@ -66,8 +66,7 @@ class Marked:
         self.size, self.facts, self.parent = len(everyone), facts_of(everyone), parent
         self.number = 0
         self.advisor: Advisor | None = None
-        self.messages: Any = None
-        self._channel: Channel | None = None
+        self.objects, self.report_of_objects = 0, Report("", False, "no call yet")
 
     @classmethod
     def of(cls, number: int) -> Marked:
@@ -161,31 +160,7 @@ class Marked:
         machine = replace(machine, sharing=max(machine.sharing, self.facts.sharing))
         return Advisor(self.comm, machine, self.facts.ranks_per_node, self.facts.workers)
 
-    # -- messages
-
-    @property
-    def channel(self) -> Channel | None:
-        """For the chunks of messages; that of a communicator made of another one is found here."""
-        if self._channel is None and self.facts.multithreaded and self.parent is not None:
-            with DERIVING:
-                of: Marked | None = self.parent
-                while of is not None and of._channel is None:  # which MPI may have freed by now
-                    of = of.parent
-                if self._channel is None and of is not None:
-                    self._channel = Channel(self.comm, of._channel, self.key)
-        return self._channel
-
-    def open_channel(self, plain: MPI.Intracomm) -> None:
-        """Make what messages need, a GPU's on one rank too; collective over ``plain``, of the same ranks."""
-        if self.facts.multithreaded and not self.policy.leaves_all(self.facts.link):
-            self._channel = Channel(self.comm, None, self.key, plain)
-
     @property
     def broken(self) -> str:
         """Why the communicator is in an error state; empty where it is not."""
         return str(_engine.why_broken(self.comm))
-
-    def close(self) -> None:
-        """MPI has freed the communicator."""
-        if self._channel is not None:
-            self._channel.leave()

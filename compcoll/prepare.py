@@ -16,15 +16,18 @@ from mpi4py import MPI
 
 from compcoll.core import dtypes
 from compcoll.devices.finding import at_address
-from compcoll.engine._engine import BLOCKING, PERSISTENT, memory_at
+from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
 from compcoll.engine.call import Call
 from compcoll.engine.call import prepare as prepare_call
+from compcoll.engine.coding import coding
+from compcoll.engine.shaping import inner_of_message
 from compcoll.marked import Marked
 from compcoll.model.trials import Advisor, Trial, TriedStarts
 from compcoll.operations import OPERATIONS, Blocks, Operation
 from compcoll.policy.decision import Decision, without_base
+from compcoll.schedule.trace import chunk_step
 
-__all__ = ["decide_message", "prepare"]
+__all__ = ["decide_message", "prepare", "prepare_message"]
 
 #: Whether MPI has persistent collectives itself, so that both ways can be tried.
 _HAS_PERSISTENT = MPI.Get_version() >= (4, 0)
@@ -247,6 +250,29 @@ def _large(
         else:
             found[i] = (str(dtype), repr(decision)), decision
     return found
+
+
+def prepare_message(description: Any) -> None:
+    """Decide on a message, and say so.
+
+    Parameters
+    ----------
+    description : compcoll.engine._engine.MessageDescription
+    """
+    marked: Marked = description.side or Marked.of(description.number)
+    element = dtypes.dtype_of(description.dtype)
+    decision = decide_message(
+        marked, description.op, element, description.nbytes, description.peer, description.name
+    )
+    if decision.codec is None:
+        description.leave(decision.reason)
+        return
+    dtype, n = dtypes.real_dtype(element), description.n
+    step = chunk_step(n, max(decision.chunk_nbytes // dtype.itemsize, 1))
+    shape = _shape((n, None, description.shape, None, False), element)
+    most_first = LARGEST_FIRST_CHUNK // dtype.itemsize
+    inner = inner_of_message(decision, dtype, shape, n, step, most_first)
+    description.serve(coding(decision.codec, dtype), decision, step, inner)
 
 
 def decide_message(

@@ -164,7 +164,7 @@ def describe(op: str, way: Any, outcome: Any = None) -> Report:
         return Report(op, False, str(way))
     reason, spec, algorithm = "received as it came", None, "stream"
     if way is not None and way.codec is not None:
-        reason, spec = way.reason, way.codec if isinstance(way.codec, str) else way.codec.spec
+        reason, spec = way.reason, (way.codec if isinstance(way.codec, str) else way.codec.spec) or None
         algorithm = getattr(way, "name", None) or way.algorithm
     bound = outcome.bound
     if bound is not None and algorithm.split()[-1] in ALGORITHMS["Allreduce"]:

@@ -46,12 +46,3 @@ async def recv_chunks(rt: Runtime, chunks: list, source: int) -> None:
             if len(decoding) > rt.window:
                 await decoding.popleft()
             arriving.append(rt.recv(source, chunks[tag], tag))
-
-
-async def drop_chunks(rt: Runtime, chunks: list, source: int) -> None:
-    """Receive what a sender sends of a block, which nobody wants."""
-
-    async def one(tag: int, chunk) -> None:
-        await rt.recv(source, chunk, tag)
-
-    await rt.all((one(tag, chunk) for tag, chunk in enumerate(chunks)), rt.window)

@@ -1,39 +1,7 @@
 # cython: language_level=3
-"""Totals of calls, and tags of a communicator's calls."""
+"""Tags of a communicator's calls."""
 
 from weakref import ref
-
-
-cdef class CallTotals:
-    """Calls of an operation on all communicators of this process, dead ones included.
-
-    Attributes
-    ----------
-    calls : int
-        Those that were begun, on whichever way.
-    accelerated : int
-        Those that have ended and did not go to MPI unchanged.
-    raw_nbytes, wire_nbytes : int
-        Of these, as in `compcoll.Report`.
-    """
-
-    cpdef add(self, outcome, bint first=True):
-        """Count an accelerated call; ``first``: or a further part of one."""
-        self.accelerated += first
-        self.raw_nbytes += outcome.raw_nbytes
-        self.wire_nbytes += outcome.wire_nbytes
-
-
-#: Of all operations that were called, by their names.
-totals = {}
-
-
-cpdef CallTotals totals_of(str op):
-    """The totals of an operation."""
-    found = totals.get(op)
-    if found is None:
-        found = totals[op] = CallTotals()
-    return found
 
 
 cdef class CallTags:

@@ -5,7 +5,7 @@
 import ctypes
 import os
 import traceback
-from math import inf
+from math import inf, prod
 from time import perf_counter
 
 import numpy as np
@@ -14,8 +14,6 @@ from mpi4py import MPI
 from compcoll.core import dtypes
 from compcoll.core.errors import FallbackError, FrameError, MismatchError, PolicyError
 from compcoll.devices.finding import at_address, copy_ranges
-from compcoll.engine._interrupts import check as check_signals
-from compcoll.engine._interrupts import raise_pending  # no-cython-lint
 from compcoll.engine.finalize import before_finalize, call_all, watch_exit
 from compcoll.operations import OPERATIONS
 
@@ -31,20 +29,18 @@ from libcpp.vector cimport vector
 
 from compcoll.core._calls cimport CallTags
 from compcoll.core._cpu cimport CCount, Compiled, Count, CSchedule
-from compcoll.engine._interrupts cimport deferred
 from compcoll.engine.native cimport (
-    all_reached, CAnswers, CAttempt, CBases, CCoding, CCompletion, CDevice, CDeviceBlock, CDeviceDone,
-    CDeviceFrame, CDeviceOp, CDeviceRoom, CDeviceStep, CEngine, CLaunch, CLayout, CLibrary, CNeighbours,
-    complete,
-    CPendingTask, CPlace, CRecvBuffers, create_segment, CRun, CScratchRecv, CSegment, CSegmentAddress,
-    CSharedMemory, CTags, CTask, CTaskGroup, Error, error_of, finished_by, gather, grequest_start,
-    make_node_wire, make_probe, make_request, make_wire, of_callback, open_segment, scatter, Stats,
+    CAttempt, CBases, CCoding, CCompletion, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
+    CDeviceRoom, CDeviceStep, CEngine, CLaunch, CLayout, CLibrary, CNeighbours, CPendingTask, CPlace,
+    create_segment, CRun, CSegment, CSegmentAddress, CSharedMemory, CTags, CTask, CTaskGroup, Error, error_of,
+    finished_by, gather, make_node_wire, make_request, make_wire, of_callback, open_segment, scatter, Stats,
     the_recv_hook, use_level, Wire,
 )
 
 cnp.import_array()
 
 
+include "signals.pxi"
 include "layout.pxi"
 include "coding.pxi"
 include "shared_memory.pxi"
@@ -93,10 +89,10 @@ def _join_left():
         join(task, max(until - perf_counter(), 0.0))
 
 
-cpdef uint32_t offset_of_error() except *:
-    """Offset of a status's error field, found by storing a marker in it."""
+cpdef uint32_t offset_of(str field) except *:
+    """Offset of a status's field, found by storing a marker in it."""
     status, marker = MPI.Status(), 0x1b2c3d4e
-    status.error = marker
+    setattr(status, field, marker)
     nbytes = ctypes.string_at(MPI._addressof(status), MPI._sizeof(MPI.Status))
     return nbytes.index(marker.to_bytes(4, "little"))
 
@@ -139,32 +135,7 @@ cdef void call_recv_hook(void* context, uint8_t* data, uint64_t nbytes) noexcept
     _recv_hook(memory_at(<uintptr_t>data, nbytes))
 
 
-#: The exception that interrupted a wait.
-_ended_by = None
-
-
-cdef cbool signalled() noexcept with gil:
-    """Whether a signal handler has raised; its exception ends the wait."""
-    global _ended_by
-    try:
-        check_signals()
-    except BaseException as problem:
-        _ended_by = problem
-        return True
-    return False
-
-
-cdef raise_ending():
-    """Raise the exception that interrupted a wait."""
-    global _ended_by
-    problem, _ended_by = _ended_by, None
-    raise problem
-
-
 # -- tasks
-
-
-cdef class GrequestState
 
 
 cdef class Task:
@@ -178,7 +149,6 @@ cdef class Task:
 
     cdef shared_ptr[CTask] task
     cdef shared_ptr[CPendingTask] left
-    cdef GrequestState request
     cdef readonly object end
     cdef object finished
 
@@ -223,89 +193,6 @@ cdef class Request(Task):
         self.task = shared_ptr[CTask](make_request(
             library, <void*><uintptr_t>MPI._addressof(self.request),
             <void*><uintptr_t>MPI._addressof(self.status), nbytes,
-        ))
-
-    def check(self):
-        check_mpi(error_of(self.task.get()[0]))
-
-
-cdef class ScratchRecv(Request):
-    """A receive into scratch memory, from where its message is delivered without Python where possible.
-
-    Parameters
-    ----------
-    request, status
-        As of a `Request`.
-    scratch : numpy.ndarray
-        Memory that MPI receives into, of uint8.
-    target : numpy.ndarray
-        Destination of the values, contiguous.
-    coding : Coding
-
-    Attributes
-    ----------
-    delivered : bool
-        Of a completed receive: whether the values are in ``target``; else the message is in ``scratch``.
-    compressed : bool
-        Whether the message was compressed.
-    seconds : float
-        Time that decoding took.
-    """
-
-    cdef CScratchRecv* own
-    cdef object keep
-
-    def __init__(self, request, status, scratch, target, Coding coding):
-        cdef CRecvBuffers buffers
-        self.request, self.status = request, status
-        self.keep = scratch, target, coding
-        buffers.scratch = <uint8_t*>cnp.PyArray_DATA(scratch)
-        buffers.status = <void*><uintptr_t>MPI._addressof(self.status)
-        buffers.data, buffers.room = <uint8_t*>cnp.PyArray_DATA(target), cnp.PyArray_NBYTES(target)
-        self.own = new CScratchRecv(
-            library, make_request(
-                library, <void*><uintptr_t>MPI._addressof(self.request), <void*>buffers.status, buffers.room,
-            ), buffers, coding.own, engine.pool(),
-        )
-        self.task = shared_ptr[CTask](<CTask*>self.own)
-
-    @property
-    def delivered(self):
-        return self.own.delivered()
-
-    @property
-    def compressed(self):
-        return self.own.compressed()
-
-    @property
-    def seconds(self):
-        return self.own.seconds()
-
-    def keep_scratch(self):
-        """Leave the message in the scratch memory."""
-        self.own.keep()
-
-    def check(self):
-        check_mpi(error_of(self.own.request()))
-
-
-cdef class Probe(Task):
-    """A matched probe; once complete, its message is `message`.
-
-    Parameters
-    ----------
-    comm : MPI.Comm
-    source, tag : int
-    status : MPI.Status
-    """
-
-    cdef readonly object comm, message, status
-
-    def __init__(self, comm, int source, int tag, status):
-        self.comm, self.message, self.status = comm, MPI.Message(), status
-        self.task = shared_ptr[CTask](make_probe(
-            library, handle(comm), source, tag, <void*><uintptr_t>MPI._addressof(self.message),
-            <void*><uintptr_t>MPI._addressof(status),
         ))
 
     def check(self):
@@ -407,25 +294,10 @@ cdef class Running(Task):
             self.failed = problem
         self.run.fail(of_callback())
 
-    def announce(self):
-        """Post receives, and the sends that take little time to encode, before MPI progresses."""
-        with nogil:
-            self.run.announce()
-
-    def hold(self, double seconds):
-        """Encode, but post nothing until `announce`, for so long at most."""
-        with nogil:
-            self.run.hold(seconds)
-
     def order(self, marks):
         """Order the run after these device events instead of the caller's streams; before the first step."""
         if self.device is not None:
             self.device.order(marks)
-
-    def also_decode(self, data, block):
-        """Also decode a frame that was received outside of the run; before the first step."""
-        self.device.also_decode(data, block)
-        self.run.expect()
 
     @property
     def ends(self):
@@ -499,7 +371,7 @@ cdef cbool find_memory(void* context, vector[CDeviceRoom]& rooms) noexcept with 
     cdef DeviceCallbacks callbacks = <DeviceCallbacks>context
     cdef size_t i
     try:
-        with deferred(quiet=True):
+        with kept_back():
             found = callbacks.operations.receive([(room.frame, room.buffer, room.nbytes) for room in rooms])
         for i in range(rooms.size()):
             rooms[i].memory = address_of(found[i])
@@ -530,7 +402,7 @@ cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
                 one.op, one.kind, one.made, block_of(one.block), block_of(one.into), frame_of(one.frame),
                 frame_of(one.other), one.carried,
             ))
-        with deferred(quiet=True):
+        with kept_back():
             ended = callbacks.operations.step(begun, step.released)
         for done.op, problem, frame, done.bound in ended:
             done.failed = problem is not None
@@ -746,10 +618,10 @@ def wait(*tasks, others=(), double limit=inf, bint launched=False):
     return True
 
 
-def stalled(bint broken=True):
-    """The error of tasks that made no progress for `stall_seconds`; ``broken``: and left a call half-way."""
+def stalled():
+    """The error of tasks that made no progress for `stall_seconds`."""
     text = f"waited for messages for more than COMPCOLL_TIMEOUT = {stall_seconds:g} s"
-    return TimeoutError(f"{text}; the communicator is in an error state" if broken else text)
+    return TimeoutError(f"{text}; the communicator is in an error state")
 
 
 def _abandon(tasks):
@@ -759,136 +631,10 @@ def _abandon(tasks):
     _abandoned.extend(tasks)
 
 
-# -- generalized requests
+# -- tasks that are left to the engine
 
 
-cdef class GrequestState:
-    """State of an operation exposed as a generalized request."""
-
-    cdef object query, cancel
-    cdef CAnswers answers
-    cdef uint64_t request
-    cdef shared_ptr[CCompletion] completion
-    #: Whether MPI has freed the request.
-    cdef cbool freed
-
-
-def start_request(request, query, cancel=None):
-    """Start a generalized request in the place of a null request.
-
-    ``MPI.Grequest.Start`` would free its state in the thread that uses it last, under MPI's lock and with the
-    interpreter's. In the engine's thread that may deadlock with a thread that has the interpreter's lock and
-    waits for MPI's.
-
-    Parameters
-    ----------
-    request : MPI.Request
-    query : callable
-        ``query(status)`` fills the status and raises the error; called in the thread that waits or tests.
-    cancel : callable, optional
-        ``cancel(completed)``.
-
-    Returns
-    -------
-    GrequestState
-        For `complete_request` and `leave`.
-    """
-    cdef GrequestState state = GrequestState()
-    state.completion = shared_ptr[CCompletion](new CCompletion())
-    state.query, state.cancel, state.freed = query, cancel, False
-    state.answers.query, state.answers.free, state.answers.cancel = answer, forget, try_to_cancel
-    _grequests[:] = [other for other in _grequests if not is_freed(other)]
-    cdef void* context = <void*>state
-    cdef void* made = <void*><uintptr_t>MPI._addressof(request)
-    cdef int error
-    with nogil:  # another thread may hold MPI's lock and run what frees an attribute, which needs Python's
-        error = grequest_start(library, state.answers, context, made)
-    check_mpi(error)
-    state.request = handle(request)
-    _grequests.append(state)
-    return state
-
-
-def complete_request(GrequestState state):
-    """Complete a generalized request."""
-    cdef int error
-    with nogil:
-        error = complete(library, state.request)
-        state.completion.get().reach()
-    check_mpi(error)
-
-
-def finish(requests) -> bool:
-    """Progress the requests whose ``state`` is a `GrequestState` to completion; whether there are any.
-
-    Raises
-    ------
-    BaseException
-        Raised by the handler of a second signal; that of a single signal is left to
-        `compcoll.engine.interrupts.raise_pending`.
-    """
-    cdef vector[shared_ptr[CCompletion]] completions
-    cdef int end
-    for request in requests:
-        state = getattr(request, "state", None)
-        if type(state) is GrequestState and request:
-            completions.push_back((<GrequestState>state).completion)
-    if completions.empty():
-        return False
-    with nogil:
-        end = <int>engine.progress().wait(completions, all_reached(completions), inf_, signalled)
-    if end == INTERRUPTED:
-        raise_ending()
-    return True
-
-
-#: States of all generalized requests that MPI refers to.
-_grequests = []
-
-
-cdef bint is_freed(GrequestState state):
-    return state.freed
-
-
-cdef int forget(void* context) noexcept nogil:
-    # A plain store: this thread may not have the interpreter's lock.
-    (<GrequestState>context).freed = True
-    return 0
-
-
-cdef int answer(void* context, void* status) noexcept with gil:
-    cdef GrequestState state = <GrequestState>context
-    told = MPI.Status()
-    told.Set_elements(MPI.BYTE, 0)
-    told.Set_cancelled(False)
-    cdef int error = 0
-    try:
-        with deferred(quiet=True):
-            state.query(told)
-    except MPI.Exception as problem:
-        error = problem.Get_error_code()
-    except BaseException:
-        traceback.print_exc()
-        error = MPI.ERR_OTHER
-    memcpy(status, <void*><uintptr_t>MPI._addressof(told), library.status_nbytes)
-    return error
-
-
-cdef int try_to_cancel(void* context, int completed) noexcept with gil:
-    cdef GrequestState state = <GrequestState>context
-    try:
-        if state.cancel is not None:
-            with deferred(quiet=True):
-                state.cancel(bool(completed))
-    except MPI.Exception as problem:
-        return problem.Get_error_code()
-    except BaseException:
-        traceback.print_exc()
-        return MPI.ERR_OTHER
-    return 0
-
-
-def leave(Task task, finished=None, GrequestState request=None, *, bint launched=False):
+def leave(Task task, finished=None, *, bint launched=False):
     """Hand a task over to the engine, to be progressed in the background.
 
     Parameters
@@ -896,22 +642,14 @@ def leave(Task task, finished=None, GrequestState request=None, *, bint launched
     task : Task
     finished : callable, optional
         ``finished(end)`` is called in the thread that completes the task.
-    request : GrequestState, optional
-        The generalized request that the task belongs to. It is completed with the task, without Python, where
-        there is no ``finished`` or a `ScratchRecv` has delivered its message; call `settled` after waiting.
     launched : bool
         As of `wait`.
     """
-    cdef bint native = request is not None and finished is None, receives = isinstance(task, ScratchRecv)
     cdef shared_ptr[CCompletion] completion
-    cdef void (*call)(void*, int) noexcept nogil
-    task.finished, task.request = finished, request
-    if request is not None:
-        completion = request.completion
+    task.finished = finished
     _drop_ended()
     _left.append(task)
-    call = was_completed if native else was_received if receives else was_left
-    task.left = engine.leave(task.until(launched), finished_by(call, <void*>task), completion)
+    task.left = engine.leave(task.until(launched), finished_by(was_left, <void*>task), completion)
 
 
 #: Tasks handed over to the engine.
@@ -926,39 +664,6 @@ def _drop_ended():
 cdef bint is_over(Task task):
     """Whether the engine has released a task; its request may be complete a moment earlier."""
     return task.left.get() != NULL and task.left.get().ended()
-
-
-cdef void was_completed(void* context, int end) noexcept nogil:
-    """Completes a task's request; Python learns of it when the request is waited for."""
-    complete_natively(context)
-
-
-cdef void was_received(void* context, int end) noexcept nogil:
-    """Completes a receive's request, or calls Python where the message is not delivered yet."""
-    if is_delivered(context):
-        complete_natively(context)
-    else:
-        was_left(context, end)
-
-
-cdef cbool is_delivered(void* context) noexcept nogil:
-    return (<ScratchRecv>context).own.delivered()
-
-
-cdef void complete_natively(void* context) noexcept nogil:
-    complete(library, (<Task>context).request.request)
-    (<Task>context).request.completion.get().reach()
-
-
-def settled(Task task):
-    """Record how a task ended whose request the engine completed; TimeoutError of one that stalled."""
-    if task.end is None:
-        task.settle(<int>task.left.get().end())
-        if task.end != DONE:
-            _abandon([task])
-    _drop_ended()
-    if task.end == TIMEOUT:
-        raise stalled()
 
 
 def join(Task task, double seconds=inf):
@@ -985,7 +690,7 @@ cdef void was_left(void* context, int end) noexcept with gil:
     if end != DONE:
         _abandon([task])
     if finished is not None:
-        with deferred(quiet=True):
+        with kept_back():
             finished(end)
 
 
@@ -1002,16 +707,7 @@ def progress():
     return moved
 
 
-def step() -> bool:
-    """Progress tasks that were handed over once, beside the progress thread; whether any progressed."""
-    cdef cbool moved
-    with nogil:
-        moved = engine.progress().step()
-    return moved
-
-
 include "layer.pxi"
-include "messages.pxi"
 
 hook()
 _connect()

@@ -19,7 +19,7 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core.errors import MismatchError
-from compcoll.engine import _engine, interrupts
+from compcoll.engine import _engine
 from compcoll.engine.group import Group
 
 __all__ = ["Agreement", "Check", "format_ranks"]
@@ -153,7 +153,7 @@ class Agreement:
         until = monotonic() + self.seconds
         while None in found and monotonic() < until:
             if (message := self._receive(tag)) is None:
-                interrupts.check()
+                _engine.check_signals()
                 sleep(PAUSE)
             elif message[1][0] == check.number:
                 found[message[0]] = message[1][1]

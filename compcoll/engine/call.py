@@ -11,7 +11,7 @@ import numpy as np
 
 from compcoll.algorithms.catalog import program
 from compcoll.algorithms.runtime import Runtime
-from compcoll.algorithms.stream import drop_chunks, recv_chunks, send_chunks
+from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.core._calls import CallTags
@@ -206,9 +206,6 @@ def begin_message(
     first_tag: int,
     *,
     sends: bool,
-    drops: bool = False,
-    inner: tuple[int, ...] = (),
-    count: int = 0,
 ) -> _engine.Running:
     """Start one side of a message between two ranks, who both know its size.
 
@@ -226,25 +223,18 @@ def begin_message(
     first_tag : int
         Of as many tags as there are chunks, which no other message of the communicator has.
     sends : bool
-    drops : bool
-        Whether what is received is of no use.
-    inner : tuple of int
-        The last dimensions of a block that has a shape: its first chunk, of ``count``, goes another way.
-    count : int
     """
     n, window = len(block), choices.window("Send", chunk * block.itemsize, codec)
     schedule = _SCHEDULES.get(
-        ("message", n, peer, chunk, window, sends, drops, inner, count),
+        ("message", n, peer, chunk, window, sends),
         lambda: trace(
-            _one_side(peer, sends, drops, count),
+            _one_side(peer, sends),
             0,
             peer + 1,
             [n] * sends,
             [n] * (not sends),
             chunk,
-            [inner],
             window=window,
-            shaped=drops,
         ),
     )
     device = (
@@ -269,15 +259,11 @@ def n_chunks(n: int, chunk: int) -> int:
     return -(-n // chunk_step(n, chunk))
 
 
-def _one_side(peer: int, sends: bool, drops: bool, count: int) -> Callable[[Any, list, list], Coroutine]:
+def _one_side(peer: int, sends: bool) -> Callable[[Any, list, list], Coroutine]:
     async def side(rt: Runtime, send: list, recv: list) -> None:
-        (block,) = send or recv
-        chunks = rt.pieces(block, count)[1:] if count else rt.chunks(block)
         if sends:
-            await send_chunks(rt, chunks, peer)
-        elif drops:
-            await drop_chunks(rt, chunks, peer)
+            await send_block(rt, send[0], peer)
         else:
-            await recv_chunks(rt, chunks, peer)
+            await recv_block(rt, recv[0], peer)
 
     return side

@@ -55,7 +55,7 @@ cdef int64_t call_encode(void* context, uint32_t dtype, const void* src, uint32_
     cdef uint32_t i
     try:
         dims = tuple([shape[i] for i in range(ndim)])
-        with deferred(quiet=True):
+        with kept_back():
             return coding.encode(dtype, dims, <uintptr_t>src, carried, <uintptr_t>out)
     except BaseException as problem:
         coding.failed = problem
@@ -66,7 +66,7 @@ cdef int64_t call_decode(void* context, const void* frame, uint64_t nbytes, uint
                          void* dst, int32_t adding) noexcept with gil:
     cdef Coding coding = <Coding>context
     try:
-        with deferred(quiet=True):
+        with kept_back():
             coding.decode(memory_at(<uintptr_t>frame, nbytes), dtype, n, <uintptr_t>dst, bool(adding))
         return 0
     except BaseException as problem:

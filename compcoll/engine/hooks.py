@@ -2,8 +2,8 @@
 
 Attributes
 ----------
-ends : list of callable
-    ``hook(request, last)`` is called when the message of a request has ended.
+objects : list of callable
+    ``hook(saved_nbytes)`` is called when a call of objects has packed arrays.
 watched : int
     Whether this process's calls are counted (1) or written down (2).
 meets : list of callable
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["ends", "meets", "watched"]
+__all__ = ["meets", "objects", "watched"]
 
-ends: list[Callable[[Any, tuple], None]] = []
+objects: list[Callable[[int], None]] = []
 meets: list[Callable[[Any, int], None]] = []
 watched = 0

@@ -7,13 +7,14 @@ cdef extern from "layer/mpi.h" namespace "compcoll::layer" nogil:
     ctypedef uint64_t Word
     int n_combiners
     cdef struct Constants:
-        Word comm_null, comm_self, comm_world, type_null, request_null, info_null, byte, uint64, sum, max
-        Word errors_return
-        int undefined, in_status, proc_null, any_source, err_buffer, err_count, err_other, err_request
+        Word comm_null, comm_self, comm_world, type_null, request_null, message_null, info_null, byte, uint64
+        Word sum, max, errors_return
+        int undefined, in_status, proc_null, any_source, any_tag
+        int err_buffer, err_count, err_other, err_request, err_truncate
         int thread_level, thread_serialized, largest_tag
         int combiners[13]
         int order_fortran, distribute_block, distribute_none, distribute_default
-        uint32_t status_nbytes, status_error_offset
+        uint32_t status_nbytes, status_error_offset, status_source_offset, status_tag_offset
     cbool use_library_of(void*)
     void c_configure "compcoll::layer::configure"(const Constants&)
     void* (*give_up_lock "compcoll::layer::Unlocked::save")()
@@ -50,6 +51,7 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
     void go_inside(int)
     cdef struct CPython "compcoll::layer::Python":
         void (*prepare)(void*) noexcept
+        void (*decide)(void*) noexcept
         void (*describe)(void*) noexcept
         void (*next_start)(void*) noexcept
         void (*begin_device)(void*) noexcept
@@ -58,7 +60,8 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
     void with_python(const CPython&)
 
 cdef extern from "layer/report.h" namespace "compcoll::layer" nogil:
-    int n_names, n_accelerated
+    int n_names, n_operations, n_accelerated, name_send "compcoll::layer::Send"
+    const char* text_of(int)
     cdef cppclass CWay "compcoll::layer::Way":
         CWay()
         string codec, algorithm, reason
@@ -105,7 +108,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         uint64_t key
     cdef cppclass CLast "compcoll::layer::Last":
         OutcomeRef get(int*)
-        void note_message()
+        void note_objects()
     cdef cppclass CPrivate "compcoll::layer::PrivateComm":
         Word handle()
     cdef cppclass CCallTags "compcoll::layer::CallTags":
@@ -121,6 +124,7 @@ cdef extern from "layer/comm.h" namespace "compcoll::layer" nogil:
         shared_ptr[CPrivate] frames
         CCallTags tags
         Settings settings
+        shared_ptr[CNotices] notices
         cbool broken()
         string why_broken()
         void fail(const string&)
@@ -211,6 +215,27 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
     cbool has_engine()
     const CLibrary& engine_library()
 
+cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
+    cdef cppclass CStream "compcoll::layer::Stream":
+        WayRef declined, way
+        CCoding coding
+        KeptRef kept
+        uint64_t step, plane, row
+    cdef struct CMessageDescription "compcoll::layer::MessageDescription":
+        int name
+        CComm& comm
+        uint32_t element
+        uint64_t n, nbytes
+        int peer
+        string comm_name
+        vector[uint64_t] shape
+        shared_ptr[CStream] stream
+        int code
+    cdef cppclass CNotices "compcoll::layer::Notices":
+        cbool settled()
+    void c_set_receiving "compcoll::layer::set_receiving"(uint32_t, const CCoding&, KeptRef)
+    uint64_t largest_first_chunk
+
 cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
     void begin_checks(double, vector[pair[Word, string]]) except +
 
@@ -249,6 +274,7 @@ cdef extern from "<dlfcn.h>" nogil:
 
 cdef extern from "layer/interpreter.h" namespace "compcoll::layer" nogil:
     void c_end_layer "compcoll::layer::end_layer"()
+    void c_set_begin "compcoll::layer::set_begin"(int (*)() noexcept)
 
 cdef extern from * nogil:
     """
@@ -285,14 +311,14 @@ cdef extern from * nogil:
 
 
 #: The operations that the layer serves, by their numbers, and forms of calls.
-NAMES = [operations[i].name.decode() for i in range(n_names)]
-#: Their methods in the three forms.
-METHODS = [OPERATIONS[name].forms for name in NAMES]
+NAMES = [text_of(i).decode() for i in range(n_names)]
+#: Their methods in the three forms; of a message the one that it is.
+METHODS = [OPERATIONS[name].forms if name in OPERATIONS else (name,) for name in NAMES]
 BLOCKING, NONBLOCKING, PERSISTENT = range(3)
 #: More bytes than any message has.
 NEVER = c_never
-#: In the place of a call that was a message.
-MESSAGE = -2
+#: In the place of a call of objects.
+OBJECTS = -2
 #: What Python keeps for objects of the layer, by their numbers.
 cdef dict kept = {}
 
@@ -321,6 +347,15 @@ def kept_count() -> int:
 def marked_count() -> int:
     """How many communicators are marked; for tests."""
     return c_n_marked()
+
+
+def is_settled(comm) -> bool:
+    """Whether no message of a marked communicator is under way; for tests."""
+    cdef cbool settled
+    cdef CComm* own = marked(comm)
+    with nogil:
+        settled = own.notices.get().settled()
+    return settled
 
 
 def set_most_calls(size_t n):
@@ -366,11 +401,12 @@ def _configure():
     c.comm_null, c.comm_self, c.comm_world = map(handle, (MPI.COMM_NULL, MPI.COMM_SELF, MPI.COMM_WORLD))
     c.type_null, c.byte, c.uint64 = map(handle, (MPI.DATATYPE_NULL, MPI.BYTE, MPI.UINT64_T))
     c.request_null, c.info_null = handle(MPI.REQUEST_NULL), handle(MPI.INFO_NULL)
+    c.message_null = handle(MPI.MESSAGE_NULL)
     c.sum, c.max, c.errors_return = handle(MPI.SUM), handle(MPI.MAX), handle(MPI.ERRORS_RETURN)
     c.undefined, c.in_status = MPI.UNDEFINED, MPI.ERR_IN_STATUS
-    c.proc_null, c.any_source = MPI.PROC_NULL, MPI.ANY_SOURCE
+    c.proc_null, c.any_source, c.any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG
     c.err_buffer, c.err_count, c.err_other = MPI.ERR_BUFFER, MPI.ERR_COUNT, MPI.ERR_OTHER
-    c.err_request = MPI.ERR_REQUEST
+    c.err_request, c.err_truncate = MPI.ERR_REQUEST, MPI.ERR_TRUNCATE
     c.thread_level, c.thread_serialized = MPI.Query_thread(), MPI.THREAD_SERIALIZED
     c.largest_tag = _WORLD.Get_attr(MPI.TAG_UB)
     for i, name in enumerate(_COMBINERS):
@@ -378,7 +414,8 @@ def _configure():
     c.order_fortran = MPI.ORDER_FORTRAN
     c.distribute_block, c.distribute_none = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_NONE
     c.distribute_default = MPI.DISTRIBUTE_DFLT_DARG
-    c.status_nbytes, c.status_error_offset = MPI._sizeof(MPI.Status), offset_of_error()
+    c.status_nbytes, c.status_error_offset = MPI._sizeof(MPI.Status), offset_of("error")
+    c.status_source_offset, c.status_tag_offset = offset_of("source"), offset_of("tag")
     c_configure(c)
     for datatype in {id(one): one for one in vars(MPI).values() if isinstance(one, MPI.Datatype)}.values():
         if datatype != MPI.DATATYPE_NULL and handle(datatype):  # null of what MPI lacks
@@ -655,7 +692,7 @@ def last_of(comm):
     -------
     str, tuple or None
         The name of a small one; (operation, reason) of one that MPI served; (operation, way, outcome) of
-        another; `MESSAGE` of a message; None where there was none.
+        another; `OBJECTS` of one of objects; None where there was none.
     """
     cdef CComm* found = c_find(handle(comm))
     cdef int small = -1
@@ -664,7 +701,7 @@ def last_of(comm):
         return None
     outcome = found.last.get(&small)
     if outcome.get() == NULL:
-        return NAMES[small] if small >= 0 else MESSAGE if small == MESSAGE else None
+        return NAMES[small] if small >= 0 else OBJECTS if small == OBJECTS else None
     return last_from(outcome)
 
 
@@ -680,14 +717,9 @@ cdef last_from(OutcomeRef outcome):
     return name, Way(way.codec.decode(), way.algorithm.decode(), reason), told
 
 
-cdef void note_message(Word comm) noexcept nogil:
-    cdef CComm* found = c_find(comm)
-    if found != NULL:
-        found.last.note_message()
-
-
-#: The address of a function ``void note(uint64_t handle)``: the last call of a communicator was a message.
-NOTE_MESSAGE = <uintptr_t>&note_message
+def note_objects(comm):
+    """The last call of a marked communicator was one of objects, of which Python keeps the report."""
+    marked(comm).last.note_objects()
 
 
 class Way:
@@ -786,11 +818,6 @@ cdef void full_c() noexcept with gil:
         traceback.print_exc()
 
 
-#: The address of a function ``void go_quiet(int by)``: while the sum is positive, no call of this thread is
-#: recorded.
-GO_QUIET = <uintptr_t>&go_quiet
-
-
 def compare_calls(double seconds):
     """Have ranks compare calls from now on, and wait for each other for so many seconds at most; 0: not."""
     cdef vector[pair[Word, string]] operations
@@ -805,7 +832,9 @@ def totals():
     cdef int i
     cdef Totals* one
     cdef dict found = {}
-    for i in range(n_accelerated):
+    for i in range(n_names):
+        if n_accelerated <= i < name_send:
+            continue
         one = &c_totals[i]
         found[NAMES[i]] = (
             n_calls(i), one.accelerated.load(), one.raw_nbytes.load(), one.wire_nbytes.load()
@@ -877,7 +906,7 @@ cdef void describe_c(void* given) noexcept with gil:
     cdef const Error* error = failure.error
     try:
         if <int>error.problem == CALLBACK:
-            problem = (<PreparedCall>kept[failure.part]).failed
+            problem = kept[failure.part].failed
             failure.fault = CODEC
             failure.text = f"a codec failed: {problem!r}".encode()
             if isinstance(problem, FrameError):
@@ -1044,6 +1073,74 @@ cdef void prepare_c(void* given) noexcept with gil:
         own.code = code_from(problem)
 
 
+cdef class MessageDescription:
+    """A message that the layer has not sent before, and the decision on it.
+
+    Attributes
+    ----------
+    op : str
+    number : int
+        Of the communicator; ``side`` is Python's side of that, None where it has none yet.
+    dtype : int
+        Code of the elements.
+    n, nbytes : int
+        Real numbers, or integers, and their bytes.
+    peer : int
+    shape : tuple of int
+        In elements; empty where there is none.
+    name : str
+        Of the communicator, where rules look at it.
+    """
+
+    cdef CMessageDescription* own
+    cdef readonly str op, name
+    cdef readonly uint64_t number, n, nbytes
+    cdef readonly uint32_t dtype
+    cdef readonly int peer
+    cdef readonly tuple shape
+    cdef readonly object side
+
+    def leave(self, str reason):
+        """Leave messages like it to MPI."""
+        self.own.stream.get().declined = way_of("", "mpi", reason, True, False)
+
+    def serve(self, Coding coding, decision, uint64_t step, tuple inner):
+        """Have them sent in chunks of so many elements, of an array with these last dimensions."""
+        cdef CStream* stream = self.own.stream.get()
+        codec = decision.codec
+        stream.coding, stream.kept, stream.step = coding.own, keep(coding), step
+        stream.way = way_of(codec.spec, "stream", decision.reason, codec.lossless, False)
+        if inner:
+            stream.plane, stream.row = prod(inner), inner[-1]
+
+
+_decide = None
+
+
+cdef void decide_c(void* given) noexcept with gil:
+    global n_prepared
+    cdef CMessageDescription* own = <CMessageDescription*>given
+    cdef MessageDescription told = MessageDescription()
+    n_prepared += 1
+    try:
+        drop_ended()
+        told.own, told.op, told.number, told.dtype = own, NAMES[own.name], own.comm.number(), own.element
+        told.n, told.nbytes, told.peer, told.shape = own.n, own.nbytes, own.peer, tuple(own.shape)
+        told.name, told.side = own.comm_name.decode(errors="replace"), kept.get(told.number)
+        _decide(told)
+    except BaseException as problem:
+        own.code = code_from(problem)
+
+
+#: Elements of a first chunk have so many bytes at most.
+LARGEST_FIRST_CHUNK = largest_first_chunk
+
+
+def set_receiving(uint32_t dtype, Coding coding):
+    """Say how frames of any codec are decoded to elements of a type."""
+    c_set_receiving(dtype, coding.own, keep(coding))
+
+
 cdef void next_start_c(void* given) noexcept with gil:
     cdef CNextStart* start = <CNextStart*>given
     cdef Count count
@@ -1068,7 +1165,7 @@ cdef void begin_device_c(void* given) noexcept with gil:
     cdef list blocks = []
     try:
         prepared = <PreparedCall>kept[job.part]
-        with deferred(quiet=True):
+        with kept_back():
             for i in range(job.nbytes.size()):
                 address = <uintptr_t>job.places[0][i].data
                 memory = at_address if job.places[0][i].on_device else memory_at
@@ -1085,7 +1182,7 @@ cdef void copy_c(void* given) noexcept with gil:
     cdef CRange one
     cdef list ranges = []
     try:
-        with deferred(quiet=True):
+        with kept_back():
             for one in job.ranges:
                 ranges.append((one.on_device, memory_at(<uintptr_t>one.on_host, one.nbytes)))
             copy_ranges(ranges, job.to_host)
@@ -1131,10 +1228,16 @@ cdef void finalize_c() noexcept with gil:
 _prepare = None
 
 
-def serve_calls(prepare):
-    """Have Python decide on calls from now on: ``prepare(description)`` calls methods of a `Description`."""
-    global _prepare
-    _prepare = prepare
+def serve_calls(prepare, decide):
+    """Have Python decide on calls and messages from now on.
+
+    Parameters
+    ----------
+    prepare, decide : callable
+        ``prepare(description)`` calls methods of a `Description`, ``decide`` those of a `MessageDescription`.
+    """
+    global _prepare, _decide
+    _prepare, _decide = prepare, decide
 
 
 def _connect():
@@ -1142,6 +1245,7 @@ def _connect():
     global give_up_lock, take_lock
     cdef CPython functions
     functions.prepare, functions.describe, functions.next_start = prepare_c, describe_c, next_start_c
+    functions.decide = decide_c
     functions.begin_device, functions.copy, functions.finalize = begin_device_c, copy_c, finalize_c
     give_up_lock, take_lock = save_thread, restore_thread
     with_python(with_thread_states(functions))
@@ -1152,6 +1256,24 @@ def end_layer():
     """End all that is under way; once, before MPI or the interpreter ends."""
     with nogil:
         c_end_layer()
+
+
+_begin_program = None
+
+
+def set_begin(begin):
+    """Have a function called when MPI has begun in a program of C or Fortran."""
+    global _begin_program
+    _begin_program = begin
+    c_set_begin(begin_c)
+
+
+cdef int begin_c() noexcept with gil:
+    try:
+        _begin_program()
+        return 0
+    except BaseException as problem:
+        return code_from(problem)
 
 
 def is_preloaded() -> bool:

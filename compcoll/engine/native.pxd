@@ -87,9 +87,6 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         const Error& error()
         void fail(const Error&)
         const Stats& stats()
-        void expect()
-        void announce()
-        void hold(double)
     cdef cppclass CLaunch "compcoll::engine::Launch" (CTask):
         CLaunch(shared_ptr[CRun]) except +
     cdef cppclass CDeviceBlock "compcoll::engine::DeviceBlock":
@@ -138,41 +135,11 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
     cdef cppclass CPool "compcoll::engine::Pool":
         uint64_t idle_nbytes()
     cdef cppclass CLibrary "compcoll::engine::Library":
-        void* isend
-        void* irecv
-        void* testsome
-        void* test
-        void* iprobe
-        void* improbe
-        void* get_count
-        void* grequest_start
-        void* grequest_complete
-        uint32_t handle_nbytes, status_nbytes, status_error_offset
-        uint64_t byte, request_null
-        int undefined, in_status
+        pass
     unique_ptr[Wire] make_wire(const CLibrary&, uint64_t)
     unique_ptr[Wire] make_node_wire(unique_ptr[Wire], shared_ptr[CNeighbours])
     unique_ptr[CTask] make_request(const CLibrary&, void*, void*, uint64_t)
-    unique_ptr[CTask] make_probe(const CLibrary&, uint64_t, int, int, void*, void*)
     int error_of(const CTask&)
-    cdef cppclass CRecvBuffers "compcoll::engine::RecvBuffers":
-        const uint8_t* scratch
-        const void* status
-        uint8_t* data
-        uint64_t room
-    cdef cppclass CScratchRecv "compcoll::engine::ScratchRecv" (CTask):
-        CScratchRecv(const CLibrary&, unique_ptr[CTask], const CRecvBuffers&, const CCoding&, CPool&) except +
-        void keep()
-        const CTask& request()
-        cbool delivered()
-        cbool compressed()
-        double seconds()
-    cdef cppclass CAnswers "compcoll::engine::Answers":
-        int (*query)(void*, void*) noexcept nogil
-        int (*free)(void*) noexcept nogil
-        int (*cancel)(void*, int) noexcept nogil
-    int grequest_start "compcoll::engine::start"(const CLibrary&, const CAnswers&, void*, void*)
-    int complete(const CLibrary&, uint64_t)
 
     cdef enum CEnd "compcoll::engine::End":
         pass
@@ -180,18 +147,13 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         pass
     cdef cppclass CCompletion "compcoll::engine::Completion":
         CCompletion() except +
-        void reach()
     cdef cppclass CPendingTask "compcoll::engine::PendingTask":
         cbool ended()
         CEnd end()
     cdef cppclass CTaskGroup "compcoll::engine::TaskGroup" (CTask):
         CTaskGroup(vector[shared_ptr[CTask]]) except +
-    cdef cppclass CReached "std::function<bool()>":
-        pass
     cdef cppclass CProgress "compcoll::engine::Progress":
-        cbool step()
         cbool step_alone()
-        CEnd wait(const vector[shared_ptr[CCompletion]]&, CReached, double, cbool (*)() noexcept nogil)
         void crowd()
     cdef cppclass CEngine "compcoll::engine::Engine":
         void set_workers(int) except +
@@ -215,13 +177,6 @@ cdef extern from * nogil:
     static inline Finished finished_by(void (*call)(void*, int), void* context) {
       return [call, context](compcoll::engine::End end) { call(context, int(end)); };
     }
-    using Completions = compcoll::engine::Progress::Completions;
-    static inline std::function<bool()> all_reached(const Completions& completions) {
-      return [&completions] {
-        return std::all_of(completions.begin(), completions.end(),
-                           [](const auto& completion) { return completion->reached(); });
-      };
-    }
     static void with_thread_state(const std::function<void()>& loop) {
       PyGILState_STATE state = PyGILState_Ensure();
       PyThreadState* thread = PyEval_SaveThread();
@@ -239,6 +194,5 @@ cdef extern from * nogil:
     }
     """
     CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
-    CReached all_reached(const vector[shared_ptr[CCompletion]]&)
     Error of_callback()
     void use_level(CCoding&, size_t)

@@ -13,6 +13,9 @@ from compcoll.policy.decision import ARRAY, FLAT, Decision
 from compcoll.schedule import planes
 from compcoll.schedule.trace import chunk_step
 
+#: Bytes of the first chunk of a message in several.
+OPENING_CHUNK = 8 << 10
+
 __all__ = ["inner_of_message", "inner_shape", "inner_shapes"]
 
 
@@ -56,14 +59,20 @@ def inner_of_message(
     shape: tuple[int, ...] | None,
     n: int,
     step: int,
-    count: int,
     most_first: int,
 ) -> tuple[int, ...]:
-    """The same of a message of ``n`` elements in ``count`` chunks, the first of at most so many elements."""
+    """The same of a message of ``n`` elements, whose first chunk has at most so many elements.
+
+    Small ones are one chunk; of others csrc/layer/streams.cpp has how they are cut.
+    """
     if decision.shape == FLAT:
         return ()
     assert decision.codec is not None
     shape = shape if decision.shape == ARRAY else _given(decision.shape, n)
+    count = 1
+    if n > min(step, most_first):
+        rest = n - min(step, OPENING_CHUNK // dtype.itemsize)
+        count += -(-rest // chunk_step(rest, step))
     for largest in (planes.largest_plane(n, step), most_first // (2 * planes.GROUP)):
         inner = inner_shape(decision.codec, dtype, shape, largest)
         if inner and planes.ends(n, count, prod(inner))[1] <= most_first:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from compcoll.core import _calls
 from compcoll.engine import _engine
 from compcoll.report import Summary
 
@@ -19,10 +18,7 @@ def summary() -> Summary:
     -------
     Summary
     """
-    messages = {
-        op: (one.calls, one.accelerated, one.raw_nbytes, one.wire_nbytes) for op, one in _calls.totals.items()
-    }
-    operations = {op: Summary(*one) for op, one in sorted((_engine.totals() | messages).items()) if one[0]}
+    operations = {op: Summary(*one) for op, one in sorted(_engine.totals().items()) if one[0]}
     every = operations.values()
     return Summary(
         sum(one.calls for one in every),

@@ -16,7 +16,6 @@
 ``error_bound``    largest absolute error of this rank's result, null where it is not known
 ``encode`` ...     seconds: ``encode`` and ``decode`` over all threads, ``wait``, and in all
 ``returned``       of a nonblocking call the seconds until its method had returned
-``late``           true where ``total`` ends when the request was found to be complete by chance
 ``start``          seconds, of this rank's clock
 ``file``, ``line`` where the program called
 ``problem``        the type of the exception that was raised, if one was
@@ -49,34 +48,29 @@ class Lines:
     """Makes lines of records, and remembers what they have in common."""
 
     def __init__(self) -> None:
-        # By the place that called: the last call from there, its decision, the text.
-        self._known: dict[int, tuple[Any, Any, str]] = {}
+        # By the kind of a call: its last decision, and the text.
+        self._known: dict[Any, tuple[Any, str]] = {}
 
     def of(self, record: Any) -> str:
-        """The line of a call; see `compcoll.tracing._watch.Record`."""
+        """The line of a call; see `compcoll.tracing.records.Record`."""
         done = record.last if type(record.last) is tuple and len(record.last) == 3 else None
         decision = done[1] if done else None
-        known = self._known.get(record.place)
-        if known is not None and known[0].is_like(record) and known[1] is decision:
-            text = known[2]
-        else:
-            text = self._keep(record, done, decision)
+        said = None if decision is None else (decision.codec, decision.algorithm, decision.reason)
+        known = self._known.get(record.kind)
+        text = known[1] if known is not None and known[0] == said else self._keep(record, done, said)
         if done:
             text += _done(done)
-        if record.late:
-            text += ',"late":true'
         if record.problem is not None:
             text += f',"problem":"{record.problem}"'
         return text + record.times
 
-    def _keep(self, record: Any, done: tuple | None, decision: Any) -> str:
+    def _keep(self, record: Any, done: tuple | None, decided: Any) -> str:
         """The part of the line that calls like this one share, which is cached."""
         said = self._decided(done) if done else _NOT_ENDED if record.accelerated else _unchanged(record)
         if len(self._known) >= _MOST:
             self._known.clear()
-        known = record, decision, _head(record) + said
-        self._known[record.place] = known
-        return known[2]
+        known = self._known[record.kind] = decided, _head(record) + said
+        return known[1]
 
     def _decided(self, done: tuple) -> str:
         report = describe(*done)

@@ -1,4 +1,4 @@
-"""Which methods of a communicator are calls, and what their arguments say."""
+"""What is said of communicators and calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 import mpi4py
-from mpi4py import MPI
 
 import compcoll
 from compcoll.engine._engine import place_of
@@ -18,37 +17,12 @@ from compcoll.operations import OPERATIONS, blocking_name
 from compcoll.policy.policy import below_min_nbytes
 
 __all__ = [
-    "CALLS",
-    "FROM_ROOT",
-    "RECEIVES",
     "CommFacts",
-    "described_nbytes",
     "facts_of",
     "is_ours",
     "leaving_nbytes",
 ]
 
-_BLOCKING = ("Send", "Ssend", "Bsend", "Rsend", "Recv", "Sendrecv", "Sendrecv_replace")
-_OBJECTS = (
-    *(name.lower() for name in OPERATIONS if hasattr(MPI.Topocomm, name.lower())),
-    "send",
-    "ssend",
-    "bsend",
-    "recv",
-    "sendrecv",
-    "isend",
-    "issend",
-    "ibsend",
-    "irecv",
-)
-#: Methods that are calls and no collectives of buffers, as far as a communicator's class has them.
-CALLS = (*_BLOCKING, *(f"I{name.lower()}" for name in _BLOCKING), *_OBJECTS, "Probe", "Mprobe")
-
-
-#: Those whose first buffer is one that they receive into, or that have none.
-RECEIVES = {"Recv", "Irecv", "recv", "irecv", "Probe", "Mprobe"}
-#: Those in which the root alone sends.
-FROM_ROOT = {"bcast", "scatter"}
 _PACKAGES = tuple(str(Path(module.__file__ or "").parent) + os.sep for module in (compcoll, mpi4py))
 
 
@@ -78,24 +52,6 @@ def facts_of(number: int, name: str, size: int = 1) -> CommFacts:
 def is_ours(code: CodeType) -> bool:
     """Whether code is compcoll's or mpi4py's, and not of the program that uses them."""
     return code.co_filename.startswith(_PACKAGES)
-
-
-def described_nbytes(value: Any) -> int:
-    """Bytes of a buffer argument that is no plain array; 0 where it does not tell.
-
-    Of ``[buffer, ..., type]`` those of the whole buffer, where there is more than one count.
-    """
-    if isinstance(value, (bytes, bytearray)):
-        return len(value)
-    if isinstance(value, (list, tuple)):
-        if len(value) == 3 and isinstance(value[1], int) and isinstance(value[2], MPI.Datatype):
-            return value[1] * value[2].Get_size()
-        return described_nbytes(value[0]) if value and not isinstance(value[0], (list, tuple)) else 0
-    try:
-        nbytes = value.nbytes
-    except Exception:  # of an object of the program
-        return 0
-    return nbytes if isinstance(nbytes, int) else 0
 
 
 def leaving_nbytes(op: str, nbytes: int, size: int) -> float:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
 from functools import lru_cache
 from threading import Event, RLock, Thread
-from time import perf_counter
 from types import CodeType
 from typing import Any
 
@@ -17,29 +15,25 @@ from compcoll.core import environment
 from compcoll.engine import _engine, hooks
 from compcoll.engine.finalize import before_finalize
 from compcoll.tracing import finalize, hints
-from compcoll.tracing._watch import Record, Recorder, find_site, record_with
 from compcoll.tracing.names import facts_of
-from compcoll.tracing.requests import watch_requests
+from compcoll.tracing.records import Record, find_site
 from compcoll.tracing.tally import Tally
 from compcoll.tracing.trace import Trace
-from compcoll.tracing.watch import watch
 
 __all__ = ["Recording", "fail", "fail_on_error", "start"]
 
-#: Records that are kept before they are counted and written, and the seconds after which they are anyway.
-_MOST, _SECONDS = 256, 1.0
+#: Seconds after which records are counted and written, however few they are.
+_SECONDS = 1.0
 _WORLD = MPI.COMM_WORLD
 
 _recording: Recording | None = None
 
 
-def start(classes: Iterable[type], summary: bool = False) -> None:
+def start(summary: bool = False) -> None:
     """Record the calls of this process, where ``COMPCOLL_TRACE`` or a summary demand that; local.
 
     Parameters
     ----------
-    classes : iterable of type
-        Those of compcoll's communicators.
     summary : bool
         Whether rank 0 says at the end what all ranks did.
     """
@@ -49,7 +43,7 @@ def start(classes: Iterable[type], summary: bool = False) -> None:
         if folder is None and not summary:
             return
         trace = Trace(folder, _WORLD.rank, _WORLD.size) if folder is not None else None
-        _recording = Recording(tuple(classes), trace)
+        _recording = Recording(trace)
     _recording.summary |= summary
 
 
@@ -85,37 +79,22 @@ class Recording:
         Whether rank 0 says at the end what all ranks did.
     """
 
-    def __init__(self, classes: tuple[Any, ...], trace: Trace | None):
+    def __init__(self, trace: Trace | None):
         self.tally, self.trace, self.summary = Tally(), trace, False
         self._comm: MPI.Intracomm | None = None
         self._marked: Any = None
         self._run, self._level, self._done, self._ends = "", 0, False, False
-        # Calls whose requests are not complete, by the identities of these.
-        self._open: dict[int, tuple[Any, MPI.Request]] = {}
         self._lock, self._stop = RLock(), Event()
-        self.recorder = Recorder(self._take, None if trace is None else self._began, _MOST)
         # Where the program called on which communicator, by the numbers that the layer has of it.
         self._sites: dict[tuple[Any, int, int, str], int] = {}
         self._of_site: list[tuple[Any, int, Any]] = []
-        watch(classes, self._completed)
+        hooks.objects.append(self._add_objects)
         hooks.meets.append(self._meet)
         hooks.watched = 1 if trace is None else 2
-        self.resume()
+        _engine.record_calls(self._take_all, None if trace is None else self._site)
         if trace is not None:
-            watch_requests(self._seen)
             Thread(target=self._flush_now_and_then, daemon=True).start()
         before_finalize(self.finish)
-
-    def resume(self) -> None:
-        """Record from now on."""
-        record_with(self.recorder)
-        _engine.record_calls(self._take_all, None if self.trace is None else self._site)
-
-    @staticmethod
-    def pause() -> None:
-        """Record nothing any more."""
-        record_with(None)
-        _engine.end_records()
 
     # -- calls
 
@@ -130,10 +109,14 @@ class Recording:
         return number
 
     def _take_all(self) -> None:
-        """Take what the layer has recorded as well."""
-        for call in _engine.take_records(open=self._ends):
-            self.recorder.add(self._record_of(*call))
-        self.recorder.flush()
+        """Count and write what the layer has recorded."""
+        with self._lock:
+            records = [self._record_of(*call) for call in _engine.take_records(open=self._ends)]
+            if self._done:
+                return
+            self.tally.add(records)
+            if self.trace is not None and records:
+                self.trace.add(records)
 
     def _record_of(
         self,
@@ -152,62 +135,21 @@ class Recording:
         is_open: bool,
         calls: int,
     ) -> Record:
-        record = Record()
-        where = self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
-        record.code, record.instruction, record.comm = where
-        record.name, record.nbytes, record.sends, record.calls = name, nbytes, sends, calls
-        record.start, record.returned, record.end = start, returned, end
-        record.last, record.accelerated = last, accelerated
-        record.problem = "unfinished" if is_open else "Exception" if failed else None
-        return record
+        code, instruction, facts = (
+            self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
+        )
+        problem = "unfinished" if is_open else "Exception" if failed else None
+        return Record(
+            name, facts, nbytes, sends, start, returned, end, last, accelerated, code, instruction, problem, calls
+        )
 
-    def _take(self, records: list) -> None:
+    def _add_objects(self, saved_nbytes: int) -> None:
         with self._lock:
-            if not self._done:
-                self.tally.add(records)
-                if self.trace is not None:
-                    self.trace.add(records)
-
-    def _began(self, record: Any, request: MPI.Request) -> MPI.Request:
-        if request:
-            self._open[id(request)] = record, request
-        else:
-            self.recorder.add(record)
-        return request
-
-    def _completed(self, request: MPI.Request, last: tuple) -> None:
-        record, _ = self._open.get(id(request), (None, None))
-        if record is None:
-            if len(last) == 3:
-                with self._lock:
-                    self.tally.add_outcome(last[2])
-            return
-        record.last, record.accelerated = last, len(last) == 3
-        self._close(request)
-
-    def _seen(self, requests: Iterable[MPI.Request]) -> None:
-        """Close the records of those requests that are complete."""
-        for request in requests:
-            if id(request) in self._open and not request:
-                self._close(request)
-
-    def _close(self, request: MPI.Request, late: bool = False) -> None:
-        """Close the record of a request that is complete."""
-        record, _ = self._open.pop(id(request), (None, None))
-        if record is not None:
-            record.end, record.late = perf_counter(), late
-            self.recorder.add(record)
+            self.tally.add_objects(saved_nbytes)
 
     def _flush_now_and_then(self) -> None:
         while not self._stop.wait(_SECONDS):
-            self._sweep()
             self._take_all()
-
-    def _sweep(self) -> None:
-        """Close what was completed in another way than by methods of requests."""
-        for _, request in list(self._open.values()):
-            if not request:
-                self._close(request, late=True)
 
     # -- the beginning and the end
 
@@ -227,14 +169,10 @@ class Recording:
             return
         failed |= finalize.has_failed()
         self._stop.set()
-        self._sweep()
-        for record, request in list(self._open.values()):
-            record.problem = "unfinished"
-            self._close(request)
         self._ends = True
         self._take_all()
         self._done = True
-        self.pause()
+        _engine.end_records()
         if self._comm is not None and not failed:
             self._part(self._comm)
         if self.trace is not None:

@@ -58,7 +58,7 @@ class Tally:
         ]
 
     def add(self, records: Iterable[Any]) -> None:
-        """Count calls; see `compcoll.tracing._watch.Record`."""
+        """Count calls; see `compcoll.tracing.records.Record`."""
         for record in records:
             self.calls += record.calls
             self.seconds += record.seconds
@@ -76,9 +76,14 @@ class Tally:
                     self.reasons[reason_of(record)] += nbytes
 
     def add_outcome(self, outcome: Any) -> None:
-        """Count what a call did whose record did not tell."""
+        """Count what a call did."""
         self.nbytes += outcome.raw_nbytes
         self.wire_nbytes += outcome.wire_nbytes
+
+    def add_objects(self, saved_nbytes: int) -> None:
+        """Count a call of objects: its bytes on the wire are those of mpi4py's calls of MPI."""
+        self.accelerated += 1
+        self.nbytes += saved_nbytes
 
     def _add_collective(self, record: Any) -> None:
         if record.name in ALGORITHMS and record.problem is None:

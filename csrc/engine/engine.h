@@ -10,7 +10,6 @@
 //   bases.h      what persistent calls carried last
 //   wire.h       messages, mpi.h those of MPI, and node_wire.h those inside a node
 //   shared_memory.h memory that the processes of a node share
-//   scratch_recv.h  receives of messages that may come compressed
 //   workers.h    threads that encode and decode
 //   thread.h     how threads begin
 //   drive.h      who moves tasks on
@@ -21,7 +20,6 @@
 #include "mpi.h"
 #include "node_wire.h"
 #include "run.h"
-#include "scratch_recv.h"
 #include "task_group.h"
 #include "workers.h"
 
@@ -49,6 +47,9 @@ class Engine {
   // Waits for a task that was left, for so long at most.
   End join(PendingTask& pending, double limit, const std::function<bool()>& interrupted);
 
+  // A task is done that was a part of another one: its codec threads look at it no more.
+  void forget(const std::shared_ptr<Task>& task);
+
   Pool& pool() { return pool_; }
   Progress& progress() { return progress_; }
   size_t workers() const { return workers_ ? workers_->size() : 0; }
@@ -56,7 +57,7 @@ class Engine {
   void stop();
 
  private:
-  void forget(const std::shared_ptr<Task>& task);
+
 
   Pool pool_;
   std::unique_ptr<Workers> workers_;

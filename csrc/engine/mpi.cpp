@@ -122,34 +122,10 @@ class MpiRequest : public Tested {
   const uint64_t nbytes_;
 };
 
-template <class Handle>
-class MpiProbe : public Tested {
- public:
-  MpiProbe(const Library& library, Handle comm, int source, int tag, void* message, void* status)
-      : mpi_(library), comm_(comm), source_(source), tag_(tag), message_(message), status_(status) {}
-  int test(int* flag) override {
-    using Improbe = int (*)(int, int, Handle, int*, void*, void*);
-    return reinterpret_cast<Improbe>(mpi_.improbe)(source_, tag_, comm_, flag, message_, status_);
-  }
-
- private:
-  const Library& mpi_;
-  const Handle comm_;
-  const int source_, tag_;
-  void *const message_, *const status_;
-};
-
 }  // namespace
 
 std::unique_ptr<Task> make_request(const Library& library, void* request, void* status, uint64_t nbytes) {
   return std::make_unique<MpiRequest>(library, request, status, nbytes);
-}
-
-std::unique_ptr<Task> make_probe(const Library& library, uint64_t comm, int source, int tag, void* message,
-                                 void* status) {
-  if (library.handle_nbytes == 4)
-    return std::make_unique<MpiProbe<uint32_t>>(library, uint32_t(comm), source, tag, message, status);
-  return std::make_unique<MpiProbe<uint64_t>>(library, comm, source, tag, message, status);
 }
 
 int error_of(const Task& task) {
@@ -172,13 +148,6 @@ int64_t count_of(const Library& library, const void* status) {
 std::unique_ptr<Wire> make_wire(const Library& library, uint64_t comm) {
   if (library.handle_nbytes == 4) return std::make_unique<MpiWire<uint32_t>>(library, uint32_t(comm));
   return std::make_unique<MpiWire<uint64_t>>(library, comm);
-}
-
-int start(const Library& library, const Answers& answers, void* extra_state, void* request) {
-  using Start =
-      int (*)(decltype(Answers::query), decltype(Answers::free), decltype(Answers::cancel), void*, void*);
-  return reinterpret_cast<Start>(library.grequest_start)(answers.query, answers.free, answers.cancel,
-                                                         extra_state, request);
 }
 
 int complete(const Library& library, uint64_t request) {

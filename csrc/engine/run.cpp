@@ -77,13 +77,7 @@ Run::~Run() {
 
 bool Run::step() {
   std::lock_guard<std::mutex> alone(stepping_);
-  if (!held_until_ || now() > held_until_) {
-    held_until_ = 0;
-    return progress();
-  }
-  const int32_t op = take(work_, workers_ ? workers_->idle() : 0);
-  if (op != NONE) execute(op);
-  return op != NONE;
+  return progress();
 }
 
 // What may be sent is announced before MPI progresses: else the peer's message goes first, and its answer
@@ -109,15 +103,9 @@ bool Run::progress() {
 void Run::announce() {
   if (device_) return;  // which orders its work itself
   std::lock_guard<std::mutex> alone(stepping_);
-  held_until_ = 0;
   const double end = now() + announcing;
   post();
   for (int32_t op; now() < end && (op = take(work_, 0)) != NONE; post()) execute(op);
-}
-
-void Run::hold(double seconds) {
-  std::lock_guard<std::mutex> alone(stepping_);
-  if (!device_) held_until_ = now() + seconds;
 }
 
 bool Run::work() {

@@ -54,8 +54,6 @@ class Run : public Task {
 
   // Posts receives, and the sends that take little time to encode, without a look at what arrives.
   void announce();
-  // Encodes, but posts nothing before it is announced, for so many seconds at most.
-  void hold(double seconds);
   bool step() override;
   bool done() override;
   bool broken() const override { return broken_; }
@@ -66,8 +64,6 @@ class Run : public Task {
   bool work();
   // Whether all that is left was given to the device, and nothing is started behind that.
   bool launched() { return launched_ || done(); }
-  // The device was asked for something besides the schedule; before the first step.
-  void expect();
 
   // Of a run that is done.
   const Error& error() const { return error_; }
@@ -152,7 +148,6 @@ class Run : public Task {
   Stats stats_;
 
   std::mutex stepping_;  // of everything below
-  double held_until_ = 0;
   std::vector<int32_t> posting_;
   std::vector<Done> arrivals_;
   std::vector<DeviceRoom> rooms_;

@@ -124,12 +124,6 @@ Error Run::accept(const Op& op, const DeviceDone& done) {
   return {};
 }
 
-void Run::expect() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  remaining_++;
-  under_way_++;
-}
-
 // Memory for the frames that are about to arrive for blocks on a device.
 void Run::find_rooms() {
   rooms_.clear();

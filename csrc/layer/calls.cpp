@@ -20,12 +20,6 @@ thread_local bool root_is_read_only = false;
 
 using WayRef = std::shared_ptr<const Way>;
 
-WayRef because(std::string reason) {
-  auto way = std::make_shared<Way>();
-  way->reason = std::move(reason);
-  return way;
-}
-
 int failed(const Call& call, int code) { return code ? raise(call.comm.handle, code) : 0; }
 
 // MPI carries a call out for this reason.
@@ -61,15 +55,6 @@ int agree_on_name(Comm& comm, std::string* name) {
 }
 
 // -- what Python decides
-
-std::vector<uint64_t> shape_of(const Block& block) {
-  std::vector<uint64_t> shape;
-  if (!block.type || block.type->basic || !block.type->shaped) return shape;
-  if (block.entries != 1) shape.push_back(uint64_t(block.entries));
-  shape.insert(shape.end(), block.type->shape.begin(), block.type->shape.end());
-  if (shape.size() < 2) shape.clear();
-  return shape;
-}
 
 // Asks Python; null where there is no interpreter any more.
 std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Description* about) {
@@ -108,7 +93,7 @@ int leave_to_mpi(const Call& call) {
   work->keep = {call.keep};
   if (int error = plain(call, words.data())) return error;
   work->plains.push_back(&work->plain);
-  if (call.staged) work->finish = [staged = call.staged] { return staged->give_back(); };
+  if (call.staged) work->give_back = [staged = call.staged] { return staged->give_back(); };
   return work->leave(call.request);
 }
 
@@ -171,7 +156,7 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
     if (int error = plain(call, words)) return error;
     if (call.form == nonblocking) work->plains.push_back(&work->plain);
   }
-  if (staged) work->finish = [staged] { return staged->give_back(); };
+  if (staged) work->give_back = [staged] { return staged->give_back(); };
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
   const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), 0};
@@ -323,6 +308,15 @@ bool serve_small(const Call& call, int* error) {
 }
 
 }  // namespace
+
+std::vector<uint64_t> shape_of(const Block& block) {
+  std::vector<uint64_t> shape;
+  if (!block.type || block.type->basic || !block.type->shaped) return shape;
+  if (block.entries != 1) shape.push_back(uint64_t(block.entries));
+  shape.insert(shape.end(), block.type->shape.begin(), block.type->shape.end());
+  if (shape.size() < 2) shape.clear();
+  return shape;
+}
 
 Word own_sum(const Call& call) {
   const Operation& op = call.op();

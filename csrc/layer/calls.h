@@ -77,6 +77,7 @@ struct Side {
 
 class Check;
 class Staged;
+struct Stream;
 
 // A call as MPI has it.
 struct Call {
@@ -163,6 +164,9 @@ struct Part {
   KeptRef kept;  // Python's side of it
 };
 
+// The dimensions of a block whose datatype has any, in elements.
+std::vector<uint64_t> shape_of(const Block& block);
+
 // What was decided on calls with the same arguments.
 struct Entry {
   std::shared_ptr<const Way> declined;  // why MPI carries the call out; null where the engine does
@@ -172,6 +176,7 @@ struct Entry {
   std::vector<uint8_t> out,
       into;  // of a call that pairs decide: whether the engine has the message with each rank
   KeptRef tried;  // of a persistent call whose starts go both ways in turn: Python's side of that
+  std::shared_ptr<const Stream> stream;  // of a message in place of all that
 };
 
 // What Python is told of a call that was not seen before, and what it says.

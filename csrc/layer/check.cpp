@@ -39,11 +39,6 @@ uint64_t hash_of(int64_t from, int64_t to, const int64_t* pair) {
   return pair[1] ? hash_of(all, sizeof all) : 0;
 }
 
-std::string amount(int64_t element, int64_t nbytes) {
-  if (!element) return std::to_string(nbytes) + " bytes";
-  return std::to_string(nbytes / itemsize(uint32_t(element))) + " " + types[element];
-}
-
 std::string named(const std::vector<int>& ranks) {
   std::string text;
   for (int rank : ranks)
@@ -84,6 +79,11 @@ std::string odd_pair(const std::string& call, const std::vector<std::vector<int6
 }
 
 }  // namespace
+
+std::string amount(int64_t element, int64_t nbytes) {
+  if (!element) return std::to_string(nbytes) + " bytes";
+  return std::to_string(nbytes / itemsize(uint32_t(element))) + " " + types[element];
+}
 
 void begin_checks(double seconds, std::vector<std::pair<Word, std::string>> operations) {
   patience = seconds;

@@ -19,6 +19,9 @@ struct Call;
 extern COMPCOLL_INTERNAL std::atomic<bool> checks;
 void begin_checks(double seconds, std::vector<std::pair<Word, std::string>> operations);
 
+// So many bytes of elements of a type, in words.
+std::string amount(int64_t element, int64_t nbytes);
+
 // The comparison of one call.
 class Check : public std::enable_shared_from_this<Check> {
  public:

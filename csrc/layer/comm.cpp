@@ -4,8 +4,8 @@
 #include <map>
 #include <random>
 
-#include "calls.h"
-#include "work.h"
+#include "pending.h"
+#include "streams.h"
 
 namespace compcoll {
 namespace layer {
@@ -48,6 +48,7 @@ struct Registry {
   std::map<uint64_t, std::shared_ptr<Comm>> comms;     // by their numbers
   std::map<void*, Word> objects;                       // handles by the addresses of mpi4py's objects
   std::vector<std::shared_ptr<Comm>> ended;  // by MPI, in whose callback no communicator can be freed
+  std::vector<std::shared_ptr<Notices>> left;  // of communicators that were freed with messages under way
 };
 
 Registry& registry() {
@@ -77,6 +78,7 @@ int ended(Word, int, void* value, void*) {
   auto found = all.comms.find(reinterpret_cast<uint64_t>(value));
   if (found == all.comms.end()) return 0;
   remove_from(*table.load(), found->second->handle);
+  found->second->gone = true;
   for (auto& [address, handle] : all.objects)
     if (handle == found->second->handle) library().put_handle(library().comm_null, address), handle = 0;
   for (int name = 0; name < n_names; name++) totals[name].calls += found->second->calls[name];
@@ -104,12 +106,19 @@ int keyval() {
   return key;
 }
 
-// Lets go of what MPI has freed.
+// Lets go of what MPI has freed, and of the notices of what has no message under way any more.
 void clear_ended() {
   std::vector<std::shared_ptr<Comm>> some;
+  std::vector<std::shared_ptr<Notices>> left;
   {
     std::lock_guard<std::mutex> lock(registry().mutex);
     some.swap(registry().ended);
+    left.swap(registry().left);
+  }
+  for (auto& one : left) {
+    if (one.use_count() == 1 && one->settled()) continue;
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().left.push_back(one);
   }
 }
 
@@ -245,7 +254,10 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm> shared) {
     first = shared->take();
   }
   comm.frames = std::move(shared);
+  const CallTags& tags = comm.tags;
   comm.tags.begin(int(first), PrivateComm::n_tags());
+  comm.notices = std::make_shared<Notices>(comm.frames, tags.notice(), tags.first_of_messages(),
+                                           tags.n_of_messages());
   return true;
 }
 
@@ -253,6 +265,10 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm> shared) {
 void end(Comm& comm) {
   comm.tags.join();
   comm.forget();
+  if (comm.notices) {
+    std::lock_guard<std::mutex> lock(registry().mutex);
+    registry().left.push_back(std::move(comm.notices));
+  }
   comm.frames.reset();
   comm.kept_tags = KeptTags();
   comm_delete_attr.call(comm.handle, keyval<ended>());

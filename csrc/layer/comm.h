@@ -18,6 +18,7 @@ namespace compcoll {
 namespace layer {
 
 struct Entry;
+class Notices;
 
 // The most bytes of any message: what is below is MPI's.
 constexpr uint64_t never = uint64_t(1) << 62;
@@ -56,6 +57,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::atomic<uint64_t> limit{never};
   void set_limit();
   Settings settings;
+  // Whether messages may be compressed.
+  bool compresses() const { return settings.threads && settings.min_nbytes != never && size > 1; }
   // All calls are MPI's from now on.
   void leave_all() {
     settings.min_nbytes = never;
@@ -75,6 +78,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::shared_ptr<PrivateComm> frames;
   CallTags tags;
   KeptTags kept_tags;
+  std::shared_ptr<Notices> notices;  // of messages
   std::atomic<uint64_t> n_made{0};  // duplicates of it
   std::atomic<int64_t> n_checked{0};  // calls that were compared
 
@@ -88,6 +92,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool broken() const { return broken_.load(std::memory_order_acquire); }
   std::string why_broken();
 
+  std::atomic<bool> gone{false};  // MPI has freed it: messages may still be under way
   int users = 1;  // of the same settings
   Word made_of = 0;  // the communicator that Python made it of
   std::string words;  // its settings, in words

@@ -63,13 +63,15 @@ void find_devices(Call* call) {
     call->devices[side] = call->devices[side] && arguments.sound && arguments.sides[side].given;
 }
 
+int copy_devices(DeviceCopy* copy) { return ask(&Python::copy, copy); }
+
 int begin_on_devices(DeviceJob* job) { return ask(&Python::begin_device, job); }
 
 int wait_for_devices(const Call& call) {
   DeviceCopy job;
   for (int at : {call.op().send.buf, call.op().recv.buf})
     if (at >= 0 && call.devices[at == call.op().recv.buf]) job.ranges.push_back({call.words[at], nullptr, 0});
-  return ask(&Python::copy, &job);
+  return copy_devices(&job);
 }
 
 Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<uint8_t>& out,
@@ -142,9 +144,9 @@ Staged::~Staged() {
     if (memory_[side]) the_engine().pool().put(memory_[side], nbytes_[side]);
 }
 
-int Staged::take() { return taken_.ranges.empty() ? 0 : ask(&Python::copy, &taken_); }
+int Staged::take() { return taken_.ranges.empty() ? 0 : copy_devices(&taken_); }
 
-int Staged::give_back() { return given_.ranges.empty() ? 0 : ask(&Python::copy, &given_); }
+int Staged::give_back() { return given_.ranges.empty() ? 0 : copy_devices(&given_); }
 
 }  // namespace layer
 }  // namespace compcoll

@@ -68,6 +68,9 @@ class Staged {
 // MPI's code.
 int begin_on_devices(DeviceJob* job);
 
+// Carries out copies, in this thread; MPI's code.
+int copy_devices(DeviceCopy* copy);
+
 // What the caller has started on these buffers is there for MPI to see; its code.
 int wait_for_devices(const Call& call);
 

@@ -46,9 +46,9 @@ const engine::Library& engine_library() {
     engine::Library made = {};
     made.isend = own("PMPI_Isend"), made.irecv = own("PMPI_Irecv");
     made.testsome = own("PMPI_Testsome"), made.test = own("PMPI_Test");
-    made.iprobe = own("PMPI_Iprobe"), made.improbe = own("PMPI_Improbe");
+    made.iprobe = own("PMPI_Iprobe");
     made.get_count = own("PMPI_Get_count");
-    made.grequest_start = own("PMPI_Grequest_start"), made.grequest_complete = own("PMPI_Grequest_complete");
+    made.grequest_complete = own("PMPI_Grequest_complete");
     const Library& mpi = library();
     made.handle_nbytes = mpi.handle_nbytes(), made.status_nbytes = mpi.status_nbytes;
     made.status_error_offset = mpi.status_error_offset;

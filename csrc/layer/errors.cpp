@@ -6,6 +6,7 @@
 #include <mutex>
 #include <vector>
 
+#include "comm.h"
 #include "python.h"
 
 namespace compcoll {
@@ -77,6 +78,8 @@ int raise(Word comm, int code) {
   comm_call_errhandler.call(comm, Word(int64_t(code)));
   return code;
 }
+
+int raise(const Comm& comm, int code) { return raise(comm.gone ? library().comm_world : comm.handle, code); }
 
 }  // namespace layer
 }  // namespace compcoll

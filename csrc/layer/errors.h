@@ -42,6 +42,9 @@ int code_of(const engine::Error& error, uint64_t part);
 // Has a communicator's error handler deal with a code; the code, where that returns.
 int raise(Word comm, int code);
 
+class Comm;
+int raise(const Comm& comm, int code);  // which may be freed
+
 // Whether errors are said on the standard error output as well: in programs without exceptions.
 extern bool tells_errors;
 

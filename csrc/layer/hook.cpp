@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "functions.h"
-#include "messages.h"
 
 namespace compcoll {
 namespace layer {
@@ -100,7 +99,7 @@ bool is_persistent_collective(std::string_view name) {
 bool is_hooked(std::string_view name) {
   for (const char* other : {"MPI_Init", "MPI_Init_thread", "MPI_Query_thread"})
     if (name == other) return false;
-  return name.substr(0, 4) == "MPI_" && !is_message(name);
+  return name.substr(0, 4) == "MPI_";
 }
 
 const void* hooked_base = nullptr;

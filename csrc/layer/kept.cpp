@@ -99,7 +99,7 @@ class KeptCall : public Prepared {
     work->keep = {place_, last_, masked_, staged_};
     if (staged_ && !(only_plain_is_staged_ && next.compress)) {
       if (int error = staged_->take()) return raise(comm_->handle, error);
-      work->finish = [staged = staged_] { return staged->give_back(); };
+      work->give_back = [staged = staged_] { return staged->give_back(); };
     }
     if ((plain_ || again_) && (masked_ || !next.compress)) {
       const int error =

@@ -1,26 +1,45 @@
 #include "messages.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 
+#include "engine/clock.h"
 #include "errors.h"
 #include "functions.h"
-#include "requests.h"
+#include "record.h"
 
 namespace compcoll {
 namespace layer {
+
 namespace {
 
-const Messenger* messenger = nullptr;
+constexpr Form form_of(std::string_view name) {
+  return name.size() > 5 && name.substr(name.size() - 5) == "_init" ? persistent
+         : name[0] == 'I'                                            ? nonblocking
+                                                                     : blocking;
+}
 
-constexpr size_t most_nbytes_of_status = 64;
-// Lengths of what may be the first of a compressed message; as compcoll/mpi/p2p/protocol.py has them.
-constexpr int least = 1024, unit = 128, rest = 77;
+}  // namespace
 
-Own get_count("PMPI_Get_count"), message_c2f("PMPI_Message_c2f"), message_f2c("PMPI_Message_f2c");
+#define COMPCOLL_ROW(n, name, op, fortran, kinds) {#name, kinds, op, form_of(#name)},
+constexpr Row all_rows[] = {MESSAGES(COMPCOLL_ROW, COMPCOLL_ROW, COMPCOLL_ROW)};
+const Row* const rows = all_rows;
 
-// Where results go.
-struct Places { void *request = nullptr, *flag = nullptr, *message = nullptr; };
+namespace {
+
+Own message_c2f("PMPI_Message_c2f"), message_f2c("PMPI_Message_f2c"), type_dup("PMPI_Type_dup"),
+    type_free("PMPI_Type_free"), error_class("PMPI_Error_class"), mrecv("PMPI_Mrecv"),
+    mrecv_c("PMPI_Mrecv_c");
+
+bool is_replace(Name name) { return name == Sendrecv_replace || name == Isendrecv_replace; }
+bool is_buffered(Name name) {
+  return name == Bsend || name == Ibsend || name == Bsend_init || name == Rsend || name == Irsend ||
+         name == Rsend_init;
+}
 
 void* status_at(Convention convention, Word word) {
   bool ignored = convention == Convention::fortran
@@ -29,234 +48,444 @@ void* status_at(Convention convention, Word word) {
   return ignored ? nullptr : reinterpret_cast<void*>(word);
 }
 
-// Also gives the communicator's handle; that of MPI_COMM_NULL where there is no such argument.
-Message message_of(MessageName name, Convention convention, const Word* words, Places* places, Word* comm) {
+Message message_of(Name name, Convention convention, const Word* words) {
   const Library& mpi = library();
-  bool fortran = convention == Convention::fortran;
+  const bool fortran = convention == Convention::fortran;
   Message message = {};
   message.name = name;
-  *comm = mpi.comm_null;
-  for (int i = 0; messages[name].kinds[i]; i++) {
+  const char* kinds = message.row().kinds;
+  for (int i = 0; kinds[i]; i++) {
     Word word = words[i];
     void* place = reinterpret_cast<void*>(word);
     auto number = [&] { return fortran ? *static_cast<int*>(place) : int32_t(word); };
     auto buffer = [&] { return fortran ? buffer_of_fortran(place) : word; };
     auto count = [&] { return convention == Convention::large ? int64_t(word) : number(); };
     auto type = [&] { return fortran ? type_of_fortran(place) : mpi.handle_of(word); };
-    switch (messages[name].kinds[i]) {
+    switch (kinds[i]) {
       case 'b': message.sendbuf = buffer(); break;
       case 'n': message.sendcount = count(); break;
       case 't': message.sendtype = type(); break;
-      case 'd': message.dest = number(); break;
+      case 'd': message.dest = number(), message.sends = true; break;
       case 'g': message.sendtag = number(); break;
-      case 'B': message.recvbuf = buffer(); break;
+      case 'B': message.recvbuf = buffer(), message.receives = true; break;
       case 'N': message.recvcount = count(); break;
       case 'T': message.recvtype = type(); break;
       case 'S': message.source = number(); break;
       case 'G': message.recvtag = number(); break;
-      case 'c': *comm = fortran ? comm_of_fortran(place) : mpi.handle_of(word); break;
+      case 'c': message.comm = look_up(fortran ? comm_of_fortran(place) : word); break;
       case 's': message.status = status_at(convention, word); break;
-      case 'q': places->request = place; break;
-      case 'f': places->flag = place; break;
-      case 'm': places->message = place; break;
+      case 'q': message.request = place; break;
+      case 'f': message.flag = place; break;
+      case 'm': message.message = place; break;
     }
   }
-  message.handle = *comm;
+  if (is_replace(name)) message.sendbuf = message.recvbuf, message.sendcount = message.recvcount,
+                        message.sendtype = message.recvtype;
   return message;
 }
 
-// A persistent call of Python's.
-class KeptMessage : public Prepared {
- public:
-  explicit KeptMessage(void* object) : object_(object) {}
-  ~KeptMessage() override { messenger->free(object_, started != 0); }
-  int start(Word* request) override {
-    int error;
-    {
-      Inside within;
-      error = messenger->start(object_, request);
-    }
-    return error ? raise(library().comm_world, error) : 0;
-  }
-
- private:
-  void* const object_;
-};
-
-// Has Python carry a message out; false where MPI is to do so.
-bool transfer(Message* message, Convention convention, const Places& places, int* error) {
-  const Word comm = message->comm ? message->handle : library().comm_world;
-  {
-    Inside within;
-    *error = messenger->transfer(message);
-  }
-  if (*error == declined) return false;
-  if (*error) return raise(comm, *error), true;
-  if (message->prepared) {
-    Word handle = 0;
-    if ((*error = keep(std::make_shared<KeptMessage>(message->prepared), &handle))) return true;
-    message->request = handle;
-  }
-  if (places.request) give_request(convention, message->request, places.request);
-  if (places.flag) *static_cast<int*>(places.flag) = message->flag;
-  if (places.message) give_handle(convention, message->message, message_c2f, places.message);
-  return true;
+// Whether MPI has nothing to say to the ranks and tags, as far as it looks at them.
+bool is_sound(const Message& m) {
+  const Library& mpi = library();
+  auto rank = [&](int one, bool any) {
+    return (one >= 0 && one < m.comm->size) || one == mpi.proc_null || (any && one == mpi.any_source);
+  };
+  auto tag = [&](int one, bool any) {
+    return (one >= 0 && one <= mpi.largest_tag) || (any && one == mpi.any_tag);
+  };
+  return (!m.sends || (rank(m.dest, false) && tag(m.sendtag, false) && m.sendcount >= 0)) &&
+         (!m.receives || (rank(m.source, true) && tag(m.recvtag, true) && m.recvcount >= 0));
 }
 
-bool may_take(Convention convention) {
-  return messenger && is_ours() && (convention != Convention::fortran || library().own_fortran());
+// What is received into less room goes to MPI: any first message is longer.
+uint64_t least_room(const Comm& comm) { return std::min(comm.settings.min_nbytes, least_first); }
+
+int failed(const Message& m, int code) { return code ? raise(m.comm->handle, code) : 0; }
+
+void note(const Message& m, std::shared_ptr<const Way> way) {
+  auto outcome = std::make_shared<Outcome>();
+  outcome->name = m.row().op, outcome->way = std::move(way);
+  m.comm->last.note(std::move(outcome));
 }
 
-// Bytes of what is sent, by the letters of its count and type, or of what is received.
-uint64_t bytes(int64_t count, Word type) { return count > 0 ? uint64_t(count) * nbytes_of(type) : 0; }
-
-template <int name>
-uint64_t message_bytes(Convention convention, const Word* words, bool sent) {
-  constexpr std::string_view kinds = messages[name].kinds;
-  constexpr size_t n = kinds.find('n'), t = kinds.find('t'), m = kinds.find('N'), u = kinds.find('T');
-  size_t count = sent ? n : m, type = sent ? t : u;
-  if (count == kinds.npos) return 0;
-  if (convention == Convention::fortran) {
-    auto at = [&](size_t i) { return reinterpret_cast<const int*>(words[i]); };
-    return bytes(*at(count), type_of_fortran(at(type)));
-  }
-  return bytes(convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]), words[type]);
-}
-
-template <int name>
-bool taken(Convention convention, const Word* words, int* error) {
-  if (!may_take(convention)) return false;
-  uint64_t sent = message_bytes<name>(convention, words, true),
-           received = message_bytes<name>(convention, words, false);
-  Places places;
-  Word handle;
-  Message message = message_of(MessageName(name), convention, words, &places, &handle);
-  const Comm* comm = find(handle);
-  if (!comm || (sent > received ? sent : received) < comm->settings.min_nbytes) return false;
-  message.comm = comm->number();
-  return transfer(&message, convention, places, error);
-}
-
-// -- what a matched probe has received already, behind messages of MPI's that stand for them
-
-// Whether there are any; one thread may look while another one receives the last one.
-int n_matched = 0;
-
-template <int name>
-bool taken_matched(Convention convention, const Word* words, int* error) {
-  if (!may_take(convention) || !__atomic_load_n(&n_matched, __ATOMIC_ACQUIRE)) return false;
-  Places places;
-  Word handle;
-  Message message = message_of(MessageName(name), convention, words, &places, &handle);
-  message.message = handle_at(convention, message_f2c, places.message);
-  if (!transfer(&message, convention, places, error)) return false;
-  __atomic_fetch_sub(&n_matched, 1, __ATOMIC_RELEASE);
-  return true;
-}
-
-bool looks_compressed(const void* status) {
-  int n = 0;
-  return !get_count.call(status, library().byte, &n) && n >= least && n % unit == rest;
-}
-
-// A probe, which MPI answers by `next` where what it finds is not compressed. `words` may be changed.
-template <class Call>
-int probe(MessageName name, Convention convention, Word* words, Call&& next) {
-  Word handle;
-  Places places;
-  if (!may_take(convention)) return next();
-  Message message = message_of(MessageName(name), convention, words, &places, &handle);
-  const Comm* comm = find(handle);
-  if (!comm || comm->settings.min_nbytes == never || comm->size == 1) return next();
-  message.comm = comm->number();
-  alignas(8) char scratch[most_nbytes_of_status];
-  bool ignored = !message.status;
-  if (ignored) {
-    message.status = scratch;
-    words[strlen(messages[name].kinds) - 1] = reinterpret_cast<Word>(scratch);
-  }
-  int error = next();
-  if (error || (places.flag && !*static_cast<int*>(places.flag)) || !looks_compressed(message.status))
-    return error;
-  if (places.message) message.message = handle_at(convention, message_f2c, places.message);
-  if (!transfer(&message, convention, places, &error)) return 0;
-  if (places.message && !error) __atomic_fetch_add(&n_matched, 1, __ATOMIC_RELEASE);
-  return error;
+// MPI sends a message for this reason, or `strict` refuses that.
+void decline(const Message& m, const char* reason, int* error) {
+  if (!m.comm->settings.strict) return note(m, because(reason));
+  *error = failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
 
 }  // namespace
 
-bool is_message(std::string_view name) {
-  for (const MessageKinds& one : messages)
-    if (name == std::string("MPI_") + one.name || name == std::string("MPI_") + one.name + "_c") return true;
-  return false;
+std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, int* error) {
+  Comm& comm = *m.comm;
+  if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
+      !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
+    return nullptr;
+  if (!buffer.element || !buffer.known || itemsize(buffer.element) == 1) {
+    decline(m, "the buffer's type is not accelerated", error);
+    return nullptr;
+  }
+  const Name op = m.row().op;
+  std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest};
+  const std::string name = comm.settings.names ? name_of(comm.handle) : "";
+  for (char letter : name) key.push_back(letter);
+  std::shared_ptr<Entry> entry = comm.find(key);
+  if (!entry) {
+    const uint32_t each = itemsize(real_of(buffer.element));
+    MessageDescription about = {op, comm, buffer.element, buffer.nbytes / each, buffer.nbytes, m.dest, name,
+                                buffer.shape};
+    if (!ask_python([&about](const Python& python) { python.decide(&about); })) return nullptr;
+    if ((*error = failed(m, about.code))) return nullptr;
+    entry = std::make_shared<Entry>();
+    entry->stream = about.stream;
+    comm.keep(std::move(key), entry);
+  }
+  if (!entry->stream->declined) return entry->stream;
+  note(m, entry->stream->declined);
+  return nullptr;
 }
 
-void take_messages(const Messenger& functions) {
-  static Messenger kept;
-  kept = functions;
-  messenger = &kept;
+namespace {
+
+// What of a message the layer carries out.
+struct Plan {
+  BufferRef sent, received;
+  std::shared_ptr<const Stream> stream;
+  bool ours = false;
+};
+
+Plan plan_of(const Message& m, int* error) {
+  Plan plan;
+  const Library& mpi = library();
+  if (m.sends) {
+    plan.sent = std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true);
+    if (!plan.sent->sound()) return plan;
+    plan.stream = stream_of(m, *plan.sent, error);
+    if (*error) return plan;
+  }
+  if (m.receives) {
+    plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+    if (!plan.received->sound()) return plan;
+  }
+  auto on_host = [&](const BufferRef& one) { return !one || !one->on_device; };
+  plan.ours = plan.stream || !on_host(plan.sent) || !on_host(plan.received) ||
+              (m.receives && m.comm->compresses() && m.source != mpi.proc_null &&
+               plan.received->nbytes >= least_room(*m.comm));
+  // Where MPI takes memory of GPUs, all that is not compressed is its own.
+  if (plan.ours && m.comm->settings.devices && !m.comm->compresses()) plan.ours = false;
+  if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
+    if (int code = plan.sent->take()) {
+      *error = failed(m, code);
+      return plan;
+    }
+    plan.sent = std::make_shared<Buffer>(plan.sent->packed(), *plan.sent);
+  }
+  return plan;
 }
 
+// Starts what a plan says; MPI's code.
+int begin(const Message& m, const Plan& plan, std::shared_ptr<Transfer>* made) {
+  auto transfer = std::make_shared<Transfer>(m.comm->shared_from_this(), m.name, m.row().form);
+  if (m.receives)
+    if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
+  if (m.sends) {
+    int error = failed(m, plan.sent->take());
+    if (!error) error = transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name);
+    if (error) {
+      transfer->give_up();
+      return error;
+    }
+  }
+  *made = std::move(transfer);
+  return 0;
+}
+
+// A persistent message.
+class KeptMessage : public Prepared {
+ public:
+  explicit KeptMessage(const Message& message) : message_(message), comm_(message.comm->shared_from_this()) {
+    for (Word* type : {&message_.sendtype, &message_.recvtype}) {
+      Word made = 0;
+      if (!*type || predefined_at(*type).handle || type_dup.call(*type, &made)) continue;
+      *type = library().handle_of(made);
+      types_.push_back(made);
+    }
+  }
+  ~KeptMessage() override {
+    for (Word type : types_) type_free.call(&type);
+  }
+  int start(Word* request) override {
+    if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
+    comm_->count(message_.row().op);
+    int error = 0;
+    std::shared_ptr<Transfer> transfer;
+    const Plan plan = plan_of(message_, &error);
+    if (!error) error = begin(message_, plan, &transfer);
+    if (error) return error;
+    return failed(message_, transfer->leave(request));
+  }
+
+ private:
+  Message message_;
+  const std::shared_ptr<Comm> comm_;
+  std::vector<Word> types_;
+};
+
+// Serves a message; false where MPI is to carry it out as it came. `request` is given.
+bool serve(const Message& m, Word* request, int* error) {
+  Comm& comm = *m.comm;
+  *error = 0;
+  if (m.row().form != persistent) comm.count(m.row().op);
+  if (comm.broken()) return *error = failed(m, code_of(BROKEN, comm.why_broken())), true;
+  comm.last.note_small(m.row().op);
+  const bool may = comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
+  if ((!may && !on_device.load(std::memory_order_relaxed)) || !is_sound(m)) return false;
+  const Plan plan = plan_of(m, error);
+  if (*error) return true;
+  if (!plan.ours) return false;
+  if (m.row().form == persistent) {
+    *error = keep(std::make_shared<KeptMessage>(m), request);
+    return true;
+  }
+  std::shared_ptr<Transfer> transfer;
+  if ((*error = begin(m, plan, &transfer))) return true;
+  if (m.row().form == nonblocking) {
+    *error = failed(m, transfer->leave(request));
+    return true;
+  }
+  *error = failed(m, transfer->wait());
+  if (m.status && m.receives) transfer->tell(m.status);
+  return true;
+}
+
+Record begin_message_record(const Message& m) {
+  Record record = {};
+  record.name = m.name, record.form = blocking;
+  record.comm = m.comm->number(), record.size = m.comm->size;
+  record.nbytes = m.sends ? m.sent() : m.room(), record.sends = m.sends && m.comm->size > 1;
+  if (recorder.has_sites()) record.site = recorder.site(m.caller, record.comm, name_of(m.comm->handle).c_str());
+  record.start = engine::now();
+  return record;
+}
+
+void end_message_record(const Message& m, Record record, int error, Word request) {
+  record.returned = record.end = engine::now(), record.error = error;
+  int small = Last::none;
+  if (!pending_of(request)) record.outcome = m.comm->last.get(&small);
+  record.small = small >= 0;
+  if (m.row().form == nonblocking && !error && request && request != library().request_null)
+    keep_record(request, std::move(record));
+  else recorder.add(std::move(record));
+}
+
+// Whether a message needs no more than its size to be MPI's.
+template <int name>
+COMPCOLL_INLINE bool is_small_message(Convention convention, const Word* words, const Comm& comm) {
+  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
+  constexpr size_t n = kinds.find('n'), t = kinds.find('t'), m = kinds.find('N'), u = kinds.find('T');
+  constexpr bool replaces = kinds.find('d') != kinds.npos && n == kinds.npos;
+  const uint64_t limit = comm.limit.load(std::memory_order_relaxed);
+  if (limit == never) return true;
+  auto nbytes = [&](size_t count, size_t type) {
+    const int64_t k = convention == Convention::large ? int64_t(words[count]) : int32_t(words[count]);
+    return k > 0 ? uint64_t(k) * nbytes_of(words[type]) : 0;
+  };
+  if constexpr (n != kinds.npos)
+    if (nbytes(n, t) >= limit) return false;
+  if constexpr (m != kinds.npos) {
+    const uint64_t room = nbytes(m, u);
+    if (room >= std::min(limit, least_first) || (replaces && room >= limit)) return false;
+  }
+  return true;
+}
+
+// A message, which `next` has MPI carry out; `words` may be changed. False where that happens behind.
+template <class Call>
+bool taken_large(Name name, Convention convention, Word* words, const void* caller, Call&& next, int* error) {
+  if (!is_ours()) return false;
+  Message m = message_of(name, convention, words);
+  if (!m.comm) return false;
+  m.caller = caller;
+  Word request = 0;
+  const bool records = m.row().form != persistent && is_recorded();
+  Record record;
+  if (records) record = begin_message_record(m);
+  if (serve(m, &request, error)) {
+    if (m.request && !*error) give_request(convention, request, m.request);
+  } else if (!records) {
+    return false;
+  } else {
+    *error = next();
+  }
+  if (records) end_message_record(m, std::move(record), *error, m.request ? request_at(convention, m.request) : 0);
+  return true;
+}
+
+bool is_truncation(int error) {
+  int its_class = 0;
+  return !error_class.call(Word(int64_t(error)), &its_class) && its_class == library().err_truncate;
+}
+
+// A call that MPI carries out and that may receive a message which is longer than its buffer: of a compressed
+// one the rest has to be received all the same. `words` may be changed.
+template <class Call>
+int guarded(Name name, Convention convention, Word* words, Call&& next) {
+  const std::string_view kinds = rows[name - n_operations].kinds;
+  const size_t at = kinds.find('s'), where = kinds.find('c');
+  if (at == kinds.npos || where == kinds.npos || convention == Convention::fortran) return next();
+  Comm* comm = look_up(words[where]);
+  if (!comm || !comm->compresses() || !is_ours()) return next();
+  alignas(8) char status[most_nbytes_of_status];
+  if (words[at] == library().ignored_status) words[at] = reinterpret_cast<Word>(status);
+  const int error = next();
+  if (error && is_truncation(error)) {
+    Unlocked unlocked;
+    drain(*comm, reinterpret_cast<void*>(words[at]));
+  }
+  return error;
+}
+
+template <int name, class Call>
+COMPCOLL_INLINE int message(Convention convention, Word* words, const void* caller, Call&& next) {
+  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
+  constexpr size_t where = kinds.find('c');
+  constexpr bool waits = kinds.find('s') != kinds.npos;
+  int error = 0;
+  if (convention == Convention::fortran) {
+    if (library().own_fortran() && taken_large(Name(name), convention, words, caller, next, &error)) return error;
+    return next();
+  }
+  Comm* comm = look_up(words[where]);
+  if (!comm) return next();
+  if (!is_small_message<name>(convention, words, *comm)) {
+    if (taken_large(Name(name), convention, words, caller, next, &error)) return error;
+  } else if (!inside && form_of(all_rows[name - n_operations].name) != persistent) {
+    constexpr Name op = all_rows[name - n_operations].op;
+    comm->count(op);
+    comm->last.note_small(op);
+  }
+  if (waits && comm->compresses()) return guarded(Name(name), convention, words, next);
+  return next();
+}
+
+// -- matched messages
+
+template <int name, class Call>
+int matched_message(Convention convention, Word* words, const void*, Call&& next) {
+  if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
+  Message m = message_of(Name(name), convention, words);
+  Matched found;
+  const Word handle = handle_at(convention, message_f2c, m.message);
+  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+  if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
+  m.comm = found.comm.get();
+  auto transfer = std::make_shared<Transfer>(found.comm, m.name, m.row().form);
+  transfer->take(buffer, found.arrived);
+  give_handle(convention, library().message_null, message_c2f, m.message);
+  if (m.row().form == blocking) {
+    const int error = failed(m, transfer->wait());
+    if (m.status) transfer->tell(m.status);
+    return error;
+  }
+  Word request = 0;
+  const int error = failed(m, transfer->leave(&request));
+  if (!error) give_request(convention, request, m.request);
+  return error;
+}
+
+// -- probes
+
+// A probe, which `next` has MPI carry out. `words` may be changed.
+template <int name, class Call>
+int probe(Convention convention, Word* words, const void*, Call&& next) {
+  constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
+  if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
+  const Message m = message_of(Name(name), convention, words);
+  if (!m.comm || !m.comm->compresses()) return next();
+  if (m.comm->broken()) return failed(m, code_of(BROKEN, m.comm->why_broken()));
+  alignas(8) char scratch[most_nbytes_of_status];
+  if (!m.status) words[kinds.size() - 1] = reinterpret_cast<Word>(scratch);
+  void* const status = m.status ? m.status : scratch;
+  for (;;) {
+    // Until it is known how large it is, a message counts as one that has not come.
+    if (int error = next()) return error;
+    const int64_t length = nbytes_of_message(status);
+    if ((m.flag && !*static_cast<int*>(m.flag)) || !looks_compressed(length)) return 0;
+    const int source = source_of(status), tag = tag_of(status);
+    if (source == library().proc_null) return 0;
+    if (m.message) {
+      auto arrived = std::make_shared<Arrived>();
+      arrived->bytes.resize(size_t(length));
+      Word handle = handle_at(convention, message_f2c, m.message), place;
+      library().put_handle(handle, &place);
+      if (int error = mrecv.of(length, mrecv_c)
+                          .call(arrived->bytes.data(), Word(length), library().byte, &place, arrived->status))
+        return error;
+      Opening opening;
+      if (unpack_first(arrived->bytes.data(), uint64_t(length), &opening)) {
+        copy_status(arrived->status, status);
+        set_nbytes_of_message(status, int64_t(opening.n * opening.itemsize));
+      }
+      give_handle(convention, stand_in_for(m.comm->shared_from_this(), arrived), message_c2f, m.message);
+      return 0;
+    }
+    const int64_t nbytes = m.comm->notices->nbytes_of(source, tag, length);
+    if (nbytes >= 0) {
+      if (nbytes != length) set_nbytes_of_message(status, nbytes);
+      return 0;
+    }
+    if (m.flag) {
+      *static_cast<int*>(m.flag) = 0;
+      return 0;
+    }
+    Unlocked unlocked;
+    sched_yield();
+  }
+}
+
+}  // namespace
 }  // namespace layer
 }  // namespace compcoll
 
 using namespace compcoll::layer;
 
-// A function of C, which MPI may lack.
-#define C_MESSAGE_BY(n, symbol, convention, name, take)                 \
-  C_FUNCTION(symbol, (C_##n)) {                                         \
-    static_assert(std::string_view(messages[name].kinds).size() == n);  \
-    const Word words[] = {A_##n};                                       \
-    int error;                                                          \
-    if (take<name>(convention, words, &error)) return error;            \
-    return next_##symbol.exists() ? next_##symbol(A_##n) : unavailable; \
-  }
-#define C_MESSAGE(n, name, kinds, take)            \
-  C_MESSAGE_BY(n, name, Convention::c, name, take) \
-  C_MESSAGE_BY(n, name##_c, Convention::large, name, take)
-#define FORTRAN_MESSAGE(n, name, symbol, take)              \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {           \
-    const Word words[] = {A_##n};                           \
-    int result;                                             \
-    if (!take<name>(Convention::fortran, words, &result)) { \
-      next_##symbol(A_##n, error);                          \
-      return;                                               \
-    }                                                       \
-    if (error) *error = result;                             \
-  }
-#define MESSAGE_BY(take, n, name, fortran, kinds)  \
-  C_MESSAGE(n, name, kinds, take)                  \
-  FORTRAN_MESSAGE(n, name, mpi_##fortran##_, take) \
-  FORTRAN_MESSAGE(n, name, mpi_##fortran##_f08_, take)
-#define MESSAGE(...) MESSAGE_BY(taken, __VA_ARGS__)
-#define MATCHED(...) MESSAGE_BY(taken_matched, __VA_ARGS__)
-
-// The arguments of a function, of which a probe may have changed one.
+// The arguments of a function, of which a status may have been given in place of none.
 #define W_4 w[0], w[1], w[2], w[3]
 #define W_5 W_4, w[4]
 #define W_6 W_5, w[5]
+#define W_7 W_6, w[6]
+#define W_9 W_7, w[7], w[8]
+#define W_12 W_9, w[9], w[10], w[11]
 
-#define C_PROBE(n, name)                                                      \
-  C_FUNCTION(name, (C_##n)) {                                                 \
-    Word w[] = {A_##n};                                                       \
-    return probe(name, Convention::c, w, [&] { return next_##name(W_##n); }); \
+// A function of C, which MPI may lack.
+#define C_MESSAGE(n, symbol, convention, name, take)                                          \
+  C_FUNCTION(symbol, (C_##n)) {                                                               \
+    static_assert(std::string_view(all_rows[name - n_operations].kinds).size() == n);         \
+    Word w[] = {A_##n};                                                                       \
+    return take<name>(convention, w, CALLER, [&] {                                            \
+      return next_##symbol.exists() ? next_##symbol(W_##n) : unavailable;                     \
+    });                                                                                       \
   }
-
-#define FORTRAN_PROBE(n, name, symbol)                     \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {          \
-    Word w[] = {A_##n};                                    \
-    int result = probe(name, Convention::fortran, w, [&] { \
-      int found = 0;                                       \
-      next_##symbol(W_##n, &found);                        \
-      return found;                                        \
-    });                                                    \
-    if (error) *error = result;                            \
+#define FORTRAN_MESSAGE(n, name, symbol, take)                                                \
+  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                             \
+    Word w[] = {A_##n};                                                                       \
+    int result = take<name>(Convention::fortran, w, CALLER, [&] {                             \
+      int found = 0;                                                                          \
+      next_##symbol(W_##n, &found);                                                           \
+      return found;                                                                           \
+    });                                                                                       \
+    if (error) *error = result;                                                               \
   }
-
-#define PROBE(n, name, fortran, kinds)     \
-  C_PROBE(n, name)                         \
-  FORTRAN_PROBE(n, name, mpi_##fortran##_) \
-  FORTRAN_PROBE(n, name, mpi_##fortran##_f08_)
+#define FORTRAN_MESSAGES(n, name, fortran, take) \
+  FORTRAN_MESSAGE(n, name, mpi_##fortran##_, take) FORTRAN_MESSAGE(n, name, mpi_##fortran##_f08_, take)
+#define MESSAGE_BY(take, n, name, op, fortran, kinds)     \
+  C_MESSAGE(n, name, Convention::c, name, take)           \
+  C_MESSAGE(n, name##_c, Convention::large, name, take)   \
+  FORTRAN_MESSAGES(n, name, fortran, take)
+#define MESSAGE(...) MESSAGE_BY(message, __VA_ARGS__)
+#define MATCHED(...) MESSAGE_BY(matched_message, __VA_ARGS__)
+#define PROBE(n, name, op, fortran, kinds)    \
+  C_MESSAGE(n, name, Convention::c, name, probe) \
+  FORTRAN_MESSAGES(n, name, fortran, probe)
 
 MESSAGES(MESSAGE, MATCHED, PROBE)

@@ -1,52 +1,210 @@
-// Sends, receives and probes of programs of C and Fortran, which Python carries out
-// (compcoll/preload/program.py).
+// Messages between two ranks: how they are sent and received on marked communicators.
+//
+// A compressed send is on its way when a nonblocking function returns: its first message is, and the engine
+// encodes and sends the other chunks while the program computes. A receive that may get one is MPI's own, of
+// bytes, into scratch memory or the buffer itself where a first message fits there in any case.
 #pragma once
-#include <string_view>
+#include <memory>
+#include <vector>
 
-#include "comm.h"
-#include "message_table.h"
+#include "devices.h"
+#include "pending.h"
+#include "requests.h"
+#include "streams.h"
 
 namespace compcoll {
 namespace layer {
 
-struct MessageKinds { const char *name, *kinds; };
-
-#define COMPCOLL_MESSAGE_NAME(n, name, ...) name,
-#define COMPCOLL_KINDS(n, name, fortran, kinds) {#name, kinds},
-enum MessageName {
-  MESSAGES(COMPCOLL_MESSAGE_NAME, COMPCOLL_MESSAGE_NAME, COMPCOLL_MESSAGE_NAME) n_message_names
+// A row of the table of messages.
+struct Row {
+  const char *name, *kinds;
+  Name op;  // under which it is counted
+  Form form;
 };
-constexpr MessageKinds messages[] = {MESSAGES(COMPCOLL_KINDS, COMPCOLL_KINDS, COMPCOLL_KINDS)};
 
-// What one of them was given and gives; one buffer alone, sent and received into, is the one to receive into.
+// What one was given; one buffer alone, sent and received into, is the one to receive into.
 struct Message {
-  int name;
-  uint64_t comm;  // its number; 0 of a message that was matched before
-  Word handle;
-  Word sendbuf, sendtype, recvbuf, recvtype;
-  int64_t sendcount, recvcount;
-  int dest, sendtag, source, recvtag;
-  void* status;  // MPI's, as C has it; null where nobody wants one
-  Word request;  // given
-  Word message;  // the handle of a matched message
-  int flag;  // given
-  void* prepared;  // Python's object of a persistent call
+  Name name;
+  Comm* comm = nullptr;
+  const void* caller = nullptr;
+  bool sends = false, receives = false;
+  Word sendbuf = 0, sendtype = 0, recvbuf = 0, recvtype = 0;
+  int64_t sendcount = 0, recvcount = 0;
+  int dest = 0, sendtag = 0, source = 0, recvtag = 0;
+  void* status = nullptr;  // as C has it; null where nobody wants one
+  void *request = nullptr, *flag = nullptr, *message = nullptr;  // where results go
+  const Row& row() const;
+  uint64_t sent() const { return sendcount > 0 ? uint64_t(sendcount) * nbytes_of(sendtype) : 0; }
+  uint64_t room() const { return recvcount > 0 ? uint64_t(recvcount) * nbytes_of(recvtype) : 0; }
 };
 
-// Functions of Python's; a result of `declined` leaves the message to MPI.
-constexpr int declined = -1;
-struct Messenger {
-  int (*transfer)(Message* message);
-  int (*start)(void* prepared, Word* request);  // gives the request that waits for the call
-  void (*free)(void* prepared, bool is_active);
+extern const Row* const rows;  // from n_operations on
+inline const Row& Message::row() const { return rows[name - n_operations]; }
+
+// A program's memory that is sent from or received into.
+class Buffer {
+ public:
+  // `sent`: or to be received into. Memory of a GPU has a copy on the host.
+  Buffer(Word address, int64_t count, Word type, bool sent);
+  // Bytes of one's own, of elements of a type.
+  Buffer(std::vector<uint8_t> bytes, const Buffer& like);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+
+  bool sound() const { return type_ != nullptr; }  // else MPI has something to say
+  const Type& type() const { return *type_; }  // while the program has not freed it
+  Word address = 0, handle = 0;  // as MPI is to have them
+  int64_t count = 0;
+  uint64_t nbytes = 0;
+  uint32_t element = 0;
+  bool known = true, on_device = false;  // whether it is known where its bytes lie
+  engine::Place place{nullptr};
+  std::vector<uint64_t> shape;
+
+  bool is_run() const { return known && !place.layout; }
+  // Copies from, and to, the memory of a GPU; MPI's code.
+  int take();
+  int give_back();
+  // The bytes one behind the other; and the opposite, of so many.
+  std::vector<uint8_t> packed() const;
+  void unpack(const uint8_t* bytes, uint64_t n);
+  // Has memory of its own if it is not known where the bytes lie: frames are decoded there.
+  void keep_type();
+
+ private:
+  const Type* type_ = nullptr;
+  Word kept_ = 0;  // a duplicate of a datatype that the program may free
+  std::vector<uint8_t> bytes_;
+  DeviceCopy copy_;
+  uint8_t* mirror_ = nullptr;
 };
 
-// Whether a function of C is one of these.
-bool is_message(std::string_view name);
+using BufferRef = std::shared_ptr<Buffer>;
 
-// Has messages of marked communicators offered to Python: of those that no rank has used before they were
-// marked, since a receive may have been posted that does not know of compression.
-void take_messages(const Messenger& messenger);
+// One that has arrived, by a receive or a matched probe.
+struct Arrived {
+  std::vector<uint8_t> bytes;
+  alignas(8) char status[most_nbytes_of_status] = {};
+};
+
+// A message on its way in.
+class Incoming : public engine::Task {
+ public:
+  Incoming(std::shared_ptr<Comm> comm, BufferRef buffer);
+  ~Incoming() override;
+  // Posts a receive; MPI's code.
+  int post(int source, int tag);
+  // Takes one that has arrived.
+  void take(std::shared_ptr<Arrived> arrived);
+  void cancel();
+  void keep_scratch() { scratch_ = nullptr; }  // MPI may still write to it
+
+  bool step() override;
+  bool done() override { return arrived_ && (!run_ || run_->done()); }
+  bool broken() const override { return run_ && run_->broken(); }
+  bool is_long() const override { return run_ ? run_->is_long() : nbytes_ > long_nbytes; }
+  void rest(double seconds) override { run_ ? run_->rest(seconds) : Task::rest(seconds); }
+  void waited(double seconds) override { run_ ? run_->waited(seconds) : void(); }
+
+  // Of one that is done: puts values where they belong that are elsewhere, and then MPI's code.
+  void finish();
+  int error() const { return error_; }
+  const void* status() const { return status_; }
+  bool compressed() const { return compressed_; }
+  const engine::Stats& stats() const { return stats_; }
+
+ private:
+  void look();
+  void begin(const Opening& opening, const uint8_t* frame, int64_t length);
+  void fail(int code) { error_ = error_ ? error_ : code; }
+  int wrong_type(uint32_t element, uint64_t nbytes) const;
+
+  const std::shared_ptr<Comm> comm_;
+  const BufferRef buffer_;
+  const std::shared_ptr<Notices> notices_;
+  std::unique_ptr<engine::Task> request_task_;
+  Word request_ = 0;
+  alignas(8) char status_[most_nbytes_of_status] = {};
+  uint8_t* scratch_ = nullptr;
+  uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // the latter of the whole message
+  std::shared_ptr<Arrived> message_;
+  std::vector<uint8_t> unpacked_;  // where it is not known where the bytes lie
+  std::atomic<bool> arrived_{false};
+  bool compressed_ = false;
+  std::shared_ptr<engine::Run> run_;
+  engine::Stats stats_;
+  int error_ = 0;
+};
+
+// A message on its way out, compressed.
+class Outgoing {
+ public:
+  Outgoing(std::shared_ptr<Comm> comm, std::shared_ptr<const Stream> stream, BufferRef buffer)
+      : stream(std::move(stream)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
+  // MPI's code.
+  int begin(int dest, int tag, bool synchronous);
+  std::vector<std::shared_ptr<engine::Task>> tasks() const;
+  // Of one that is done; MPI's code.
+  int conclude();
+  const engine::Stats& stats() const { return stats_; }
+  const std::shared_ptr<const Stream> stream;
+
+ private:
+  const std::shared_ptr<Comm> comm_;
+  const BufferRef buffer_;
+  std::vector<uint8_t> first_;
+  Word request_ = 0;
+  alignas(8) char status_[most_nbytes_of_status] = {};
+  std::shared_ptr<engine::Task> first_task_;
+  std::shared_ptr<engine::Run> run_;
+  std::shared_ptr<PrivateComm> frames_;
+  engine::Stats stats_;
+  int error_ = 0;
+};
+
+// One or two messages under way, of one call.
+class Transfer : public Pending {
+ public:
+  Transfer(std::shared_ptr<Comm> comm, Name name, Form form) : Pending(std::move(comm), name, form) {}
+  int begin_receive(BufferRef buffer, int source, int tag);
+  void take(BufferRef buffer, std::shared_ptr<Arrived> arrived);
+  // `stream` is null where MPI sends it as it is, by a nonblocking function.
+  int begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream, int dest, int tag, Name name);
+  // What was begun before there was an error.
+  void give_up();
+  void tell(void* status) const override;
+  void cancel() override;
+
+ protected:
+  Tasks tasks() override;
+  void finish() override;
+  int conclude() override;
+  int problem() override { return 0; }
+
+ private:
+  std::shared_ptr<Incoming> in_;
+  std::unique_ptr<Outgoing> out_;
+  BufferRef sent_;
+  Word request_ = 0;  // of what MPI sends
+  alignas(8) char status_[most_nbytes_of_status] = {};
+  std::shared_ptr<engine::Task> plain_;
+  double began_ = 0;
+};
+
+// How a message is sent: null with an error, or where MPI sends it.
+std::shared_ptr<const Stream> stream_of(const Message& message, const Buffer& buffer, int* error);
+
+// What a matched probe has received already, behind a message of MPI's that stands for it: the handle of that,
+// 0 where there is none; and what stands behind a handle, null of others.
+Word stand_in_for(std::shared_ptr<Comm> comm, std::shared_ptr<Arrived> arrived);
+struct Matched {
+  std::shared_ptr<Comm> comm;
+  std::shared_ptr<Arrived> arrived;
+};
+bool take_matched(Word handle, Matched* matched);
+
+// Receives what is left of a compressed message whose first one MPI has truncated.
+void drain(Comm& comm, const void* status);
 
 }  // namespace layer
 }  // namespace compcoll

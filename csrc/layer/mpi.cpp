@@ -102,6 +102,40 @@ void* own(const char* name) {
   return found ? found : dlsym(RTLD_DEFAULT, name);
 }
 
+namespace {
+
+Own get_count_c("PMPI_Get_count_c"), get_elements_x("PMPI_Get_elements_x"),
+    set_elements_c("PMPI_Status_set_elements_c"), set_elements_x("PMPI_Status_set_elements_x");
+
+int field(const void* status, uint32_t offset) {
+  int value;
+  memcpy(&value, static_cast<const char*>(status) + offset, sizeof value);
+  return value;
+}
+
+}  // namespace
+
+int source_of(const void* status) { return field(status, library().status_source_offset); }
+
+int tag_of(const void* status) { return field(status, library().status_tag_offset); }
+
+int64_t nbytes_of_message(const void* status) {
+  int64_t nbytes = 0;
+  (get_count_c.exists() ? get_count_c : get_elements_x).call(status, library().byte, &nbytes);
+  return nbytes;
+}
+
+void set_nbytes_of_message(void* status, int64_t nbytes) {
+  (set_elements_c.exists() ? set_elements_c : set_elements_x).call(status, library().byte, nbytes);
+}
+
+void copy_status(const void* from, void* to) {
+  const Library& mpi = library();
+  const int error = field(to, mpi.status_error_offset);
+  memcpy(to, from, mpi.status_nbytes);
+  memcpy(static_cast<char*>(to) + mpi.status_error_offset, &error, sizeof error);
+}
+
 void* (*Unlocked::save)() = nullptr;
 void (*Unlocked::restore)(void*) = nullptr;
 

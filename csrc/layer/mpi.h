@@ -1,5 +1,6 @@
 // The MPI library of the process, found at run time: neither its headers nor its compiler are needed.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 namespace compcoll {
@@ -33,13 +34,14 @@ enum Combiner {
 
 // Handles, numbers and sizes that differ from library to library, as mpi4py has them.
 struct Constants {
-  Word comm_null, comm_self, comm_world, type_null, request_null, info_null, byte, uint64, sum, max;
+  Word comm_null, comm_self, comm_world, type_null, request_null, message_null, info_null, byte, uint64, sum, max;
   Word errors_return;
-  int undefined, in_status, proc_null, any_source, err_buffer, err_count, err_other, err_request;
+  int undefined, in_status, proc_null, any_source, any_tag;
+  int err_buffer, err_count, err_other, err_request, err_truncate;
   int thread_level, thread_serialized, largest_tag;
   int combiners[n_combiners];
   int order_fortran, distribute_block, distribute_none, distribute_default;
-  uint32_t status_nbytes, status_error_offset;
+  uint32_t status_nbytes, status_error_offset, status_source_offset, status_tag_offset;
 };
 
 struct Library : Constants {
@@ -75,6 +77,15 @@ COMPCOLL_INTERNAL const Library& find_library();
 inline const Library& library() {
   return __atomic_load_n(&found_library.abi, __ATOMIC_ACQUIRE) == Abi::none ? find_library() : found_library;
 }
+
+// A status of MPI's: who has sent a message, its bytes, and a copy of it but for its error, which calls that
+// wait for one request leave alone.
+int source_of(const void* status);
+int tag_of(const void* status);
+int64_t nbytes_of_message(const void* status);
+void set_nbytes_of_message(void* status, int64_t nbytes);
+void copy_status(const void* from, void* to);
+constexpr size_t most_nbytes_of_status = 64;
 
 // Has functions looked up in the library of an object that calls it, such as mpi4py's extension module; false
 // where that has none.
@@ -143,6 +154,8 @@ class Own {
  public:
   constexpr explicit Own(const char* name) : name_(name) {}
   bool exists() { return found_ || (found_ = own(name_)); }
+  // The same where `n` needs more than 32 bits, if the library has one for that.
+  Own& of(int64_t n, Own& large) { return n > INT32_MAX && large.exists() ? large : *this; }
   template <class Result = int, class... Words>
   Result call(Words... words) {
     if (!found_) found_ = own(name_);

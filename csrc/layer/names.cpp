@@ -352,7 +352,6 @@ FORTRAN_BOTH(mpi_finalize_, (int* error), (error), layer_MPI_Finalize())
   C_FUNCTION(name, (C_##n)) { return next_##name(A_##n); }
 
 // clang-format off
-C_WAITS(6, Rsend)
 C_WAITS(6, Intercomm_create)
 C_WAITS(3, Intercomm_merge)
 C_WAITS(6, Win_create)

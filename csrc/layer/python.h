@@ -44,6 +44,7 @@ std::vector<uint64_t> take_ended();
 // Functions of Python's side; they take the interpreter's lock.
 struct Python {
   void (*prepare)(void* description);  // a `Description` of calls.h
+  void (*decide)(void* message);       // a `MessageDescription` of streams.h
   void (*describe)(void* failure);     // a `Failure` of errors.h
   void (*next_start)(void* start);     // a `NextStart` of calls.h
   void (*begin_device)(void* job);     // a `DeviceJob` of devices.h, in the thread of the call

@@ -59,8 +59,8 @@ void end_record(const Call& call, Record record, int error, Word request) {
   int small = Last::none;
   record.returned = record.end = engine::now();
   record.error = error;
-  auto work = work_of(request);
-  if (!work && call.name < n_accelerated) record.outcome = call.comm.last.get(&small);
+  auto pending = pending_of(request);
+  if (!pending && call.name < n_accelerated) record.outcome = call.comm.last.get(&small);
   record.small = small >= 0;
   if (call.form == nonblocking && !error && request && request != library().request_null)
     keep_record(request, std::move(record));

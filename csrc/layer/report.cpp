@@ -8,7 +8,21 @@ namespace compcoll {
 namespace layer {
 
 Totals totals[n_names];
+
+const char* text_of(int name) {
+#define COMPCOLL_TEXT(n, name, ...) #name,
+  static constexpr const char* texts[] = {ACCELERATED(COMPCOLL_TEXT) OTHERS(COMPCOLL_TEXT)
+                                              MESSAGES(COMPCOLL_TEXT, COMPCOLL_TEXT, COMPCOLL_TEXT)};
+  return texts[name];
+}
+
 Recorder recorder;
+
+std::shared_ptr<const Way> because(std::string reason) {
+  auto way = std::make_shared<Way>();
+  way->reason = std::move(reason);
+  return way;
+}
 
 void add(engine::Stats* sum, const engine::Stats& part) {
   sum->raw_nbytes += part.raw_nbytes, sum->wire_nbytes += part.wire_nbytes;

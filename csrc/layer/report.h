@@ -9,18 +9,22 @@
 #include <vector>
 
 #include "engine/run.h"
+#include "message_table.h"
 #include "operations.h"
 
 namespace compcoll {
 namespace layer {
 
 #define COMPCOLL_NAME(n, name, ...) name,
-// Those that may be accelerated come first.
+// Collectives that may be accelerated come first, and messages last.
 enum Name {
   ACCELERATED(COMPCOLL_NAME) n_accelerated,
   before_others = n_accelerated - 1,
-  OTHERS(COMPCOLL_NAME) n_names
+  OTHERS(COMPCOLL_NAME) n_operations,
+  before_messages = n_operations - 1,
+  MESSAGES(COMPCOLL_NAME, COMPCOLL_NAME, COMPCOLL_NAME) n_names
 };
+const char* text_of(int name);
 enum Form { blocking, nonblocking, persistent, n_forms };
 
 // How a call, or a part of it, was to be carried out.
@@ -29,6 +33,9 @@ struct Way {
   bool lossless = true;
   bool writes_back = false;  // whether the owner of a block takes the values that others decode
 };
+
+// MPI carries a call out for this reason.
+std::shared_ptr<const Way> because(std::string reason);
 
 // A call that has ended.
 struct Outcome {
@@ -49,13 +56,13 @@ class Last {
   // A call that was small: `name` alone says all.
   void note_small(int name) { small_.store(name, std::memory_order_relaxed); }
   void note(std::shared_ptr<const Outcome> outcome);
-  // A message, of which Python keeps what there is to say.
-  void note_message() { small_.store(message, std::memory_order_relaxed); }
-  // The outcome, null where the last call was small, whose name goes to `small`, a message, or where there
-  // was none.
+  // Objects, of which Python keeps what there is to say.
+  void note_objects() { small_.store(objects, std::memory_order_relaxed); }
+  // The outcome, null where the last call was small, whose name goes to `small`, one of objects, or where
+  // there was none.
   std::shared_ptr<const Outcome> get(int* small);
 
-  static constexpr int other = -3, message = -2, none = -1;
+  static constexpr int other = -3, objects = -2, none = -1;
 
  private:
   std::atomic<int> small_{none};

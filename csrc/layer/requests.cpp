@@ -12,8 +12,7 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own grequest_start("PMPI_Grequest_start"), status_set_elements("PMPI_Status_set_elements"),
-    status_set_cancelled("PMPI_Status_set_cancelled"), request_c2f("PMPI_Request_c2f"),
+Own grequest_start("PMPI_Grequest_start"), request_c2f("PMPI_Request_c2f"),
     request_f2c("PMPI_Request_f2c"), recv_init("PMPI_Recv_init"), isend("PMPI_Isend"), iprobe("PMPI_Iprobe"),
     mpi_recv("PMPI_Recv"), comm_dup("PMPI_Comm_dup"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
     request_free("PMPI_Request_free");
@@ -21,10 +20,10 @@ Own grequest_start("PMPI_Grequest_start"), status_set_elements("PMPI_Status_set_
 // Requests of the layer's, by their handles: of calls under way, and of prepared ones.
 struct Requests {
   std::mutex mutex;  // nothing is waited for with it, as MPI calls what takes it
-  std::unordered_map<Word, std::shared_ptr<Work>> works;
+  std::unordered_map<Word, std::shared_ptr<Pending>> pending;
   std::unordered_map<Word, std::shared_ptr<Prepared>> prepared;
   std::unordered_map<Word, Record> records;  // of calls that are recorded, MPI's among them
-  std::vector<std::shared_ptr<Work>> freed;  // by MPI, in whose callback no communicator can be freed
+  std::vector<std::shared_ptr<Pending>> freed;  // by MPI, in whose callback no communicator can be freed
 };
 
 Requests& requests() {
@@ -50,7 +49,7 @@ bool has_record(Word handle) {
 }
 
 // A call has ended, or its request is no more.
-void close_record(Word handle, std::shared_ptr<Work> work, int error) {
+void close_record(Word handle, std::shared_ptr<Pending> pending, int error) {
   Record record;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
@@ -62,7 +61,7 @@ void close_record(Word handle, std::shared_ptr<Work> work, int error) {
   }
   record.end = engine::now();
   if (error) record.error = error;
-  if (work) record.outcome = work->outcome();
+  if (pending) record.outcome = pending->outcome();
   recorder.add(std::move(record));
 }
 
@@ -70,41 +69,40 @@ namespace {
 
 // -- generalized requests: what MPI asks always succeeds, and an error is the affair of waits
 
-int query(void*, void* status) {
-  status_set_elements.call(status, library().byte, 0);
-  status_set_cancelled.call(status, 0);
+// `state` is where the request's handle stands.
+int query(void* state, void* status) {
+  if (auto pending = pending_of(*static_cast<Word*>(state))) pending->tell(status);
   return 0;
 }
 
-// `state` is where the request's handle stands.
 int freed(void* state) {
   auto handle = static_cast<Word*>(state);
   std::lock_guard<std::mutex> lock(requests().mutex);
-  auto found = requests().works.find(*handle);
-  if (found != requests().works.end()) {
+  auto found = requests().pending.find(*handle);
+  if (found != requests().pending.end()) {
     requests().freed.push_back(std::move(found->second));
-    requests().works.erase(found);
+    requests().pending.erase(found);
     n_requests--;
   }
   delete handle;
   return 0;
 }
 
-int cancel(void*, int) { return 0; }
+int cancel(void* state, int is_complete) {
+  auto pending = is_complete ? nullptr : pending_of(*static_cast<Word*>(state));
+  if (pending) pending->cancel();
+  return 0;
+}
 
 // -- stand-ins: receives of no bytes, for each of which one byte waits. Code that is not hooked gets an error
 // where it starts one
 
-Word mirror = 0;  // a communicator of this rank alone
+Word mirror = 0;
 const char byte = 0;
 
 int make_stand_in(Word* handle) {
   const Library& mpi = library();
-  if (!mirror) {
-    if (int error = comm_dup.call(mpi.comm_self, &mirror)) return error;
-    mirror = mpi.handle_of(mirror);
-    comm_set_errhandler.call(mirror, mpi.errors_return);
-  }
+  if (!own_comm()) return mpi.err_other;
   Word made = 0, sent = 0;
   if (int error = isend.call(&byte, 1, mpi.byte, 0, 0, mirror, &sent)) return error;
   request_free.call(&sent);
@@ -125,8 +123,17 @@ bool take_byte() {
 
 }  // namespace
 
-int start_request(const std::shared_ptr<Work>& work, Word* request) {
-  std::vector<std::shared_ptr<Work>> old;
+Word own_comm() {
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  Word made = 0;
+  if (mirror || comm_dup.call(library().comm_self, &made)) return mirror;
+  comm_set_errhandler.call(library().handle_of(made), library().errors_return);
+  return mirror = library().handle_of(made);
+}
+
+int start_request(const std::shared_ptr<Pending>& pending, Word* request) {
+  std::vector<std::shared_ptr<Pending>> old;
   auto handle = new Word(0);
   if (int error = grequest_start.call(&query, &freed, &cancel, static_cast<void*>(handle), handle)) {
     delete handle;
@@ -134,17 +141,17 @@ int start_request(const std::shared_ptr<Work>& work, Word* request) {
   }
   *request = *handle = library().handle_of(*handle);
   std::lock_guard<std::mutex> lock(requests().mutex);
-  requests().works[*request] = work;
+  requests().pending[*request] = pending;
   n_requests++;
   old.swap(requests().freed);
   return 0;
 }
 
-std::shared_ptr<Work> work_of(Word request) {
+std::shared_ptr<Pending> pending_of(Word request) {
   if (!any_requests()) return nullptr;
   std::lock_guard<std::mutex> lock(requests().mutex);
-  auto found = requests().works.find(request);
-  return found == requests().works.end() ? nullptr : found->second;
+  auto found = requests().pending.find(request);
+  return found == requests().pending.end() ? nullptr : found->second;
 }
 
 void keep_record(Word request, Record record) {
@@ -198,13 +205,13 @@ bool start(Convention convention, void* place, int* error) {
 }  // namespace
 
 void end_requests(double seconds) {
-  std::vector<std::shared_ptr<Work>> works;
+  std::vector<std::shared_ptr<Pending>> all;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
-    for (auto& [handle, work] : requests().works) works.push_back(work);
+    for (auto& [handle, pending] : requests().pending) all.push_back(pending);
   }
   const double until = engine::now() + seconds;
-  for (auto& work : works) work->join(std::max(until - engine::now(), 0.0));
+  for (auto& pending : all) pending->join(std::max(until - engine::now(), 0.0));
   if (!mirror) return;
   while (take_byte()) {}
   mirror = 0;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "work.h"
+#include "pending.h"
 
 namespace compcoll {
 namespace layer {
@@ -18,22 +18,22 @@ Word handle_at(Convention convention, Own& from_fortran, const void* place);
 void give_request(Convention convention, Word handle, void* place);
 Word request_at(Convention convention, const void* place);
 
-// Starts a generalized request for a call; MPI's code.
-int start_request(const std::shared_ptr<Work>& work, Word* request);
+// Starts a generalized request for what is under way; MPI's code.
+int start_request(const std::shared_ptr<Pending>& pending, Word* request);
 
 // How many requests there are whose calls, or records, are the layer's.
 extern COMPCOLL_INTERNAL std::atomic<int> n_requests;
 inline bool any_requests() { return n_requests.load(std::memory_order_relaxed) != 0; }
 
-// The call of a request, null of others.
-std::shared_ptr<Work> work_of(Word request);
+// What is under way behind a request, null of others.
+std::shared_ptr<Pending> pending_of(Word request);
 
 // Keeps the record of a call until its request is seen to be complete; and what is kept.
 void keep_record(Word request, Record record);
 std::vector<Record> take_open_records();
 bool has_record(Word request);
 // A call has ended, or its request is no more.
-void close_record(Word request, std::shared_ptr<Work> work, int error);
+void close_record(Word request, std::shared_ptr<Pending> pending, int error);
 
 // A call that is prepared once, and started any number of times.
 class Prepared {
@@ -49,6 +49,9 @@ std::shared_ptr<Prepared> prepared_of(Word request);
 
 // The handle that a program gets of a prepared call; MPI's code.
 int keep(std::shared_ptr<Prepared> prepared, Word* handle);
+
+// A communicator of this rank alone, on which nothing else of the program's is; 0 where MPI makes none.
+Word own_comm();
 
 // Before MPI ends: waits for calls under way, at most for so long, and lets go of what stands for prepared
 // ones.

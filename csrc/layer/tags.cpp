@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "work.h"
+#include "pending.h"
 
 namespace compcoll {
 namespace layer {
@@ -46,31 +46,32 @@ int PrivateComm::take() {
 }
 
 void CallTags::begin(int first, int n) {
+  const int of_calls = n - n / 8;
   first_ = first;
-  turns_ = std::max(fewest_under_way, std::min(most_under_way, n / enough_tags));
-  n_ = (n - 1) / (turns_ + 1);
+  turns_ = std::max(fewest_under_way, std::min(most_under_way, of_calls / enough_tags));
+  n_ = of_calls / (turns_ + 1);
   check_ = first + n - 1;
 }
 
-std::shared_ptr<Work> CallTags::take_under_way(int turn) {
+std::shared_ptr<Pending> CallTags::take_under_way(int turn) {
   std::lock_guard<std::mutex> lock(mutex_);
   auto found = under_way_.find(turn);
   if (found == under_way_.end()) return nullptr;
-  std::shared_ptr<Work> work = found->second.lock();
+  std::shared_ptr<Pending> work = found->second.lock();
   under_way_.erase(found);
   return work;
 }
 
-int CallTags::next(const std::shared_ptr<Work>& work) {
+int CallTags::next(const std::shared_ptr<Pending>& pending) {
   int turn;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     turn = int(++calls_ % uint64_t(turns_));
   }
   if (auto before = take_under_way(turn)) before->join();
-  if (work) {
+  if (pending) {
     std::lock_guard<std::mutex> lock(mutex_);
-    under_way_[turn] = work;
+    under_way_[turn] = pending;
   }
   return first_ + turn * n_;
 }

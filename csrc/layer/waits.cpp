@@ -22,14 +22,14 @@ class Given {
       Word handle = request_at(convention_, given_ + i * width());
       auto prepared = prepared_of(handle);
       if (prepared) handle = prepared->started;
-      auto work = handle ? work_of(handle) : nullptr;
+      auto pending = handle ? pending_of(handle) : nullptr;
       if (prepared && prepared->started) {
         if (copy_.empty()) copy_.assign(given_, given_ + n_ * width());
         give_request(convention_, handle, copy_.data() + i * width());
       }
       const bool recorded = has_record(handle);
-      if (work || recorded || (prepared && prepared->started))
-        ours_.push_back({i, handle, work, prepared, recorded, false});
+      if (pending || recorded || (prepared && prepared->started))
+        ours_.push_back({i, handle, pending, prepared, recorded, false});
     }
   }
 
@@ -40,7 +40,7 @@ class Given {
   void finish_all() {
     engine::Progress::Completions completions;
     for (const Ours& one : ours_)
-      if (one.work) completions.push_back(one.work->completion());
+      if (one.pending) completions.push_back(one.pending->completion());
     auto reached = [&] {
       return std::all_of(completions.begin(), completions.end(),
                          [](const auto& each) { return each->reached(); });
@@ -52,7 +52,7 @@ class Given {
   void finish_any(const std::function<bool()>& test) {
     engine::Progress::Completions completions;
     for (const Ours& one : ours_)
-      if (one.work) completions.push_back(one.work->completion());
+      if (one.pending) completions.push_back(one.pending->completion());
     wait_for(completions, test);
   }
 
@@ -73,11 +73,11 @@ class Given {
     for (Ours& one : ours_) {
       if (!one.complete) continue;
       if (one.prepared) one.prepared->started = 0;
-      int code = one.work ? one.work->settle() : 0;
-      if (one.recorded) close_record(one.handle, one.work, code);
+      int code = one.pending ? one.pending->settle() : 0;
+      if (one.recorded) close_record(one.handle, one.pending, code);
       if (!code) continue;
       place_error(one.index, code);
-      if (!first) first = raise(one.work->comm->handle, code);
+      if (!first) first = raise(*one.pending->comm, code);
     }
     return first;
   }
@@ -86,7 +86,7 @@ class Given {
   struct Ours {
     size_t index;
     Word handle;
-    std::shared_ptr<Work> work;
+    std::shared_ptr<Pending> pending;
     std::shared_ptr<Prepared> prepared;
     bool recorded, complete;
   };
@@ -255,7 +255,7 @@ C_FUNCTION(Request_get_status, (Word request, Word flag, Word status)) {
   if (any_requests()) {
     if (auto prepared = prepared_of(library().handle_of(request)); prepared && prepared->started)
       request = prepared->started;
-    if (work_of(library().handle_of(request))) Given::step();
+    if (pending_of(library().handle_of(request))) Given::step();
   }
   return next_Request_get_status(request, flag, status);
 }

@@ -1,25 +1,12 @@
 #include "work.h"
 
-#include <limits>
-
 #include "devices.h"
 #include "engine/clock.h"
 #include "engine/task_group.h"
-#include "requests.h"
 
 namespace compcoll {
 namespace layer {
 namespace {
-
-// Works that have not ended as they should: MPI may still write to what they refer to, which is never freed.
-void abandon(std::shared_ptr<Work> work) {
-  static auto& all = *new std::vector<std::shared_ptr<Work>>;
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
-  all.push_back(std::move(work));
-}
-
-bool never_interrupted() { return false; }
 
 // A call that is over as soon as the ranks are known to differ.
 class Compared : public engine::TaskGroup {
@@ -121,85 +108,41 @@ void Work::poison(int code) {
   for (const auto& run : runs_) run->fail(error);
 }
 
-std::shared_ptr<engine::Task> Work::task() {
-  std::vector<std::shared_ptr<engine::Task>> all(runs_.begin(), runs_.end());
+Work::Tasks Work::tasks() {
+  Tasks all(runs_.begin(), runs_.end());
   for (Word* request : plains) {
     statuses_.emplace_back(library().status_nbytes);
     plain_tasks_.push_back(make_request(engine_library(), request, statuses_.back().data(), 0));
     all.push_back(plain_tasks_.back());
   }
-  if (!check) return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(all);
+  return all;
+}
+
+std::shared_ptr<engine::Task> Work::task() {
+  if (!check) return Pending::task();
+  Tasks all = tasks();
   std::shared_ptr<engine::Task> comparison =
       make_request(engine_library(), check->request(), compared_status_, 0);
   all.push_back(comparison);
   return std::make_shared<Compared>(all, comparison, check);
 }
 
-void Work::note_end(engine::End end) {
-  end_ = end;
-  end_seconds_ = engine::now();
-  if (end == engine::End::DONE) drop_copies();
-  ended_ = true;
-}
-
-int Work::wait() {
-  std::vector<std::shared_ptr<engine::Task>> tasks(runs_.begin(), runs_.end());
-  engine::End end;
-  {
-    Unlocked unlocked;
-    end = the_engine().wait(tasks, {}, std::numeric_limits<double>::infinity(), never_interrupted);
-  }
-  note_end(end);
-  return settle();
-}
-
-int Work::leave(Word* request) {
-  completion_ = std::make_shared<engine::Completion>();
-  auto self = shared_from_this();
-  if (int error = start_request(self, request)) return error;
-  const Word handle = *request;
-  // The request is complete for MPI before anybody who waits here learns of it.
-  left_ = the_engine().leave(
-      task(),
-      [self, handle](engine::End end) {
-        self->note_end(end);
-        complete(engine_library(), handle);
-        self->completion_->reach();
-      },
-      completion_);
-  return 0;
-}
-
-bool Work::join(double seconds) {
-  if (ended_ || !left_) return true;
-  Unlocked unlocked;
-  the_engine().join(*left_, seconds, never_interrupted);
-  return ended_;
-}
-
 // -- the outcome
 
-int Work::settle() {
-  std::lock_guard<std::mutex> lock(settling_);
-  if (settled_) return code_;
-  settled_ = true;
-  if (end_ != engine::End::DONE) {
-    abandon(shared_from_this());
-    const bool late = end_ == engine::End::TIMEOUT;
-    comm->fail(std::string(operations[name].name) + " was interrupted");
-    return code_ = code_of(late ? TIMEOUT : BROKEN, late ? late_text() : comm->why_broken());
-  }
-  if (check && check->differs()) {
-    abandon(shared_from_this());
-    comm->fail(std::string("calls of the ranks beside ") + operations[name].name + " did not go together");
-    return code_ = check->result();
-  }
+int Work::problem() {
+  if (!check || !check->differs()) return 0;
+  abandon();
+  comm->fail(std::string("calls of the ranks beside ") + operations[name].name + " did not go together");
+  return check->result();
+}
+
+int Work::conclude() {
   int error = 0;
   for (const auto& task : plain_tasks_)
     if (!error) error = error_of(*task);
-  if (finish)
-    if (int code = finish(); code && !error) error = code;
-  if (!entry) return code_ = error;
+  if (give_back)
+    if (int code = give_back(); code && !error) error = code;
+  if (!entry) return error;
   auto outcome = std::make_shared<Outcome>();
   outcome->name = name, outcome->accelerated = !runs_.empty();
   outcome->seconds = end_seconds_ - began;
@@ -231,7 +174,7 @@ int Work::settle() {
   comm->last.note(outcome);
   outcome_ = std::move(outcome);
   runs_.clear();
-  return code_ = error;
+  return error;
 }
 
 }  // namespace layer

@@ -1,14 +1,11 @@
 // Calls under way: the schedules that the engine runs for one, and MPI's part of it.
 #pragma once
-#include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <vector>
 
-#include "calls.h"
 #include "check.h"
+#include "pending.h"
 
 namespace compcoll {
 namespace layer {
@@ -25,16 +22,13 @@ class Masked {
   std::vector<char> counts_[2];
 };
 
-class Work : public std::enable_shared_from_this<Work> {
+class Work : public Pending {
  public:
   Work(std::shared_ptr<Comm> comm, std::shared_ptr<const Entry> entry, Name name, Form form)
-      : comm(std::move(comm)), entry(std::move(entry)), name(name), form(form) {}
-  ~Work();
+      : Pending(std::move(comm), name, form), entry(std::move(entry)) {}
+  ~Work() override;
 
-  const std::shared_ptr<Comm> comm;
   const std::shared_ptr<const Entry> entry;  // null of a call that is MPI's, on copies of a GPU's memory
-  const Name name;
-  const Form form;
 
   // Where frames travel.
   struct Lane {
@@ -47,18 +41,6 @@ class Work : public std::enable_shared_from_this<Work> {
             std::shared_ptr<engine::Bases> last = nullptr);
   // Has the other ranks get an error in place of this rank's values.
   void poison(int code);
-  // Waits for a call that blocks; MPI's code.
-  int wait();
-  // Leaves the call to the engine; the request is complete with it. MPI's code.
-  int leave(Word* request);
-  // Waits, at most for so long, until a call has ended that was left.
-  bool join(double seconds = 1e18);
-  bool ended() const { return ended_; }
-
-  // The outcome for the program, once; MPI's code.
-  int settle();
-  // Of a call that is settled.
-  std::shared_ptr<const Outcome> outcome() const { return outcome_; }
 
   // The comparison with other ranks' calls.
   std::shared_ptr<Check> check;
@@ -74,13 +56,16 @@ class Work : public std::enable_shared_from_this<Work> {
   // Things that end with it: a device's part, and what a persistent call is started from.
   std::vector<std::shared_ptr<void>> keep;
   // Called at the end, by the thread that waits: puts back what MPI wrote to other memory.
-  std::function<int()> finish;
+  std::function<int()> give_back;
 
-  const std::shared_ptr<engine::Completion>& completion() const { return completion_; }
+ protected:
+  Tasks tasks() override;
+  std::shared_ptr<engine::Task> task() override;
+  void finish() override { drop_copies(); }
+  int problem() override;
+  int conclude() override;
 
  private:
-  std::shared_ptr<engine::Task> task();
-  void note_end(engine::End end);
   void drop_copies();
 
   std::vector<std::shared_ptr<engine::Run>> runs_;
@@ -90,16 +75,7 @@ class Work : public std::enable_shared_from_this<Work> {
   std::vector<std::vector<char>> statuses_;
   alignas(8) char compared_status_[64];
   std::vector<std::shared_ptr<engine::Task>> plain_tasks_;
-  std::shared_ptr<engine::PendingTask> left_;
-  std::shared_ptr<engine::Completion> completion_;
   int poisoned_ = 0;
-  double end_seconds_ = 0;
-  std::atomic<bool> ended_{false};
-  engine::End end_ = engine::End::DONE;
-  std::mutex settling_;
-  bool settled_ = false;
-  std::shared_ptr<const Outcome> outcome_;
-  int code_ = 0;
 };
 
 }  // namespace layer

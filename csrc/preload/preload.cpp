@@ -32,8 +32,8 @@
   NAME(MPI_##method)                         \
   NAME(MPI_##name##_init)                    \
   NAME(MPI_##name##_c) NAME(MPI_##method##_c) NAME(MPI_##name##_init_c) FORTRAN(fortran) FORTRAN(i##fortran)
-#define MESSAGE(n, name, fortran, ...) NAME(MPI_##name) NAME(MPI_##name##_c) FORTRAN(fortran)
-#define PROBE(n, name, fortran, ...) NAME(MPI_##name) FORTRAN(fortran)
+#define MESSAGE(n, name, op, fortran, ...) NAME(MPI_##name) NAME(MPI_##name##_c) FORTRAN(fortran)
+#define PROBE(n, name, op, fortran, ...) NAME(MPI_##name) FORTRAN(fortran)
 
 // clang-format off
 #define NAMES \
@@ -54,7 +54,7 @@
   FORTRAN(wait) FORTRAN(test) FORTRAN(cancel) FORTRAN(waitall) FORTRAN(waitany) FORTRAN(waitsome) \
   FORTRAN(testall) FORTRAN(testany) FORTRAN(testsome) FORTRAN(request_get_status) \
   FORTRAN(start) FORTRAN(startall) FORTRAN(request_free) \
-  NAME(MPI_Rsend) NAME(MPI_Intercomm_create) NAME(MPI_Intercomm_merge) NAME(MPI_Win_create) \
+  NAME(MPI_Intercomm_create) NAME(MPI_Intercomm_merge) NAME(MPI_Win_create) \
   NAME(MPI_Win_allocate) NAME(MPI_Win_allocate_shared) NAME(MPI_Win_free) NAME(MPI_Win_fence) \
   NAME(MPI_Win_start) NAME(MPI_Win_complete) NAME(MPI_Win_wait) NAME(MPI_Win_lock) NAME(MPI_Win_unlock) NAME(MPI_Win_flush) \
   NAME(MPI_Win_flush_all) NAME(MPI_Win_unlock_all)

@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import compcoll
+from compcoll.engine import _engine
 
 #: Whether everything runs, and not the sample of ``make test``; see conftest.py.
 EXHAUSTIVE = os.environ.get("EXHAUSTIVE", "0") != "0"
@@ -66,6 +67,20 @@ def fails(kind: str, match: str | None = None):
     with pytest.raises(MPI.Exception, match=match) as caught:
         yield caught
     assert caught.value.Get_error_class() == getattr(compcoll.errors, kind)
+
+
+class Unhooked:
+    """A communicator as a library has it whose calls the layer does not see."""
+
+    def __init__(self, comm: MPI.Comm):
+        self._comm = MPI.Intracomm(comm)
+
+    def __getattr__(self, name: str):
+        def call(*args):
+            with _engine.plain_calls():
+                return getattr(self._comm, name)(*args)
+
+        return call
 
 
 def offsets(counts, gap: int = 0) -> list[int]:

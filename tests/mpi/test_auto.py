@@ -139,7 +139,7 @@ def test_links_are_measured_where_no_profile_is(comm, agree, nodes_of_one, tmp_p
     monkeypatch.setenv("COMPCOLL_PROFILE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     fresh = comm.Dup()
-    machine = compcoll.Comm(fresh)._state.context.advisor.machine
+    machine = compcoll.Comm(fresh)._marked.advisor.machine
     assert agree(machine.measured == ("network",))
     assert agree(machine.network.bandwidth > 1e6)
     assert agree(len(set(comm.allgather(machine.as_json()))) == 1)

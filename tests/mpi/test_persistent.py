@@ -78,7 +78,7 @@ def test_collectives(comm, ours, agree, dtype):
         order = [requests[i] for i in rng.permutation(len(requests))]
         start(order)
         wait(order)
-        if not ours._state.context.facts.nodes:  # inside a node, of several, messages are left to MPI
+        if not ours._marked.facts.nodes:  # inside a node, of several, messages are left to MPI
             assert agree(ours.calls_accelerated == before + len(requests))
         for (name, *_, got), (*_, want) in both:
             summed = "educe" in name and dtype != "i4"

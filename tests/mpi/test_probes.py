@@ -5,7 +5,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from common import BF16, bits, data
+from common import BF16, bits, data, typed
 from mpi4py import MPI
 
 import compcoll
@@ -272,9 +272,9 @@ def test_types_that_mpi_lacks(comm, ours, agree, receive, dtype):
     last, ok = comm.size - 1, True
     for n in (3, N):
         if comm.rank == last:
-            ours.Ssend(data(n, dtype, n), 0, TAG)
+            ours.Ssend(typed(data(n, dtype, n)), 0, TAG)
         elif comm.rank == 0:
             got, status = np.zeros(n, dtype), MPI.Status()
-            receive(ours, got, status, MPI.Status())
+            receive(ours, typed(got), status, MPI.Status())
             ok &= bits(got) == bits(data(n, dtype, n)) and told(status) == (last, TAG, got.nbytes)
     assert agree(ok)

@@ -196,7 +196,7 @@ def test_errors_are_those_of_nodes(comm, agree, nodes, algorithm):
 def test_auto_takes_the_levels_of_a_rule(comm, agree, nodes, levels):
     policy = Policy("auto", min_nbytes=0, rules=(Rule(levels=levels),))
     ours, got, found = compcoll.Comm(comm, policy=policy), np.zeros(N, "i4"), set()
-    advisor = ours._state.context.advisor
+    advisor = ours._marked.advisor
     advisor.machine = replace(advisor.machine, network=Link(1e-3, 1e6))
     for _ in range(8):
         ours.Allreduce(np.zeros(N, "i4"), got)

@@ -17,7 +17,7 @@ comm = compcoll.Comm(MPI.COMM_WORLD, codec="zfp:rate=8")
 field = np.ones(1 << 20, "f4")
 total = np.empty_like(field)
 comm.Allreduce(field, total)
-assert comm._state.context.neighbours is not None
+assert comm._marked.neighbours is not None
 pids = MPI.COMM_WORLD.gather(os.getpid())
 if comm.rank == 0:
     print(*pids, flush=True)

@@ -74,11 +74,6 @@ class DeviceOperations:
         """Come after these events of devices, in place of what the caller has started there."""
         self._work.marks.update(marks)
 
-    def also_decode(self, data: np.ndarray, block: DeviceArray) -> None:
-        """Decode a frame besides; `step` says that it is done."""
-        frame = Frame(self._pinned(data), inspect(data))
-        self._begun.append((NONE, NONE, self._work.decode(frame, block)))
-
     @property
     def is_last(self) -> bool:
         """Whether nothing is started behind any operation under way."""

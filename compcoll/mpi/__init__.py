@@ -1,1 +1,0 @@
-"""The face of mpi4py: communicators, their arguments and requests."""

@@ -1,0 +1,91 @@
+#include "pending.h"
+
+#include <limits>
+
+#include "engine/clock.h"
+#include "engine/task_group.h"
+#include "requests.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own status_set_elements("PMPI_Status_set_elements"), status_set_cancelled("PMPI_Status_set_cancelled");
+
+bool never_interrupted() { return false; }
+
+}  // namespace
+
+void Pending::abandon() {
+  static auto& all = *new std::vector<std::shared_ptr<Pending>>;  // for good
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);
+  all.push_back(shared_from_this());
+}
+
+std::shared_ptr<engine::Task> Pending::task() {
+  Tasks all = tasks();
+  return all.size() == 1 ? all[0] : std::make_shared<engine::TaskGroup>(std::move(all));
+}
+
+void Pending::note_end(engine::End end) {
+  end_ = end;
+  end_seconds_ = engine::now();
+  if (end == engine::End::DONE) finish();
+  ended_ = true;
+}
+
+int Pending::wait() {
+  const Tasks all = tasks();
+  {
+    Unlocked unlocked;
+    note_end(the_engine().wait(all, {}, std::numeric_limits<double>::infinity(), never_interrupted));
+  }
+  return settle();
+}
+
+int Pending::leave(Word* request) {
+  completion_ = std::make_shared<engine::Completion>();
+  auto self = shared_from_this();
+  if (int error = start_request(self, request)) return error;
+  const Word handle = *request;
+  // The request is complete for MPI before anybody who waits here learns of it.
+  left_ = the_engine().leave(
+      task(),
+      [self, handle](engine::End end) {
+        self->note_end(end);
+        complete(engine_library(), handle);
+        self->completion_->reach();
+      },
+      completion_);
+  return 0;
+}
+
+bool Pending::join(double seconds) {
+  if (ended_ || !left_) return true;
+  Unlocked unlocked;
+  the_engine().join(*left_, seconds, never_interrupted);
+  return ended_;
+}
+
+int Pending::settle() {
+  std::lock_guard<std::mutex> lock(settling_);
+  if (settled_) return code_;
+  settled_ = true;
+  if (end_ != engine::End::DONE) {
+    abandon();
+    const bool late = end_ == engine::End::TIMEOUT;
+    comm->fail(std::string(text_of(name)) + " was interrupted");
+    return code_ = code_of(late ? TIMEOUT : BROKEN, late ? late_text() : comm->why_broken());
+  }
+  code_ = problem();
+  return code_ ? code_ : code_ = conclude();
+}
+
+void Pending::tell(void* status) const {
+  status_set_elements.call(status, library().byte, 0);
+  status_set_cancelled.call(status, 0);
+}
+
+}  // namespace layer
+}  // namespace compcoll

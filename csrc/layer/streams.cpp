@@ -1,0 +1,247 @@
+#include "streams.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "engine/clock.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+using engine::BlockRef;
+using engine::NONE;
+using engine::Op;
+using engine::Schedule;
+
+Own isend("PMPI_Isend"), test("PMPI_Test"), improbe("PMPI_Improbe"), mrecv("PMPI_Mrecv");
+
+// Chunks are whole blocks of every codec.
+constexpr uint64_t chunk_unit = 1024;
+// Elements of a chunk that may come in another shape: compcoll/schedule/planes.py.
+constexpr uint64_t most_whole = 1 << 18, most_large = 1 << 21;
+// Seconds that a notice may arrive later than the message that it was sent before, and after which a message
+// that had none is forgotten.
+constexpr double late_seconds = 10e-3, forgotten_seconds = 1;
+// Notices of sent, and of received messages, that may wait to be completed.
+constexpr size_t most_late = 32;
+
+const Level& level() { return **receiving(UINT8).coding.level; }
+
+Receiving all_receiving[COMPLEX128 + 1];
+
+// Chunks of so many bytes that are on their way at once: MPI announces and answers one behind all bytes that
+// it has queued, so that fewer leave a direction of the wire idle.
+uint64_t window_of(uint64_t nbytes) {
+  constexpr uint64_t least = 4, both_ways = 4 << 20;
+  return std::max(least, (both_ways + nbytes - 1) / nbytes);
+}
+
+uint64_t step_of(uint64_t n, uint64_t most) {
+  const uint64_t chunks = std::max<uint64_t>((n + most - 1) / most, 1), unit = chunks * chunk_unit;
+  return std::max<uint64_t>((n + unit - 1) / unit, 1) * chunk_unit;
+}
+
+}  // namespace
+
+void set_receiving(uint32_t dtype, const engine::Coding& coding, KeptRef kept) {
+  all_receiving[dtype] = {coding, std::move(kept)};
+}
+
+const Receiving& receiving(uint32_t dtype) { return all_receiving[dtype]; }
+
+// -- first messages
+
+std::vector<uint8_t> pack_first(Opening opening, const uint8_t* frame) {
+  opening.checksum =
+      level().checksum(reinterpret_cast<const uint8_t*>(&opening), offsetof(Opening, checksum));
+  const uint64_t end = sizeof opening + opening.frame_nbytes, least = std::max(end, least_first);
+  std::vector<uint8_t> message(least + (rest_of_first + unit_of_first - least % unit_of_first) % unit_of_first);
+  memcpy(message.data(), &opening, sizeof opening);
+  if (opening.frame_nbytes) memcpy(message.data() + sizeof opening, frame, opening.frame_nbytes);
+  return message;
+}
+
+bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening) {
+  if (!looks_compressed(int64_t(nbytes))) return false;
+  memcpy(opening, data, sizeof *opening);
+  return level().checksum(data, offsetof(Opening, checksum)) == opening->checksum &&
+         opening->frame_nbytes <= nbytes - sizeof *opening && opening->itemsize &&
+         opening->n <= never / opening->itemsize;
+}
+
+// -- chunks
+
+Cut::Cut(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane, uint64_t row)
+    : n(n), itemsize(itemsize), step(step), plane(plane), row(row), first(n), count(0) {
+  if (!step || n <= std::min(step, largest_first_chunk / itemsize)) {
+    this->plane = plane <= n ? plane : 0;
+    return;
+  }
+  const uint64_t opening = std::min(step, opening_chunk / itemsize), rest = n - opening;
+  const uint64_t each = step_of(rest, step);
+  count = (rest + each - 1) / each;
+  first = plane ? engine::plane_ends(n, 0, 1 + count, plane).second : opening;
+}
+
+std::shared_ptr<const Schedule> Cut::schedule(int peer, bool sends, bool drops) const {
+  auto made = std::make_shared<Schedule>();
+  const uint64_t rest = n - first, each = plane ? 0 : step_of(rest, step);
+  const int32_t k = int32_t(count), ahead = int32_t(window_of(step * itemsize));
+  std::vector<std::vector<int32_t>> successors(size_t(drops ? k : 2 * k));
+  auto add = [&](int32_t kind, int32_t chunk, bool message) {
+    Op op = {kind, message && sends ? NONE : chunk, NONE, chunk, NONE, NONE, message ? peer : NONE,
+             message ? chunk : NONE, 0, 0, 0, 0};
+    made->ops.push_back(op);
+  };
+  auto then = [&](int32_t before, int32_t after) {
+    successors[size_t(before)].push_back(after);
+    made->ops[size_t(after)].n_deps++;
+  };
+  for (int32_t i = 0; i < k; i++) {
+    BlockRef block = {0, 0, 0, 0, 0, 0, 0, NONE, 0, 1};
+    if (plane) {
+      auto [begin, end] = engine::plane_ends(n, uint64_t(i) + 1, 1 + count, plane);
+      block.start = int64_t(begin), block.n = int64_t(end - begin);
+      if (sends) block.plane = int64_t(plane), block.row = int64_t(row);
+    } else {
+      block.start = int64_t(first + uint64_t(i) * each);
+      block.n = int64_t(std::min(each, n - uint64_t(block.start)));
+    }
+    block.most = drops ? int64_t(std::min(n, std::max({4 * step, most_whole, std::min(n / 16, most_large)})))
+                       : block.n;
+    made->blocks.push_back(block);
+    add(sends ? engine::ENCODE : engine::RECV, i, !sends);
+    if (!drops) add(sends ? engine::SEND : engine::DECODE, i, sends);
+  }
+  // A window of chunks is under way at once: of a sender from the first operation to the last, of a receiver
+  // on the wire.
+  const int32_t stride = drops ? 1 : 2;
+  for (int32_t i = 0; i < k; i++) {
+    if (!drops) then(stride * i, stride * i + 1);
+    if (i >= ahead) then(stride * (i - ahead) + (sends ? 1 : 0), stride * i);
+    if (!sends && !drops && i >= 2 * ahead) then(stride * (i - 2 * ahead) + 1, stride * i);
+  }
+  for (size_t i = 0; i < successors.size(); i++) {
+    made->ops[i].first = int32_t(made->successors.size());
+    made->successors.insert(made->successors.end(), successors[i].begin(), successors[i].end());
+  }
+  made->rank = 0, made->size = peer + 1, made->n_buffers = 1, made->n_frames = made->n_tags = k;
+  made->count_users();
+  return made;
+}
+
+// -- notices
+
+engine::Tags Notices::reserve(uint64_t n) {
+  n = std::max<uint64_t>(1, std::min(n, uint64_t(n_)));
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (used_ + n > uint64_t(n_)) used_ = 0;
+  const engine::Tags tags = {first_ + int(used_), int(n)};
+  used_ += n;
+  return tags;
+}
+
+void Notices::announce(int dest, const Notice& notice) {
+  auto one = std::make_unique<Sent>();
+  one->notice = notice, one->request = library().request_null;
+  isend.call(&one->notice, int(sizeof notice), library().byte, dest, tag_, frames->handle(), &one->request);
+  std::lock_guard<std::mutex> lock(mutex_);
+  sent_.push_back(std::move(one));
+  int done = 1;
+  while (sent_.size() > most_late && done) {
+    test.call(&sent_.front()->request, &done, library().ignored_status);
+    if (done) sent_.pop_front();
+  }
+}
+
+void Notices::drop(int source, uint32_t serial) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  unannounced_.clear();  // before another thread finds no notice of a message that it has just probed
+  if (known_.erase({source, serial})) return;
+  late_[{source, serial}] = true;
+  if (late_.size() >= most_late) collect();
+}
+
+// With the lock.
+void Notices::collect() {
+  const Library& mpi = library();
+  alignas(8) char status[most_nbytes_of_status];
+  for (int found = 1; found;) {
+    Word message = 0;
+    Notice notice;
+    if (improbe.call(mpi.any_source, tag_, frames->handle(), &found, &message, status) || !found) return;
+    mrecv.call(&notice, int(sizeof notice), mpi.byte, &message, status);
+    const std::pair<int, uint32_t> key = {source_of(status), notice.opening.serial};
+    if (!late_.erase(key)) known_[key] = notice;
+  }
+}
+
+bool Notices::find(int source, int tag, Notice* notice) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  collect();
+  auto one = known_.lower_bound({source, 0});
+  for (; one != known_.end() && one->first.first == source; ++one) {
+    if (one->second.tag != tag) continue;
+    *notice = one->second;
+    return true;
+  }
+  return false;
+}
+
+bool Notices::awaited(int source, int tag) {
+  return std::any_of(awaiting_.begin(), awaiting_.end(), [&](const auto& one) {
+    const auto [its_source, its_tag] = one.second;
+    return (its_source == source || its_source == library().any_source) &&
+           (its_tag == tag || its_tag == library().any_tag);
+  });
+}
+
+// Of several messages that it may be, it is the earliest, but for those that are arriving at receives posted
+// before: these would have matched this message, had they not matched another.
+int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const bool arriving = awaited(source, tag);  // asked first: it may end in between
+  collect();
+  int64_t found = -1;
+  auto one = known_.lower_bound({source, 0});
+  for (; one != known_.end() && one->first.first == source; ++one) {
+    const Notice& notice = one->second;
+    const int64_t nbytes = int64_t(notice.opening.n * notice.opening.itemsize);
+    if (notice.tag != tag || notice.length != length) continue;
+    if (found < 0) found = nbytes;
+    if (!arriving) break;
+    if (nbytes != found) return -1;
+  }
+  if (found >= 0) return found;
+  // What has had no notice for so long is not compressed.
+  const double now = engine::now();
+  for (auto old = unannounced_.begin(); old != unannounced_.end();)
+    old = now - old->second > forgotten_seconds ? unannounced_.erase(old) : std::next(old);
+  const double since = unannounced_.emplace(std::make_tuple(source, tag, length), now).first->second;
+  return now - since > late_seconds ? length : -1;
+}
+
+void Notices::await(const void* receive, int source, int tag) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  awaiting_[receive] = {source, tag};
+}
+
+void Notices::is_over(const void* receive) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  awaiting_.erase(receive);
+}
+
+bool Notices::settled() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  collect();
+  for (int done = 1; !sent_.empty() && done;) {
+    test.call(&sent_.front()->request, &done, library().ignored_status);
+    if (done) sent_.pop_front();
+  }
+  return sent_.empty() && late_.empty() && known_.empty() && awaiting_.empty();
+}
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,140 @@
+// A compressed message on the wire: the first message of it in ordinary clothes, chunks on the private
+// communicator, and a notice for probes.
+//
+// The first message travels on the program's communicator under its tag, so that MPI finds the receive for
+// it: an `Opening`, the first chunk's frame, and padding, which gives it a length that few others have. All
+// of it is in there where one chunk is enough. A receive looks at the beginning of any message of such a
+// length, and a probe for its notice, which is sent before it.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "calls.h"
+
+namespace compcoll {
+namespace layer {
+
+// What a first message begins with.
+struct Opening {
+  uint64_t n;  // elements of the whole message
+  uint32_t step;  // of a chunk; 0 where the first one is all there is
+  uint32_t itemsize;
+  uint32_t stream;  // the tag of the second chunk; each further one has the next
+  uint32_t serial;  // by which its notice is known
+  uint32_t frame_nbytes;  // 0 where the sender could not encode its values
+  uint32_t checksum;  // of what is before it
+};
+
+// First messages have at least so many bytes; and what is left of these when divided by a unit.
+constexpr uint64_t least_first = 1024, unit_of_first = 128, rest_of_first = 77;
+// First chunks have so many bytes at most, so that they fit a receive's scratch memory; and so many where
+// others follow: MPI sends such a message at once, and both sides know of each other's chunks before either
+// waits for one.
+constexpr uint64_t largest_first_chunk = 1 << 20, opening_chunk = 8 << 10;
+// A first message may be larger than its chunk by this much.
+constexpr uint64_t first_room = sizeof(Opening) + engine::HEADER_NBYTES + least_first + unit_of_first;
+
+inline bool looks_compressed(int64_t nbytes) {
+  return nbytes >= int64_t(least_first) && nbytes % int64_t(unit_of_first) == int64_t(rest_of_first);
+}
+
+// The first message around a frame; and what one begins with, false where that is none.
+std::vector<uint8_t> pack_first(Opening opening, const uint8_t* frame);
+bool unpack_first(const uint8_t* data, uint64_t nbytes, Opening* opening);
+
+// How a message of so many elements is cut.
+struct Cut {
+  // `plane` and `row` as in engine::BlockRef, of one that has a shape; `step` elements of a chunk, 0 where
+  // there is one.
+  Cut(uint64_t n, uint32_t itemsize, uint64_t step, uint64_t plane = 0, uint64_t row = 0);
+  uint64_t n, itemsize, step, plane, row, first, count;  // the latter of the chunks behind the first one
+  // One side of those, in a buffer that holds the whole message; `drops`: what is received is of no use.
+  std::shared_ptr<const engine::Schedule> schedule(int peer, bool sends, bool drops) const;
+};
+
+// How a message is sent: what Python decides on those like it.
+struct Stream {
+  std::shared_ptr<const Way> declined;  // why MPI sends it; null where it is compressed
+  engine::Coding coding;
+  KeptRef kept;  // Python's side of that
+  std::shared_ptr<const Way> way;
+  uint64_t step = 0, plane = 0, row = 0;
+};
+
+// What Python is told of a message, and what it says.
+struct MessageDescription {
+  int name;
+  Comm& comm;
+  uint32_t element;
+  uint64_t n, nbytes;
+  int peer;
+  std::string comm_name;
+  std::vector<uint64_t> shape;  // in elements
+  std::shared_ptr<Stream> stream = std::make_shared<Stream>();
+  int code = 0;
+};
+
+// How frames of any codec are decoded to elements of a type, with Python's side of it.
+struct Receiving {
+  engine::Coding coding;
+  KeptRef kept;
+};
+void set_receiving(uint32_t dtype, const engine::Coding& coding, KeptRef kept);
+const Receiving& receiving(uint32_t dtype);
+
+// Notices of compressed messages of a communicator, and tags of their chunks.
+class Notices {
+ public:
+  Notices(std::shared_ptr<PrivateComm> frames, int tag, int first, int n)
+      : frames(std::move(frames)), tag_(tag), first_(first), n_(n) {}
+  const std::shared_ptr<PrivateComm> frames;
+
+  struct Notice {
+    Opening opening;
+    int64_t length;  // of the first message
+    int32_t tag;
+  };
+  // The first of so many tags of no other message on its way from here, at most as many as there are.
+  engine::Tags reserve(uint64_t n);
+  uint32_t next_serial() { return serial_++; }
+  // Says that a message is about to be sent.
+  void announce(int dest, const Notice& notice);
+  // A message was received.
+  void drop(int source, uint32_t serial);
+  // The earliest message from a rank under a tag of which a notice has come; false where there is none.
+  bool find(int source, int tag, Notice* notice);
+
+  // Bytes of a message that a probe has found and that looks compressed; negative where they are not known
+  // yet.
+  int64_t nbytes_of(int source, int tag, int64_t length);
+  // A receive waits for messages of any source and tag that match, until it is `over`.
+  void await(const void* receive, int source, int tag);
+  void is_over(const void* receive);
+
+  // Whether no message is under way, and all notices sent, and of what was received, have arrived.
+  bool settled();
+
+ private:
+  void collect();
+  bool awaited(int source, int tag);
+
+  const int tag_, first_, n_;
+  std::atomic<uint32_t> serial_{0};
+  std::mutex mutex_;
+  uint64_t used_ = 0;
+  struct Sent {
+    Notice notice;
+    Word request;
+  };
+  std::deque<std::unique_ptr<Sent>> sent_;
+  std::map<std::pair<int, uint32_t>, Notice> known_;  // by source and serial number
+  std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
+  std::map<const void*, std::pair<int, int>> awaiting_;
+  std::map<std::tuple<int, int, int64_t>, double> unannounced_;  // when it was found, by source, tag and length
+};
+
+}  // namespace layer
+}  // namespace compcoll

@@ -1,0 +1,477 @@
+// Messages under way.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "abi.h"
+#include "check.h"
+#include "engine/clock.h"
+#include "messages.h"
+
+namespace compcoll {
+namespace layer {
+namespace {
+
+Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("PMPI_Isend_c"),
+    issend("PMPI_Issend"), issend_c("PMPI_Issend_c"), ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"),
+    irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"), mpi_wait("PMPI_Wait"),
+    test("PMPI_Test"), test_cancelled("PMPI_Test_cancelled"), type_dup("PMPI_Type_dup"),
+    type_free("PMPI_Type_free"), pack("PMPI_Pack"), unpack_("PMPI_Unpack");
+
+constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
+
+std::shared_ptr<engine::Task> task_of(Word* request, void* status, uint64_t nbytes) {
+  return make_request(engine_library(), request, status, nbytes);
+}
+
+void raise(double bound, double* to) {
+  if (std::isnan(bound) || bound > *to) *to = bound;
+}
+
+}  // namespace
+
+// -- memory
+
+Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
+    : address(address), handle(library().handle_of(type)), count(count) {
+  type_ = type_of(handle);
+  if (!type_) return;
+  element = type_->element, known = type_->known;
+  nbytes = count > 0 ? uint64_t(count) * type_->nbytes : 0;
+  Block block;
+  block.entries = count, block.type = type_;
+  if (nbytes) shape = shape_of(block);
+  bool (*ask)(Word) = layer::on_device.load(std::memory_order_relaxed);
+  if (nbytes && ask && address && ask(address)) {
+    on_device = true;
+    const int64_t all = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
+    const int64_t lower = std::min<int64_t>(0, all * extent) + type_->lower;
+    const uint64_t stretch = uint64_t(std::abs(extent) * all + type_->length);
+    mirror_ = the_engine().pool().get(stretch);
+    copy_.ranges.push_back({address + Word(lower), mirror_, stretch});
+    this->address = reinterpret_cast<Word>(mirror_) - Word(lower);
+    // What lies between the bytes of the host's copy is given back as it was.
+    const bool dense = type_->basic;
+    if (!sent && !dense) take();
+  }
+  if (!known || !nbytes) return;
+  const Piece piece = type_->many(count);
+  place = engine::Place(reinterpret_cast<uint8_t*>(this->address + Word(piece.offset)),
+                        piece.is_run() ? nullptr : piece.layout);
+}
+
+Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
+    : handle(library().byte), count(int64_t(bytes.size())), nbytes(bytes.size()), element(like.element),
+      shape(like.shape), type_(like.type_), bytes_(std::move(bytes)) {
+  address = reinterpret_cast<Word>(bytes_.data());
+  place = engine::Place(bytes_.data());
+}
+
+Buffer::~Buffer() {
+  if (mirror_) the_engine().pool().put(mirror_, copy_.ranges[0].nbytes);
+  if (kept_) type_free.call(&kept_);
+}
+
+int Buffer::take() {
+  copy_.to_host = true;
+  return mirror_ ? copy_devices(&copy_) : 0;
+}
+
+int Buffer::give_back() {
+  copy_.to_host = false;
+  return mirror_ ? copy_devices(&copy_) : 0;
+}
+
+std::vector<uint8_t> Buffer::packed() const {
+  std::vector<uint8_t> bytes(nbytes);
+  int position = 0;
+  if (!known) pack.call(address, int(count), handle, bytes.data(), int(nbytes), &position, library().comm_self);
+  else if (place.layout) gather(*place.layout, place.data, 0, nbytes, bytes.data());
+  else if (nbytes) memcpy(bytes.data(), place.data, nbytes);
+  return bytes;
+}
+
+void Buffer::unpack(const uint8_t* bytes, uint64_t n) {
+  int position = 0;
+  const uint64_t each = nbytes / uint64_t(std::max<int64_t>(count, 1));
+  if (!known) unpack_.call(bytes, int(n), &position, address, int(n / each), kept_, library().comm_self);
+  else if (place.layout) scatter(*place.layout, place.data, 0, n, bytes);
+  else if (n) memcpy(place.data, bytes, n);
+}
+
+void Buffer::keep_type() {
+  if (known || kept_ || type_dup.call(handle, &kept_)) return;
+  kept_ = library().handle_of(kept_);
+}
+
+// -- in
+
+Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
+    : comm_(std::move(comm)), buffer_(std::move(buffer)), notices_(comm_->compresses() ? comm_->notices : nullptr) {
+  buffer_->keep_type();
+}
+
+Incoming::~Incoming() {
+  if (notices_) notices_->is_over(this);
+  if (run_) the_engine().forget(run_);
+  if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
+}
+
+int Incoming::post(int source, int tag) {
+  const Library& mpi = library();
+  Word where = buffer_->address, type = mpi.byte;
+  int64_t n = int64_t(buffer_->nbytes);
+  nbytes_ = buffer_->nbytes;
+  const bool fits = n <= INT32_MAX || irecv_c.exists();
+  if (buffer_->is_run() && buffer_->nbytes >= scratch_nbytes) {
+    where = reinterpret_cast<Word>(buffer_->place.data);
+    if (!fits) n = buffer_->count, type = buffer_->handle;
+  } else if (fits) {
+    scratch_nbytes_ = std::max(buffer_->nbytes, scratch_nbytes);
+    scratch_ = the_engine().pool().get(scratch_nbytes_);
+    where = reinterpret_cast<Word>(scratch_), n = int64_t(scratch_nbytes_);
+  } else {
+    n = buffer_->count, type = buffer_->handle;
+  }
+  if (notices_) notices_->await(this, source, tag);
+  Own& begin = irecv.of(n, irecv_c);
+  if (int error = begin.call(where, Word(n), type, Word(int64_t(source)), Word(int64_t(tag)), comm_->handle,
+                             &request_)) {
+    arrived_ = true;
+    return error;
+  }
+  request_task_ = make_request(engine_library(), &request_, status_, nbytes_);
+  return 0;
+}
+
+void Incoming::take(std::shared_ptr<Arrived> arrived) {
+  message_ = std::move(arrived);
+  memcpy(status_, message_->status, sizeof status_);
+}
+
+void Incoming::cancel() {
+  if (!arrived_ && request_) mpi_cancel.call(&request_);
+}
+
+bool Incoming::step() {
+  if (arrived_) {
+    if (!run_ || !run_->step()) return false;
+    if (run_->done()) the_engine().forget(run_);
+    return true;
+  }
+  if (!message_) {
+    if (!request_task_->step()) return false;
+    int cancelled = 0;
+    error_ = error_of(*request_task_);
+    if (!error_) test_cancelled.call(status_, &cancelled);
+    if (error_ || cancelled) {
+      if (notices_) notices_->is_over(this);
+      arrived_ = true;
+      return true;
+    }
+  }
+  look();
+  if (notices_) notices_->is_over(this);
+  arrived_ = true;
+  return true;
+}
+
+int Incoming::wrong_type(uint32_t element, uint64_t nbytes) const {
+  const uint32_t expected = real_of(buffer_->element), sent = real_of(element);
+  auto values = [](uint32_t code) {
+    return code == UINT16 || code == UINT32 || code == UINT64 ? code - 1 : code;
+  };
+  if (!expected || itemsize(expected) == 1 || sent == expected) return 0;
+  if (!checks && values(sent) == values(expected)) return 0;
+  const std::string wanted = amount(expected, itemsize(expected));
+  return code_of(MISMATCH, "rank " + std::to_string(source_of(status_)) + " has sent " + amount(sent, int64_t(nbytes)) +
+                               " with tag " + std::to_string(tag_of(status_)) + ", received as " +
+                               wanted.substr(wanted.find(' ') + 1));
+}
+
+// The message, or the first of a compressed one, is there.
+void Incoming::look() {
+  const int64_t length = message_ ? int64_t(message_->bytes.size()) : nbytes_of_message(status_);
+  const uint8_t* data = message_ ? message_->bytes.data() : scratch_ ? scratch_ : buffer_->place.data;
+  const uint32_t element = real_of(buffer_->element);
+  const bool in_place = !message_ && !scratch_;
+  Opening opening;
+  std::vector<uint8_t> copy;  // values are decoded to where it lies
+  if (in_place && looks_compressed(length)) {
+    if (buffer_->is_run()) copy.assign(data, data + length);
+    data = copy.empty() ? nullptr : copy.data();
+  }
+  if (looks_compressed(length) && data && unpack_first(data, uint64_t(length), &opening)) {
+    compressed_ = true;
+    begin(opening, data + sizeof opening, length);
+    return;
+  }
+  nbytes_ = uint64_t(length);
+  const std::string from = " from rank " + std::to_string(source_of(status_));
+  if (nbytes_ > buffer_->nbytes) {
+    fail(code_of(library().err_truncate, "the message of " + std::to_string(length) + " bytes" + from +
+                                             " is truncated to the buffer's " +
+                                             std::to_string(buffer_->nbytes)));
+    nbytes_ = buffer_->nbytes;
+  }
+  if (!in_place) {
+    if (buffer_->known) buffer_->unpack(data, nbytes_);
+    else unpacked_.assign(data, data + nbytes_);
+  }
+  if (!element || itemsize(element) == 1) return;
+  if (notices_ && length % 2)
+    fail(code_of(FRAME, "the message of " + std::to_string(length) + " bytes" + from + " is damaged"));
+  else if (checks && uint64_t(length) % itemsize(element))
+    fail(code_of(MISMATCH, "rank " + std::to_string(source_of(status_)) + " has sent " + std::to_string(length) +
+                               " bytes with tag " + std::to_string(tag_of(status_)) +
+                               ", which are received as " + amount(element, itemsize(element)).substr(2)));
+}
+
+void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t) {
+  const int source = source_of(status_);
+  if (notices_) notices_->drop(source, opening.serial);
+  nbytes_ = opening.n * opening.itemsize;
+  engine::Frame frame;
+  frame.memory = const_cast<uint8_t*>(data);
+  const Receiving& raw = receiving(UINT8);
+  engine::Coder(raw.coding, the_engine().pool()).received(data, opening.frame_nbytes, &frame);
+  const engine::Header& header = frame.header;
+  const bool sound = frame.nbytes && itemsize(header.dtype) == opening.itemsize;
+  uint64_t plane = sound && header.ndim > 1 ? header.shape[1] * header.shape[2] : 0;
+  if (plane > opening.n) plane = 0;
+  Cut cut(opening.n, opening.itemsize, opening.step, plane);
+  bool drops = !sound || header.size() != cut.first;
+  if (drops && plane) cut = Cut(opening.n, opening.itemsize, opening.step);
+  set_nbytes_of_message(status_, int64_t(nbytes_));
+  const std::string text = "the message of " + std::to_string(nbytes_) + " bytes from rank " + std::to_string(source);
+  if (!opening.frame_nbytes) fail(code_of(FRAME, "another rank met an error before it could send this block"));
+  else if (drops) fail(code_of(FRAME, text + " is damaged"));
+  else fail(wrong_type(header.dtype, nbytes_));
+  if (nbytes_ > buffer_->nbytes)
+    fail(code_of(library().err_truncate, text + " is truncated to the buffer's " + std::to_string(buffer_->nbytes)));
+  drops = drops || error_;
+  engine::Place place = buffer_->place;
+  if (!drops && !buffer_->known) {
+    unpacked_.resize(nbytes_);
+    place = engine::Place(unpacked_.data());
+  }
+  const uint32_t dtype = sound ? header.dtype : opening.itemsize == 1 ? UINT8 : opening.itemsize == 2 ? UINT16
+                                            : opening.itemsize == 4 ? UINT32 : UINT64;
+  const Receiving& how = receiving(dtype);
+  if (cut.count) {
+    // Of what is dropped nothing is written.
+    std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), notices_->frames->handle());
+    const engine::Tags tags = {int(opening.stream), int(std::min<uint64_t>(cut.count, uint64_t(comm_->tags.n_of_messages())))};
+    run_ = the_engine().begin(cut.schedule(source, false, drops), how.coding, how.coding, {place},
+                              std::move(wire), tags);
+    run_->announce();
+  }
+  if (drops) return;
+  const double start = engine::now();
+  engine::Coder coder(how.coding, the_engine().pool());
+  const uint64_t nbytes = header.nbytes();
+  std::vector<uint8_t> apart(place.layout ? nbytes : 0);
+  uint8_t* into = place.layout ? apart.data() : place.data;
+  if (engine::Error error = coder.decode(frame, {into, cut.first, dtype})) fail(code_of(error, how.kept->number()));
+  if (place.layout) scatter(*place.layout, place.data, 0, nbytes, into);
+  stats_.decode_seconds += engine::now() - start;
+  raise(frame.bound(), &stats_.bound);
+}
+
+void Incoming::finish() {
+  if (run_) {
+    add(&stats_, run_->stats());
+    if (!error_ && run_->error()) fail(code_of(run_->error(), receiving(UINT8).kept->number()));
+    the_engine().forget(run_);
+    run_.reset();
+  }
+  if (!error_ && !unpacked_.empty()) buffer_->unpack(unpacked_.data(), nbytes_);
+  if (scratch_) the_engine().pool().put(scratch_, scratch_nbytes_);
+  scratch_ = nullptr;
+  message_.reset();
+  int cancelled = 0;
+  test_cancelled.call(status_, &cancelled);
+  if (!error_ && !cancelled) fail(buffer_->give_back());
+}
+
+// -- out
+
+int Outgoing::begin(int dest, int tag, bool synchronous) {
+  const Library& mpi = library();
+  const engine::Coding& coding = stream->coding;
+  const uint32_t each = itemsize(coding.dtype);
+  const Cut cut(buffer_->nbytes / each, each, stream->step, stream->plane, stream->row);
+  Notices& notices = *comm_->notices;
+  frames_ = notices.frames;
+  const engine::Tags tags = notices.reserve(cut.count);
+  engine::Coder coder(coding, the_engine().pool());
+  engine::Frame frame;
+  const engine::Place& place = buffer_->place;
+  const uint64_t nbytes = cut.first * each;
+  std::vector<uint8_t> apart(place.layout ? nbytes : 0);
+  if (place.layout) gather(*place.layout, place.data, 0, nbytes, apart.data());
+  engine::Span block = {place.layout ? apart.data() : place.data, cut.first, coding.dtype};
+  block.plane = cut.plane, block.row = cut.row;
+  const double start = engine::now();
+  const engine::Error error = coder.encode(block, 0, {nullptr, 0, 0}, &frame);
+  stats_.encode_seconds += engine::now() - start;
+  if (error) error_ = code_of(error, stream->kept->number()), frame.nbytes = 0;
+  Opening opening = {cut.n, uint32_t(cut.step), each, uint32_t(tags.first), notices.next_serial(),
+                     uint32_t(frame.nbytes), 0};
+  first_ = pack_first(opening, frame.memory);
+  if (frame.memory) the_engine().pool().put(frame.memory, frame.room);
+  stats_.raw_nbytes += nbytes, stats_.wire_nbytes += first_.size(), stats_.messages++;
+  if (frame.nbytes) {
+    stats_.used.emplace_back(frame.header.codec, 1);
+    stats_.dimensions[frame.header.ndim]++;
+    stats_.fallbacks += frame.header.fallback;
+    raise(frame.bound(), &stats_.bound);
+  }
+  notices.announce(dest, {opening, int64_t(first_.size()), tag});
+  if (int failed = (synchronous ? issend : isend)
+                       .call(first_.data(), int(first_.size()), mpi.byte, Word(int64_t(dest)),
+                             Word(int64_t(tag)), comm_->handle, &request_))
+    return failed;
+  first_task_ = task_of(&request_, status_, first_.size());
+  if (!cut.count) return 0;
+  run_ = the_engine().begin(cut.schedule(dest, true, false), coding, coding, {place},
+                            make_wire(engine_library(), frames_->handle()), tags);
+  if (error_) run_->fail(error);
+  run_->announce();
+  return 0;
+}
+
+std::vector<std::shared_ptr<engine::Task>> Outgoing::tasks() const {
+  std::vector<std::shared_ptr<engine::Task>> all;
+  if (run_) all.push_back(run_);
+  if (first_task_) all.push_back(first_task_);
+  return all;
+}
+
+int Outgoing::conclude() {
+  if (run_) {
+    add(&stats_, run_->stats());
+    raise(run_->stats().encoded, &stats_.bound);
+    if (!error_ && run_->error()) error_ = code_of(run_->error(), stream->kept->number());
+  }
+  if (!error_) error_ = error_of(*first_task_);
+  run_.reset();
+  return error_;
+}
+
+// -- both
+
+int Transfer::begin_receive(BufferRef buffer, int source, int tag) {
+  began_ = engine::now();
+  in_ = std::make_shared<Incoming>(comm, std::move(buffer));
+  return in_->post(source, tag);
+}
+
+void Transfer::take(BufferRef buffer, std::shared_ptr<Arrived> arrived) {
+  began_ = engine::now();
+  in_ = std::make_shared<Incoming>(comm, std::move(buffer));
+  in_->take(std::move(arrived));
+}
+
+int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream, int dest, int tag, Name as) {
+  if (!began_) began_ = engine::now();
+  sent_ = buffer;
+  const bool synchronous = as == Ssend || as == Issend || as == Ssend_init;
+  if (stream) {
+    out_ = std::make_unique<Outgoing>(comm, std::move(stream), std::move(buffer));
+    return out_->begin(dest, tag, synchronous);
+  }
+  const bool buffered = as == Bsend || as == Ibsend || as == Bsend_init;
+  const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
+  Own& few = synchronous ? issend : buffered ? ibsend : ready ? irsend : isend;
+  Own& many = synchronous ? issend_c : buffered ? ibsend_c : ready ? irsend_c : isend_c;
+  if (int error = few.of(sent_->count, many)
+                      .call(sent_->address, Word(sent_->count), sent_->handle, Word(int64_t(dest)),
+                            Word(int64_t(tag)), comm->handle, &request_))
+    return error;
+  plain_ = task_of(&request_, status_, sent_->nbytes);
+  return 0;
+}
+
+void Transfer::give_up() {
+  if (in_) in_->cancel();
+  abandon();
+}
+
+void Transfer::tell(void* status) const {
+  if (in_) copy_status(in_->status(), status);
+  else Pending::tell(status);
+}
+
+void Transfer::cancel() {
+  if (in_) in_->cancel();
+  if (plain_ && !in_) mpi_cancel.call(&request_);
+}
+
+Pending::Tasks Transfer::tasks() {
+  Tasks all;
+  if (out_) all = out_->tasks();
+  if (in_) all.push_back(in_);
+  if (plain_) all.push_back(plain_);
+  return all;
+}
+
+void Transfer::finish() {
+  if (in_) in_->finish();
+}
+
+int Transfer::conclude() {
+  int error = in_ ? in_->error() : 0;
+  auto outcome = std::make_shared<Outcome>();
+  const Name op = rows[name - n_operations].op;
+  outcome->name = op;
+  outcome->seconds = end_seconds_ - began_;
+  if (out_) {
+    const int failed = out_->conclude();
+    if (!error) error = failed;
+    outcome->stats = out_->stats(), outcome->way = out_->stream->way;
+  }
+  if (plain_ && !error) error = error_of(*plain_);
+  if (in_ && in_->compressed()) add(&outcome->stats, in_->stats());
+  outcome->accelerated = out_ || (in_ && in_->compressed());
+  if (!outcome->way) {
+    static const auto plainly = because("the message came uncompressed"), received = [] {
+      auto way = std::make_shared<Way>();
+      way->algorithm = "stream", way->reason = "received as it came";
+      return std::shared_ptr<const Way>(way);
+    }();
+    outcome->way = outcome->accelerated ? received : plainly;
+  }
+  if (outcome->accelerated) {
+    comm->accelerated++;
+    totals[op].accelerated++;
+    totals[op].raw_nbytes += outcome->stats.raw_nbytes;
+    totals[op].wire_nbytes += outcome->stats.wire_nbytes;
+  }
+  if (!error && out_ && comm->settings.strict && outcome->stats.fallbacks) {
+    error = code_of(FALLBACK, std::string(text_of(op)) + ": " + std::to_string(outcome->stats.fallbacks) +
+                                  " chunks hold values that " + outcome->way->codec + " cannot carry");
+  }
+  if (outcome->accelerated || in_) comm->last.note(outcome);
+  outcome_ = std::move(outcome);
+  return error;
+}
+
+void drain(Comm& comm, const void* status) {
+  Notices::Notice notice;
+  const int source = source_of(status);
+  if (!comm.notices || !comm.notices->find(source, tag_of(status), &notice)) return;
+  const Opening& opening = notice.opening;
+  comm.notices->drop(source, opening.serial);
+  const Cut cut(opening.n, opening.itemsize, opening.step);
+  if (!cut.count) return;
+  const engine::Coding& coding = receiving(UINT64).coding;
+  const engine::Tags tags = {int(opening.stream), int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
+  std::shared_ptr<engine::Task> run = the_engine().begin(
+      cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
+      make_wire(engine_library(), comm.notices->frames->handle()), tags);
+  the_engine().wait({run}, {}, 1e18, [] { return false; });
+}
+
+}  // namespace layer
+}  // namespace compcoll
