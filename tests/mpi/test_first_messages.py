@@ -117,8 +117,9 @@ def test_what_is_cancelled(comm, ours, agree):
 def test_no_receive_is_remembered(comm, ours, agree):
     """Nor any notice, however a message was received, and whether its request was waited for or freed."""
     before, behind = ring(comm)
-    for i in range(100):
-        values, got = data(N, "f4", i), np.zeros(N, "f4")
+    kept = [np.zeros(N, "f4") for _ in range(100)]  # a freed receive still writes there
+    for i, got in enumerate(kept):
+        values = data(N, "f4", i)
         arriving = ours.Irecv(got, before, 6) if i % 3 else None
         sent = ours.Isend(values, behind, 6)
         if arriving is None:
