@@ -11,14 +11,13 @@ import numpy as np
 from random_steps import Program
 
 from compcoll.engine import _engine
-from compcoll.engine.interrupts import count_deferrals
 
 __all__ = ["Alarm", "Interrupted"]
 
 
-def _begun() -> tuple[int, int]:
-    """What tells whether a message, or a collective, has begun."""
-    return count_deferrals(), sum(calls for calls, *_ in _engine.totals().values())
+def _begun() -> int:
+    """What tells whether a call has begun."""
+    return sum(calls for calls, *_ in _engine.totals().values())
 
 
 class Interrupted(Exception):

@@ -338,7 +338,7 @@ def run_round(run: Any, comms: dict, rank: int, size: int, wrappers: list[int], 
     run.explain(messages)
     pending = _Part(run, messages, comms, rank, seed).go()
     if free:  # messages of a later step could match as well
-        MPI.Intracomm(comms[None]).Barrier()
+        comms[None].Barrier()
     run.pending += pending
 
 

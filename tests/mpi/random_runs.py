@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from mpi4py import MPI
+from common import Unhooked
 from random_buffers import Buffer
 from random_collectives import COLLECTIVES, Call, Draw
 from random_errors import run_error
@@ -122,7 +123,8 @@ class Run:
                 self._collective(comm, seed, rank, size, name, k)
         elif step.kind == "round":
             wrappers = [s for s in step.siblings if s in self.comms]
-            comms = {s: self.comms[s] for s in wrappers} | {None: MPI.Intracomm(comm)}
+            unhooked = MPI.Intracomm(comm) if self.plain else Unhooked(comm)
+            comms = {s: self.comms[s] for s in wrappers} | {None: unhooked}
             run_round(self, comms, rank, size, wrappers, seed)
         elif step.kind == "shift":
             run_shift(self, comm, rank, size, seed)

@@ -7,7 +7,7 @@ from threading import Thread, Timer
 
 import numpy as np
 import pytest
-from common import bits, data, fails
+from common import bits, data
 from mpi4py import MPI
 
 import compcoll
@@ -48,28 +48,6 @@ def test_the_first_waits_for_the_end_of_the_call(comm, agree, call):
     got[:] = comm.rank
     ours.Bcast(got)
     assert agree((got == 0).all())
-
-
-def test_the_second_ends_the_wait_and_the_communicator(comm, agree):
-    ours = compcoll.Comm(comm, "lossless", min_nbytes=0)
-    got = np.zeros(2000, "f4")
-    ours.Bcast(got)
-    comm.Barrier()
-    if comm.rank == 1:
-        timers = press(0.1, 0.4)
-        with pytest.raises(KeyboardInterrupt):
-            ours.Recv(got, 0, 5)  # which nobody sends
-        for timer in timers:
-            timer.join()
-        for _ in range(2):
-            with fails("BROKEN", "is in an error state"):
-                ours.Bcast(np.zeros(1, "f4"), 1)
-    comm.Barrier()
-    fresh = compcoll.Comm(comm.Dup(), "lossless", min_nbytes=0)
-    got = data(N, "f4", comm.rank)
-    fresh.Bcast(got)
-    assert agree(bits(got) == bits(data(N, "f4", 0)))
-    fresh.Free()
 
 
 class Late(Exception):
@@ -231,32 +209,6 @@ def test_an_interrupt_anywhere_in_a_first_call_leaves_it_made_or_not_begun(comm,
     assert agree(came == len(alarm) and (came > 0 or comm.rank != last))
     comm.Barrier()
     ours.Free()
-
-
-def test_an_interrupted_irecv_keeps_its_memory(comm, agree, monkeypatch):
-    """A message that MPI received after the interrupt must not reach memory of other arrays."""
-    ours, start_request = compcoll.Comm(comm, "lossless", min_nbytes=0), _engine.start_request
-    n = 1 << 17
-    sent, got, others = np.full(n, 7, "f4"), np.zeros(n, "f4"), []
-
-    def interrupted(*args):
-        os.kill(os.getpid(), signal.SIGINT)
-        return start_request(*args)
-
-    if comm.rank == 1:
-        monkeypatch.setattr(_engine, "start_request", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            ours.Irecv(got, 0, 5)
-        monkeypatch.undo()
-        others = [np.zeros(n + 300_000, "f4") for _ in range(20)]
-    comm.Barrier()
-    if comm.rank == 0:
-        MPI.Intracomm(ours).Isend(sent, 1, 5).Wait()
-    elif comm.rank == 1:
-        until = time.monotonic() + 10
-        while not (got == 7).all() and time.monotonic() < until:
-            time.sleep(0.01)
-    assert agree(comm.rank != 1 or ((got == 7).all() and not any(other.any() for other in others)))
 
 
 def test_what_a_handler_raises_comes_out_of_the_receive_that_waited(comm, agree, alarm):

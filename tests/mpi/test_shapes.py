@@ -154,12 +154,12 @@ def test_messages(comm, agree, shape, chunk):
     ours = compcoll.Comm(comm, policy=Policy(f"zfp:rate={RATE}", min_nbytes=1, rules=rules))
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     a, got = field(shape, seed=comm.rank), receives(np.empty(shape, "f4"))
-    ours.Sendrecv(a, right, 3, got, left, 3)
+    ours.Sendrecv(shaped(a), right, 3, got, left, 3)
     report = ours.report
     assert agree(bits(got) == decoded(field(shape, seed=left)))
     assert agree(sent(comm, report, a))
     request = ours.Irecv(got, left, 4)
-    ours.Send(a[::-1].copy(), right, 4)
+    ours.Send(shaped(a[::-1].copy()), right, 4)
     request.Wait()
     assert agree(bits(got) == decoded(field(shape, seed=left)[::-1].copy()))
 
@@ -299,6 +299,6 @@ def test_ranks_with_devices_take_part(comm, ours, agree, library):
     assert agree(len({bits(x) for x in comm.allgather(np.asarray(total))}) == 1)
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     got = device.array(receives(a)) if has_one else receives(a)
-    ours.Sendrecv(device.array(a.reshape(-1)) if has_one else a, right, 0, got, left, 0)
+    ours.Sendrecv(device.array(a.reshape(-1)) if has_one else shaped(a), right, 0, got, left, 0)
     assert agree(bits(np.asarray(got)) == decoded(fields[left].reshape(-1) if left % 2 else fields[left]))
     assert device.sound()
