@@ -13,6 +13,7 @@ cdef extern from "layer/mpi.h" namespace "compcoll::layer" nogil:
         int err_buffer, err_count, err_other, err_request, err_truncate
         int thread_level, thread_serialized, largest_tag
         int combiners[13]
+        int cart, graph
         int order_fortran, distribute_block, distribute_none, distribute_default
         uint32_t status_nbytes, status_error_offset, status_source_offset, status_tag_offset
     cbool use_library_of(void*)
@@ -411,7 +412,7 @@ def _configure():
     c.largest_tag = _WORLD.Get_attr(MPI.TAG_UB)
     for i, name in enumerate(_COMBINERS):
         c.combiners[i] = getattr(MPI, f"COMBINER_{name}", -1)
-    c.order_fortran = MPI.ORDER_FORTRAN
+    c.cart, c.graph, c.order_fortran = MPI.CART, MPI.GRAPH, MPI.ORDER_FORTRAN
     c.distribute_block, c.distribute_none = MPI.DISTRIBUTE_BLOCK, MPI.DISTRIBUTE_NONE
     c.distribute_default = MPI.DISTRIBUTE_DFLT_DARG
     c.status_nbytes, c.status_error_offset = MPI._sizeof(MPI.Status), offset_of("error")

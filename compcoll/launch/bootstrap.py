@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
+import gc
 import json
 import math
 import operator
@@ -13,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from multiprocessing import parent_process
@@ -24,10 +26,9 @@ from typing import Any
 
 from mpi4py.run import set_abort_status
 
-from compcoll.core.patching import patch_method
 from compcoll.launch import pmi
 
-__all__ = ["become_rank", "bootstrap", "import_mpi", "is_forked", "listen", "thread_level"]
+__all__ = ["become_rank", "bootstrap", "import_mpi", "is_forked", "listen", "patch_method", "thread_level"]
 
 #: Seconds between two attempts to reach rank 0, and that one may take.
 _PAUSE, _PATIENCE = 0.05, 10.0
@@ -331,6 +332,13 @@ def _announce_ends(MPI: Any) -> None:
     if is_forked():
         Finalize(None, lambda: sys.exc_info()[0] or MPI.Is_finalized() or end(), exitpriority=0)
     patch_method(MPI.Comm, "Abort", Abort)
+
+
+def patch_method(cls: type, name: str, method: Callable[..., Any]) -> None:
+    """Put another method into the place of one of a class in C, which has no other way."""
+    (attributes,) = (a for a in gc.get_referents(cls.__dict__) if isinstance(a, dict))
+    attributes[name] = method
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(cls))
 
 
 def _unlink_shared_memory() -> None:

@@ -17,9 +17,8 @@ from functools import wraps
 from itertools import chain
 from typing import Any
 
-from compcoll.core.patching import patch_method
 from compcoll.launch import is_launched
-from compcoll.launch.bootstrap import become_rank, import_mpi, listen, thread_level
+from compcoll.launch.bootstrap import become_rank, import_mpi, listen, patch_method, thread_level
 from compcoll.launch.pmi import ranks_of
 
 __all__ = ["is_deferred", "start_mpi"]

@@ -345,7 +345,7 @@ bool serve(Call& call, int* error) {
     if ((*error = compare(&call))) return true;
   }
   if (call.name >= n_accelerated) {
-    if (!call.op().neighbours && call.op().reduction >= 0) find_devices(&call);
+    find_devices(&call);
     if (!call.on_devices() && !call.check) return false;
     *error = mpi_carries_out(call);
     return true;

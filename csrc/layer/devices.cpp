@@ -29,6 +29,23 @@ int ask(void (*Python::*function)(void*), Job* job) {
   return job->code;
 }
 
+Own topo_test("PMPI_Topo_test"), cartdim_get("PMPI_Cartdim_get"), comm_rank("PMPI_Comm_rank"),
+    graph_neighbors_count("PMPI_Graph_neighbors_count"),
+    dist_graph_neighbors_count("PMPI_Dist_graph_neighbors_count");
+
+// Ranks beside this one that it sends blocks to, or receives them from.
+int neighbours_of(Word comm, SideName side) {
+  int kind = 0, n = 0, rank = 0, into = 0, out = 0, weighted = 0;
+  topo_test.call(comm, &kind);
+  if (kind == library().cart) return cartdim_get.call(comm, &n) ? 0 : 2 * n;
+  if (kind == library().graph) {
+    comm_rank.call(comm, &rank);
+    return graph_neighbors_count.call(comm, rank, &n) ? 0 : n;
+  }
+  dist_graph_neighbors_count.call(comm, &into, &out, &weighted);
+  return side == send_side ? out : into;
+}
+
 }  // namespace
 
 std::atomic<bool (*)(Word)> on_device{nullptr};
@@ -84,7 +101,8 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
   } else {
     for (SideName name : {send_side, recv_side}) {
       const Side& side = arguments.sides[name];
-      for (int i = 0; side.given && i < (side.many ? call.comm.size : 1); i++)
+      const int n = !side.many ? 1 : op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
+      for (int i = 0; side.given && i < n; i++)
         blocks[name].push_back(arguments.block(name, i));
     }
   }

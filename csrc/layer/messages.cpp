@@ -151,28 +151,32 @@ namespace {
 struct Plan {
   BufferRef sent, received;
   std::shared_ptr<const Stream> stream;
-  bool ours = false;
+  bool ours = false, devices = false;
 };
 
 Plan plan_of(const Message& m, int* error) {
   Plan plan;
   const Library& mpi = library();
+  const bool takes_devices = m.comm->settings.devices;
+  const bool may_come = m.receives && m.comm->compresses() && m.source != mpi.proc_null &&
+                        m.room() >= least_room(*m.comm);
   if (m.sends) {
-    plan.sent = std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true);
+    auto sent = [&](bool mirrored) {
+      return std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true, mirrored);
+    };
+    plan.sent = sent(!takes_devices);
     if (!plan.sent->sound()) return plan;
     plan.stream = stream_of(m, *plan.sent, error);
     if (*error) return plan;
+    if (plan.stream && plan.sent->on_device && takes_devices) plan.sent = sent(true);
   }
   if (m.receives) {
-    plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+    plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false,
+                                             !takes_devices || may_come);
     if (!plan.received->sound()) return plan;
   }
-  auto on_host = [&](const BufferRef& one) { return !one || !one->on_device; };
-  plan.ours = plan.stream || !on_host(plan.sent) || !on_host(plan.received) ||
-              (m.receives && m.comm->compresses() && m.source != mpi.proc_null &&
-               plan.received->nbytes >= least_room(*m.comm));
-  // Where MPI takes memory of GPUs, all that is not compressed is its own.
-  if (plan.ours && m.comm->settings.devices && !m.comm->compresses()) plan.ours = false;
+  plan.devices = (plan.sent && plan.sent->on_device) || (plan.received && plan.received->on_device);
+  plan.ours = plan.stream || may_come || (plan.devices && !takes_devices);
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
     if (int code = plan.sent->take()) {
       *error = failed(m, code);
@@ -242,7 +246,11 @@ bool serve(const Message& m, Word* request, int* error) {
   if ((!may && !on_device.load(std::memory_order_relaxed)) || !is_sound(m)) return false;
   const Plan plan = plan_of(m, error);
   if (*error) return true;
-  if (!plan.ours) return false;
+  if (!plan.ours) {
+    for (const BufferRef& one : {plan.sent, plan.received})
+      if (one && one->on_device && !*error) *error = failed(m, one->take());
+    return *error;
+  }
   if (m.row().form == persistent) {
     *error = keep(std::make_shared<KeptMessage>(m), request);
     return true;
@@ -376,7 +384,7 @@ int matched_message(Convention convention, Word* words, const void*, Call&& next
   Message m = message_of(Name(name), convention, words);
   Matched found;
   const Word handle = handle_at(convention, message_f2c, m.message);
-  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false, true);
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
   m.comm = found.comm.get();
   auto transfer = std::make_shared<Transfer>(found.comm, m.name, m.row().form);

@@ -44,8 +44,8 @@ inline const Row& Message::row() const { return rows[name - n_operations]; }
 // A program's memory that is sent from or received into.
 class Buffer {
  public:
-  // `sent`: or to be received into. Memory of a GPU has a copy on the host.
-  Buffer(Word address, int64_t count, Word type, bool sent);
+  // `sent`: or to be received into. Memory of a GPU has a copy on the host where it is `mirrored`.
+  Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored);
   // Bytes of one's own, of elements of a type.
   Buffer(std::vector<uint8_t> bytes, const Buffer& like);
   ~Buffer();
@@ -62,7 +62,7 @@ class Buffer {
   std::vector<uint64_t> shape;
 
   bool is_run() const { return known && !place.layout; }
-  // Copies from, and to, the memory of a GPU; MPI's code.
+  // Copies from, and to, the memory of a GPU, when what the program has started there has ended; MPI's code.
   int take();
   int give_back();
   // The bytes one behind the other; and the opposite, of so many.

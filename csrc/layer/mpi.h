@@ -40,6 +40,7 @@ struct Constants {
   int err_buffer, err_count, err_other, err_request, err_truncate;
   int thread_level, thread_serialized, largest_tag;
   int combiners[n_combiners];
+  int cart, graph;  // topologies
   int order_fortran, distribute_block, distribute_none, distribute_default;
   uint32_t status_nbytes, status_error_offset, status_source_offset, status_tag_offset;
 };

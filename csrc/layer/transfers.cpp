@@ -32,7 +32,7 @@ void raise(double bound, double* to) {
 
 // -- memory
 
-Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
+Buffer::Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored)
     : address(address), handle(library().handle_of(type)), count(count) {
   type_ = type_of(handle);
   if (!type_) return;
@@ -44,11 +44,14 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
   bool (*ask)(Word) = layer::on_device.load(std::memory_order_relaxed);
   if (nbytes && ask && address && ask(address)) {
     on_device = true;
+    copy_.ranges.push_back({address, nullptr, 0});
+  }
+  if (on_device && mirrored) {
     const int64_t all = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
     const int64_t lower = std::min<int64_t>(0, all * extent) + type_->lower;
     const uint64_t stretch = uint64_t(std::abs(extent) * all + type_->length);
     mirror_ = the_engine().pool().get(stretch);
-    copy_.ranges.push_back({address + Word(lower), mirror_, stretch});
+    copy_.ranges[0] = {address + Word(lower), mirror_, stretch};
     this->address = reinterpret_cast<Word>(mirror_) - Word(lower);
     // What lies between the bytes of the host's copy is given back as it was.
     const bool dense = type_->basic;
@@ -74,7 +77,7 @@ Buffer::~Buffer() {
 
 int Buffer::take() {
   copy_.to_host = true;
-  return mirror_ ? copy_devices(&copy_) : 0;
+  return on_device ? copy_devices(&copy_) : 0;
 }
 
 int Buffer::give_back() {

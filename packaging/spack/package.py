@@ -28,4 +28,4 @@ class PyCompcoll(PythonPackage):
     depends_on("py-matplotlib@3.8:", type="run", when="+bench")
     depends_on("py-scipy@1.11:", type="run", when="+bench")
 
-    import_modules = ["compcoll", "compcoll.core", "compcoll.engine", "compcoll.mpi"]
+    import_modules = ["compcoll", "compcoll.core", "compcoll.engine"]

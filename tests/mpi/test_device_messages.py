@@ -126,6 +126,38 @@ def test_small_collectives_go_through_the_host(comm, agree, device):
         assert agree(same(ours, host)), f"{name} in place"
 
 
+@pytest.mark.parametrize("form", ["{}", "I{}", "{}_init"])
+def test_neighbours_and_sends_of_their_own(comm, agree, device, form):
+    """What is MPI's alone goes through the host, in all forms."""
+    c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
+    ring = c.Create_cart([comm.size], [True])
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    send = walk(comm.rank, 3000)
+
+    def call(on: MPI.Comm, name: str, *args) -> None:
+        request = getattr(on, form.format(name.lower() if form[0] == "I" else name))(*args)
+        if form != "{}":
+            if form != "I{}":
+                request.Start()
+            request.Wait()
+
+    if hasattr(ring, form.format("neighbor_alltoall" if form[0] == "I" else "Neighbor_alltoall")):
+        mine = np.tile(walk(comm.rank, 3000), 2)
+        call(ring, "Neighbor_alltoall", on(device, mine), ours := on(device, np.zeros_like(mine)))
+        want = np.concatenate([walk(left, 3000), walk(right, 3000)])
+        assert agree(same(ours, want))
+        call(ring, "Neighbor_allgather", on(device, send), ours := on(device, np.zeros_like(mine)))
+        assert agree(same(ours, want))
+    MPI.Attach_buffer(bytearray(send.nbytes + MPI.BSEND_OVERHEAD))
+    for name in ("Bsend", "Rsend"):
+        got = c.Irecv(into := on(device, np.zeros_like(send)), left, 3)
+        c.Barrier()
+        call(c, name, on(device, send), right, 3)
+        got.Wait()
+        assert agree(same(into, walk(left, 3000)))
+    MPI.Detach_buffer()
+
+
 def test_a_derived_type_is_packed_on_the_host(comm, agree, device):
     c = compcoll.Comm(comm, codec="lossless", min_nbytes=0)
     strided = MPI.FLOAT.Create_vector(700, 1, 2).Commit()
