@@ -347,7 +347,7 @@ _SIBLINGS = {
 CLASSES = tuple(reversed(_SIBLINGS.values()))
 
 if not TYPE_CHECKING:  # who document themselves by mpi4py's words
-    for _class in CLASSES:
+    for _class in (ObjectCalls, *CLASSES):
         for _name, _method in vars(_class).items():
             if not _name.startswith("_") and callable(_method) and not _method.__doc__:
                 _method.__doc__ = getattr(getattr(MPI.Intracomm, _name, None), "__doc__", None)

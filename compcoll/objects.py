@@ -7,11 +7,10 @@ and ranks may give objects of any kind. All else is mpi4py's, the order of sums 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import wraps
 from threading import local
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from mpi4py import MPI
@@ -21,19 +20,15 @@ from compcoll.core import dtypes
 from compcoll.engine import _engine, hooks
 from compcoll.frame import HEADER_NBYTES
 from compcoll.marked import Marked
+from compcoll.operations import ALGORITHMS
 from compcoll.prepare import decide_message
 from compcoll.report import Stats, describe
-
-if TYPE_CHECKING:
-    from compcoll.comm import Comm
 
 __all__ = ["ObjectCalls"]
 
 
 class _Thread(local):
-    """Arrays that this thread has decoded."""
-
-    came = 0
+    came = 0  # arrays that this thread has decoded
 
 
 _thread = _Thread()
@@ -75,14 +70,29 @@ def _plain(obj: Any) -> Any:
     return obj.array if isinstance(obj, _Packed) else obj
 
 
-class _Call:
+class _Call(AbstractContextManager["_Call"]):
     """A call in which arrays are packed, and its report."""
 
-    def __init__(self, comm: Comm, name: str):
+    def __init__(self, comm: Any, name: str):
         self._comm, self._name = comm, name
         self._marked: Marked | None = comm._marked
-        self._stats, self._decision = Stats(), None
-        self._op = _LIKE.get(name, "Send")
+        self._stats = Stats()
+        self._decision: Any = None
+
+    def __enter__(self) -> Self:
+        self._before = _thread.came, self._comm.calls_accelerated
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        came, accelerated = self._before
+        if self._marked is None or not (self._stats.messages or _thread.came > came):
+            return
+        # Else a call of bytes that mpi4py has made counts.
+        self._marked.objects += self._comm.calls_accelerated == accelerated
+        self._marked.report_of_objects = describe(self._name, self._decision, self._stats)
+        _engine.note_objects(self._comm)
+        for hook in hooks.objects if self._stats.messages else ():
+            hook(self._stats.raw_nbytes - self._stats.wire_nbytes)
 
     def count(self, nbytes: int, frame_nbytes: int, decision: Any) -> None:
         """A frame was pickled."""
@@ -101,21 +111,20 @@ class _Call:
         if not dtypes.supported(obj.dtype) or not _pickles():
             return obj
         name = marked.name if marked.policy.names_communicators else ""
-        decision = decide_message(marked, self._op, obj.dtype, obj.nbytes, peer, name)
+        op = _LIKE.get(self._name, self._name.capitalize())
+        like = op if op in ALGORITHMS else "Send"
+        decision = decide_message(marked, like, obj.dtype, obj.nbytes, peer, name)
         if decision.codec is None:
             return obj
         return _Packed(obj, self, replace(decision, codec=codec("lossless")))
 
-    def end(self, came: int, accelerated: int) -> None:
-        """Have the communicator report what was packed, or has come."""
-        if self._marked is None or not (self._stats.messages or _thread.came > came):
-            return
-        # Else a call of bytes that mpi4py has made counts.
-        self._marked.objects += self._comm.calls_accelerated == accelerated
-        self._marked.report_of_objects = describe(self._name, self._decision, self._stats)
-        _engine.note_objects(self._comm)
-        for hook in hooks.objects if self._stats.messages else ():
-            hook(self._stats.raw_nbytes - self._stats.wire_nbytes)
+    def add(self, obj: Any, op: Any) -> Any:
+        """The same of what is added up, or multiplied."""
+        return self.pack(obj) if op in (MPI.SUM, MPI.PROD) else obj
+
+    def run(self, *args: Any) -> Any:
+        """The result of mpi4py's method."""
+        return _plain(getattr(MPI.Intracomm, self._name)(self._comm, *args))
 
 
 def _pickles() -> bool:
@@ -123,81 +132,71 @@ def _pickles() -> bool:
     return MPI.pickle.dumps(None) == pickle.dumps(None, MPI.pickle.PROTOCOL)
 
 
-#: Operations whose rules are those of calls of objects; of the others `Send`.
-_LIKE = {"bcast": "Bcast", "allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv",
-         "alltoall": "Alltoallv", "reduce": "Reduce", "allreduce": "Allreduce"}
-
-
-def _packing(method: Callable[..., Any]) -> Any:
-    """A method of mpi4py's of which ``method(call, comm, *args)`` packs the arguments."""
-    name = method.__name__
-    original = getattr(MPI.Intracomm, name)
-
-    @wraps(original)
-    def packed(self: Comm, *args: Any, **kwargs: Any) -> Any:
-        call, came, accelerated = _Call(self, name), _thread.came, self.calls_accelerated
-        result = original(self, *method(call, self, *args, **kwargs))
-        call.end(came, accelerated)
-        return _plain(result)
-
-    return packed
+#: Operations whose rules are those of calls of objects, where these have another name.
+_LIKE = {"allgather": "Allgatherv", "gather": "Gatherv", "scatter": "Scatterv", "alltoall": "Alltoallv"}
 
 
 class ObjectCalls:
     """Methods of `compcoll.Comm` that take objects, as those of mpi4py."""
 
-    @_packing
-    def bcast(call, comm, obj, root=0):
-        return call.pack(obj) if comm.rank == root else obj, root
+    __slots__ = ()
+    rank: int
 
-    @_packing
-    def allgather(call, comm, sendobj):
-        return (call.pack(sendobj),)
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        with _Call(self, "bcast") as call:
+            return call.run(call.pack(obj) if self.rank == root else obj, root)
 
-    @_packing
-    def gather(call, comm, sendobj, root=0):
-        return call.pack(sendobj, root), root
+    def allgather(self, sendobj: Any) -> Any:
+        with _Call(self, "allgather") as call:
+            return call.run(call.pack(sendobj))
 
-    @_packing
-    def scatter(call, comm, sendobj, root=0):
-        if comm.rank == root and sendobj is not None:
-            sendobj = [call.pack(one, peer) for peer, one in enumerate(sendobj)]
-        return sendobj, root
+    def gather(self, sendobj: Any, root: int = 0) -> Any:
+        with _Call(self, "gather") as call:
+            return call.run(call.pack(sendobj, root), root)
 
-    @_packing
-    def alltoall(call, comm, sendobj):
-        return ([call.pack(one, peer) for peer, one in enumerate(sendobj)],)
+    def scatter(self, sendobj: Any, root: int = 0) -> Any:
+        with _Call(self, "scatter") as call:
+            if self.rank == root and sendobj is not None:
+                sendobj = [call.pack(one, peer) for peer, one in enumerate(sendobj)]
+            return call.run(sendobj, root)
 
-    @_packing
-    def reduce(call, comm, sendobj, op=MPI.SUM, root=0):
-        return call.pack(sendobj) if op in (MPI.SUM, MPI.PROD) else sendobj, op, root
+    def alltoall(self, sendobj: Any) -> Any:
+        with _Call(self, "alltoall") as call:
+            return call.run([call.pack(one, peer) for peer, one in enumerate(sendobj)])
 
-    @_packing
-    def allreduce(call, comm, sendobj, op=MPI.SUM):
-        return call.pack(sendobj) if op in (MPI.SUM, MPI.PROD) else sendobj, op
+    def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
+        with _Call(self, "reduce") as call:
+            return call.run(call.add(sendobj, op), op, root)
 
-    @_packing
+    def allreduce(self, sendobj: Any, op: Any = MPI.SUM) -> Any:
+        with _Call(self, "allreduce") as call:
+            return call.run(call.add(sendobj, op), op)
+
+    def send(self, obj: Any, dest: int, tag: int = 0) -> None:
+        self._send("send", obj, dest, tag)
+
+    def ssend(self, obj: Any, dest: int, tag: int = 0) -> None:
+        self._send("ssend", obj, dest, tag)
+
+    def isend(self, obj: Any, dest: int, tag: int = 0) -> Any:
+        return self._send("isend", obj, dest, tag)
+
+    def issend(self, obj: Any, dest: int, tag: int = 0) -> Any:
+        return self._send("issend", obj, dest, tag)
+
+    def _send(self, name: str, obj: Any, dest: int, tag: int) -> Any:
+        with _Call(self, name) as call:
+            return call.run(call.pack(obj, dest), dest, tag)
+
     def sendrecv(
-        call,
-        comm,
-        sendobj,
-        dest,
-        sendtag=0,
-        recvbuf=None,
-        source=MPI.ANY_SOURCE,
-        recvtag=MPI.ANY_TAG,
-        status=None,
-    ):
-        return call.pack(sendobj, dest), dest, sendtag, recvbuf, source, recvtag, status
-
-
-def _sending(name: str) -> Any:
-    def method(call: _Call, comm: Comm, obj: Any, dest: int, tag: int = 0) -> Any:
-        return call.pack(obj, dest), dest, tag
-
-    method.__name__ = name
-    return _packing(method)
-
-
-for _name in ("send", "ssend", "isend", "issend"):
-    setattr(ObjectCalls, _name, _sending(_name))
+        self,
+        sendobj: Any,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: Any = None,
+        source: int = MPI.ANY_SOURCE,
+        recvtag: int = MPI.ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> Any:
+        with _Call(self, "sendrecv") as call:
+            return call.run(call.pack(sendobj, dest), dest, sendtag, recvbuf, source, recvtag, status)

@@ -6,7 +6,7 @@ import os
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mpi4py
 

@@ -135,12 +135,22 @@ class Recording:
         is_open: bool,
         calls: int,
     ) -> Record:
-        code, instruction, facts = (
-            self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
-        )
+        code, instruction, facts = self._of_site[site - 1] if site else (None, 0, facts_of(comm, "", size))
         problem = "unfinished" if is_open else "Exception" if failed else None
         return Record(
-            name, facts, nbytes, sends, start, returned, end, last, accelerated, code, instruction, problem, calls
+            name,
+            facts,
+            nbytes,
+            sends,
+            start,
+            returned,
+            end,
+            last,
+            accelerated,
+            code,
+            instruction,
+            problem,
+            calls,
         )
 
     def _add_objects(self, saved_nbytes: int) -> None:

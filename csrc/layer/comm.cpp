@@ -256,8 +256,8 @@ bool begin(Comm& comm, std::shared_ptr<PrivateComm> shared) {
   comm.frames = std::move(shared);
   const CallTags& tags = comm.tags;
   comm.tags.begin(int(first), PrivateComm::n_tags());
-  comm.notices = std::make_shared<Notices>(comm.frames, tags.notice(), tags.first_of_messages(),
-                                           tags.n_of_messages());
+  comm.notices =
+      std::make_shared<Notices>(comm.frames, tags.notice(), tags.first_of_messages(), tags.n_of_messages());
   return true;
 }
 

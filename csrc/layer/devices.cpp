@@ -102,8 +102,7 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     for (SideName name : {send_side, recv_side}) {
       const Side& side = arguments.sides[name];
       const int n = !side.many ? 1 : op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
-      for (int i = 0; side.given && i < n; i++)
-        blocks[name].push_back(arguments.block(name, i));
+      for (int i = 0; side.given && i < n; i++) blocks[name].push_back(arguments.block(name, i));
     }
   }
   const std::vector<uint8_t>* gone[] = {&out, &into};

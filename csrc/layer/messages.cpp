@@ -19,8 +19,8 @@ namespace {
 
 constexpr Form form_of(std::string_view name) {
   return name.size() > 5 && name.substr(name.size() - 5) == "_init" ? persistent
-         : name[0] == 'I'                                            ? nonblocking
-                                                                     : blocking;
+         : name[0] == 'I'                                           ? nonblocking
+                                                                    : blocking;
 }
 
 }  // namespace
@@ -79,8 +79,9 @@ Message message_of(Name name, Convention convention, const Word* words) {
       case 'm': message.message = place; break;
     }
   }
-  if (is_replace(name)) message.sendbuf = message.recvbuf, message.sendcount = message.recvcount,
-                        message.sendtype = message.recvtype;
+  if (is_replace(name))
+    message.sendbuf = message.recvbuf, message.sendcount = message.recvcount,
+    message.sendtype = message.recvtype;
   return message;
 }
 
@@ -111,7 +112,8 @@ void note(const Message& m, std::shared_ptr<const Way> way) {
 // MPI sends a message for this reason, or `strict` refuses that.
 void decline(const Message& m, const char* reason, int* error) {
   if (!m.comm->settings.strict) return note(m, because(reason));
-  *error = failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
+  *error =
+      failed(m, code_of(FALLBACK, std::string(text_of(m.row().op)) + " would be left to MPI: " + reason));
 }
 
 }  // namespace
@@ -132,8 +134,8 @@ std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, 
   std::shared_ptr<Entry> entry = comm.find(key);
   if (!entry) {
     const uint32_t each = itemsize(real_of(buffer.element));
-    MessageDescription about = {op, comm, buffer.element, buffer.nbytes / each, buffer.nbytes, m.dest, name,
-                                buffer.shape};
+    MessageDescription about = {op,     comm, buffer.element, buffer.nbytes / each, buffer.nbytes,
+                                m.dest, name, buffer.shape};
     if (!ask_python([&about](const Python& python) { python.decide(&about); })) return nullptr;
     if ((*error = failed(m, about.code))) return nullptr;
     entry = std::make_shared<Entry>();
@@ -158,8 +160,8 @@ Plan plan_of(const Message& m, int* error) {
   Plan plan;
   const Library& mpi = library();
   const bool takes_devices = m.comm->settings.devices;
-  const bool may_come = m.receives && m.comm->compresses() && m.source != mpi.proc_null &&
-                        m.room() >= least_room(*m.comm);
+  const bool may_come =
+      m.receives && m.comm->compresses() && m.source != mpi.proc_null && m.room() >= least_room(*m.comm);
   if (m.sends) {
     auto sent = [&](bool mirrored) {
       return std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true, mirrored);
@@ -171,8 +173,8 @@ Plan plan_of(const Message& m, int* error) {
     if (plan.stream && plan.sent->on_device && takes_devices) plan.sent = sent(true);
   }
   if (m.receives) {
-    plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false,
-                                             !takes_devices || may_come);
+    plan.received =
+        std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false, !takes_devices || may_come);
     if (!plan.received->sound()) return plan;
   }
   plan.devices = (plan.sent && plan.sent->on_device) || (plan.received && plan.received->on_device);
@@ -242,7 +244,8 @@ bool serve(const Message& m, Word* request, int* error) {
   if (m.row().form != persistent) comm.count(m.row().op);
   if (comm.broken()) return *error = failed(m, code_of(BROKEN, comm.why_broken())), true;
   comm.last.note_small(m.row().op);
-  const bool may = comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
+  const bool may =
+      comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
   if ((!may && !on_device.load(std::memory_order_relaxed)) || !is_sound(m)) return false;
   const Plan plan = plan_of(m, error);
   if (*error) return true;
@@ -271,7 +274,8 @@ Record begin_message_record(const Message& m) {
   record.name = m.name, record.form = blocking;
   record.comm = m.comm->number(), record.size = m.comm->size;
   record.nbytes = m.sends ? m.sent() : m.room(), record.sends = m.sends && m.comm->size > 1;
-  if (recorder.has_sites()) record.site = recorder.site(m.caller, record.comm, name_of(m.comm->handle).c_str());
+  if (recorder.has_sites())
+    record.site = recorder.site(m.caller, record.comm, name_of(m.comm->handle).c_str());
   record.start = engine::now();
   return record;
 }
@@ -325,7 +329,8 @@ bool taken_large(Name name, Convention convention, Word* words, const void* call
   } else {
     *error = next();
   }
-  if (records) end_message_record(m, std::move(record), *error, m.request ? request_at(convention, m.request) : 0);
+  if (records)
+    end_message_record(m, std::move(record), *error, m.request ? request_at(convention, m.request) : 0);
   return true;
 }
 
@@ -360,7 +365,8 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
   constexpr bool waits = kinds.find('s') != kinds.npos;
   int error = 0;
   if (convention == Convention::fortran) {
-    if (library().own_fortran() && taken_large(Name(name), convention, words, caller, next, &error)) return error;
+    if (library().own_fortran() && taken_large(Name(name), convention, words, caller, next, &error))
+      return error;
     return next();
   }
   Comm* comm = look_up(words[where]);
@@ -387,6 +393,7 @@ int matched_message(Convention convention, Word* words, const void*, Call&& next
   auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false, true);
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
   m.comm = found.comm.get();
+  m.comm->count(m.row().op);
   auto transfer = std::make_shared<Transfer>(found.comm, m.name, m.row().form);
   transfer->take(buffer, found.arrived);
   give_handle(convention, library().message_null, message_c2f, m.message);
@@ -409,7 +416,10 @@ int probe(Convention convention, Word* words, const void*, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
   const Message m = message_of(Name(name), convention, words);
-  if (!m.comm || !m.comm->compresses()) return next();
+  if (!m.comm) return next();
+  // Who receives it into memory of a GPU does not know whether MPI takes that.
+  const bool keeps = m.message && on_device.load(std::memory_order_relaxed) && !m.comm->settings.devices;
+  if (!keeps && !m.comm->compresses()) return next();
   if (m.comm->broken()) return failed(m, code_of(BROKEN, m.comm->why_broken()));
   alignas(8) char scratch[most_nbytes_of_status];
   if (!m.status) words[kinds.size() - 1] = reinterpret_cast<Word>(scratch);
@@ -418,7 +428,7 @@ int probe(Convention convention, Word* words, const void*, Call&& next) {
     // Until it is known how large it is, a message counts as one that has not come.
     if (int error = next()) return error;
     const int64_t length = nbytes_of_message(status);
-    if ((m.flag && !*static_cast<int*>(m.flag)) || !looks_compressed(length)) return 0;
+    if ((m.flag && !*static_cast<int*>(m.flag)) || (!keeps && !looks_compressed(length))) return 0;
     const int source = source_of(status), tag = tag_of(status);
     if (source == library().proc_null) return 0;
     if (m.message) {
@@ -466,33 +476,32 @@ using namespace compcoll::layer;
 #define W_12 W_9, w[9], w[10], w[11]
 
 // A function of C, which MPI may lack.
-#define C_MESSAGE(n, symbol, convention, name, take)                                          \
-  C_FUNCTION(symbol, (C_##n)) {                                                               \
-    static_assert(std::string_view(all_rows[name - n_operations].kinds).size() == n);         \
-    Word w[] = {A_##n};                                                                       \
-    return take<name>(convention, w, CALLER, [&] {                                            \
-      return next_##symbol.exists() ? next_##symbol(W_##n) : unavailable;                     \
-    });                                                                                       \
+#define C_MESSAGE(n, symbol, convention, name, take)                                                \
+  C_FUNCTION(symbol, (C_##n)) {                                                                     \
+    static_assert(std::string_view(all_rows[name - n_operations].kinds).size() == n);               \
+    Word w[] = {A_##n};                                                                             \
+    return take<name>(convention, w, CALLER,                                                        \
+                      [&] { return next_##symbol.exists() ? next_##symbol(W_##n) : unavailable; }); \
   }
-#define FORTRAN_MESSAGE(n, name, symbol, take)                                                \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                             \
-    Word w[] = {A_##n};                                                                       \
-    int result = take<name>(Convention::fortran, w, CALLER, [&] {                             \
-      int found = 0;                                                                          \
-      next_##symbol(W_##n, &found);                                                           \
-      return found;                                                                           \
-    });                                                                                       \
-    if (error) *error = result;                                                               \
+#define FORTRAN_MESSAGE(n, name, symbol, take)                    \
+  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                 \
+    Word w[] = {A_##n};                                           \
+    int result = take<name>(Convention::fortran, w, CALLER, [&] { \
+      int found = 0;                                              \
+      next_##symbol(W_##n, &found);                               \
+      return found;                                               \
+    });                                                           \
+    if (error) *error = result;                                   \
   }
 #define FORTRAN_MESSAGES(n, name, fortran, take) \
   FORTRAN_MESSAGE(n, name, mpi_##fortran##_, take) FORTRAN_MESSAGE(n, name, mpi_##fortran##_f08_, take)
-#define MESSAGE_BY(take, n, name, op, fortran, kinds)     \
-  C_MESSAGE(n, name, Convention::c, name, take)           \
-  C_MESSAGE(n, name##_c, Convention::large, name, take)   \
+#define MESSAGE_BY(take, n, name, op, fortran, kinds)   \
+  C_MESSAGE(n, name, Convention::c, name, take)         \
+  C_MESSAGE(n, name##_c, Convention::large, name, take) \
   FORTRAN_MESSAGES(n, name, fortran, take)
 #define MESSAGE(...) MESSAGE_BY(message, __VA_ARGS__)
 #define MATCHED(...) MESSAGE_BY(matched_message, __VA_ARGS__)
-#define PROBE(n, name, op, fortran, kinds)    \
+#define PROBE(n, name, op, fortran, kinds)       \
   C_MESSAGE(n, name, Convention::c, name, probe) \
   FORTRAN_MESSAGES(n, name, fortran, probe)
 

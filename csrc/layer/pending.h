@@ -12,8 +12,7 @@ namespace layer {
 
 class Pending : public std::enable_shared_from_this<Pending> {
  public:
-  Pending(std::shared_ptr<Comm> comm, Name name, Form form)
-      : comm(std::move(comm)), name(name), form(form) {}
+  Pending(std::shared_ptr<Comm> comm, Name name, Form form) : comm(std::move(comm)), name(name), form(form) {}
   virtual ~Pending() = default;
   Pending(const Pending&) = delete;
 

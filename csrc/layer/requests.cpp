@@ -12,9 +12,9 @@ namespace compcoll {
 namespace layer {
 namespace {
 
-Own grequest_start("PMPI_Grequest_start"), request_c2f("PMPI_Request_c2f"),
-    request_f2c("PMPI_Request_f2c"), recv_init("PMPI_Recv_init"), isend("PMPI_Isend"), iprobe("PMPI_Iprobe"),
-    mpi_recv("PMPI_Recv"), comm_dup("PMPI_Comm_dup"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
+Own grequest_start("PMPI_Grequest_start"), request_c2f("PMPI_Request_c2f"), request_f2c("PMPI_Request_f2c"),
+    recv_init("PMPI_Recv_init"), isend("PMPI_Isend"), iprobe("PMPI_Iprobe"), mpi_recv("PMPI_Recv"),
+    comm_dup("PMPI_Comm_dup"), comm_set_errhandler("PMPI_Comm_set_errhandler"),
     request_free("PMPI_Request_free");
 
 // Requests of the layer's, by their handles: of calls under way, and of prepared ones.

@@ -57,7 +57,8 @@ std::vector<uint8_t> pack_first(Opening opening, const uint8_t* frame) {
   opening.checksum =
       level().checksum(reinterpret_cast<const uint8_t*>(&opening), offsetof(Opening, checksum));
   const uint64_t end = sizeof opening + opening.frame_nbytes, least = std::max(end, least_first);
-  std::vector<uint8_t> message(least + (rest_of_first + unit_of_first - least % unit_of_first) % unit_of_first);
+  std::vector<uint8_t> message(least +
+                               (rest_of_first + unit_of_first - least % unit_of_first) % unit_of_first);
   memcpy(message.data(), &opening, sizeof opening);
   if (opening.frame_nbytes) memcpy(message.data() + sizeof opening, frame, opening.frame_nbytes);
   return message;
@@ -91,8 +92,18 @@ std::shared_ptr<const Schedule> Cut::schedule(int peer, bool sends, bool drops) 
   const int32_t k = int32_t(count), ahead = int32_t(window_of(step * itemsize));
   std::vector<std::vector<int32_t>> successors(size_t(drops ? k : 2 * k));
   auto add = [&](int32_t kind, int32_t chunk, bool message) {
-    Op op = {kind, message && sends ? NONE : chunk, NONE, chunk, NONE, NONE, message ? peer : NONE,
-             message ? chunk : NONE, 0, 0, 0, 0};
+    Op op = {kind,
+             message && sends ? NONE : chunk,
+             NONE,
+             chunk,
+             NONE,
+             NONE,
+             message ? peer : NONE,
+             message ? chunk : NONE,
+             0,
+             0,
+             0,
+             0};
     made->ops.push_back(op);
   };
   auto then = [&](int32_t before, int32_t after) {

@@ -53,9 +53,11 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored)
     mirror_ = the_engine().pool().get(stretch);
     copy_.ranges[0] = {address + Word(lower), mirror_, stretch};
     this->address = reinterpret_cast<Word>(mirror_) - Word(lower);
-    // What lies between the bytes of the host's copy is given back as it was.
-    const bool dense = type_->basic;
-    if (!sent && !dense) take();
+    // What lies between the bytes of the host's copy is given back as it was, and another thread, which does
+    // not know the program's streams, may do that.
+    DeviceCopy wait;
+    wait.ranges.push_back({address, nullptr, 0});
+    if (!sent) type_->basic ? copy_devices(&wait) : take();
   }
   if (!known || !nbytes) return;
   const Piece piece = type_->many(count);
@@ -64,8 +66,13 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored)
 }
 
 Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
-    : handle(library().byte), count(int64_t(bytes.size())), nbytes(bytes.size()), element(like.element),
-      shape(like.shape), type_(like.type_), bytes_(std::move(bytes)) {
+    : handle(library().byte),
+      count(int64_t(bytes.size())),
+      nbytes(bytes.size()),
+      element(like.element),
+      shape(like.shape),
+      type_(like.type_),
+      bytes_(std::move(bytes)) {
   address = reinterpret_cast<Word>(bytes_.data());
   place = engine::Place(bytes_.data());
 }
@@ -88,7 +95,8 @@ int Buffer::give_back() {
 std::vector<uint8_t> Buffer::packed() const {
   std::vector<uint8_t> bytes(nbytes);
   int position = 0;
-  if (!known) pack.call(address, int(count), handle, bytes.data(), int(nbytes), &position, library().comm_self);
+  if (!known)
+    pack.call(address, int(count), handle, bytes.data(), int(nbytes), &position, library().comm_self);
   else if (place.layout) gather(*place.layout, place.data, 0, nbytes, bytes.data());
   else if (nbytes) memcpy(bytes.data(), place.data, nbytes);
   return bytes;
@@ -110,7 +118,9 @@ void Buffer::keep_type() {
 // -- in
 
 Incoming::Incoming(std::shared_ptr<Comm> comm, BufferRef buffer)
-    : comm_(std::move(comm)), buffer_(std::move(buffer)), notices_(comm_->compresses() ? comm_->notices : nullptr) {
+    : comm_(std::move(comm)),
+      buffer_(std::move(buffer)),
+      notices_(comm_->compresses() ? comm_->notices : nullptr) {
   buffer_->keep_type();
 }
 
@@ -187,8 +197,9 @@ int Incoming::wrong_type(uint32_t element, uint64_t nbytes) const {
   if (!expected || itemsize(expected) == 1 || sent == expected) return 0;
   if (!checks && values(sent) == values(expected)) return 0;
   const std::string wanted = amount(expected, itemsize(expected));
-  return code_of(MISMATCH, "rank " + std::to_string(source_of(status_)) + " has sent " + amount(sent, int64_t(nbytes)) +
-                               " with tag " + std::to_string(tag_of(status_)) + ", received as " +
+  return code_of(MISMATCH, "rank " + std::to_string(source_of(status_)) + " has sent " +
+                               amount(sent, int64_t(nbytes)) + " with tag " +
+                               std::to_string(tag_of(status_)) + ", received as " +
                                wanted.substr(wanted.find(' ') + 1));
 }
 
@@ -225,8 +236,8 @@ void Incoming::look() {
   if (notices_ && length % 2)
     fail(code_of(FRAME, "the message of " + std::to_string(length) + " bytes" + from + " is damaged"));
   else if (checks && uint64_t(length) % itemsize(element))
-    fail(code_of(MISMATCH, "rank " + std::to_string(source_of(status_)) + " has sent " + std::to_string(length) +
-                               " bytes with tag " + std::to_string(tag_of(status_)) +
+    fail(code_of(MISMATCH, "rank " + std::to_string(source_of(status_)) + " has sent " +
+                               std::to_string(length) + " bytes with tag " + std::to_string(tag_of(status_)) +
                                ", which are received as " + amount(element, itemsize(element)).substr(2)));
 }
 
@@ -246,25 +257,32 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t) {
   bool drops = !sound || header.size() != cut.first;
   if (drops && plane) cut = Cut(opening.n, opening.itemsize, opening.step);
   set_nbytes_of_message(status_, int64_t(nbytes_));
-  const std::string text = "the message of " + std::to_string(nbytes_) + " bytes from rank " + std::to_string(source);
-  if (!opening.frame_nbytes) fail(code_of(FRAME, "another rank met an error before it could send this block"));
+  const std::string text =
+      "the message of " + std::to_string(nbytes_) + " bytes from rank " + std::to_string(source);
+  if (!opening.frame_nbytes)
+    fail(code_of(FRAME, "another rank met an error before it could send this block"));
   else if (drops) fail(code_of(FRAME, text + " is damaged"));
   else fail(wrong_type(header.dtype, nbytes_));
   if (nbytes_ > buffer_->nbytes)
-    fail(code_of(library().err_truncate, text + " is truncated to the buffer's " + std::to_string(buffer_->nbytes)));
+    fail(code_of(library().err_truncate,
+                 text + " is truncated to the buffer's " + std::to_string(buffer_->nbytes)));
   drops = drops || error_;
   engine::Place place = buffer_->place;
   if (!drops && !buffer_->known) {
     unpacked_.resize(nbytes_);
     place = engine::Place(unpacked_.data());
   }
-  const uint32_t dtype = sound ? header.dtype : opening.itemsize == 1 ? UINT8 : opening.itemsize == 2 ? UINT16
-                                            : opening.itemsize == 4 ? UINT32 : UINT64;
+  const uint32_t dtype = sound                   ? header.dtype
+                         : opening.itemsize == 1 ? UINT8
+                         : opening.itemsize == 2 ? UINT16
+                         : opening.itemsize == 4 ? UINT32
+                                                 : UINT64;
   const Receiving& how = receiving(dtype);
   if (cut.count) {
     // Of what is dropped nothing is written.
     std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), notices_->frames->handle());
-    const engine::Tags tags = {int(opening.stream), int(std::min<uint64_t>(cut.count, uint64_t(comm_->tags.n_of_messages())))};
+    const engine::Tags tags = {int(opening.stream),
+                               int(std::min<uint64_t>(cut.count, uint64_t(comm_->tags.n_of_messages())))};
     run_ = the_engine().begin(cut.schedule(source, false, drops), how.coding, how.coding, {place},
                               std::move(wire), tags);
     run_->announce();
@@ -275,7 +293,8 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t) {
   const uint64_t nbytes = header.nbytes();
   std::vector<uint8_t> apart(place.layout ? nbytes : 0);
   uint8_t* into = place.layout ? apart.data() : place.data;
-  if (engine::Error error = coder.decode(frame, {into, cut.first, dtype})) fail(code_of(error, how.kept->number()));
+  if (engine::Error error = coder.decode(frame, {into, cut.first, dtype}))
+    fail(code_of(error, how.kept->number()));
   if (place.layout) scatter(*place.layout, place.data, 0, nbytes, into);
   stats_.decode_seconds += engine::now() - start;
   raise(frame.bound(), &stats_.bound);
@@ -319,8 +338,9 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   const engine::Error error = coder.encode(block, 0, {nullptr, 0, 0}, &frame);
   stats_.encode_seconds += engine::now() - start;
   if (error) error_ = code_of(error, stream->kept->number()), frame.nbytes = 0;
-  Opening opening = {cut.n, uint32_t(cut.step), each, uint32_t(tags.first), notices.next_serial(),
-                     uint32_t(frame.nbytes), 0};
+  Opening opening = {
+      cut.n, uint32_t(cut.step), each, uint32_t(tags.first), notices.next_serial(), uint32_t(frame.nbytes),
+      0};
   first_ = pack_first(opening, frame.memory);
   if (frame.memory) the_engine().pool().put(frame.memory, frame.room);
   stats_.raw_nbytes += nbytes, stats_.wire_nbytes += first_.size(), stats_.messages++;
@@ -469,10 +489,11 @@ void drain(Comm& comm, const void* status) {
   const Cut cut(opening.n, opening.itemsize, opening.step);
   if (!cut.count) return;
   const engine::Coding& coding = receiving(UINT64).coding;
-  const engine::Tags tags = {int(opening.stream), int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
-  std::shared_ptr<engine::Task> run = the_engine().begin(
-      cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
-      make_wire(engine_library(), comm.notices->frames->handle()), tags);
+  const engine::Tags tags = {int(opening.stream),
+                             int(std::min<uint64_t>(cut.count, uint64_t(comm.tags.n_of_messages())))};
+  std::shared_ptr<engine::Task> run =
+      the_engine().begin(cut.schedule(source, false, true), coding, coding, {engine::Place(nullptr)},
+                         make_wire(engine_library(), comm.notices->frames->handle()), tags);
   the_engine().wait({run}, {}, 1e18, [] { return false; });
 }
 

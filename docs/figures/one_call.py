@@ -1,4 +1,4 @@
-"""The way of one Alltoall, from the call to the wire and back; writes ``one_call.svg`` beside this file."""
+"""The way of a call, from the program to the wire and back; writes ``one_call.svg`` beside this file."""
 
 from pathlib import Path
 
@@ -13,17 +13,20 @@ ROOT = HERE.parents[1]
 INK, GREY = "#22303c", "#66727d"
 #: From top to bottom: label, color, upper and lower edge.
 BANDS = [
-    ("the program", "#f4f1ea", 10.0, 9.0),
-    ("layer\nC++", "#e3eef8", 8.85, 6.55),
+    ("the program", "#f4f1ea", 11.15, 10.15),
+    ("layer\nC++", "#e3eef8", 10.0, 6.55),
     ("decision\nPython,\nonce", "#e9f3e4", 6.4, 4.1),
     ("engine\nC++, no GIL", "#fbeadd", 3.95, 1.15),
     ("MPI", "#ece6f2", 1.0, 0.0),
 ]
-#: Left, lower edge, width, height; title, and the file that does it.
+#: Left, lower edge, width, height; title, and the files that do it.
 BOXES = {
-    "call": (2.1, 9.2, 5.9, 0.6, "comm.Alltoall(send, recv)", ""),
-    "gate": (2.1, 7.85, 2.6, 0.8, "small, or not marked?", "csrc/layer/names.cpp"),
-    "plain": (5.4, 7.85, 2.6, 0.8, "PMPI_Alltoall", ""),
+    "mpi4py": (2.1, 10.35, 2.6, 0.6, "mpi4py's methods", ""),
+    "others": (5.4, 10.35, 2.6, 0.6, "C, Fortran, other libraries", ""),
+    "slots": (2.1, 9.0, 2.6, 0.8, "its slots, rewritten", "csrc/layer/hook.cpp"),
+    "names": (5.4, 9.0, 2.6, 0.8, "MPI's names, preloaded", "csrc/preload/preload.cpp"),
+    "gate": (2.1, 7.85, 4.3, 0.8, "small, or not marked?", "csrc/layer/names.cpp, csrc/layer/messages.cpp"),
+    "plain": (7.05, 7.85, 1.4, 0.8, "MPI, or a tool", ""),
     "find": (2.1, 6.7, 6.35, 0.8, "looked up by its arguments", "csrc/layer/calls.cpp"),
     "policy": (2.1, 5.4, 2.6, 0.8, "codec, algorithm, chunk size", "compcoll/prepare.py"),
     "model": (5.4, 5.4, 2.6, 0.8, "auto: does it pay?", "compcoll/model/"),
@@ -33,12 +36,16 @@ BOXES = {
     "encode": (2.1, 1.35, 2.6, 0.9, "encode, header, checksum", "csrc/engine/coding.cpp"),
     "send": (5.4, 1.35, 2.6, 0.9, "MPI_Isend of frames", "csrc/engine/mpi.cpp"),
     "recv": (8.7, 1.35, 2.6, 0.9, "MPI_Irecv, MPI_Test", "csrc/engine/mpi.cpp"),
-    "decode": (8.7, 2.75, 2.6, 0.9, "verify, decode into recv", "csrc/engine/coding.cpp"),
+    "decode": (8.7, 2.75, 2.6, 0.9, "verify, decode into the buffer", "csrc/engine/coding.cpp"),
     "report": (8.7, 6.7, 2.6, 0.8, "comm.report", "csrc/layer/report.cpp"),
-    "done": (8.7, 9.2, 2.6, 0.6, "recv is complete", ""),
+    "waits": (8.7, 7.85, 2.6, 0.8, "waits, tests, statuses", "csrc/layer/waits.cpp"),
+    "done": (8.7, 10.35, 2.6, 0.6, "the call is complete", ""),
 }
 ARROWS = [
-    ("call", "gate", ""),
+    ("mpi4py", "slots", ""),
+    ("others", "names", ""),
+    ("slots", "gate", ""),
+    ("names", "gate", ""),
     ("gate", "plain", "yes"),
     ("gate", "find", "no"),
     ("find", "policy", "new"),
@@ -50,7 +57,8 @@ ARROWS = [
     ("encode", "send", ""),
     ("recv", "decode", ""),
     ("decode", "report", ""),
-    ("report", "done", ""),
+    ("report", "waits", ""),
+    ("waits", "done", ""),
 ]
 
 
@@ -105,8 +113,8 @@ def main():
         for path in filter(None, file.split(", ")):
             if not (ROOT / path).exists():
                 raise FileNotFoundError(f"{path}, which one_call.py names, is not in the repository")
-    figure, axes = plt.subplots(figsize=(10.4, 8.2))
-    axes.set(xlim=(0, 11.5), ylim=(0, 10.35))
+    figure, axes = plt.subplots(figsize=(10.4, 9))
+    axes.set(xlim=(0, 11.5), ylim=(0, 11.5))
     axes.axis("off")
     for label, color, top, bottom in BANDS:
         axes.add_patch(Rectangle((0, bottom), 11.5, top - bottom, fc=color, ec="none"))
@@ -116,12 +124,12 @@ def main():
     for first, second, label in ARROWS:
         draw_arrow(axes, *ends(first, second), label)
     for x, text in ((5.05, "a rank as sender"), (10.0, "its peer as receiver")):
-        axes.text(x, 10.18, text, ha="center", va="center", fontsize=9, color=INK, weight="bold")
+        axes.text(x, 11.33, text, ha="center", va="center", fontsize=9, color=INK, weight="bold")
     draw_arrow(axes, (8.25, 6.7), (8.25, 3.65), "known")
     draw_arrow(axes, (6.7, 1.35), (6.7, 0.62))
     draw_arrow(axes, (10.0, 0.62), (10.0, 1.35))
     axes.plot([2.1, 11.3], [0.56, 0.56], color=INK, lw=3, solid_capstyle="round")
-    axes.text(6.7, 0.2, "the wire: frames, on a private communicator", ha="center", fontsize=8, color=INK)
+    axes.text(6.7, 0.2, "the wire: frames on a private communicator", ha="center", fontsize=8, color=INK)
     mpl.rcParams["svg.hashsalt"] = "compcoll"
     figure.savefig(HERE / "one_call.svg", bbox_inches="tight", pad_inches=0.05, metadata={"Date": None})
     plt.close(figure)

@@ -9,8 +9,8 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from mpi4py import MPI
 from common import Unhooked
+from mpi4py import MPI
 from random_buffers import Buffer
 from random_collectives import COLLECTIVES, Call, Draw
 from random_errors import run_error

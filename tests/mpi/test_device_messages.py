@@ -100,6 +100,12 @@ def test_sendrecv_replace_and_probe(comm, agree, device):
     request.Wait()
     c.Sendrecv(host, right, 6, expected := np.zeros_like(host), left, 6)
     assert agree(status.Get_count(MPI.FLOAT) == 5000 and same(into, expected))
+    for comm_, n in ((c, 5000), (compcoll.Comm(comm, codec="none"), 5000), (c, 3)):
+        request = comm_.Isend(on(device, host[:n]), right, 7)
+        comm_.Mprobe(left, 7).Recv(into := on(device, np.zeros_like(host[:n])))
+        request.Wait()
+        comm_.Sendrecv(host[:n], right, 6, expected := np.zeros_like(host[:n]), left, 6)
+        assert agree(same(into, expected))
 
 
 def test_small_collectives_go_through_the_host(comm, agree, device):

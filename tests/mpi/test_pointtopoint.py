@@ -37,7 +37,7 @@ SENDERS = {
 def by_matched_probe(c, a, source, tag, status):
     found = MPI.Status()
     message = c.Mprobe(source, tag, found)
-    assert found.Get_count(MPI.FLOAT) == a.size
+    assert found.Get_count(MPI.BYTE) == a.nbytes
     message.Recv(a)
     status.source, status.tag = found.source, found.tag
     status.Set_elements(MPI.BYTE, found.Get_elements(MPI.BYTE))
@@ -45,7 +45,7 @@ def by_matched_probe(c, a, source, tag, status):
 
 def by_probe(c, a, source, tag, status):
     c.Probe(source, tag, status)
-    assert status.Get_count(MPI.FLOAT) == a.size
+    assert status.Get_count(MPI.BYTE) == a.nbytes
     c.Recv(a, status.source, status.tag, status)
 
 
@@ -258,6 +258,40 @@ def test_probed_records(comm, ours, agree):
         got[:] = 100
     packed.Free()
     odd.Free()
+
+
+@pytest.mark.parametrize("send", ["Send", "Bsend", "Rsend"])
+def test_plain_messages_of_every_odd_length(comm, ours, agree, send):
+    """From a library that is not hooked, to receives of each kind; some have the length of a first message."""
+    lengths, ok = range(1, 6000, 2), True
+    receives = [RECEIVERS[name] for name in ("Recv", "Irecv", "Probe", "Mprobe")]
+    if send == "Bsend":
+        MPI.Attach_buffer(bytearray(6000 + MPI.BSEND_OVERHEAD))
+    for length in lengths:
+        values = np.arange(length, dtype="u4").astype("u1")
+        if comm.rank == 0:
+            if send == "Rsend":
+                comm.recv(source=1)
+            getattr(Unhooked(ours), send)(values, 1, 3)
+            if send == "Bsend":
+                comm.recv(source=1)
+        elif comm.rank == 1:
+            got, status = np.zeros(6000, "u1"), MPI.Status()
+            if send == "Rsend":
+                arriving = ours.Irecv(got, 0, 3)
+                comm.send(None, 0)
+                arriving.Wait(status)
+            else:
+                (got,) = (got[:length] if length % 8 > 4 else got,)
+                receive = receives[length // 2 % 4]
+                receive(ours, got if receive in receives[:2] else got[:length], 0, 3, status)
+            if send == "Bsend":
+                comm.send(None, 0)
+            ok &= bits(got[:length]) == bits(values) and not got[length:].any()
+            ok &= (status.source, status.tag, status.Get_count(MPI.BYTE)) == (0, 3, length)
+    if send == "Bsend":
+        MPI.Detach_buffer()
+    assert agree(ok)
 
 
 @pytest.mark.parametrize("kind", [float, np.float64, np.int64])

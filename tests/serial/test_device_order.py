@@ -26,8 +26,10 @@ from compcoll.devices.memory import DeviceArray
 from compcoll.devices.pinned import PinnedPool
 from compcoll.devices.wrapping import wrap
 from compcoll.engine import _engine
+from compcoll.engine.device.launches import Frame
 from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.device.work import CudaWork
+from compcoll.schedule.graph import NONE
 from compcoll.schedule.trace import trace
 
 LIBRARY = library_path()
@@ -319,13 +321,17 @@ def test_rows_far_apart_are_copied_one_by_one(cupy, monkeypatch, n, limit):
     assert not back[:, 40:].any()
 
 
+def pinned_frame(operations, data):
+    return Frame(operations._pinned(data), inspect(data))
+
+
 def test_frames_of_the_engine_are_copied_from_pinned_memory(device):
     """A copy from other memory waits for the stream, and the engine with it."""
     array = values(np.dtype("f4"), 1000)
     frame, block = codec("zfp:rate=8").encode(array), device.array(np.zeros_like(array))
     schedule = trace(nothing, 0, 1, [1000], [1000], 1000)
     operations = DeviceOperations(schedule, codec("zfp:rate=8"), array.dtype, [block, block])
-    operations.also_decode(frame, block)
+    operations._begun.append((NONE, NONE, operations._work.decode(pinned_frame(operations, frame), block)))
     lent = operations._frames
     lent.append(None)
     operations._work.batcher.launch()

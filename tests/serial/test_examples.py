@@ -103,9 +103,9 @@ def test_checkpoints(run, tmp_path):
 def test_tracing(run, tmp_path):
     compcoll = sys.executable, "-m", "compcoll"
     text = run(*compcoll, "run", "-n", 2, "--codec", "lossless", "--trace", "trace", EXAMPLES / "traced.py")
-    assert "62 calls, 42 accelerated" in text
+    assert "42 calls, 42 accelerated" in text
     report = run(*compcoll, "report", "trace")
-    assert all(operation in report for operation in ("Allgather", "Allreduce", "Ibcast", "allreduce"))
+    assert all(operation in report for operation in ("Allgather", "Allreduce", "Ibcast"))
     assert (tmp_path / "trace" / "report.html").exists()
 
 

@@ -129,7 +129,9 @@ import compcoll
 
 ours = compcoll.Comm(MPI.COMM_WORLD, "lossless", min_nbytes=0)
 a, b = np.ones(2000), np.zeros(2000)
-requests = [ours.Alltoall_init(a, b) for _ in range(int(sys.argv[1]))]
+peer = 1 - ours.rank
+makes = [lambda: ours.Alltoall_init(a, b), lambda: ours.Send_init(a, peer), lambda: ours.Recv_init(b, peer)]
+requests = [makes[i % 3]() for i in range(int(sys.argv[1]))]
 paths = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line and ".so" in line}
 libraries = [ctypes.CDLL(path) for path in sorted(paths)]
 mpi = next(library for library in libraries if hasattr(library, "PMPI_Start"))
@@ -150,6 +152,32 @@ outcomes = MPI.COMM_WORLD.gather(outcomes)
 if outcomes is not None:
     print(sorted({one for each in outcomes for one in each}), flush=True)
 MPI.COMM_WORLD.Barrier()
+"""
+
+
+#: Waits that the layer does not see, for requests of its own.
+WAITS = """
+import ctypes
+import numpy as np
+from mpi4py import MPI
+import compcoll
+
+ours, n = compcoll.Comm(MPI.COMM_WORLD, "lossless", min_nbytes=0), 200_000
+peer = 1 - ours.rank
+a, b = np.arange(n) + ours.rank, np.zeros(n, "i8")
+want = np.arange(n) + peer
+paths = {line.split()[-1] for line in open("/proc/self/maps") if "/libmpi" in line and ".so" in line}
+libraries = [ctypes.CDLL(path) for path in sorted(paths)]
+mpi = next(library for library in libraries if hasattr(library, "PMPI_Wait"))
+right = 0
+for _ in range(20):
+    b[:] = 0
+    requests, statuses = [ours.Irecv(b, peer, 3), ours.Isend(a, peer, 3)], [MPI.Status(), MPI.Status()]
+    for request, status in zip(requests, statuses):
+        places = [ctypes.c_void_p(MPI._addressof(x)) for x in (request, status)]
+        assert mpi.PMPI_Wait(*places) == 0 and request == MPI.REQUEST_NULL
+    right += (b == want).all() and statuses[0].Get_count(MPI.INT64_T) == n and statuses[0].tag == 3
+print(right, flush=True) if ours.rank == 0 else None
 """
 
 
@@ -264,6 +292,11 @@ def test_a_start_that_the_layer_does_not_see_is_an_error(mpi, program, n):
     result = ranks(mpi, "timeout", 10, sys.executable, program(STARTS), n)
     assert result.stdout == "['an error']\n", result.stderr
     assert result.returncode == 0, result.stderr
+
+
+def test_waits_that_are_not_seen(mpi, program):
+    result = ranks(mpi, "timeout", 30, sys.executable, program(WAITS))
+    assert (result.stdout, result.returncode) == ("20\n", 0), result.stderr
 
 
 # -- what cannot be hooked

@@ -55,7 +55,8 @@ else:
 assert world.bcast({"a": world.rank}) == {"a": 0}
 sys.stdout.write(f"{world.calls_accelerated + line.calls_accelerated}\\n")
 """
-CALLS = 1 + 1 + 300 + 2 + 1 + 1 + 2 + 1 + 1
+#: Of the last two mpi4py makes an object.
+CALLS = 1 + 1 + 300 + 2 + 1 + 1 + 2 + 1 + 2
 SUMMARY = re.compile(r"compcoll: (\d+) calls, (\d+) accelerated, (\d+) -> (\d+) bytes")
 
 
@@ -129,12 +130,12 @@ def test_a_line_says_what_a_call_did(ran):
         assert (Path(alltoall["file"]).name, alltoall["line"]) == ("program.py", place)
         assert alltoall["encode"] > 0
         assert alltoall["decode"] > 0
-        assert by_op["Bcast"]["bytes"] == 32 * (rank[0]["rank"] == 1)
-        assert "min_nbytes" in by_op["Bcast"]["reason"]
+        first = next(line for line in rank if line.get("op") == "Bcast")
+        assert first["bytes"] == 32 * (rank[0]["rank"] == 1)
+        assert "min_nbytes" in first["reason"]
         assert by_op["Barrier"]["reason"] == "not a call that is accelerated"
         for op in ("Iallreduce", "Isend", "Irecv"):
             assert 0 < by_op[op]["returned"] <= by_op[op]["total"]
-            assert "late" not in by_op[op]
         assert by_op["Iallreduce"]["accelerated"]
         assert by_op["Iallreduce"]["bytes"] > by_op["Iallreduce"]["wire_bytes"] > 0
 

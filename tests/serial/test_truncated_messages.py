@@ -20,9 +20,8 @@ try:
     else:
         comm.Irecv(np.zeros(1), 0).Wait()
 except MPI.Exception as error:
-    print("truncated" if error.Get_error_class() == MPI.ERR_TRUNCATE else error)
-except TimeoutError:
-    print("time-out")
+    known = {MPI.ERR_TRUNCATE: "truncated", compcoll.errors.TIMEOUT: "time-out"}
+    print(known.get(error.Get_error_class(), error))
 MPI.COMM_WORLD.Barrier()
 """
 
