@@ -89,7 +89,9 @@ void write(const Object& object, void** slot, void* value) {
   if (guarded) mprotect(start, page, PROT_READ);
 }
 
-bool is_persistent_collective(std::string_view name) {
+// What the layer has where MPI has not.
+bool is_served(std::string_view name) {
+  if (name == "MPI_Isendrecv" || name == "MPI_Isendrecv_replace") return true;
   for (int i = 0; i < n_accelerated; i++)
     if (name == std::string("MPI_") + operations[i].name + "_init") return true;
   return false;
@@ -137,7 +139,7 @@ int hook(void* handle, std::string* problem) {
       const Function& function = *found->second;
       auto slot = reinterpret_cast<void**>(object.base + relocation.r_offset);
       void* there = *slot;
-      const bool served = is_persistent_collective(name);
+      const bool served = is_served(name);
       if (there && Next::preloaded && Next::is_preloads(there)) {
         // mpi4py looks for names that an MPI may lack.
         if (!served && !function.next->exists()) write(object, slot, nullptr);

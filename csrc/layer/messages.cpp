@@ -178,7 +178,7 @@ Plan plan_of(const Message& m, int* error) {
     if (!plan.received->sound()) return plan;
   }
   plan.devices = (plan.sent && plan.sent->on_device) || (plan.received && plan.received->on_device);
-  plan.ours = plan.stream || may_come || (plan.devices && !takes_devices);
+  plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices);
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
     if (int code = plan.sent->take()) {
       *error = failed(m, code);
@@ -246,7 +246,7 @@ bool serve(const Message& m, Word* request, int* error) {
   comm.last.note_small(m.row().op);
   const bool may =
       comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
-  if ((!may && !on_device.load(std::memory_order_relaxed)) || !is_sound(m)) return false;
+  if ((!may && m.exists && !on_device.load(std::memory_order_relaxed)) || !is_sound(m)) return false;
   const Plan plan = plan_of(m, error);
   if (*error) return true;
   if (!plan.ours) {
@@ -313,11 +313,12 @@ COMPCOLL_INLINE bool is_small_message(Convention convention, const Word* words, 
 
 // A message, which `next` has MPI carry out; `words` may be changed. False where that happens behind.
 template <class Call>
-bool taken_large(Name name, Convention convention, Word* words, const void* caller, Call&& next, int* error) {
+bool taken_large(Name name, Convention convention, Word* words, const void* caller, bool exists, Call&& next,
+                 int* error) {
   if (!is_ours()) return false;
   Message m = message_of(name, convention, words);
   if (!m.comm) return false;
-  m.caller = caller;
+  m.caller = caller, m.exists = exists;
   Word request = 0;
   const bool records = m.row().form != persistent && is_recorded();
   Record record;
@@ -359,20 +360,21 @@ int guarded(Name name, Convention convention, Word* words, Call&& next) {
 }
 
 template <int name, class Call>
-COMPCOLL_INLINE int message(Convention convention, Word* words, const void* caller, Call&& next) {
+COMPCOLL_INLINE int message(Convention convention, Word* words, const void* caller, bool exists,
+                            Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   constexpr size_t where = kinds.find('c');
   constexpr bool waits = kinds.find('s') != kinds.npos;
   int error = 0;
   if (convention == Convention::fortran) {
-    if (library().own_fortran() && taken_large(Name(name), convention, words, caller, next, &error))
+    if (library().own_fortran() && taken_large(Name(name), convention, words, caller, exists, next, &error))
       return error;
     return next();
   }
   Comm* comm = look_up(words[where]);
   if (!comm) return next();
-  if (!is_small_message<name>(convention, words, *comm)) {
-    if (taken_large(Name(name), convention, words, caller, next, &error)) return error;
+  if (!exists || !is_small_message<name>(convention, words, *comm)) {
+    if (taken_large(Name(name), convention, words, caller, exists, next, &error)) return error;
   } else if (!inside && form_of(all_rows[name - n_operations].name) != persistent) {
     constexpr Name op = all_rows[name - n_operations].op;
     comm->count(op);
@@ -385,7 +387,7 @@ COMPCOLL_INLINE int message(Convention convention, Word* words, const void* call
 // -- matched messages
 
 template <int name, class Call>
-int matched_message(Convention convention, Word* words, const void*, Call&& next) {
+int matched_message(Convention convention, Word* words, const void*, bool, Call&& next) {
   if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
   Message m = message_of(Name(name), convention, words);
   Matched found;
@@ -412,7 +414,7 @@ int matched_message(Convention convention, Word* words, const void*, Call&& next
 
 // A probe, which `next` has MPI carry out. `words` may be changed.
 template <int name, class Call>
-int probe(Convention convention, Word* words, const void*, Call&& next) {
+int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
   constexpr std::string_view kinds = all_rows[name - n_operations].kinds;
   if (!is_ours() || (convention == Convention::fortran && !library().own_fortran())) return next();
   const Message m = message_of(Name(name), convention, words);
@@ -480,18 +482,18 @@ using namespace compcoll::layer;
   C_FUNCTION(symbol, (C_##n)) {                                                                     \
     static_assert(std::string_view(all_rows[name - n_operations].kinds).size() == n);               \
     Word w[] = {A_##n};                                                                             \
-    return take<name>(convention, w, CALLER,                                                        \
+    return take<name>(convention, w, CALLER, next_##symbol.exists(),                                \
                       [&] { return next_##symbol.exists() ? next_##symbol(W_##n) : unavailable; }); \
   }
-#define FORTRAN_MESSAGE(n, name, symbol, take)                    \
-  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                 \
-    Word w[] = {A_##n};                                           \
-    int result = take<name>(Convention::fortran, w, CALLER, [&] { \
-      int found = 0;                                              \
-      next_##symbol(W_##n, &found);                               \
-      return found;                                               \
-    });                                                           \
-    if (error) *error = result;                                   \
+#define FORTRAN_MESSAGE(n, name, symbol, take)                                            \
+  FORTRAN_FUNCTION(symbol, (C_##n, int* error)) {                                         \
+    Word w[] = {A_##n};                                                                   \
+    int result = take<name>(Convention::fortran, w, CALLER, next_##symbol.exists(), [&] { \
+      int found = 0;                                                                      \
+      next_##symbol(W_##n, &found);                                                       \
+      return found;                                                                       \
+    });                                                                                   \
+    if (error) *error = result;                                                           \
   }
 #define FORTRAN_MESSAGES(n, name, fortran, take) \
   FORTRAN_MESSAGE(n, name, mpi_##fortran##_, take) FORTRAN_MESSAGE(n, name, mpi_##fortran##_f08_, take)

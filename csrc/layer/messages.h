@@ -27,6 +27,7 @@ struct Message {
   Name name;
   Comm* comm = nullptr;
   const void* caller = nullptr;
+  bool exists = true;  // whether MPI has the function
   bool sends = false, receives = false;
   Word sendbuf = 0, sendtype = 0, recvbuf = 0, recvtype = 0;
   int64_t sendcount = 0, recvcount = 0;

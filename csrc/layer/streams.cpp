@@ -23,7 +23,8 @@ constexpr uint64_t chunk_unit = 1024;
 constexpr uint64_t most_whole = 1 << 18, most_large = 1 << 21;
 // Seconds that a notice may arrive later than the message that it was sent before, and after which a message
 // that had none is forgotten.
-constexpr double late_seconds = 10e-3, forgotten_seconds = 1;
+constexpr double late_seconds = 50e-3, forgotten_seconds = 1;
+constexpr int least_looks = 4;
 // Notices of sent, and of received messages, that may wait to be completed.
 constexpr size_t most_late = 32;
 
@@ -226,12 +227,14 @@ int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
     if (nbytes != found) return -1;
   }
   if (found >= 0) return found;
-  // What has had no notice for so long is not compressed.
+  // What has had no notice for so long is not compressed; not what is found once, long after another message
+  // of this length, which a receive has taken in between.
   const double now = engine::now();
   for (auto old = unannounced_.begin(); old != unannounced_.end();)
-    old = now - old->second > forgotten_seconds ? unannounced_.erase(old) : std::next(old);
-  const double since = unannounced_.emplace(std::make_tuple(source, tag, length), now).first->second;
-  return now - since > late_seconds ? length : -1;
+    old = now - old->second.first > forgotten_seconds ? unannounced_.erase(old) : std::next(old);
+  auto& [since, looks] =
+      unannounced_.emplace(std::make_tuple(source, tag, length), std::make_pair(now, 0)).first->second;
+  return ++looks > least_looks && now - since > late_seconds ? length : -1;
 }
 
 void Notices::await(const void* receive, int source, int tag) {

@@ -133,8 +133,8 @@ class Notices {
   std::map<std::pair<int, uint32_t>, Notice> known_;  // by source and serial number
   std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
   std::map<const void*, std::pair<int, int>> awaiting_;
-  std::map<std::tuple<int, int, int64_t>, double>
-      unannounced_;  // when it was found, by source, tag and length
+  // Messages without a notice, by source, tag and length: when one was found first, and how often.
+  std::map<std::tuple<int, int, int64_t>, std::pair<double, int>> unannounced_;
 };
 
 }  // namespace layer

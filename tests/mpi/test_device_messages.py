@@ -147,7 +147,7 @@ def test_neighbours_and_sends_of_their_own(comm, agree, device, form):
                 request.Start()
             request.Wait()
 
-    if hasattr(ring, form.format("neighbor_alltoall" if form[0] == "I" else "Neighbor_alltoall")):
+    if form != "{}_init" or MPI.Get_version() >= (4, 0):
         mine = np.tile(walk(comm.rank, 3000), 2)
         call(ring, "Neighbor_alltoall", on(device, mine), ours := on(device, np.zeros_like(mine)))
         want = np.concatenate([walk(left, 3000), walk(right, 3000)])

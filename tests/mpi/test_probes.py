@@ -207,7 +207,7 @@ def test_one_thread_probes_while_another_receives(comm, ours, agree):
             while not ended:
                 status = MPI.Status()
                 if ours.Iprobe(0, TAG, status) and status.Get_count(MPI.FLOAT) != N:
-                    wrong.append(status)
+                    wrong.append((status.Get_count(MPI.BYTE), status.source, status.tag))
 
         thread = Thread(target=look)
         thread.start()
@@ -260,8 +260,9 @@ def test_a_matched_message_is_null_afterwards(comm, ours, agree):
         ok &= not ours.Iprobe(0, TAG)
         message.Recv(got := np.zeros(N, "f4"))
         ok &= not message and message == MPI.MESSAGE_NULL and bits(got) == bits(data(N, "f4", 0))
-        with pytest.raises(MPI.Exception):
-            message.Recv(got)
+        if MPI.get_vendor()[0] != "Open MPI":  # which ends the program
+            with pytest.raises(MPI.Exception):
+                message.Recv(got)
     assert agree(ok)
 
 
