@@ -8,10 +8,10 @@ from contextlib import suppress
 import numpy as np
 
 from compcoll.core import dtypes
-from compcoll.devices import dlpack, driver
+from compcoll.devices import driver
 from compcoll.devices.memory import DeviceArray
 
-__all__ = ["check_tensor", "described_type", "host_view", "is_cuda", "is_described", "is_torch", "to_host"]
+__all__ = ["check_tensor", "host_view", "is_cuda", "is_torch", "to_host"]
 
 
 def is_torch(array) -> bool:
@@ -42,26 +42,11 @@ def host_view(array) -> np.ndarray:
     if is_cuda(array):
         raise TypeError(f"{type(array).__name__} lies on a GPU, and host memory is needed here")
     if not _has_buffer(array):
-        if dlpack.on_host(array):
+        if _is_of_host(array):
             return np.from_dlpack(array)
         if hasattr(array, "__cuda_array_interface__"):
             return np.asarray(_Interface(array))
     return np.asarray(array)
-
-
-def is_described(array) -> bool:
-    """Whether memory of the host has no buffer interface, but a description: DLPack's, or that of a GPU's."""
-    return not isinstance(array, np.ndarray) and not is_torch(array) and not _has_buffer(array)
-
-
-def described_type(array) -> np.dtype | None:
-    """The dtype of the elements of such memory; None where NumPy has none for it."""
-    if dlpack.on_host(array):
-        return dlpack.element_type(array)
-    try:
-        return np.dtype(array.__cuda_array_interface__["typestr"])
-    except TypeError:
-        return None
 
 
 def to_host(array) -> np.ndarray:
@@ -72,6 +57,15 @@ def to_host(array) -> np.ndarray:
         array = array.get() if hasattr(array, "get") else np.asarray(array)
     view = host_view(array)
     return view if view.flags.c_contiguous else view.copy()
+
+
+#: DLPack's devices whose memory the processor reads: its own, pinned and managed memory.
+_HOST = {1, 3, 11, 13}
+
+
+def _is_of_host(array) -> bool:
+    """Whether an object describes memory by DLPack that the processor reads."""
+    return hasattr(array, "__dlpack__") and int(array.__dlpack_device__()[0]) in _HOST
 
 
 class _Interface:

@@ -1,36 +1,13 @@
-"""What has to happen on devices before MPI is given their memory, and before a call is in a hurry."""
+"""What has to happen on devices before a call is in a hurry."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
-from compcoll.devices import arrays, driver
-from compcoll.devices.wrapping import device_of
+from compcoll.devices import driver
 
-__all__ = ["load_kernels", "wait_for_streams"]
-
-
-def wait_for_streams(*buffers: Any) -> None:
-    """Wait for the caller's current streams on the devices of buffers that MPI will read or write.
-
-    MPI knows no streams: what it is given has to be there. A buffer argument is an array or begins with one;
-    others are passed over.
-    """
-    waited = set()
-    for spec in buffers:
-        array = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
-        if not arrays.is_cuda(array):
-            continue
-        device = device_of(array)
-        if device is None:  # of torch, without CuPy
-            sys.modules["torch"].cuda.current_stream(array.device).synchronize()
-        elif device not in waited:
-            waited.add(device)
-            for event in device.mark():
-                event.synchronize()
+__all__ = ["load_kernels"]
 
 
 def load_kernels(specs: Iterable[str | None]) -> None:

@@ -376,9 +376,9 @@ bool before_free(Word handle) {
   if (Comm* comm = find(handle)) {
     if (--comm->users > 0) return true;
     end(*comm->shared_from_this());
+    clear_ended();  // not with others: MPI may free them in its callbacks
   }
   free_made_of(handle);
-  clear_ended();
   return false;
 }
 
