@@ -243,7 +243,7 @@ void Incoming::look() {
 
 void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t) {
   const int source = source_of(status_);
-  if (notices_) notices_->drop(source, opening.serial);
+  if (notices_ && !message_) notices_->drop(source, opening.serial);  // else a probe has
   nbytes_ = opening.n * opening.itemsize;
   engine::Frame frame;
   frame.memory = const_cast<uint8_t*>(data);
