@@ -162,7 +162,9 @@ class ObjectCalls:
 
     def alltoall(self, sendobj: Any) -> Any:
         with _Call(self, "alltoall") as call:
-            return call.run([call.pack(one, peer) for peer, one in enumerate(sendobj)])
+            if sendobj is not None:
+                sendobj = [call.pack(one, peer) for peer, one in enumerate(sendobj)]
+            return call.run(sendobj)
 
     def reduce(self, sendobj: Any, op: Any = MPI.SUM, root: int = 0) -> Any:
         with _Call(self, "reduce") as call:

@@ -29,20 +29,6 @@ class Running(Task):
     def fail(self, problem: Exception) -> None: ...
     def order(self, marks: dict[Any, Any]) -> None: ...
 
-class Entry:
-    element: Any
-    shape: tuple[int, ...] | None
-    n: int
-    extent: int
-    lower: int
-    length: int
-    is_basic: bool
-    def of(self, element: Any) -> Entry: ...
-    def piece_of(self, n: int) -> tuple[int, Any]: ...
-    def shape_of(self, n: int) -> tuple[int, ...]: ...
-
-def entry_of(datatype: Any) -> Entry: ...
-
 class PreparedCall:
     op: str
     decision: Decision

@@ -215,7 +215,7 @@ cdef class Running(Task):
         Handle of a private communicator with the error handler ``ERRORS_RETURN``.
     first, n : int
         The tags of the call.
-    buffers : list of numpy.ndarray, DeviceArray or StridedBlock
+    buffers : list of numpy.ndarray or DeviceArray
         The caller's, in the order of the schedule.
     device : compcoll.engine.device.run.DeviceOperations, optional
         Operations on device memory, where any buffer is on a device.
@@ -240,16 +240,11 @@ cdef class Running(Task):
         Coding inside=None, Neighbours neighbours=None,
     ):
         cdef vector[CPlace] places
-        cdef StridedBlock block
         cdef CDevice own
         places.reserve(len(buffers))
         for buffer in buffers:
-            if isinstance(buffer, StridedBlock):
-                block = <StridedBlock>buffer
-                places.push_back(CPlace(<uint8_t*>block.origin, block.layout.own, block.first))
-            else:
-                places.push_back(CPlace(address_of(buffer)))
-                places.back().on_device = not isinstance(buffer, np_ndarray)
+            places.push_back(CPlace(address_of(buffer)))
+            places.back().on_device = not isinstance(buffer, np_ndarray)
         self.keep, self.device = buffers, device
         if device is not None:
             self.callbacks = DeviceCallbacks(device)

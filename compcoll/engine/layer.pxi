@@ -449,7 +449,7 @@ def _element_of(datatype):
 
 
 cdef class Entry:
-    """One entry of a datatype: its elements and the layout of its bytes.
+    """One entry of a datatype, as the layer has it: its elements and the layout of its bytes; for tests.
 
     Attributes
     ----------
@@ -470,14 +470,6 @@ cdef class Entry:
     cdef readonly Py_ssize_t n, extent, lower, length
     cdef readonly bint is_basic
     cdef CPiece own
-
-    def of(self, element):
-        """The same, of another type of the same size."""
-        cdef Entry other = Entry()
-        other.element, other.shape, other.n, other.own = element, self.shape, self.n, self.own
-        other.extent, other.lower, other.length = self.extent, self.lower, self.length
-        other.is_basic = self.is_basic
-        return other
 
     def piece_of(self, int64_t n):
         """Where the bytes of ``n`` entries lie: the first one from where they start, and the layout."""

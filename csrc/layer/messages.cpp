@@ -123,10 +123,9 @@ std::shared_ptr<const Stream> stream_of(const Message& m, const Buffer& buffer, 
   if (!comm.compresses() || is_buffered(m.name) || m.dest == library().proc_null || m.dest == comm.rank ||
       !buffer.nbytes || buffer.nbytes < comm.settings.min_nbytes)
     return nullptr;
-  if (!buffer.element || !buffer.known || itemsize(buffer.element) == 1) {
-    decline(m, "the buffer's type is not accelerated", error);
-    return nullptr;
-  }
+  const char* const unknown = "the buffer's type is not accelerated";
+  if (!buffer.element || !buffer.known) return decline(m, unknown, error), nullptr;
+  if (itemsize(buffer.element) == 1) return note(m, because(unknown)), nullptr;  // pickles, most of all
   const Name op = m.row().op;
   std::vector<int64_t> key = {op, int64_t(buffer.type().id), int64_t(buffer.nbytes), m.dest};
   const std::string name = comm.settings.names ? name_of(comm.handle) : "";
@@ -443,7 +442,7 @@ int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
         return error;
       Opening opening;
       if (unpack_first(arrived->bytes.data(), uint64_t(length), &opening)) {
-        m.comm->notices->drop(source, opening.serial);
+        m.comm->notices->drop(source, tag, length, opening.serial);
         copy_status(arrived->status, status);
         set_nbytes_of_message(status, int64_t(opening.n * opening.itemsize));
       }

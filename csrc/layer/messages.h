@@ -73,6 +73,8 @@ class Buffer {
   void keep_type();
 
  private:
+  void unpack_by_mpi(const uint8_t* bytes, uint64_t n);
+
   const Type* type_ = nullptr;
   Word kept_ = 0;  // a duplicate of a datatype that the program may free
   std::vector<uint8_t> bytes_;
@@ -98,7 +100,6 @@ class Incoming : public engine::Task {
   // Takes one that has arrived.
   void take(std::shared_ptr<Arrived> arrived);
   void cancel();
-  void keep_scratch() { scratch_ = nullptr; }  // MPI may still write to it
 
   bool step() override;
   bool done() override { return arrived_ && (!run_ || run_->done()); }
@@ -130,7 +131,7 @@ class Incoming : public engine::Task {
   uint64_t scratch_nbytes_ = 0, nbytes_ = 0;  // the latter of the whole message
   std::shared_ptr<Arrived> message_;
   std::vector<uint8_t> unpacked_;  // where it is not known where the bytes lie
-  std::atomic<bool> arrived_{false};
+  std::atomic<bool> arrived_{false}, cancels_{false};
   bool compressed_ = false;
   std::shared_ptr<engine::Run> run_;
   engine::Stats stats_;
@@ -142,8 +143,9 @@ class Outgoing {
  public:
   Outgoing(std::shared_ptr<Comm> comm, std::shared_ptr<const Stream> stream, BufferRef buffer)
       : stream(std::move(stream)), comm_(std::move(comm)), buffer_(std::move(buffer)) {}
-  // MPI's code.
+  // MPI's code; nothing has begun where the first message would be longer than all values.
   int begin(int dest, int tag, bool synchronous);
+  bool has_begun() const { return !first_.empty(); }
   std::vector<std::shared_ptr<engine::Task>> tasks() const;
   // Of one that is done; MPI's code.
   int conclude();
@@ -187,6 +189,7 @@ class Transfer : public Pending {
   std::unique_ptr<Outgoing> out_;
   BufferRef sent_;
   Word request_ = 0;  // of what MPI sends
+  bool longer_ = false;  // since compressed it would be longer
   alignas(8) char status_[most_nbytes_of_status] = {};
   std::shared_ptr<engine::Task> plain_;
   double began_ = 0;

@@ -73,6 +73,7 @@ int Pending::settle() {
   if (settled_) return code_;
   settled_ = true;
   if (end_ != engine::End::DONE) {
+    cancel();
     abandon();
     const bool late = end_ == engine::End::TIMEOUT;
     comm->fail(std::string(text_of(name)) + " was interrupted");

@@ -26,6 +26,8 @@ class Pending : public std::enable_shared_from_this<Pending> {
   int leave(Word* request);
   // Waits, at most for so long, until what was left has ended.
   bool join(double seconds = 1e18);
+  bool ended() const { return ended_; }
+  std::atomic<bool> released{false};  // the program has freed its request
   // The outcome for the program, once; MPI's code.
   int settle();
   // Of one that is settled.

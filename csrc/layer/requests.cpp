@@ -133,7 +133,7 @@ Word own_comm() {
 }
 
 int start_request(const std::shared_ptr<Pending>& pending, Word* request) {
-  std::vector<std::shared_ptr<Pending>> old;
+  std::vector<std::shared_ptr<Pending>> old, kept;
   auto handle = new Word(0);
   if (int error = grequest_start.call(&query, &freed, &cancel, static_cast<void*>(handle), handle)) {
     delete handle;
@@ -143,7 +143,8 @@ int start_request(const std::shared_ptr<Pending>& pending, Word* request) {
   std::lock_guard<std::mutex> lock(requests().mutex);
   requests().pending[*request] = pending;
   n_requests++;
-  old.swap(requests().freed);
+  for (auto& one : requests().freed) (one->ended() ? old : kept).push_back(std::move(one));
+  requests().freed.swap(kept);
   return 0;
 }
 
@@ -181,6 +182,7 @@ namespace {
 // Forgets a request that is about to be freed.
 void forget(Word handle) {
   if (has_record(handle)) close_record(handle, nullptr, 0);
+  if (auto pending = pending_of(handle)) pending->released = true;
   std::shared_ptr<Prepared> found = prepared_of(handle);
   if (!found) return;
   {
@@ -204,12 +206,18 @@ bool start(Convention convention, void* place, int* error) {
 
 }  // namespace
 
+// Seconds for which what the program has freed may take at the end.
+constexpr double freed_seconds = 60;
+
 void end_requests(double seconds) {
-  std::vector<std::shared_ptr<Pending>> all;
+  std::vector<std::shared_ptr<Pending>> all, freed;
   {
     std::lock_guard<std::mutex> lock(requests().mutex);
-    for (auto& [handle, pending] : requests().pending) all.push_back(pending);
+    freed = requests().freed;
+    for (auto& [handle, pending] : requests().pending) (pending->released ? freed : all).push_back(pending);
   }
+  // Of these MPI would wait for the receivers.
+  for (auto& pending : freed) pending->join(freed_seconds);
   const double until = engine::now() + seconds;
   for (auto& pending : all) pending->join(std::max(until - engine::now(), 0.0));
   if (!mirror) return;

@@ -23,8 +23,8 @@ constexpr uint64_t chunk_unit = 1024;
 constexpr uint64_t most_whole = 1 << 18, most_large = 1 << 21;
 // Seconds that a notice may arrive later than the message that it was sent before, and after which a message
 // that had none is forgotten.
-constexpr double late_seconds = 50e-3, forgotten_seconds = 1;
-constexpr int least_looks = 4;
+constexpr double late_seconds = 50e-3, forgotten_seconds = 60;
+constexpr int last_looks = 4;
 // Notices of sent, and of received messages, that may wait to be completed.
 constexpr size_t most_late = 32;
 
@@ -168,9 +168,10 @@ void Notices::announce(int dest, const Notice& notice) {
   }
 }
 
-void Notices::drop(int source, uint32_t serial) {
+void Notices::drop(int source, int tag, int64_t length, uint32_t serial) {
   std::lock_guard<std::mutex> lock(mutex_);
-  unannounced_.clear();  // before another thread finds no notice of a message that it has just probed
+  unannounced_.erase(
+      {source, tag, length});  // before another thread finds no notice of a message that it has just probed
   if (known_.erase({source, serial})) return;
   late_[{source, serial}] = true;
   if (late_.size() >= most_late) collect();
@@ -227,19 +228,30 @@ int64_t Notices::nbytes_of(int source, int tag, int64_t length) {
     if (nbytes != found) return -1;
   }
   if (found >= 0) return found;
-  // What has had no notice for so long is not compressed; not what is found once, long after another message
-  // of this length, which a receive has taken in between.
+  // What has had no notice for so long is not compressed.
   const double now = engine::now();
   for (auto old = unannounced_.begin(); old != unannounced_.end();)
-    old = now - old->second.first > forgotten_seconds ? unannounced_.erase(old) : std::next(old);
-  auto& [since, looks] =
-      unannounced_.emplace(std::make_tuple(source, tag, length), std::make_pair(now, 0)).first->second;
-  return ++looks > least_looks && now - since > late_seconds ? length : -1;
+    old = now - old->second.second > forgotten_seconds ? unannounced_.erase(old) : std::next(old);
+  auto& [since, seen] =
+      unannounced_.emplace(std::make_tuple(source, tag, length), std::make_pair(now, now)).first->second;
+  seen = now;
+  if (now - since <= late_seconds) return -1;
+  // Not what is found long after another one, which a receive has taken in between.
+  for (int i = 0; i < last_looks; i++) collect();
+  one = known_.lower_bound({source, 0});
+  for (; one != known_.end() && one->first.first == source; ++one)
+    if (one->second.tag == tag && one->second.length == length) return -1;
+  return length;
 }
 
 void Notices::await(const void* receive, int source, int tag) {
   std::lock_guard<std::mutex> lock(mutex_);
   awaiting_[receive] = {source, tag};
+}
+
+bool Notices::awaits(int source, int tag) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return awaited(source, tag);
 }
 
 void Notices::is_over(const void* receive) {

@@ -102,8 +102,9 @@ class Notices {
   uint32_t next_serial() { return serial_++; }
   // Says that a message is about to be sent.
   void announce(int dest, const Notice& notice);
-  // A message was received.
-  void drop(int source, uint32_t serial);
+  std::mutex sending;  // held from the number of a message until it has left
+  // A message was received, of which the first one had this length.
+  void drop(int source, int tag, int64_t length, uint32_t serial);
   // The earliest message from a rank under a tag of which a notice has come; false where there is none.
   bool find(int source, int tag, Notice* notice);
 
@@ -113,6 +114,7 @@ class Notices {
   // A receive waits for messages of any source and tag that match, until it is `over`.
   void await(const void* receive, int source, int tag);
   void is_over(const void* receive);
+  bool awaits(int source, int tag);
 
   // Whether no message is under way, and all notices sent, and of what was received, have arrived.
   bool settled();
@@ -133,8 +135,8 @@ class Notices {
   std::map<std::pair<int, uint32_t>, Notice> known_;  // by source and serial number
   std::map<std::pair<int, uint32_t>, bool> late_;  // messages received before their notices
   std::map<const void*, std::pair<int, int>> awaiting_;
-  // Messages without a notice, by source, tag and length: when one was found first, and how often.
-  std::map<std::tuple<int, int, int64_t>, std::pair<double, int>> unannounced_;
+  // Messages without a notice, by source, tag and length: when one was found first, and last.
+  std::map<std::tuple<int, int, int64_t>, std::pair<double, double>> unannounced_;
 };
 
 }  // namespace layer

@@ -16,8 +16,9 @@ Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("
     issend("PMPI_Issend"), issend_c("PMPI_Issend_c"), ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"),
     irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"), mpi_wait("PMPI_Wait"),
     test("PMPI_Test"), test_cancelled("PMPI_Test_cancelled"), type_dup("PMPI_Type_dup"),
-    type_free("PMPI_Type_free"), pack("PMPI_Pack"), unpack_("PMPI_Unpack");
+    type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
 
+constexpr double draining_seconds = 1;
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
 
 std::shared_ptr<engine::Task> task_of(Word* request, void* status, uint64_t nbytes) {
@@ -103,11 +104,19 @@ std::vector<uint8_t> Buffer::packed() const {
 }
 
 void Buffer::unpack(const uint8_t* bytes, uint64_t n) {
-  int position = 0;
-  const uint64_t each = nbytes / uint64_t(std::max<int64_t>(count, 1));
-  if (!known) unpack_.call(bytes, int(n), &position, address, int(n / each), kept_, library().comm_self);
-  else if (place.layout) scatter(*place.layout, place.data, 0, n, bytes);
+  if (!known) return unpack_by_mpi(bytes, n);
+  if (place.layout) scatter(*place.layout, place.data, 0, n, bytes);
   else if (n) memcpy(place.data, bytes, n);
+}
+
+// By a message to itself, which may end within an entry.
+void Buffer::unpack_by_mpi(const uint8_t* bytes, uint64_t n) {
+  static std::mutex mutex;
+  constexpr int tag = 2;
+  std::lock_guard<std::mutex> lock(mutex);
+  const Library& mpi = library();
+  sendrecv.call(bytes, Word(n), mpi.byte, Word(0), Word(tag), address, Word(count), kept_, Word(0), Word(tag),
+                own_comm(), mpi.ignored_status);
 }
 
 void Buffer::keep_type() {
@@ -162,9 +171,8 @@ void Incoming::take(std::shared_ptr<Arrived> arrived) {
   memcpy(status_, message_->status, sizeof status_);
 }
 
-void Incoming::cancel() {
-  if (!arrived_ && request_) mpi_cancel.call(&request_);
-}
+// By the thread that looks at the request next.
+void Incoming::cancel() { cancels_ = true; }
 
 bool Incoming::step() {
   if (arrived_) {
@@ -173,6 +181,7 @@ bool Incoming::step() {
     return true;
   }
   if (!message_) {
+    if (cancels_.exchange(false)) mpi_cancel.call(&request_);
     if (!request_task_->step()) return false;
     int cancelled = 0;
     error_ = error_of(*request_task_);
@@ -212,10 +221,13 @@ void Incoming::look() {
   Opening opening;
   std::vector<uint8_t> copy;  // values are decoded to where it lies
   if (in_place && looks_compressed(length)) {
-    if (buffer_->is_run()) copy.assign(data, data + length);
-    data = copy.empty() ? nullptr : copy.data();
+    copy.resize(size_t(length));
+    if (buffer_->place.layout)
+      gather(*buffer_->place.layout, buffer_->place.data, 0, copy.size(), copy.data());
+    else memcpy(copy.data(), data, copy.size());
+    data = copy.data();
   }
-  if (looks_compressed(length) && data && unpack_first(data, uint64_t(length), &opening)) {
+  if (looks_compressed(length) && unpack_first(data, uint64_t(length), &opening)) {
     compressed_ = true;
     begin(opening, data + sizeof opening, length);
     return;
@@ -241,9 +253,10 @@ void Incoming::look() {
                                ", which are received as " + amount(element, itemsize(element)).substr(2)));
 }
 
-void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t) {
+void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length) {
   const int source = source_of(status_);
-  if (notices_ && !message_) notices_->drop(source, opening.serial);  // else a probe has
+  if (notices_ && !message_)
+    notices_->drop(source, tag_of(status_), length, opening.serial);  // else a probe has
   nbytes_ = opening.n * opening.itemsize;
   engine::Frame frame;
   frame.memory = const_cast<uint8_t*>(data);
@@ -338,11 +351,15 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   const engine::Error error = coder.encode(block, 0, {nullptr, 0, 0}, &frame);
   stats_.encode_seconds += engine::now() - start;
   if (error) error_ = code_of(error, stream->kept->number()), frame.nbytes = 0;
+  const uint64_t longest = error ? never : buffer_->nbytes;
+  std::unique_lock<std::mutex> alone(notices.sending);  // first messages leave in the order of their numbers
   Opening opening = {
       cut.n, uint32_t(cut.step), each, uint32_t(tags.first), notices.next_serial(), uint32_t(frame.nbytes),
       0};
   first_ = pack_first(opening, frame.memory);
   if (frame.memory) the_engine().pool().put(frame.memory, frame.room);
+  // A receive may be in place, and what is behind the values is not to be written.
+  if (first_.size() > longest) return first_.clear(), 0;
   stats_.raw_nbytes += nbytes, stats_.wire_nbytes += first_.size(), stats_.messages++;
   if (frame.nbytes) {
     stats_.used.emplace_back(frame.header.codec, 1);
@@ -355,6 +372,7 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
                        .call(first_.data(), int(first_.size()), mpi.byte, Word(int64_t(dest)),
                              Word(int64_t(tag)), comm_->handle, &request_))
     return failed;
+  alone.unlock();
   first_task_ = task_of(&request_, status_, first_.size());
   if (!cut.count) return 0;
   run_ = the_engine().begin(cut.schedule(dest, true, false), coding, coding, {place},
@@ -402,7 +420,10 @@ int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream,
   const bool synchronous = as == Ssend || as == Issend || as == Ssend_init;
   if (stream) {
     out_ = std::make_unique<Outgoing>(comm, std::move(stream), std::move(buffer));
-    return out_->begin(dest, tag, synchronous);
+    const int error = out_->begin(dest, tag, synchronous);
+    if (error || out_->has_begun()) return error;
+    out_.reset();
+    longer_ = true;
   }
   const bool buffered = as == Bsend || as == Ibsend || as == Bsend_init;
   const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
@@ -463,7 +484,8 @@ int Transfer::conclude() {
       way->algorithm = "stream", way->reason = "received as it came";
       return std::shared_ptr<const Way>(way);
     }();
-    outcome->way = outcome->accelerated ? received : plainly;
+    static const auto longer = because("its frame would be longer");
+    outcome->way = outcome->accelerated ? received : longer_ ? longer : plainly;
   }
   if (outcome->accelerated) {
     comm->accelerated++;
@@ -475,7 +497,7 @@ int Transfer::conclude() {
     error = code_of(FALLBACK, std::string(text_of(op)) + ": " + std::to_string(outcome->stats.fallbacks) +
                                   " chunks hold values that " + outcome->way->codec + " cannot carry");
   }
-  if (outcome->accelerated || in_) comm->last.note(outcome);
+  if (outcome->accelerated || in_ || longer_) comm->last.note(outcome);
   outcome_ = std::move(outcome);
   return error;
 }
@@ -483,9 +505,14 @@ int Transfer::conclude() {
 void drain(Comm& comm, const void* status) {
   Notices::Notice notice;
   const int source = source_of(status);
-  if (!comm.notices || !comm.notices->find(source, tag_of(status), &notice)) return;
+  const int tag = tag_of(status);
+  if (!comm.notices) return;
+  // Receives that were posted before have got what was sent before, and let go of its notices soon.
+  const double until = engine::now() + draining_seconds;
+  while (comm.notices->awaits(source, tag) && engine::now() < until) the_engine().progress().step();
+  if (!comm.notices->find(source, tag, &notice)) return;
   const Opening& opening = notice.opening;
-  comm.notices->drop(source, opening.serial);
+  comm.notices->drop(source, tag, notice.length, opening.serial);
   const Cut cut(opening.n, opening.itemsize, opening.step);
   if (!cut.count) return;
   const engine::Coding& coding = receiving(UINT64).coding;

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <atomic>
+#include <mutex>
 
 #include "abi.h"
 
@@ -17,7 +18,8 @@ namespace {
 using engine::Layout;
 using engine::LayoutRef;
 
-Own type_size("PMPI_Type_size"), type_get_name("PMPI_Type_get_name"), type_get_attr("PMPI_Type_get_attr"),
+Own type_size("PMPI_Type_size"), type_size_c("PMPI_Type_size_c"), type_size_x("PMPI_Type_size_x"),
+    type_get_name("PMPI_Type_get_name"), type_get_attr("PMPI_Type_get_attr"),
     type_set_attr("PMPI_Type_set_attr"), type_create_keyval("PMPI_Type_create_keyval"),
     type_get_envelope("PMPI_Type_get_envelope"), type_get_contents("PMPI_Type_get_contents"),
     type_get_envelope_c("PMPI_Type_get_envelope_c"), type_get_contents_c("PMPI_Type_get_contents_c"),
@@ -396,7 +398,9 @@ Parts taken_apart(Word handle) {
   if (!read(handle, &made)) {
     int size = 0;
     type_size.call(handle, &size);
-    parts.any = true, parts.known = made.combiner == NAMED, parts.shaped = false;
+    int64_t lower = 0, length = 0;
+    type_get_true_extent.call(handle, &lower, &length);
+    parts.any = true, parts.known = made.combiner == NAMED && length == size, parts.shaped = false;
     parts.piece = contiguous(uint64_t(std::max(size, 0)));
     return parts;
   }
@@ -472,6 +476,7 @@ const Type* attach(Word handle, Type* type) {
 Piece Type::many(int64_t count) const { return repeated(count, extent, piece); }
 
 void add_predefined(Word handle, uint64_t nbytes, uint32_t element, bool summable) {
+  handle = library().handle_of(handle);
   Predefined& entry = predefined_at(handle);
   if (entry.handle) return;
   auto type = new Type;
@@ -491,12 +496,16 @@ const Type* type_of(Word handle) {
   if (const Predefined& entry = predefined_at(handle); entry.handle) return entry.type;
   if (handle == library().type_null) return nullptr;
   if (const Type* known = attached(handle)) return known;
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> lock(mutex);  // what another thread has attached is in use
+  if (const Type* known = attached(handle)) return known;
   return is_committed(handle) ? attach(handle, flattened(handle)) : nullptr;
 }
 
 uint64_t nbytes_of_derived(Word handle) {
-  int size = 0;
-  return handle == library().type_null || type_size.call(handle, &size) || size < 0 ? 0 : uint64_t(size);
+  int64_t size = 0;
+  Own& of = type_size_c.exists() ? type_size_c : type_size_x;
+  return handle == library().type_null || of.call(handle, &size) || size < 0 ? 0 : uint64_t(size);
 }
 
 bool take_for(Word handle, uint32_t element, Word sum, bool summable) {

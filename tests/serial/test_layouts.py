@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from compcoll.engine._engine import LOOP, RUN, StridedBlock, entry_of
+from compcoll.engine._engine import LOOP, RUN, entry_of
 
 BASES = {"b": MPI.SIGNED_CHAR, "h": MPI.SHORT, "f": MPI.FLOAT, "d": MPI.DOUBLE, "D": MPI.C_DOUBLE_COMPLEX}
 small = st.integers(0, 4)
@@ -159,17 +159,17 @@ def check(datatype, dtype, n, draw):
     reach = abs(entry.lower) + entry.length + n * abs(entry.extent) + 16
     rng = np.random.default_rng(n)
     memory = rng.integers(0, 256, 2 * reach, dtype=np.uint8)
-    block = StridedBlock(layout, memory.ctypes.data + reach + offset, np.dtype(np.uint8), memory)
+    origin = memory.ctypes.data + reach + offset
     want = packed(datatype, n, memory, reach)
-    assert (block.copy() == want).all()
+    assert (layout.gather(origin, 0, nbytes) == want).all()
     first = draw(st.integers(0, nbytes))
     end = draw(st.integers(first, nbytes))
-    assert (block[first:end].copy() == want[first:end]).all()
+    assert (layout.gather(origin, first, end) == want[first:end]).all()
     values = rng.integers(0, 256, nbytes, dtype=np.uint8)
     one, other = memory.copy(), want.copy()
     other[first:end] = values[first:end]
     packed(datatype, n, one, reach, other)
-    block[first:end].put(values[first:end])
+    layout.scatter(origin, first, values[first:end])
     assert (memory == one).all()
     shape = entry.shape_of(n)
     if shape is not None:
