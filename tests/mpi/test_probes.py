@@ -2,10 +2,11 @@
 
 import pickle
 from threading import Thread
+from time import sleep
 
 import numpy as np
 import pytest
-from common import BF16, bits, data, typed
+from common import BF16, Unhooked, bits, data, typed
 from mpi4py import MPI
 
 import compcoll
@@ -218,6 +219,50 @@ def test_one_thread_probes_while_another_receives(comm, ours, agree):
                 wrong.append(i)
         ended.append(True)
         thread.join()
+    assert agree(not wrong)
+
+
+def test_a_plain_message_among_compressed_ones(comm, ours, agree):
+    """It is found by one who looks now and then, and beside others that keep coming."""
+    ok, tried = True, 0
+    if comm.rank == 0:
+        Unhooked(ours).Send(plain(1101), 1, 7)
+        for _ in range(50):
+            ours.Send(data(N, "f4", 1), 1, TAG)
+    elif comm.rank == 1:
+        while not ours.Iprobe(0, 7, status := MPI.Status()):
+            tried += 1
+            if tried % 10 == 0 and tried <= 500:
+                ours.Recv(np.zeros(N, "f4"), 0, TAG)
+            sleep(0.002 if tried < 500 else 0.1)
+            assert tried < 600
+        ok = status.Get_count(MPI.BYTE) == 1101
+        ours.Recv(np.zeros(1101, "u1"), 0, 7)
+        for _ in range(50 - min(tried, 500) // 10):
+            ours.Recv(np.zeros(N, "f4"), 0, TAG)
+    assert agree(ok)
+
+
+@threaded
+def test_threads_that_send_under_one_tag(comm, ours, agree):
+    """First messages of zeros are all as long."""
+    wrong, times, sizes = 0, 200, (2000, 3000, 4000)
+    if comm.rank == 0:
+
+        def send(n: int) -> None:
+            for _ in range(times):
+                ours.Send(np.zeros(n), 1, TAG)
+
+        threads = [Thread(target=send, args=(n,)) for n in sizes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    elif comm.rank == 1:
+        for _ in range(times * len(sizes)):
+            ours.Probe(0, TAG, status := MPI.Status())
+            ours.Recv(np.zeros(5000), 0, TAG, got := MPI.Status())
+            wrong += status.Get_count(MPI.DOUBLE) != got.Get_count(MPI.DOUBLE)
     assert agree(not wrong)
 
 

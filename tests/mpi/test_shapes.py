@@ -147,7 +147,7 @@ def test_scatters(comm, ours, agree, shape, call):
     assert agree(bits(got) == (bits(mine) if comm.rank == root else decoded(mine)))
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (4, 300, 300), (700, 600)])
+@pytest.mark.parametrize("shape", [*SHAPES[:3], (4, 300, 300), (700, 600)])
 @pytest.mark.parametrize("chunk", [16384, 1 << 20])
 def test_messages(comm, agree, shape, chunk):
     rules = (Rule(chunk_nbytes=chunk),)
