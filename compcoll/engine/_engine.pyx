@@ -18,9 +18,8 @@ from compcoll.engine.finalize import before_finalize, call_all, watch_exit
 from compcoll.operations import OPERATIONS
 
 cimport numpy as cnp
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
-from libc.string cimport memcpy
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, static_pointer_cast, unique_ptr
 from libcpp.pair cimport pair

@@ -79,7 +79,7 @@ def raise_pending():
 
 
 cdef class kept_back:
-    """A block whose signals arrive again behind it, as what C has called cannot pass on what handlers raise."""
+    """A block whose signals arrive again behind it: what C has called cannot pass on what handlers raise."""
 
     cdef list replaced, arrived
     cdef object note

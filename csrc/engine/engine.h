@@ -57,8 +57,6 @@ class Engine {
   void stop();
 
  private:
-
-
   Pool pool_;
   std::unique_ptr<Workers> workers_;
   Progress progress_;

@@ -34,7 +34,8 @@ enum Combiner {
 
 // Handles, numbers and sizes that differ from library to library, as mpi4py has them.
 struct Constants {
-  Word comm_null, comm_self, comm_world, type_null, request_null, message_null, info_null, byte, uint64, sum, max;
+  Word comm_null, comm_self, comm_world, type_null, request_null, message_null, info_null, byte, uint64, sum,
+      max;
   Word errors_return;
   int undefined, in_status, proc_null, any_source, any_tag;
   int err_buffer, err_count, err_other, err_request, err_truncate;
