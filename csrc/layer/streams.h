@@ -3,8 +3,9 @@
 //
 // The first message travels on the program's communicator under its tag, so that MPI finds the receive for
 // it: an `Opening`, the first chunk's frame, and padding, which gives it a length that few others have. All
-// of it is in there where one chunk is enough. A receive looks at the beginning of any message of such a
-// length, and a probe for its notice, which is sent before it.
+// of it is in there where one chunk is enough. It is never longer than the values for which it stands: else
+// these go as they are. A receive looks at the beginning of any message of such a length, and a probe for its
+// notice, which is sent before it.
 #pragma once
 #include <deque>
 #include <map>
