@@ -211,22 +211,6 @@ void announced(const Case& one) {
   check(!early, one.name + " sends before MPI progresses");
 }
 
-// A run that is held encodes, and posts nothing before it is announced or its time is over.
-void held(const Case& one) {
-  for (bool tells : {true, false}) {
-    World world;
-    engine::Engine engine(false, 60);
-    Part part(engine, world, one, 0, 0);
-    part.run->hold(tells ? 1e9 : 0.01);
-    const double start = engine::now();
-    while (part.run->step()) continue;
-    check(!part.run->messages_under_way() || (!tells && engine::now() > start + 0.01), one.name + " is held");
-    if (tells) part.run->announce();
-    else std::this_thread::sleep_for(std::chrono::milliseconds(11)), part.run->step();
-    check(part.run->messages_under_way(), one.name + " is announced");
-  }
-}
-
 int run(const char* path) {
   std::vector<Case> cases = File(path).cases();
   for (int workers : {0, 1, 3}) {
@@ -241,7 +225,6 @@ int run(const char* path) {
   alone(cases[0]);
   without_thread(cases);
   announced(cases[0]);
-  held(cases[0]);
   printf("%d failures\n", failures.load());
   return failures ? 1 : 0;
 }
