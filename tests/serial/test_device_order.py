@@ -22,7 +22,6 @@ from compcoll import codec, inspect, marked
 from compcoll.devices import arrays, checks, cuda, nvrtc, pinned, preparation, queue
 from compcoll.devices.cuda import Device
 from compcoll.devices.finding import is_stand_in
-from compcoll.devices.memory import DeviceArray
 from compcoll.devices.pinned import PinnedPool
 from compcoll.devices.wrapping import wrap
 from compcoll.engine import _engine
@@ -76,20 +75,6 @@ def test_mpi_gets_device_memory_when_its_values_are_there(comm, device, monkeypa
         getattr(mine, call)(sent, got)
     assert same(got, expected)
     mine.Free()
-
-
-def test_each_device_s_streams_are_waited_for_once(monkeypatch):
-    waited = []
-
-    class Marked:
-        def mark(self):
-            waited.append(self)
-            return [SimpleNamespace(synchronize=lambda: waited.append("event"))]
-
-    devices = Marked(), Marked()
-    one, other = (DeviceArray(device, 512, "f4", 1, None) for device in devices)
-    preparation.wait_for_streams([one, MPI.FLOAT], None, other, one, np.zeros(3), MPI.SUM)
-    assert waited == [devices[0], "event", devices[1], "event"]
 
 
 def test_torch_s_stream_is_waited_for_without_cupy(monkeypatch):
