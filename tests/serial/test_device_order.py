@@ -77,21 +77,6 @@ def test_mpi_gets_device_memory_when_its_values_are_there(comm, device, monkeypa
     mine.Free()
 
 
-def test_torch_s_stream_is_waited_for_without_cupy(monkeypatch):
-    torch = pytest.importorskip("torch")
-    waited = []
-    monkeypatch.setattr(preparation, "device_of", lambda array: None)
-    monkeypatch.setattr(preparation.arrays, "is_cuda", lambda array: True)
-    monkeypatch.setattr(
-        torch.cuda,
-        "current_stream",
-        lambda device: SimpleNamespace(synchronize=lambda: waited.append(device)),
-    )
-    tensor = torch.zeros(3)
-    preparation.wait_for_streams(tensor)
-    assert waited == [tensor.device]
-
-
 # -- kernels that are not there
 
 
