@@ -100,9 +100,11 @@ PendingTask::PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finis
             : task_->is_long() ? least_rest
                                : nap) {}
 
-bool PendingTask::step() {
-  std::unique_lock<std::mutex> alone(stepping_, std::try_to_lock);
-  if (!alone || ended_) return false;
+bool PendingTask::step(bool waits) {
+  std::unique_lock<std::mutex> alone(stepping_, std::defer_lock);
+  if (waits) alone.lock();
+  else if (!alone.try_lock()) return false;
+  if (ended_) return false;
   bool moved = task_->step(), done = task_->done();
   if (moved) backoff_.moved();
   else backoff_.pause();
@@ -140,6 +142,16 @@ bool Progress::step_some(const bool* attended) {
   bool moved = false;
   for (const auto& pending : some) moved |= pending->step();
   return moved;
+}
+
+void Progress::step_all() {
+  std::vector<std::shared_ptr<PendingTask>> all;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    drop_ended();
+    all = pending_;
+  }
+  for (const auto& pending : all) pending->step(true);
 }
 
 End Progress::wait(const Completions& completions, const std::function<bool()>& reached, double limit,

@@ -55,8 +55,8 @@ class PendingTask {
   PendingTask(std::shared_ptr<Task> task, double stall_seconds, Finished finished,
               std::shared_ptr<Completion> completion);
 
-  // Whether anything moved; not where somebody else is at it.
-  bool step();
+  // Whether anything moved; not where somebody else is at it, for whom it does not wait.
+  bool step(bool waits = false);
   bool ended() const { return ended_; }
   bool is_long() const { return task_->is_long(); }
   End end() const { return end_; }  // where it has ended
@@ -92,6 +92,8 @@ class Progress {
                                    std::shared_ptr<Completion> completion = nullptr);
   // Moves on what was left; whether anything moved.
   bool step() { return step_some(nullptr); }
+  // The same behind what the thread is at: of what can be complete, all is.
+  void step_all();
   // The same where there is no thread for it.
   bool step_alone() { return !threaded_ && step(); }
   // Moves on what completions need until `reached`, for `limit` seconds at most.

@@ -56,7 +56,10 @@ class Given {
     wait_for(completions, test);
   }
 
-  static void step() { the_engine().progress().step(); }
+  static void step() {
+    Unlocked unlocked;
+    the_engine().progress().step_all();
+  }
 
   // Takes over what MPI has made of the requests, and of those of ours that are complete their errors:
   // `place_error` is told of the number of each and its code. The first code.
@@ -174,6 +177,7 @@ int wait_many(Convention convention, Kind kind, bool waits, int n, Word requests
   if (!given.any_of_ours()) return plain(requests);
   int error = 0;
   if (test) {
+    Given::step();  // of what is there, all is complete
     given.finish_any([&] {
       bool done = false;
       error = test(given.get(), &done);
