@@ -213,7 +213,7 @@ def binding(name):
     )
 
 
-BINDINGS = ["compcoll.core._cpu", "compcoll.engine._engine"]
+BINDINGS = ["compcoll.core._cpu", "compcoll.core._gpu", "compcoll.engine._engine"]
 
 
 def description():

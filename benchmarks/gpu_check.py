@@ -1,14 +1,15 @@
-"""Checks that need a GPU, in less than nine minutes: ``make gpu-check``, or this file by itself.
+"""Checks that need a GPU, in 200 seconds: ``make gpu-check``, or this file by itself.
 
 It needs no pip and no network: on a machine with a GPU and CuPy, ``python3 benchmarks/gpu_check.py --out
 FILE`` in a copy of the repository with what ``make carry`` has built, in ``carry/``.
 
-In an order in which each part is worth having if the rest fails: what can be imported, MPI without a GPU, the
-device and its copies, loading, one launch of each codec's kernels with its bytes, codecs timed at a size at
-which their bytes are compared too, host time per chunk, collectives of 2 ranks, torch's backend, tests/gpu,
-compute-sanitizer, ncu, bytes just below 4 GiB, and nvCOMP. Each is a process of its own with a limit, so that
-what hangs, or breaks the device for its process, costs one row. A pair of codec and type that hung is not
-tried again; one whose bytes are not the CPU's goes through memcheck at once.
+In an order in which each part is worth having if the rest fails: what can be imported, MPI without a GPU,
+the device and its copies, loading, one launch of each codec's kernels with its bytes, collectives of 2 ranks,
+the limit that driver and MPI set, random calls, some of it between the lab's two hosts, torch's backend, DDP
+and FSDP2, WeightSync, checkpoints, tests/gpu, codecs timed at a size at which their bytes are compared too,
+host time per chunk, bytes just below 4 GiB, NCCL over sockets, compute-sanitizer, ncu, and nvCOMP. Each is a
+process of its own with a limit, so that what hangs, or breaks the device for its process, costs one row. Of
+codec and type a pair that hung is not tried again; one whose bytes are not the CPU's goes through memcheck.
 
 A row is a line of JSON, printed and appended to ``benchmarks/results/<gpu>-<date>.jsonl`` at once. Its status
 is ``ok``, ``refused`` (the codec cannot carry these values, and the CPU's does not either), ``skipped``,
@@ -46,7 +47,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.offline_bundle import use  # noqa: E402
 
-BUDGET, LIMIT, PRINTED = 500.0, 20.0, 10_000
+BUDGET, LIMIT, PRINTED = 200.0, 20.0, 10_000
 STATUSES = {"ok": 0, "refused": 0, "skipped": 0, "failed": 1, "timeout": 4, "missing": 8}
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 FAKE = "--fake"
@@ -68,20 +69,27 @@ TYPES = ("float32", "float64", "float16", "bfloat16")
 LARGE = (("zfp:rate=8", "float32"), ("raw", "float32"), ("mpc", "float32"), ("szp:abs=1e-3", "float32"))
 #: Parts, and the seconds that each adds to those within which it has to be done: what one leaves others have.
 SECONDS = {
-    "imports": 25,
-    "mpi": 20,
-    "device": 15,
-    "load": 25,
-    "launch": 60,
-    "times": 95,
-    "host": 15,
-    "collectives": 55,
-    "torch": 50,
-    "tests": 45,
-    "sanitizer": 30,
-    "ncu": 25,
-    "large": 30,
-    "nvcomp": 10,
+    "imports": 10,
+    "mpi": 7,
+    "device": 3,
+    "load": 3,
+    "launch": 9,
+    "collectives": 18,
+    "limit": 5,
+    "random": 10,
+    "lab": 31,
+    "torch": 15,
+    "training": 12,
+    "weights": 7,
+    "checkpoints": 7,
+    "tests": 10,
+    "times": 12,
+    "host": 3,
+    "large": 6,
+    "nccl": 16,
+    "sanitizer": 8,
+    "ncu": 6,
+    "nvcomp": 2,
 }
 IMPORTS = {
     "numpy": "import numpy as it",
@@ -90,8 +98,20 @@ IMPORTS = {
     "cupy": "import cupy as it; more['gpus'] = it.cuda.runtime.getDeviceCount()",
     "torch": "import torch as it; more['cuda'], more['gpu'] = it.version.cuda, it.cuda.is_available()",
 }
+#: What a summary has before other figures.
+FIRST = ("machine", "device", "times", "collectives", "limit", "lab", "training", "nccl")
 #: Without these nothing of a GPU can be tried.
 NEEDED = ("compcoll", "cupy")
+#: Programs between the lab's hosts, each with the rate of the links in Gb/s.
+LAB: tuple[tuple[int, tuple[str, ...]], ...] = (
+    (25, ("benchmarks.gpu_collectives", "--brief")),
+    (25, ("benchmarks.gpu_limit", "--brief")),
+    (10, ("benchmarks.gpu_collectives", "--brief")),
+    (10, ("benchmarks.gpu_limit", "--brief")),
+    (25, ("benchmarks.gpu_torch", "--parts", "training")),
+)
+NCCL = tuple((gbit, ("benchmarks.gpu_torch", "--parts", "nccl")) for gbit in (25, 10))
+NO_LAB, TIMED_OUT = 69, 124  # exit statuses of `netlab`: this machine cannot have one; it has ended ranks
 #: Ways to start MPI, all but the first for a machine without any network.
 LOCAL: tuple[dict[str, str], ...] = (
     {},
@@ -171,14 +191,16 @@ class Check:
             for key, data in frames.items():
                 file.writestr(f"{len(file.namelist()) // 2}-{name}.{key}", base64.b64decode(data))
 
-    def run(self, part: str, what: str, command: Sequence[str], limit: float | None = None) -> list[str]:
-        """Rows that a process prints; and one for what became of the process, where that is not plain.
+    def run(
+        self, part: str, what: str, command: Sequence[str], limit: float | None = None, note: str = ""
+    ) -> list[str]:
+        """Rows that a process prints, with a note; and one for what became of it, where that is not plain.
 
         Returns the status of each.
         """
         limit = min(limit or self.limit, self.left - 3)  # within which it is killed if it ends on no signal
         if limit < 1:
-            self.add(part, {"what": what, "status": "timeout", "why": "no time left"})
+            self.add(part, {"what": what + note, "status": "timeout", "why": "no time left"})
             return ["timeout"]
         found: list[str] = []
 
@@ -186,7 +208,7 @@ class Check:
             if text.startswith('{"what"'):
                 row = json.loads(text)
                 found.append(row["status"])
-                self.add(part, row)
+                self.add(part, {**row, "what": row["what"] + note})
 
         status, tail = execute(command, limit, line)
         why = (
@@ -197,8 +219,9 @@ class Check:
             else "no row"
         )
         if status != 0 or not found:
-            found.append("timeout" if status is None else "failed")
-            self.add(part, {"what": what, "status": found[-1], "why": why, "tail": tail})
+            of_lab = {None: "timeout", TIMED_OUT: "timeout", NO_LAB: "missing"}
+            found.append(of_lab.get(status, "failed"))
+            self.add(part, {"what": what + note, "status": found[-1], "why": why, "tail": tail})
         return found
 
     def kernels(self, part: str, *more: str, limit: float | None = None) -> list[str]:
@@ -360,15 +383,38 @@ def _installed(name: str) -> bool:
     return execute([sys.executable, "-c", f"import {name}"], 10)[0] == 0
 
 
-def run_ranks(check: Check, part: str, module: str, ranks: int) -> None:
-    """A program on ranks that share the GPUs that there are."""
+def run_ranks(
+    check: Check, part: str, module: str, *more: str, ranks: int = 2, share: float = 1.0, gbit: int = 0
+) -> list[str]:
+    """A program on ranks that share the GPUs that there are; with ``gbit`` each on a host of the lab.
+
+    ``share``: of the time that is left of the part.
+    """
     what, mpiexec = f"{part} of {ranks} ranks", shutil.which("mpiexec")
     if mpiexec is None:
         check.add(part, {"what": what, "status": "missing", "why": "no mpiexec"})
-        return
-    command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-m", module]
-    seconds = max(check.left - 3, 1)
-    check.run(part, what, [*command, "--seconds", str(seconds * 0.8), *check.fake], seconds)
+        return ["missing"]
+    seconds = max((check.left - 3) * share, 1)
+    command = [mpiexec, "-n", str(ranks)]
+    if gbit:
+        hosts = ["--hosts", str(ranks), "--gbit", str(gbit), "--timeout", str(seconds)]
+        command = [*python("benchmarks.netlab", *hosts), "--"]
+    command += [sys.executable, "-m", "mpi4py", "-m", module, *more]
+    command += ["--seconds", str(seconds * 0.8), *check.fake]
+    return check.run(part, what, command, seconds + (2 if gbit else 0), f", {gbit} Gb/s" if gbit else "")
+
+
+def run_lab(check: Check, part: str, programs: Sequence[tuple[int, tuple[str, ...]]]) -> None:
+    """Programs on two hosts of the lab, as long as the machine can have one."""
+    for i, (gbit, words) in enumerate(programs):
+        if run_ranks(check, part, *words, share=1 / (len(programs) - i), gbit=gbit) == ["missing"] and not i:
+            return
+
+
+def run_random(check: Check) -> None:
+    """Random calls, on an even number of ranks and on an odd one."""
+    for ranks, share in ((2, 0.6), (3, 1.0)):
+        run_ranks(check, "random", "benchmarks.gpu_random", ranks=ranks, share=share)
 
 
 def run_sanitizer(check: Check) -> None:
@@ -457,14 +503,22 @@ def main(arguments: list[str] | None = None) -> int:
         "device": lambda: check.kernels("device", limit=60),
         "load": lambda: check.kernels("load", limit=60),
         "launch": lambda: each("launch", pairs, 6),
+        "collectives": lambda: run_ranks(check, "collectives", "benchmarks.gpu_collectives"),
+        "limit": lambda: run_ranks(check, "limit", "benchmarks.gpu_limit"),
+        "random": lambda: run_random(check),
+        "lab": lambda: run_lab(check, "lab", LAB),
+        "torch": lambda: run_ranks(check, "torch", "benchmarks.gpu_torch"),
+        **{
+            part: lambda part=part: run_ranks(check, part, "benchmarks.gpu_torch", "--parts", part)
+            for part in ("training", "weights", "checkpoints")
+        },
+        "tests": lambda: run_tests(check),
         "times": lambda: each("times", pairs, 4),  # of which one at a time has the GPU: `Machine.alone`
         "host": lambda: check.kernels("host"),
-        "collectives": lambda: run_ranks(check, "collectives", "benchmarks.gpu_collectives", 2),
-        "torch": lambda: run_ranks(check, "torch", "benchmarks.gpu_torch", 2),
-        "tests": lambda: run_tests(check),
+        "large": lambda: each("large", [pair for pair in LARGE if pair in pairs], 2, 60),
+        "nccl": lambda: run_lab(check, "nccl", NCCL),
         "sanitizer": lambda: run_sanitizer(check),
         "ncu": lambda: run_ncu(check),
-        "large": lambda: each("large", [pair for pair in LARGE if pair in pairs], 2, 60),
         "nvcomp": lambda: check.kernels("nvcomp", limit=30),
     }
     chosen = options.parts.split(",") if options.parts else list(parts)
@@ -505,17 +559,9 @@ def summary(check: Check) -> str:
     ]
     wrong = [row for row in check.rows if STATUSES[row["status"]]]
     lines += [f"{row['status']} {_line(row, 300)}" for row in wrong]
-    lines += [
-        _line(row, 160)
-        for row in check.rows
-        if row["part"] in ("machine", "device", "times", "collectives") and row["status"] == "ok"
-    ]
-    lines += [
-        _line(row, 120)
-        for row in check.rows
-        if row["part"] not in ("machine", "device", "times", "collectives", "launch")
-        and row["status"] == "ok"
-    ]
+    right = [row for row in check.rows if row["status"] == "ok" and row["part"] != "launch"]
+    lines += [_line(row, 160) for row in right if row["part"] in FIRST]
+    lines += [_line(row, 120) for row in right if row["part"] not in FIRST]
     text = "\n".join(lines)
     return text if len(text) < PRINTED else text[: PRINTED - 20].rpartition("\n")[0] + "\n(and more)"
 

@@ -1,6 +1,8 @@
-"""Collectives of GPU memory beside plain staging through the host; `gpu_check` starts it on several ranks.
+"""Collectives of GPU memory beside plain staging by hand; `gpu_check` starts it on several ranks.
 
 Each row is printed as it is found, a line of JSON, so that what was measured is not lost with what hangs.
+Rows ``hand`` are what a program does by itself: pinned memory, copies of what other ranks send and receive,
+and MPI in between. Speed-ups are over these.
 """
 
 from __future__ import annotations
@@ -16,26 +18,33 @@ from mpi4py import MPI
 
 import compcoll
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
-from compcoll.devices.wrapping import on_device
 
-SPECS = ("lossless", "bfp:bits=7", "bfp:bits=14", "zfp:rate=8", "szp:abs=1e-3", "mpc")
+SPECS = ("none", "lossless", "bfp:bits=7", "bfp:bits=14", "zfp:rate=8", "szp:abs=1e-3", "mpc")
+FEW = ("none", "lossless", "bfp:bits=7")
 OPERATIONS = ("Alltoall", "Allgather", "Bcast", "Allreduce")
+SMALL = (64 << 10, 1 << 20, 8 << 20)
+UP, DOWN, ACROSS = 1, 2, 3  # kinds of copies
 
 
 def main() -> None:
     """Measure until the time is over."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--brief", action="store_true", help="two sizes, few codecs, all ranks on GPUs")
     parser.add_argument(FAKE, action="store_true")
     options = parser.parse_args()
     comm = MPI.COMM_WORLD
     machine, end = open_machine(options.fake, comm.rank), time.monotonic() + options.seconds
-    for op, nbytes in ((op, nbytes) for nbytes in machine.messages for op in OPERATIONS):
+    small = () if options.fake else SMALL[1:2] if options.brief else SMALL
+    cases = [(op, n, False) for n in (*machine.messages, *small) for op in OPERATIONS]
+    if not options.brief:
+        cases += [(op, machine.messages[0], True) for op in ("Alltoall", "Bcast")]
+    for op, nbytes, alone in cases:
         if comm.bcast(time.monotonic() > end, 0):
             what = f"{op}, {comm.size} ranks, {_size(nbytes)}"
             report(comm, {"what": what, "status": "timeout", "why": "no time left"})
             continue
-        for row in measure(comm, machine, op, nbytes):
+        for row in measure(comm, machine, op, nbytes, alone, options.brief):
             report(comm, row)
 
 
@@ -45,44 +54,37 @@ def report(comm: MPI.Comm, row: dict[str, Any]) -> None:
         print(json.dumps(row), flush=True)
 
 
-def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iterator[dict[str, Any]]:
-    """Rows of one operation and size."""
-    host_send, host_recv = _buffers(comm, machine, op, nbytes)
-    send, recv = machine.buffer(host_send), machine.buffer(host_recv)
-    device_recv: Any = on_device(recv)
-    # Bcast has one buffer, that the root sends and the others receive.
-    sends, receives = op != "Bcast" or comm.rank == 0, op != "Bcast" or comm.rank != 0
-    source = host_recv if op == "Bcast" else host_send
-    device_source: Any = device_recv if op == "Bcast" else on_device(send)
-
-    def staged() -> None:
-        if sends:
-            with machine.device.queue() as queue:
-                queue.to_host(source.view(np.uint8), device_source.address)
-        _call(comm, op, host_send, host_recv)
-        if receives:
-            with machine.device.queue() as queue:
-                queue.to_device(device_recv.address, host_recv.view(np.uint8))
-
-    plain = _slowest(comm, staged, machine.repeats)
-    # Every codec at the largest chunks; of the others, one that tells what chunks cost.
-    for spec, chunk in [(SPECS[1], c) for c in machine.chunks[:-1]] + [
-        (s, machine.chunks[-1]) for s in SPECS
-    ]:
-        row: dict[str, Any] = {
-            "what": f"{op} {spec}, {_size(nbytes)}",
-            "status": "ok",
-            "ranks": comm.size,
-            "chunk": _size(chunk),
-        }
-        rule = {"codec": spec, "chunk_nbytes": chunk}
+def measure(
+    comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int, alone: bool = False, brief: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Rows of one operation and size; with ``alone`` all ranks but 0 have host memory."""
+    arrays = Arrays(comm, machine, op, nbytes, not alone or comm.rank == 0)
+    repeats = machine.repeats * min(max(machine.messages[0] // nbytes, 1), 10)
+    end = f"{_size(nbytes)}{', rank 0 alone on the GPU' * alone}"
+    hand, expected = _slowest(comm, by_hand(comm, machine, op, arrays), repeats), arrays.host[1].copy()
+    _call(comm, op, arrays.host[0], expected)
+    right = all(comm.allgather(np.array_equal(arrays.result(), expected)))
+    found = {"status": "ok"} if right else {"status": "failed", "why": "other values than MPI's"}
+    yield {"what": f"{op} hand, {end}", **found, "ranks": comm.size, "ms": hand * 1e3}
+    large = nbytes == machine.messages[0]
+    # Every codec at the largest chunks, and of one what chunks cost; 0 is what the library chooses.
+    runs = [(spec, 0) for spec in FEW]
+    if large and not alone:
+        runs += [(FEW[2], chunk) for chunk in machine.chunks]
+        runs += [(spec, machine.chunks[-1]) for spec in SPECS if spec not in FEW and not brief]
+    for spec, chunk in runs:
+        row: dict[str, Any] = {"what": f"{op} {spec}, {end}", "status": "ok", "ranks": comm.size}
+        row |= {"chunk": _size(chunk)} if chunk else {}
+        rule = {"codec": spec, **({"chunk_nbytes": chunk} if chunk else {})}
         ours = compcoll.Comm(comm, policy={"min_nbytes": 0, "rule": [rule]}, owner_exact=op == "Bcast")
-        problem = ""
+        problem, same = "", False
         try:
-            took = _slowest(comm, lambda c=ours: _call(c, op, send, recv), machine.repeats)
+            arrays.reset()
+            took = _slowest(comm, lambda c=ours: _call(c, op, *arrays.user), repeats)
             about = ours.report
-            _call(ours, op, host_send, host_recv)
-            same = np.array_equal(np.asarray(device_recv).view(np.uint32), host_recv.view(np.uint32))
+            result = arrays.result()
+            _call(ours, op, *arrays.host)
+            same = np.array_equal(result.view(np.uint32), arrays.host[1].view(np.uint32))
         except Exception as error:  # raised on all ranks, or the time runs out
             problem = f"{type(error).__name__}: {error}"
         if any(problems := comm.allgather(problem)):
@@ -94,21 +96,113 @@ def measure(comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int) -> Iter
         yield {
             **row,
             "ms": took * 1e3,
-            "plain ms": plain * 1e3,
-            "speedup": plain / took,
+            "hand ms": hand * 1e3,
+            "speedup": hand / took,
             "ratio": about.ratio,
             "accelerated": about.accelerated,
         }
 
 
-def _buffers(comm: MPI.Comm, machine: Machine, op: str, nbytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pinned host memory of both arguments, of ``nbytes`` at most."""
-    n = nbytes // 4 // comm.size * comm.size
-    sizes = n // comm.size if op == "Allgather" else n, n
-    buffers = [machine.device.host(4 * size).view(np.float32) for size in sizes]
-    buffers[0][:] = np.sin(np.arange(sizes[0]) / 50 + comm.rank)
-    buffers[1][:] = buffers[0] if op == "Bcast" else 0
-    return buffers[0], buffers[1]
+class Arrays:
+    """Both arguments of a call, and as much pinned host memory.
+
+    Attributes
+    ----------
+    host : list of numpy.ndarray
+        Of at most ``nbytes``; of Bcast the second one counts, which the root sends and others receive.
+    user : list
+        Copies of these on the GPU, or on the host.
+    addresses : list of int
+        Of ``user``.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, machine: Machine, op: str, nbytes: int, on_gpu: bool):
+        n = nbytes // 4 // comm.size * comm.size
+        cuda, self.on_gpu = machine.cupy.cuda, on_gpu
+        self.host = []
+        for size in (n // comm.size if op == "Allgather" else n, n):
+            memory = cuda.PinnedMemoryPointer(cuda.PinnedMemory(4 * size, cuda.runtime.hostAllocPortable), 0)
+            self.host.append(np.frombuffer(memory, np.float32, size))
+        self._received = op != "Bcast" or comm.rank != 0
+        self.host[0][:] = np.sin(np.arange(self.host[0].size) / 50 + comm.rank)
+        self.host[1][:] = 0 if self._received else self.host[0]
+        self.user: list[Any] = [machine.buffer(x) if on_gpu else x.copy() for x in self.host]
+        self.addresses = [
+            x.__cuda_array_interface__["data"][0] if on_gpu else x.ctypes.data for x in self.user
+        ]
+        cuda.Device().synchronize()  # before streams that come after none
+
+    def reset(self) -> None:
+        """Forget the results."""
+        if self._received:
+            self.host[1][:] = 0
+            if self.on_gpu:
+                self.user[1].set(self.host[1])
+            else:
+                self.user[1][:] = 0
+
+    def result(self) -> np.ndarray:
+        """What has been received, on the host."""
+        return self.user[1].get() if self.on_gpu else self.user[1]
+
+
+def by_hand(comm: MPI.Intracomm, machine: Machine, op: str, arrays: Arrays) -> Callable[[], None]:
+    """The call of a program without a library: a rank's own block stays on its GPU."""
+    runtime, stream = machine.cupy.cuda.runtime, machine.cupy.cuda.Stream(non_blocking=True)
+    (send, recv), on_gpu, size, root = arrays.addresses, arrays.on_gpu, comm.size, 0
+    # A rank with host memory calls MPI with that.
+    out, into = arrays.host if on_gpu else arrays.user
+    staged_out, staged_in = out.ctypes.data, into.ctypes.data
+    total = into.nbytes
+    block = total // size
+    own = comm.rank * block
+    others = [(start, n) for start, n in ((0, own), (own + block, total - own - block)) if n]
+    counts = [0 if r == comm.rank else block // 4 for r in range(size)]
+    vector = counts, [r * block // 4 for r in range(size)]
+
+    def copy(target: int, source: int, nbytes: int, kind: int) -> None:
+        if on_gpu:
+            runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
+
+    def alltoall() -> None:
+        for start, n in others:
+            copy(staged_out + start, send + start, n, DOWN)
+        stream.synchronize()
+        copy(recv + own, send + own, block, ACROSS)
+        comm.Alltoallv([out, vector, MPI.FLOAT], [into, vector, MPI.FLOAT])
+        for start, n in others:
+            copy(recv + start, staged_in + start, n, UP)
+        if not on_gpu:
+            into.view(np.uint8)[own : own + block] = out.view(np.uint8)[own : own + block]
+
+    def allgather() -> None:
+        copy(staged_in + own, send, block, DOWN)
+        stream.synchronize()
+        copy(recv + own, send, block, ACROSS)
+        if not on_gpu:
+            into.view(np.uint8)[own : own + block] = out.view(np.uint8)
+        comm.Allgather(MPI.IN_PLACE, into)
+        for start, n in others:
+            copy(recv + start, staged_in + start, n, UP)
+
+    def bcast() -> None:
+        if comm.rank == root:
+            copy(staged_in, recv, total, DOWN)
+            stream.synchronize()
+        comm.Bcast(into, root)
+        if comm.rank != root:
+            copy(recv, staged_in, total, UP)
+
+    def allreduce() -> None:
+        copy(staged_in, send, total, DOWN)
+        stream.synchronize()
+        if not on_gpu:
+            into[:] = out
+        comm.Allreduce(MPI.IN_PLACE, into)
+        copy(recv, staged_in, total, UP)
+
+    chosen = {f.__name__: f for f in (alltoall, allgather, bcast, allreduce)}[op.lower()]
+    return lambda: (chosen(), stream.synchronize())[1]
 
 
 def _call(comm: MPI.Intracomm, op: str, send: Any, recv: Any) -> None:

@@ -2,15 +2,21 @@
 
 Results are compared with those of the same tensors on the host, by gloo where nothing is lossy; times stand
 beside gloo's with copies to the host and back. Each row is printed as it is found, a line of JSON.
+``--parts`` chooses among the operations, steps of DDP and FSDP2, WeightSync, checkpoints, and NCCL over
+sockets, for which ranks on one GPU claim to be on hosts of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -18,19 +24,33 @@ from mpi4py import MPI
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
 
 WORLD = MPI.COMM_WORLD
-SPECS = ("lossless", "bfp:bits=6", "bfp:bits=14", "zfp:rate=8")
+SPECS = ("lossless", "bfp:bits=6")
 #: Whose order gloo chooses itself, and with it the rounding.
 SUMS = ("all_reduce", "reduce_scatter")
 #: Cycles of a kernel that only waits: some 50 ms, in which nothing of the host would be slow enough.
 CYCLES = 100_000_000
+LAYERS, WIDTH, BATCH, STEPS = 6, 2048, 64, 6
+#: For NCCL, which takes two ranks on one GPU where they say that it is two, or are allowed to share it.
+NCCL = {
+    "NCCL_HOSTID": f"rank{WORLD.rank}",
+    "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+    "NCCL_NET": "Socket",
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+}
 
 
 def main() -> None:
     """Try everything, until the time is over."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument(
+        "--parts", default="operations", help="with commas between: training, weights, checkpoints, nccl"
+    )
     parser.add_argument(FAKE, action="store_true")
     options = parser.parse_args()
+    if "nccl" in options.parts:
+        os.environ.update(NCCL)
     end = time.monotonic() + options.seconds
     machine = open_machine(options.fake, WORLD.rank)
     try:
@@ -46,8 +66,14 @@ def main() -> None:
         return
     dist.init_process_group("compcoll")
     bench.gloo = dist.new_group(backend="gloo")
-    parts = [bench.order, bench.churn, bench.overlap, *(bench.part(op) for op in OPERATIONS)]
-    for part in parts:
+    parts = {
+        "operations": [bench.order, bench.churn, bench.overlap, *(bench.part(op) for op in OPERATIONS)],
+        "training": [bench.ddp, bench.fsdp],
+        "weights": [bench.weights],
+        "checkpoints": [bench.checkpointer, bench.dcp],
+        "nccl": [bench.nccl],
+    }
+    for part in (part for name in options.parts.split(",") for part in parts[name]):
         if WORLD.bcast(time.monotonic() > end, 0):
             report({"what": part.__name__, "status": "timeout", "why": "no time left"})
             continue
@@ -96,6 +122,8 @@ class Bench:
         self.torch, self.machine, self.fake = torch, machine, fake
         self.gloo: Any = None
         self.n = machine.messages[0] // 4 // WORLD.size * WORLD.size
+        # Models are on the host in tests: what stands for CUDA there has no kernels but ours.
+        self.on = "cpu" if fake else "cuda"
         if fake:
             import fake_torch
 
@@ -285,6 +313,204 @@ class Bench:
             "both ms": together * 1e3,
             "hidden": hidden,
         }
+
+    # -- what programs do
+
+    def timed(self, step: Callable[[], Any]) -> float:
+        """The median time of a step, each that of the slowest rank."""
+        times = []
+        for _ in range(STEPS):
+            WORLD.Barrier()
+            begin = time.perf_counter()
+            step()
+            self.finish()
+            times.append(WORLD.allreduce(time.perf_counter() - begin, MPI.MAX))
+        return sorted(times[1:])[len(times) // 2 - 1]
+
+    def steps(self, name: str, spec: str, wrap: Callable[[Any], Any]) -> dict[str, Any]:
+        """A row of some training steps of a model that ``wrap`` makes parallel."""
+        torch, width = self.torch, 32 if self.fake else WIDTH
+        torch.manual_seed(0)
+        layers = [part for _ in range(LAYERS) for part in (torch.nn.Linear(width, width), torch.nn.ReLU())]
+        model = wrap(torch.nn.Sequential(*layers[:-1]).to(self.on))
+        torch.manual_seed(WORLD.rank)
+        x = torch.randn(BATCH, width).to(self.on)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        losses: list[Any] = []
+
+        def step() -> None:
+            optimizer.zero_grad()
+            losses.append(((model(x) - x) ** 2).mean())
+            losses[-1].backward()
+            optimizer.step()
+
+        took = self.timed(step)
+        what = f"{name} step, {spec}, {LAYERS * width * (width + 1) / 1e6:.1f} M parameters"
+        return {"what": what, "status": "ok", "ms": took * 1e3, "loss": float(losses[-1].detach())}
+
+    def ddp(self) -> Iterator[dict[str, Any]]:
+        """Steps of DDP; those without losses have gloo's loss."""
+        from torch.nn.parallel import DistributedDataParallel as DDP
+
+        import compcoll.torch
+
+        def hooked(model: Any) -> Any:
+            made = DDP(model, process_group=self.gloo)
+            compcoll.torch.compress_ddp(made, "bfp:bits=8")
+            return made
+
+        plain = self.steps("DDP", "gloo", lambda m: DDP(m, process_group=self.gloo))
+        yield plain
+        for spec in ("lossless", "bfp:bits=8"):
+            row = self.steps("DDP", spec, lambda m, s=spec: DDP(m, process_group=self.group(s)))
+            yield self.beside(plain, row, spec == "lossless" and WORLD.size == 2)
+        yield self.beside(plain, self.steps("DDP", "bfp:bits=8 by compress_ddp over gloo", hooked))
+
+    def fsdp(self) -> Iterator[dict[str, Any]]:
+        """Steps of FSDP2; lossless ones have the loss of those that are not compressed."""
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        def sharded(model: Any, spec: str) -> Any:
+            mesh = DeviceMesh.from_group(self.group(spec), self.on, mesh_dim_names=("fsdp",))
+            for layer in model:
+                if list(layer.parameters()):
+                    fully_shard(layer, mesh=mesh)
+            return fully_shard(model, mesh=mesh)
+
+        plain = self.steps("FSDP2", "none", lambda m: sharded(m, "none"))
+        yield plain
+        for spec in ("lossless", "bfp:bits=8"):
+            row = self.steps("FSDP2", spec, lambda m, s=spec: sharded(m, s))
+            yield self.beside(plain, row, spec == "lossless" and WORLD.size == 2)
+
+    def beside(self, plain: dict[str, Any], row: dict[str, Any], exact: bool = False) -> dict[str, Any]:
+        """The row, with the speed-up over another."""
+        row |= {"plain ms": plain["ms"], "speedup": plain["ms"] / row["ms"]}
+        same = WORLD.allgather(row["loss"] == plain["loss"])
+        return {**row, "status": "failed", "why": "another loss"} if exact and not all(same) else row
+
+    def parameters(self, seed: int) -> list[Any]:
+        """Weights in bfloat16, as many as in the largest message."""
+        self.torch.manual_seed(seed)
+        return [(self.torch.randn(self.n // 8) * 0.02).bfloat16().to(self.on) for _ in range(16)]
+
+    def weights(self) -> Iterator[dict[str, Any]]:
+        """WeightSync beside gloo's broadcast of copies on the host."""
+        import torch.distributed as dist
+
+        import compcoll.torch
+
+        torch, mine, wanted = self.torch, self.parameters(WORLD.rank), self.parameters(0)
+
+        def plain() -> None:
+            for one in mine:
+                copy = one.cpu()
+                dist.broadcast(copy, 0, group=self.gloo)
+                one.copy_(copy)
+
+        base = self.timed(plain)
+        sync = compcoll.torch.WeightSync(mine, 0, self.gloo)
+        for step in range(3):
+            for one in mine if WORLD.rank else []:
+                one.zero_()
+            WORLD.Barrier()
+            begin = time.perf_counter()
+            found = sync.sync()
+            self.finish()
+            took = WORLD.allreduce(time.perf_counter() - begin, MPI.MAX)
+            same = all(torch.equal(one, other) for one, other in zip(mine, wanted, strict=True))
+            row = {"what": f"WeightSync {step}, {found.raw_nbytes >> 10} KiB", "status": "ok"}
+            row |= {"ms": took * 1e3, "gloo ms": base * 1e3, "ratio": found.raw_nbytes / found.wire_nbytes}
+            yield row if all(WORLD.allgather(same)) else {**row, "status": "failed", "why": "other values"}
+            for one in (*(mine if WORLD.rank == 0 else []), *wanted):
+                one[::50] *= 1.01
+
+    def folder(self) -> Path:
+        """A folder of all ranks, which rank 0 makes."""
+        return Path(WORLD.bcast(tempfile.mkdtemp(prefix="gpu-check-") if WORLD.rank == 0 else None))
+
+    def kept(
+        self, name: str, save: Callable[[Path], Any], load: Callable[[Path], list[Any]], saved: list[Any]
+    ) -> dict[str, Any]:
+        """A row of a save and a load."""
+        folder, times = self.folder(), [time.perf_counter()]
+        try:
+            for call in (save, load):
+                found = call(folder)
+                self.finish()
+                WORLD.Barrier()
+                times.append(time.perf_counter())
+            nbytes = WORLD.size * sum(x.numel() * x.element_size() for x in saved)
+            written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            WORLD.Barrier()
+        finally:
+            if WORLD.rank == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+        same = all(self.torch.equal(x, y) for x, y in zip(saved, found, strict=True))
+        row = {"what": f"{name}, {nbytes >> 10} KiB", "status": "ok", "bytes for one": written / nbytes}
+        row |= {"save ms": (times[1] - times[0]) * 1e3, "load ms": (times[2] - times[1]) * 1e3}
+        return row if all(WORLD.allgather(same)) else {**row, "status": "failed", "why": "other values"}
+
+    def checkpointer(self) -> Iterator[dict[str, Any]]:
+        """compcoll's checkpoints of GPU memory, which holds a copy of each file on another rank."""
+        from compcoll.checkpoint import Checkpointer
+
+        saved, made = self.parameters(WORLD.rank), []
+
+        def save(folder: Path) -> None:
+            made.append(Checkpointer(folder))
+            made[0].save({str(i): one for i, one in enumerate(saved)}, 0)
+            made[0].wait()
+
+        def load(folder: Path) -> list[Any]:
+            arrays = made[0].load().arrays
+            read = [self.torch.from_numpy(arrays[str(i)].view("i2")) for i in range(len(saved))]
+            return [one.view(self.torch.bfloat16).to(self.on) for one in read]
+
+        yield self.kept("Checkpointer", save, load, saved)
+        made[0].close()
+
+    def dcp(self) -> Iterator[dict[str, Any]]:
+        """torch.distributed.checkpoint with compressed files."""
+        import torch.distributed.checkpoint as dcp
+
+        from compcoll.torch.dcp import Reader, Writer
+
+        saved = self.parameters(WORLD.rank)
+        name = f"{WORLD.rank}-" + "{}"
+
+        def save(folder: Path) -> None:
+            state = {name.format(i): one for i, one in enumerate(saved)}
+            dcp.save(state, storage_writer=Writer(folder), process_group=self.gloo)
+
+        def load(folder: Path) -> list[Any]:
+            state = {name.format(i): self.torch.zeros_like(one) for i, one in enumerate(saved)}
+            dcp.load(state, storage_reader=Reader(folder), process_group=self.gloo)
+            return list(state.values())
+
+        yield self.kept("DCP", save, load, saved)
+
+    def nccl(self) -> Iterator[dict[str, Any]]:
+        """NCCL over sockets, which users would take without this library; it need not work."""
+        import torch.distributed as dist
+
+        try:
+            group = dist.new_group(backend="nccl")
+            for op in ("all_to_all", "all_reduce", "broadcast"):
+                sizes, names = OPERATIONS[op]
+                name = next(name for name in names if hasattr(dist, name))
+                send, recv = (self.tensor(self.values(n)) for n in sizes(self.n, WORLD.size))
+
+                def call(name: str = name, send: Any = send, recv: Any = recv) -> None:
+                    self.call(name, send, recv, group)
+                    self.finish()
+
+                took = self.slowest(call)
+                row = {"what": f"NCCL {op}, {4 * self.n >> 10} KiB", "status": "ok", "ms": took * 1e3}
+                yield {**row, "nccl": ".".join(map(str, self.torch.cuda.nccl.version()))}
+        except Exception as error:
+            yield {"what": "NCCL", "status": "missing", "why": f"{error}".strip()[-300:]}
 
 
 if __name__ == "__main__":

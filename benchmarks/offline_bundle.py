@@ -1,7 +1,8 @@
 """A bundle for a machine with a GPU and without a network: ``make carry`` builds it, in an ignored folder.
 
 The extension for that machine's Python, the kernels compiled for its GPU, and packages as they are on PyPI:
-mpi4py and an MPI, and what the tests import. Nothing of it needs a compiler, or the network, there.
+mpi4py and an MPI, what the tests import, the program that measures the limit, and, for the lab of network
+namespaces, iproute2 with its libraries. Nothing of it needs a compiler, or the network, there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-__all__ = ["build", "pack", "use"]
+__all__ = ["build", "compile_limit", "find_python", "pack", "use"]
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
@@ -40,6 +41,19 @@ PLATFORMS = [
     *(f"manylinux{name}_x86_64" for name in (2014, 2010, 1)),
 ]
 LIMIT = 64 << 20
+#: Programs of the lab, and libraries that they find on every machine, as the loader does.
+LAB = ("ip", "tc", "ss")
+EVERYWHERE = ("libc.so", "libm.so", "libresolv.so", "ld-linux")
+#: Started by the machine's own loader: a variable for its libraries would be one for all that it starts.
+STARTER = """#!/bin/sh
+exec /lib64/ld-linux-x86-64.so.2 --library-path "${0%/*}/lib" "${0%/*}/lib/${0##*/}" "$@"
+"""
+#: Where interpreters lie that are not on the path.
+PYTHONS = (
+    ("PYENV_ROOT", "~/.pyenv", "versions/{}*/bin/python"),
+    ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-{}*/bin/python3"),
+    ("CONDA_PREFIX", "~/miniconda3", "envs/*/bin/python{}"),
+)
 #: The same library by other names, which no program that runs asks for.
 TWICE = ("/libmpi.so", "/libmpi_abi.so.1")
 
@@ -57,12 +71,35 @@ def use(folder: Path) -> None:
     sys.path.append(str(site))  # behind what the machine has itself
     if (folder / "commit").is_file():
         os.environ["COMPCOLL_CARRIED"] = (folder / "commit").read_text().strip()
-    os.environ["PATH"] = os.pathsep.join([str(site / "bin"), os.environ.get("PATH", "")])
+    # Of MPI the carried one comes before others; of the lab's programs the machine's own.
+    path = [str(site / "bin"), os.environ.get("PATH", ""), str(folder / "lab")]
+    os.environ["PATH"] = os.pathsep.join(path)
     os.environ["COMPCOLL_CUBINS"] = str(folder / "cubins")
+    if (folder / "limit.so").is_file():
+        os.environ["COMPCOLL_LIMIT"] = str(folder / "limit.so")
     for library in sorted(folder.rglob("libmpi.so.*"))[:1]:  # the one that its mpiexec starts ranks for
         os.environ["MPI4PY_LIBMPI"] = str(library)
-    for program in (site / "bin").glob("*"):
+    for program in (*(site / "bin").glob("*"), *(folder / "lab").glob("*")):
         program.chmod(0o755)
+
+
+def find_python(version: str) -> str:
+    """An interpreter of a version that runs: what is on the path may be pyenv's shim, which does not.
+
+    Raises
+    ------
+    FileNotFoundError
+    """
+    found = [shutil.which(f"python{version}")]
+    for variable, place, pattern in PYTHONS:
+        root = Path(os.environ.get(variable) or place).expanduser()
+        found += sorted(map(str, root.glob(pattern.format(version))), reverse=True)
+    check = f"import sys, venv; sys.exit('%d.%d' % sys.version_info[:2] != '{version}')"
+    for path in filter(None, found):
+        if subprocess.run([path, "-c", check], capture_output=True, check=False).returncode == 0:
+            return path
+    tried = ", ".join(filter(None, found)) or "none"
+    raise FileNotFoundError(f"no Python {version} that runs; tried {tried}")
 
 
 def build(folder: Path, version: str, arch: str) -> None:
@@ -71,7 +108,7 @@ def build(folder: Path, version: str, arch: str) -> None:
     work = ROOT / "build" / f"carry-{version}"
     python = work / "bin" / "python"
     if not python.exists():
-        _run(f"python{version}", "-m", "venv", str(work))
+        _run(find_python(version), "-m", "venv", str(work))
         _run(str(python), "-m", "pip", "-q", "install", "setuptools>=77", "Cython>=3.1", "numpy>=2.0")
     _run(
         str(python),
@@ -108,6 +145,8 @@ def build(folder: Path, version: str, arch: str) -> None:
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     (folder / "commit").write_text(done.stdout)
     _add_libraries("mpich", folder / "site", work / "wheels", version, platforms)
+    _add_lab(folder / "lab")
+    compile_limit(folder / "limit.so")
     from compcoll.devices import kernels, nvrtc
 
     (folder / "cubins").mkdir(parents=True)
@@ -157,6 +196,29 @@ def _add_libraries(name: str, site: Path, wheels: Path, version: str, platforms:
                 continue
             (site / inner).parent.mkdir(parents=True, exist_ok=True)
             (site / inner).write_bytes(archive.read(member))
+
+
+def compile_limit(target: Path) -> None:
+    """Make a shared library of gpu_limit.cpp."""
+    compiler, source = os.environ.get("CXX", "g++"), ROOT / "benchmarks" / "gpu_limit.cpp"
+    _run(compiler, "-std=c++17", "-O2", "-shared", "-fPIC", str(source), "-o", str(target), "-ldl")
+
+
+def _add_lab(folder: Path) -> None:
+    """This machine's programs for the lab, each with its libraries; those that it has."""
+    (folder / "lib").mkdir(parents=True)
+    for name in LAB:
+        path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+        if path is None:
+            print(f"{name} is not found: the lab may lack it there; Debian's iproute2 has it")
+            continue
+        (folder / name).write_text(STARTER)
+        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+        needed = [word for word in listed.split() if word.startswith("/")]
+        for source in [path, *(one for one in needed if not any(part in one for part in EVERYWHERE))]:
+            shutil.copyfile(source, folder / "lib" / Path(source).name)
+            (folder / "lib" / Path(source).name).chmod(0o755)
+        (folder / name).chmod(0o755)
 
 
 def _run(*command: str) -> None:

@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from compcoll.codecs import codec
 from compcoll.core import dtypes, environment
-from compcoll.devices import driver, handover, preparation
+from compcoll.devices import handover
 from compcoll.engine import _engine, hooks
 from compcoll.engine.coding import coding
 from compcoll.engine.group import complete, survey
@@ -88,7 +88,6 @@ def construct(
             alone = plain.Dup()
             handover.check(alone)
         alone.Free()
-    preparation.load_kernels((policy.codec, *(rule.codec for rule in policy.rules)))
     return _mark(plain, marked, words, min(level for _, _, level, _ in everyone), itself)
 
 
@@ -136,8 +135,6 @@ def _begin() -> None:
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":
             _engine.set_receiving(code, coding(codec("raw"), dtype))
-    if driver.has_gpu():
-        _engine.look_for_devices()
     if environment.trace() is not None:
         from compcoll.tracing import recording
 

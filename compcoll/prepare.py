@@ -15,7 +15,8 @@ import numpy as np
 from mpi4py import MPI
 
 from compcoll.core import dtypes
-from compcoll.devices.finding import at_address
+from compcoll.core._gpu import NO_GPU
+from compcoll.devices.memory import DeviceArray
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
 from compcoll.engine.call import Call
 from compcoll.engine.call import prepare as prepare_call
@@ -70,7 +71,7 @@ def _prepare_for_all(marked: Marked, operation: Operation, description: Any) -> 
     replaces = operation.n_buffers == 1 and not (marked.owner_exact or decision.codec.lossless)
     description.serve(
         prepare_call(
-            marked, call, decision, marked.owner_exact, marked.device_buffers, on_device=description.on_device
+            marked, call, decision, marked.owner_exact, marked.device_buffers, gpus=_gpus_of(description)
         ),
         count=count,
         writes_back=replaces,
@@ -103,10 +104,16 @@ def _sample(operation: Operation, rank: int, description: Any, element: np.dtype
         blocks = description.recv[rank if operation.recv.many else 0 :]
     if not blocks or not blocks[0][0] or not blocks[0][3]:
         return None
-    n, _, _, address, on_device = blocks[0]
+    n, _, _, address, gpu = blocks[0]
     dtype = dtypes.real_dtype(element)
-    memory = at_address if on_device else memory_at
-    return memory(address, n * dtype.itemsize).view(dtype)
+    if gpu != NO_GPU:
+        return DeviceArray(gpu, address, dtype, n, None)
+    return memory_at(address, n * dtype.itemsize).view(dtype)
+
+
+def _gpus_of(description: Any) -> set[int]:
+    """The GPUs that any block is on."""
+    return {gpu for *_, gpu in (*description.send, *description.recv)} - {NO_GPU}
 
 
 def _shapes(
@@ -130,8 +137,8 @@ def _shapes(
 
 def _shape(block: tuple[Any, ...], element: np.dtype) -> tuple[int, ...] | None:
     """The shape of a block in real numbers; None where it has none, or lies on a device."""
-    n, _, shape, _, on_device = block
-    if on_device:  # whose kernels code values in a row
+    n, _, shape, _, gpu = block
+    if gpu != NO_GPU:  # whose kernels code values in a row
         return None
     parts = element.itemsize // dtypes.real_dtype(element).itemsize
     whole = (*shape[:-1], shape[-1] * parts) if len(shape) > 1 else ()
@@ -213,7 +220,7 @@ def _prepare_pairs(marked: Marked, operation: Operation, description: Any) -> No
         }
         call = Call(operation.name, dtype, nbytes, False, send, recv, description.root, shapes=shapes)
         prepared = prepare_call(
-            marked, call, decision, marked.owner_exact, marked.device_buffers, on_device=description.on_device
+            marked, call, decision, marked.owner_exact, marked.device_buffers, gpus=_gpus_of(description)
         )
         description.serve(
             prepared,
@@ -269,7 +276,7 @@ def prepare_message(description: Any) -> None:
         return
     dtype, n = dtypes.real_dtype(element), description.n
     step = chunk_step(n, max(decision.chunk_nbytes // dtype.itemsize, 1))
-    shape = _shape((n, None, description.shape, None, False), element)
+    shape = _shape((n, None, description.shape, None, NO_GPU), element)
     most_first = LARGEST_FIRST_CHUNK // dtype.itemsize
     inner = inner_of_message(decision, dtype, shape, n, step, most_first)
     description.serve(coding(decision.codec, dtype), decision, step, inner)

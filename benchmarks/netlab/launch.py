@@ -54,13 +54,13 @@ _OPEN_MPI_TRANSPORT = {
 def find_mpiexec() -> str:
     """MPICH's mpiexec, the one beside this Python before others; FileNotFoundError without one."""
     beside = Path(sys.executable).with_name("mpiexec")
-    path = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if path is None:
-        raise FileNotFoundError("mpiexec not found: pip install mpich")
-    version = subprocess.run([path, "--version"], capture_output=True, text=True).stdout
-    if "HYDRA" not in version:
-        raise FileNotFoundError(f"{path} is not MPICH's mpiexec: pip install mpich")
-    return path
+    paths = [str(beside)] * beside.exists() + [path for path in [shutil.which("mpiexec")] if path]
+    for path in paths:
+        if "HYDRA" in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
+            return path
+    if paths:
+        raise FileNotFoundError(f"{paths[0]} is not MPICH's mpiexec: pip install mpich")
+    raise FileNotFoundError("mpiexec not found: pip install mpich")
 
 
 def run(

@@ -268,3 +268,20 @@ class Codec:
         from compcoll.codecs.decoding import decode
 
         return decode(frame, out)
+
+
+#: In place of a codec's place in the table: the choice of ``lossless``, and what is not in the table.
+CHOOSE, CALLBACK = -1, -2
+
+
+def table_entry(codec: Codec, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
+    """A codec as compiled code has it: its place in the table, and parameters for blocks of 1 to 3
+    dimensions.
+    """
+    cls = type(codec)
+    none = [(0, 0)] * 3
+    if codec.chooses and cls.chosen is not Codec.chosen and cls.encode_payload is Codec.encode_payload:
+        return CHOOSE, none
+    if codec._index < 0 or cls.encode_payload is not Codec.encode_payload:
+        return CALLBACK, none
+    return codec._index, [codec.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]

@@ -170,6 +170,11 @@ def accumulator_dtype(dtype: np.dtype) -> np.dtype:
     return np.dtype(np.float32) if dtype in dtypes.FLOATS and dtype.itemsize == 2 else dtype
 
 
+def index_of(info: FrameInfo) -> int:
+    """The place of a frame's codec in the table of compiled ones; negative where it is not there."""
+    return _of_frame(info)._index
+
+
 def _of_frame(info: FrameInfo) -> Codec:
     from compcoll.codecs.registry import of_frame
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from compcoll.core import dtypes
-from compcoll.devices import driver
+from compcoll.core import _gpu, dtypes
 from compcoll.devices.memory import DeviceArray
 
 __all__ = ["check_tensor", "host_view", "is_cuda", "is_torch", "to_host"]
@@ -30,7 +29,10 @@ def is_cuda(array) -> bool:
         return array.is_cuda
     if isinstance(array, DeviceArray):
         return True
-    return hasattr(array, "__cuda_array_interface__") and not _has_buffer(array) and driver.has_gpu()
+    if not hasattr(array, "__cuda_array_interface__") or _has_buffer(array):
+        return False
+    address = array.__cuda_array_interface__["data"][0]
+    return _gpu.gpu_of(address) != _gpu.NO_GPU if address else _gpu.has_driver()
 
 
 def host_view(array) -> np.ndarray:

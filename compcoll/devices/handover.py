@@ -18,7 +18,6 @@ from mpi4py import MPI
 
 from compcoll.core.errors import DeviceBufferError
 from compcoll.devices import aware
-from compcoll.devices.memory import DeviceArray
 
 __all__ = ["check"]
 
@@ -34,21 +33,22 @@ try:
     from mpi4py import MPI
 except BaseException:
     sys.exit({_CANNOT_START})
-from compcoll.devices.handover import current_device, exchange
-exchange(MPI.COMM_SELF, current_device())
+from compcoll.devices.handover import exchange
+exchange(MPI.COMM_SELF)
 """
 _UNFINISHED: list[Any] = []
 
 
-def current_device() -> Any:
-    """The caller's current device; RuntimeError without one."""
-    from compcoll.devices import cuda
+def check_gpu() -> None:
+    """Raise RuntimeError where CuPy has no GPU."""
+    try:
+        import cupy
 
-    if not cuda.available():
+        found = cupy.cuda.is_available()
+    except ImportError:
+        found = False
+    if not found:
         raise RuntimeError("CuPy finds no GPU")
-    import cupy
-
-    return cuda.Device.of(cupy.cuda.Device().id)
 
 
 def check(comm: MPI.Intracomm) -> None:
@@ -67,7 +67,7 @@ def check(comm: MPI.Intracomm) -> None:
 
 
 def _ask(comm: MPI.Intracomm) -> None:
-    current_device()
+    check_gpu()
     if aware.reported() is False:
         name = MPI.Get_library_version().split("\n")[0].strip()
         raise RuntimeError(f"MPI says that it does not take device memory: {name}")
@@ -93,25 +93,26 @@ def _try_alone(comm: MPI.Intracomm) -> None:
 
 
 def _try_together(comm: MPI.Intracomm) -> None:
-    exchange(comm, current_device())
+    exchange(comm)
 
 
-def exchange(comm: MPI.Intracomm, device: Any) -> None:
+def exchange(comm: MPI.Intracomm) -> None:
     """Send device buffers round the ring of ranks; RuntimeError where other bytes arrive, or none in time."""
+    import cupy
+
     damaged = []
     for nbytes in SIZES:
-        mine, came = device.scratch(nbytes), device.scratch(nbytes)
-        with device.queue() as queue:
-            queue.to_device(mine.address, _pattern(comm.rank, nbytes))
-            queue.to_device(came.address, np.zeros(nbytes, np.uint8))
+        mine = cupy.asarray(_pattern(comm.rank, nbytes))
+        came = cupy.asarray(np.zeros(nbytes, np.uint8))
+        cupy.cuda.get_current_stream().synchronize()
         _transfer(comm, mine, came)
-        if not np.array_equal(np.asarray(came), _pattern((comm.rank - 1) % comm.size, nbytes)):
+        if not np.array_equal(came.get(), _pattern((comm.rank - 1) % comm.size, nbytes)):
             damaged.append(nbytes)  # the others still wait for this rank
     if damaged:
         raise RuntimeError(f"{damaged[0]} bytes of device memory arrived as other bytes")
 
 
-def _transfer(comm: MPI.Intracomm, mine: DeviceArray, came: DeviceArray) -> None:
+def _transfer(comm: MPI.Intracomm, mine: Any, came: Any) -> None:
     requests = [
         comm.Irecv([came, MPI.BYTE], (comm.rank - 1) % comm.size, 0),
         comm.Isend([mine, MPI.BYTE], (comm.rank + 1) % comm.size, 0),

@@ -1,4 +1,4 @@
-"""Arrays on a device as collectives see them: one dimension, an address, a dtype, and nothing to compute."""
+"""Arrays on a GPU as collectives see them: one dimension, an address, a dtype, and nothing to compute."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.core import dtypes
+from compcoll.core import _gpu, dtypes
 
 __all__ = ["DeviceArray"]
 
 
 class DeviceArray:
-    """Contiguous memory of a device.
+    """Contiguous memory of a GPU.
 
     Attributes
     ----------
-    device : Device
-        `compcoll.devices.cuda.Device`, or what stands for it in tests.
+    gpu : int
+        Its number.
     address : int
     dtype : numpy.dtype
     size : int
     """
 
-    __slots__ = ("address", "device", "dtype", "owner", "size")
+    __slots__ = ("address", "dtype", "gpu", "owner", "size")
 
-    def __init__(self, device: Any, address: int, dtype, size: int, owner: Any):
-        self.device, self.address, self.size = device, address, size
+    def __init__(self, gpu: int, address: int, dtype, size: int, owner: Any):
+        self.gpu, self.address, self.size = gpu, address, size
         self.dtype = np.dtype(dtype)
         self.owner = owner  # keeps the memory
 
@@ -51,30 +51,28 @@ class DeviceArray:
         if step != 1:
             raise ValueError(f"a step of {step} leaves no contiguous array")
         address = self.address + start * self.itemsize
-        return DeviceArray(self.device, address, self.dtype, max(stop - start, 0), self.owner)
+        return DeviceArray(self.gpu, address, self.dtype, max(stop - start, 0), self.owner)
 
     def view(self, dtype) -> DeviceArray:
         dtype = np.dtype(dtype)
         size, rest = divmod(self.nbytes, dtype.itemsize)
         if rest:
             raise ValueError(f"{self.nbytes} bytes are no whole number of {dtype}")
-        return DeviceArray(self.device, self.address, dtype, size, self.owner)
-
-    def copy(self) -> DeviceArray:
-        """A copy, complete when this returns."""
-        result = self.device.empty(self.nbytes).view(self.dtype)
-        with self.device.queue() as queue:
-            queue.copy(result.address, self.address, self.nbytes)
-            queue.wait()
-        return result
+        return DeviceArray(self.gpu, self.address, dtype, size, self.owner)
 
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        result = self.device.host(self.nbytes)
-        with self.device.queue() as queue:
-            queue.to_host(result, self.address)
-            queue.wait()
-        values = result.view(self.dtype)
+        """A copy, of what the caller's current streams leave there."""
+        values = np.empty(self.size, self.dtype)
+        if self.nbytes:
+            host = values.ctypes.data, _gpu.NO_GPU
+            _gpu.Operation(self.gpu).copy(*host, self.address, self.gpu, self.nbytes)
         return values if dtype is None else values.astype(dtype)
+
+    def write(self, values: np.ndarray) -> None:
+        """Overwrite it with bytes of the host."""
+        if self.nbytes:
+            host = values.ctypes.data, _gpu.NO_GPU
+            _gpu.Operation(self.gpu).copy(self.address, self.gpu, *host, self.nbytes)
 
     @property
     def __cuda_array_interface__(self) -> dict:

@@ -6,65 +6,57 @@ from typing import Any
 
 import numpy as np
 
-from compcoll.core import dtypes
-from compcoll.devices import arrays, cuda
+from compcoll.core import _gpu, dtypes
+from compcoll.devices import arrays
 from compcoll.devices.memory import DeviceArray
 
-__all__ = ["device_of", "on_device", "wrap"]
-
-
-def on_device(array: Any) -> DeviceArray | None:
-    """A GPU array's memory; None where it has gaps, or nothing here can reach it."""
-    if isinstance(array, DeviceArray):
-        return array
-    return wrap(array) if cuda.available() else None
-
-
-def device_of(array: Any) -> Any:
-    """The device of any GPU array; None where CuPy does not reach it, or the array is empty."""
-    if isinstance(array, DeviceArray):
-        return array.device
-    if not cuda.available():
-        return None
-    if arrays.is_torch(array):
-        return cuda.Device.of(array.device.index)
-    import cupy
-
-    address = array.__cuda_array_interface__["data"][0]
-    return cuda.Device.of(
-        cupy.cuda.runtime.pointerGetAttributes(address).device if address else cupy.cuda.Device().id
-    )
+__all__ = ["streams_of", "wrap"]
 
 
 def wrap(array: Any) -> DeviceArray | None:
-    """A GPU array's memory, in the order of memory.
+    """A GPU array's memory, in the order of memory; empty ones lie on no GPU.
 
-    None where it is not contiguous, of an unknown type, or a view of torch's that is computed when it is
-    read.
-    Where the array names the stream that its values come from, the caller's current one comes after that.
+    None where it is not contiguous, of a type that frames do not hold, or a view of torch's that is computed
+    when it is read.
     """
+    if isinstance(array, DeviceArray):
+        return array
     if arrays.is_torch(array):
         if not array.is_contiguous() or array.is_conj() or array.is_neg():
             return None
         name = str(array.dtype).removeprefix("torch.")
-        dtype: Any = dtypes.BFLOAT16 if name == "bfloat16" else np.dtype(name)
-        address, size, index = array.data_ptr(), array.numel(), array.device.index
+        dtype: Any = dtypes.BFLOAT16 if name == "bfloat16" else _dtype_or_none(name)
+        address, size = array.data_ptr(), array.numel()
     else:
         about = array.__cuda_array_interface__
         size = int(np.prod(about["shape"], dtype=np.int64))
-        dtype, address = getattr(array, "dtype", None), about["data"][0]
+        dtype, address = getattr(array, "dtype", None), about["data"][0] or 0
         if not isinstance(dtype, np.dtype):  # the interface has no name for bfloat16
             dtype = np.dtype(about["typestr"])
         if not _contiguous(about, dtype):
             return None
-        import cupy
-
-        index = cupy.cuda.runtime.pointerGetAttributes(address).device if size else 0
-        if size and about.get("stream") is not None:
-            cuda.Device.of(index).follow(int(about["stream"]))
     if dtype is None:
         return None
-    return DeviceArray(cuda.Device.of(index), address, dtype, size, array)
+    gpu = _gpu.gpu_of(address) if size else _gpu.NO_GPU
+    return DeviceArray(gpu, address, dtype, size, array)
+
+
+def streams_of(*things: Any) -> list[int]:
+    """The streams that arrays name, in which their values come."""
+    found = []
+    for array in things:
+        if not arrays.is_torch(array) and hasattr(array, "__cuda_array_interface__"):
+            stream = array.__cuda_array_interface__.get("stream")
+            if stream is not None:
+                found.append(int(stream))
+    return found
+
+
+def _dtype_or_none(name: str) -> np.dtype | None:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None
 
 
 def _contiguous(about: dict, dtype: np.dtype) -> bool:

@@ -13,7 +13,6 @@ from mpi4py import MPI
 
 from compcoll.core import dtypes
 from compcoll.core.errors import FallbackError, FrameError, MismatchError, PolicyError
-from compcoll.devices.finding import at_address, copy_ranges
 from compcoll.engine.finalize import before_finalize, call_all, watch_exit
 from compcoll.operations import OPERATIONS
 
@@ -28,12 +27,14 @@ from libcpp.vector cimport vector
 
 from compcoll.core._calls cimport CallTags
 from compcoll.core._cpu cimport CCount, Compiled, Count, CSchedule
+from compcoll.core._gpu cimport (
+    c_gpu_of, CAttempt, CCoding, CDeviceFault, CGpu, CMarks, Error, gpu_by_number, use_level,
+)
 from compcoll.engine.native cimport (
-    CAttempt, CBases, CCoding, CCompletion, CDevice, CDeviceBlock, CDeviceDone, CDeviceFrame, CDeviceOp,
-    CDeviceRoom, CDeviceStep, CEngine, CLaunch, CLayout, CLibrary, CNeighbours, CPendingTask, CPlace,
-    create_segment, CRun, CSegment, CSegmentAddress, CSharedMemory, CTags, CTask, CTaskGroup, Error, error_of,
-    finished_by, gather, make_node_wire, make_request, make_wire, of_callback, open_segment, scatter, Stats,
-    the_recv_hook, use_level, Wire,
+    CBases, CCompletion, CEngine, CLaunch, CLayout, CLibrary, CNeighbours, CPendingTask, CPlace,
+    create_segment, CRun, CSegment, CSegmentAddress, CSharedMemory, CTags, CTask, CTaskGroup, error_of,
+    finished_by, gather, GpuRef, Handle, make_node_wire, make_request, make_wire, of_callback, open_segment, scatter, Stats,
+    the_recv_hook, Wire,
 )
 
 cnp.import_array()
@@ -49,7 +50,7 @@ include "shared_memory.pxi"
 DONE, TIMEOUT, INTERRUPTED, BROKEN, LATER = range(5)
 #: Kinds of errors (csrc/engine/coding.h).
 NO_PROBLEM, HEADER, CHECKSUM, PAYLOAD, MISMATCH, POISONED, MPI_ERROR, CALLBACK, MEMORY = range(9)
-BASE = 11
+BASE, DEVICE = 11, 12
 
 cdef double inf_ = inf
 cdef CLibrary library
@@ -216,8 +217,8 @@ cdef class Running(Task):
         The tags of the call.
     buffers : list of numpy.ndarray or DeviceArray
         The caller's, in the order of the schedule.
-    device : compcoll.engine.device.run.DeviceOperations, optional
-        Operations on device memory, where any buffer is on a device.
+    direct : bool
+        Whether MPI takes frames in memory of GPUs.
     inside : Coding, optional
         For messages inside a node; ``coding`` by default.
     neighbours : Neighbours, optional
@@ -226,8 +227,6 @@ cdef class Running(Task):
 
     cdef CRun* run
     cdef Compiled compiled
-    cdef DeviceCallbacks callbacks
-    cdef object device
     cdef readonly Coding coding
     cdef Coding inside
     cdef readonly Outcome outcome
@@ -235,23 +234,27 @@ cdef class Running(Task):
     cdef object keep, failed
 
     def __init__(
-        self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, device=None,
-        Coding inside=None, Neighbours neighbours=None,
+        self, Compiled compiled, Coding coding, comm, int first, int n, list buffers, Coding inside=None,
+        Neighbours neighbours=None, bint direct=False,
     ):
         cdef vector[CPlace] places
-        cdef CDevice own
+        cdef shared_ptr[CMarks] marks
+        cdef CDeviceFault fault
         places.reserve(len(buffers))
         for buffer in buffers:
             places.push_back(CPlace(address_of(buffer)))
-            places.back().on_device = not isinstance(buffer, np_ndarray)
-        self.keep, self.device = buffers, device
-        if device is not None:
-            self.callbacks = DeviceCallbacks(device)
-            own = self.callbacks.own()
-        self.begin(compiled, coding, inside, comm, neighbours, first, n, places, own)
+            if isinstance(buffer, np_ndarray):
+                continue
+            places.back().gpu = gpu_by_number(buffer.gpu)
+            if marks.get() == NULL:
+                marks = shared_ptr[CMarks](new CMarks())
+            if not record(marks.get(), places.back().gpu, &fault):
+                raise RuntimeError(fault.text().decode())
+        self.keep = buffers
+        self.begin(compiled, coding, inside, comm, neighbours, first, n, places, marks, direct)
 
     cdef begin(self, Compiled compiled, Coding coding, Coding inside, uint64_t comm, Neighbours neighbours,
-               int first, int n, vector[CPlace] places, CDevice device):
+               int first, int n, vector[CPlace] places, shared_ptr[CMarks] marks, bint direct):
         cdef CTags tags
         cdef shared_ptr[CRun] run
         cdef shared_ptr[CBases] kept
@@ -264,13 +267,13 @@ cdef class Running(Task):
         self.outcome = Outcome()
         self.outcome.seconds = now()
         run = engine.begin(
-            compiled.own, coding.own, self.inside.own, places, move(wire), tags, device, kept,
+            compiled.own, coding.own, self.inside.own, places, move(wire), tags, marks, direct, kept,
         )
         self.run = run.get()
         self.task = static_pointer_cast[CTask, CRun](run)
 
     cdef shared_ptr[CTask] until(self, bint launched):
-        if not launched or self.device is None:
+        if not launched:
             return self.task
         return shared_ptr[CTask](<CTask*>new CLaunch(static_pointer_cast[CRun, CTask](self.task)))
 
@@ -288,15 +291,23 @@ cdef class Running(Task):
             self.failed = problem
         self.run.fail(of_callback())
 
-    def order(self, marks):
-        """Order the run after these device events instead of the caller's streams; before the first step."""
-        if self.device is not None:
-            self.device.order(marks)
+    def order(self, events):
+        """Order the run after these events of GPUs, by their numbers, instead of the caller's streams.
+
+        Before the first step; each event has its handle as ``ptr``.
+        """
+        cdef vector[pair[GpuRef, Handle]] own
+        self.keep = self.keep, events
+        for gpu, event in events:
+            own.push_back(pair[GpuRef, Handle](gpu_by_number(gpu), <void*><uintptr_t>event.ptr))
+        self.run.order(own)
 
     @property
     def ends(self):
-        """Of a launched run: devices, and events that follow its work on them."""
-        return [] if self.device is None else self.device.ends
+        """Of a launched run: GPUs, and CUDA's handles of events that follow its work on them."""
+        cdef vector[pair[GpuRef, Handle]] own = self.run.ends()
+        cdef size_t i
+        return [(own[i].first.number, <uintptr_t>own[i].second) for i in range(own.size())]
 
     def check(self):
         if <int>self.run.error().problem:
@@ -306,8 +317,6 @@ cdef class Running(Task):
         cdef const Error* error = &self.run.error()
         if <int>error.problem != CALLBACK:
             return problem_of(error)
-        if self.failed is None and self.callbacks is not None:
-            self.failed = self.callbacks.problem
         return self.coding.failed if self.failed is None else self.failed
 
 
@@ -315,6 +324,8 @@ cdef problem_of(const Error* error):
     """The exception for an error of the engine."""
     from compcoll.engine.problems import exception
 
+    if <int>error.problem == DEVICE:
+        return RuntimeError(error.fault.text().decode())
     header = error.header
     return exception(
         <int>error.problem, error.status, <bytes>error.bytes[:80], error.available, error.expected,
@@ -329,88 +340,9 @@ cdef uint8_t* address_of(array) except? NULL:
     return <uint8_t*><uintptr_t>array.address
 
 
-cdef class DeviceCallbacks:
-    """What the engine calls for a run with memory of devices.
-
-    Attributes
-    ----------
-    problem : Exception or None
-        What went wrong first.
-    """
-
-    cdef object operations
-    cdef PreparedCall prepared
-    cdef readonly object problem
-
-    def __init__(self, operations, PreparedCall prepared=None):
-        self.operations, self.prepared = operations, prepared
-
-    cdef CDevice own(self):
-        cdef CDevice device
-        device.context, device.direct = <void*>self, self.operations.direct
-        device.receive, device.step = find_memory, step_device
-        return device
-
-    @property
-    def failed(self):
-        """The same, or what a codec of another package has raised."""
-        return self.prepared.failed if self.problem is None else self.problem
-
-    cdef note(self, problem):
-        if self.problem is None:
-            self.problem = problem
-
-
-cdef cbool find_memory(void* context, vector[CDeviceRoom]& rooms) noexcept with gil:
-    cdef DeviceCallbacks callbacks = <DeviceCallbacks>context
-    cdef size_t i
-    try:
-        with kept_back():
-            found = callbacks.operations.receive([(room.frame, room.buffer, room.nbytes) for room in rooms])
-        for i in range(rooms.size()):
-            rooms[i].memory = address_of(found[i])
-        return True
-    except BaseException as problem:
-        callbacks.note(problem)
-        return False
-
-
-cdef tuple block_of(const CDeviceBlock& block):
-    return block.buffer, block.start, block.n
-
-
-cdef tuple frame_of(const CDeviceFrame& frame):
-    return frame.index, <uintptr_t>frame.memory, frame.nbytes
-
-
-cdef cbool step_device(void* context, CDeviceStep& step) noexcept with gil:
-    cdef DeviceCallbacks callbacks = <DeviceCallbacks>context
-    cdef const CDeviceOp* one
-    cdef CDeviceDone done
-    cdef list begun = []
-    cdef size_t i
-    try:
-        for i in range(step.begun.size()):
-            one = &step.begun[i]
-            begun.append((
-                one.op, one.kind, one.made, block_of(one.block), block_of(one.into), frame_of(one.frame),
-                frame_of(one.other), one.carried,
-            ))
-        with kept_back():
-            ended = callbacks.operations.step(begun, step.released)
-        for done.op, problem, frame, done.bound in ended:
-            done.failed = problem is not None
-            if done.failed:
-                callbacks.note(problem)
-            elif frame is not None:
-                done.memory, done.header = address_of(frame.data), address_of(frame.header)
-                done.nbytes = frame.data.nbytes
-            step.done.push_back(done)
-        step.last = callbacks.operations.is_last
-        return True
-    except BaseException as problem:
-        callbacks.note(problem)
-        return False
+cdef cbool record(CMarks* marks, CGpu* gpu, CDeviceFault* fault) noexcept:
+    with nogil:  # who asks for a stream may need the interpreter's lock
+        return marks.record(gpu, fault)
 
 
 cdef class TaskGroup(Task):
@@ -455,30 +387,28 @@ cdef class PreparedCall:
     comm : int
     neighbours : Neighbours or None
         As of a `Running`.
-    device : callable, optional
-        Makes the operations on device memory for a list of blocks, where any of them is on a device.
-    dtype : numpy.dtype, optional
-        Of the blocks.
+    direct : bool
+        As of a `Running`.
     """
 
     cdef readonly str op
-    cdef readonly object decision, dtype
+    cdef readonly object decision
+    cdef bint direct
     cdef Compiled compiled
     cdef Coding coding, inside
     cdef CallTags tags
     cdef uint64_t comm
     cdef Neighbours neighbours
-    cdef object device
     cdef vector[int] which
     cdef vector[size_t] offsets
 
     def __init__(
         self, str op, decision, Compiled compiled, Coding coding, Coding inside, CallTags tags, uint64_t comm,
-        Neighbours neighbours, device=None, dtype=None
+        Neighbours neighbours, bint direct=False
     ):
-        self.op, self.decision, self.compiled, self.dtype = op, decision, compiled, dtype
+        self.op, self.decision, self.compiled, self.direct = op, decision, compiled, direct
         self.coding, self.inside = coding, inside
-        self.tags, self.comm, self.neighbours, self.device = tags, comm, neighbours, device
+        self.tags, self.comm, self.neighbours = tags, comm, neighbours
 
     def place(self, places):
         """Say where each block lies: in the buffer that is sent (0) or received (1), and at which byte."""
@@ -499,9 +429,8 @@ cdef class PreparedCall:
     def start(self, list blocks, tags=None):
         """Start it on blocks; ``tags``: the first and how many, in place of those of the next call."""
         first, n = (self.tags.next(), self.tags.n) if tags is None else tags
-        device = None if self.device is None else self.device(blocks)
         return Running(
-            self.compiled, self.coding, self.comm, first, n, blocks, device, self.inside, self.neighbours,
+            self.compiled, self.coding, self.comm, first, n, blocks, self.inside, self.neighbours, self.direct,
         )
 
     def fits(self, send, recv):
@@ -529,7 +458,7 @@ cdef class PreparedCall:
         running.keep = send, recv
         running.begin(
             self.compiled, self.coding, self.inside, self.comm, self.neighbours, self.tags.next(),
-            self.tags.n, found, CDevice(),
+            self.tags.n, found, shared_ptr[CMarks](), False,
         )
         return running
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,11 @@ from compcoll.algorithms.stream import recv_block, send_block
 from compcoll.codecs import Codec, codec
 from compcoll.codecs.decoding import accumulator_dtype
 from compcoll.core._calls import CallTags
+from compcoll.devices import cuda
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
 from compcoll.engine._engine import PreparedCall, Task, join, leave, wait
 from compcoll.engine.coding import coding
-from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.shaping import inner_shapes
 from compcoll.policy import choices
 from compcoll.policy.decision import FLAT, Decision
@@ -83,9 +82,9 @@ class Call:
     shapes: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
 
     @property
-    def on_device(self) -> bool:
-        """Whether any of its memory is on a GPU."""
-        return any(isinstance(block, DeviceArray) for block in (*self.send, *self.recv))
+    def gpus(self) -> set[int]:
+        """The GPUs that any of its memory is on."""
+        return {block.gpu for block in (*self.send, *self.recv) if isinstance(block, DeviceArray)}
 
 
 def schedule_of(group: Any, call: Call, decision: Decision, owner_exact: bool) -> Schedule:
@@ -145,7 +144,7 @@ def prepare(
     owner_exact: bool = False,
     direct: bool = False,
     tags: CallTags | None = None,
-    on_device: bool = False,
+    gpus: Iterable[int] = (),
 ) -> PreparedCall:
     """A call that is ready to be started, on blocks like those of ``call``.
 
@@ -156,15 +155,14 @@ def prepare(
         Whether MPI takes frames in device memory.
     tags : CallTags, optional
         In place of the group's, and as many.
-    on_device : bool
-        Whether any blocks may be on a device, whatever ``call`` has.
+    gpus : iterable of int
+        GPUs that blocks may be on besides those of ``call``.
     """
     assert decision.codec is not None
     schedule = schedule_of(group, call, decision, owner_exact)
     inside = decision.intra or _RAW
-    device = None
-    if on_device or call.on_device:
-        device = partial(DeviceOperations, schedule, decision.codec, call.dtype, direct=direct, inside=inside)
+    for gpu in {*gpus, *call.gpus}:
+        load_kernels(gpu, (decision.codec, inside), call.dtype)
     return PreparedCall(
         call.op,
         decision,
@@ -174,9 +172,13 @@ def prepare(
         tags or group.tags,
         group.private_handle,
         group.neighbours,
-        device,
-        call.dtype,
+        direct,
     )
+
+
+def load_kernels(gpu: int, codecs: Iterable[Codec], dtype: np.dtype) -> None:
+    """Have a GPU's kernels of codecs, and of those that take their place, before anything waits for them."""
+    cuda.load_kernels(gpu, {one.name for codec in codecs for one in codec.attempts(dtype)})
 
 
 def start(
@@ -237,11 +239,8 @@ def begin_message(
             window=window,
         ),
     )
-    device = (
-        DeviceOperations(schedule, codec, block.dtype, [block], False, _RAW)
-        if isinstance(block, DeviceArray)
-        else None
-    )
+    if isinstance(block, DeviceArray):
+        load_kernels(block.gpu, (codec, _RAW), block.dtype)
     return _engine.Running(
         schedule.compiled,
         coding(codec, block.dtype),
@@ -249,7 +248,6 @@ def begin_message(
         first_tag,
         max(schedule.n_tags, 1),
         [block],
-        device,
         inside=coding(_RAW, block.dtype),
     )
 

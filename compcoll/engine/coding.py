@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from compcoll.codecs import Codec
-from compcoll.codecs.base import SLACK
+from compcoll.codecs.base import SLACK, table_entry
 from compcoll.codecs.decoding import decode_add, decode_into
 from compcoll.core import dtypes
 from compcoll.engine._engine import Coding, memory_at
@@ -16,13 +16,11 @@ from compcoll.frame import HEADER_NBYTES, inspect
 
 __all__ = ["coding"]
 
-_CHOOSE, _CALLBACK = -1, -2
-
 
 @lru_cache(maxsize=256)
 def coding(codec: Codec, dtype: np.dtype) -> Coding:
     """The `Coding` of a codec for blocks of a real type."""
-    attempts = [_attempt(one, dtype) for one in codec.attempts(dtype)]
+    attempts = [table_entry(one, dtype) for one in codec.attempts(dtype)]
 
     def encode(code: int, shape: tuple[int, ...], src: int, carried: float, out: int) -> int:
         block = _array(code, prod(shape), src).reshape(shape)
@@ -30,17 +28,6 @@ def coding(codec: Codec, dtype: np.dtype) -> Coding:
         return codec.encode_into(block, room, carried).nbytes
 
     return Coding(dtypes.code_of(dtype), codec.lossless, attempts, encode, _decode)
-
-
-def _attempt(codec: Codec, dtype: np.dtype) -> tuple[int, list[tuple[int, int]]]:
-    """Its place, and its parameters for blocks of 1, 2 and 3 dimensions."""
-    cls = type(codec)
-    none = [(0, 0)] * 3
-    if codec.chooses and cls.chosen is not Codec.chosen and cls.encode_payload is Codec.encode_payload:
-        return _CHOOSE, none
-    if codec._index < 0 or cls.encode_payload is not Codec.encode_payload:
-        return _CALLBACK, none
-    return codec._index, [codec.params(dtype, (1,) * ndim) for ndim in (1, 2, 3)]
 
 
 def _decode(frame: np.ndarray, code: int, n: int, dst: int, adding: bool) -> None:

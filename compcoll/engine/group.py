@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from compcoll.core._calls import CallTags
 from compcoll.core.exchange import bcast_object
-from compcoll.devices import driver
+from compcoll.devices import cuda
 from compcoll.engine import _engine
 from compcoll.engine.measure import estimate_link
 from compcoll.engine.start import start_engine
@@ -241,7 +241,7 @@ def survey(
     return RankFacts(
         spare if workers is None else workers,
         multithreaded,
-        driver.is_usable(),
+        cuda.is_usable(),
         name,
         memory,
         address[-1] if address is not None and shares else 0,

@@ -55,8 +55,6 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
         void (*decide)(void*) noexcept
         void (*describe)(void*) noexcept
         void (*next_start)(void*) noexcept
-        void (*begin_device)(void*) noexcept
-        void (*copy)(void*) noexcept
         void (*finalize)() noexcept
     void with_python(const CPython&)
 
@@ -192,12 +190,12 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         uint32_t element
         vector[uint64_t] shape
         uint64_t data
-        cbool on_device
+        int gpu
     cdef cppclass CDescription "compcoll::layer::Description":
         const CCall& call
         uint64_t nbytes
         uint32_t element
-        cbool on_device, in_place
+        cbool in_place
         string comm_name
         vector[CMessage] send, recv
         shared_ptr[CEntry] entry
@@ -239,24 +237,6 @@ cdef extern from "layer/streams.h" namespace "compcoll::layer" nogil:
 
 cdef extern from "layer/check.h" namespace "compcoll::layer" nogil:
     void begin_checks(double, vector[pair[Word, string]]) except +
-
-cdef extern from "layer/devices.h" namespace "compcoll::layer" nogil:
-    cdef struct CRange "compcoll::layer::DeviceCopy::Range":
-        Word on_device
-        void* on_host
-        uint64_t nbytes
-    cdef cppclass CDeviceCopy "compcoll::layer::DeviceCopy":
-        vector[CRange] ranges
-        cbool to_host
-        int code
-    cdef cppclass CDeviceJob "compcoll::layer::DeviceJob":
-        uint64_t part
-        const vector[CPlace]* places
-        vector[uint64_t] nbytes
-        CDevice device
-        KeptRef kept
-        int code
-    cbool c_look_for_devices "compcoll::layer::look_for_devices"(cbool (*)(Word) noexcept nogil)
 
 cdef extern from "layer/record.h" namespace "compcoll::layer" nogil:
     void go_quiet(int)
@@ -940,9 +920,9 @@ cdef class Description:
     root, number : int
     name : str
         Of the communicator, where rules look at it.
-    send, recv : list of (int, int, tuple, int, bool)
-        Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and whether they
-        lie on a device.
+    send, recv : list of (int, int, tuple, int, int)
+        Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and the number of
+        their GPU, -1 for the host.
     """
 
     cdef CDescription* own
@@ -950,7 +930,6 @@ cdef class Description:
     cdef readonly int form, root
     cdef readonly uint64_t number, nbytes
     cdef readonly uint32_t dtype
-    cdef readonly bint on_device
     cdef readonly list send, recv
     cdef readonly object side
 
@@ -961,7 +940,6 @@ cdef class Description:
         self.op, self.form, self.root = NAMES[own.call.name], own.call.form, own.call.root()
         self.number, self.nbytes, self.dtype = own.call.comm.number(), own.nbytes, own.element
         self.name = own.comm_name.decode(errors="replace")
-        self.on_device = own.on_device
         self.send, self.recv = messages_of(own.send), messages_of(own.recv)
         self.side = kept.get(self.number)
         return self
@@ -1042,7 +1020,7 @@ cdef list messages_of(const vector[CMessage]& messages):
     for i in range(messages.size()):
         found.append((
             messages[i].n, messages[i].element, tuple(messages[i].shape), messages[i].data,
-            messages[i].on_device
+            messages[i].gpu,
         ))
     return found
 
@@ -1150,70 +1128,6 @@ cdef void next_start_c(void* given) noexcept with gil:
         start.compress = False
 
 
-cdef void begin_device_c(void* given) noexcept with gil:
-    cdef CDeviceJob* job = <CDeviceJob*>given
-    cdef DeviceCallbacks callbacks
-    cdef size_t i
-    cdef uintptr_t address
-    cdef list blocks = []
-    try:
-        prepared = <PreparedCall>kept[job.part]
-        with kept_back():
-            for i in range(job.nbytes.size()):
-                address = <uintptr_t>job.places[0][i].data
-                memory = at_address if job.places[0][i].on_device else memory_at
-                blocks.append(memory(address, job.nbytes[i]).view(prepared.dtype))
-            callbacks = DeviceCallbacks(prepared.device(blocks), prepared)
-        job.device = callbacks.own()
-        job.kept = keep(callbacks)
-    except BaseException as problem:
-        job.code = code_from(problem)
-
-
-cdef void copy_c(void* given) noexcept with gil:
-    cdef CDeviceCopy* job = <CDeviceCopy*>given
-    cdef CRange one
-    cdef list ranges = []
-    try:
-        with kept_back():
-            for one in job.ranges:
-                ranges.append((one.on_device, memory_at(<uintptr_t>one.on_host, one.nbytes)))
-            copy_ranges(ranges, job.to_host)
-    except BaseException as problem:
-        job.code = code_from(problem)
-
-
-_finder = None
-
-
-cdef cbool find_device(Word address) noexcept with gil:
-    try:
-        return _finder(address)
-    except BaseException:
-        traceback.print_exc()
-        return False
-
-
-def look_for_devices(finder=None) -> bool:
-    """Have calls on marked communicators asked for memory of GPUs from now on.
-
-    Parameters
-    ----------
-    finder : callable, optional
-        Says of an address whether it is that of a GPU, in the place of the driver; for tests.
-
-    Returns
-    -------
-    bool
-        Whether there is a driver to ask.
-    """
-    global _finder
-    _finder = finder
-    if finder is None:
-        return c_look_for_devices(NULL)
-    return c_look_for_devices(find_device)
-
-
 cdef void finalize_c() noexcept with gil:
     call_all()
 
@@ -1239,7 +1153,7 @@ def _connect():
     cdef CPython functions
     functions.prepare, functions.describe, functions.next_start = prepare_c, describe_c, next_start_c
     functions.decide = decide_c
-    functions.begin_device, functions.copy, functions.finalize = begin_device_c, copy_c, finalize_c
+    functions.finalize = finalize_c
     give_up_lock, take_lock = save_thread, restore_thread
     with_python(with_thread_states(functions))
     watch_exit()

@@ -7,6 +7,10 @@ from libcpp.pair cimport pair
 from libcpp.vector cimport vector
 
 from compcoll.core._cpu cimport CSchedule
+from compcoll.core._gpu cimport CCoding, CGpu, CMarks, Error
+
+ctypedef CGpu* GpuRef
+ctypedef void* Handle
 
 cdef extern from "engine/layout.h" namespace "compcoll::engine" nogil:
     cdef cppclass CLayout "const compcoll::engine::Layout":
@@ -38,35 +42,6 @@ cdef extern from "engine/node_wire.h" namespace "compcoll::engine" nogil:
         vector[uint64_t] tokens
 
 cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
-    cdef cppclass CHeader "compcoll::engine::Header":
-        uint64_t codec
-        uint32_t dtype, checksum
-        uint64_t payload_nbytes
-        uint64_t size() const
-    cdef enum CProblem "compcoll::engine::Problem":
-        pass
-    cdef cppclass Error:
-        CProblem problem
-        int64_t status
-        uint64_t expected
-        uint32_t expected_dtype
-        CHeader header
-        uint8_t bytes[80]
-        uint64_t available
-    cdef cppclass Callbacks:
-        void* context
-        int64_t (*encode)(void*, uint32_t, const void*, uint32_t, const uint64_t*, double,
-                          void*) noexcept nogil
-        int64_t (*decode)(void*, const void*, uint64_t, uint32_t, uint64_t, void*, int32_t) noexcept nogil
-    cdef cppclass CAttempt "compcoll::engine::Attempt":
-        int32_t codec
-        uint64_t params[3][2]
-    cdef cppclass CCoding "compcoll::engine::Coding":
-        uint32_t dtype
-        cbool lossless
-        vector[CAttempt] attempts
-        Callbacks callbacks
-
     cdef cppclass CBases "compcoll::engine::Bases":
         CBases() except +
         uint64_t nbytes()
@@ -87,49 +62,17 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         const Error& error()
         void fail(const Error&)
         const Stats& stats()
+        vector[pair[GpuRef, Handle]] ends()
+        void order(const vector[pair[GpuRef, Handle]]&)
     cdef cppclass CLaunch "compcoll::engine::Launch" (CTask):
         CLaunch(shared_ptr[CRun]) except +
-    cdef cppclass CDeviceBlock "compcoll::engine::DeviceBlock":
-        int32_t buffer
-        int64_t start, n
-    cdef cppclass CDeviceFrame "compcoll::engine::DeviceFrame":
-        int32_t index
-        const uint8_t* memory
-        uint64_t nbytes
-    cdef cppclass CDeviceOp "compcoll::engine::DeviceOp":
-        int32_t op, kind, made
-        CDeviceBlock block, into
-        CDeviceFrame frame, other
-        double carried
-    cdef cppclass CDeviceRoom "compcoll::engine::DeviceRoom":
-        int32_t frame, buffer
-        uint64_t nbytes
-        uint8_t* memory
-    cdef cppclass CDeviceDone "compcoll::engine::DeviceDone":
-        int32_t op
-        cbool failed
-        uint8_t* memory
-        const uint8_t* header
-        uint64_t nbytes
-        double bound
-    cdef cppclass CDeviceStep "compcoll::engine::DeviceStep":
-        const vector[CDeviceOp]& begun
-        const vector[int32_t]& released
-        vector[CDeviceDone]& done
-        cbool last
-    cdef cppclass CDevice "compcoll::engine::Device":
-        CDevice()
-        void* context
-        cbool direct
-        cbool (*receive)(void*, vector[CDeviceRoom]&) noexcept nogil
-        cbool (*step)(void*, CDeviceStep&) noexcept nogil
     CRecvHook the_recv_hook "compcoll::engine::Run::recv_hook"
 
     cdef cppclass CPlace "compcoll::engine::Place":
         CPlace(uint8_t*)
         CPlace(uint8_t*, shared_ptr[CLayout], uint64_t)
         uint8_t* data
-        cbool on_device
+        CGpu* gpu
     cdef cppclass Wire:
         pass
     cdef cppclass CPool "compcoll::engine::Pool":
@@ -159,7 +102,7 @@ cdef extern from "engine/engine.h" namespace "compcoll::engine" nogil:
         void set_workers(int) except +
         shared_ptr[CRun] begin(
             shared_ptr[CSchedule], const CCoding&, const CCoding&, vector[CPlace], unique_ptr[Wire], CTags,
-            const CDevice&, shared_ptr[CBases]
+            shared_ptr[CMarks], cbool, shared_ptr[CBases]
         ) except +
         CEnd wait(const vector[shared_ptr[CTask]]&, const vector[shared_ptr[CTask]]&, double,
                   cbool (*)() noexcept nogil)
@@ -189,10 +132,6 @@ cdef extern from * nogil:
       error.problem = compcoll::engine::Problem::CALLBACK;
       return error;
     }
-    static inline void use_level(compcoll::engine::Coding& coding, size_t address) {
-      coding.level = reinterpret_cast<const compcoll::Level* const*>(address);
-    }
     """
     CFinished finished_by(void (*)(void*, int) noexcept nogil, void*)
     Error of_callback()
-    void use_level(CCoding&, size_t)

@@ -33,7 +33,7 @@ def inner_shapes(call: Any, decision: Decision, chunk: int) -> tuple[tuple[int, 
         Elements of a chunk.
     """
     everywhere = call.op in REDUCTIONS
-    if decision.shape == FLAT or not (everywhere or (call.shapes and not call.on_device)):
+    if decision.shape == FLAT or not (everywhere or (call.shapes and not call.gpus)):
         return ()
     assert decision.codec is not None
     found: list[tuple[int, ...]] = []

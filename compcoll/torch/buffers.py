@@ -163,7 +163,7 @@ class DeviceBuffer:
         self.gpu, self.flat, self._reads, self._writes = gpu, flat, reads, writes
         real = _REAL.get(flat.dtype, _BYTES)
         size = flat.numel() * flat.element_size() // real.itemsize
-        self.array = DeviceArray(gpu.device, flat.data_ptr(), real, size, flat)
+        self.array = DeviceArray(gpu.index, flat.data_ptr(), real, size, flat)
         self._tensor = own if writes and not direct else None
         self._host: torch.Tensor | None = None
 

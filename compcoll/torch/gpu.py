@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from compcoll.devices import cuda
+from compcoll.core import _gpu
 from compcoll.engine import _engine
 
 __all__ = ["Gpu", "PendingKernels", "StreamEvent", "StreamOrder", "future_devices", "of"]
@@ -44,11 +44,12 @@ class StreamEvent:
 
 
 class SideStream:
-    """A stream of torch's that waits for some events first."""
+    """A stream of torch's that waits for some events first, CUDA's handles."""
 
-    def __init__(self, gpu: Gpu, events: Iterable[Any]):
+    def __init__(self, gpu: Gpu, events: Iterable[int]):
         self._stream = torch.cuda.Stream(gpu.place)
-        gpu.device.order(self._stream.cuda_stream, events)
+        for event in events:
+            _gpu.stream_wait(gpu.index, self._stream.cuda_stream, event)
 
     def do(self, run: Callable[[], Any], *tensors: torch.Tensor) -> None:
         """Launch an operation of torch on some tensors in the stream."""
@@ -63,11 +64,10 @@ class SideStream:
 
 
 class Gpu:
-    """A GPU: torch's device, and the engine's, a `compcoll.devices.cuda.Device`."""
+    """A GPU: its number, and torch's device."""
 
-    def __init__(self, device: Any):
-        self.device = device
-        self.place = torch.device("cuda", device.index)
+    def __init__(self, index: int):
+        self.index, self.place = index, torch.device("cuda", index)
 
     def empty(self, n: int, dtype: torch.dtype) -> torch.Tensor:
         """Memory in the order of the caller's current stream."""
@@ -79,25 +79,25 @@ class Gpu:
 
     def mark(self) -> list[Any]:
         """Events behind what is in the caller's current stream."""
-        return self.device.mark([torch.cuda.current_stream(self.place).cuda_stream])
+        return [StreamEvent(torch.cuda.current_stream(self.place))]
 
     def to_host(self, values: torch.Tensor) -> torch.Tensor:
         """A copy on the host, which waits for the caller's current stream."""
         return values.cpu()
 
-    def side_stream(self, events: Iterable[Any]) -> SideStream:
-        """A stream that waits for these events."""
+    def side_stream(self, events: Iterable[int]) -> SideStream:
+        """A stream that waits for these events, CUDA's handles."""
         return SideStream(self, events)
 
 
 @cache
-def _gpu(index: int) -> Gpu:
-    return Gpu(cuda.Device.of(index))
+def _numbered(index: int) -> Gpu:
+    return Gpu(index)
 
 
 def of(tensor: torch.Tensor) -> Gpu | None:
-    """The GPU that holds a tensor; None for one of the host, or where CuPy does not reach it."""
-    return _gpu(tensor.device.index) if tensor.is_cuda and cuda.available() else None
+    """The GPU that holds a tensor; None for one of the host, or of no GPU of NVIDIA's."""
+    return _numbered(tensor.device.index) if tensor.is_cuda and _gpu.has_driver() else None
 
 
 def future_devices(tensors: Sequence[torch.Tensor]) -> list[Any]:
@@ -119,21 +119,21 @@ class StreamOrder:
     def attach(self, task: Any) -> None:
         """Have a task keep the order."""
         if isinstance(task, _engine.Running):
-            task.order({gpu.device: events for gpu, events in self._marks.items()})
+            task.order([(gpu.index, event) for gpu, events in self._marks.items() for event in events])
             self._runs.append(task)
 
     def stream(self, gpu: Gpu) -> Any:
         """A stream that waits for the tasks, all of which were launched."""
         if gpu not in self._streams:
-            events = [event for run in self._runs for device, event in run.ends if device is gpu.device]
-            self._streams[gpu] = gpu.side_stream([*self._marks[gpu], *events])
+            ends = [event for run in self._runs for index, event in run.ends if index == gpu.index]
+            self._streams[gpu] = gpu.side_stream([*(event.ptr for event in self._marks[gpu]), *ends])
         return self._streams[gpu]
 
     def record(self) -> list[Any]:
         """Record events behind all work that the host has not seen the end of."""
-        busy = {device for run in self._runs for device, _ in run.ends}
+        busy = {index for run in self._runs for index, _ in run.ends}
         for gpu in self._marks:
-            if gpu.device in busy:
+            if gpu.index in busy:
                 self.stream(gpu)
         return [stream.record() for stream in self._streams.values()]
 

@@ -57,6 +57,12 @@ const Codec* Coder::find(uint64_t name) const {
   return nullptr;
 }
 
+int32_t Coder::index_of(uint64_t name) const {
+  for (int32_t i = 0; level_.codecs[i]; i++)
+    if (packed_name(level_.codecs[i]->name) == name) return i;
+  return -1;
+}
+
 // -- encoding
 
 Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* base) {
@@ -75,7 +81,9 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
       return received(frame->memory, whole, frame);
     }
     nbytes = attempt(one, block, into, frame->memory + HEADER_NBYTES, &h, &frame->settled, base);
-    if (nbytes >= 0 && !into.data && overflows(block, h.bound)) nbytes = UNREPRESENTABLE;
+    if (nbytes >= 0 && !into.data && may_overflow(h.bound) &&
+        overflows(h.bound, level_.largest(block.dtype, block.data, block.n)))
+      nbytes = UNREPRESENTABLE;
     if (nbytes >= 0 && uint64_t(nbytes) <= block.nbytes()) break;
     frame->settled = false;
     if ((nbytes == NONFINITE || nbytes == UNREPRESENTABLE) && !coding_.lossless) h.fallback = true;
@@ -89,14 +97,15 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
   return {};
 }
 
-// Whether values that are off by so much may make a sum infinite that is not. Errors of a quarter of the gap
-// below the largest number do not; larger ones are common in float16 alone, where values have to be large as
-// well.
-bool Coder::overflows(Span block, double bound) const {
+// Errors of a quarter of the gap below the largest number make no sum infinite; larger ones are common in
+// float16 alone, where values have to be large as well.
+bool Coder::may_overflow(double bound) const {
   const Units units = units_of(coding_.dtype);
-  if (!(bound > 0) || terms_ * bound < units.unit * units.most / 4) return false;
-  return coding_.dtype != FLOAT16 ||
-         !(terms_ * (level_.largest(block.dtype, block.data, block.n) + bound) < units.most);
+  return bound > 0 && !(terms_ * bound < units.unit * units.most / 4);
+}
+
+bool Coder::overflows(double bound, double largest) const {
+  return coding_.dtype != FLOAT16 || !(terms_ * (largest + bound) < units_of(FLOAT16).most);
 }
 
 // Payload bytes or a status, of one codec or those that it chooses.

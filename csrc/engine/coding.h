@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "bases.h"
+#include "cuda.h"
 #include "frame.h"
 #include "layout.h"
 #include "pool.h"
@@ -18,7 +19,7 @@ struct Frame {
   uint64_t nbytes = 0;  // of the whole frame
   Header header = {};
   bool settled = false;  // its values stand already where encoding was asked to put them
-  bool on_device = false;  // where compiled code does not reach it
+  bool on_device = false;  // in memory of a GPU
   bool lent = false;  // by another process
   bool checked = true;  // whether it gets a checksum: memory that processes share is no wire
 
@@ -40,6 +41,7 @@ enum class Problem : int32_t {
   TIMEOUT,
   INTERRUPTED,
   BASE,
+  DEVICE,
 };
 
 struct Error {
@@ -50,6 +52,7 @@ struct Error {
   Header header = {};  // of the frame that was read
   uint8_t bytes[HEADER_NBYTES] = {};  // HEADER: what came in its place
   uint64_t available = 0;
+  DeviceFault fault;  // DEVICE
 
   explicit operator bool() const { return problem != Problem::NONE; }
 };
@@ -122,10 +125,19 @@ class Coder {
   // Whether a frame can be decoded into such a block, or added to it.
   bool fits(const Frame& frame, Span into, bool adds, Error* error);
 
+  // Whether values of at most this magnitude that are off by so much may make a sum infinite that is not;
+  // and whether the magnitude has to be known for that.
+  bool overflows(double bound, double largest) const;
+  bool may_overflow(double bound) const;
+  const Coding& coding() const { return coding_; }
+  const Level& level() const { return level_; }
+  bool sums() const { return terms_ > 0; }
+  // The place of a codec in the table.
+  int32_t index_of(uint64_t name) const;
+
  private:
   int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled,
                   const Base* base);
-  bool overflows(Span block, double bound) const;
   Allocator& allocator_of(const Frame& frame) { return frame.allocator ? *frame.allocator : pool_; }
   Error verify(const Frame& frame, const uint8_t** payload);
   const Codec* find(uint64_t name) const;

@@ -23,6 +23,8 @@ constexpr double spinning_of_thread = 1e-4, spinning_of_caller = 1e-3, spinning_
 // while beside the others. It lingers after the end of all: to wake it takes a caller longer than to begin a
 // call. Woken, it lets the caller return first.
 constexpr double nap = 1e-3, least_rest = 5e-5, lingering = 1e-2, returning = 5e-5;
+// Between two looks at devices, at most.
+constexpr double device_seconds = 1e-5;
 // Between two questions whether to go on: they take the interpreter's lock.
 constexpr double asking = 0.05;
 
@@ -186,6 +188,13 @@ bool Progress::attends_long() {
   });
 }
 
+// Whether a device is at something that the thread looks after. With the lock.
+bool Progress::attends_device() const {
+  return std::any_of(pending_.begin(), pending_.end(), [](const auto& pending) {
+    return pending->is_on_device() && !pending->completion()->attended();
+  });
+}
+
 void Progress::attend(const Completions& completions, int more) {
   for (const auto& completion : completions) completion->attend(more);
   if (more > 0) return;
@@ -244,6 +253,7 @@ void Progress::loop() {
     if (stopped_) return;
     if (moved) continue;
     double pause = std::max(backoff.pause(), shortest_rest());
+    if (attends_device()) pause = std::min(pause, device_seconds);
     if (!pause) {
       lock.unlock();
       sched_yield();

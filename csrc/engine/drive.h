@@ -62,6 +62,7 @@ class PendingTask {
   End end() const { return end_; }  // where it has ended
   // Seconds at least that the progress thread rests between two looks at it.
   double rest() const { return rest_; }
+  bool is_on_device() const { return task_->is_on_device(); }
   const std::shared_ptr<Completion>& completion() const { return completion_; }
 
  private:
@@ -113,6 +114,7 @@ class Progress {
   void drop_ended();
   bool has_work() const;
   bool attends_long();
+  bool attends_device() const;
   double shortest_rest() const;
   void attend(const Completions& completions, int more);
 

@@ -27,10 +27,10 @@ void Engine::set_workers(int n) {
 
 std::shared_ptr<Run> Engine::begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                                    const Coding& inside, std::vector<Place> buffers,
-                                   std::unique_ptr<Wire> wire, Tags tags, const Device& device,
-                                   std::shared_ptr<Bases> bases) {
+                                   std::unique_ptr<Wire> wire, Tags tags, std::shared_ptr<Marks> marks,
+                                   bool direct, std::shared_ptr<Bases> bases) {
   auto run = std::make_shared<Run>(std::move(schedule), coding, inside, std::move(buffers), std::move(wire),
-                                   tags, pool_, workers_.get(), device, std::move(bases));
+                                   tags, pool_, workers_.get(), std::move(marks), direct, std::move(bases));
   if (workers_) workers_->add(run);
   return run;
 }

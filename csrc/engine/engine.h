@@ -3,7 +3,7 @@
 //   engine.h     what the process has: scratch memory, threads
 //   schedule.h   what to do, made by compcoll/schedule
 //   run.h        one schedule under way, and run_device.cpp its part on devices
-//   device.h     what is asked of devices
+//   device.h     what is done on GPUs, by kernels.h and cuda.h: NVIDIA's driver
 //   coding.h     one operation: codecs, frames, sums
 //   layout.h     values that do not lie side by side, and dense.h what they are copied to
 //   frame.h      a frame's header
@@ -37,7 +37,8 @@ class Engine {
   void set_workers(int n);
   std::shared_ptr<Run> begin(std::shared_ptr<const Schedule> schedule, const Coding& coding,
                              const Coding& inside, std::vector<Place> buffers, std::unique_ptr<Wire> wire,
-                             Tags tags, const Device& device = {}, std::shared_ptr<Bases> bases = nullptr);
+                             Tags tags, std::shared_ptr<Marks> marks = nullptr, bool direct = false,
+                             std::shared_ptr<Bases> bases = nullptr);
   // Moves tasks on to their ends, for `limit` seconds at most, and others beside them.
   End wait(const std::vector<std::shared_ptr<Task>>& tasks, const std::vector<std::shared_ptr<Task>>& others,
            double limit, const std::function<bool()>& interrupted);

@@ -33,6 +33,22 @@ bool is_size_sound(const Wire& w) {
   return w.payload_nbytes <= w.shape[0] * w.shape[1] * w.shape[2] * itemsize(w.dtype);
 }
 
+Wire wire_of(const Header& h) {
+  const auto flags = uint8_t((h.has_checksum ? CHECKSUM : 0) | (h.fallback ? FALLBACK : 0));
+  return {{'C', 'C', 'F', '1'},
+          1,
+          flags,
+          uint8_t(h.dtype),
+          uint8_t(h.ndim),
+          h.codec,
+          {h.params[0], h.params[1]},
+          {h.shape[0], h.shape[1], h.shape[2]},
+          h.payload_nbytes,
+          h.bound,
+          h.checksum,
+          0};
+}
+
 bool is_ascii(uint64_t name) { return !(name & 0x8080808080808080); }
 
 }  // namespace
@@ -46,20 +62,13 @@ uint64_t packed_name(const char* name) {
 void pack(const Level& level, Header* header, uint8_t* frame) {
   Header& h = *header;
   h.checksum = h.has_checksum ? level.checksum(frame + HEADER_NBYTES, h.payload_nbytes) : 0;
-  uint8_t flags = uint8_t((h.has_checksum ? CHECKSUM : 0) | (h.fallback ? FALLBACK : 0));
-  Wire w = {{'C', 'C', 'F', '1'},
-            1,
-            flags,
-            uint8_t(h.dtype),
-            uint8_t(h.ndim),
-            h.codec,
-            {h.params[0], h.params[1]},
-            {h.shape[0], h.shape[1], h.shape[2]},
-            h.payload_nbytes,
-            h.bound,
-            h.checksum,
-            0};
+  Wire w = wire_of(h);
   w.own = level.checksum(reinterpret_cast<uint8_t*>(&w), OWN_OFFSET);
+  memcpy(frame, &w, sizeof w);
+}
+
+void outline(const Header& header, uint8_t* frame) {
+  const Wire w = wire_of(header);
   memcpy(frame, &w, sizeof w);
 }
 

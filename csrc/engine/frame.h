@@ -29,6 +29,9 @@ uint64_t packed_name(const char* name);
 // Writes the header in front of the payload that is there already, whose checksum it forms if `has_checksum`.
 void pack(const Level& level, Header* header, uint8_t* frame);
 
+// Writes it as far as it is known before the payload is: without size and checksums.
+void outline(const Header& header, uint8_t* frame);
+
 // False where these bytes are no sound frame, whose payload is not looked at.
 bool unpack(const Level& level, const uint8_t* frame, uint64_t available, Header* header);
 

@@ -31,6 +31,8 @@ struct Layout {
 
 using LayoutRef = std::shared_ptr<const Layout>;
 
+class Gpu;
+
 // A buffer: the address of its first byte, and where a layout has its bytes, those of the layout before it.
 struct Place {
   Place(uint8_t* data, LayoutRef layout = nullptr, uint64_t first = 0)
@@ -39,7 +41,7 @@ struct Place {
   uint8_t* data;
   LayoutRef layout;
   uint64_t first;
-  bool on_device = false;
+  Gpu* gpu = nullptr;  // that it lies on, or the host
 };
 
 LayoutRef run_layout(uint64_t nbytes);

@@ -1,5 +1,6 @@
 #include "run.h"
 
+#include <algorithm>
 #include <cmath>
 #include <new>
 
@@ -13,6 +14,8 @@ namespace {
 
 // While there is work, messages are looked at no more often than so: a look costs as much as a small chunk.
 constexpr double poll_seconds = 4e-6;
+// Between two looks at a device, at most.
+constexpr double device_seconds = 1e-5;
 // For how long a run that is announced encodes before the caller goes on.
 constexpr double announcing = 5e-4;
 
@@ -36,8 +39,8 @@ void raise(double error, double* bound) {
 RecvHook Run::recv_hook;
 
 Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside, std::vector<Place> buffers,
-         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device,
-         std::shared_ptr<Bases> bases)
+         std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, std::shared_ptr<Marks> marks,
+         bool direct, std::shared_ptr<Bases> bases)
     : schedule_(std::move(schedule)),
       coding_(std::move(coding)),
       inside_(std::move(inside)),
@@ -46,7 +49,6 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
       tags_(tags),
       pool_(pool),
       workers_(workers),
-      device_(device),
       coder_(coding_, pool, schedule_->terms),
       inside_coder_(inside_, pool, schedule_->terms),
       bases_(std::move(bases)),
@@ -58,6 +60,11 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
       scratch_(schedule_->scratch.size(), nullptr),
       remaining_(schedule_->ops.size()) {
   if (bases_) bases_->prepare(schedule_->ops.size());
+  for (const Place& place : buffers_)
+    if (place.gpu && !scratch_gpu_) scratch_gpu_ = place.gpu;
+  if (scratch_gpu_)
+    device_ = std::make_unique<DeviceWork>(coder_, inside_coder_, pool_,
+                                           marks ? std::move(marks) : std::make_shared<Marks>(), direct);
   for (size_t i = 0; i < n_deps_.size(); i++) {
     n_deps_[i] = schedule_->ops[i].n_deps;
     if (!n_deps_[i]) make_ready(int32_t(i));
@@ -68,10 +75,13 @@ Run::Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside,
 }
 
 Run::~Run() {
+  if (device_ && device_->under_way()) return;  // a device may still use its memory, which is kept
   for (size_t i = 0; i < frames_.size(); i++) drop(int32_t(i));
   for (size_t i = 0; i < scratch_.size(); i++)
-    if (scratch_[i]) pool_.put(scratch_[i], schedule_->scratch[i].n * 16);
+    if (scratch_[i]) scratch_pool().put(scratch_[i], schedule_->scratch[i].n * 16);
 }
+
+Allocator& Run::scratch_pool() { return scratch_gpu_ ? scratch_gpu_->memory() : pool_; }
 
 // -- moving on
 
@@ -101,10 +111,10 @@ bool Run::progress() {
 }
 
 void Run::announce() {
-  if (device_) return;  // which orders its work itself
   std::lock_guard<std::mutex> alone(stepping_);
   const double end = now() + announcing;
   post();
+  if (device_ && step_device(device_work_, true)) post();
   for (int32_t op; now() < end && (op = take(work_, 0)) != NONE; post()) execute(op);
 }
 
@@ -124,6 +134,7 @@ bool Run::done() {
 // A worker that is done with something ends it earlier.
 void Run::rest(double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
+  if (is_on_device_) seconds = std::min(seconds, device_seconds);
   if (messages_.empty() && device_work_.empty() && remaining_)
     changed_.wait_for(lock, std::chrono::duration<double>(seconds));
 }
@@ -158,7 +169,6 @@ bool Run::post() {
     std::lock_guard<std::mutex> lock(mutex_);
     for (; !messages_.empty(); messages_.pop()) posting_.push_back(messages_.top());
   }
-  if (device_) find_rooms();
   for (int32_t op : posting_) {
     bool under_way = schedule_->ops[op].kind == SEND ? begin_send(op) : begin_recv(op);
     if (!under_way) finish(op, {});
@@ -193,7 +203,11 @@ bool Run::begin_recv(int32_t op) {
   Frame& frame = frames_[recv.frame];
   const uint64_t nbytes = room(recv);
   const bool lends = wire_->lends(recv.peer);
-  if (!on_device(recv.block) && !lends) try {
+  if (Gpu* gpu = gpu_of(schedule_->blocks[recv.block])) {
+    frame.on_device = device_->direct();
+    frame.allocator = frame.on_device ? &gpu->memory() : static_cast<Allocator*>(&pinned());
+  }
+  if (frame.on_device || frame.allocator == &pinned() || !lends) try {
       frame.memory = frame.allocator->get(nbytes);
       frame.room = nbytes;
     } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
@@ -351,7 +365,7 @@ Span Run::span(const BlockRef& block) {
   }
   std::lock_guard<std::mutex> lock(mutex_);
   int32_t k = block.buffer - schedule_->n_buffers;
-  if (!scratch_[k]) scratch_[k] = pool_.get(schedule_->scratch[k].n * 16);
+  if (!scratch_[k]) scratch_[k] = scratch_pool().get(schedule_->scratch[k].n * 16);
   return {scratch_[k] + start, n, dtype, plane, row};
 }
 
@@ -438,7 +452,7 @@ void Run::release(const Op& op) {
     if (block == NONE || schedule_->blocks[block].buffer < schedule_->n_buffers) continue;
     int32_t k = schedule_->blocks[block].buffer - schedule_->n_buffers;
     if (--scratch_users_[k] || !scratch_[k]) continue;
-    pool_.put(scratch_[k], schedule_->scratch[k].n * 16);
+    scratch_pool().put(scratch_[k], schedule_->scratch[k].n * 16);
     scratch_[k] = nullptr;
   }
 }
@@ -447,7 +461,6 @@ void Run::drop(int32_t index) {
   Frame& frame = frames_[index];
   if (frame.memory && frame.lent) wire_->release(frame.memory);
   else if (frame.memory && frame.room) frame.allocator->put(frame.memory, frame.room);
-  else if (frame.memory) released_.push_back(index);
   frame.memory = nullptr;
 }
 

@@ -43,12 +43,13 @@ struct RecvHook {
 
 class Run : public Task {
  public:
-  // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With a
-  // device, scratch memory of the schedule is its affair too. `inside` codes what stays in a node. `bases`
-  // are of nobody else while it is under way.
+  // `buffers` are the caller's, which outlive the run. Without `workers` all work is done by `step`. With
+  // any on a GPU, that has the schedule's scratch memory too, all work on it comes after `marks`, and
+  // `direct` says whether MPI takes frames there. `inside` codes what stays in a node. `bases` are of nobody
+  // else while it is under way.
   Run(std::shared_ptr<const Schedule> schedule, Coding coding, Coding inside, std::vector<Place> buffers,
-      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers, const Device& device = {},
-      std::shared_ptr<Bases> bases = nullptr);
+      std::unique_ptr<Wire> wire, Tags tags, Pool& pool, Workers* workers,
+      std::shared_ptr<Marks> marks = nullptr, bool direct = false, std::shared_ptr<Bases> bases = nullptr);
   ~Run() override;
   Run(const Run&) = delete;
 
@@ -64,6 +65,11 @@ class Run : public Task {
   bool work();
   // Whether all that is left was given to the device, and nothing is started behind that.
   bool launched() { return launched_ || done(); }
+  bool is_on_device() const override { return is_on_device_; }
+  // Events behind what the device does still, of one that is launched.
+  std::vector<std::pair<Gpu*, void*>> ends();
+  // Has all work on GPUs come after these events, in place of its marks; before the first step.
+  void order(const std::vector<std::pair<Gpu*, void*>>& events);
 
   // Of a run that is done.
   const Error& error() const { return error_; }
@@ -96,11 +102,10 @@ class Run : public Task {
   bool hand_over(int32_t op, DeviceOp* one, Error* error);
   bool hand_over_copy(const Op& op, DeviceOp* one);
   void completed(const DeviceDone& done);
-  Error accept(const Op& op, const DeviceDone& done);
-  void find_rooms();
+  Gpu* gpu_of(const BlockRef& block) const;
   uint64_t room(const Op& recv) const;
   bool is_exact(const Frame& frame) const;
-  bool on_device(int32_t block) const;
+  bool on_device(int32_t block) const { return gpu_of(schedule_->blocks[block]); }
   bool needs_device(const Op& op) const;
   void fail(Problem problem, int64_t status = 0);
   Error perform(const Op& op);
@@ -113,6 +118,7 @@ class Run : public Task {
   void make_ready(int32_t op);
   void release(const Op& op);
   void drop(int32_t frame);
+  Allocator& scratch_pool();
   Base* base_of(const Op& op);
   Span span(const BlockRef& block);
   Span span(int32_t block) { return span(schedule_->blocks[block]); }
@@ -128,8 +134,9 @@ class Run : public Task {
   const Tags tags_;
   Pool& pool_;
   Workers* const workers_;
-  const Device device_;
   Coder coder_, inside_coder_;
+  std::unique_ptr<DeviceWork> device_;
+  Gpu* scratch_gpu_ = nullptr;
   const std::shared_ptr<Bases> bases_;
 
   // Each is written by one operation at a time.
@@ -142,7 +149,6 @@ class Run : public Task {
   Ready messages_, work_, idle_, device_work_, device_idle_;
   std::vector<int32_t> n_deps_, frame_users_, scratch_users_;
   std::vector<uint8_t*> scratch_;
-  std::vector<int32_t> released_;  // frames of the device's
   size_t remaining_;
   Error error_;
   Stats stats_;
@@ -150,12 +156,10 @@ class Run : public Task {
   std::mutex stepping_;  // of everything below
   std::vector<int32_t> posting_;
   std::vector<Done> arrivals_;
-  std::vector<DeviceRoom> rooms_;
-  std::vector<DeviceOp> handed_over_;
   std::vector<DeviceDone> completed_;
-  size_t under_way_ = 0;  // on the device
+  std::atomic<bool> is_on_device_{false};
   double last_poll_ = 0;
-  bool broken_ = false;  // MPI has failed in a way that says nothing about single messages, or the device has
+  bool broken_ = false;  // MPI has failed in a way that says nothing about single messages
   std::atomic<bool> launched_{false};
 };
 
@@ -167,6 +171,7 @@ class Launch : public Task {
   bool done() override { return run_->launched(); }
   bool broken() const override { return run_->broken(); }
   bool is_long() const override { return run_->is_long(); }
+  bool is_on_device() const override { return run_->is_on_device(); }
   void rest(double seconds) override { run_->rest(seconds); }
   void waited(double seconds) override { run_->waited(seconds); }
   const std::shared_ptr<Run>& run() const { return run_; }

@@ -19,6 +19,8 @@ class Task {
   virtual bool broken() const { return false; }
   // Whether there is so much to do that somebody should begin at once.
   virtual bool is_long() const { return false; }
+  // Whether a device is at it, which tells nobody when it has ended.
+  virtual bool is_on_device() const { return false; }
   // Leaves the core to others for so long, or until there is something to do.
   virtual void rest(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
   // Seconds for which there was nothing to do, of who waits for it.

@@ -30,6 +30,9 @@ class TaskGroup : public Task {
   bool is_long() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_long(); });
   }
+  bool is_on_device() const override {
+    return std::any_of(parts_.begin(), parts_.end(), [](const auto& part) { return part->is_on_device(); });
+  }
   const Parts& parts() const { return parts_; }
 
  private:

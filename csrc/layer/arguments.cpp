@@ -89,9 +89,8 @@ const Type* Arguments::type(SideName name, int i) const {
 }
 
 std::vector<int64_t> Arguments::key() const {
-  const int devices = call_.devices[send_side] | call_.devices[recv_side] << 1;
-  std::vector<int64_t> key = {call_.name | call_.form << 8 | devices << 16 | sends_received_ << 18,
-                              call_.root()};
+  std::vector<int64_t> key = {call_.name | call_.form << 8 | sends_received_ << 16, call_.root(),
+                              call_.gpus[send_side], call_.gpus[recv_side]};
   for (const Side& side : sides) {
     key.push_back(side.used | side.in_place << 1);
     if (!side.used) continue;

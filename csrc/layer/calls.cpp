@@ -69,13 +69,12 @@ std::shared_ptr<Entry> prepare(const Call& call, const Arguments& arguments, Des
       one.shape = shape_of(block);
       const Room room = room_of(block);
       if (room.any && !room.layout) one.data = arguments.sides[room.side].buf + Word(room.offset);
-      one.on_device = room.any && call.devices[room.side];
+      one.gpu = room.any ? call.gpus[room.side] : engine::NO_GPU;
       messages->push_back(std::move(one));
     }
   };
   describe(about->sent, &about->send);
   describe(about->received, &about->recv);
-  about->on_device = call.on_devices();
   about->in_place = arguments.sides[send_side].in_place && call.op().send_many;
   if (!ask_python([about](const Python& python) { python.prepare(about); })) return nullptr;
   if (about->idle) call.comm.leave_all();
@@ -93,27 +92,30 @@ int leave_to_mpi(const Call& call) {
   work->keep = {call.keep};
   if (int error = plain(call, words.data())) return error;
   work->plains.push_back(&work->plain);
-  if (call.staged) work->give_back = [staged = call.staged] { return staged->give_back(); };
+  work->staged = call.staged;
   return work->leave(call.request);
 }
 
 // MPI carries a call out; its code.
 int mpi_carries_out(const Call& call) {
   if (!call.on_devices()) return call.check ? leave_to_mpi(call) : plain(call, call.words);
-  if (!call.on_copies()) {
-    if (const int error = wait_for_devices(call)) return failed(call, error);
+  if (!call.on_copies()) {  // MPI does not know the caller's streams
+    Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
+    if (const int error = all.take()) return failed(call, error);
+    if (all.code()) return failed(call, all.code());
     return call.check ? leave_to_mpi(call) : plain(call, call.words);
   }
   const Arguments arguments(call);
   Call host = call;
   host.staged = std::make_shared<Staged>(call, arguments, std::vector<uint8_t>(), std::vector<uint8_t>());
   host.words = host.staged->words();
-  host.devices[send_side] = host.devices[recv_side] = false;
+  host.gpus[send_side] = host.gpus[recv_side] = engine::NO_GPU;
   if (call.form == persistent) return keep_call(host, nullptr, Arguments(host), 0);
   if (int error = host.staged->take()) return failed(call, error);
   if (call.form == blocking) {
-    const int error = plain(host, host.words);
-    return error ? error : failed(call, host.staged->give_back());
+    if (const int error = plain(host, host.words)) return error;
+    host.staged->give_back();
+    return failed(call, host.staged->code());
   }
   return leave_to_mpi(host);
 }
@@ -156,11 +158,11 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
     if (int error = plain(call, words)) return error;
     if (call.form == nonblocking) work->plains.push_back(&work->plain);
   }
-  if (staged) work->give_back = [staged] { return staged->give_back(); };
+  work->staged = staged;
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
   const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), 0};
-  if (int error = work->begin(bases, call.devices, lane)) return failed(call, error);
+  if (int error = work->begin(bases, call.gpus, lane)) return failed(call, error);
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
   return failed(call, work->leave(call.request));
@@ -226,7 +228,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     Call host = call;
     host.staged = std::make_shared<Staged>(call, arguments, std::vector<uint8_t>(), std::vector<uint8_t>());
     host.words = host.staged->words();
-    host.devices[send_side] = host.devices[recv_side] = false;
+    host.gpus[send_side] = host.gpus[recv_side] = engine::NO_GPU;
     if (call.form != persistent && (*error = failed(call, host.staged->take()))) return true;
     return serve_large(host, nbytes, error);
   }
@@ -265,7 +267,10 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     if (turn < 0) return false;
     const double start = engine::now();
     *error = mpi_carries_out(call);
-    if (call.staged && !*error) *error = failed(call, call.staged->give_back());
+    if (call.staged && !*error) {
+      call.staged->give_back();
+      *error = failed(call, call.staged->code());
+    }
     entry->count->seconds[size_t(turn)] = engine::now() - start;
     return true;
   }

@@ -90,14 +90,14 @@ struct Call {
   Next& next;  // the function of C that carries the call out behind the layer
   const void* caller;  // an address in the program
   Word* request;  // where the layer's request goes
-  bool devices[2] = {false, false};  // whether what is sent, and received, lies on a GPU
+  int gpus[2] = {engine::NO_GPU, engine::NO_GPU};  // that what is sent, and received, lies on
   std::shared_ptr<Staged> staged = nullptr;  // of a call on copies of that
   std::shared_ptr<Check> check = nullptr;  // of a nonblocking one, whose comparison ends with it
   std::shared_ptr<void> keep = nullptr;  // of a nonblocking one: what MPI may look at until its end
 
   const Operation& op() const { return operations[name]; }
   int root() const { return op().root < 0 ? 0 : int32_t(words[op().root]); }
-  bool on_devices() const { return devices[send_side] || devices[recv_side]; }
+  bool on_devices() const { return gpus[send_side] != engine::NO_GPU || gpus[recv_side] != engine::NO_GPU; }
   // Whether MPI gets copies on the host of what the call has on GPUs.
   bool on_copies() const { return on_devices() && !comm.settings.devices; }
   int64_t count_at(int i) const { return wide ? int64_t(words[i]) : int32_t(words[i]); }
@@ -187,14 +187,13 @@ struct Description {
     uint32_t element;  // 0 where there are several basic types, or none that frames hold
     std::vector<uint64_t> shape;  // in elements; empty where there is none
     uint64_t data;  // an address; 0 where they do not lie side by side
-    bool on_device;
+    int gpu;  // that it lies on
   };
   Description(const Call& call, uint64_t nbytes) : call(call), nbytes(nbytes) {}
 
   const Call& call;
   const uint64_t nbytes;
   uint32_t element = 0;  // of all blocks, in a call that all ranks decide
-  bool on_device = false;
   bool in_place = false;  // of a call that pairs decide: what is received takes the place of what is sent
   std::string comm_name;  // where the policy looks at it
   std::vector<Message> send, recv;

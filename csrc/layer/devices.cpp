@@ -1,33 +1,23 @@
 #include "devices.h"
 
-#include <dlfcn.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <limits>
+
+#include "engine/clock.h"
 
 namespace compcoll {
 namespace layer {
 namespace {
 
-// CUDA's driver: attributes of a pointer, and their values.
-constexpr int memory_type = 2, is_managed = 8;
-constexpr unsigned device_memory = 2;
-int (*pointer_attribute)(void*, int, Word) = nullptr;
+// A copy of little is waited for without a look at anything else for so long; and between two looks at one
+// the thread rests for so long at most.
+constexpr double spinning_seconds = 2e-5, resting_seconds = 1e-5;
 
-bool asks_driver(Word address) {
-  unsigned type = 0, managed = 0;
-  if (pointer_attribute(&type, memory_type, address) || type != device_memory) return false;
-  return pointer_attribute(&managed, is_managed, address) || !managed;
-}
+bool never_interrupted() { return false; }
 
-// Has Python do something; the code that it gives.
-template <class Job>
-int ask(void (*Python::*function)(void*), Job* job) {
-  const Python* here = python();
-  if (!here) return library().err_buffer;
-  Inside within;
-  (here->*function)(job);
-  return job->code;
-}
+int code_for(const engine::DeviceFault& fault) { return code_of(library().err_other, fault.text()); }
 
 Own topo_test("PMPI_Topo_test"), cartdim_get("PMPI_Cartdim_get"), comm_rank("PMPI_Comm_rank"),
     graph_neighbors_count("PMPI_Graph_neighbors_count"),
@@ -48,48 +38,122 @@ int neighbours_of(Word comm, SideName side) {
 
 }  // namespace
 
-std::atomic<bool (*)(Word)> on_device{nullptr};
-
-bool look_for_devices(bool (*instead)(Word)) {
-  if (!instead && !pointer_attribute) {
-    void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    void* found = driver ? dlsym(driver, "cuPointerGetAttribute") : nullptr;
-    pointer_attribute = reinterpret_cast<int (*)(void*, int, Word)>(found);
-    if (!found) {
-      on_device = nullptr;
-      return false;
-    }
-  }
-  on_device = instead ? instead : &asks_driver;
-  look_at_all();
-  return true;
-}
-
 void find_devices(Call* call) {
-  bool (*ask)(Word) = on_device.load(std::memory_order_relaxed);
-  if (!ask) return;
+  if (!engine::driver()) return;
   const Operation& op = call->op();
   auto look = [&](int at) {
     const Word address = at < 0 ? 0 : call->words[at];
-    return address && address != library().in_place && ask(address);
+    return address && address != library().in_place ? engine::gpu_of(reinterpret_cast<void*>(address))
+                                                    : engine::NO_GPU;
   };
-  call->devices[send_side] = look(op.send.buf), call->devices[recv_side] = look(op.recv.buf);
-  if (!call->devices[send_side] && !call->devices[recv_side]) return;
+  call->gpus[send_side] = look(op.send.buf), call->gpus[recv_side] = look(op.recv.buf);
+  if (!call->on_devices()) return;
   const Arguments arguments(*call);
   for (SideName side : {send_side, recv_side})
-    call->devices[side] = call->devices[side] && arguments.sound && arguments.sides[side].given;
+    if (!arguments.sound || !arguments.sides[side].given) call->gpus[side] = engine::NO_GPU;
 }
 
-int copy_devices(DeviceCopy* copy) { return ask(&Python::copy, copy); }
-
-int begin_on_devices(DeviceJob* job) { return ask(&Python::begin_device, job); }
-
-int wait_for_devices(const Call& call) {
-  DeviceCopy job;
-  for (int at : {call.op().send.buf, call.op().recv.buf})
-    if (at >= 0 && call.devices[at == call.op().recv.buf]) job.ranges.push_back({call.words[at], nullptr, 0});
-  return copy_devices(&job);
+int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused) {
+  *marks = std::make_shared<engine::Marks>();
+  engine::DeviceFault first;
+  for (int number : gpus) {
+    engine::DeviceFault fault;
+    if (number == engine::NO_GPU || (*marks)->record(engine::Gpu::of(number), &fault)) continue;
+    *refused = fault.code == engine::CAPTURING;
+    if (*refused) return code_for(fault);
+    if (!first) first = fault;
+  }
+  return first ? code_for(first) : 0;
 }
+
+// -- copies
+
+Copies::~Copies() {
+  for (const Stream& one : streams_) one.gpu->put_event(one.event);
+}
+
+void Copies::begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> before) {
+  marks_ = std::move(marks), before_ = std::move(before);
+  code_ = 0;
+  begun_ = false, done_ = ranges.empty();
+  if (before_.empty() && !done_) start();
+}
+
+void Copies::start() {
+  begun_ = true;
+  before_.clear();
+  const engine::Driver& cuda = *engine::driver();
+  for (const Range& range : ranges) {
+    engine::Gpu& gpu = *engine::Gpu::of(range.gpu);
+    engine::Within within(gpu);
+    auto found = std::find_if(streams_.begin(), streams_.end(), [&](auto& one) { return one.gpu == &gpu; });
+    if (found == streams_.end()) {
+      streams_.push_back({&gpu, gpu.take_stream(), gpu.take_event()});
+      found = std::prev(streams_.end());
+      marks_->precede(&gpu, found->stream);
+    }
+    if (gpu.failed() || !range.nbytes) continue;
+    if (to_host_)
+      gpu.check(cuda.to_host(range.on_host, range.on_device, range.nbytes, found->stream),
+                "cuMemcpyDtoHAsync");
+    else
+      gpu.check(cuda.to_device(range.on_device, range.on_host, range.nbytes, found->stream),
+                "cuMemcpyHtoDAsync");
+  }
+  for (const Stream& one : streams_) {
+    engine::Within within(*one.gpu);
+    if (!one.gpu->failed()) one.gpu->check(cuda.event_record(one.event, one.stream), "cuEventRecord");
+  }
+}
+
+// Whether the copies have ended.
+void Copies::look() {
+  for (const Stream& one : streams_) {
+    engine::Within within(*one.gpu);
+    if (one.gpu->failed()) continue;
+    const int code = engine::driver()->event_query(one.event);
+    if (code == engine::NOT_READY) return;
+    one.gpu->check(code, "cuEventQuery");
+  }
+  for (const Stream& one : streams_) {
+    if (one.gpu->failed() && !code_) code_ = code_for(one.gpu->fault());
+    one.gpu->put_event(one.event);
+    one.gpu->put_stream(one.stream);
+  }
+  streams_.clear();
+  marks_.reset();
+  done_ = true;
+}
+
+bool Copies::step() {
+  if (done_) return false;
+  if (begun_) {
+    look();
+    return done_;
+  }
+  for (const auto& task : before_)
+    if (!task->done()) return false;
+  start();
+  return true;
+}
+
+void Copies::rest(double seconds) { Task::rest(std::min(seconds, resting_seconds)); }
+
+int Copies::wait(bool alone) {
+  const double until = engine::now() + spinning_seconds;
+  while (!done_ && (alone || engine::now() < until))
+    if (!step()) sched_yield();
+  if (done_) return code_;
+  Unlocked unlocked;
+  const std::shared_ptr<engine::Task> self(std::shared_ptr<void>(), this);
+  const engine::End end =
+      the_engine().wait({self}, {}, std::numeric_limits<double>::infinity(), never_interrupted);
+  if (end != engine::End::DONE)
+    code_ = code_of(TIMEOUT, "this rank's GPU has not come to the call: " + late_text());
+  return code_;
+}
+
+// -- calls of MPI on copies
 
 Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<uint8_t>& out,
                const std::vector<uint8_t>& into)
@@ -115,7 +179,9 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     for (size_t i = 0; i < blocks[list].size(); i++) {
       const Block& block = blocks[list][i];
       const Room room = room_of(block);
-      if (!room.any || !call.devices[block.side] || (i < gone[list]->size() && (*gone[list])[i])) continue;
+      if (!room.any || call.gpus[block.side] == engine::NO_GPU ||
+          (i < gone[list]->size() && (*gone[list])[i]))
+        continue;
       // Of what lies in between others' values are given back as they were.
       const int64_t lower =
           block.displ + std::min<int64_t>(0, (block.entries - 1) * block.type->extent) + block.type->lower;
@@ -131,12 +197,14 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     const int at = side == send_side ? op.send.buf : op.recv.buf;
     int64_t first = spans[side][0].first, end = spans[side][0].end;
     for (const Span& span : spans[side]) first = std::min(first, span.first), end = std::max(end, span.end);
-    nbytes_[side] = uint64_t(end - first);
-    memory_[side] = the_engine().pool().get(nbytes_[side]);
+    const auto nbytes = uint64_t(end - first);
+    gpus_.push_back(call.gpus[side]);
+    engine::Gpu::of(call.gpus[side]);  // in whose context pinned memory is allocated
+    memory_[side] = engine::pinned().get(nbytes);
     words_[size_t(at)] = reinterpret_cast<Word>(memory_[side]) - Word(first);
     std::sort(spans[side].begin(), spans[side].end(),
               [](const Span& a, const Span& b) { return a.first < b.first; });
-    auto add = [&](DeviceCopy* copy, bool Span::* wanted) {
+    auto add = [&](Copies* copy, bool Span::* wanted) {
       const Span* last = nullptr;
       for (const Span& span : spans[side]) {
         if (!(span.*wanted)) continue;
@@ -145,7 +213,8 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
           uint64_t& nbytes = copy->ranges.back().nbytes;
           nbytes = std::max(nbytes, stop - copy->ranges.back().on_device);
         } else {
-          copy->ranges.push_back({device, memory_[side] + (span.first - first), stop - device});
+          copy->ranges.push_back(
+              {device, memory_[side] + (span.first - first), stop - device, call.gpus[side]});
         }
         last = &span;
       }
@@ -153,17 +222,28 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     add(&taken_, &Span::taken);
     add(&given_, &Span::given);
   }
-  given_.to_host = false;
 }
 
 Staged::~Staged() {
-  for (int side = 0; side < 2; side++)
-    if (memory_[side]) the_engine().pool().put(memory_[side], nbytes_[side]);
+  for (uint8_t* memory : memory_)
+    if (memory) engine::pinned().put(memory, 0);
 }
 
-int Staged::take() { return taken_.ranges.empty() ? 0 : copy_devices(&taken_); }
+int Staged::take() {
+  bool refused = false;
+  code_ = mark(gpus_, &marks_, &refused);
+  if (refused) return code_;
+  taken_.begin(marks_);
+  const int code = taken_.wait();
+  if (!code_) code_ = code;
+  return 0;
+}
 
-int Staged::give_back() { return given_.ranges.empty() ? 0 : copy_devices(&given_); }
+std::shared_ptr<engine::Task> Staged::giving(std::vector<std::shared_ptr<engine::Task>> before,
+                                             std::shared_ptr<Staged> self) {
+  given_.begin(marks_, std::move(before));
+  return {std::move(self), &given_};
+}
 
 }  // namespace layer
 }  // namespace compcoll

@@ -1,7 +1,6 @@
-// Memory of GPUs, which MPI takes for the host's: calls on it go through compcoll/devices, or through copies
-// on the host.
+// Memory of GPUs, which MPI takes for the host's: what of a call the engine does not carry out there goes
+// through copies on the host.
 #pragma once
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -11,68 +10,89 @@
 namespace compcoll {
 namespace layer {
 
-// Whether memory lies on a GPU; null in a process that has none.
-extern COMPCOLL_INTERNAL std::atomic<bool (*)(Word)> on_device;
+using MarksRef = std::shared_ptr<engine::Marks>;
 
-// From now on asks the driver, or what stands for it in tests; false where there is no driver.
-bool look_for_devices(bool (*instead)(Word));
-
-// Finds out which buffers of a call lie on a GPU, as far as this rank uses them.
+// Finds out which buffers of a call lie on GPUs, as far as this rank uses them.
 void find_devices(Call* call);
 
-// A run on such memory: Python gives the engine what it calls.
-struct DeviceJob {
-  uint64_t part;  // Python's number of it
-  const std::vector<engine::Place>* places;
-  std::vector<uint64_t> nbytes;  // of each
-  engine::Device device;  // given
-  KeptRef kept;  // what that refers to, given
-  int code = 0;
-};
+// Events behind what the caller has started on GPUs; MPI's code, of a stream that is being captured or a GPU
+// that has failed.
+int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused);
 
-// Copies between a GPU's memory and the host's, after what the caller has started on the GPU; and a wait for
-// that alone.
-struct DeviceCopy {
+// Copies between memory of GPUs and pinned memory of the host, behind marks.
+class Copies : public engine::Task {
+ public:
   struct Range {
     Word on_device;
-    void* on_host;
+    uint8_t* on_host;
     uint64_t nbytes;
+    int gpu;
   };
+  explicit Copies(bool to_host) : to_host_(to_host) {}
+  ~Copies() override;
+  Copies(const Copies&) = delete;
   std::vector<Range> ranges;
-  bool to_host = true;
-  int code = 0;
+
+  // Begins, at once or behind other tasks.
+  void begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> before = {});
+  bool step() override;
+  bool done() override { return done_; }
+  bool is_on_device() const override { return begun_ && !done_; }
+  void rest(double seconds) override;
+  // Waits for the end; MPI's code. `alone`: without a look at anything else.
+  int wait(bool alone = false);
+  int code() const { return code_; }
+
+ private:
+  struct Stream {
+    engine::Gpu* gpu;
+    void *stream, *event;
+  };
+  void start();
+  void look();
+
+  const bool to_host_;
+  MarksRef marks_;
+  std::vector<std::shared_ptr<engine::Task>> before_;
+  std::vector<Stream> streams_;
+  std::atomic<bool> begun_{false}, done_{true};
+  int code_ = 0;
 };
 
-// Copies on the host of what a call has on a GPU.
+// Copies on the host of what a call has on GPUs.
 class Staged {
  public:
   // `out` and `into` say of a call that pairs decide with which ranks MPI has no messages; none where they
   // are empty.
   Staged(const Call& call, const Arguments& arguments, const std::vector<uint8_t>& out,
          const std::vector<uint8_t>& into);
+  // Nothing is copied, but what the caller has started on these GPUs is waited for.
+  Staged(const Call& call, std::vector<int> gpus)
+      : words_(call.words, call.words + call.n_words), gpus_(std::move(gpus)) {
+    for (int gpu : gpus_)
+      if (gpu != engine::NO_GPU) taken_.ranges.push_back({0, nullptr, 0, gpu});
+  }
   ~Staged();
   Staged(const Staged&) = delete;
   const Word* words() const { return words_.data(); }
-  // Takes what is sent, and gives back what was received; MPI's code.
+  // Takes what is sent. MPI's code of a call that is refused; after any other error MPI is to carry the call
+  // out all the same, as the other ranks wait for that.
   int take();
-  int give_back();
+  // Gives back what was received, at once, or behind other tasks.
+  void give_back() { given_.begin(marks_), given_.wait(); }
+  std::shared_ptr<engine::Task> giving(std::vector<std::shared_ptr<engine::Task>> before,
+                                       std::shared_ptr<Staged> self);
+  // The first error.
+  int code() const { return code_ ? code_ : given_.code(); }
 
  private:
   std::vector<Word> words_;
+  std::vector<int> gpus_;
   uint8_t* memory_[2] = {};
-  uint64_t nbytes_[2] = {};
-  DeviceCopy taken_, given_;
+  Copies taken_{true}, given_{false};
+  MarksRef marks_;
+  int code_ = 0;
 };
-
-// Has Python make what the engine calls for a run on GPUs, in the order of what the caller has started there;
-// MPI's code.
-int begin_on_devices(DeviceJob* job);
-
-// Carries out copies, in this thread; MPI's code.
-int copy_devices(DeviceCopy* copy);
-
-// What the caller has started on these buffers is there for MPI to see; its code.
-int wait_for_devices(const Call& call);
 
 }  // namespace layer
 }  // namespace compcoll

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "calls.h"
+#include "comm.h"
 #include "interpreter.h"
 
 namespace compcoll {
@@ -23,6 +24,7 @@ bool has_engine() { return process_engine != nullptr; }
 void start_engine(bool threaded, double seconds, engine::ThreadMain main) {
   if (process_engine) return;
   watch_end();
+  if (engine::driver()) look_at_all();  // small calls may be on memory of a GPU
   stall_seconds = seconds;
   process_engine = new engine::Engine(threaded, seconds, main);
 }

@@ -26,7 +26,7 @@ class KeptCall : public Prepared {
         name_(call.name),
         staged_(call.staged) {
     for (SideName side : {send_side, recv_side})
-      bases_[side] = arguments.sides[side].buf, devices_[side] = call.devices[side];
+      bases_[side] = arguments.sides[side].buf, gpus_[side] = call.gpus[side];
     if (entry_ && !entry_->parts.empty() && entry_->parts[0].differs)
       last_ = std::make_shared<engine::Bases>();
   }
@@ -99,7 +99,7 @@ class KeptCall : public Prepared {
     work->keep = {place_, last_, masked_, staged_};
     if (staged_ && !(only_plain_is_staged_ && next.compress)) {
       if (int error = staged_->take()) return raise(comm_->handle, error);
-      work->give_back = [staged = staged_] { return staged->give_back(); };
+      work->staged = staged_;
     }
     if ((plain_ || again_) && (masked_ || !next.compress)) {
       const int error =
@@ -111,7 +111,7 @@ class KeptCall : public Prepared {
     if (next.compress) {
       const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
                                place_->key()};
-      if (int error = work->begin(bases_, devices_, lane, last_)) return raise(comm_->handle, error);
+      if (int error = work->begin(bases_, gpus_, lane, last_)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);
     }
     return work->leave(request);
@@ -131,7 +131,7 @@ class KeptCall : public Prepared {
   const Name name_;
   std::vector<Word> types_;
   Word bases_[2];
-  bool devices_[2];
+  int gpus_[2];
   Word plain_ = 0;
   Next* again_ = nullptr;
   std::vector<Word> again_words_;

@@ -166,17 +166,17 @@ Plan plan_of(const Message& m, int* error) {
       return std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true, mirrored);
     };
     plan.sent = sent(!takes_devices);
-    if (!plan.sent->sound()) return plan;
+    if (!plan.sent->sound() || (*error = failed(m, plan.sent->refused()))) return plan;
     plan.stream = stream_of(m, *plan.sent, error);
     if (*error) return plan;
-    if (plan.stream && plan.sent->on_device && takes_devices) plan.sent = sent(true);
+    if (plan.stream && plan.sent->on_device() && takes_devices) plan.sent = sent(true);
   }
   if (m.receives) {
     plan.received =
         std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false, !takes_devices || may_come);
-    if (!plan.received->sound()) return plan;
+    if (!plan.received->sound() || (*error = failed(m, plan.received->refused()))) return plan;
   }
-  plan.devices = (plan.sent && plan.sent->on_device) || (plan.received && plan.received->on_device);
+  plan.devices = (plan.sent && plan.sent->on_device()) || (plan.received && plan.received->on_device());
   plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices);
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
     if (int code = plan.sent->take()) {
@@ -245,12 +245,12 @@ bool serve(const Message& m, Word* request, int* error) {
   comm.last.note_small(m.row().op);
   const bool may =
       comm.compresses() && (m.sent() >= comm.settings.min_nbytes || m.room() >= least_room(comm));
-  if ((!may && m.exists && !on_device.load(std::memory_order_relaxed)) || !is_sound(m)) return false;
+  if ((!may && m.exists && !engine::driver()) || !is_sound(m)) return false;
   const Plan plan = plan_of(m, error);
   if (*error) return true;
   if (!plan.ours) {
     for (const BufferRef& one : {plan.sent, plan.received})
-      if (one && one->on_device && !*error) *error = failed(m, one->take());
+      if (one && one->on_device() && !*error) *error = failed(m, one->take());
     return *error;
   }
   if (m.row().form == persistent) {
@@ -419,7 +419,7 @@ int probe(Convention convention, Word* words, const void*, bool, Call&& next) {
   const Message m = message_of(Name(name), convention, words);
   if (!m.comm) return next();
   // Who receives it into memory of a GPU does not know whether MPI takes that.
-  const bool keeps = m.message && on_device.load(std::memory_order_relaxed) && !m.comm->settings.devices;
+  const bool keeps = m.message && engine::driver() && !m.comm->settings.devices;
   if (!keeps && !m.comm->compresses()) return next();
   if (m.comm->broken()) return failed(m, code_of(BROKEN, m.comm->why_broken()));
   alignas(8) char scratch[most_nbytes_of_status];

@@ -58,12 +58,16 @@ class Buffer {
   int64_t count = 0;
   uint64_t nbytes = 0;
   uint32_t element = 0;
-  bool known = true, on_device = false;  // whether it is known where its bytes lie
+  bool known = true;  // whether it is known where its bytes lie
+  int gpu = engine::NO_GPU;
+  bool on_device() const { return gpu != engine::NO_GPU; }
+  // MPI's code of memory that the call cannot use: a stream of its GPU is being captured.
+  int refused() const { return refused_ ? code_ : 0; }
   engine::Place place{nullptr};
   std::vector<uint64_t> shape;
 
   bool is_run() const { return known && !place.layout; }
-  // Copies from, and to, the memory of a GPU, when what the program has started there has ended; MPI's code.
+  // Copies from, and to, the memory of a GPU, when what the program had started there has ended; MPI's code.
   int take();
   int give_back();
   // The bytes one behind the other; and the opposite, of so many.
@@ -78,8 +82,11 @@ class Buffer {
   const Type* type_ = nullptr;
   Word kept_ = 0;  // a duplicate of a datatype that the program may free
   std::vector<uint8_t> bytes_;
-  DeviceCopy copy_;
   uint8_t* mirror_ = nullptr;
+  std::vector<Copies::Range> ranges_;
+  MarksRef marks_;
+  int code_ = 0;
+  bool refused_ = false;
 };
 
 using BufferRef = std::shared_ptr<Buffer>;

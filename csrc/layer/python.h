@@ -47,8 +47,6 @@ struct Python {
   void (*decide)(void* message);       // a `MessageDescription` of streams.h
   void (*describe)(void* failure);     // a `Failure` of errors.h
   void (*next_start)(void* start);     // a `NextStart` of calls.h
-  void (*begin_device)(void* job);     // a `DeviceJob` of devices.h, in the thread of the call
-  void (*copy)(void* job);             // a `DeviceCopy`, likewise
   void (*finalize)();                  // once, before MPI ends
   void (*run)(const std::function<void()>& loop);  // keeps a state of the thread around a loop
 };

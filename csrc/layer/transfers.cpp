@@ -42,23 +42,21 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored)
   Block block;
   block.entries = count, block.type = type_;
   if (nbytes) shape = shape_of(block);
-  bool (*ask)(Word) = layer::on_device.load(std::memory_order_relaxed);
-  if (nbytes && ask && address && ask(address)) {
-    on_device = true;
-    copy_.ranges.push_back({address, nullptr, 0});
+  if (nbytes && address) gpu = engine::gpu_of(reinterpret_cast<void*>(address));
+  if (on_device()) {
+    ranges_.push_back({address, nullptr, 0, gpu});
+    code_ = mark({gpu}, &marks_, &refused_);
+    if (refused_) return;
   }
-  if (on_device && mirrored) {
+  if (on_device() && mirrored) {
     const int64_t all = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
     const int64_t lower = std::min<int64_t>(0, all * extent) + type_->lower;
     const uint64_t stretch = uint64_t(std::abs(extent) * all + type_->length);
-    mirror_ = the_engine().pool().get(stretch);
-    copy_.ranges[0] = {address + Word(lower), mirror_, stretch};
+    mirror_ = engine::pinned().get(stretch);
+    ranges_[0] = {address + Word(lower), mirror_, stretch, gpu};
     this->address = reinterpret_cast<Word>(mirror_) - Word(lower);
-    // What lies between the bytes of the host's copy is given back as it was, and another thread, which does
-    // not know the program's streams, may do that.
-    DeviceCopy wait;
-    wait.ranges.push_back({address, nullptr, 0});
-    if (!sent) type_->basic ? copy_devices(&wait) : take();
+    // What lies between the bytes of the host's copy is given back as it was.
+    if (!sent && !type_->basic) take();
   }
   if (!known || !nbytes) return;
   const Piece piece = type_->many(count);
@@ -79,18 +77,24 @@ Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
 }
 
 Buffer::~Buffer() {
-  if (mirror_) the_engine().pool().put(mirror_, copy_.ranges[0].nbytes);
+  if (mirror_) engine::pinned().put(mirror_, 0);
   if (kept_) type_free.call(&kept_);
 }
 
 int Buffer::take() {
-  copy_.to_host = true;
-  return on_device ? copy_devices(&copy_) : 0;
+  if (!on_device() || code_) return code_;
+  Copies copies(true);
+  copies.ranges = ranges_;
+  copies.begin(marks_);
+  return code_ = copies.wait();
 }
 
 int Buffer::give_back() {
-  copy_.to_host = false;
-  return mirror_ ? copy_devices(&copy_) : 0;
+  if (!mirror_ || code_) return code_;
+  Copies copies(false);
+  copies.ranges = ranges_;
+  copies.begin(marks_);
+  return copies.wait(true);
 }
 
 std::vector<uint8_t> Buffer::packed() const {

@@ -56,19 +56,24 @@ void Work::drop_copies() {
   copies_.clear();
 }
 
-int Work::begin(const Word bases[2], const bool devices[2], const Lane& lane,
+int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane,
                 std::shared_ptr<engine::Bases> last) {
   last_ = std::move(last);
+  MarksRef marks;
+  if (gpus[send_side] != engine::NO_GPU || gpus[recv_side] != engine::NO_GPU) {
+    bool refused = false;
+    const int code = mark({gpus[send_side], gpus[recv_side]}, &marks, &refused);
+    if (refused) return code;  // a GPU that has failed is the run's affair, of which other ranks learn
+  }
   for (const Part& part : entry->parts) {
     std::vector<engine::Place> places;
     places.reserve(part.rooms.size());
-    DeviceJob job;
     for (const Room& room : part.rooms) {
-      job.nbytes.push_back(room.nbytes);
       auto data = reinterpret_cast<uint8_t*>(room.any ? bases[room.side] + Word(room.offset) : 0);
       if (!room.copied || !room.any) {
         places.emplace_back(data, room.layout);
-        places.back().on_device = room.any && devices[room.side];
+        if (room.any && gpus[room.side] != engine::NO_GPU)
+          places.back().gpu = engine::Gpu::of(gpus[room.side]);
         continue;
       }
       uint8_t* copy = the_engine().pool().get(room.nbytes);
@@ -87,16 +92,10 @@ int Work::begin(const Word bases[2], const bool devices[2], const Lane& lane,
       }
       wire = make_node_wire(std::move(wire), near);
     }
-    job.part = part.kept->number(), job.places = &places;
-    for (const engine::Place& place : places) {
-      if (!place.on_device) continue;
-      if (int code = begin_on_devices(&job)) return code;
-      break;
-    }
-    devices_.push_back(job.kept);
     const engine::Tags tags = {lane.first, lane.n};
     runs_.push_back(the_engine().begin(part.schedule, part.coding, part.inside, std::move(places),
-                                       std::move(wire), tags, job.device, part.differs ? last_ : nullptr));
+                                       std::move(wire), tags, marks, comm->settings.devices,
+                                       part.differs ? last_ : nullptr));
   }
   return 0;
 }
@@ -115,6 +114,7 @@ Work::Tasks Work::tasks() {
     plain_tasks_.push_back(make_request(engine_library(), request, statuses_.back().data(), 0));
     all.push_back(plain_tasks_.back());
   }
+  if (staged) all.push_back(staged->giving(all, staged));
   return all;
 }
 
@@ -140,8 +140,7 @@ int Work::conclude() {
   int error = 0;
   for (const auto& task : plain_tasks_)
     if (!error) error = error_of(*task);
-  if (give_back)
-    if (int code = give_back(); code && !error) error = code;
+  if (staged && !error) error = staged->code();
   if (!entry) return error;
   auto outcome = std::make_shared<Outcome>();
   outcome->name = name, outcome->accelerated = !runs_.empty();
@@ -155,7 +154,7 @@ int Work::conclude() {
     else outcome->stats = run.stats();
     outcome->way = entry->parts[i].way;
     fallbacks += run.stats().fallbacks;
-    const KeptRef& kept = devices_[i] ? devices_[i] : entry->parts[i].kept;
+    const KeptRef& kept = entry->parts[i].kept;
     if (!error && !poisoned_ && run.error()) error = code_of(run.error(), kept->number());
   }
   if (poisoned_) error = poisoned_;

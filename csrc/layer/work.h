@@ -1,6 +1,5 @@
 // Calls under way: the schedules that the engine runs for one, and MPI's part of it.
 #pragma once
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -36,8 +35,8 @@ class Work : public Pending {
     int first, n;
     uint64_t key = 0;  // of the private communicator, where it is not that of all calls
   };
-  // Starts the engine's part on buffers at these addresses, of which some may be those of GPUs; MPI's code.
-  int begin(const Word bases[2], const bool devices[2], const Lane& lane,
+  // Starts the engine's part on buffers at these addresses, which may lie on GPUs; MPI's code.
+  int begin(const Word bases[2], const int gpus[2], const Lane& lane,
             std::shared_ptr<engine::Bases> last = nullptr);
   // Has the other ranks get an error in place of this rank's values.
   void poison(int code);
@@ -53,10 +52,10 @@ class Work : public Pending {
   // Of a trial: which of its calls this is, and since when.
   int64_t turn = -1;
   double began = 0;
-  // Things that end with it: a device's part, and what a persistent call is started from.
+  // Things that end with it: what a persistent call is started from.
   std::vector<std::shared_ptr<void>> keep;
-  // Called at the end, by the thread that waits: puts back what MPI wrote to other memory.
-  std::function<int()> give_back;
+  // Copies on the host of what lies on GPUs, which gets what was received.
+  std::shared_ptr<Staged> staged;
 
  protected:
   Tasks tasks() override;
@@ -69,7 +68,6 @@ class Work : public Pending {
   void drop_copies();
 
   std::vector<std::shared_ptr<engine::Run>> runs_;
-  std::vector<KeptRef> devices_;  // Python's side of each on a GPU
   std::shared_ptr<engine::Bases> last_;  // what a persistent call carried last
   std::vector<std::pair<uint8_t*, uint64_t>> copies_;
   std::vector<std::vector<char>> statuses_;

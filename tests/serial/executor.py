@@ -1,8 +1,4 @@
-"""The device of the tests: the kernels of csrc/cuda on the CPU, through csrc/cuda/executor.h.
-
-`Executor` runs them at once. On a `Device` nothing runs before somebody asks whether it is done, and then no
-more than has to: streams overtake each other by chance, so that a wait that is missing shows.
-"""
+"""The kernels of csrc/cuda on the CPU, through csrc/cuda/executor.h, at once; standin.py has streams."""
 
 import ctypes
 import fcntl
@@ -15,8 +11,6 @@ import sys
 import tempfile
 import threading
 import time
-import weakref
-from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count, repeat
 from pathlib import Path
@@ -24,9 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from compcoll.core.sources import csrc_dir
-from compcoll.devices.finding import STAND_INS
 from compcoll.devices.kernels import SOURCES
-from compcoll.devices.memory import DeviceArray
 
 PLAIN = [
     "-std=c++17",
@@ -145,7 +137,7 @@ class Control:
 
 
 class Executor:
-    """`compcoll.devices.batch.Launcher` on the CPU."""
+    """`benchmarks.kernel_jobs.Launcher` on the CPU."""
 
     def __init__(self, library: Path, max_grid: int = 6, seed: int | None = None, resident: int = 6):
         if not library.exists():
@@ -190,246 +182,3 @@ class Executor:
                 self.resident,
             )
         assert problem is None, f"{kernel.name}, seed {seed}: {problem.decode()}"
-
-
-class Stream:
-    """Operations that run in their order, some time or other."""
-
-    def __init__(self, device: "Device"):
-        self.device = device
-        self.operations = deque()
-        device.streams.append(self)
-
-    def do(self, run) -> None:
-        """Append an operation."""
-        self.operations.append((run, None))
-
-    def wait(self, event: "Event") -> None:
-        """What is appended from here on comes after the event."""
-        self.operations.append((None, event))
-
-    def event(self) -> "Event":
-        return Event(self)
-
-    def runnable(self) -> bool:
-        return bool(self.operations) and (self.operations[0][1] is None or self.operations[0][1].fired)
-
-    def step(self) -> None:
-        """Run the first operation, after what it waits for and nothing else."""
-        run, event = self.operations[0]
-        while event is not None and not event.fired:
-            event.stream.step()
-        self.operations.popleft()
-        if run is not None:
-            run()
-
-
-class Event:
-    """A place in a stream; what CuPy's is to the runtime."""
-
-    def __init__(self, stream: Stream):
-        self.stream, self.fired = stream, False
-        stream.do(self._fire)
-
-    def _fire(self) -> None:
-        self.fired = True
-
-    @property
-    def done(self) -> bool:
-        self.stream.device.advance()
-        return self.fired
-
-    def synchronize(self) -> None:
-        with self.stream.device.lock:
-            while not self.fired:
-                self.stream.step()
-
-
-class Device:
-    """What `compcoll.devices.cuda.Device` is to the runtime, with poisoned host memory for a GPU's.
-
-    Attributes
-    ----------
-    current : Stream
-        The caller's.
-    open : int
-        Queues that nobody has closed yet.
-    launches : Counter
-        How often each kernel was started.
-    copies : int
-        Copies between host and device, but for those of control memory.
-    pageable : int
-        Those from or to host memory that is not from `host`, for which a GPU would have the host wait.
-    prepared : set
-        Names of codecs whose kernels were to be loaded.
-    """
-
-    def __init__(self, library: Path, seed: int = 0):
-        self.executor = Executor(library)
-        self.lock = threading.RLock()  # progress threads use a device too
-        self.streams: list[Stream] = []
-        self.launches: Counter[str] = Counter()
-        self.copies = self.pageable = 0
-        self.prepared: set[str] = set()
-        self._pinned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
-        self.current = Stream(self)
-        self.open = 0
-        self._freed: deque[np.ndarray] = deque(maxlen=256)
-        self._random = np.random.default_rng(seed)
-        self._memories: weakref.WeakSet[Owned] = weakref.WeakSet()
-        STAND_INS.add(self)
-
-    def has(self, address: int) -> bool:
-        """Whether memory is this device's."""
-        return any(0 <= address - one.address < max(one.data.size, 1) for one in list(self._memories))
-
-    def empty(self, nbytes: int) -> DeviceArray:
-        memory = Owned(self, nbytes)
-        self._memories.add(memory)
-        return DeviceArray(self, memory.address, np.uint8, nbytes, memory)
-
-    scratch = empty
-
-    def host(self, nbytes: int) -> np.ndarray:
-        memory = np.full(nbytes, 0xA5, np.uint8)
-        self._pinned[id(memory)] = memory
-        return memory
-
-    def note_copy(self, data: np.ndarray) -> None:
-        """Count a copy from or to an array of the host."""
-        self.copies += 1
-        while isinstance(data.base, np.ndarray):
-            data = data.base
-        self.pageable += self._pinned.get(id(data)) is not data
-
-    def prepare(self, codecs) -> None:
-        self.prepared.update(codecs)
-
-    def mark(self) -> list[Event]:
-        with self.lock:
-            return [self.current.event()]
-
-    def queue(self, after: list[Event] | None = None) -> "Queue":
-        return Queue(self, after)
-
-    def advance(self) -> None:
-        """Run one operation of any stream."""
-        with self.lock:
-            able = [stream for stream in self.streams if stream.runnable()]
-            if able:
-                able[self._random.integers(len(able))].step()
-
-    def array(self, values: np.ndarray) -> DeviceArray:
-        """A copy of a NumPy array."""
-        result = self.empty(values.nbytes)
-        result.owner.data[:] = values.reshape(-1).view(np.uint8)
-        return result.view(values.dtype)
-
-    def fill_later(self, array: DeviceArray, values: np.ndarray) -> None:
-        """Give an array its values in the caller's stream, which takes its time."""
-        data = values.reshape(-1).view(np.uint8).copy()
-        self.current.do(lambda: ctypes.memmove(array.address, data.ctypes.data, data.size))
-
-    def free(self, whole: np.ndarray) -> None:
-        """What was freed is poisoned, and stays so until it is reused; it never is."""
-        whole[:] = 0x5A
-        self._freed.append(whole)
-
-    def sound(self) -> bool:
-        """Whether everything is closed, and nobody wrote to what was free."""
-        return self.open == 0 and all((whole == 0x5A).all() for whole in self._freed)
-
-
-class Owned(Memory):
-    """Memory that goes back to its device."""
-
-    def __init__(self, device: Device, nbytes: int):
-        super().__init__(nbytes)
-        self.device = device
-
-    def __del__(self):
-        self.device.free(self.whole)
-
-
-class Queue:
-    """`compcoll.devices.cuda.Queue`, on a stream of its own."""
-
-    def __init__(self, device: Device, after: list[Event] | None):
-        self.device, self.executor, self.max_grid = device, device.executor, device.executor.max_grid
-        with device.lock:
-            device.open += 1
-            self.stream = Stream(device)
-            self.after(device.mark() if after is None else after)
-        self._keep: list = []
-
-    def __enter__(self) -> "Queue":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def after(self, events: list[Event]) -> None:
-        for event in events:
-            self.stream.wait(event)
-
-    def close(self) -> None:
-        self.wait()
-        with self.device.lock:
-            assert all(m.untouched() for m in self._keep if isinstance(m, Memory))
-            self._keep.clear()
-            self.device.streams.remove(self.stream)
-            self.device.open -= 1
-
-    def scratch(self, nbytes: int) -> int:
-        self._keep.append(Owned(self.device, nbytes))
-        return self._keep[-1].address
-
-    def to_device(self, address: int, data: np.ndarray) -> None:
-        self.device.note_copy(data)
-        self._move(address, data.ctypes.data, data.nbytes, data)
-
-    def to_host(self, data: np.ndarray, address: int) -> None:
-        self.device.note_copy(data)
-        self._move(data.ctypes.data, address, data.nbytes, data)
-
-    def rows_to_host(self, data: np.ndarray, address: int, pitch: int) -> None:
-        self.device.note_copy(data)
-        for i, row in enumerate(data):
-            self._move(row.ctypes.data, address + i * pitch, row.nbytes, data)
-
-    def rows_to_device(self, address: int, pitch: int, data: np.ndarray) -> None:
-        self.device.note_copy(data)
-        for i, row in enumerate(data):
-            self._move(address + i * pitch, row.ctypes.data, row.nbytes, data)
-
-    def copy(self, to: int, address: int, nbytes: int) -> None:
-        self._move(to, address, nbytes)
-
-    def _move(self, to: int, address: int, nbytes: int, *keep: np.ndarray) -> None:
-        self._keep += keep
-        self.stream.do(lambda: ctypes.memmove(to, address, nbytes))
-
-    def zero(self, address: int, nbytes: int) -> None:
-        self.stream.do(lambda: ctypes.memset(address, 0, nbytes))
-
-    def control(self, nbytes: int) -> Control:
-        self._keep.append(Control(nbytes))
-        return self._keep[-1]
-
-    def upload(self, control: Control) -> None:
-        self.stream.do(lambda: self.executor.upload(control))
-
-    def download(self, control: Control, nbytes: int) -> None:
-        self.stream.do(lambda: self.executor.download(control, nbytes))
-
-    def launch(self, kernel, grid, jobs) -> None:
-        self.device.launches[kernel.name] += 1
-        self.stream.do(lambda: self.executor.launch(kernel, grid, jobs))
-
-    def event(self) -> Event:
-        return self.stream.event()
-
-    def wait(self) -> None:
-        with self.device.lock:
-            while self.stream.operations:
-                self.stream.step()

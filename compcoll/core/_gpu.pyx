@@ -1,0 +1,223 @@
+# cython: language_level=3
+# distutils: language = c++
+"""Bindings of what the engine has of GPUs (csrc/engine): kernels, and single operations on their memory.
+
+A GPU is named by its number, `NO_GPU` stands for the host, and memory by its address.
+"""
+
+from compcoll.core import _cpu
+
+from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport unique_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+from compcoll.core._gpu cimport (
+    c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_set_find_stream, CAlone, CAttempt,
+    CCoding, CFrame, CGpu, Error, gpu_by_number, has_driver_, KernelName, use_level, wait_in_stream,
+)
+
+cdef extern from "sched.h" nogil:
+    int sched_yield()
+
+cdef extern from "Python.h":
+    int PyErr_CheckSignals() except -1
+
+NO_GPU = -1
+#: Kinds of errors (csrc/engine/coding.h).
+HEADER, CHECKSUM, PAYLOAD, MISMATCH, MEMORY, DEVICE = 1, 2, 3, 4, 8, 12
+
+
+def has_driver() -> bool:
+    """Whether NVIDIA's driver is installed; it is not asked to begin."""
+    return has_driver_()
+
+
+def gpu_of(uint64_t address) -> int:
+    """The number of the GPU that memory lies on, or `NO_GPU`."""
+    cdef int found
+    with nogil:
+        found = c_gpu_of(<void*><uintptr_t>address)
+    return found
+
+
+def add_kernels(int gpu, dict functions):
+    """Give the engine kernels of a GPU: CUDA's handles by name."""
+    cdef CGpu* own
+    with nogil:
+        own = gpu_by_number(gpu)
+    for name, function in functions.items():
+        own.add_kernel(name.encode(), <void*><uintptr_t>function)
+
+
+def stream_wait(int gpu, uint64_t stream, uint64_t event):
+    """Have a stream come after an event, by CUDA's handles."""
+    cdef CGpu* own = gpu_by_number(gpu)
+    with nogil:
+        wait_in_stream(own, <void*><uintptr_t>stream, <void*><uintptr_t>event)
+
+
+_find_stream = None
+
+
+cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
+    try:
+        stream = _find_stream(gpu)
+        if stream is not None:
+            streams.push_back(<void*><uintptr_t>stream)
+    except BaseException:  # a library that is being imported, or ends
+        pass
+
+
+def set_find_stream(find):
+    """Have calls ask for the current stream of a library that tells it in Python alone.
+
+    Parameters
+    ----------
+    find : callable or None
+        ``find(gpu)`` gives CUDA's handle, or None.
+    """
+    global _find_stream
+    _find_stream = find
+    if find is None:
+        c_set_find_stream(NULL)
+    else:
+        c_set_find_stream(find_stream)
+
+
+cdef list listed(const vector[KernelName]& names):
+    cdef size_t i
+    return [
+        (names[i].module.decode(), names[i].name.decode(), names[i].per_block, names[i].threads)
+        for i in range(names.size())
+    ]
+
+
+def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:
+    """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+    cdef uint64_t[2] words = params
+    return listed(c_encoders(codec.encode(), dtype, words, ndim))
+
+
+def decoders(str codec, uint32_t dtype, tuple params, bint adding, uint32_t ndim=1) -> list:
+    """The kernels that decode, or decode and add."""
+    cdef uint64_t[2] words = params
+    return listed(c_decoders(codec.encode(), dtype, words, adding, ndim))
+
+
+def adders(str codec, uint32_t dtype) -> list:
+    """The kernels that add two frames."""
+    return listed(c_adders(codec.encode(), dtype))
+
+
+def converters(uint32_t dtype, uint32_t into) -> list:
+    """The kernel between a 16-bit float and float32, either way."""
+    return listed(c_converters(dtype, into))
+
+
+def largest(uint32_t dtype) -> list:
+    """The kernel that finds the largest magnitude."""
+    return listed(c_largest(dtype))
+
+
+cdef class Operation:
+    """One operation, which comes after what the caller has started on a GPU.
+
+    Parameters
+    ----------
+    gpu : int
+    dtype : int
+        Code of the elements.
+    lossless : bool
+    attempts : sequence of (int, three of (int, int))
+        As of `compcoll.engine._engine.Coding`.
+    streams : sequence of int
+        Streams besides the caller's current ones.
+    """
+
+    cdef unique_ptr[CAlone] own
+
+    def __init__(self, int gpu, uint32_t dtype=0, bint lossless=True, attempts=(), streams=()):
+        cdef CCoding coding
+        cdef CAttempt attempt
+        cdef vector[void*] more
+        cdef int ndim
+        use_level(coding, _cpu.active_address())
+        coding.dtype, coding.lossless = dtype, lossless
+        for place, params in attempts:
+            attempt.codec = place
+            for ndim in range(3):
+                attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
+            coding.attempts.push_back(attempt)
+        for stream in streams:
+            more.push_back(<void*><uintptr_t>stream)
+        with nogil:
+            self.own.reset(new CAlone(coding, gpu, more))
+        self.check()
+
+    def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):
+        """Encode an array of the GPU; the frame is this operation's."""
+        cdef vector[uint64_t] dims = shape
+        with nogil:
+            self.own.get().encode(<void*><uintptr_t>address, dtype, dims, carried, checksum)
+        self.wait()
+
+    def open(self, uint64_t address, uint64_t nbytes, int gpu):
+        """Look at the header of a frame."""
+        with nogil:
+            self.own.get().open(<void*><uintptr_t>address, nbytes, gpu)
+        self.wait()
+
+    def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):
+        """Decode the frame that was opened, or add its values."""
+        with nogil:
+            self.own.get().decode(<void*><uintptr_t>address, dtype, n, gpu, adding)
+        self.wait()
+
+    def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):
+        """Copy bytes."""
+        with nogil:
+            self.own.get().copy(
+                <void*><uintptr_t>to, to_gpu, <void*><uintptr_t>source, source_gpu, nbytes
+            )
+        self.wait()
+
+    @property
+    def frame(self):
+        """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
+        cdef const CFrame* frame = &self.own.get().frame()
+        return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
+
+    @property
+    def problem(self):
+        """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+        cdef const Error* error = &self.own.get().error()
+        if not <int>error.problem:
+            return None
+        name = int(error.header.codec).to_bytes(8, "little").rstrip(b"\0").decode()
+        return (
+            <int>error.problem, error.status, name, error.header.payload_nbytes, error.header.checksum,
+            <bytes>error.bytes[:80],
+        )
+
+    cdef wait(self):
+        cdef bint ended = False
+        cdef int i
+        while not ended:
+            with nogil:
+                for i in range(1000):
+                    ended = self.own.get().step()
+                    if ended:
+                        break
+                    sched_yield()
+            if not ended:
+                PyErr_CheckSignals()
+        self.check()
+
+    cdef check(self):
+        cdef const Error* error = &self.own.get().error()
+        if <int>error.problem == DEVICE:
+            raise RuntimeError(error.fault.text().decode())
+        if <int>error.problem == MEMORY:
+            raise MemoryError("no memory is left on the GPU")

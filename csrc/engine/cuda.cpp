@@ -1,0 +1,333 @@
+#include "cuda.h"
+
+#include <dlfcn.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <new>
+
+namespace compcoll {
+namespace engine {
+namespace {
+
+constexpr int n_multiprocessors = 16;  // attribute of a device
+constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // of a pointer
+constexpr unsigned device_memory = 2;
+constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1;
+constexpr int thread_local_mode = 1;
+constexpr int no_context = 201;  // the largest error of a process that has not begun to use a GPU
+void* const legacy_stream = reinterpret_cast<void*>(1);
+
+std::unique_ptr<Driver> open_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (!library) return nullptr;
+  auto found = std::make_unique<Driver>();
+  bool all = true;
+#define COMPCOLL_LOOK_UP(name, symbol, ...)                                      \
+  found->name = reinterpret_cast<decltype(found->name)>(dlsym(library, symbol)); \
+  all = all && found->name;
+  COMPCOLL_DRIVER(COMPCOLL_LOOK_UP)
+#undef COMPCOLL_LOOK_UP
+  return all ? std::move(found) : nullptr;
+}
+
+std::atomic<FindStream> find_stream{nullptr};
+std::atomic<int> last_used{NO_GPU};
+
+// Whether an address is that of memory of the host, which a driver that has failed does not tell any more.
+bool is_readable(const void* memory) {
+  char byte;
+  const iovec to = {&byte, 1}, from = {const_cast<void*>(memory), 1};
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) == 1;
+}
+
+// Adds torch's current stream, by a function of C that its library exports.
+void find_stream_of_torch(int gpu, std::vector<void*>* streams) {
+  using Current = int (*)(int32_t, void**);
+  static std::atomic<Current> current{nullptr};
+  Current ask = current;
+  if (!ask) {
+    void* library = dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) return;
+    current = ask = reinterpret_cast<Current>(dlsym(library, "aoti_torch_get_current_cuda_stream"));
+    if (!ask) return;
+  }
+  void* stream = nullptr;
+  if (!ask(gpu, &stream)) streams->push_back(stream);
+}
+
+}  // namespace
+
+const Driver* driver() {
+  static const Driver* const found = open_driver().release();
+  return found;
+}
+
+int gpu_of(const void* memory) {
+  const Driver* cuda = driver();
+  if (!cuda || !memory) return NO_GPU;
+  unsigned type = 0, managed = 0;
+  int number = NO_GPU;
+  const int attributes[] = {memory_type, is_managed, device_ordinal};
+  void* values[] = {&type, &managed, &number};
+  const int code = cuda->pointer_attributes(3, attributes, values, reinterpret_cast<Address>(memory));
+  if (code) return code > no_context && !is_readable(memory) ? int(last_used) : NO_GPU;
+  return type == device_memory && !managed ? number : NO_GPU;
+}
+
+std::string DeviceFault::text() const {
+  if (code == CAPTURING)
+    return "a stream of GPU " + std::to_string(gpu) +
+           " is being captured into a graph, and the host takes part in this call";
+  const char* name = nullptr;
+  if (const Driver* cuda = driver()) cuda->get_error_name(code, &name);
+  return std::string(function) + " failed on GPU " + std::to_string(gpu) + " with error " +
+         std::to_string(code) + (name ? std::string(", ") + name : std::string());
+}
+
+// -- memory
+
+uint8_t* Arena::get(uint64_t nbytes) {
+  const uint64_t size = std::max<uint64_t>((nbytes + unit_ - 1) / unit_, 1) * unit_;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto found = idle_.lower_bound(size);
+    if (found != idle_.end() && found->first <= size + size / 4) {
+      uint8_t* memory = found->second;
+      idle_nbytes_ -= found->first;
+      idle_.erase(found);
+      return memory;
+    }
+    while (!idle_.empty() && idle_nbytes_ > keep_nbytes_) {
+      auto largest = std::prev(idle_.end());
+      idle_nbytes_ -= largest->first;
+      sizes_.erase(largest->second);
+      free(largest->second);
+      idle_.erase(largest);
+    }
+  }
+  uint8_t* memory = allocate(size);
+  std::lock_guard<std::mutex> lock(mutex_);
+  sizes_[memory] = size;
+  return memory;
+}
+
+void Arena::put(uint8_t* memory, uint64_t) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const uint64_t size = sizes_[memory];
+  idle_.emplace(size, memory);
+  idle_nbytes_ += size;
+}
+
+uint8_t* Gpu::Memory::allocate(uint64_t nbytes) {
+  Address memory = 0;
+  Within within(gpu_);
+  if (gpu_.failed() || driver()->memory_alloc(&memory, nbytes)) throw std::bad_alloc();
+  return reinterpret_cast<uint8_t*>(memory);
+}
+
+void Gpu::Memory::free(uint8_t* memory) {
+  Within within(gpu_);
+  if (!gpu_.failed()) driver()->memory_free(reinterpret_cast<Address>(memory));
+}
+
+uint8_t* Pinned::allocate(uint64_t nbytes) {
+  void* memory = nullptr;
+  if (Gpu* gpu = gpu_; gpu && !gpu->failed()) {
+    Within within(*gpu);
+    if (!driver()->host_alloc(&memory, nbytes, portable)) return static_cast<uint8_t*>(memory);
+    static std::atomic<bool> warned{false};
+    if (!warned.exchange(true))
+      fprintf(stderr,
+              "compcoll: the driver has no %llu bytes of pinned memory left, and copies from and to GPUs go "
+              "through other memory, which is slower\n",
+              static_cast<unsigned long long>(nbytes));
+  }
+  auto pageable = static_cast<uint8_t*>(::operator new(nbytes, std::align_val_t(64)));
+  std::lock_guard<std::mutex> lock(mutex_);
+  pageable_[pageable] = true;
+  return pageable;
+}
+
+void Pinned::free(uint8_t* memory) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (pageable_.erase(memory)) {
+      ::operator delete(memory, std::align_val_t(64));
+      return;
+    }
+  }
+  Gpu* gpu = gpu_;
+  Within within(*gpu);
+  if (!gpu->failed()) driver()->host_free(memory);
+}
+
+Pinned& pinned() {
+  static auto one = new Pinned;  // other threads may use it when the process ends
+  return *one;
+}
+
+// -- GPUs
+
+Gpu* Gpu::of(int number) {
+  static std::mutex mutex;
+  static auto all = new std::map<int, Gpu*>;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (auto found = all->find(number); found != all->end()) return found->second;
+  const Driver* cuda = driver();
+  auto gpu = new Gpu(number);
+  (*all)[number] = gpu;
+  int device = 0, several = 1;
+  if (gpu->check(cuda ? cuda->device_get(&device, number) : 3, "cuDeviceGet") &&
+      gpu->check(cuda->retain_context(&gpu->context_, device), "cuDevicePrimaryCtxRetain") &&
+      gpu->check(cuda->device_attribute(&several, n_multiprocessors, device), "cuDeviceGetAttribute"))
+    gpu->max_grid_ = 16 * uint32_t(several);
+  pinned().use(gpu);
+  last_used = number;
+  return gpu;
+}
+
+DeviceFault Gpu::fault() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return fault_;
+}
+
+bool Gpu::check(int code, const char* function) {
+  if (!code) return true;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!fault_) fault_ = {code, function, number};
+  failed_ = true;
+  return false;
+}
+
+void* Gpu::take_stream() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!streams_.empty()) {
+      void* stream = streams_.back();
+      streams_.pop_back();
+      return stream;
+    }
+  }
+  void* stream = nullptr;
+  if (!failed()) check(driver()->stream_create(&stream, non_blocking), "cuStreamCreate");
+  return stream;
+}
+
+void Gpu::put_stream(void* stream) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (stream) streams_.push_back(stream);
+}
+
+void* Gpu::take_event() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!events_.empty()) {
+      void* event = events_.back();
+      events_.pop_back();
+      return event;
+    }
+  }
+  void* event = nullptr;
+  if (!failed()) check(driver()->event_create(&event, no_timing), "cuEventCreate");
+  return event;
+}
+
+void Gpu::put_event(void* event) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (event) events_.push_back(event);
+}
+
+void Gpu::add_kernel(const std::string& name, void* function) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  kernels_[name] = function;
+  generation_++;
+}
+
+void* Gpu::find_kernel(const std::string& name) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = kernels_.find(name);
+  return found == kernels_.end() ? nullptr : found->second;
+}
+
+void Within::enter(Gpu& gpu) {
+  if (gpu_ == &gpu) return;
+  leave();
+  if (gpu.failed()) return;
+  const Driver& cuda = *driver();
+  if (!gpu.check(cuda.push_context(gpu.context_), "cuCtxPushCurrent")) return;
+  gpu_ = &gpu;
+  mode_ = thread_local_mode;
+  gpu.check(cuda.capture_mode(&mode_), "cuThreadExchangeStreamCaptureMode");
+}
+
+void Within::leave() {
+  if (!gpu_) return;
+  void* context;
+  driver()->capture_mode(&mode_);
+  driver()->pop_context(&context);
+  gpu_ = nullptr;
+}
+
+void stream_wait(Gpu* gpu, void* stream, void* event) {
+  Within within(*gpu);
+  if (!gpu->failed()) gpu->check(driver()->stream_wait(stream, event, 0), "cuStreamWaitEvent");
+}
+
+// -- the caller's streams
+
+void set_find_stream(FindStream find) { find_stream = find; }
+
+std::vector<void*> current_streams(int gpu) {
+  std::vector<void*> streams;
+  find_stream_of_torch(gpu, &streams);
+  if (FindStream find = find_stream) find(gpu, &streams);
+  if (streams.empty()) streams.push_back(legacy_stream);
+  for (void*& stream : streams)
+    if (!stream) stream = legacy_stream;
+  std::sort(streams.begin(), streams.end());
+  streams.erase(std::unique(streams.begin(), streams.end()), streams.end());
+  return streams;
+}
+
+Marks::~Marks() { clear(); }
+
+void Marks::clear() {
+  for (auto [gpu, event] : events_) gpu->put_event(event);
+  events_.clear();
+  others_.clear();
+}
+
+bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more) {
+  if (std::find(gpus_.begin(), gpus_.end(), gpu) != gpus_.end()) return true;
+  gpus_.push_back(gpu);
+  const Driver& cuda = *driver();
+  std::vector<void*> streams = current_streams(gpu->number);
+  for (void* stream : more)
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  Within within(*gpu);
+  for (void* stream : streams) {
+    int capturing = 0;
+    if (gpu->failed()) break;
+    if (cuda.stream_is_capturing(stream, &capturing) || capturing) {
+      *fault = {CAPTURING, "", gpu->number};
+      return false;
+    }
+    void* event = gpu->take_event();
+    if (!event || !gpu->check(cuda.event_record(event, stream), "cuEventRecord")) break;
+    events_.emplace_back(gpu, event);
+  }
+  *fault = gpu->fault();
+  return !*fault;
+}
+
+void Marks::precede(Gpu* gpu, void* stream) const {
+  for (const auto* some : {&events_, &others_})
+    for (auto [from, event] : *some)
+      if (!gpu->failed()) gpu->check(driver()->stream_wait(stream, event, 0), "cuStreamWaitEvent");
+}
+
+}  // namespace engine
+}  // namespace compcoll

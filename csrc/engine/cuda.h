@@ -1,0 +1,229 @@
+// NVIDIA's driver by its own functions, and what the process has of each GPU.
+//
+// The library is opened by its name, so that neither a toolkit nor a GPU is needed to build or to load this.
+// Nothing here begins to use a GPU: contexts are those that the program has made already.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "pool.h"
+
+namespace compcoll {
+namespace engine {
+
+using Address = uint64_t;  // of memory of a device
+
+// Functions of the driver, each with its name there.
+#define COMPCOLL_DRIVER(X)                                                                                 \
+  X(get_error_name, "cuGetErrorName", int, const char**)                                                   \
+  X(device_get, "cuDeviceGet", int*, int)                                                                  \
+  X(device_attribute, "cuDeviceGetAttribute", int*, int, int)                                              \
+  X(retain_context, "cuDevicePrimaryCtxRetain", void**, int)                                               \
+  X(push_context, "cuCtxPushCurrent_v2", void*)                                                            \
+  X(pop_context, "cuCtxPopCurrent_v2", void**)                                                             \
+  X(pointer_attributes, "cuPointerGetAttributes", unsigned, const int*, void**, Address)                   \
+  X(memory_alloc, "cuMemAlloc_v2", Address*, size_t)                                                       \
+  X(memory_free, "cuMemFree_v2", Address)                                                                  \
+  X(host_alloc, "cuMemHostAlloc", void**, size_t, unsigned)                                                \
+  X(host_free, "cuMemFreeHost", void*)                                                                     \
+  X(to_device, "cuMemcpyHtoDAsync_v2", Address, const void*, size_t, void*)                                \
+  X(to_host, "cuMemcpyDtoHAsync_v2", void*, Address, size_t, void*)                                        \
+  X(on_device, "cuMemcpyDtoDAsync_v2", Address, Address, size_t, void*)                                    \
+  X(set_bytes, "cuMemsetD8Async", Address, unsigned char, size_t, void*)                                   \
+  X(stream_create, "cuStreamCreate", void**, unsigned)                                                     \
+  X(stream_wait, "cuStreamWaitEvent", void*, void*, unsigned)                                              \
+  X(stream_is_capturing, "cuStreamIsCapturing", void*, int*)                                               \
+  X(capture_mode, "cuThreadExchangeStreamCaptureMode", int*)                                               \
+  X(event_create, "cuEventCreate", void**, unsigned)                                                       \
+  X(event_record, "cuEventRecord", void*, void*)                                                           \
+  X(event_query, "cuEventQuery", void*)                                                                    \
+  X(launch, "cuLaunchKernel", void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+    void*, void**, void**)
+
+struct Driver {
+#define COMPCOLL_FUNCTION(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
+  COMPCOLL_DRIVER(COMPCOLL_FUNCTION)
+#undef COMPCOLL_FUNCTION
+};
+
+// Null where there is none.
+const Driver* driver();
+
+// The code of an event that has not come.
+constexpr int NOT_READY = 600;
+
+// Number of the GPU that memory lies on; NO_GPU for the host's, managed memory, and all memory in a process
+// that has not begun to use a GPU.
+constexpr int NO_GPU = -1;
+int gpu_of(const void* memory);
+
+// What a function of the driver has returned in place of success.
+struct DeviceFault {
+  int code = 0;
+  const char* function = "";
+  int gpu = NO_GPU;
+  explicit operator bool() const { return code != 0; }
+  std::string text() const;
+};
+
+// Memory in pieces of nearly the size that was asked for, kept for whoever needs as much again. Fresh memory
+// is asked for, and idle memory given back, only where there is no piece that fits: the driver may wait for
+// all of a GPU then.
+class Arena : public Allocator {
+ public:
+  Arena(uint64_t unit, uint64_t keep_nbytes) : unit_(unit), keep_nbytes_(keep_nbytes) {}
+  uint8_t* get(uint64_t nbytes) override;
+  void put(uint8_t* memory, uint64_t nbytes) override;
+
+ protected:
+  virtual uint8_t* allocate(uint64_t nbytes) = 0;  // throws std::bad_alloc
+  virtual void free(uint8_t* memory) = 0;
+
+ private:
+  const uint64_t unit_, keep_nbytes_;
+  std::mutex mutex_;
+  std::multimap<uint64_t, uint8_t*> idle_;
+  std::unordered_map<uint8_t*, uint64_t> sizes_;
+  uint64_t idle_nbytes_ = 0;
+};
+
+// A kernel, and how many of a job's values a block of threads takes in one go.
+struct Kernel {
+  void* function = nullptr;
+  uint32_t per_block = 1, threads = 1;
+  bool by_nbytes = false;  // of the payload, that is
+};
+
+// A GPU of this process, for good.
+class Gpu {
+ public:
+  // One that the driver does not give has failed.
+  static Gpu* of(int number);
+  Gpu(const Gpu&) = delete;
+
+  const int number;
+  // Blocks of 128 threads that fill it.
+  uint32_t max_grid() const { return max_grid_; }
+
+  // The first error; from then on no function of the driver is called.
+  DeviceFault fault() const;
+  bool failed() const { return failed_; }
+  // Notes what a function has returned; whether that is success.
+  bool check(int code, const char* function);
+
+  // Streams and events are given out again when they come back.
+  void* take_stream();
+  void put_stream(void* stream);
+  void* take_event();
+  void put_event(void* event);
+  Allocator& memory() { return memory_; }
+
+  // Kernels by their names, which Python has compiled for it; null where there is none of this name.
+  void add_kernel(const std::string& name, void* function);
+  void* find_kernel(const std::string& name);
+  // Changes whenever a kernel is added.
+  uint64_t generation() const { return generation_; }
+
+ private:
+  friend class Within;
+  explicit Gpu(int number) : number(number), memory_(*this) {}
+
+  class Memory : public Arena {
+   public:
+    explicit Memory(Gpu& gpu) : Arena(512, 256 << 20), gpu_(gpu) {}
+
+   protected:
+    uint8_t* allocate(uint64_t nbytes) override;
+    void free(uint8_t* memory) override;
+
+   private:
+    Gpu& gpu_;
+  };
+
+  void* context_ = nullptr;
+  uint32_t max_grid_ = 16;
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;
+  DeviceFault fault_;
+  std::vector<void*> streams_, events_;
+  std::unordered_map<std::string, void*> kernels_;
+  std::atomic<uint64_t> generation_{0};
+  Memory memory_;
+};
+
+// Makes a GPU's context this thread's current one, and captures of other threads none of its affair.
+class Within {
+ public:
+  Within() = default;
+  explicit Within(Gpu& gpu) { enter(gpu); }
+  ~Within() { leave(); }
+  Within(const Within&) = delete;
+  void enter(Gpu& gpu);
+  void leave();
+
+ private:
+  Gpu* gpu_ = nullptr;
+  int mode_ = 0;
+};
+
+// Has a stream come after an event.
+void stream_wait(Gpu* gpu, void* stream, void* event);
+
+// Memory of the host that GPUs reach by themselves; once the driver has none left, memory that they do not.
+class Pinned : public Arena {
+ public:
+  Pinned() : Arena(4096, 512 << 20) {}
+  // Has such memory allocated in a GPU's context.
+  void use(Gpu* gpu) { gpu_ = gpu; }
+
+ protected:
+  uint8_t* allocate(uint64_t nbytes) override;
+  void free(uint8_t* memory) override;
+
+ private:
+  std::atomic<Gpu*> gpu_{nullptr};
+  std::mutex mutex_;
+  std::unordered_map<uint8_t*, bool> pageable_;
+};
+Pinned& pinned();
+
+// Events behind what the caller has started on GPUs, recorded in its thread.
+class Marks {
+ public:
+  Marks() = default;
+  ~Marks();
+  Marks(const Marks&) = delete;
+  // Behind the current streams of the caller, and more; false where one of them is being captured, or the
+  // GPU has failed.
+  bool record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more = {});
+  // Events of somebody else, who keeps them.
+  void add(Gpu* gpu, void* event) { others_.emplace_back(gpu, event); }
+  // Has a stream of this or another GPU come after all of them.
+  void precede(Gpu* gpu, void* stream) const;
+  const std::vector<Gpu*>& gpus() const { return gpus_; }
+  // Replaces what was recorded.
+  void clear();
+
+ private:
+  std::vector<Gpu*> gpus_;
+  std::vector<std::pair<Gpu*, void*>> events_, others_;
+};
+
+// Adds the current stream of a library that this is not told by the driver; CuPy's needs Python.
+using FindStream = void (*)(int gpu, std::vector<void*>* streams);
+void set_find_stream(FindStream find);
+// The caller's current streams on a GPU.
+std::vector<void*> current_streams(int gpu);
+
+// The code of a fault for a stream that is being captured.
+constexpr int CAPTURING = -1;
+
+}  // namespace engine
+}  // namespace compcoll

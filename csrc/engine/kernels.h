@@ -1,0 +1,73 @@
+// The kernels of csrc/cuda: which ones an operation takes, and their arguments.
+//
+// A codec on a device is a list of kernels that run one after the other on the same jobs.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "cuda.h"
+#include "frame.h"
+
+namespace compcoll {
+namespace engine {
+
+// struct Job and struct Result of csrc/cuda/job.cuh, with addresses of the device.
+struct Result {
+  int64_t nbytes;
+  double bound;
+  uint32_t bad, checksum;
+  uint64_t extent[3], params[2];
+  uint32_t arrived, wanted;
+  uint64_t unused;
+  uint8_t header[HEADER_NBYTES];
+};
+struct Job {
+  Address src, dst;
+  uint64_t n, nbytes, params[2];
+  Address result, scratch;
+};
+static_assert(sizeof(Result) == 160 && sizeof(Job) == 64, "as the kernels have them");
+
+// Arrays of so many bytes and more have no kernels, whose offsets have 32 bits.
+constexpr uint64_t most_kernel_nbytes = uint64_t(1) << 32;
+
+// One kernel by its name.
+struct KernelName {
+  std::string module, name;  // the file of csrc/cuda that has it
+  uint32_t per_block;  // values, or bytes, that a block of threads takes in one go
+  uint32_t threads = 128;
+  bool by_nbytes = false;  // the size that counts is the payload's
+};
+using KernelNames = std::vector<KernelName>;
+
+// Empty where there are none. `codec` is a name such as bfp, `params` the header's words; blocks have 1 to 3
+// dimensions.
+KernelNames encoders(const std::string& codec, uint32_t dtype, const uint64_t* params, uint32_t ndim);
+KernelNames decoders(const std::string& codec, uint32_t dtype, const uint64_t* params, bool adds,
+                     uint32_t ndim);
+// Those that add two frames.
+KernelNames adders(const std::string& codec, uint32_t dtype);
+// That which converts between 16-bit floats and float32.
+KernelNames converters(uint32_t from, uint32_t to);
+// That which finds the largest magnitude of floats.
+KernelNames largest_kernel(uint32_t dtype);
+// That which copies bytes, also in pieces with gaps between them.
+KernelNames copying_kernel();
+
+// The size of an array as a codec's kernels take it.
+uint64_t units(const std::string& codec, uint64_t n, uint64_t nbytes);
+// Zeroed bytes that a job of so many units needs besides; `words` for each tile.
+uint64_t scratch_nbytes(const std::string& codec, uint64_t units, uint64_t words = 1);
+// Payload bytes of so many elements; -1 where that depends on more than their number.
+int64_t payload_nbytes(const std::string& codec, uint32_t dtype, uint64_t n, const uint64_t* params);
+// Whether a payload has the size that its header asks for, and the kernels can count its blocks.
+bool is_size_sound(const Header& header);
+// The words of a job for a block of these dimensions.
+void job_params(const std::string& codec, uint32_t dtype, uint32_t ndim, const uint64_t* shape,
+                const uint64_t* params, uint64_t* words);
+
+// A codec's name from that of a header.
+std::string name_of(uint64_t packed);
+
+}  // namespace engine
+}  // namespace compcoll

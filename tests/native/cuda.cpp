@@ -1,0 +1,631 @@
+// A stand-in for NVIDIA's driver library, for tests on machines without GPUs. tests/serial/standin.py builds
+// it, with libcuda.so.1 for its soname: a library that is loaded under that name later is this one.
+//
+// Kernels run in the CPU executor (csrc/cuda/executor.h), whose path is the image of every module. Misuse
+// that a driver reports has the driver's error; undefined behaviour ends the process with a message.
+#include <pthread.h>
+#include <unistd.h>
+
+#include "cuda_call.h"
+
+using namespace compcoll::standin;
+
+namespace {
+
+#define ENTER_DEVICE(device) \
+  ENTER(nothing);            \
+  if (!is_device_number(device)) return invalid_device
+
+#define ENTER_STREAM(needs, find) \
+  ENTER(needs);                   \
+  std::shared_ptr<Stream> stream; \
+  if (int error = find) return error
+
+// The capture beside which a legacy stream cannot be used, or null.
+Capture* captures_beside(const Stream& stream) {
+  if (&stream != stream.context->legacy.get()) return nullptr;
+  for (const auto& other : driver.active)
+    if (other->capture && other->context == stream.context && other->blocking) return other->capture.get();
+  return nullptr;
+}
+
+// The stream of a handle, for an operation.
+int find_target(void* handle, std::shared_ptr<Stream>& stream, bool any_context = false) {
+  if (int error = find_stream(handle, stream, any_context)) return error;
+  if (stream->capture && stream->capture->invalid) return capture_invalidated;
+  Capture* beside = captures_beside(*stream);
+  if (beside) beside->invalid = true;
+  return beside ? capture_implicit : success;
+}
+
+// The stream of a handle, for a wait, which ends a capture of it.
+int find_waited(void* handle, std::shared_ptr<Stream>& stream) {
+  if (int error = find_target(handle, stream)) return error;
+  if (stream->capture) stream->capture->invalid = true;
+  return stream->capture ? capture_unsupported : success;
+}
+
+// What calls wait for that allocate, free, or load.
+void wait_for_device() {
+  if (!thread().quiet && driver.idle(current()->device)) driver.stalls++;
+}
+
+bool is_device(const Block* block) { return block && block->kind != Kind::pinned; }
+
+int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_device, bool from_device,
+             bool any_kind) {
+  std::shared_ptr<Stream> stream;
+  if (int error = find_target(handle, stream, true)) return error;
+  if (!nbytes) return success;
+  const Block *target = driver.at(to, nbytes), *source = driver.at(from, nbytes);
+  if ((!target && driver.at(to, 1)) || (!source && driver.at(from, 1))) return invalid_value;
+  if (!any_kind && (is_device(target) != to_device || is_device(source) != from_device)) return invalid_value;
+  const bool pageable = !target || !source;
+  if (!thread().quiet && !(is_device(target) && is_device(source))) {
+    driver.counts[stream->context->device].copies++;
+    driver.counts[stream->context->device].pageable += pageable;
+  }
+  const bool known[] = {target != nullptr, source != nullptr};
+  Context* context = stream->context;
+  const uint64_t number =
+      driver.append(stream, {[=] {
+                      if (context->error) return;
+                      if ((known[0] && !driver.at(to, nbytes)) || (known[1] && !driver.at(from, nbytes)))
+                        return driver.fault(context, illegal_address,
+                                            "a copy reads or writes memory that was freed before it ran");
+                      memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), nbytes);
+                    }});
+  if (pageable && number) driver.run_to({stream, number});
+  return success;
+}
+
+// Whether a kernel on a context's device may use an address.
+bool reachable(const Context* context, uint64_t address, uint64_t nbytes) {
+  const Block* block = driver.at(address, nbytes);
+  return block && (block->kind != Kind::device || block->context->device == context->device);
+}
+
+// What is wrong with the jobs of a launch; the addresses are those of struct Job in csrc/cuda/job.cuh.
+std::string check_addresses(const Context* context, uint64_t jobs, unsigned n) {
+  constexpr int words = 8;
+  static const std::pair<int, const char*> addresses[] = {
+      {0, "src"}, {1, "dst"}, {6, "result"}, {7, "scratch"}};
+  if (!reachable(context, jobs, 8ull * words * n))
+    return "the jobs are not in memory that the device reaches";
+  for (unsigned i = 0; i < n; i++)
+    for (auto [word, name] : addresses) {
+      const uint64_t address = reinterpret_cast<const uint64_t*>(jobs)[i * words + unsigned(word)];
+      if (address && !reachable(context, address, 0))
+        return std::string(name) + " of job " + std::to_string(i) +
+               " is not in memory that the device reaches";
+    }
+  return "";
+}
+
+void run_kernel(const Function& function, unsigned grid_x, unsigned grid_y, unsigned threads, uint64_t jobs) {
+  Context* context = function.context;
+  if (context->error) return;
+  if (std::string problem = checks_jobs ? check_addresses(context, jobs, grid_y) : ""; !problem.empty())
+    return driver.fault(context, illegal_address, function.name + ": " + problem);
+  const auto launch = reinterpret_cast<const char* (*)(void (*)(const void*), unsigned, unsigned, unsigned,
+                                                       const void*, int, uint64_t, int)>(function.launch);
+  const uint64_t seed = 1 + driver.random() % 1000000000;
+  const bool flush = function.name.find("f64") == std::string::npos;
+  const char* problem =
+      launch(function.kernel, grid_x, grid_y, threads, reinterpret_cast<const void*>(jobs), flush, seed, 6);
+  if (problem)
+    driver.fault(context, launch_failed, function.name + ", seed " + std::to_string(seed) + ": " + problem);
+}
+
+int load_module(void** module, const char* path, int missing) {
+  wait_for_device();
+  if (access(path, R_OK)) return missing;
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library || !dlsym(library, "executor_launch")) return no_binary;
+  *module = driver.modules.add(std::make_shared<Module>(Module{current(), library}));
+  return success;
+}
+
+bool is_device_number(int device) { return device >= 0 && device < driver.n_devices; }
+
+}  // namespace
+
+// Devices.
+
+EXPORT int cuInit(unsigned) {
+  ENTER(no_init);
+  if (driver.initialized) return success;
+  const char* n = getenv("COMPCOLL_STANDIN_DEVICES");
+  driver.n_devices = n ? std::min(atoi(n), max_devices) : 2;
+  if (driver.n_devices < 1) return 100;
+  for (int i = 0; i < driver.n_devices; i++) driver.make_context(i, true);
+  // The lock is free in a child, and the driver is of no use there.
+  pthread_atfork([] { driver.mutex.lock(); }, [] { driver.mutex.unlock(); },
+                 [] { driver.forked = true, driver.mutex.unlock(); });
+  driver.initialized = true;
+  return success;
+}
+
+EXPORT int cuDriverGetVersion(int* version) {
+  ENTER(nothing);
+  *version = 13000;
+  return success;
+}
+
+EXPORT int cuDeviceGetCount(int* count) {
+  ENTER(nothing);
+  *count = driver.n_devices;
+  return success;
+}
+
+EXPORT int cuDeviceGet(int* device, int ordinal) {
+  ENTER(nothing);
+  if (!is_device_number(ordinal)) return invalid_device;
+  *device = ordinal;
+  return success;
+}
+
+EXPORT int cuDeviceGetName(char* name, int size, int device) {
+  ENTER_DEVICE(device);
+  snprintf(name, size_t(size), "stand-in");
+  return success;
+}
+
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  ENTER_DEVICE(device);
+  // Multiprocessors, unified addresses, and the compute capability.
+  *value = attribute == 16 || attribute == 41 ? 1 : attribute == 75 ? 9 : 0;
+  return success;
+}
+
+EXPORT int cuDeviceTotalMem_v2(size_t* nbytes, int device) {
+  ENTER_DEVICE(device);
+  *nbytes = driver.budgets[0] < 0 ? size_t(1) << 30 : size_t(driver.budgets[0]);
+  return success;
+}
+
+// Contexts.
+
+EXPORT int cuDevicePrimaryCtxRetain(void** handle, int device) {
+  ENTER_DEVICE(device);
+  Context* primary = driver.contexts[size_t(device)].get();
+  primary->retains++;
+  driver.start(primary);
+  *handle = reinterpret_cast<void*>(primary->handle);
+  return success;
+}
+
+EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
+  ENTER_DEVICE(device);
+  Context* primary = driver.contexts[size_t(device)].get();
+  if (!primary->retains) return invalid_context;
+  if (!--primary->retains && primary->alive) driver.drop(primary);
+  return success;
+}
+
+EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+  ENTER_DEVICE(device);
+  *flags = 0;
+  *active = driver.contexts[size_t(device)]->alive;
+  return success;
+}
+
+EXPORT int cuDevicePrimaryCtxReset_v2(int device) {
+  ENTER_DEVICE(device);
+  Context* primary = driver.contexts[size_t(device)].get();
+  if (primary->alive) driver.drop(primary);
+  return success;
+}
+
+EXPORT int cuCtxCreate_v2(void** handle, unsigned, int device) {
+  ENTER_DEVICE(device);
+  Context* made = driver.make_context(device, false);
+  driver.start(made);
+  thread().contexts.push_back(made);
+  *handle = reinterpret_cast<void*>(made->handle);
+  return success;
+}
+
+EXPORT int cuCtxDestroy_v2(void* handle) {
+  ENTER(nothing);
+  Context* one = driver.context(handle);
+  if (!one || one->primary || !one->alive) return invalid_context;
+  driver.drop(one);
+  if (current() == one) thread().contexts.pop_back();
+  return success;
+}
+
+EXPORT int cuCtxPushCurrent_v2(void* handle) {
+  ENTER(nothing);
+  Context* one = driver.context(handle);
+  if (!one) return invalid_context;
+  thread().contexts.push_back(one);
+  return success;
+}
+
+EXPORT int cuCtxPopCurrent_v2(void** handle) {
+  ENTER(nothing);
+  if (!current()) return invalid_context;
+  if (handle) *handle = reinterpret_cast<void*>(current()->handle);
+  thread().contexts.pop_back();
+  return success;
+}
+
+EXPORT int cuCtxGetCurrent(void** handle) {
+  ENTER(nothing);
+  *handle = current() ? reinterpret_cast<void*>(current()->handle) : nullptr;
+  return success;
+}
+
+EXPORT int cuCtxSetCurrent(void* handle) {
+  ENTER(nothing);
+  Context* one = driver.context(handle);
+  if (handle && !one) return invalid_context;
+  if (current()) thread().contexts.pop_back();
+  if (one) thread().contexts.push_back(one);
+  return success;
+}
+
+EXPORT int cuCtxGetDevice(int* device) {
+  ENTER(context);
+  *device = current()->device;
+  return success;
+}
+
+// Memory.
+
+static int get_attribute(void* data, int attribute, const Block* block, uint64_t address) {
+  uint64_t value = 0;
+  int nbytes = 4;
+  switch (attribute) {
+    case 1: value = block ? block->context->handle : 0, nbytes = 8; break;
+    case 2: value = !block ? 0 : block->kind == Kind::pinned ? 1 : 2; break;
+    case 3: value = block ? address : 0, nbytes = 8; break;
+    case 4: value = block && block->kind != Kind::device ? address : 0, nbytes = 8; break;
+    case 7:
+    case 11: value = block ? block->address() : 0, nbytes = 8; break;
+    case 8: value = block && block->kind == Kind::managed; break;
+    case 9: value = uint64_t(block ? block->context->device : -2); break;
+    case 12: value = block ? block->size : 0, nbytes = 8; break;
+    case 13: value = block != nullptr; break;
+    default: return invalid_value;
+  }
+  memcpy(data, &value, size_t(nbytes));
+  return success;
+}
+
+EXPORT int cuPointerGetAttribute(void* data, int attribute, uint64_t address) {
+  ENTER(nothing);
+  const Block* block = driver.at(address, 1);
+  return block ? get_attribute(data, attribute, block, address) : invalid_value;
+}
+
+EXPORT int cuPointerGetAttributes(unsigned n, int* attributes, void** data, uint64_t address) {
+  ENTER(nothing);
+  const Block* block = driver.at(address, 1);
+  for (unsigned i = 0; i < n; i++)
+    if (int error = get_attribute(data[i], attributes[i], block, address)) return error;
+  return success;
+}
+
+EXPORT int cuMemAlloc_v2(uint64_t* address, size_t nbytes) {
+  ENTER(context | no_capture);
+  wait_for_device();
+  return driver.allocate(Kind::device, current(), nbytes, address);
+}
+
+EXPORT int cuMemAllocManaged(uint64_t* address, size_t nbytes, unsigned) {
+  ENTER(context | no_capture);
+  wait_for_device();
+  return driver.allocate(Kind::managed, current(), nbytes, address);
+}
+
+EXPORT int cuMemHostAlloc(void** address, size_t nbytes, unsigned) {
+  ENTER(context | no_capture);
+  wait_for_device();
+  return driver.allocate(Kind::pinned, current(), nbytes, reinterpret_cast<uint64_t*>(address));
+}
+
+static int release(uint64_t address, bool pinned) {
+  auto found = driver.blocks.find(address);
+  if (found == driver.blocks.end() || (found->second.kind == Kind::pinned) != pinned) return invalid_value;
+  if (!pinned && found->second.context != current()) return invalid_handle;
+  wait_for_device();
+  found = driver.blocks.find(address);  // another thread may have run meanwhile
+  if (found == driver.blocks.end()) die("frees the memory at %#lx, which another thread frees", address);
+  driver.release(found);
+  return success;
+}
+
+EXPORT int cuMemFree_v2(uint64_t address) {
+  ENTER(context | no_capture);
+  return address ? release(address, false) : success;
+}
+
+EXPORT int cuMemFreeHost(void* address) {
+  ENTER(context | no_capture);
+  return release(uint64_t(address), true);
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(uint64_t to, const void* from, size_t nbytes, void* stream) {
+  if (stub) return success;
+  ENTER(context);
+  return put_copy(to, uint64_t(from), nbytes, stream, true, false, false);
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t nbytes, void* stream) {
+  if (stub) return success;
+  ENTER(context);
+  return put_copy(uint64_t(to), from, nbytes, stream, false, true, false);
+}
+
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t nbytes, void* stream) {
+  if (stub) return success;
+  ENTER(context);
+  return put_copy(to, from, nbytes, stream, true, true, false);
+}
+
+EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t nbytes, void* stream) {
+  if (stub) return success;
+  ENTER(context);
+  return put_copy(to, from, nbytes, stream, true, true, true);
+}
+
+EXPORT int cuMemsetD8Async(uint64_t to, unsigned char value, size_t nbytes, void* handle) {
+  if (stub) return success;
+  ENTER_STREAM(context, find_target(handle, stream));
+  if (!nbytes) return success;
+  if (!driver.at(to, nbytes)) return invalid_value;
+  if (!reachable(current(), to, nbytes)) return invalid_handle;
+  Context* context = current();
+  driver.append(stream, {[=] {
+                  if (context->error) return;
+                  if (!driver.at(to, nbytes))
+                    return driver.fault(context, illegal_address,
+                                        "a memset writes memory that was freed before it ran");
+                  memset(reinterpret_cast<void*>(to), value, nbytes);
+                }});
+  return success;
+}
+
+// Streams.
+
+EXPORT int cuStreamCreateWithPriority(void** handle, unsigned flags, int) {
+  ENTER(context);
+  if (flags > 1) return invalid_value;
+  *handle = driver.streams.add(driver.make_stream(current(), !flags));
+  return success;
+}
+
+EXPORT int cuStreamCreate(void** handle, unsigned flags) {
+  ENTER(context);
+  if (flags > 1) return invalid_value;
+  *handle = driver.streams.add(driver.make_stream(current(), !flags));
+  return success;
+}
+
+EXPORT int cuStreamDestroy_v2(void* handle) {
+  ENTER(context);
+  std::shared_ptr<Stream> stream;
+  if (uint64_t(handle) <= 2) return invalid_handle;
+  if (int error = find_stream(handle, stream)) return error;
+  if (stream->capture) return capture_unsupported;
+  wait_for_device();
+  driver.run_to({stream, stream->appended});
+  driver.active.erase(std::find(driver.active.begin(), driver.active.end(), stream));
+  driver.streams.live.erase(uint64_t(handle));
+  return success;
+}
+
+EXPORT int cuStreamWaitEvent(void* handle, void* event_handle, unsigned) {
+  if (stub) return success;
+  ENTER_STREAM(context, find_target(handle, stream));
+  const auto event = driver.events.find(event_handle);
+  if (!event) return invalid_handle;
+  if (event->captured)  // the stream takes part in the capture from here on
+    stream->capture = event->place.stream->capture;
+  else if (stream->capture) return capture_isolation;
+  else if (event->place.stream) driver.append(stream, {nullptr, {event->place}});
+  return success;
+}
+
+EXPORT int cuStreamQuery(void* handle) {
+  if (stub) return success;
+  ENTER_STREAM(context | no_capture, find_waited(handle, stream));
+  const Place place{stream, stream->appended};
+  driver.step();
+  return stream->context->error ? stream->context->error : place.reached() ? success : not_ready;
+}
+
+EXPORT int cuStreamSynchronize(void* handle) {
+  if (stub) return success;
+  ENTER_STREAM(context | no_capture, find_waited(handle, stream));
+  driver.run_to({stream, stream->appended});
+  return stream->context->error;
+}
+
+EXPORT int cuStreamIsCapturing(void* handle, int* status) {
+  ENTER_STREAM(context, find_stream(handle, stream));
+  if (captures_beside(*stream)) return capture_implicit;
+  *status = !stream->capture ? 0 : stream->capture->invalid ? 2 : 1;
+  return success;
+}
+
+EXPORT int cuStreamBeginCapture_v2(void* handle, int mode) {
+  ENTER_STREAM(context, find_target(handle, stream));
+  if (stream == current()->legacy || stream->capture) return capture_unsupported;
+  stream->capture = std::make_shared<Capture>(Capture{stream.get(), mode, std::this_thread::get_id()});
+  return success;
+}
+
+EXPORT int cuStreamEndCapture(void* handle, void** graph) {
+  ENTER_STREAM(context, find_stream(handle, stream));
+  const auto capture = stream->capture;
+  if (!capture || capture->origin != stream.get()) return capture_unmatched;
+  for (const auto& other : driver.active)
+    if (other->capture == capture) other->capture.reset();
+  *graph = capture->invalid ? nullptr : reinterpret_cast<void*>(0x700000010);
+  return capture->invalid ? capture_invalidated : success;
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+  ENTER(nothing);
+  std::swap(*mode, thread().capture_mode);
+  return success;
+}
+
+EXPORT int cuLaunchHostFunc(void* handle, void (*function)(void*), void* data) {
+  if (stub) return function(data), success;
+  ENTER_STREAM(context, find_target(handle, stream));
+  driver.append(stream, {[=] { function(data); }, {}, true});
+  return success;
+}
+
+// Events.
+
+EXPORT int cuEventCreate(void** handle, unsigned) {
+  ENTER(context);
+  *handle = driver.events.add(std::make_shared<Event>(Event{current()}));
+  return success;
+}
+
+EXPORT int cuEventRecord(void* event_handle, void* handle) {
+  if (stub) return success;
+  ENTER_STREAM(context, find_target(handle, stream, true));
+  const auto event = driver.events.find(event_handle);
+  if (!event || event->context != stream->context) return invalid_handle;
+  event->captured = stream->capture != nullptr;
+  event->place = {stream, driver.append(stream, {})};
+  return success;
+}
+
+EXPORT int cuEventQuery(void* handle) {
+  if (stub) return success;
+  ENTER(context | no_capture);
+  const auto event = driver.events.find(handle);
+  if (!event) return invalid_handle;
+  if (event->captured) return captured_event;
+  const Place place = event->place;
+  driver.step();
+  return event->context->error ? event->context->error : place.reached() ? success : not_ready;
+}
+
+EXPORT int cuEventSynchronize(void* handle) {
+  if (stub) return success;
+  ENTER(context | no_capture);
+  const auto event = driver.events.find(handle);
+  if (!event) return invalid_handle;
+  if (event->captured) return captured_event;
+  driver.run_to(Place(event->place));
+  return event->context->error;
+}
+
+EXPORT int cuEventDestroy_v2(void* handle) {
+  ENTER(context);
+  const auto event = driver.events.find(handle);
+  if (!event || event->context != current()) return invalid_handle;
+  wait_for_device();
+  driver.events.live.erase(uint64_t(handle));
+  return success;
+}
+
+// Modules and kernels.
+
+EXPORT int cuModuleLoad(void** module, const char* path) {
+  ENTER(context | no_capture);
+  return load_module(module, path, file_not_found);
+}
+
+EXPORT int cuModuleLoadData(void** module, const void* image) {
+  ENTER(context | no_capture);
+  return load_module(module, static_cast<const char*>(image), invalid_image);
+}
+
+EXPORT int cuModuleUnload(void* handle) {
+  ENTER(context | no_capture);
+  const auto module = driver.modules.find(handle);
+  if (!module || module->context != current()) return invalid_handle;
+  wait_for_device();
+  for (auto it = driver.functions.live.begin(); it != driver.functions.live.end();)
+    it = it->second->module == handle ? driver.functions.live.erase(it) : std::next(it);
+  driver.modules.live.erase(uint64_t(handle));
+  return success;
+}
+
+EXPORT int cuModuleGetFunction(void** function, void* handle, const char* name) {
+  ENTER(context | no_capture);
+  const auto module = driver.modules.find(handle);
+  if (!module || module->context != current()) return invalid_handle;
+  wait_for_device();
+  void* found = dlsym(module->library, name);
+  if (!found) return not_found;
+  *function = driver.functions.add(std::make_shared<Function>(
+      Function{current(), handle, name, reinterpret_cast<void (*)(const void*)>(found),
+               dlsym(module->library, "executor_launch")}));
+  return success;
+}
+
+EXPORT int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned threads,
+                          unsigned block_y, unsigned block_z, unsigned shared, void* stream_handle,
+                          void** parameters, void** extra) {
+  if (stub) return success;
+  ENTER_STREAM(context, find_target(stream_handle, stream));
+  const auto function = driver.functions.find(handle);
+  if (!function || function->context != current()) return invalid_handle;
+  if (!grid_x || !grid_y || grid_y > 65535 || grid_z != 1 || !threads || threads > 512 || block_y != 1 ||
+      block_z != 1 || shared || !parameters || extra)
+    return invalid_value;
+  const auto failing = failing_launches.find(function->name);
+  if (failing != failing_launches.end()) return failing->second;
+  uint64_t jobs;
+  memcpy(&jobs, parameters[0], sizeof jobs);
+  driver.counts[current()->device].launches[function->name]++;
+  driver.append(stream, {[=] { run_kernel(*function, grid_x, grid_y, threads, jobs); }});
+  return success;
+}
+
+// Errors.
+
+EXPORT int cuGetErrorName(int code, const char** text) {
+  static thread_local char name[40];
+  snprintf(name, sizeof name, "CUDA_ERROR_%d", code);
+  *text = !code                     ? "CUDA_SUCCESS"
+          : code == invalid_value   ? "CUDA_ERROR_INVALID_VALUE"
+          : code == out_of_memory   ? "CUDA_ERROR_OUT_OF_MEMORY"
+          : code == invalid_context ? "CUDA_ERROR_INVALID_CONTEXT"
+          : code == invalid_handle  ? "CUDA_ERROR_INVALID_HANDLE"
+          : code == not_ready       ? "CUDA_ERROR_NOT_READY"
+          : code == illegal_address ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+          : code == launch_failed   ? "CUDA_ERROR_LAUNCH_FAILED"
+                                    : name;
+  return success;
+}
+
+EXPORT int cuGetErrorString(int code, const char** text) {
+  static thread_local char words[60];
+  snprintf(words, sizeof words, "error %d of the stand-in for libcuda", code);
+  *text = code == out_of_memory ? "out of memory" : words;
+  return success;
+}
+
+// Names with another meaning: cuda.h has macros that append _v2.
+#define OLD(name)                                                   \
+  EXPORT int name() {                                               \
+    thread().call = #name;                                          \
+    die("is the function of old versions: " #name "_v2 is wanted"); \
+  }
+OLD(cuDeviceTotalMem)
+OLD(cuDevicePrimaryCtxRelease)
+OLD(cuDevicePrimaryCtxReset)
+OLD(cuCtxCreate)
+OLD(cuCtxDestroy)
+OLD(cuCtxPushCurrent)
+OLD(cuCtxPopCurrent)
+OLD(cuMemAlloc)
+OLD(cuMemFree)
+OLD(cuMemcpyHtoDAsync)
+OLD(cuMemcpyDtoHAsync)
+OLD(cuMemcpyDtoDAsync)
+OLD(cuStreamDestroy)
+OLD(cuStreamBeginCapture)
+OLD(cuEventDestroy)

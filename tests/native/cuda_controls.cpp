@@ -1,0 +1,172 @@
+// How tests control the stand-in for NVIDIA's driver, and what they read.
+#include "cuda_call.h"
+
+using namespace compcoll::standin;
+
+// They may be called at any time, and are not counted.
+#define LOCK                \
+  thread().call = __func__; \
+  std::lock_guard<std::mutex> lock(driver.mutex)
+
+EXPORT void standin_set_seed(uint64_t seed) {
+  LOCK;
+  driver.random.seed(seed);
+}
+
+// Operations run as soon as they are appended.
+EXPORT void standin_eager(int on) {
+  LOCK;
+  driver.eager = on;
+}
+
+// Launches and copies do nothing, events are complete, nothing is checked: for benchmarks of callers.
+EXPORT void standin_stub(int on) { stub = on; }
+
+EXPORT void standin_check_lock(int on) { checks_lock = on; }
+EXPORT void standin_check_jobs(int on) { checks_jobs = on; }
+
+// Seconds after which a call ends the process that waits for a held operation or a host function.
+EXPORT void standin_patience(double seconds) {
+  LOCK;
+  driver.patience = seconds;
+}
+
+// All calls but the next k fail. k < 0: none do.
+EXPORT void standin_fail_from(long k, int code) {
+  LOCK;
+  fail_at = k, fail_code = code, calls = 0;
+}
+
+// Launches of a kernel fail. Code 0: they do not.
+EXPORT void standin_fail_launch(const char* name, int code) {
+  LOCK;
+  if (code) failing_launches[name] = code;
+  else failing_launches.erase(name);
+}
+
+// The calling thread's calls are a test's own: they are not counted, do not fail, and do not wait for other
+// streams.
+EXPORT void standin_quiet(int change) { thread().quiet += change; }
+
+// Appends an operation that ends when `standin_release` is called.
+EXPORT int standin_hold(void* handle) {
+  LOCK;
+  std::shared_ptr<Stream> stream;
+  if (int error = Call::check(context)) return error;
+  if (int error = find_stream(handle, stream, true)) return error;
+  driver.append(stream, {nullptr, {}, false, true});
+  return success;
+}
+
+EXPORT int standin_release(void* handle) {
+  LOCK;
+  std::shared_ptr<Stream> stream;
+  if (uint64_t(handle) <= 2 && (!current() || !current()->alive)) return invalid_context;
+  if (int error = find_stream(handle, stream, true)) return error;
+  for (Operation& operation : stream->operations) operation.held = false;
+  driver.changed.notify_all();
+  return success;
+}
+
+// Bytes of device memory (0) or pinned memory (1) that there are; less than 0: any number.
+EXPORT void standin_budget(int pinned, int64_t nbytes) {
+  LOCK;
+  driver.budgets[pinned != 0] = nbytes;
+}
+
+EXPORT long standin_count(const char* name) {
+  for (Site* site = Site::first; site; site = site->next)
+    if (!strcmp(site->name, name)) return site->count;
+  return 0;
+}
+
+EXPORT void standin_reset_counts() {
+  LOCK;
+  for (Site* site = Site::first; site; site = site->next) site->count = 0;
+  for (Counts& counts : driver.counts) counts = Counts();
+  driver.stalls = 0;
+}
+
+EXPORT long standin_launches(const char* name) {
+  LOCK;
+  long sum = 0;
+  for (const Counts& counts : driver.counts) {
+    auto found = counts.launches.find(name);
+    if (found != counts.launches.end()) sum += found->second;
+  }
+  return sum;
+}
+
+// Lines of a name and a number: of a device's kernels, or (-1) of the functions. Returns the length, also
+// where that is more than there is room for.
+EXPORT long standin_list(int device, char* to, long room) {
+  LOCK;
+  std::string text;
+  if (device < 0)
+    for (Site* site = Site::first; site; site = site->next)
+      if (long n = site->count) text += std::string(site->name) + " " + std::to_string(n) + "\n";
+  if (device >= 0 && device < max_devices)
+    for (const auto& [name, n] : driver.counts[device].launches)
+      text += name + " " + std::to_string(n) + "\n";
+  if (long(text.size()) <= room) memcpy(to, text.data(), text.size());
+  return long(text.size());
+}
+
+// Copies between host and device, or those of them with pageable memory.
+EXPORT long standin_copies(int device, int pageable) {
+  LOCK;
+  if (device < 0 || device >= max_devices) return -1;
+  return pageable ? driver.counts[device].pageable : driver.counts[device].copies;
+}
+
+// Calls that had to wait for all streams of their device.
+EXPORT long standin_stalls() {
+  LOCK;
+  return driver.stalls;
+}
+
+// How many there are: 0 streams with handles, 1 events, 2 modules, 3 functions, 4 blocks of device memory, 5
+// of pinned memory, 6 retained primary contexts, 7 operations, 8 bytes of device memory, 9 of pinned memory.
+EXPORT long standin_live(int what) {
+  LOCK;
+  long n = 0;
+  if (what < 4)
+    return long(what == 0   ? driver.streams.live.size()
+                : what == 1 ? driver.events.live.size()
+                : what == 2 ? driver.modules.live.size()
+                            : driver.functions.live.size());
+  if (what < 6)
+    for (const auto& [address, block] : driver.blocks) n += (block.kind == Kind::pinned) == (what == 5);
+  if (what == 6)
+    for (const auto& one : driver.contexts) n += one->retains;
+  if (what > 7) return driver.used[what == 9];
+  if (what == 7)
+    for (const auto& stream : driver.active) n += long(stream->operations.size());
+  return n;
+}
+
+// Runs one operation, as a question does; false where none can run.
+EXPORT int standin_step() {
+  LOCK;
+  return driver.step();
+}
+
+// Runs all operations of a device that can run, or (wait) waits for all.
+EXPORT void standin_drain(int device, int wait) {
+  LOCK;
+  if (wait) driver.idle(device);
+  while (driver.step(device)) {}
+}
+
+// Whether no guard and no freed memory was written to, no operation is left, and no fault happened. What is
+// wrong goes to the standard error output, and is forgotten.
+EXPORT int standin_sound() {
+  LOCK;
+  return driver.sound();
+}
+
+// Ends the errors that contexts return after a fault.
+EXPORT void standin_clear_errors() {
+  LOCK;
+  for (const auto& one : driver.contexts) one->error = 0;
+}
