@@ -19,7 +19,7 @@ from compcoll.engine.start import start_engine
 from compcoll.marked import Marked
 from compcoll.policy import Policy
 from compcoll.policy.policy import check_same, fields_of
-from compcoll.prepare import prepare, prepare_message
+from compcoll.prepare import load_kernels, prepare, prepare_message
 
 __all__ = ["construct"]
 
@@ -131,7 +131,7 @@ def _meet(plain: MPI.Intracomm, seconds: float) -> None:
 @cache
 def _begin() -> None:
     """Have the layer decide by Python, and trace a program that makes its communicators itself as well."""
-    _engine.serve_calls(prepare, prepare_message)
+    _engine.serve_calls(prepare, prepare_message, load_kernels)
     for dtype, code in dtypes.CODES.items():
         if dtype.kind != "c":
             _engine.set_receiving(code, coding(codec("raw"), dtype))

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 from compcoll.core import dtypes
 from compcoll.core._gpu import NO_GPU
+from compcoll.devices import cuda
 from compcoll.devices.memory import DeviceArray
 from compcoll.engine._engine import BLOCKING, LARGEST_FIRST_CHUNK, PERSISTENT, memory_at
 from compcoll.engine.call import Call
@@ -28,7 +29,7 @@ from compcoll.operations import OPERATIONS, Blocks, Operation
 from compcoll.policy.decision import Decision, without_base
 from compcoll.schedule.trace import chunk_step
 
-__all__ = ["decide_message", "prepare", "prepare_message"]
+__all__ = ["decide_message", "load_kernels", "prepare", "prepare_message"]
 
 #: Whether MPI has persistent collectives itself, so that both ways can be tried.
 _HAS_PERSISTENT = MPI.Get_version() >= (4, 0)
@@ -299,3 +300,10 @@ def decide_message(
     if advisor is None:
         return replace(decision, codec=None, reason=_NOT_MEASURED)
     return advisor.decide_p2p(op, dtype, nbytes, decision)
+
+
+def load_kernels(number: int, gpu: int) -> None:
+    """Have the kernels on a GPU of all codecs that messages of a communicator may bring there."""
+    policy = Marked.of(number).policy
+    specs = {policy.codec, *(rule.codec for rule in policy.rules), *(rule.intra for rule in policy.rules)}
+    cuda.load_kernels(gpu, {spec.partition(":")[0] for spec in specs if spec})

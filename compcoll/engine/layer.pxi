@@ -55,6 +55,7 @@ cdef extern from "layer/python.h" namespace "compcoll::layer" nogil:
         void (*decide)(void*) noexcept
         void (*describe)(void*) noexcept
         void (*next_start)(void*) noexcept
+        void (*load_kernels)(uint64_t, int) noexcept
         void (*finalize)() noexcept
     void with_python(const CPython&)
 
@@ -1128,6 +1129,16 @@ cdef void next_start_c(void* given) noexcept with gil:
         start.compress = False
 
 
+_load_kernels = None
+
+
+cdef void load_kernels_c(uint64_t comm, int gpu) noexcept with gil:
+    try:
+        _load_kernels(comm, gpu)
+    except BaseException:  # the host codes instead
+        traceback.print_exc()
+
+
 cdef void finalize_c() noexcept with gil:
     call_all()
 
@@ -1135,16 +1146,18 @@ cdef void finalize_c() noexcept with gil:
 _prepare = None
 
 
-def serve_calls(prepare, decide):
+def serve_calls(prepare, decide, load_kernels):
     """Have Python decide on calls and messages from now on.
 
     Parameters
     ----------
     prepare, decide : callable
         ``prepare(description)`` calls methods of a `Description`, ``decide`` those of a `MessageDescription`.
+    load_kernels : callable
+        ``load_kernels(number, gpu)`` has the kernels that messages of a communicator may need.
     """
-    global _prepare, _decide
-    _prepare, _decide = prepare, decide
+    global _prepare, _decide, _load_kernels
+    _prepare, _decide, _load_kernels = prepare, decide, load_kernels
 
 
 def _connect():
@@ -1153,7 +1166,7 @@ def _connect():
     cdef CPython functions
     functions.prepare, functions.describe, functions.next_start = prepare_c, describe_c, next_start_c
     functions.decide = decide_c
-    functions.finalize = finalize_c
+    functions.load_kernels, functions.finalize = load_kernels_c, finalize_c
     give_up_lock, take_lock = save_thread, restore_thread
     with_python(with_thread_states(functions))
     watch_exit()

@@ -187,6 +187,13 @@ void Comm::fail(const std::string& why) {
   set_limit();
 }
 
+void Comm::load_kernels(int gpu) {
+  const uint64_t bit = uint64_t(1) << (gpu & 63);
+  if (gpus_.fetch_or(bit) & bit) return;
+  const uint64_t own = number();
+  ask_python([own, gpu](const Python& python) { python.load_kernels(own, gpu); });
+}
+
 std::string Comm::why_broken() {
   std::lock_guard<std::mutex> lock(mutex_);
   return why_broken_;

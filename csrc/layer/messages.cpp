@@ -162,23 +162,24 @@ Plan plan_of(const Message& m, int* error) {
   const bool may_come =
       m.receives && m.comm->compresses() && m.source != mpi.proc_null && m.room() >= least_room(*m.comm);
   if (m.sends) {
-    auto sent = [&](bool mirrored) {
-      return std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true, mirrored);
-    };
-    plan.sent = sent(!takes_devices);
+    plan.sent = std::make_shared<Buffer>(m.sendbuf, m.sendcount, m.sendtype, true);
     if (!plan.sent->sound() || (*error = failed(m, plan.sent->refused()))) return plan;
     plan.stream = stream_of(m, *plan.sent, error);
     if (*error) return plan;
-    if (plan.stream && plan.sent->on_device() && takes_devices) plan.sent = sent(true);
+    // Chunks are encoded where they lie.
+    if (plan.stream ? !plan.sent->is_run() : !takes_devices) plan.sent->mirror();
   }
   if (m.receives) {
-    plan.received =
-        std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false, !takes_devices || may_come);
+    plan.received = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
     if (!plan.received->sound() || (*error = failed(m, plan.received->refused()))) return plan;
+    if (!takes_devices || may_come) plan.received->mirror();
   }
+  for (const BufferRef& one : {plan.sent, plan.received})
+    if (one && one->on_device() && m.comm->compresses()) m.comm->load_kernels(one->gpu);
   plan.devices = (plan.sent && plan.sent->on_device()) || (plan.received && plan.received->on_device());
   plan.ours = plan.stream || may_come || !m.exists || (plan.devices && !takes_devices);
   if (plan.ours && m.sends && is_replace(m.name) && m.source != mpi.proc_null && m.dest != mpi.proc_null) {
+    plan.sent->mirror();
     if (int code = plan.sent->take()) {
       *error = failed(m, code);
       return plan;
@@ -194,7 +195,7 @@ int begin(const Message& m, const Plan& plan, std::shared_ptr<Transfer>* made) {
   if (m.receives)
     if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
   if (m.sends) {
-    int error = failed(m, plan.sent->take());
+    int error = plan.stream && plan.sent->is_on_gpu() ? 0 : failed(m, plan.sent->take());
     if (!error) error = transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name);
     if (error) {
       transfer->give_up();
@@ -391,7 +392,8 @@ int matched_message(Convention convention, Word* words, const void*, bool, Call&
   Message m = message_of(Name(name), convention, words);
   Matched found;
   const Word handle = handle_at(convention, message_f2c, m.message);
-  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false, true);
+  auto buffer = std::make_shared<Buffer>(m.recvbuf, m.recvcount, m.recvtype, false);
+  buffer->mirror();
   if (!buffer->sound() || m.recvcount < 0 || !take_matched(handle, &found)) return next();
   m.comm = found.comm.get();
   m.comm->count(m.row().op);

@@ -45,8 +45,8 @@ inline const Row& Message::row() const { return rows[name - n_operations]; }
 // A program's memory that is sent from or received into.
 class Buffer {
  public:
-  // `sent`: or to be received into. Memory of a GPU has a copy on the host where it is `mirrored`.
-  Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored);
+  // `sent`: or to be received into.
+  Buffer(Word address, int64_t count, Word type, bool sent);
   // Bytes of one's own, of elements of a type.
   Buffer(std::vector<uint8_t> bytes, const Buffer& like);
   ~Buffer();
@@ -61,15 +61,24 @@ class Buffer {
   bool known = true;  // whether it is known where its bytes lie
   int gpu = engine::NO_GPU;
   bool on_device() const { return gpu != engine::NO_GPU; }
+  // Whether they lie there for MPI too.
+  bool is_on_gpu() const { return on_device() && !mirror_; }
   // MPI's code of memory that the call cannot use: a stream of its GPU is being captured.
   int refused() const { return refused_ ? code_ : 0; }
   engine::Place place{nullptr};
   std::vector<uint64_t> shape;
 
   bool is_run() const { return known && !place.layout; }
-  // Copies from, and to, the memory of a GPU, when what the program had started there has ended; MPI's code.
-  int take();
-  int give_back();
+  // Has memory of a GPU that MPI is not to see stand for by a copy on the host.
+  void mirror();
+  // Copies the first bytes of a run, or all, from the memory of a GPU, behind what the program had started
+  // there, and back; MPI's code. Without a mirror what the program had started is waited for alone.
+  int take(uint64_t nbytes = all);
+  int give_back(uint64_t nbytes = all);
+  static constexpr uint64_t all = ~uint64_t(0);
+  // Where its bytes lie on a GPU, side by side, and what comes before all work on them.
+  engine::Place on_gpu{nullptr};
+  const MarksRef& marks() const { return marks_; }
   // The bytes one behind the other; and the opposite, of so many.
   std::vector<uint8_t> packed() const;
   void unpack(const uint8_t* bytes, uint64_t n);
@@ -78,12 +87,17 @@ class Buffer {
 
  private:
   void unpack_by_mpi(const uint8_t* bytes, uint64_t n);
+  void find_place();
 
   const Type* type_ = nullptr;
   Word kept_ = 0;  // a duplicate of a datatype that the program may free
   std::vector<uint8_t> bytes_;
   uint8_t* mirror_ = nullptr;
-  std::vector<Copies::Range> ranges_;
+  int copy(bool to_host, uint64_t nbytes, bool alone);
+
+  const bool sent_;
+  Word lower_ = 0;  // of the first byte, on the GPU
+  uint64_t stretch_ = 0;  // of all of them
   MarksRef marks_;
   int code_ = 0;
   bool refused_ = false;
@@ -140,6 +154,7 @@ class Incoming : public engine::Task {
   std::vector<uint8_t> unpacked_;  // where it is not known where the bytes lie
   std::atomic<bool> arrived_{false}, cancels_{false};
   bool compressed_ = false;
+  uint64_t mirrored_ = Buffer::all;  // bytes of a GPU's that the host's copy has
   std::shared_ptr<engine::Run> run_;
   engine::Stats stats_;
   int error_ = 0;

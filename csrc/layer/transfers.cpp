@@ -14,8 +14,8 @@ namespace {
 
 Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("PMPI_Isend_c"),
     issend("PMPI_Issend"), issend_c("PMPI_Issend_c"), ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"),
-    irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"), mpi_wait("PMPI_Wait"),
-    test("PMPI_Test"), test_cancelled("PMPI_Test_cancelled"), type_dup("PMPI_Type_dup"),
+    irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"),
+    test_cancelled("PMPI_Test_cancelled"), type_dup("PMPI_Type_dup"),
     type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
 
 constexpr double draining_seconds = 1;
@@ -33,8 +33,8 @@ void raise(double bound, double* to) {
 
 // -- memory
 
-Buffer::Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored)
-    : address(address), handle(library().handle_of(type)), count(count) {
+Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
+    : address(address), handle(library().handle_of(type)), count(count), sent_(sent) {
   type_ = type_of(handle);
   if (!type_) return;
   element = type_->element, known = type_->known;
@@ -44,24 +44,33 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent, bool mirrored)
   if (nbytes) shape = shape_of(block);
   if (nbytes && address) gpu = engine::gpu_of(reinterpret_cast<void*>(address));
   if (on_device()) {
-    ranges_.push_back({address, nullptr, 0, gpu});
     code_ = mark({gpu}, &marks_, &refused_);
-    if (refused_) return;
+    const int64_t others = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
+    const int64_t lower = std::min<int64_t>(0, others * extent) + type_->lower;
+    lower_ = address + Word(lower);
+    stretch_ = uint64_t(std::abs(extent) * others + type_->length);
   }
-  if (on_device() && mirrored) {
-    const int64_t all = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
-    const int64_t lower = std::min<int64_t>(0, all * extent) + type_->lower;
-    const uint64_t stretch = uint64_t(std::abs(extent) * all + type_->length);
-    mirror_ = engine::pinned().get(stretch);
-    ranges_[0] = {address + Word(lower), mirror_, stretch, gpu};
-    this->address = reinterpret_cast<Word>(mirror_) - Word(lower);
-    // What lies between the bytes of the host's copy is given back as it was.
-    if (!sent && !type_->basic) take();
-  }
+  find_place();
+  if (!on_device() || !is_run() || !place.data) return;
+  on_gpu = place;
+  on_gpu.gpu = engine::Gpu::of(gpu);
+}
+
+void Buffer::find_place() {
   if (!known || !nbytes) return;
   const Piece piece = type_->many(count);
-  place = engine::Place(reinterpret_cast<uint8_t*>(this->address + Word(piece.offset)),
+  place = engine::Place(reinterpret_cast<uint8_t*>(address + Word(piece.offset)),
                         piece.is_run() ? nullptr : piece.layout);
+}
+
+void Buffer::mirror() {
+  if (!on_device() || mirror_) return;
+  engine::Gpu::of(gpu);  // in whose context pinned memory is allocated
+  mirror_ = engine::pinned().get(stretch_);
+  address = reinterpret_cast<Word>(mirror_) + (address - lower_);
+  find_place();
+  // What lies between the bytes of the host's copy is given back as it was.
+  if (!sent_ && !type_->basic) take();
 }
 
 Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
@@ -71,7 +80,8 @@ Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
       element(like.element),
       shape(like.shape),
       type_(like.type_),
-      bytes_(std::move(bytes)) {
+      bytes_(std::move(bytes)),
+      sent_(true) {
   address = reinterpret_cast<Word>(bytes_.data());
   place = engine::Place(bytes_.data());
 }
@@ -81,20 +91,24 @@ Buffer::~Buffer() {
   if (kept_) type_free.call(&kept_);
 }
 
-int Buffer::take() {
-  if (!on_device() || code_) return code_;
-  Copies copies(true);
-  copies.ranges = ranges_;
-  copies.begin(marks_);
-  return code_ = copies.wait();
+int Buffer::take(uint64_t nbytes) {
+  return !on_device() || code_ ? code_ : code_ = copy(true, nbytes, false);
 }
 
-int Buffer::give_back() {
-  if (!mirror_ || code_) return code_;
-  Copies copies(false);
-  copies.ranges = ranges_;
+int Buffer::give_back(uint64_t nbytes) {
+  return !mirror_ || code_ ? code_ : copy(false, nbytes, true);  // by a thread that has others to look after
+}
+
+int Buffer::copy(bool to_host, uint64_t nbytes, bool alone) {
+  Copies copies(to_host);
+  if (nbytes != all && is_run()) {
+    const Word first = Word(place.data - mirror_);
+    copies.ranges.push_back({lower_ + first, mirror_ + first, nbytes, gpu});
+  } else {
+    copies.ranges.push_back({lower_, mirror_, mirror_ ? stretch_ : 0, gpu});
+  }
   copies.begin(marks_);
-  return copies.wait(true);
+  return copies.wait(alone);
 }
 
 std::vector<uint8_t> Buffer::packed() const {
@@ -285,6 +299,7 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
                  text + " is truncated to the buffer's " + std::to_string(buffer_->nbytes)));
   drops = drops || error_;
   engine::Place place = buffer_->place;
+  const bool on_gpu = buffer_->on_gpu.gpu && cut.count;
   if (!drops && !buffer_->known) {
     unpacked_.resize(nbytes_);
     place = engine::Place(unpacked_.data());
@@ -300,11 +315,13 @@ void Incoming::begin(const Opening& opening, const uint8_t* data, int64_t length
     std::unique_ptr<engine::Wire> wire = make_wire(engine_library(), notices_->frames->handle());
     const engine::Tags tags = {int(opening.stream),
                                int(std::min<uint64_t>(cut.count, uint64_t(comm_->tags.n_of_messages())))};
-    run_ = the_engine().begin(cut.schedule(source, false, drops), how.coding, how.coding, {place},
-                              std::move(wire), tags);
+    run_ = the_engine().begin(cut.schedule(source, false, drops), how.coding, how.coding,
+                              {on_gpu && !drops ? buffer_->on_gpu : place}, std::move(wire), tags,
+                              buffer_->marks());
     run_->announce();
   }
   if (drops) return;
+  if (on_gpu) mirrored_ = header.nbytes();  // the others are decoded where they belong
   const double start = engine::now();
   engine::Coder coder(how.coding, the_engine().pool());
   const uint64_t nbytes = header.nbytes();
@@ -330,7 +347,7 @@ void Incoming::finish() {
   message_.reset();
   int cancelled = 0;
   test_cancelled.call(status_, &cancelled);
-  if (!error_ && !cancelled) fail(buffer_->give_back());
+  if (!error_ && !cancelled) fail(buffer_->give_back(mirrored_));
 }
 
 // -- out
@@ -347,14 +364,27 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   engine::Frame frame;
   const engine::Place& place = buffer_->place;
   const uint64_t nbytes = cut.first * each;
-  std::vector<uint8_t> apart(place.layout ? nbytes : 0);
+  const bool on_gpu = buffer_->is_on_gpu();
+  std::vector<uint8_t> apart(place.layout || on_gpu ? nbytes : 0);
   if (place.layout) gather(*place.layout, place.data, 0, nbytes, apart.data());
-  engine::Span block = {place.layout ? apart.data() : place.data, cut.first, coding.dtype};
+  if (on_gpu) {
+    Copies copies(true);
+    uint8_t* staged = engine::pinned().get(nbytes);
+    copies.ranges.push_back({reinterpret_cast<Word>(place.data), staged, nbytes, buffer_->gpu});
+    copies.begin(buffer_->marks());
+    error_ = copies.wait();
+    memcpy(apart.data(), staged, nbytes);
+    engine::pinned().put(staged, 0);
+  }
+  engine::Span block = {apart.empty() ? place.data : apart.data(), cut.first, coding.dtype};
   block.plane = cut.plane, block.row = cut.row;
   const double start = engine::now();
-  const engine::Error error = coder.encode(block, 0, {nullptr, 0, 0}, &frame);
+  engine::Error error;
+  if (error_) error.problem = engine::Problem::DEVICE, error.fault = buffer_->on_gpu.gpu->fault();
+  else error = coder.encode(block, 0, {nullptr, 0, 0}, &frame);
   stats_.encode_seconds += engine::now() - start;
-  if (error) error_ = code_of(error, stream->kept->number()), frame.nbytes = 0;
+  if (error && !error_) error_ = code_of(error, stream->kept->number());
+  if (error) frame.nbytes = 0;
   const uint64_t longest = error ? never : buffer_->nbytes;
   std::unique_lock<std::mutex> alone(notices.sending);  // first messages leave in the order of their numbers
   Opening opening = {
@@ -379,8 +409,9 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
   alone.unlock();
   first_task_ = task_of(&request_, status_, first_.size());
   if (!cut.count) return 0;
-  run_ = the_engine().begin(cut.schedule(dest, true, false), coding, coding, {place},
-                            make_wire(engine_library(), frames_->handle()), tags);
+  run_ =
+      the_engine().begin(cut.schedule(dest, true, false), coding, coding, {on_gpu ? buffer_->on_gpu : place},
+                         make_wire(engine_library(), frames_->handle()), tags, buffer_->marks());
   if (error_) run_->fail(error);
   run_->announce();
   return 0;
@@ -428,6 +459,8 @@ int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream,
     if (error || out_->has_begun()) return error;
     out_.reset();
     longer_ = true;
+    if (!comm->settings.devices) sent_->mirror();
+    if (const int code = sent_->take()) return code;
   }
   const bool buffered = as == Bsend || as == Ibsend || as == Bsend_init;
   const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
