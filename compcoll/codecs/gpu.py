@@ -73,19 +73,17 @@ def decode(frame: Any, out: Any = None, adding: bool = False) -> Any:
     return out if out is not None else _like(frame, target, info.shape)
 
 
-def _decode(
-    data: Any, info: FrameInfo, target: DeviceArray, adding: bool, streams: list[int]
-) -> None:
+def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, streams: list[int]) -> None:
     if decoding.index_of(info) < 0:  # of another package
         host, values = np.asarray(data), np.asarray(target)
         (decoding.decode_add if adding else decoding.decode)(host, values)
         target.write(values)
         return
     cuda.load_kernels(target.gpu, (info.codec,))
-    address, gpu = (data.address, data.gpu) if isinstance(data, DeviceArray) else (data.ctypes.data, _gpu.NO_GPU)
+    on_gpu = isinstance(data, DeviceArray)
+    address, gpu = (data.address, data.gpu) if on_gpu else (data.ctypes.data, _gpu.NO_GPU)
     operation = _gpu.Operation(target.gpu, dtypes.code_of(info.dtype), streams=streams)
     operation.open(address, data.size, gpu)
-    # Elements of a complex type are the header's too.
     operation.decode(target.address, dtypes.code_of(target.dtype), target.size, target.gpu, adding)
     if operation.problem is not None:
         raise _error(info, operation.problem)

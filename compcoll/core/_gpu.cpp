@@ -72,6 +72,7 @@
             "csrc/engine/cuda.h",
             "csrc/engine/dense.h",
             "csrc/engine/device.h",
+            "csrc/engine/device_blocks.h",
             "csrc/engine/drive.h",
             "csrc/engine/engine.h",
             "csrc/engine/frame.h",
@@ -1836,7 +1837,7 @@ static const char* const __pyx_f[] = {
 /*--- Type declarations ---*/
 struct __pyx_obj_8compcoll_4core_4_gpu_Operation;
 
-/* "compcoll/core/_gpu.pyx":124
+/* "compcoll/core/_gpu.pyx":126
  * 
  * 
  * cdef class Operation:             # <<<<<<<<<<<<<<
@@ -3189,7 +3190,7 @@ namespace {
     __Pyx_CachedCFunction __pyx_umethod_PyDict_Type_values;
     PyObject *__pyx_tuple[1];
     PyObject *__pyx_codeobj_tab[16];
-    PyObject *__pyx_string_tab[124];
+    PyObject *__pyx_string_tab[125];
     PyObject *__pyx_number_tab[7];
 /* #### Code section: module_state_contents ### */
 /* PyFrozenDict.module_state_decls */
@@ -3346,23 +3347,24 @@ static __pyx_mstatetype * const __pyx_mstate_global = &__pyx_mstate_global_stati
 #define __pyx_n_u_to_bytes __pyx_string_tab[104]
 #define __pyx_n_u_to_gpu __pyx_string_tab[105]
 #define __pyx_n_u_values __pyx_string_tab[106]
-#define __pyx_n_u_words __pyx_string_tab[107]
-#define __pyx_kp_b__2 __pyx_string_tab[108]
-#define __pyx_kp_b_iso88591_Q __pyx_string_tab[109]
-#define __pyx_kp_b_iso88591_1_auG_hg __pyx_string_tab[110]
+#define __pyx_n_u_within __pyx_string_tab[107]
+#define __pyx_n_u_words __pyx_string_tab[108]
+#define __pyx_kp_b__2 __pyx_string_tab[109]
+#define __pyx_kp_b_iso88591_Q __pyx_string_tab[110]
 #define __pyx_kp_b_iso88591_m1A_l_6_at7_g __pyx_string_tab[111]
-#define __pyx_kp_b_iso88591_1_uCq __pyx_string_tab[112]
-#define __pyx_kp_b_iso88591_A_Q_D_IWF_ST_E __pyx_string_tab[113]
-#define __pyx_kp_b_iso88591_A_D_q_81_E __pyx_string_tab[114]
-#define __pyx_kp_b_iso88591_A_D_q_hg_TU_E __pyx_string_tab[115]
-#define __pyx_kp_b_iso88591_A_D_IWCuA_E __pyx_string_tab[116]
-#define __pyx_kp_b_iso88591_A_a __pyx_string_tab[117]
-#define __pyx_kp_b_iso88591_q_6_1A __pyx_string_tab[118]
-#define __pyx_kp_b_iso88591_1_1 __pyx_string_tab[119]
-#define __pyx_kp_b_iso88591_6_5_t1 __pyx_string_tab[120]
-#define __pyx_kp_b_iso88591_1_6_awa __pyx_string_tab[121]
-#define __pyx_kp_b_iso88591_66J_Q_6_AU_WG1 __pyx_string_tab[122]
-#define __pyx_kp_b_iso88591_CCWWX_Q_6_AU_WG81 __pyx_string_tab[123]
+#define __pyx_kp_b_iso88591_m1A_fAS_9AWKwg_fA __pyx_string_tab[112]
+#define __pyx_kp_b_iso88591_1_uCq __pyx_string_tab[113]
+#define __pyx_kp_b_iso88591_A_Q_D_IWF_ST_E __pyx_string_tab[114]
+#define __pyx_kp_b_iso88591_A_D_q_81_E __pyx_string_tab[115]
+#define __pyx_kp_b_iso88591_A_D_q_hg_TU_E __pyx_string_tab[116]
+#define __pyx_kp_b_iso88591_A_D_IWCuA_E __pyx_string_tab[117]
+#define __pyx_kp_b_iso88591_A_a __pyx_string_tab[118]
+#define __pyx_kp_b_iso88591_q_6_1A __pyx_string_tab[119]
+#define __pyx_kp_b_iso88591_1_1 __pyx_string_tab[120]
+#define __pyx_kp_b_iso88591_6_5_t1 __pyx_string_tab[121]
+#define __pyx_kp_b_iso88591_1_6_awa __pyx_string_tab[122]
+#define __pyx_kp_b_iso88591_66J_Q_6_AU_WG1 __pyx_string_tab[123]
+#define __pyx_kp_b_iso88591_CCWWX_Q_6_AU_WG81 __pyx_string_tab[124]
 #define __pyx_int_neg_1 __pyx_number_tab[0]
 #define __pyx_int_1 __pyx_number_tab[1]
 #define __pyx_int_2 __pyx_number_tab[2]
@@ -3391,7 +3393,7 @@ static CYTHON_SMALL_CODE int __pyx_m_clear(PyObject *m) {
   Py_CLEAR(clear_module_state->__pyx_umethod_PyDict_Type_values.method);
   for (int i=0; i<1; ++i) { Py_CLEAR(clear_module_state->__pyx_tuple[i]); }
   for (int i=0; i<16; ++i) { Py_CLEAR(clear_module_state->__pyx_codeobj_tab[i]); }
-  for (int i=0; i<124; ++i) { Py_CLEAR(clear_module_state->__pyx_string_tab[i]); }
+  for (int i=0; i<125; ++i) { Py_CLEAR(clear_module_state->__pyx_string_tab[i]); }
   for (int i=0; i<7; ++i) { Py_CLEAR(clear_module_state->__pyx_number_tab[i]); }
 /* #### Code section: module_state_clear_contents ### */
 /* CommonTypesMetaclass.module_state_clear */
@@ -3422,7 +3424,7 @@ static CYTHON_SMALL_CODE int __pyx_m_traverse(PyObject *m, visitproc visit, void
   Py_VISIT(traverse_module_state->__pyx_umethod_PyDict_Type_values.method);
   for (int i=0; i<1; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_tuple[i]); }
   for (int i=0; i<16; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_codeobj_tab[i]); }
-  for (int i=0; i<124; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_string_tab[i]); }
+  for (int i=0; i<125; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_string_tab[i]); }
   for (int i=0; i<7; ++i) { __Pyx_VISIT_CONST(traverse_module_state->__pyx_number_tab[i]); }
 /* #### Code section: module_state_traverse_contents ### */
 /* CommonTypesMetaclass.module_state_traverse */
@@ -4399,7 +4401,7 @@ static std::vector<uint64_t>  __pyx_convert_vector_from_py_uint64_t(PyObject *__
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":32
+/* "compcoll/core/_gpu.pyx":30
  * 
  * 
  * def has_driver() -> bool:             # <<<<<<<<<<<<<<
@@ -4433,14 +4435,14 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_has_driver(CYTHON_UNUSED PyObjec
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("has_driver", 0);
 
-  /* "compcoll/core/_gpu.pyx":34
+  /* "compcoll/core/_gpu.pyx":32
  * def has_driver() -> bool:
  *     """Whether NVIDIA's driver is installed; it is not asked to begin."""
  *     return has_driver_()             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_1 = __Pyx_PyBool_FromLong(has_driver_()); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 34, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyBool_FromLong(has_driver_()); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 32, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   {
     PyObject *__pyx_temp;
@@ -4453,7 +4455,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_has_driver(CYTHON_UNUSED PyObjec
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":32
+  /* "compcoll/core/_gpu.pyx":30
  * 
  * 
  * def has_driver() -> bool:             # <<<<<<<<<<<<<<
@@ -4472,7 +4474,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_has_driver(CYTHON_UNUSED PyObjec
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":37
+/* "compcoll/core/_gpu.pyx":35
  * 
  * 
  * def gpu_of(uint64_t address) -> int:             # <<<<<<<<<<<<<<
@@ -4520,32 +4522,32 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_address,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 37, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 35, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 37, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 35, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "gpu_of", 0) < (0)) __PYX_ERR(0, 37, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "gpu_of", 0) < (0)) __PYX_ERR(0, 35, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("gpu_of", 1, 1, 1, i); __PYX_ERR(0, 37, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("gpu_of", 1, 1, 1, i); __PYX_ERR(0, 35, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 1)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 37, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 35, __pyx_L3_error)
     }
-    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 37, __pyx_L3_error)
+    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 35, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("gpu_of", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 37, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("gpu_of", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 35, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -4577,7 +4579,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_2gpu_of(CYTHON_UNUSED PyObject *
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("gpu_of", 0);
 
-  /* "compcoll/core/_gpu.pyx":40
+  /* "compcoll/core/_gpu.pyx":38
  *     """The number of the GPU that memory lies on, or `NO_GPU`."""
  *     cdef int found
  *     with nogil:             # <<<<<<<<<<<<<<
@@ -4590,7 +4592,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_2gpu_of(CYTHON_UNUSED PyObject *
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":41
+        /* "compcoll/core/_gpu.pyx":39
  *     cdef int found
  *     with nogil:
  *         found = c_gpu_of(<void*><uintptr_t>address)             # <<<<<<<<<<<<<<
@@ -4600,7 +4602,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_2gpu_of(CYTHON_UNUSED PyObject *
         __pyx_v_found = compcoll::engine::gpu_of(((void *)((uintptr_t)__pyx_v_address)));
       }
 
-      /* "compcoll/core/_gpu.pyx":40
+      /* "compcoll/core/_gpu.pyx":38
  *     """The number of the GPU that memory lies on, or `NO_GPU`."""
  *     cdef int found
  *     with nogil:             # <<<<<<<<<<<<<<
@@ -4617,16 +4619,16 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_2gpu_of(CYTHON_UNUSED PyObject *
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":42
+  /* "compcoll/core/_gpu.pyx":40
  *     with nogil:
  *         found = c_gpu_of(<void*><uintptr_t>address)
  *     return found             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_found); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 42, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_int(__pyx_v_found); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 40, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  if (__Pyx_PyInt_FromNumber(&__pyx_t_1, NULL, 0) < (0)) __PYX_ERR(0, 42, __pyx_L1_error)
+  if (__Pyx_PyInt_FromNumber(&__pyx_t_1, NULL, 0) < (0)) __PYX_ERR(0, 40, __pyx_L1_error)
   {
     PyObject *__pyx_temp;
     {
@@ -4638,7 +4640,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_2gpu_of(CYTHON_UNUSED PyObject *
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":37
+  /* "compcoll/core/_gpu.pyx":35
  * 
  * 
  * def gpu_of(uint64_t address) -> int:             # <<<<<<<<<<<<<<
@@ -4658,7 +4660,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_2gpu_of(CYTHON_UNUSED PyObject *
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":45
+/* "compcoll/core/_gpu.pyx":43
  * 
  * 
  * def add_kernels(int gpu, dict functions):             # <<<<<<<<<<<<<<
@@ -4707,39 +4709,39 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_gpu,&__pyx_mstate_global->__pyx_n_u_functions,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 45, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 43, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 45, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 43, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 45, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 43, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "add_kernels", 0) < (0)) __PYX_ERR(0, 45, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "add_kernels", 0) < (0)) __PYX_ERR(0, 43, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("add_kernels", 1, 2, 2, i); __PYX_ERR(0, 45, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("add_kernels", 1, 2, 2, i); __PYX_ERR(0, 43, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 45, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 43, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 45, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 43, __pyx_L3_error)
     }
-    __pyx_v_gpu = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 45, __pyx_L3_error)
+    __pyx_v_gpu = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 43, __pyx_L3_error)
     __pyx_v_functions = ((PyObject*)values[1]);
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("add_kernels", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 45, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("add_kernels", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 43, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -4750,7 +4752,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_functions), (&PyDict_Type), 1, "functions", 1))) __PYX_ERR(0, 45, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_functions), (&PyDict_Type), 1, "functions", 1))) __PYX_ERR(0, 43, __pyx_L1_error)
   __pyx_r = __pyx_pf_8compcoll_4core_4_gpu_4add_kernels(__pyx_self, __pyx_v_gpu, __pyx_v_functions);
 
   /* function exit code */
@@ -4792,7 +4794,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("add_kernels", 0);
 
-  /* "compcoll/core/_gpu.pyx":48
+  /* "compcoll/core/_gpu.pyx":46
  *     """Give the engine kernels of a GPU: CUDA's handles by name."""
  *     cdef CGpu* own
  *     with nogil:             # <<<<<<<<<<<<<<
@@ -4805,7 +4807,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":49
+        /* "compcoll/core/_gpu.pyx":47
  *     cdef CGpu* own
  *     with nogil:
  *         own = gpu_by_number(gpu)             # <<<<<<<<<<<<<<
@@ -4815,7 +4817,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
         __pyx_v_own = compcoll::engine::Gpu::of(__pyx_v_gpu);
       }
 
-      /* "compcoll/core/_gpu.pyx":48
+      /* "compcoll/core/_gpu.pyx":46
  *     """Give the engine kernels of a GPU: CUDA's handles by name."""
  *     cdef CGpu* own
  *     with nogil:             # <<<<<<<<<<<<<<
@@ -4832,7 +4834,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":50
+  /* "compcoll/core/_gpu.pyx":48
  *     with nogil:
  *         own = gpu_by_number(gpu)
  *     for name, function in functions.items():             # <<<<<<<<<<<<<<
@@ -4842,9 +4844,9 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
   __pyx_t_2 = 0;
   if (unlikely(__pyx_v_functions == Py_None)) {
     PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "items");
-    __PYX_ERR(0, 50, __pyx_L1_error)
+    __PYX_ERR(0, 48, __pyx_L1_error)
   }
-  __pyx_t_5 = __Pyx_dict_iterator(__pyx_v_functions, 1, __pyx_mstate_global->__pyx_n_u_items, (&__pyx_t_3), (&__pyx_t_4)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 50, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_dict_iterator(__pyx_v_functions, 1, __pyx_mstate_global->__pyx_n_u_items, (&__pyx_t_3), (&__pyx_t_4)); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 48, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
   __Pyx_XDECREF(__pyx_t_1);
   __pyx_t_1 = __pyx_t_5;
@@ -4852,7 +4854,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
   while (1) {
     __pyx_t_7 = __Pyx_dict_iter_next(__pyx_t_1, __pyx_t_3, &__pyx_t_2, &__pyx_t_5, &__pyx_t_6, NULL, __pyx_t_4);
     if (unlikely(__pyx_t_7 == 0)) break;
-    if (unlikely(__pyx_t_7 == -1)) __PYX_ERR(0, 50, __pyx_L1_error)
+    if (unlikely(__pyx_t_7 == -1)) __PYX_ERR(0, 48, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_5);
     __Pyx_GOTREF(__pyx_t_6);
     __Pyx_XDECREF_SET(__pyx_v_name, __pyx_t_5);
@@ -4860,7 +4862,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
     __Pyx_XDECREF_SET(__pyx_v_function, __pyx_t_6);
     __pyx_t_6 = 0;
 
-    /* "compcoll/core/_gpu.pyx":51
+    /* "compcoll/core/_gpu.pyx":49
  *         own = gpu_by_number(gpu)
  *     for name, function in functions.items():
  *         own.add_kernel(name.encode(), <void*><uintptr_t>function)             # <<<<<<<<<<<<<<
@@ -4874,19 +4876,19 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
       PyObject *__pyx_callargs[2] = {__pyx_t_5, NULL};
       __pyx_t_6 = __Pyx_PyObject_FastCallMethod((PyObject*)__pyx_mstate_global->__pyx_n_u_encode, __pyx_callargs+__pyx_t_8, (1-__pyx_t_8) | (1*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_5); __pyx_t_5 = 0;
-      if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 51, __pyx_L1_error)
+      if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 49, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
     }
-    __pyx_t_9 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_6); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 51, __pyx_L1_error)
+    __pyx_t_9 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_6); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 49, __pyx_L1_error)
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-    __pyx_t_10 = __Pyx_PyLong_As_size_t(__pyx_v_function); if (unlikely((__pyx_t_10 == ((uintptr_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 51, __pyx_L1_error)
+    __pyx_t_10 = __Pyx_PyLong_As_size_t(__pyx_v_function); if (unlikely((__pyx_t_10 == ((uintptr_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 49, __pyx_L1_error)
     __pyx_v_own->add_kernel(__pyx_t_9, ((void *)((uintptr_t)__pyx_t_10)));
 
 
   }
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":45
+  /* "compcoll/core/_gpu.pyx":43
  * 
  * 
  * def add_kernels(int gpu, dict functions):             # <<<<<<<<<<<<<<
@@ -4912,12 +4914,12 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_4add_kernels(CYTHON_UNUSED PyObj
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":54
+/* "compcoll/core/_gpu.pyx":52
  * 
  * 
  * def stream_wait(int gpu, uint64_t stream, uint64_t event):             # <<<<<<<<<<<<<<
  *     """Have a stream come after an event, by CUDA's handles."""
- *     cdef CGpu* own = gpu_by_number(gpu)
+ *     cdef CGpu* own
 */
 
 /* Python wrapper */
@@ -4962,46 +4964,46 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_gpu,&__pyx_mstate_global->__pyx_n_u_stream,&__pyx_mstate_global->__pyx_n_u_event,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 54, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 52, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 54, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 52, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 54, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 52, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 54, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 52, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "stream_wait", 0) < (0)) __PYX_ERR(0, 54, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "stream_wait", 0) < (0)) __PYX_ERR(0, 52, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("stream_wait", 1, 3, 3, i); __PYX_ERR(0, 54, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("stream_wait", 1, 3, 3, i); __PYX_ERR(0, 52, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 3)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 54, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 52, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 54, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 52, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 54, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 52, __pyx_L3_error)
     }
-    __pyx_v_gpu = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 54, __pyx_L3_error)
-    __pyx_v_stream = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_stream == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 54, __pyx_L3_error)
-    __pyx_v_event = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_event == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 54, __pyx_L3_error)
+    __pyx_v_gpu = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 52, __pyx_L3_error)
+    __pyx_v_stream = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_stream == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 52, __pyx_L3_error)
+    __pyx_v_event = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_event == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 52, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("stream_wait", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 54, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("stream_wait", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 52, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5027,25 +5029,17 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
 
 static PyObject *__pyx_pf_8compcoll_4core_4_gpu_6stream_wait(CYTHON_UNUSED PyObject *__pyx_self, int __pyx_v_gpu, uint64_t __pyx_v_stream, uint64_t __pyx_v_event) {
   compcoll::engine::Gpu *__pyx_v_own;
+  compcoll::engine::Within __pyx_v_within;
   PyObject *__pyx_r = NULL;
   __Pyx_RefNannyDeclarations
   __Pyx_RefNannySetupContext("stream_wait", 0);
 
   /* "compcoll/core/_gpu.pyx":56
- * def stream_wait(int gpu, uint64_t stream, uint64_t event):
- *     """Have a stream come after an event, by CUDA's handles."""
- *     cdef CGpu* own = gpu_by_number(gpu)             # <<<<<<<<<<<<<<
- *     with nogil:
- *         wait_in_stream(own, <void*><uintptr_t>stream, <void*><uintptr_t>event)
-*/
-  __pyx_v_own = compcoll::engine::Gpu::of(__pyx_v_gpu);
-
-  /* "compcoll/core/_gpu.pyx":57
- *     """Have a stream come after an event, by CUDA's handles."""
- *     cdef CGpu* own = gpu_by_number(gpu)
+ *     cdef CGpu* own
+ *     cdef CWithin within
  *     with nogil:             # <<<<<<<<<<<<<<
- *         wait_in_stream(own, <void*><uintptr_t>stream, <void*><uintptr_t>event)
- * 
+ *         own = gpu_by_number(gpu)
+ *         within.enter(own[0])
 */
   {
       PyThreadState * _save;
@@ -5053,22 +5047,49 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_6stream_wait(CYTHON_UNUSED PyObj
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":58
- *     cdef CGpu* own = gpu_by_number(gpu)
+        /* "compcoll/core/_gpu.pyx":57
+ *     cdef CWithin within
  *     with nogil:
- *         wait_in_stream(own, <void*><uintptr_t>stream, <void*><uintptr_t>event)             # <<<<<<<<<<<<<<
+ *         own = gpu_by_number(gpu)             # <<<<<<<<<<<<<<
+ *         within.enter(own[0])
+ *         own.wait_for(<void*><uintptr_t>event, <void*><uintptr_t>stream)
+*/
+        __pyx_v_own = compcoll::engine::Gpu::of(__pyx_v_gpu);
+
+        /* "compcoll/core/_gpu.pyx":58
+ *     with nogil:
+ *         own = gpu_by_number(gpu)
+ *         within.enter(own[0])             # <<<<<<<<<<<<<<
+ *         own.wait_for(<void*><uintptr_t>event, <void*><uintptr_t>stream)
+ *         within.leave()
+*/
+        __pyx_v_within.enter((__pyx_v_own[0]));
+
+        /* "compcoll/core/_gpu.pyx":59
+ *         own = gpu_by_number(gpu)
+ *         within.enter(own[0])
+ *         own.wait_for(<void*><uintptr_t>event, <void*><uintptr_t>stream)             # <<<<<<<<<<<<<<
+ *         within.leave()
+ * 
+*/
+        __pyx_v_own->wait_for(((void *)((uintptr_t)__pyx_v_event)), ((void *)((uintptr_t)__pyx_v_stream)));
+
+        /* "compcoll/core/_gpu.pyx":60
+ *         within.enter(own[0])
+ *         own.wait_for(<void*><uintptr_t>event, <void*><uintptr_t>stream)
+ *         within.leave()             # <<<<<<<<<<<<<<
  * 
  * 
 */
-        compcoll::engine::stream_wait(__pyx_v_own, ((void *)((uintptr_t)__pyx_v_stream)), ((void *)((uintptr_t)__pyx_v_event)));
+        __pyx_v_within.leave();
       }
 
-      /* "compcoll/core/_gpu.pyx":57
- *     """Have a stream come after an event, by CUDA's handles."""
- *     cdef CGpu* own = gpu_by_number(gpu)
+      /* "compcoll/core/_gpu.pyx":56
+ *     cdef CGpu* own
+ *     cdef CWithin within
  *     with nogil:             # <<<<<<<<<<<<<<
- *         wait_in_stream(own, <void*><uintptr_t>stream, <void*><uintptr_t>event)
- * 
+ *         own = gpu_by_number(gpu)
+ *         within.enter(own[0])
 */
       /*finally:*/ {
         /*normal exit:*/{
@@ -5080,23 +5101,24 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_6stream_wait(CYTHON_UNUSED PyObj
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":54
+  /* "compcoll/core/_gpu.pyx":52
  * 
  * 
  * def stream_wait(int gpu, uint64_t stream, uint64_t event):             # <<<<<<<<<<<<<<
  *     """Have a stream come after an event, by CUDA's handles."""
- *     cdef CGpu* own = gpu_by_number(gpu)
+ *     cdef CGpu* own
 */
 
   /* function exit code */
   __pyx_r = Py_None; __Pyx_INCREF(Py_None);
+
 
   __Pyx_XGIVEREF(__pyx_r);
   __Pyx_RefNannyFinishContext();
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":64
+/* "compcoll/core/_gpu.pyx":66
  * 
  * 
  * cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:             # <<<<<<<<<<<<<<
@@ -5126,7 +5148,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
 
 
 
-  /* "compcoll/core/_gpu.pyx":65
+  /* "compcoll/core/_gpu.pyx":67
  * 
  * cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
  *     try:             # <<<<<<<<<<<<<<
@@ -5142,7 +5164,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
     __Pyx_XGOTREF(__pyx_t_3);
     /*try:*/ {
 
-      /* "compcoll/core/_gpu.pyx":66
+      /* "compcoll/core/_gpu.pyx":68
  * cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
  *     try:
  *         stream = _find_stream(gpu)             # <<<<<<<<<<<<<<
@@ -5150,9 +5172,9 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
  *             streams.push_back(<void*><uintptr_t>stream)
 */
       __pyx_t_5 = NULL;
-      __Pyx_GetModuleGlobalName(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_find_stream); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 66, __pyx_L3_error)
+      __Pyx_GetModuleGlobalName(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_find_stream); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 68, __pyx_L3_error)
       __Pyx_GOTREF(__pyx_t_6);
-      __pyx_t_7 = __Pyx_PyLong_From_int(__pyx_v_gpu); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 66, __pyx_L3_error)
+      __pyx_t_7 = __Pyx_PyLong_From_int(__pyx_v_gpu); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 68, __pyx_L3_error)
       __Pyx_GOTREF(__pyx_t_7);
       __pyx_t_8 = 1;
       #if CYTHON_UNPACK_METHODS
@@ -5172,13 +5194,13 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
         __Pyx_XDECREF(__pyx_t_5); __pyx_t_5 = 0;
         __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
         __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-        if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 66, __pyx_L3_error)
+        if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 68, __pyx_L3_error)
         __Pyx_GOTREF(__pyx_t_4);
       }
       __pyx_v_stream = __pyx_t_4;
       __pyx_t_4 = 0;
 
-      /* "compcoll/core/_gpu.pyx":67
+      /* "compcoll/core/_gpu.pyx":69
  *     try:
  *         stream = _find_stream(gpu)
  *         if stream is not None:             # <<<<<<<<<<<<<<
@@ -5189,23 +5211,23 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
       if (__pyx_t_9) {
 
 
-        /* "compcoll/core/_gpu.pyx":68
+        /* "compcoll/core/_gpu.pyx":70
  *         stream = _find_stream(gpu)
  *         if stream is not None:
  *             streams.push_back(<void*><uintptr_t>stream)             # <<<<<<<<<<<<<<
  *     except BaseException:  # a library that is being imported, or ends
  *         pass
 */
-        __pyx_t_10 = __Pyx_PyLong_As_size_t(__pyx_v_stream); if (unlikely((__pyx_t_10 == ((uintptr_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 68, __pyx_L3_error)
+        __pyx_t_10 = __Pyx_PyLong_As_size_t(__pyx_v_stream); if (unlikely((__pyx_t_10 == ((uintptr_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 70, __pyx_L3_error)
         try {
           __pyx_v_streams->push_back(((void *)((uintptr_t)__pyx_t_10)));
         } catch(...) {
           __Pyx_CppExn2PyErr();
-          __PYX_ERR(0, 68, __pyx_L3_error)
+          __PYX_ERR(0, 70, __pyx_L3_error)
         }
 
 
-        /* "compcoll/core/_gpu.pyx":67
+        /* "compcoll/core/_gpu.pyx":69
  *     try:
  *         stream = _find_stream(gpu)
  *         if stream is not None:             # <<<<<<<<<<<<<<
@@ -5214,7 +5236,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
 */
       }
 
-      /* "compcoll/core/_gpu.pyx":65
+      /* "compcoll/core/_gpu.pyx":67
  * 
  * cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
  *     try:             # <<<<<<<<<<<<<<
@@ -5232,7 +5254,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
     __Pyx_XDECREF(__pyx_t_6); __pyx_t_6 = 0;
     __Pyx_XDECREF(__pyx_t_7); __pyx_t_7 = 0;
 
-    /* "compcoll/core/_gpu.pyx":69
+    /* "compcoll/core/_gpu.pyx":71
  *         if stream is not None:
  *             streams.push_back(<void*><uintptr_t>stream)
  *     except BaseException:  # a library that is being imported, or ends             # <<<<<<<<<<<<<<
@@ -5246,7 +5268,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
     }
     goto __pyx_L5_except_error;
 
-    /* "compcoll/core/_gpu.pyx":65
+    /* "compcoll/core/_gpu.pyx":67
  * 
  * cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:
  *     try:             # <<<<<<<<<<<<<<
@@ -5267,7 +5289,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
     __pyx_L8_try_end:;
   }
 
-  /* "compcoll/core/_gpu.pyx":64
+  /* "compcoll/core/_gpu.pyx":66
  * 
  * 
  * cdef void find_stream(int gpu, vector[void*]* streams) noexcept with gil:             # <<<<<<<<<<<<<<
@@ -5292,7 +5314,7 @@ static void __pyx_f_8compcoll_4core_4_gpu_find_stream(int __pyx_v_gpu, std::vect
   __Pyx_PyGILState_Release(__pyx_gilstate_save);
 }
 
-/* "compcoll/core/_gpu.pyx":73
+/* "compcoll/core/_gpu.pyx":75
  * 
  * 
  * def set_find_stream(find):             # <<<<<<<<<<<<<<
@@ -5340,32 +5362,32 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_find,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 73, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 75, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 73, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 75, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "set_find_stream", 0) < (0)) __PYX_ERR(0, 73, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "set_find_stream", 0) < (0)) __PYX_ERR(0, 75, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("set_find_stream", 1, 1, 1, i); __PYX_ERR(0, 73, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("set_find_stream", 1, 1, 1, i); __PYX_ERR(0, 75, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 1)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 73, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 75, __pyx_L3_error)
     }
     __pyx_v_find = values[0];
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("set_find_stream", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 73, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("set_find_stream", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 75, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5395,16 +5417,16 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_8set_find_stream(CYTHON_UNUSED P
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("set_find_stream", 0);
 
-  /* "compcoll/core/_gpu.pyx":82
+  /* "compcoll/core/_gpu.pyx":84
  *     """
  *     global _find_stream
  *     _find_stream = find             # <<<<<<<<<<<<<<
  *     if find is None:
  *         c_set_find_stream(NULL)
 */
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_find_stream, __pyx_v_find) < (0)) __PYX_ERR(0, 82, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_find_stream, __pyx_v_find) < (0)) __PYX_ERR(0, 84, __pyx_L1_error)
 
-  /* "compcoll/core/_gpu.pyx":83
+  /* "compcoll/core/_gpu.pyx":85
  *     global _find_stream
  *     _find_stream = find
  *     if find is None:             # <<<<<<<<<<<<<<
@@ -5415,7 +5437,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_8set_find_stream(CYTHON_UNUSED P
   if (__pyx_t_1) {
 
 
-    /* "compcoll/core/_gpu.pyx":84
+    /* "compcoll/core/_gpu.pyx":86
  *     _find_stream = find
  *     if find is None:
  *         c_set_find_stream(NULL)             # <<<<<<<<<<<<<<
@@ -5424,7 +5446,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_8set_find_stream(CYTHON_UNUSED P
 */
     compcoll::engine::set_find_stream(NULL);
 
-    /* "compcoll/core/_gpu.pyx":83
+    /* "compcoll/core/_gpu.pyx":85
  *     global _find_stream
  *     _find_stream = find
  *     if find is None:             # <<<<<<<<<<<<<<
@@ -5434,7 +5456,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_8set_find_stream(CYTHON_UNUSED P
     goto __pyx_L3;
   }
 
-  /* "compcoll/core/_gpu.pyx":86
+  /* "compcoll/core/_gpu.pyx":88
  *         c_set_find_stream(NULL)
  *     else:
  *         c_set_find_stream(find_stream)             # <<<<<<<<<<<<<<
@@ -5446,7 +5468,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_8set_find_stream(CYTHON_UNUSED P
   }
   __pyx_L3:;
 
-  /* "compcoll/core/_gpu.pyx":73
+  /* "compcoll/core/_gpu.pyx":75
  * 
  * 
  * def set_find_stream(find):             # <<<<<<<<<<<<<<
@@ -5466,7 +5488,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_8set_find_stream(CYTHON_UNUSED P
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":89
+/* "compcoll/core/_gpu.pyx":91
  * 
  * 
  * cdef list listed(const vector[KernelName]& names):             # <<<<<<<<<<<<<<
@@ -5492,7 +5514,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_listed(std::vector<compcoll::engi
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("listed", 0);
 
-  /* "compcoll/core/_gpu.pyx":91
+  /* "compcoll/core/_gpu.pyx":93
  * cdef list listed(const vector[KernelName]& names):
  *     cdef size_t i
  *     return [             # <<<<<<<<<<<<<<
@@ -5500,10 +5522,10 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_listed(std::vector<compcoll::engi
  *         for i in range(names.size())
 */
   { /* enter inner scope */
-    __pyx_t_1 = PyList_New(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 91, __pyx_L1_error)
+    __pyx_t_1 = PyList_New(0); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 93, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
 
-    /* "compcoll/core/_gpu.pyx":93
+    /* "compcoll/core/_gpu.pyx":95
  *     return [
  *         (names[i].module.decode(), names[i].name.decode(), names[i].per_block, names[i].threads)
  *         for i in range(names.size())             # <<<<<<<<<<<<<<
@@ -5517,37 +5539,37 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_listed(std::vector<compcoll::engi
     for (__pyx_t_4 = 0; __pyx_t_4 < __pyx_t_3; __pyx_t_4+=1) {
       __pyx_7genexpr__pyx_v_i = __pyx_t_4;
 
-      /* "compcoll/core/_gpu.pyx":92
+      /* "compcoll/core/_gpu.pyx":94
  *     cdef size_t i
  *     return [
  *         (names[i].module.decode(), names[i].name.decode(), names[i].per_block, names[i].threads)             # <<<<<<<<<<<<<<
  *         for i in range(names.size())
  *     ]
 */
-      __pyx_t_5 = __Pyx_decode_cpp_string((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).module, 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 92, __pyx_L1_error)
+      __pyx_t_5 = __Pyx_decode_cpp_string((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).module, 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 94, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_5);
-      __pyx_t_6 = __Pyx_decode_cpp_string((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).name, 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 92, __pyx_L1_error)
+      __pyx_t_6 = __Pyx_decode_cpp_string((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).name, 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 94, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_6);
-      __pyx_t_7 = __Pyx_PyLong_From_uint32_t((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).per_block); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 92, __pyx_L1_error)
+      __pyx_t_7 = __Pyx_PyLong_From_uint32_t((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).per_block); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 94, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_7);
-      __pyx_t_8 = __Pyx_PyLong_From_uint32_t((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).threads); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 92, __pyx_L1_error)
+      __pyx_t_8 = __Pyx_PyLong_From_uint32_t((__pyx_v_names[__pyx_7genexpr__pyx_v_i]).threads); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 94, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_8);
-      __pyx_t_9 = PyTuple_New(4); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 92, __pyx_L1_error)
+      __pyx_t_9 = PyTuple_New(4); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 94, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_9);
       __Pyx_GIVEREF(__pyx_t_5);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 0, __pyx_t_5) != (0)) __PYX_ERR(0, 92, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 0, __pyx_t_5) != (0)) __PYX_ERR(0, 94, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_6);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 1, __pyx_t_6) != (0)) __PYX_ERR(0, 92, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 1, __pyx_t_6) != (0)) __PYX_ERR(0, 94, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_7);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 2, __pyx_t_7) != (0)) __PYX_ERR(0, 92, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 2, __pyx_t_7) != (0)) __PYX_ERR(0, 94, __pyx_L1_error);
       __Pyx_GIVEREF(__pyx_t_8);
-      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 3, __pyx_t_8) != (0)) __PYX_ERR(0, 92, __pyx_L1_error);
+      if (__Pyx_PyTuple_SET_ITEM(__pyx_t_9, 3, __pyx_t_8) != (0)) __PYX_ERR(0, 94, __pyx_L1_error);
       __pyx_t_5 = 0;
       __pyx_t_6 = 0;
       __pyx_t_7 = 0;
       __pyx_t_8 = 0;
       __Pyx_GIVEREF(__pyx_t_9);
-      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_1, __pyx_t_9))) __PYX_ERR(0, 91, __pyx_L1_error)
+      if (unlikely(__Pyx_ListComp_AppendAndDecref(__pyx_t_1, __pyx_t_9))) __PYX_ERR(0, 93, __pyx_L1_error)
       __pyx_t_9 = 0;
     }
 
@@ -5563,7 +5585,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_listed(std::vector<compcoll::engi
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":89
+  /* "compcoll/core/_gpu.pyx":91
  * 
  * 
  * cdef list listed(const vector[KernelName]& names):             # <<<<<<<<<<<<<<
@@ -5588,11 +5610,11 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_listed(std::vector<compcoll::engi
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":97
+/* "compcoll/core/_gpu.pyx":99
  * 
  * 
  * def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:             # <<<<<<<<<<<<<<
- *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+ *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
  *     cdef uint64_t[2] words = params
 */
 
@@ -5604,7 +5626,7 @@ PyObject *const *__pyx_args, Py_ssize_t __pyx_nargs, PyObject *__pyx_kwds
 PyObject *__pyx_args, PyObject *__pyx_kwds
 #endif
 ); /*proto*/
-PyDoc_STRVAR(__pyx_doc_8compcoll_4core_4_gpu_10encoders, "The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads.");
+PyDoc_STRVAR(__pyx_doc_8compcoll_4core_4_gpu_10encoders, "The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads.");
 static PyMethodDef __pyx_mdef_8compcoll_4core_4_gpu_11encoders = {"encoders", (PyCFunction)(void(*)(void))(__Pyx_PyCFunction_FastCallWithKeywords)__pyx_pw_8compcoll_4core_4_gpu_11encoders, __Pyx_METH_FASTCALL|METH_KEYWORDS, __pyx_doc_8compcoll_4core_4_gpu_10encoders};
 static PyObject *__pyx_pw_8compcoll_4core_4_gpu_11encoders(PyObject *__pyx_self, 
 #if CYTHON_VECTORCALL
@@ -5639,62 +5661,62 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_codec,&__pyx_mstate_global->__pyx_n_u_dtype,&__pyx_mstate_global->__pyx_n_u_params,&__pyx_mstate_global->__pyx_n_u_ndim,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 97, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 99, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 99, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 99, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 99, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 99, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "encoders", 0) < (0)) __PYX_ERR(0, 97, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "encoders", 0) < (0)) __PYX_ERR(0, 99, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("encoders", 0, 3, 4, i); __PYX_ERR(0, 97, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("encoders", 0, 3, 4, i); __PYX_ERR(0, 99, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 99, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 99, __pyx_L3_error)
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 99, __pyx_L3_error)
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 97, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 99, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
     __pyx_v_codec = ((PyObject*)values[0]);
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 97, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 99, __pyx_L3_error)
     __pyx_v_params = ((PyObject*)values[2]);
     if (values[3]) {
-      __pyx_v_ndim = __Pyx_PyLong_As_uint32_t(values[3]); if (unlikely((__pyx_v_ndim == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 97, __pyx_L3_error)
+      __pyx_v_ndim = __Pyx_PyLong_As_uint32_t(values[3]); if (unlikely((__pyx_v_ndim == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 99, __pyx_L3_error)
     } else {
       __pyx_v_ndim = ((uint32_t)((uint32_t)1));
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("encoders", 0, 3, 4, __pyx_nargs); __PYX_ERR(0, 97, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("encoders", 0, 3, 4, __pyx_nargs); __PYX_ERR(0, 99, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5705,8 +5727,8 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_codec), (&PyUnicode_Type), 1, "codec", 1))) __PYX_ERR(0, 97, __pyx_L1_error)
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_params), (&PyTuple_Type), 1, "params", 1))) __PYX_ERR(0, 97, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_codec), (&PyUnicode_Type), 1, "codec", 1))) __PYX_ERR(0, 99, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_params), (&PyTuple_Type), 1, "params", 1))) __PYX_ERR(0, 99, __pyx_L1_error)
   __pyx_r = __pyx_pf_8compcoll_4core_4_gpu_10encoders(__pyx_self, __pyx_v_codec, __pyx_v_dtype, __pyx_v_params, __pyx_v_ndim);
 
   /* function exit code */
@@ -5740,19 +5762,19 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_10encoders(CYTHON_UNUSED PyObjec
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("encoders", 0);
 
-  /* "compcoll/core/_gpu.pyx":99
+  /* "compcoll/core/_gpu.pyx":101
  * def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:
- *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+ *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
  *     cdef uint64_t[2] words = params             # <<<<<<<<<<<<<<
  *     return listed(c_encoders(codec.encode(), dtype, words, ndim))
  * 
 */
-  if (unlikely((__Pyx_carray_from_py_uint64_t(__pyx_v_params, __pyx_t_1, 2) < 0))) __PYX_ERR(0, 99, __pyx_L1_error)
+  if (unlikely((__Pyx_carray_from_py_uint64_t(__pyx_v_params, __pyx_t_1, 2) < 0))) __PYX_ERR(0, 101, __pyx_L1_error)
   memcpy(&(__pyx_v_words[0]), __pyx_t_1, sizeof(__pyx_v_words[0]) * (2));
 
 
-  /* "compcoll/core/_gpu.pyx":100
- *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+  /* "compcoll/core/_gpu.pyx":102
+ *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
  *     cdef uint64_t[2] words = params
  *     return listed(c_encoders(codec.encode(), dtype, words, ndim))             # <<<<<<<<<<<<<<
  * 
@@ -5760,13 +5782,13 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_10encoders(CYTHON_UNUSED PyObjec
 */
   if (unlikely(__pyx_v_codec == Py_None)) {
     PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "encode");
-    __PYX_ERR(0, 100, __pyx_L1_error)
+    __PYX_ERR(0, 102, __pyx_L1_error)
   }
-  __pyx_t_2 = PyUnicode_AsEncodedString(__pyx_v_codec, NULL, NULL); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 100, __pyx_L1_error)
+  __pyx_t_2 = PyUnicode_AsEncodedString(__pyx_v_codec, NULL, NULL); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_2); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 100, __pyx_L1_error)
+  __pyx_t_3 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_2); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __pyx_t_2 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::encoders(__pyx_t_3, __pyx_v_dtype, __pyx_v_words, __pyx_v_ndim)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 100, __pyx_L1_error)
+  __pyx_t_2 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::encoders(__pyx_t_3, __pyx_v_dtype, __pyx_v_words, __pyx_v_ndim)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 102, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   {
@@ -5780,11 +5802,11 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_10encoders(CYTHON_UNUSED PyObjec
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":97
+  /* "compcoll/core/_gpu.pyx":99
  * 
  * 
  * def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:             # <<<<<<<<<<<<<<
- *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+ *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
  *     cdef uint64_t[2] words = params
 */
 
@@ -5800,7 +5822,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_10encoders(CYTHON_UNUSED PyObjec
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":103
+/* "compcoll/core/_gpu.pyx":105
  * 
  * 
  * def decoders(str codec, uint32_t dtype, tuple params, bint adding, uint32_t ndim=1) -> list:             # <<<<<<<<<<<<<<
@@ -5852,69 +5874,69 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_codec,&__pyx_mstate_global->__pyx_n_u_dtype,&__pyx_mstate_global->__pyx_n_u_params,&__pyx_mstate_global->__pyx_n_u_adding,&__pyx_mstate_global->__pyx_n_u_ndim,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 103, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 105, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 105, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 105, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 105, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 105, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 105, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "decoders", 0) < (0)) __PYX_ERR(0, 103, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "decoders", 0) < (0)) __PYX_ERR(0, 105, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 4; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("decoders", 0, 4, 5, i); __PYX_ERR(0, 103, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("decoders", 0, 4, 5, i); __PYX_ERR(0, 105, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 105, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 105, __pyx_L3_error)
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 105, __pyx_L3_error)
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 105, __pyx_L3_error)
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 103, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 105, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
     }
     __pyx_v_codec = ((PyObject*)values[0]);
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 103, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 105, __pyx_L3_error)
     __pyx_v_params = ((PyObject*)values[2]);
-    __pyx_v_adding = __Pyx_PyObject_IsTrue(values[3]); if (unlikely((__pyx_v_adding == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 103, __pyx_L3_error)
+    __pyx_v_adding = __Pyx_PyObject_IsTrue(values[3]); if (unlikely((__pyx_v_adding == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 105, __pyx_L3_error)
     if (values[4]) {
-      __pyx_v_ndim = __Pyx_PyLong_As_uint32_t(values[4]); if (unlikely((__pyx_v_ndim == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 103, __pyx_L3_error)
+      __pyx_v_ndim = __Pyx_PyLong_As_uint32_t(values[4]); if (unlikely((__pyx_v_ndim == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 105, __pyx_L3_error)
     } else {
       __pyx_v_ndim = ((uint32_t)((uint32_t)1));
     }
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("decoders", 0, 4, 5, __pyx_nargs); __PYX_ERR(0, 103, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("decoders", 0, 4, 5, __pyx_nargs); __PYX_ERR(0, 105, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -5925,8 +5947,8 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_codec), (&PyUnicode_Type), 1, "codec", 1))) __PYX_ERR(0, 103, __pyx_L1_error)
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_params), (&PyTuple_Type), 1, "params", 1))) __PYX_ERR(0, 103, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_codec), (&PyUnicode_Type), 1, "codec", 1))) __PYX_ERR(0, 105, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_params), (&PyTuple_Type), 1, "params", 1))) __PYX_ERR(0, 105, __pyx_L1_error)
   __pyx_r = __pyx_pf_8compcoll_4core_4_gpu_12decoders(__pyx_self, __pyx_v_codec, __pyx_v_dtype, __pyx_v_params, __pyx_v_adding, __pyx_v_ndim);
 
   /* function exit code */
@@ -5961,18 +5983,18 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_12decoders(CYTHON_UNUSED PyObjec
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("decoders", 0);
 
-  /* "compcoll/core/_gpu.pyx":105
+  /* "compcoll/core/_gpu.pyx":107
  * def decoders(str codec, uint32_t dtype, tuple params, bint adding, uint32_t ndim=1) -> list:
  *     """The kernels that decode, or decode and add."""
  *     cdef uint64_t[2] words = params             # <<<<<<<<<<<<<<
  *     return listed(c_decoders(codec.encode(), dtype, words, adding, ndim))
  * 
 */
-  if (unlikely((__Pyx_carray_from_py_uint64_t(__pyx_v_params, __pyx_t_1, 2) < 0))) __PYX_ERR(0, 105, __pyx_L1_error)
+  if (unlikely((__Pyx_carray_from_py_uint64_t(__pyx_v_params, __pyx_t_1, 2) < 0))) __PYX_ERR(0, 107, __pyx_L1_error)
   memcpy(&(__pyx_v_words[0]), __pyx_t_1, sizeof(__pyx_v_words[0]) * (2));
 
 
-  /* "compcoll/core/_gpu.pyx":106
+  /* "compcoll/core/_gpu.pyx":108
  *     """The kernels that decode, or decode and add."""
  *     cdef uint64_t[2] words = params
  *     return listed(c_decoders(codec.encode(), dtype, words, adding, ndim))             # <<<<<<<<<<<<<<
@@ -5981,13 +6003,13 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_12decoders(CYTHON_UNUSED PyObjec
 */
   if (unlikely(__pyx_v_codec == Py_None)) {
     PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "encode");
-    __PYX_ERR(0, 106, __pyx_L1_error)
+    __PYX_ERR(0, 108, __pyx_L1_error)
   }
-  __pyx_t_2 = PyUnicode_AsEncodedString(__pyx_v_codec, NULL, NULL); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 106, __pyx_L1_error)
+  __pyx_t_2 = PyUnicode_AsEncodedString(__pyx_v_codec, NULL, NULL); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 108, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_2); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 106, __pyx_L1_error)
+  __pyx_t_3 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_2); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 108, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  __pyx_t_2 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::decoders(__pyx_t_3, __pyx_v_dtype, __pyx_v_words, __pyx_v_adding, __pyx_v_ndim)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 106, __pyx_L1_error)
+  __pyx_t_2 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::decoders(__pyx_t_3, __pyx_v_dtype, __pyx_v_words, __pyx_v_adding, __pyx_v_ndim)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 108, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
 
   {
@@ -6001,7 +6023,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_12decoders(CYTHON_UNUSED PyObjec
   __pyx_t_2 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":103
+  /* "compcoll/core/_gpu.pyx":105
  * 
  * 
  * def decoders(str codec, uint32_t dtype, tuple params, bint adding, uint32_t ndim=1) -> list:             # <<<<<<<<<<<<<<
@@ -6021,7 +6043,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_12decoders(CYTHON_UNUSED PyObjec
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":109
+/* "compcoll/core/_gpu.pyx":111
  * 
  * 
  * def adders(str codec, uint32_t dtype) -> list:             # <<<<<<<<<<<<<<
@@ -6070,39 +6092,39 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_codec,&__pyx_mstate_global->__pyx_n_u_dtype,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 109, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 111, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 109, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 111, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 109, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 111, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "adders", 0) < (0)) __PYX_ERR(0, 109, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "adders", 0) < (0)) __PYX_ERR(0, 111, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("adders", 1, 2, 2, i); __PYX_ERR(0, 109, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("adders", 1, 2, 2, i); __PYX_ERR(0, 111, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 109, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 111, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 109, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 111, __pyx_L3_error)
     }
     __pyx_v_codec = ((PyObject*)values[0]);
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 109, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 111, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("adders", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 109, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("adders", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 111, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6113,7 +6135,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   __Pyx_RefNannyFinishContext();
   return NULL;
   __pyx_L4_argument_unpacking_done:;
-  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_codec), (&PyUnicode_Type), 1, "codec", 1))) __PYX_ERR(0, 109, __pyx_L1_error)
+  if (unlikely(!__Pyx_ArgTypeTest(((PyObject *)__pyx_v_codec), (&PyUnicode_Type), 1, "codec", 1))) __PYX_ERR(0, 111, __pyx_L1_error)
   __pyx_r = __pyx_pf_8compcoll_4core_4_gpu_14adders(__pyx_self, __pyx_v_codec, __pyx_v_dtype);
 
   /* function exit code */
@@ -6144,7 +6166,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_14adders(CYTHON_UNUSED PyObject 
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("adders", 0);
 
-  /* "compcoll/core/_gpu.pyx":111
+  /* "compcoll/core/_gpu.pyx":113
  * def adders(str codec, uint32_t dtype) -> list:
  *     """The kernels that add two frames."""
  *     return listed(c_adders(codec.encode(), dtype))             # <<<<<<<<<<<<<<
@@ -6153,13 +6175,13 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_14adders(CYTHON_UNUSED PyObject 
 */
   if (unlikely(__pyx_v_codec == Py_None)) {
     PyErr_Format(PyExc_AttributeError, "\047NoneType\047 object has no attribute \047%.30s\047", "encode");
-    __PYX_ERR(0, 111, __pyx_L1_error)
+    __PYX_ERR(0, 113, __pyx_L1_error)
   }
-  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_codec, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 111, __pyx_L1_error)
+  __pyx_t_1 = PyUnicode_AsEncodedString(__pyx_v_codec, NULL, NULL); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 113, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __pyx_t_2 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_1); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 111, __pyx_L1_error)
+  __pyx_t_2 = __pyx_convert_string_from_py_6libcpp_6string_std__in_string(__pyx_t_1); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 113, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
-  __pyx_t_1 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::adders(__pyx_t_2, __pyx_v_dtype)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 111, __pyx_L1_error)
+  __pyx_t_1 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::adders(__pyx_t_2, __pyx_v_dtype)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 113, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
 
   {
@@ -6173,7 +6195,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_14adders(CYTHON_UNUSED PyObject 
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":109
+  /* "compcoll/core/_gpu.pyx":111
  * 
  * 
  * def adders(str codec, uint32_t dtype) -> list:             # <<<<<<<<<<<<<<
@@ -6192,7 +6214,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_14adders(CYTHON_UNUSED PyObject 
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":114
+/* "compcoll/core/_gpu.pyx":116
  * 
  * 
  * def converters(uint32_t dtype, uint32_t into) -> list:             # <<<<<<<<<<<<<<
@@ -6241,39 +6263,39 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_dtype,&__pyx_mstate_global->__pyx_n_u_into,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 114, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 116, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 114, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 116, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 114, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 116, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "converters", 0) < (0)) __PYX_ERR(0, 114, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "converters", 0) < (0)) __PYX_ERR(0, 116, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 2; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("converters", 1, 2, 2, i); __PYX_ERR(0, 114, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("converters", 1, 2, 2, i); __PYX_ERR(0, 116, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 2)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 114, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 116, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 114, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 116, __pyx_L3_error)
     }
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 114, __pyx_L3_error)
-    __pyx_v_into = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_into == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 114, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 116, __pyx_L3_error)
+    __pyx_v_into = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_into == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 116, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("converters", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 114, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("converters", 1, 2, 2, __pyx_nargs); __PYX_ERR(0, 116, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6305,14 +6327,14 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_16converters(CYTHON_UNUSED PyObj
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("converters", 0);
 
-  /* "compcoll/core/_gpu.pyx":116
+  /* "compcoll/core/_gpu.pyx":118
  * def converters(uint32_t dtype, uint32_t into) -> list:
  *     """The kernel between a 16-bit float and float32, either way."""
  *     return listed(c_converters(dtype, into))             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_1 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::converters(__pyx_v_dtype, __pyx_v_into)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 116, __pyx_L1_error)
+  __pyx_t_1 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::converters(__pyx_v_dtype, __pyx_v_into)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 118, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   {
     PyObject *__pyx_temp;
@@ -6325,7 +6347,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_16converters(CYTHON_UNUSED PyObj
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":114
+  /* "compcoll/core/_gpu.pyx":116
  * 
  * 
  * def converters(uint32_t dtype, uint32_t into) -> list:             # <<<<<<<<<<<<<<
@@ -6344,7 +6366,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_16converters(CYTHON_UNUSED PyObj
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":119
+/* "compcoll/core/_gpu.pyx":121
  * 
  * 
  * def largest(uint32_t dtype) -> list:             # <<<<<<<<<<<<<<
@@ -6392,32 +6414,32 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_dtype,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 119, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 121, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 119, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 121, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "largest", 0) < (0)) __PYX_ERR(0, 119, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "largest", 0) < (0)) __PYX_ERR(0, 121, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("largest", 1, 1, 1, i); __PYX_ERR(0, 119, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("largest", 1, 1, 1, i); __PYX_ERR(0, 121, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 1)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 119, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 121, __pyx_L3_error)
     }
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 119, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[0]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 121, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("largest", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 119, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("largest", 1, 1, 1, __pyx_nargs); __PYX_ERR(0, 121, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6448,14 +6470,14 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_18largest(CYTHON_UNUSED PyObject
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("largest", 0);
 
-  /* "compcoll/core/_gpu.pyx":121
+  /* "compcoll/core/_gpu.pyx":123
  * def largest(uint32_t dtype) -> list:
  *     """The kernel that finds the largest magnitude."""
  *     return listed(c_largest(dtype))             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  __pyx_t_1 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::largest_kernel(__pyx_v_dtype)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 121, __pyx_L1_error)
+  __pyx_t_1 = __pyx_f_8compcoll_4core_4_gpu_listed(compcoll::engine::largest_kernel(__pyx_v_dtype)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 123, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   {
     PyObject *__pyx_temp;
@@ -6468,7 +6490,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_18largest(CYTHON_UNUSED PyObject
   __pyx_t_1 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":119
+  /* "compcoll/core/_gpu.pyx":121
  * 
  * 
  * def largest(uint32_t dtype) -> list:             # <<<<<<<<<<<<<<
@@ -6487,7 +6509,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_18largest(CYTHON_UNUSED PyObject
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":141
+/* "compcoll/core/_gpu.pyx":143
  *     cdef unique_ptr[CAlone] own
  * 
  *     def __init__(self, int gpu, uint32_t dtype=0, bint lossless=True, attempts=(), streams=()):             # <<<<<<<<<<<<<<
@@ -6537,74 +6559,74 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_gpu,&__pyx_mstate_global->__pyx_n_u_dtype,&__pyx_mstate_global->__pyx_n_u_lossless,&__pyx_mstate_global->__pyx_n_u_attempts,&__pyx_mstate_global->__pyx_n_u_streams,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL_TPNEW(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 141, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 143, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__init__", 0) < (0)) __PYX_ERR(0, 141, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "__init__", 0) < (0)) __PYX_ERR(0, 143, __pyx_L3_error)
       if (!values[3]) values[3] = __Pyx_NewRef(((PyObject *)__pyx_mstate_global->__pyx_empty_tuple));
       if (!values[4]) values[4] = __Pyx_NewRef(((PyObject *)__pyx_mstate_global->__pyx_empty_tuple));
       for (Py_ssize_t i = __pyx_nargs; i < 1; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__init__", 0, 1, 5, i); __PYX_ERR(0, 141, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("__init__", 0, 1, 5, i); __PYX_ERR(0, 143, __pyx_L3_error) }
       }
     } else {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 143, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL_TPNEW(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 141, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 143, __pyx_L3_error)
         break;
         default: goto __pyx_L5_argtuple_error;
       }
       if (!values[3]) values[3] = __Pyx_NewRef(((PyObject *)__pyx_mstate_global->__pyx_empty_tuple));
       if (!values[4]) values[4] = __Pyx_NewRef(((PyObject *)__pyx_mstate_global->__pyx_empty_tuple));
     }
-    __pyx_v_gpu = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 141, __pyx_L3_error)
+    __pyx_v_gpu = __Pyx_PyLong_As_int(values[0]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 143, __pyx_L3_error)
     if (values[1]) {
-      __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 141, __pyx_L3_error)
+      __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 143, __pyx_L3_error)
     } else {
       __pyx_v_dtype = ((uint32_t)0);
     }
     if (values[2]) {
-      __pyx_v_lossless = __Pyx_PyObject_IsTrue(values[2]); if (unlikely((__pyx_v_lossless == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 141, __pyx_L3_error)
+      __pyx_v_lossless = __Pyx_PyObject_IsTrue(values[2]); if (unlikely((__pyx_v_lossless == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 143, __pyx_L3_error)
     } else {
       __pyx_v_lossless = ((int)1);
     }
@@ -6613,7 +6635,7 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("__init__", 0, 1, 5, __pyx_nargs); __PYX_ERR(0, 141, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("__init__", 0, 1, 5, __pyx_nargs); __PYX_ERR(0, 143, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -6669,7 +6691,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__init__", 0);
 
-  /* "compcoll/core/_gpu.pyx":146
+  /* "compcoll/core/_gpu.pyx":148
  *         cdef vector[void*] more
  *         cdef int ndim
  *         use_level(coding, _cpu.active_address())             # <<<<<<<<<<<<<<
@@ -6677,9 +6699,9 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
  *         for place, params in attempts:
 */
   __pyx_t_2 = NULL;
-  __Pyx_GetModuleGlobalName(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_cpu); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 146, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_cpu); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 148, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_active_address); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 146, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyObject_GetAttrStr(__pyx_t_3, __pyx_mstate_global->__pyx_n_u_active_address); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 148, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
   __pyx_t_5 = 1;
@@ -6699,15 +6721,15 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
     __pyx_t_1 = __Pyx_PyObject_FastCall((PyObject*)__pyx_t_4, __pyx_callargs+__pyx_t_5, (1-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 146, __pyx_L1_error)
+    if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 148, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
   }
-  __pyx_t_5 = __Pyx_PyLong_As_size_t(__pyx_t_1); if (unlikely((__pyx_t_5 == (size_t)-1) && PyErr_Occurred())) __PYX_ERR(0, 146, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyLong_As_size_t(__pyx_t_1); if (unlikely((__pyx_t_5 == (size_t)-1) && PyErr_Occurred())) __PYX_ERR(0, 148, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
   use_level(__pyx_v_coding, __pyx_t_5);
 
 
-  /* "compcoll/core/_gpu.pyx":147
+  /* "compcoll/core/_gpu.pyx":149
  *         cdef int ndim
  *         use_level(coding, _cpu.active_address())
  *         coding.dtype, coding.lossless = dtype, lossless             # <<<<<<<<<<<<<<
@@ -6721,7 +6743,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
   __pyx_v_coding.dtype = __pyx_t_6;
   __pyx_v_coding.lossless = __pyx_t_7;
 
-  /* "compcoll/core/_gpu.pyx":148
+  /* "compcoll/core/_gpu.pyx":150
  *         use_level(coding, _cpu.active_address())
  *         coding.dtype, coding.lossless = dtype, lossless
  *         for place, params in attempts:             # <<<<<<<<<<<<<<
@@ -6733,9 +6755,9 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
     __pyx_t_8 = 0;
     __pyx_t_9 = NULL;
   } else {
-    __pyx_t_8 = -1; __pyx_t_1 = PyObject_GetIter(__pyx_v_attempts); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 148, __pyx_L1_error)
+    __pyx_t_8 = -1; __pyx_t_1 = PyObject_GetIter(__pyx_v_attempts); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 150, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
-    __pyx_t_9 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_1); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 148, __pyx_L1_error)
+    __pyx_t_9 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_1); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 150, __pyx_L1_error)
   }
   for (;;) {
     if (likely(!__pyx_t_9)) {
@@ -6743,7 +6765,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         {
           Py_ssize_t __pyx_temp = __Pyx_PyList_GET_SIZE(__pyx_t_1);
           #if !CYTHON_ASSUME_SAFE_SIZE
-          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 148, __pyx_L1_error)
+          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 150, __pyx_L1_error)
           #endif
           if (__pyx_t_8 >= __pyx_temp) break;
         }
@@ -6753,7 +6775,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         {
           Py_ssize_t __pyx_temp = __Pyx_PyTuple_GET_SIZE(__pyx_t_1);
           #if !CYTHON_ASSUME_SAFE_SIZE
-          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 148, __pyx_L1_error)
+          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 150, __pyx_L1_error)
           #endif
           if (__pyx_t_8 >= __pyx_temp) break;
         }
@@ -6764,13 +6786,13 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         #endif
         ++__pyx_t_8;
       }
-      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 148, __pyx_L1_error)
+      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 150, __pyx_L1_error)
     } else {
       __pyx_t_4 = __pyx_t_9(__pyx_t_1);
       if (unlikely(!__pyx_t_4)) {
         PyObject* exc_type = PyErr_Occurred();
         if (exc_type) {
-          if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 148, __pyx_L1_error)
+          if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 150, __pyx_L1_error)
           PyErr_Clear();
         }
         break;
@@ -6783,7 +6805,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
       if (unlikely(size != 2)) {
         if (size > 2) __Pyx_RaiseTooManyValuesError(2);
         else if (size >= 0) __Pyx_RaiseNeedMoreValuesError(size);
-        __PYX_ERR(0, 148, __pyx_L1_error)
+        __PYX_ERR(0, 150, __pyx_L1_error)
       }
       #if CYTHON_ASSUME_SAFE_MACROS && !CYTHON_AVOID_BORROWED_REFS
       if (likely(PyTuple_CheckExact(sequence))) {
@@ -6793,22 +6815,22 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         __Pyx_INCREF(__pyx_t_3);
       } else {
         __pyx_t_2 = __Pyx_PyList_GET_ITEM_REF(sequence, 0, __Pyx_ReferenceSharing_SharedReference);
-        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 148, __pyx_L1_error)
+        if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 150, __pyx_L1_error)
         __Pyx_XGOTREF(__pyx_t_2);
         __pyx_t_3 = __Pyx_PyList_GET_ITEM_REF(sequence, 1, __Pyx_ReferenceSharing_SharedReference);
-        if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 148, __pyx_L1_error)
+        if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 150, __pyx_L1_error)
         __Pyx_XGOTREF(__pyx_t_3);
       }
       #else
-      __pyx_t_2 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 148, __pyx_L1_error)
+      __pyx_t_2 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 150, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
-      __pyx_t_3 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 148, __pyx_L1_error)
+      __pyx_t_3 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 150, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_3);
       #endif
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
     } else {
       Py_ssize_t index = -1;
-      __pyx_t_10 = PyObject_GetIter(__pyx_t_4); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 148, __pyx_L1_error)
+      __pyx_t_10 = PyObject_GetIter(__pyx_t_4); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 150, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_10);
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
       __pyx_t_11 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_10);
@@ -6816,7 +6838,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
       __Pyx_GOTREF(__pyx_t_2);
       index = 1; __pyx_t_3 = __pyx_t_11(__pyx_t_10); if (unlikely(!__pyx_t_3)) goto __pyx_L5_unpacking_failed;
       __Pyx_GOTREF(__pyx_t_3);
-      if (__Pyx_IternextUnpackEndCheck(__pyx_t_11(__pyx_t_10), 2) < (0)) __PYX_ERR(0, 148, __pyx_L1_error)
+      if (__Pyx_IternextUnpackEndCheck(__pyx_t_11(__pyx_t_10), 2) < (0)) __PYX_ERR(0, 150, __pyx_L1_error)
       __pyx_t_11 = NULL;
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
       goto __pyx_L6_unpacking_done;
@@ -6824,7 +6846,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
       __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
       __pyx_t_11 = NULL;
       if (__Pyx_IterFinish() == 0) __Pyx_RaiseNeedMoreValuesError(index);
-      __PYX_ERR(0, 148, __pyx_L1_error)
+      __PYX_ERR(0, 150, __pyx_L1_error)
       __pyx_L6_unpacking_done:;
     }
     __Pyx_XDECREF_SET(__pyx_v_place, __pyx_t_2);
@@ -6832,17 +6854,17 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
     __Pyx_XDECREF_SET(__pyx_v_params, __pyx_t_3);
     __pyx_t_3 = 0;
 
-    /* "compcoll/core/_gpu.pyx":149
+    /* "compcoll/core/_gpu.pyx":151
  *         coding.dtype, coding.lossless = dtype, lossless
  *         for place, params in attempts:
  *             attempt.codec = place             # <<<<<<<<<<<<<<
  *             for ndim in range(3):
  *                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
 */
-    __pyx_t_12 = __Pyx_PyLong_As_int32_t(__pyx_v_place); if (unlikely((__pyx_t_12 == ((int32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 149, __pyx_L1_error)
+    __pyx_t_12 = __Pyx_PyLong_As_int32_t(__pyx_v_place); if (unlikely((__pyx_t_12 == ((int32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 151, __pyx_L1_error)
     __pyx_v_attempt.codec = __pyx_t_12;
 
-    /* "compcoll/core/_gpu.pyx":150
+    /* "compcoll/core/_gpu.pyx":152
  *         for place, params in attempts:
  *             attempt.codec = place
  *             for ndim in range(3):             # <<<<<<<<<<<<<<
@@ -6852,14 +6874,14 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
     for (__pyx_t_13 = 0; __pyx_t_13 < 3; __pyx_t_13+=1) {
       __pyx_v_ndim = __pyx_t_13;
 
-      /* "compcoll/core/_gpu.pyx":151
+      /* "compcoll/core/_gpu.pyx":153
  *             attempt.codec = place
  *             for ndim in range(3):
  *                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]             # <<<<<<<<<<<<<<
  *             coding.attempts.push_back(attempt)
  *         for stream in streams:
 */
-      __pyx_t_4 = __Pyx_GetItemInt(__pyx_v_params, __pyx_v_ndim, int, 1, __Pyx_PyLong_From_int, 1, 1, 1, __Pyx_ReferenceSharing_OwnStrongReference); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 151, __pyx_L1_error)
+      __pyx_t_4 = __Pyx_GetItemInt(__pyx_v_params, __pyx_v_ndim, int, 1, __Pyx_PyLong_From_int, 1, 1, 1, __Pyx_ReferenceSharing_OwnStrongReference); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 153, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_4);
       if ((likely(PyTuple_CheckExact(__pyx_t_4))) || (PyList_CheckExact(__pyx_t_4))) {
         PyObject* sequence = __pyx_t_4;
@@ -6867,7 +6889,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         if (unlikely(size != 2)) {
           if (size > 2) __Pyx_RaiseTooManyValuesError(2);
           else if (size >= 0) __Pyx_RaiseNeedMoreValuesError(size);
-          __PYX_ERR(0, 151, __pyx_L1_error)
+          __PYX_ERR(0, 153, __pyx_L1_error)
         }
         #if CYTHON_ASSUME_SAFE_MACROS && !CYTHON_AVOID_BORROWED_REFS
         if (likely(PyTuple_CheckExact(sequence))) {
@@ -6877,22 +6899,22 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
           __Pyx_INCREF(__pyx_t_2);
         } else {
           __pyx_t_3 = __Pyx_PyList_GET_ITEM_REF(sequence, 0, __Pyx_ReferenceSharing_SharedReference);
-          if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 151, __pyx_L1_error)
+          if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 153, __pyx_L1_error)
           __Pyx_XGOTREF(__pyx_t_3);
           __pyx_t_2 = __Pyx_PyList_GET_ITEM_REF(sequence, 1, __Pyx_ReferenceSharing_SharedReference);
-          if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 151, __pyx_L1_error)
+          if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 153, __pyx_L1_error)
           __Pyx_XGOTREF(__pyx_t_2);
         }
         #else
-        __pyx_t_3 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 151, __pyx_L1_error)
+        __pyx_t_3 = __Pyx_PySequence_ITEM(sequence, 0); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 153, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_3);
-        __pyx_t_2 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 151, __pyx_L1_error)
+        __pyx_t_2 = __Pyx_PySequence_ITEM(sequence, 1); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 153, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_2);
         #endif
         __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
       } else {
         Py_ssize_t index = -1;
-        __pyx_t_10 = PyObject_GetIter(__pyx_t_4); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 151, __pyx_L1_error)
+        __pyx_t_10 = PyObject_GetIter(__pyx_t_4); if (unlikely(!__pyx_t_10)) __PYX_ERR(0, 153, __pyx_L1_error)
         __Pyx_GOTREF(__pyx_t_10);
         __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
         __pyx_t_11 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_10);
@@ -6900,7 +6922,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         __Pyx_GOTREF(__pyx_t_3);
         index = 1; __pyx_t_2 = __pyx_t_11(__pyx_t_10); if (unlikely(!__pyx_t_2)) goto __pyx_L9_unpacking_failed;
         __Pyx_GOTREF(__pyx_t_2);
-        if (__Pyx_IternextUnpackEndCheck(__pyx_t_11(__pyx_t_10), 2) < (0)) __PYX_ERR(0, 151, __pyx_L1_error)
+        if (__Pyx_IternextUnpackEndCheck(__pyx_t_11(__pyx_t_10), 2) < (0)) __PYX_ERR(0, 153, __pyx_L1_error)
         __pyx_t_11 = NULL;
         __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
         goto __pyx_L10_unpacking_done;
@@ -6908,12 +6930,12 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         __Pyx_DECREF(__pyx_t_10); __pyx_t_10 = 0;
         __pyx_t_11 = NULL;
         if (__Pyx_IterFinish() == 0) __Pyx_RaiseNeedMoreValuesError(index);
-        __PYX_ERR(0, 151, __pyx_L1_error)
+        __PYX_ERR(0, 153, __pyx_L1_error)
         __pyx_L10_unpacking_done:;
       }
-      __pyx_t_14 = __Pyx_PyLong_As_uint64_t(__pyx_t_3); if (unlikely((__pyx_t_14 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 151, __pyx_L1_error)
+      __pyx_t_14 = __Pyx_PyLong_As_uint64_t(__pyx_t_3); if (unlikely((__pyx_t_14 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 153, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_3); __pyx_t_3 = 0;
-      __pyx_t_15 = __Pyx_PyLong_As_uint64_t(__pyx_t_2); if (unlikely((__pyx_t_15 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 151, __pyx_L1_error)
+      __pyx_t_15 = __Pyx_PyLong_As_uint64_t(__pyx_t_2); if (unlikely((__pyx_t_15 == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 153, __pyx_L1_error)
       __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
       ((__pyx_v_attempt.params[__pyx_v_ndim])[0]) = __pyx_t_14;
 
@@ -6921,7 +6943,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
 
     }
 
-    /* "compcoll/core/_gpu.pyx":152
+    /* "compcoll/core/_gpu.pyx":154
  *             for ndim in range(3):
  *                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
  *             coding.attempts.push_back(attempt)             # <<<<<<<<<<<<<<
@@ -6932,10 +6954,10 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
       __pyx_v_coding.attempts.push_back(__pyx_v_attempt);
     } catch(...) {
       __Pyx_CppExn2PyErr();
-      __PYX_ERR(0, 152, __pyx_L1_error)
+      __PYX_ERR(0, 154, __pyx_L1_error)
     }
 
-    /* "compcoll/core/_gpu.pyx":148
+    /* "compcoll/core/_gpu.pyx":150
  *         use_level(coding, _cpu.active_address())
  *         coding.dtype, coding.lossless = dtype, lossless
  *         for place, params in attempts:             # <<<<<<<<<<<<<<
@@ -6945,7 +6967,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
   }
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":153
+  /* "compcoll/core/_gpu.pyx":155
  *                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
  *             coding.attempts.push_back(attempt)
  *         for stream in streams:             # <<<<<<<<<<<<<<
@@ -6957,9 +6979,9 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
     __pyx_t_8 = 0;
     __pyx_t_9 = NULL;
   } else {
-    __pyx_t_8 = -1; __pyx_t_1 = PyObject_GetIter(__pyx_v_streams); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 153, __pyx_L1_error)
+    __pyx_t_8 = -1; __pyx_t_1 = PyObject_GetIter(__pyx_v_streams); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 155, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_1);
-    __pyx_t_9 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_1); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 153, __pyx_L1_error)
+    __pyx_t_9 = (CYTHON_COMPILING_IN_LIMITED_API) ? PyIter_Next : __Pyx_PyObject_GetIterNextFunc(__pyx_t_1); if (unlikely(!__pyx_t_9)) __PYX_ERR(0, 155, __pyx_L1_error)
   }
   for (;;) {
     if (likely(!__pyx_t_9)) {
@@ -6967,7 +6989,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         {
           Py_ssize_t __pyx_temp = __Pyx_PyList_GET_SIZE(__pyx_t_1);
           #if !CYTHON_ASSUME_SAFE_SIZE
-          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 153, __pyx_L1_error)
+          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 155, __pyx_L1_error)
           #endif
           if (__pyx_t_8 >= __pyx_temp) break;
         }
@@ -6977,7 +6999,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         {
           Py_ssize_t __pyx_temp = __Pyx_PyTuple_GET_SIZE(__pyx_t_1);
           #if !CYTHON_ASSUME_SAFE_SIZE
-          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 153, __pyx_L1_error)
+          if (unlikely((__pyx_temp < 0))) __PYX_ERR(0, 155, __pyx_L1_error)
           #endif
           if (__pyx_t_8 >= __pyx_temp) break;
         }
@@ -6988,13 +7010,13 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
         #endif
         ++__pyx_t_8;
       }
-      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 153, __pyx_L1_error)
+      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 155, __pyx_L1_error)
     } else {
       __pyx_t_4 = __pyx_t_9(__pyx_t_1);
       if (unlikely(!__pyx_t_4)) {
         PyObject* exc_type = PyErr_Occurred();
         if (exc_type) {
-          if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 153, __pyx_L1_error)
+          if (unlikely(!__Pyx_PyErr_GivenExceptionMatches(exc_type, PyExc_StopIteration))) __PYX_ERR(0, 155, __pyx_L1_error)
           PyErr_Clear();
         }
         break;
@@ -7004,23 +7026,23 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
     __Pyx_XDECREF_SET(__pyx_v_stream, __pyx_t_4);
     __pyx_t_4 = 0;
 
-    /* "compcoll/core/_gpu.pyx":154
+    /* "compcoll/core/_gpu.pyx":156
  *             coding.attempts.push_back(attempt)
  *         for stream in streams:
  *             more.push_back(<void*><uintptr_t>stream)             # <<<<<<<<<<<<<<
  *         with nogil:
  *             self.own.reset(new CAlone(coding, gpu, more))
 */
-    __pyx_t_16 = __Pyx_PyLong_As_size_t(__pyx_v_stream); if (unlikely((__pyx_t_16 == ((uintptr_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 154, __pyx_L1_error)
+    __pyx_t_16 = __Pyx_PyLong_As_size_t(__pyx_v_stream); if (unlikely((__pyx_t_16 == ((uintptr_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 156, __pyx_L1_error)
     try {
       __pyx_v_more.push_back(((void *)((uintptr_t)__pyx_t_16)));
     } catch(...) {
       __Pyx_CppExn2PyErr();
-      __PYX_ERR(0, 154, __pyx_L1_error)
+      __PYX_ERR(0, 156, __pyx_L1_error)
     }
 
 
-    /* "compcoll/core/_gpu.pyx":153
+    /* "compcoll/core/_gpu.pyx":155
  *                 attempt.params[ndim][0], attempt.params[ndim][1] = params[ndim]
  *             coding.attempts.push_back(attempt)
  *         for stream in streams:             # <<<<<<<<<<<<<<
@@ -7030,7 +7052,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
   }
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":155
+  /* "compcoll/core/_gpu.pyx":157
  *         for stream in streams:
  *             more.push_back(<void*><uintptr_t>stream)
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7043,7 +7065,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":156
+        /* "compcoll/core/_gpu.pyx":158
  *             more.push_back(<void*><uintptr_t>stream)
  *         with nogil:
  *             self.own.reset(new CAlone(coding, gpu, more))             # <<<<<<<<<<<<<<
@@ -7056,13 +7078,13 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
           PyGILState_STATE __pyx_gilstate_save = __Pyx_PyGILState_Ensure();
           __Pyx_CppExn2PyErr();
           __Pyx_PyGILState_Release(__pyx_gilstate_save);
-          __PYX_ERR(0, 156, __pyx_L16_error)
+          __PYX_ERR(0, 158, __pyx_L16_error)
         }
         __pyx_v_self->own.reset(__pyx_t_17);
 
       }
 
-      /* "compcoll/core/_gpu.pyx":155
+      /* "compcoll/core/_gpu.pyx":157
  *         for stream in streams:
  *             more.push_back(<void*><uintptr_t>stream)
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7084,18 +7106,18 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":157
+  /* "compcoll/core/_gpu.pyx":159
  *         with nogil:
  *             self.own.reset(new CAlone(coding, gpu, more))
  *         self.check()             # <<<<<<<<<<<<<<
  * 
  *     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 157, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 159, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":141
+  /* "compcoll/core/_gpu.pyx":143
  *     cdef unique_ptr[CAlone] own
  * 
  *     def __init__(self, int gpu, uint32_t dtype=0, bint lossless=True, attempts=(), streams=()):             # <<<<<<<<<<<<<<
@@ -7127,7 +7149,7 @@ static int __pyx_pf_8compcoll_4core_4_gpu_9Operation___init__(struct __pyx_obj_8
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":159
+/* "compcoll/core/_gpu.pyx":161
  *         self.check()
  * 
  *     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):             # <<<<<<<<<<<<<<
@@ -7179,60 +7201,60 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_address,&__pyx_mstate_global->__pyx_n_u_dtype,&__pyx_mstate_global->__pyx_n_u_shape,&__pyx_mstate_global->__pyx_n_u_carried,&__pyx_mstate_global->__pyx_n_u_checksum,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 159, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 161, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 159, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 161, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 159, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 161, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 159, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 161, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 159, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 161, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 159, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 161, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "encode", 0) < (0)) __PYX_ERR(0, 159, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "encode", 0) < (0)) __PYX_ERR(0, 161, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 5; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("encode", 1, 5, 5, i); __PYX_ERR(0, 159, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("encode", 1, 5, 5, i); __PYX_ERR(0, 161, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 5)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 159, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 161, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 159, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 161, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 159, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 161, __pyx_L3_error)
       values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 159, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 161, __pyx_L3_error)
       values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 159, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 161, __pyx_L3_error)
     }
-    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 159, __pyx_L3_error)
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 159, __pyx_L3_error)
+    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 161, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 161, __pyx_L3_error)
     __pyx_v_shape = values[2];
-    __pyx_v_carried = __Pyx_PyFloat_AsDouble(values[3]); if (unlikely((__pyx_v_carried == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 159, __pyx_L3_error)
-    __pyx_v_checksum = __Pyx_PyObject_IsTrue(values[4]); if (unlikely((__pyx_v_checksum == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 159, __pyx_L3_error)
+    __pyx_v_carried = __Pyx_PyFloat_AsDouble(values[3]); if (unlikely((__pyx_v_carried == (double)-1) && PyErr_Occurred())) __PYX_ERR(0, 161, __pyx_L3_error)
+    __pyx_v_checksum = __Pyx_PyObject_IsTrue(values[4]); if (unlikely((__pyx_v_checksum == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 161, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("encode", 1, 5, 5, __pyx_nargs); __PYX_ERR(0, 159, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("encode", 1, 5, 5, __pyx_nargs); __PYX_ERR(0, 161, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -7268,17 +7290,17 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_2encode(struct __pyx_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("encode", 0);
 
-  /* "compcoll/core/_gpu.pyx":161
+  /* "compcoll/core/_gpu.pyx":163
  *     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):
  *         """Encode an array of the GPU; the frame is this operation's."""
  *         cdef vector[uint64_t] dims = shape             # <<<<<<<<<<<<<<
  *         with nogil:
  *             self.own.get().encode(<void*><uintptr_t>address, dtype, dims, carried, checksum)
 */
-  __pyx_t_1 = __pyx_convert_vector_from_py_uint64_t(__pyx_v_shape); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 161, __pyx_L1_error)
+  __pyx_t_1 = __pyx_convert_vector_from_py_uint64_t(__pyx_v_shape); if (unlikely(PyErr_Occurred())) __PYX_ERR(0, 163, __pyx_L1_error)
   __pyx_v_dims = __PYX_STD_MOVE_IF_SUPPORTED(__pyx_t_1);
 
-  /* "compcoll/core/_gpu.pyx":162
+  /* "compcoll/core/_gpu.pyx":164
  *         """Encode an array of the GPU; the frame is this operation's."""
  *         cdef vector[uint64_t] dims = shape
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7291,7 +7313,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_2encode(struct __pyx_
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":163
+        /* "compcoll/core/_gpu.pyx":165
  *         cdef vector[uint64_t] dims = shape
  *         with nogil:
  *             self.own.get().encode(<void*><uintptr_t>address, dtype, dims, carried, checksum)             # <<<<<<<<<<<<<<
@@ -7304,11 +7326,11 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_2encode(struct __pyx_
           PyGILState_STATE __pyx_gilstate_save = __Pyx_PyGILState_Ensure();
           __Pyx_CppExn2PyErr();
           __Pyx_PyGILState_Release(__pyx_gilstate_save);
-          __PYX_ERR(0, 163, __pyx_L4_error)
+          __PYX_ERR(0, 165, __pyx_L4_error)
         }
       }
 
-      /* "compcoll/core/_gpu.pyx":162
+      /* "compcoll/core/_gpu.pyx":164
  *         """Encode an array of the GPU; the frame is this operation's."""
  *         cdef vector[uint64_t] dims = shape
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7330,18 +7352,18 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_2encode(struct __pyx_
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":164
+  /* "compcoll/core/_gpu.pyx":166
  *         with nogil:
  *             self.own.get().encode(<void*><uintptr_t>address, dtype, dims, carried, checksum)
  *         self.wait()             # <<<<<<<<<<<<<<
  * 
  *     def open(self, uint64_t address, uint64_t nbytes, int gpu):
 */
-  __pyx_t_2 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 164, __pyx_L1_error)
+  __pyx_t_2 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 166, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "compcoll/core/_gpu.pyx":159
+  /* "compcoll/core/_gpu.pyx":161
  *         self.check()
  * 
  *     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):             # <<<<<<<<<<<<<<
@@ -7363,7 +7385,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_2encode(struct __pyx_
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":166
+/* "compcoll/core/_gpu.pyx":168
  *         self.wait()
  * 
  *     def open(self, uint64_t address, uint64_t nbytes, int gpu):             # <<<<<<<<<<<<<<
@@ -7413,46 +7435,46 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_address,&__pyx_mstate_global->__pyx_n_u_nbytes,&__pyx_mstate_global->__pyx_n_u_gpu,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 166, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 168, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 166, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 168, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 166, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 168, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 166, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 168, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "open", 0) < (0)) __PYX_ERR(0, 166, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "open", 0) < (0)) __PYX_ERR(0, 168, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 3; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("open", 1, 3, 3, i); __PYX_ERR(0, 166, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("open", 1, 3, 3, i); __PYX_ERR(0, 168, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 3)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 166, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 168, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 166, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 168, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 166, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 168, __pyx_L3_error)
     }
-    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 166, __pyx_L3_error)
-    __pyx_v_nbytes = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_nbytes == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 166, __pyx_L3_error)
-    __pyx_v_gpu = __Pyx_PyLong_As_int(values[2]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 166, __pyx_L3_error)
+    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 168, __pyx_L3_error)
+    __pyx_v_nbytes = __Pyx_PyLong_As_uint64_t(values[1]); if (unlikely((__pyx_v_nbytes == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 168, __pyx_L3_error)
+    __pyx_v_gpu = __Pyx_PyLong_As_int(values[2]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 168, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("open", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 166, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("open", 1, 3, 3, __pyx_nargs); __PYX_ERR(0, 168, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -7485,7 +7507,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_4open(struct __pyx_ob
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("open", 0);
 
-  /* "compcoll/core/_gpu.pyx":168
+  /* "compcoll/core/_gpu.pyx":170
  *     def open(self, uint64_t address, uint64_t nbytes, int gpu):
  *         """Look at the header of a frame."""
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7498,7 +7520,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_4open(struct __pyx_ob
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":169
+        /* "compcoll/core/_gpu.pyx":171
  *         """Look at the header of a frame."""
  *         with nogil:
  *             self.own.get().open(<void*><uintptr_t>address, nbytes, gpu)             # <<<<<<<<<<<<<<
@@ -7511,11 +7533,11 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_4open(struct __pyx_ob
           PyGILState_STATE __pyx_gilstate_save = __Pyx_PyGILState_Ensure();
           __Pyx_CppExn2PyErr();
           __Pyx_PyGILState_Release(__pyx_gilstate_save);
-          __PYX_ERR(0, 169, __pyx_L4_error)
+          __PYX_ERR(0, 171, __pyx_L4_error)
         }
       }
 
-      /* "compcoll/core/_gpu.pyx":168
+      /* "compcoll/core/_gpu.pyx":170
  *     def open(self, uint64_t address, uint64_t nbytes, int gpu):
  *         """Look at the header of a frame."""
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7537,18 +7559,18 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_4open(struct __pyx_ob
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":170
+  /* "compcoll/core/_gpu.pyx":172
  *         with nogil:
  *             self.own.get().open(<void*><uintptr_t>address, nbytes, gpu)
  *         self.wait()             # <<<<<<<<<<<<<<
  * 
  *     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 170, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 172, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":166
+  /* "compcoll/core/_gpu.pyx":168
  *         self.wait()
  * 
  *     def open(self, uint64_t address, uint64_t nbytes, int gpu):             # <<<<<<<<<<<<<<
@@ -7569,7 +7591,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_4open(struct __pyx_ob
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":172
+/* "compcoll/core/_gpu.pyx":174
  *         self.wait()
  * 
  *     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):             # <<<<<<<<<<<<<<
@@ -7621,60 +7643,60 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_address,&__pyx_mstate_global->__pyx_n_u_dtype,&__pyx_mstate_global->__pyx_n_u_n,&__pyx_mstate_global->__pyx_n_u_gpu,&__pyx_mstate_global->__pyx_n_u_adding,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 172, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 174, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 172, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 174, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 172, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 174, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 172, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 174, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 172, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 174, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 172, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 174, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "decode", 0) < (0)) __PYX_ERR(0, 172, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "decode", 0) < (0)) __PYX_ERR(0, 174, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 5; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("decode", 1, 5, 5, i); __PYX_ERR(0, 172, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("decode", 1, 5, 5, i); __PYX_ERR(0, 174, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 5)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 172, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 174, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 172, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 174, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 172, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 174, __pyx_L3_error)
       values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 172, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 174, __pyx_L3_error)
       values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 172, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 174, __pyx_L3_error)
     }
-    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 172, __pyx_L3_error)
-    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 172, __pyx_L3_error)
-    __pyx_v_n = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_n == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 172, __pyx_L3_error)
-    __pyx_v_gpu = __Pyx_PyLong_As_int(values[3]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 172, __pyx_L3_error)
-    __pyx_v_adding = __Pyx_PyObject_IsTrue(values[4]); if (unlikely((__pyx_v_adding == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 172, __pyx_L3_error)
+    __pyx_v_address = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_address == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+    __pyx_v_dtype = __Pyx_PyLong_As_uint32_t(values[1]); if (unlikely((__pyx_v_dtype == ((uint32_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+    __pyx_v_n = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_n == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+    __pyx_v_gpu = __Pyx_PyLong_As_int(values[3]); if (unlikely((__pyx_v_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
+    __pyx_v_adding = __Pyx_PyObject_IsTrue(values[4]); if (unlikely((__pyx_v_adding == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 174, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("decode", 1, 5, 5, __pyx_nargs); __PYX_ERR(0, 172, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("decode", 1, 5, 5, __pyx_nargs); __PYX_ERR(0, 174, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -7709,7 +7731,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_6decode(struct __pyx_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("decode", 0);
 
-  /* "compcoll/core/_gpu.pyx":174
+  /* "compcoll/core/_gpu.pyx":176
  *     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):
  *         """Decode the frame that was opened, or add its values."""
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7722,7 +7744,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_6decode(struct __pyx_
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":175
+        /* "compcoll/core/_gpu.pyx":177
  *         """Decode the frame that was opened, or add its values."""
  *         with nogil:
  *             self.own.get().decode(<void*><uintptr_t>address, dtype, n, gpu, adding)             # <<<<<<<<<<<<<<
@@ -7735,11 +7757,11 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_6decode(struct __pyx_
           PyGILState_STATE __pyx_gilstate_save = __Pyx_PyGILState_Ensure();
           __Pyx_CppExn2PyErr();
           __Pyx_PyGILState_Release(__pyx_gilstate_save);
-          __PYX_ERR(0, 175, __pyx_L4_error)
+          __PYX_ERR(0, 177, __pyx_L4_error)
         }
       }
 
-      /* "compcoll/core/_gpu.pyx":174
+      /* "compcoll/core/_gpu.pyx":176
  *     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):
  *         """Decode the frame that was opened, or add its values."""
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7761,18 +7783,18 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_6decode(struct __pyx_
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":176
+  /* "compcoll/core/_gpu.pyx":178
  *         with nogil:
  *             self.own.get().decode(<void*><uintptr_t>address, dtype, n, gpu, adding)
  *         self.wait()             # <<<<<<<<<<<<<<
  * 
  *     def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 176, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 178, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":172
+  /* "compcoll/core/_gpu.pyx":174
  *         self.wait()
  * 
  *     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):             # <<<<<<<<<<<<<<
@@ -7793,7 +7815,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_6decode(struct __pyx_
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":178
+/* "compcoll/core/_gpu.pyx":180
  *         self.wait()
  * 
  *     def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):             # <<<<<<<<<<<<<<
@@ -7845,60 +7867,60 @@ PyObject *__pyx_args, PyObject *__pyx_kwds
   {
     PyObject ** const __pyx_pyargnames[] = {&__pyx_mstate_global->__pyx_n_u_to,&__pyx_mstate_global->__pyx_n_u_to_gpu,&__pyx_mstate_global->__pyx_n_u_source,&__pyx_mstate_global->__pyx_n_u_source_gpu,&__pyx_mstate_global->__pyx_n_u_nbytes,0};
     const Py_ssize_t __pyx_kwds_len = (__pyx_kwds) ? __Pyx_NumKwargs_FASTCALL(__pyx_kwds) : 0;
-    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 178, __pyx_L3_error)
+    if (unlikely(__pyx_kwds_len < 0)) __PYX_ERR(0, 180, __pyx_L3_error)
     if (__pyx_kwds_len > 0) {
       switch (__pyx_nargs) {
         case  5:
         values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 178, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 180, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  4:
         values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 178, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 180, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  3:
         values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 178, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 180, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  2:
         values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 178, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 180, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  1:
         values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 178, __pyx_L3_error)
+        if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 180, __pyx_L3_error)
         CYTHON_FALLTHROUGH;
         case  0: break;
         default: goto __pyx_L5_argtuple_error;
       }
       const Py_ssize_t kwd_pos_args = __pyx_nargs;
-      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "copy", 0) < (0)) __PYX_ERR(0, 178, __pyx_L3_error)
+      if (__Pyx_ParseKeywords(__pyx_kwds, __pyx_kwvalues, __pyx_pyargnames, 0, values, kwd_pos_args, __pyx_kwds_len, "copy", 0) < (0)) __PYX_ERR(0, 180, __pyx_L3_error)
       for (Py_ssize_t i = __pyx_nargs; i < 5; i++) {
-        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("copy", 1, 5, 5, i); __PYX_ERR(0, 178, __pyx_L3_error) }
+        if (unlikely(!values[i])) { __Pyx_RaiseArgtupleInvalid("copy", 1, 5, 5, i); __PYX_ERR(0, 180, __pyx_L3_error) }
       }
     } else if (unlikely(__pyx_nargs != 5)) {
       goto __pyx_L5_argtuple_error;
     } else {
       values[0] = __Pyx_ArgRef_FASTCALL(__pyx_args, 0);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 178, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[0])) __PYX_ERR(0, 180, __pyx_L3_error)
       values[1] = __Pyx_ArgRef_FASTCALL(__pyx_args, 1);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 178, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[1])) __PYX_ERR(0, 180, __pyx_L3_error)
       values[2] = __Pyx_ArgRef_FASTCALL(__pyx_args, 2);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 178, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[2])) __PYX_ERR(0, 180, __pyx_L3_error)
       values[3] = __Pyx_ArgRef_FASTCALL(__pyx_args, 3);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 178, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[3])) __PYX_ERR(0, 180, __pyx_L3_error)
       values[4] = __Pyx_ArgRef_FASTCALL(__pyx_args, 4);
-      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 178, __pyx_L3_error)
+      if (!CYTHON_ASSUME_SAFE_MACROS && unlikely(!values[4])) __PYX_ERR(0, 180, __pyx_L3_error)
     }
-    __pyx_v_to = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_to == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 178, __pyx_L3_error)
-    __pyx_v_to_gpu = __Pyx_PyLong_As_int(values[1]); if (unlikely((__pyx_v_to_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 178, __pyx_L3_error)
-    __pyx_v_source = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_source == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 178, __pyx_L3_error)
-    __pyx_v_source_gpu = __Pyx_PyLong_As_int(values[3]); if (unlikely((__pyx_v_source_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 178, __pyx_L3_error)
-    __pyx_v_nbytes = __Pyx_PyLong_As_uint64_t(values[4]); if (unlikely((__pyx_v_nbytes == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 178, __pyx_L3_error)
+    __pyx_v_to = __Pyx_PyLong_As_uint64_t(values[0]); if (unlikely((__pyx_v_to == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 180, __pyx_L3_error)
+    __pyx_v_to_gpu = __Pyx_PyLong_As_int(values[1]); if (unlikely((__pyx_v_to_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 180, __pyx_L3_error)
+    __pyx_v_source = __Pyx_PyLong_As_uint64_t(values[2]); if (unlikely((__pyx_v_source == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 180, __pyx_L3_error)
+    __pyx_v_source_gpu = __Pyx_PyLong_As_int(values[3]); if (unlikely((__pyx_v_source_gpu == (int)-1) && PyErr_Occurred())) __PYX_ERR(0, 180, __pyx_L3_error)
+    __pyx_v_nbytes = __Pyx_PyLong_As_uint64_t(values[4]); if (unlikely((__pyx_v_nbytes == ((uint64_t)-1)) && PyErr_Occurred())) __PYX_ERR(0, 180, __pyx_L3_error)
   }
   goto __pyx_L6_skip;
   __pyx_L5_argtuple_error:;
-  __Pyx_RaiseArgtupleInvalid("copy", 1, 5, 5, __pyx_nargs); __PYX_ERR(0, 178, __pyx_L3_error)
+  __Pyx_RaiseArgtupleInvalid("copy", 1, 5, 5, __pyx_nargs); __PYX_ERR(0, 180, __pyx_L3_error)
   __pyx_L6_skip:;
   goto __pyx_L4_argument_unpacking_done;
   __pyx_L3_error:;
@@ -7933,7 +7955,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_8copy(struct __pyx_ob
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("copy", 0);
 
-  /* "compcoll/core/_gpu.pyx":180
+  /* "compcoll/core/_gpu.pyx":182
  *     def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):
  *         """Copy bytes."""
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7946,7 +7968,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_8copy(struct __pyx_ob
       __Pyx_FastGIL_Remember();
       /*try:*/ {
 
-        /* "compcoll/core/_gpu.pyx":181
+        /* "compcoll/core/_gpu.pyx":183
  *         """Copy bytes."""
  *         with nogil:
  *             self.own.get().copy(             # <<<<<<<<<<<<<<
@@ -7959,11 +7981,11 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_8copy(struct __pyx_ob
           PyGILState_STATE __pyx_gilstate_save = __Pyx_PyGILState_Ensure();
           __Pyx_CppExn2PyErr();
           __Pyx_PyGILState_Release(__pyx_gilstate_save);
-          __PYX_ERR(0, 181, __pyx_L4_error)
+          __PYX_ERR(0, 183, __pyx_L4_error)
         }
       }
 
-      /* "compcoll/core/_gpu.pyx":180
+      /* "compcoll/core/_gpu.pyx":182
  *     def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):
  *         """Copy bytes."""
  *         with nogil:             # <<<<<<<<<<<<<<
@@ -7985,18 +8007,18 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_8copy(struct __pyx_ob
       }
   }
 
-  /* "compcoll/core/_gpu.pyx":184
+  /* "compcoll/core/_gpu.pyx":186
  *                 <void*><uintptr_t>to, to_gpu, <void*><uintptr_t>source, source_gpu, nbytes
  *             )
  *         self.wait()             # <<<<<<<<<<<<<<
  * 
  *     @property
 */
-  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 184, __pyx_L1_error)
+  __pyx_t_1 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->wait(__pyx_v_self); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 186, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
 
-  /* "compcoll/core/_gpu.pyx":178
+  /* "compcoll/core/_gpu.pyx":180
  *         self.wait()
  * 
  *     def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):             # <<<<<<<<<<<<<<
@@ -8017,7 +8039,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_8copy(struct __pyx_ob
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":186
+/* "compcoll/core/_gpu.pyx":188
  *         self.wait()
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -8053,7 +8075,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__get__", 0);
 
-  /* "compcoll/core/_gpu.pyx":189
+  /* "compcoll/core/_gpu.pyx":191
  *     def frame(self):
  *         """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
  *         cdef const CFrame* frame = &self.own.get().frame()             # <<<<<<<<<<<<<<
@@ -8062,27 +8084,27 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
 */
   __pyx_v_frame = (&__pyx_v_self->own.get()->frame());
 
-  /* "compcoll/core/_gpu.pyx":190
+  /* "compcoll/core/_gpu.pyx":192
  *         """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
  *         cdef const CFrame* frame = &self.own.get().frame()
  *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device             # <<<<<<<<<<<<<<
  * 
  *     @property
 */
-  __pyx_t_1 = __Pyx_PyLong_FromSize_t(((uintptr_t)__pyx_v_frame->memory)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 190, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_FromSize_t(((uintptr_t)__pyx_v_frame->memory)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_frame->nbytes); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 190, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_frame->nbytes); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyBool_FromLong(__pyx_v_frame->on_device); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 190, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyBool_FromLong(__pyx_v_frame->on_device); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_4 = PyTuple_New(3); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 190, __pyx_L1_error)
+  __pyx_t_4 = PyTuple_New(3); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_GIVEREF(__pyx_t_1);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 0, __pyx_t_1) != (0)) __PYX_ERR(0, 190, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 0, __pyx_t_1) != (0)) __PYX_ERR(0, 192, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_2);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 1, __pyx_t_2) != (0)) __PYX_ERR(0, 190, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 1, __pyx_t_2) != (0)) __PYX_ERR(0, 192, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_3);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 2, __pyx_t_3) != (0)) __PYX_ERR(0, 190, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_4, 2, __pyx_t_3) != (0)) __PYX_ERR(0, 192, __pyx_L1_error);
   __pyx_t_1 = 0;
   __pyx_t_2 = 0;
   __pyx_t_3 = 0;
@@ -8097,7 +8119,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
   __pyx_t_4 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":186
+  /* "compcoll/core/_gpu.pyx":188
  *         self.wait()
  * 
  *     @property             # <<<<<<<<<<<<<<
@@ -8120,12 +8142,12 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":192
+/* "compcoll/core/_gpu.pyx":194
  *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
  * 
  *     @property             # <<<<<<<<<<<<<<
  *     def problem(self):
- *         """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+ *         """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
 */
 
 /* Python wrapper */
@@ -8161,17 +8183,17 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("__get__", 0);
 
-  /* "compcoll/core/_gpu.pyx":195
+  /* "compcoll/core/_gpu.pyx":197
  *     def problem(self):
- *         """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+ *         """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
  *         cdef const Error* error = &self.own.get().error()             # <<<<<<<<<<<<<<
  *         if not <int>error.problem:
  *             return None
 */
   __pyx_v_error = (&__pyx_v_self->own.get()->error());
 
-  /* "compcoll/core/_gpu.pyx":196
- *         """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+  /* "compcoll/core/_gpu.pyx":198
+ *         """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
  *         cdef const Error* error = &self.own.get().error()
  *         if not <int>error.problem:             # <<<<<<<<<<<<<<
  *             return None
@@ -8182,7 +8204,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
   if (__pyx_t_1) {
 
 
-    /* "compcoll/core/_gpu.pyx":197
+    /* "compcoll/core/_gpu.pyx":199
  *         cdef const Error* error = &self.own.get().error()
  *         if not <int>error.problem:
  *             return None             # <<<<<<<<<<<<<<
@@ -8199,8 +8221,8 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
     }
     goto __pyx_L0;
 
-    /* "compcoll/core/_gpu.pyx":196
- *         """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+    /* "compcoll/core/_gpu.pyx":198
+ *         """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
  *         cdef const Error* error = &self.own.get().error()
  *         if not <int>error.problem:             # <<<<<<<<<<<<<<
  *             return None
@@ -8208,7 +8230,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
 */
   }
 
-  /* "compcoll/core/_gpu.pyx":198
+  /* "compcoll/core/_gpu.pyx":200
  *         if not <int>error.problem:
  *             return None
  *         name = int(error.header.codec).to_bytes(8, "little").rstrip(b"\0").decode()             # <<<<<<<<<<<<<<
@@ -8216,7 +8238,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
  *             <int>error.problem, error.status, name, error.header.payload_nbytes, error.header.checksum,
 */
   __pyx_t_5 = NULL;
-  __pyx_t_6 = __Pyx_PyLong_From_uint64_t(__pyx_v_error->header.codec); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 198, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyLong_From_uint64_t(__pyx_v_error->header.codec); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 200, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   __pyx_t_7 = 1;
   {
@@ -8224,16 +8246,16 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
     __pyx_t_4 = __Pyx_PyObject_FastCall((PyObject*)(&PyLong_Type), __pyx_callargs+__pyx_t_7, (2-__pyx_t_7) | (__pyx_t_7*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_5); __pyx_t_5 = 0;
     __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-    if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 198, __pyx_L1_error)
+    if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 200, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
   }
-  __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_to_bytes); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 198, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyObject_GetAttrStr(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_to_bytes); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 200, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  __pyx_t_4 = __Pyx_PyObject_Call(__pyx_t_6, __pyx_mstate_global->__pyx_tuple[0], NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 198, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyObject_Call(__pyx_t_6, __pyx_mstate_global->__pyx_tuple[0], NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 200, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-  if (!(likely(PyBytes_CheckExact(__pyx_t_4)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_4))) __PYX_ERR(0, 198, __pyx_L1_error)
+  if (!(likely(PyBytes_CheckExact(__pyx_t_4)) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_4))) __PYX_ERR(0, 200, __pyx_L1_error)
   __pyx_t_3 = __pyx_t_4;
   __Pyx_INCREF(__pyx_t_3);
   __pyx_t_7 = 0;
@@ -8242,65 +8264,65 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
     __pyx_t_2 = __Pyx_PyObject_FastCallMethod((PyObject*)__pyx_mstate_global->__pyx_n_u_rstrip, __pyx_callargs+__pyx_t_7, (2-__pyx_t_7) | (1*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
     __Pyx_XDECREF(__pyx_t_3); __pyx_t_3 = 0;
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 198, __pyx_L1_error)
+    if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 200, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_2);
   }
-  if (!(likely(PyBytes_CheckExact(__pyx_t_2))||((__pyx_t_2) == Py_None) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_2))) __PYX_ERR(0, 198, __pyx_L1_error)
-  __pyx_t_4 = __Pyx_decode_bytes(__pyx_t_2, 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 198, __pyx_L1_error)
+  if (!(likely(PyBytes_CheckExact(__pyx_t_2))||((__pyx_t_2) == Py_None) || __Pyx_RaiseUnexpectedTypeError("bytes", __pyx_t_2))) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_decode_bytes(__pyx_t_2, 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 200, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __pyx_v_name = ((PyObject*)__pyx_t_4);
   __pyx_t_4 = 0;
 
-  /* "compcoll/core/_gpu.pyx":200
+  /* "compcoll/core/_gpu.pyx":202
  *         name = int(error.header.codec).to_bytes(8, "little").rstrip(b"\0").decode()
  *         return (
  *             <int>error.problem, error.status, name, error.header.payload_nbytes, error.header.checksum,             # <<<<<<<<<<<<<<
  *             <bytes>error.bytes[:80],
  *         )
 */
-  __pyx_t_4 = __Pyx_PyLong_From_int(((int)__pyx_v_error->problem)); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_4 = __Pyx_PyLong_From_int(((int)__pyx_v_error->problem)); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 202, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  __pyx_t_2 = __Pyx_PyLong_From_int64_t(__pyx_v_error->status); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_int64_t(__pyx_v_error->status); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 202, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_error->header.payload_nbytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyLong_From_uint64_t(__pyx_v_error->header.payload_nbytes); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 202, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
-  __pyx_t_6 = __Pyx_PyLong_From_uint32_t(__pyx_v_error->header.checksum); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyLong_From_uint32_t(__pyx_v_error->header.checksum); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 202, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
 
-  /* "compcoll/core/_gpu.pyx":201
+  /* "compcoll/core/_gpu.pyx":203
  *         return (
  *             <int>error.problem, error.status, name, error.header.payload_nbytes, error.header.checksum,
  *             <bytes>error.bytes[:80],             # <<<<<<<<<<<<<<
  *         )
  * 
 */
-  __pyx_t_5 = __Pyx_PyBytes_FromStringAndSize(((char const *)__pyx_v_error->bytes) + 0, 80 - 0); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 201, __pyx_L1_error)
+  __pyx_t_5 = __Pyx_PyBytes_FromStringAndSize(((char const *)__pyx_v_error->bytes) + 0, 80 - 0); if (unlikely(!__pyx_t_5)) __PYX_ERR(0, 203, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_5);
 
-  /* "compcoll/core/_gpu.pyx":200
+  /* "compcoll/core/_gpu.pyx":202
  *         name = int(error.header.codec).to_bytes(8, "little").rstrip(b"\0").decode()
  *         return (
  *             <int>error.problem, error.status, name, error.header.payload_nbytes, error.header.checksum,             # <<<<<<<<<<<<<<
  *             <bytes>error.bytes[:80],
  *         )
 */
-  __pyx_t_8 = PyTuple_New(6); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 200, __pyx_L1_error)
+  __pyx_t_8 = PyTuple_New(6); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 202, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   __Pyx_GIVEREF(__pyx_t_4);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 0, __pyx_t_4) != (0)) __PYX_ERR(0, 200, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 0, __pyx_t_4) != (0)) __PYX_ERR(0, 202, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_2);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 1, __pyx_t_2) != (0)) __PYX_ERR(0, 200, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 1, __pyx_t_2) != (0)) __PYX_ERR(0, 202, __pyx_L1_error);
   __Pyx_INCREF(__pyx_v_name);
   __Pyx_GIVEREF(__pyx_v_name);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 2, __pyx_v_name) != (0)) __PYX_ERR(0, 200, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 2, __pyx_v_name) != (0)) __PYX_ERR(0, 202, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_3);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 3, __pyx_t_3) != (0)) __PYX_ERR(0, 200, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 3, __pyx_t_3) != (0)) __PYX_ERR(0, 202, __pyx_L1_error);
   __Pyx_GIVEREF(__pyx_t_6);
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 4, __pyx_t_6) != (0)) __PYX_ERR(0, 200, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 4, __pyx_t_6) != (0)) __PYX_ERR(0, 202, __pyx_L1_error);
   __Pyx_INCREF(((PyObject*)__pyx_t_5));
   __Pyx_GIVEREF(((PyObject*)__pyx_t_5));
-  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 5, __pyx_t_5) != (0)) __PYX_ERR(0, 200, __pyx_L1_error);
+  if (__Pyx_PyTuple_SET_ITEM(__pyx_t_8, 5, __pyx_t_5) != (0)) __PYX_ERR(0, 202, __pyx_L1_error);
   __pyx_t_4 = 0;
   __pyx_t_2 = 0;
   __pyx_t_3 = 0;
@@ -8317,12 +8339,12 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
   __pyx_t_8 = 0;
   goto __pyx_L0;
 
-  /* "compcoll/core/_gpu.pyx":192
+  /* "compcoll/core/_gpu.pyx":194
  *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
  * 
  *     @property             # <<<<<<<<<<<<<<
  *     def problem(self):
- *         """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+ *         """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
 */
 
   /* function exit code */
@@ -8343,17 +8365,17 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":204
+/* "compcoll/core/_gpu.pyx":206
  *         )
  * 
  *     cdef wait(self):             # <<<<<<<<<<<<<<
  *         cdef bint ended = False
- *         cdef int i
+ *         cdef int _
 */
 
 static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_8compcoll_4core_4_gpu_Operation *__pyx_v_self) {
   int __pyx_v_ended;
-  CYTHON_UNUSED int __pyx_v_i;
+  CYTHON_UNUSED int __pyx_v__;
   PyObject *__pyx_r = NULL;
   __Pyx_RefNannyDeclarations
   int __pyx_t_1;
@@ -8365,21 +8387,21 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("wait", 0);
 
-  /* "compcoll/core/_gpu.pyx":205
+  /* "compcoll/core/_gpu.pyx":207
  * 
  *     cdef wait(self):
  *         cdef bint ended = False             # <<<<<<<<<<<<<<
- *         cdef int i
+ *         cdef int _
  *         while not ended:
 */
   __pyx_v_ended = 0;
 
-  /* "compcoll/core/_gpu.pyx":207
+  /* "compcoll/core/_gpu.pyx":209
  *         cdef bint ended = False
- *         cdef int i
+ *         cdef int _
  *         while not ended:             # <<<<<<<<<<<<<<
  *             with nogil:
- *                 for i in range(1000):
+ *                 for _ in range(1000):
 */
   while (1) {
     __pyx_t_1 = (!__pyx_v_ended);
@@ -8387,11 +8409,11 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
 
     if (!__pyx_t_1) break;
 
-    /* "compcoll/core/_gpu.pyx":208
- *         cdef int i
+    /* "compcoll/core/_gpu.pyx":210
+ *         cdef int _
  *         while not ended:
  *             with nogil:             # <<<<<<<<<<<<<<
- *                 for i in range(1000):
+ *                 for _ in range(1000):
  *                     ended = self.own.get().step()
 */
     {
@@ -8400,19 +8422,19 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
         __Pyx_FastGIL_Remember();
         /*try:*/ {
 
-          /* "compcoll/core/_gpu.pyx":209
+          /* "compcoll/core/_gpu.pyx":211
  *         while not ended:
  *             with nogil:
- *                 for i in range(1000):             # <<<<<<<<<<<<<<
+ *                 for _ in range(1000):             # <<<<<<<<<<<<<<
  *                     ended = self.own.get().step()
  *                     if ended:
 */
           for (__pyx_t_2 = 0; __pyx_t_2 < 0x3E8; __pyx_t_2+=1) {
-            __pyx_v_i = __pyx_t_2;
+            __pyx_v__ = __pyx_t_2;
 
-            /* "compcoll/core/_gpu.pyx":210
+            /* "compcoll/core/_gpu.pyx":212
  *             with nogil:
- *                 for i in range(1000):
+ *                 for _ in range(1000):
  *                     ended = self.own.get().step()             # <<<<<<<<<<<<<<
  *                     if ended:
  *                         break
@@ -8423,12 +8445,12 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
               PyGILState_STATE __pyx_gilstate_save = __Pyx_PyGILState_Ensure();
               __Pyx_CppExn2PyErr();
               __Pyx_PyGILState_Release(__pyx_gilstate_save);
-              __PYX_ERR(0, 210, __pyx_L8_error)
+              __PYX_ERR(0, 212, __pyx_L8_error)
             }
             __pyx_v_ended = __pyx_t_3;
 
-            /* "compcoll/core/_gpu.pyx":211
- *                 for i in range(1000):
+            /* "compcoll/core/_gpu.pyx":213
+ *                 for _ in range(1000):
  *                     ended = self.own.get().step()
  *                     if ended:             # <<<<<<<<<<<<<<
  *                         break
@@ -8436,7 +8458,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
 */
             if (__pyx_v_ended) {
 
-              /* "compcoll/core/_gpu.pyx":212
+              /* "compcoll/core/_gpu.pyx":214
  *                     ended = self.own.get().step()
  *                     if ended:
  *                         break             # <<<<<<<<<<<<<<
@@ -8445,8 +8467,8 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
 */
               goto __pyx_L11_break;
 
-              /* "compcoll/core/_gpu.pyx":211
- *                 for i in range(1000):
+              /* "compcoll/core/_gpu.pyx":213
+ *                 for _ in range(1000):
  *                     ended = self.own.get().step()
  *                     if ended:             # <<<<<<<<<<<<<<
  *                         break
@@ -8454,7 +8476,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
 */
             }
 
-            /* "compcoll/core/_gpu.pyx":213
+            /* "compcoll/core/_gpu.pyx":215
  *                     if ended:
  *                         break
  *                     sched_yield()             # <<<<<<<<<<<<<<
@@ -8466,11 +8488,11 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
           __pyx_L11_break:;
         }
 
-        /* "compcoll/core/_gpu.pyx":208
- *         cdef int i
+        /* "compcoll/core/_gpu.pyx":210
+ *         cdef int _
  *         while not ended:
  *             with nogil:             # <<<<<<<<<<<<<<
- *                 for i in range(1000):
+ *                 for _ in range(1000):
  *                     ended = self.own.get().step()
 */
         /*finally:*/ {
@@ -8488,7 +8510,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
         }
     }
 
-    /* "compcoll/core/_gpu.pyx":214
+    /* "compcoll/core/_gpu.pyx":216
  *                         break
  *                     sched_yield()
  *             if not ended:             # <<<<<<<<<<<<<<
@@ -8500,17 +8522,17 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
     if (__pyx_t_1) {
 
 
-      /* "compcoll/core/_gpu.pyx":215
+      /* "compcoll/core/_gpu.pyx":217
  *                     sched_yield()
  *             if not ended:
  *                 PyErr_CheckSignals()             # <<<<<<<<<<<<<<
  *         self.check()
  * 
 */
-      __pyx_t_2 = PyErr_CheckSignals(); if (unlikely(__pyx_t_2 == ((int)-1))) __PYX_ERR(0, 215, __pyx_L1_error)
+      __pyx_t_2 = PyErr_CheckSignals(); if (unlikely(__pyx_t_2 == ((int)-1))) __PYX_ERR(0, 217, __pyx_L1_error)
 
 
-      /* "compcoll/core/_gpu.pyx":214
+      /* "compcoll/core/_gpu.pyx":216
  *                         break
  *                     sched_yield()
  *             if not ended:             # <<<<<<<<<<<<<<
@@ -8520,23 +8542,23 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
     }
   }
 
-  /* "compcoll/core/_gpu.pyx":216
+  /* "compcoll/core/_gpu.pyx":218
  *             if not ended:
  *                 PyErr_CheckSignals()
  *         self.check()             # <<<<<<<<<<<<<<
  * 
  *     cdef check(self):
 */
-  __pyx_t_4 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 216, __pyx_L1_error)
+  __pyx_t_4 = ((struct __pyx_vtabstruct_8compcoll_4core_4_gpu_Operation *)__pyx_v_self->__pyx_vtab)->check(__pyx_v_self); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 218, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
 
-  /* "compcoll/core/_gpu.pyx":204
+  /* "compcoll/core/_gpu.pyx":206
  *         )
  * 
  *     cdef wait(self):             # <<<<<<<<<<<<<<
  *         cdef bint ended = False
- *         cdef int i
+ *         cdef int _
 */
 
   /* function exit code */
@@ -8554,7 +8576,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_wait(struct __pyx_obj_
   return __pyx_r;
 }
 
-/* "compcoll/core/_gpu.pyx":218
+/* "compcoll/core/_gpu.pyx":220
  *         self.check()
  * 
  *     cdef check(self):             # <<<<<<<<<<<<<<
@@ -8576,7 +8598,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
   int __pyx_clineno = 0;
   __Pyx_RefNannySetupContext("check", 0);
 
-  /* "compcoll/core/_gpu.pyx":219
+  /* "compcoll/core/_gpu.pyx":221
  * 
  *     cdef check(self):
  *         cdef const Error* error = &self.own.get().error()             # <<<<<<<<<<<<<<
@@ -8585,24 +8607,24 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
 */
   __pyx_v_error = (&__pyx_v_self->own.get()->error());
 
-  /* "compcoll/core/_gpu.pyx":220
+  /* "compcoll/core/_gpu.pyx":222
  *     cdef check(self):
  *         cdef const Error* error = &self.own.get().error()
  *         if <int>error.problem == DEVICE:             # <<<<<<<<<<<<<<
  *             raise RuntimeError(error.fault.text().decode())
  *         if <int>error.problem == MEMORY:
 */
-  __pyx_t_1 = __Pyx_PyLong_From_int(((int)__pyx_v_error->problem)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 220, __pyx_L1_error)
+  __pyx_t_1 = __Pyx_PyLong_From_int(((int)__pyx_v_error->problem)); if (unlikely(!__pyx_t_1)) __PYX_ERR(0, 222, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_1);
-  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_DEVICE); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 220, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_2, __pyx_mstate_global->__pyx_n_u_DEVICE); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 222, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_1, __pyx_t_2, Py_EQ); if (unlikely((__pyx_t_3 < 0))) __PYX_ERR(0, 220, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_1, __pyx_t_2, Py_EQ); if (unlikely((__pyx_t_3 < 0))) __PYX_ERR(0, 222, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_1); __pyx_t_1 = 0;
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   if (unlikely(__pyx_t_3)) {
 
 
-    /* "compcoll/core/_gpu.pyx":221
+    /* "compcoll/core/_gpu.pyx":223
  *         cdef const Error* error = &self.own.get().error()
  *         if <int>error.problem == DEVICE:
  *             raise RuntimeError(error.fault.text().decode())             # <<<<<<<<<<<<<<
@@ -8610,7 +8632,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
  *             raise MemoryError("no memory is left on the GPU")
 */
     __pyx_t_1 = NULL;
-    __pyx_t_4 = __Pyx_decode_cpp_string(__pyx_v_error->fault.text(), 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 221, __pyx_L1_error)
+    __pyx_t_4 = __Pyx_decode_cpp_string(__pyx_v_error->fault.text(), 0, PY_SSIZE_T_MAX, NULL, NULL, NULL); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 223, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_4);
     __pyx_t_5 = 1;
     {
@@ -8618,14 +8640,14 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
       __pyx_t_2 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_RuntimeError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_1); __pyx_t_1 = 0;
       __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 221, __pyx_L1_error)
+      if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 223, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_2);
     }
     __Pyx_Raise(__pyx_t_2, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-    __PYX_ERR(0, 221, __pyx_L1_error)
+    __PYX_ERR(0, 223, __pyx_L1_error)
 
-    /* "compcoll/core/_gpu.pyx":220
+    /* "compcoll/core/_gpu.pyx":222
  *     cdef check(self):
  *         cdef const Error* error = &self.own.get().error()
  *         if <int>error.problem == DEVICE:             # <<<<<<<<<<<<<<
@@ -8634,23 +8656,23 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
 */
   }
 
-  /* "compcoll/core/_gpu.pyx":222
+  /* "compcoll/core/_gpu.pyx":224
  *         if <int>error.problem == DEVICE:
  *             raise RuntimeError(error.fault.text().decode())
  *         if <int>error.problem == MEMORY:             # <<<<<<<<<<<<<<
  *             raise MemoryError("no memory is left on the GPU")
 */
-  __pyx_t_2 = __Pyx_PyLong_From_int(((int)__pyx_v_error->problem)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 222, __pyx_L1_error)
+  __pyx_t_2 = __Pyx_PyLong_From_int(((int)__pyx_v_error->problem)); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 224, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __Pyx_GetModuleGlobalName(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_MEMORY); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 222, __pyx_L1_error)
+  __Pyx_GetModuleGlobalName(__pyx_t_4, __pyx_mstate_global->__pyx_n_u_MEMORY); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 224, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
-  __pyx_t_3 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_2, __pyx_t_4, Py_EQ); if (unlikely((__pyx_t_3 < 0))) __PYX_ERR(0, 222, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyObject_CompareBoolEq_int_object(__pyx_t_2, __pyx_t_4, Py_EQ); if (unlikely((__pyx_t_3 < 0))) __PYX_ERR(0, 224, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
   if (unlikely(__pyx_t_3)) {
 
 
-    /* "compcoll/core/_gpu.pyx":223
+    /* "compcoll/core/_gpu.pyx":225
  *             raise RuntimeError(error.fault.text().decode())
  *         if <int>error.problem == MEMORY:
  *             raise MemoryError("no memory is left on the GPU")             # <<<<<<<<<<<<<<
@@ -8661,14 +8683,14 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
       PyObject *__pyx_callargs[2] = {__pyx_t_2, __pyx_mstate_global->__pyx_kp_u_no_memory_is_left_on_the_GPU};
       __pyx_t_4 = __Pyx_PyObject_FastCall((PyObject*)(((PyTypeObject*)PyExc_MemoryError)), __pyx_callargs+__pyx_t_5, (2-__pyx_t_5) | (__pyx_t_5*__Pyx_PY_VECTORCALL_ARGUMENTS_OFFSET));
       __Pyx_XDECREF(__pyx_t_2); __pyx_t_2 = 0;
-      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 223, __pyx_L1_error)
+      if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 225, __pyx_L1_error)
       __Pyx_GOTREF(__pyx_t_4);
     }
     __Pyx_Raise(__pyx_t_4, 0, 0, 0);
     __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-    __PYX_ERR(0, 223, __pyx_L1_error)
+    __PYX_ERR(0, 225, __pyx_L1_error)
 
-    /* "compcoll/core/_gpu.pyx":222
+    /* "compcoll/core/_gpu.pyx":224
  *         if <int>error.problem == DEVICE:
  *             raise RuntimeError(error.fault.text().decode())
  *         if <int>error.problem == MEMORY:             # <<<<<<<<<<<<<<
@@ -8676,7 +8698,7 @@ static PyObject *__pyx_f_8compcoll_4core_4_gpu_9Operation_check(struct __pyx_obj
 */
   }
 
-  /* "compcoll/core/_gpu.pyx":218
+  /* "compcoll/core/_gpu.pyx":220
  *         self.check()
  * 
  *     cdef check(self):             # <<<<<<<<<<<<<<
@@ -9011,7 +9033,7 @@ static PyMethodDef __pyx_methods_8compcoll_4core_4_gpu_Operation[] = {
 
 static struct PyGetSetDef __pyx_getsets_8compcoll_4core_4_gpu_Operation[] = {
   {"frame", __pyx_getprop_8compcoll_4core_4_gpu_9Operation_frame, 0, PyDoc_STR("Address, bytes, and whether it lies on the GPU, of the frame that was made."), 0},
-  {"problem", __pyx_getprop_8compcoll_4core_4_gpu_9Operation_problem, 0, PyDoc_STR("What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."), 0},
+  {"problem", __pyx_getprop_8compcoll_4core_4_gpu_9Operation_problem, 0, PyDoc_STR("What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."), 0},
   {0, 0, 0, 0, 0}
 };
 #if CYTHON_USE_TYPE_SPECS
@@ -9173,14 +9195,14 @@ static int __Pyx_modinit_Exttype___pyx_obj_8compcoll_4core_4_gpu_Operation(__pyx
   __pyx_vtable_8compcoll_4core_4_gpu_Operation.wait = (PyObject *(*)(struct __pyx_obj_8compcoll_4core_4_gpu_Operation *))__pyx_f_8compcoll_4core_4_gpu_9Operation_wait;
   __pyx_vtable_8compcoll_4core_4_gpu_Operation.check = (PyObject *(*)(struct __pyx_obj_8compcoll_4core_4_gpu_Operation *))__pyx_f_8compcoll_4core_4_gpu_9Operation_check;
   #if CYTHON_USE_TYPE_SPECS
-  __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8compcoll_4core_4_gpu_Operation_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation)) __PYX_ERR(0, 124, __pyx_L1_error)
+  __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation = (PyTypeObject *) __Pyx_PyType_FromModuleAndSpec(__pyx_m, &__pyx_type_8compcoll_4core_4_gpu_Operation_spec, NULL); if (unlikely(!__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation)) __PYX_ERR(0, 126, __pyx_L1_error)
   #else
   __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation = &__pyx_type_8compcoll_4core_4_gpu_Operation;
   #endif
   #if !CYTHON_COMPILING_IN_LIMITED_API
   #endif
   #if !CYTHON_USE_TYPE_SPECS
-  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 124, __pyx_L1_error)
+  if (__Pyx_PyType_Ready(__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 126, __pyx_L1_error)
   #endif
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount((PyObject*)__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation);
@@ -9190,9 +9212,9 @@ static int __Pyx_modinit_Exttype___pyx_obj_8compcoll_4core_4_gpu_Operation(__pyx
     __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation->tp_getattro = PyObject_GenericGetAttr;
   }
   #endif
-  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_vtabptr_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 124, __pyx_L1_error)
-  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Operation, (PyObject *) __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 124, __pyx_L1_error)
-  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 124, __pyx_L1_error)
+  if (__Pyx_SetVtable(__pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_vtabptr_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 126, __pyx_L1_error)
+  if (PyObject_SetAttr(__pyx_m, __pyx_mstate_global->__pyx_n_u_Operation, (PyObject *) __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 126, __pyx_L1_error)
+  if (__Pyx_setup_reduce((PyObject *) __pyx_mstate->__pyx_ptype_8compcoll_4core_4_gpu_Operation) < (0)) __PYX_ERR(0, 126, __pyx_L1_error)
   __Pyx_RefNannyFinishContext();
   return 0;
   __pyx_L1_error:;
@@ -9519,7 +9541,7 @@ __Pyx_RefNannySetupContext("PyInit__gpu", 0);
  * 
  * from compcoll.core import _cpu             # <<<<<<<<<<<<<<
  * 
- * from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
+ * from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 */
   {
     PyObject* const __pyx_imported_names[] = {__pyx_mstate_global->__pyx_n_u_cpu};
@@ -9538,16 +9560,16 @@ __Pyx_RefNannySetupContext("PyInit__gpu", 0);
   }
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
 
-  /* "compcoll/core/_gpu.pyx":27
+  /* "compcoll/core/_gpu.pyx":25
  *     int PyErr_CheckSignals() except -1
  * 
  * NO_GPU = -1             # <<<<<<<<<<<<<<
  * #: Kinds of errors (csrc/engine/coding.h).
  * HEADER, CHECKSUM, PAYLOAD, MISMATCH, MEMORY, DEVICE = 1, 2, 3, 4, 8, 12
 */
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_NO_GPU, __pyx_mstate_global->__pyx_int_neg_1) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_NO_GPU, __pyx_mstate_global->__pyx_int_neg_1) < (0)) __PYX_ERR(0, 25, __pyx_L1_error)
 
-  /* "compcoll/core/_gpu.pyx":29
+  /* "compcoll/core/_gpu.pyx":27
  * NO_GPU = -1
  * #: Kinds of errors (csrc/engine/coding.h).
  * HEADER, CHECKSUM, PAYLOAD, MISMATCH, MEMORY, DEVICE = 1, 2, 3, 4, 8, 12             # <<<<<<<<<<<<<<
@@ -9566,132 +9588,132 @@ __Pyx_RefNannySetupContext("PyInit__gpu", 0);
   __Pyx_INCREF(__pyx_t_7);
   __pyx_t_8 = __pyx_mstate_global->__pyx_int_12;
   __Pyx_INCREF(__pyx_t_8);
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_HEADER, __pyx_t_2) < (0)) __PYX_ERR(0, 29, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_HEADER, __pyx_t_2) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_2); __pyx_t_2 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_CHECKSUM, __pyx_t_4) < (0)) __PYX_ERR(0, 29, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_CHECKSUM, __pyx_t_4) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_4); __pyx_t_4 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_PAYLOAD, __pyx_t_5) < (0)) __PYX_ERR(0, 29, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_PAYLOAD, __pyx_t_5) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_5); __pyx_t_5 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_MISMATCH, __pyx_t_6) < (0)) __PYX_ERR(0, 29, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_MISMATCH, __pyx_t_6) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_MEMORY, __pyx_t_7) < (0)) __PYX_ERR(0, 29, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_MEMORY, __pyx_t_7) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_DEVICE, __pyx_t_8) < (0)) __PYX_ERR(0, 29, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_DEVICE, __pyx_t_8) < (0)) __PYX_ERR(0, 27, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-  /* "compcoll/core/_gpu.pyx":32
+  /* "compcoll/core/_gpu.pyx":30
  * 
  * 
  * def has_driver() -> bool:             # <<<<<<<<<<<<<<
  *     """Whether NVIDIA's driver is installed; it is not asked to begin."""
  *     return has_driver_()
 */
-  __pyx_t_8 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 32, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 30, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
-  if (PyDict_SetItem(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_bool) < (0)) __PYX_ERR(0, 32, __pyx_L1_error)
-  __pyx_t_7 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_1has_driver, 0, __pyx_mstate_global->__pyx_n_u_has_driver, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[0])); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 32, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_bool) < (0)) __PYX_ERR(0, 30, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_1has_driver, 0, __pyx_mstate_global->__pyx_n_u_has_driver, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[0])); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 30, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_7);
   #endif
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_7, __pyx_t_8);
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_has_driver, __pyx_t_7) < (0)) __PYX_ERR(0, 32, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_has_driver, __pyx_t_7) < (0)) __PYX_ERR(0, 30, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
 
-  /* "compcoll/core/_gpu.pyx":37
+  /* "compcoll/core/_gpu.pyx":35
  * 
  * 
  * def gpu_of(uint64_t address) -> int:             # <<<<<<<<<<<<<<
  *     """The number of the GPU that memory lies on, or `NO_GPU`."""
  *     cdef int found
 */
-  __pyx_t_7 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 37, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 35, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_int) < (0)) __PYX_ERR(0, 37, __pyx_L1_error)
-  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_3gpu_of, 0, __pyx_mstate_global->__pyx_n_u_gpu_of, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[1])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 37, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_int) < (0)) __PYX_ERR(0, 35, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_3gpu_of, 0, __pyx_mstate_global->__pyx_n_u_gpu_of, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[1])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 35, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_8);
   #endif
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_8, __pyx_t_7);
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_gpu_of, __pyx_t_8) < (0)) __PYX_ERR(0, 37, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_gpu_of, __pyx_t_8) < (0)) __PYX_ERR(0, 35, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-  /* "compcoll/core/_gpu.pyx":45
+  /* "compcoll/core/_gpu.pyx":43
  * 
  * 
  * def add_kernels(int gpu, dict functions):             # <<<<<<<<<<<<<<
  *     """Give the engine kernels of a GPU: CUDA's handles by name."""
  *     cdef CGpu* own
 */
-  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_5add_kernels, 0, __pyx_mstate_global->__pyx_n_u_add_kernels, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[2])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 45, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_5add_kernels, 0, __pyx_mstate_global->__pyx_n_u_add_kernels, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[2])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 43, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_8);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_add_kernels, __pyx_t_8) < (0)) __PYX_ERR(0, 45, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_add_kernels, __pyx_t_8) < (0)) __PYX_ERR(0, 43, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-  /* "compcoll/core/_gpu.pyx":54
+  /* "compcoll/core/_gpu.pyx":52
  * 
  * 
  * def stream_wait(int gpu, uint64_t stream, uint64_t event):             # <<<<<<<<<<<<<<
  *     """Have a stream come after an event, by CUDA's handles."""
- *     cdef CGpu* own = gpu_by_number(gpu)
+ *     cdef CGpu* own
 */
-  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_7stream_wait, 0, __pyx_mstate_global->__pyx_n_u_stream_wait, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[3])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 54, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_7stream_wait, 0, __pyx_mstate_global->__pyx_n_u_stream_wait, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[3])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 52, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_8);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_stream_wait, __pyx_t_8) < (0)) __PYX_ERR(0, 54, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_stream_wait, __pyx_t_8) < (0)) __PYX_ERR(0, 52, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-  /* "compcoll/core/_gpu.pyx":61
+  /* "compcoll/core/_gpu.pyx":63
  * 
  * 
  * _find_stream = None             # <<<<<<<<<<<<<<
  * 
  * 
 */
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_find_stream, Py_None) < (0)) __PYX_ERR(0, 61, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_find_stream, Py_None) < (0)) __PYX_ERR(0, 63, __pyx_L1_error)
 
-  /* "compcoll/core/_gpu.pyx":73
+  /* "compcoll/core/_gpu.pyx":75
  * 
  * 
  * def set_find_stream(find):             # <<<<<<<<<<<<<<
  *     """Have calls ask for the current stream of a library that tells it in Python alone.
  * 
 */
-  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9set_find_stream, 0, __pyx_mstate_global->__pyx_n_u_set_find_stream, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[4])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 73, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9set_find_stream, 0, __pyx_mstate_global->__pyx_n_u_set_find_stream, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[4])); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 75, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_8);
   #endif
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_set_find_stream, __pyx_t_8) < (0)) __PYX_ERR(0, 73, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_set_find_stream, __pyx_t_8) < (0)) __PYX_ERR(0, 75, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
 
-  /* "compcoll/core/_gpu.pyx":97
+  /* "compcoll/core/_gpu.pyx":99
  * 
  * 
  * def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:             # <<<<<<<<<<<<<<
- *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+ *     """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
  *     cdef uint64_t[2] words = params
 */
-  __pyx_t_8 = __Pyx_PyLong_From_uint32_t(((uint32_t)1)); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 97, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyLong_From_uint32_t(((uint32_t)1)); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 99, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
   {
     PyObject* __pyx_temp[1] = {__pyx_t_8};
-    __pyx_t_7 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 97, __pyx_L1_error)
+    __pyx_t_7 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 99, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_7);
   }
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-  __pyx_t_8 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 97, __pyx_L1_error)
+  __pyx_t_8 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 99, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_8);
-  if (PyDict_SetItem(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 97, __pyx_L1_error)
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_11encoders, 0, __pyx_mstate_global->__pyx_n_u_encoders, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[5])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 97, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_8, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 99, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_11encoders, 0, __pyx_mstate_global->__pyx_n_u_encoders, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[5])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 99, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
@@ -9700,28 +9722,28 @@ __Pyx_RefNannySetupContext("PyInit__gpu", 0);
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_6, __pyx_t_8);
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_encoders, __pyx_t_6) < (0)) __PYX_ERR(0, 97, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_encoders, __pyx_t_6) < (0)) __PYX_ERR(0, 99, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "compcoll/core/_gpu.pyx":103
+  /* "compcoll/core/_gpu.pyx":105
  * 
  * 
  * def decoders(str codec, uint32_t dtype, tuple params, bint adding, uint32_t ndim=1) -> list:             # <<<<<<<<<<<<<<
  *     """The kernels that decode, or decode and add."""
  *     cdef uint64_t[2] words = params
 */
-  __pyx_t_6 = __Pyx_PyLong_From_uint32_t(((uint32_t)1)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 103, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyLong_From_uint32_t(((uint32_t)1)); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 105, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   {
     PyObject* __pyx_temp[1] = {__pyx_t_6};
-    __pyx_t_8 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 103, __pyx_L1_error)
+    __pyx_t_8 = __Pyx_PyTuple_FromArray(__pyx_temp, 1); if (unlikely(!__pyx_t_8)) __PYX_ERR(0, 105, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_t_8);
   }
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-  __pyx_t_6 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 103, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 105, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 103, __pyx_L1_error)
-  __pyx_t_7 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_13decoders, 0, __pyx_mstate_global->__pyx_n_u_decoders, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[6])); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 103, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 105, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_13decoders, 0, __pyx_mstate_global->__pyx_n_u_decoders, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[6])); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 105, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_7);
@@ -9730,127 +9752,127 @@ __Pyx_RefNannySetupContext("PyInit__gpu", 0);
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_7, __pyx_t_6);
   __Pyx_DECREF(__pyx_t_8); __pyx_t_8 = 0;
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_decoders, __pyx_t_7) < (0)) __PYX_ERR(0, 103, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_decoders, __pyx_t_7) < (0)) __PYX_ERR(0, 105, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
 
-  /* "compcoll/core/_gpu.pyx":109
+  /* "compcoll/core/_gpu.pyx":111
  * 
  * 
  * def adders(str codec, uint32_t dtype) -> list:             # <<<<<<<<<<<<<<
  *     """The kernels that add two frames."""
  *     return listed(c_adders(codec.encode(), dtype))
 */
-  __pyx_t_7 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 109, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 111, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 109, __pyx_L1_error)
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_15adders, 0, __pyx_mstate_global->__pyx_n_u_adders, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[7])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 109, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 111, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_15adders, 0, __pyx_mstate_global->__pyx_n_u_adders, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[7])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 111, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_6, __pyx_t_7);
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_adders, __pyx_t_6) < (0)) __PYX_ERR(0, 109, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_adders, __pyx_t_6) < (0)) __PYX_ERR(0, 111, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "compcoll/core/_gpu.pyx":114
+  /* "compcoll/core/_gpu.pyx":116
  * 
  * 
  * def converters(uint32_t dtype, uint32_t into) -> list:             # <<<<<<<<<<<<<<
  *     """The kernel between a 16-bit float and float32, either way."""
  *     return listed(c_converters(dtype, into))
 */
-  __pyx_t_6 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 114, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 116, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
-  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 114, __pyx_L1_error)
-  __pyx_t_7 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_17converters, 0, __pyx_mstate_global->__pyx_n_u_converters, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[8])); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 114, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_6, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 116, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_17converters, 0, __pyx_mstate_global->__pyx_n_u_converters, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[8])); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 116, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_7);
   #endif
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_7, __pyx_t_6);
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_converters, __pyx_t_7) < (0)) __PYX_ERR(0, 114, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_converters, __pyx_t_7) < (0)) __PYX_ERR(0, 116, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
 
-  /* "compcoll/core/_gpu.pyx":119
+  /* "compcoll/core/_gpu.pyx":121
  * 
  * 
  * def largest(uint32_t dtype) -> list:             # <<<<<<<<<<<<<<
  *     """The kernel that finds the largest magnitude."""
  *     return listed(c_largest(dtype))
 */
-  __pyx_t_7 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 119, __pyx_L1_error)
+  __pyx_t_7 = __Pyx_PyDict_NewPresized(1); if (unlikely(!__pyx_t_7)) __PYX_ERR(0, 121, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_7);
-  if (PyDict_SetItem(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 119, __pyx_L1_error)
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_19largest, 0, __pyx_mstate_global->__pyx_n_u_largest, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[9])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 119, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_t_7, __pyx_mstate_global->__pyx_n_u_return, __pyx_mstate_global->__pyx_n_u_list) < (0)) __PYX_ERR(0, 121, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_19largest, 0, __pyx_mstate_global->__pyx_n_u_largest, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[9])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 121, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
   __Pyx_CyFunction_SetAnnotationsDict(__pyx_t_6, __pyx_t_7);
   __Pyx_DECREF(__pyx_t_7); __pyx_t_7 = 0;
-  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_largest, __pyx_t_6) < (0)) __PYX_ERR(0, 119, __pyx_L1_error)
+  if (PyDict_SetItem(__pyx_mstate_global->__pyx_d, __pyx_mstate_global->__pyx_n_u_largest, __pyx_t_6) < (0)) __PYX_ERR(0, 121, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "compcoll/core/_gpu.pyx":159
+  /* "compcoll/core/_gpu.pyx":161
  *         self.check()
  * 
  *     def encode(self, uint64_t address, uint32_t dtype, shape, double carried, bint checksum):             # <<<<<<<<<<<<<<
  *         """Encode an array of the GPU; the frame is this operation's."""
  *         cdef vector[uint64_t] dims = shape
 */
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_3encode, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_encode, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[10])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 159, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_3encode, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_encode, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[10])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 161, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_encode, __pyx_t_6) < (0)) __PYX_ERR(0, 159, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_encode, __pyx_t_6) < (0)) __PYX_ERR(0, 161, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "compcoll/core/_gpu.pyx":166
+  /* "compcoll/core/_gpu.pyx":168
  *         self.wait()
  * 
  *     def open(self, uint64_t address, uint64_t nbytes, int gpu):             # <<<<<<<<<<<<<<
  *         """Look at the header of a frame."""
  *         with nogil:
 */
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_5open, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_open, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[11])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 166, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_5open, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_open, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[11])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 168, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_open, __pyx_t_6) < (0)) __PYX_ERR(0, 166, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_open, __pyx_t_6) < (0)) __PYX_ERR(0, 168, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "compcoll/core/_gpu.pyx":172
+  /* "compcoll/core/_gpu.pyx":174
  *         self.wait()
  * 
  *     def decode(self, uint64_t address, uint32_t dtype, uint64_t n, int gpu, bint adding):             # <<<<<<<<<<<<<<
  *         """Decode the frame that was opened, or add its values."""
  *         with nogil:
 */
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_7decode, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_decode, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[12])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 172, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_7decode, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_decode, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[12])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 174, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_decode, __pyx_t_6) < (0)) __PYX_ERR(0, 172, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_decode, __pyx_t_6) < (0)) __PYX_ERR(0, 174, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
-  /* "compcoll/core/_gpu.pyx":178
+  /* "compcoll/core/_gpu.pyx":180
  *         self.wait()
  * 
  *     def copy(self, uint64_t to, int to_gpu, uint64_t source, int source_gpu, uint64_t nbytes):             # <<<<<<<<<<<<<<
  *         """Copy bytes."""
  *         with nogil:
 */
-  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_9copy, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_copy, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[13])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 178, __pyx_L1_error)
+  __pyx_t_6 = __Pyx_CyFunction_New(&__pyx_mdef_8compcoll_4core_4_gpu_9Operation_9copy, __Pyx_CYFUNCTION_CCLASS, __pyx_mstate_global->__pyx_n_u_Operation_copy, NULL, __pyx_mstate_global->__pyx_n_u_compcoll_core__gpu, __pyx_mstate_global->__pyx_d, ((PyObject *)__pyx_mstate_global->__pyx_codeobj_tab[13])); if (unlikely(!__pyx_t_6)) __PYX_ERR(0, 180, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_6);
   #if CYTHON_COMPILING_IN_CPYTHON && PY_VERSION_HEX >= 0x030E0000
   PyUnstable_Object_EnableDeferredRefcount(__pyx_t_6);
   #endif
-  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_copy, __pyx_t_6) < (0)) __PYX_ERR(0, 178, __pyx_L1_error)
+  if (__Pyx_SetItemOnTypeDict(__pyx_mstate_global->__pyx_ptype_8compcoll_4core_4_gpu_Operation, __pyx_mstate_global->__pyx_n_u_copy, __pyx_t_6) < (0)) __PYX_ERR(0, 180, __pyx_L1_error)
   __Pyx_DECREF(__pyx_t_6); __pyx_t_6 = 0;
 
   /* "(tree fragment)":1
@@ -9957,7 +9979,7 @@ static int __Pyx_InitCachedConstants(__pyx_mstatetype *__pyx_mstate) {
   CYTHON_UNUSED_VAR(__pyx_mstate);
   __Pyx_RefNannySetupContext("__Pyx_InitCachedConstants", 0);
 
-  /* "compcoll/core/_gpu.pyx":198
+  /* "compcoll/core/_gpu.pyx":200
  *         if not <int>error.problem:
  *             return None
  *         name = int(error.header.codec).to_bytes(8, "little").rstrip(b"\0").decode()             # <<<<<<<<<<<<<<
@@ -9966,7 +9988,7 @@ static int __Pyx_InitCachedConstants(__pyx_mstatetype *__pyx_mstate) {
 */
   {
     PyObject* __pyx_temp[2] = {__pyx_mstate_global->__pyx_int_8, __pyx_mstate_global->__pyx_n_u_little};
-    __pyx_mstate_global->__pyx_tuple[0] = __Pyx_PyTuple_FromArray(__pyx_temp, 2); if (unlikely(!__pyx_mstate_global->__pyx_tuple[0])) __PYX_ERR(0, 198, __pyx_L1_error)
+    __pyx_mstate_global->__pyx_tuple[0] = __Pyx_PyTuple_FromArray(__pyx_temp, 2); if (unlikely(!__pyx_mstate_global->__pyx_tuple[0])) __PYX_ERR(0, 200, __pyx_L1_error)
     __Pyx_GOTREF(__pyx_mstate_global->__pyx_tuple[0]);
   }
   __Pyx_GIVEREF(__pyx_mstate_global->__pyx_tuple[0]);
@@ -10007,38 +10029,38 @@ static int __Pyx_InitConstants(__pyx_mstatetype *__pyx_mstate) {
   int __pyx_clineno = 0;
   CYTHON_UNUSED_VAR(__pyx_mstate);
   {
-    const struct { const unsigned int length: 8; } str_length_index[] = {{15},{1},{1},{179},{8},{22},{7},{6},{2},{9},{28},{60},{8},{6},{6},{6},{8},{6},{9},{27},{29},{14},{16},{16},{14},{7},{20},{12},{8},{12},{8},{10},{8},{11},{14},{12},{10},{17},{13},{12},{12},{19},{8},{4},{12},{13},{14},{11},{6},{6},{7},{18},{8},{4},{7},{8},{18},{5},{13},{18},{10},{4},{6},{8},{4},{5},{6},{8},{9},{5},{4},{5},{8},{9},{3},{6},{10},{3},{4},{5},{7},{4},{6},{8},{1},{4},{6},{4},{4},{3},{6},{3},{6},{6},{4},{15},{10},{5},{6},{10},{6},{11},{7},{2},{8},{6},{6},{5}};
-    const struct { const unsigned int length: 6; } bytes_length_index[] = {{1},{9},{33},{48},{35},{45},{35},{45},{39},{12},{18},{28},{24},{20},{36},{39}};
+    const struct { const unsigned int length: 8; } str_length_index[] = {{15},{1},{1},{179},{8},{22},{7},{6},{2},{9},{28},{60},{8},{6},{6},{6},{8},{6},{9},{27},{29},{14},{16},{16},{14},{7},{20},{12},{8},{12},{8},{10},{8},{11},{14},{12},{10},{17},{13},{12},{12},{19},{8},{4},{12},{13},{14},{11},{6},{6},{7},{18},{8},{4},{7},{8},{18},{5},{13},{18},{10},{4},{6},{8},{4},{5},{6},{8},{9},{5},{4},{5},{8},{9},{3},{6},{10},{3},{4},{5},{7},{4},{6},{8},{1},{4},{6},{4},{4},{3},{6},{3},{6},{6},{4},{15},{10},{5},{6},{10},{6},{11},{7},{2},{8},{6},{6},{6},{5}};
+    const struct { const unsigned int length: 6; } bytes_length_index[] = {{1},{9},{48},{55},{35},{45},{35},{45},{39},{12},{18},{28},{24},{20},{36},{39}};
     #ifndef CYTHON_COMPRESS_STRINGS
       #define CYTHON_COMPRESS_STRINGS 90
     #endif
-    #if (CYTHON_COMPRESS_STRINGS) == 1 /* compression: zlib (1014 bytes) */
-static const char cstring[] = "x\332}SKo\0337\020\226\013\325Qm7\260\320\264AQ\024\245\201\006\216\372P  u\003\344P\010\222b\273\255m\371U70\n\202\342\316J[\357\222k\222k[\310\305G\035\367\270\307=\352\250\243\217>\372\250\343\036\365\023\372\023:\324\303Q\220\264\013\211\303\307G\316|\337\314<5\n\200\270\212\265\003\020\246T\376eW\032 \246\303\014\251uMG\n\342i\342\200\357\265@1\003~\227h\243<n@Y\220 \315F\363\307\347/\236\023&\034\242\340o\340F\023\035\265\270\317\264\006M\244KZ\221\347\033O\020\323\rA\227\311\266K\2722\"\002\300!F\222\020q\363\027L\007\004\321`\354\204\2543!\244a\306\223\202\342uO\264\327\211\343)t\342]\200\275\375\212\371\032\312\314q(\342\200\313 \344\322\367\237q\251\340\031m\207Q9\354^9\236f-\037@\330\261\315==\2319B\222\000\002\251\272\226\241\017\256!H\326z\335l\036k\360\335\262\274\024\204\217# - \\\212\013Pf\0225#\315\2118\262e)\023W*\022z\374\314\307\020k[\215\332o\207\307;\365\306\037\333\265\306V\243Zo\034\3544v\366\016^\357l\037\356T\217j[\273{\024}\354\205VQ\244v?)S\252\300\2118P>~\235\322\371#\024E\243\026\037:\3442\354\276]9(\204\003o\327 \336]\313\020D\263\372\372\367\275j\235\322f\367\n\377u\314(\335\205+s\000.\245S\325\201\342\347F\202[\333\236y\307/`\236\030[\351D\376xG\260`lQn:\205\331\351\205\261J\333\203\363\210\3713\320\224#}\217\355\375\006\\\331\005\022\276\177X\317\271\177O\010J\rh\203\206\207\021u=\341`\014\nX@=M\261\024d\204\345\007l\\4\024kE\201\326\266d\316@\t\360\355\024\224\0351w\263S\335\025\334\223\345\373\313\232\031\003AhtKJ\2373\245<px\007\370\231\216\002\216I\007\212\212\030\3058\264\030?\263r\363Y1\332G\340\235E\331V\346\254\234\224\266\311\233\244l2*\355x\201vl\273L27\031\025\326m\024\214\233\020.\260U-OWF8`\206l^gV\343\353\370\243\322\3550M\035\205\254\225\047\220\205\221\036\222\320>Sm\224\313\367\354\337\030\037|\251\265\217\254\205\025[\264\272(\246\300\020l\231`\013\204L\261@\2072T`\"%\224m\377\320\366\207M\317\234\330\270t\300e\221ot\207a\247\313H\361\351h\371NA\223\274\\2\317\3146\244\221t\354\023-\342.\230\037\201\276\224\312""\321\271\353\205,\277\324\373>\336\277^\030\345?\217\377J\327\322J\366\311RV\370\"fq\224l\246/\373\235A\373\346\364n\341z\341\237\305\334\322rVx\330\013\222JR\315\362\205\336b\317OJ\351F\277\230\025\226{/\361\206I~N\277M\333\375\323\033\213_\315}\274\230\345?\213+Y\376\301u\324\253\365\316\263\302\227I1Y\033M\314uuTx\222\356g\237>\314VV\343|\\O>J\326\323b\272\336\377j\260}sr\373\352\2564<<\312\n+\275F\\D\360<\356Ir\236>H\337\014J7/n+\377\t\311V\037\307o0\242N\277=8\275-\334\255\014\217\216G\037\004\317\373\255\335Fw\325\351\233\303\334\243\270:\312\217\351\rs\337$\347v\276\021\027\343\222\025a\230#\351L\227\325\270\220,$\217\323\345>\362]\356U\206\271R\2778C?M\326\222\2370`\323\307\375\312\340~\377\207\204%\227)\276\2741\334\370\365nm\224\377:\331\317\246g\337%\325\344\030\203z\324?\031l\336\340\275\332\260v2<\371\363\177@\250\305\277\257n\200\321";
-    PyObject *data = __Pyx_DecompressString(cstring, 1014, 1);
+    #if (CYTHON_COMPRESS_STRINGS) == 1 /* compression: zlib (1015 bytes) */
+static const char cstring[] = "x\332}SKo\0337\020\226\013\325\021b7\260\320\000AP\024\245\201\006\216\372P` qS\364P\010\262\022\273\251m\371\0257\310\201\240\270\263\022\353]rMr-\013\271\370\250\343\036\367\270G\035}\364\321G\037u\334\243\177B\177B\207z82\222v!q\206\344G\316|\337\014\237Z\r@|\315\332!H[\251\376\276\255,\020\333a\226\324{\266\243$\021\206x\020\210\026hf!\350\021c\265\340\026\264\003I\322l4\177~\376\3629a\322#\032\376\006n\r1q\213\007\314\0300D\371\244\025\213\300\nIl/\002S%\233>\351\251\230H\000\217XE\"\304\315\036\260\035\220\304\200u\016YaR*\313\254P\222\342q!\333+\304\023\032\203\210Sp\247_\261\300@\225y\036E\034p\025F\\\005\3013\2564<\243\355(\256F\2753O\030\326\n\000\244\033\333\\\230\261\347IEB\010\225\3569\206\001\370\226 Y\027\365u\363\320@\340WUW\022>\312\200\264\200p%OA\333q\326\2144\307\342\250\226\243L|\245I$\370q\200)\3267\032\3657\373\207[\353\215\267\233\365\306F\243\266\336\330\333jl\355\354\275\333\332\334\337\252\035\3247\266w(\306\330\211\234\242H\355\326\251R\252\301\2139P>\272\235\322\331-\024\305\240\026\237\333\344*\352}\234y(\204\007\037\347 \357\316U\004\262Y{\367\347Nm\235\322f\357\014\377\353XQ\272\rgv\017|J\047\252\003\305\317\217%w\266=\215\216_\310\204\034Y\345\305\301hE\262pdQn:\2019\367\324:\245\335\306I\314\202)h\302\221~\302\366v\001\316\334\004\t\337^lf\302\177\"\004\245\026\214E\303\243\230\372Bz\230\203\006\026Ra(\266\202\212\261\375\200\215\232\206b\257h0\306\265\3141h\t\201sA\273\021k7\3355=\311\205\252\336\0366\314Z\010#kZJ\005\234i-\300\343\035\340\307&\0169\026\035(*b5\343\320b\374\330\311\315\247\315\350.\201;\223\252\353\314i;i\343\2127.\331x\324\306\023\241\361\334s\031Wn<j\354\3338\034=B8\305\247\352x\372*\306\001+\344\352:\265\006o\307\037U~\207\031\352id\255\205D\026V\t$a\002\246\333(W \334\337\332\000\002eL\200\254\245\023[\266z(\246\304\024\\\233\340\023\210\230f\241\211T\244\301\306Zj\367\374#\367>\\yf\304\306\251\007>\213\003k:\014_\272\2125\237\214\216\357\0044\256K\227\t;]PV\321QL\264\210;eA\014\246+lG\310\256\322\236)\234\317""\345\305\373\375\037\223\335\363\271\177\346\013\367\027\362\322\203~\230\256\246\265\274X\352\317\367\203\264\222\255\r\312yi\241\377[\302\022\233\376\222}\237\265\007\357/\347\020_\272\203G\307Oj\311~:\227\216\360\277\342\344(}\223u\007\355\213\367Ws\223}<\266T\370r>/~\235\254\346\305{\347q\277\336?\311K\217\323r\272|36\347\265\233\322\223l7\377\352A\276\270\224\024\223\365\364\213t%+g+\203o.6/\217\256^]W\206\373\007yi\261\337H\312\010\236\305=IO\262{\331\207\213\312\345\313\253\325\377\204\344K\217\222\017H\2443J\255t\2758<8\274\371,x6n\375*\276\256M\356\034\026\036&\265\233\342H\225a\341\273\364\304\371kI9\2518-\206\005\222M\345\\JJ\250\310\243la\200|\027\372\253\303BeP\236\242\237\246\313\351\013L\330\016p}\365\342v\375\247\224\245\335\014o^\033\256\375q\275|S\3746\335\315\047{?\244\265\364\020\223z88\272x}\211\347\352\303\372\321\360\350\257\377\001\241\026\377\002\347\034\212\242";
+    PyObject *data = __Pyx_DecompressString(cstring, 1015, 1);
     #define __Pyx_DecompressString_LZSS_UNUSED
     if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
     const char* const bytes = __Pyx_PyBytes_AsString(data);
     #if !CYTHON_ASSUME_SAFE_MACROS
     if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
     #endif
-    #elif (CYTHON_COMPRESS_STRINGS) > 0 && (CYTHON_COMPRESS_STRINGS) <= 90 /* compression: lzss (1294 bytes) */
-static const char cstring[] = "\377(tree fr\377agment).\377?Note th\377at Cytho\377n is del\377iberatel\377y strict\373er!\001n PEP\377-484 and\377 rejects\377 subclas\377ses of b\377uiltin t\377ypes. If\377 you nee?d to p%\000%\t\377then set\376\200\000e \047anno\177tation_<\000\377ing\047 dir\366b\000iv\242\000o Fa\377lse.add_\376%\000ecompco\377ll/core/\377_gpu.pyx\377disablee\275n\002\001gcis\004\003d\377no memor}y\336\001left \352\000\376|\000 GPUsel\177f.own c}\002\377 be convwert\260\003a P\227#\373ob\357\001 for \337pickl\240\000CH\377ECKSUMDE\377VICEHEAD\377ERMEMORY\377MISMATCH7NO_a\000Op\316!\330\000\376\000\006.__reduoce_c\366\"__\017\t\362\222 s\211 \t\021copy\332<\007d\206 deL\007en\373co\004\topenP\377AYLOAD__\327Pyx\001\000D\317@_N\377extRef__\376\357$e____fu;nc\004\001getx\003\022\000\357main\030\001mod;ul!\002nam)\002\354 \231_ \004\007\001vt\366!C\001q\047ual\035\005\335\004_\335\016\366\006Sexw\001\203`_Q\005st\010~\370\016__test\253\000\377cpu_find\376\201\000ream_is\355_\210`ou\374`eac\365t\262`_\251`ress~\257akernel\007\001\343er\r\001\334`\026\005syn\357cio.4\006sat\377temptsbo\377olcarrie\377dchecksu\333mc\362@e_\217 tr\177aceback\353!)c\205\204\005A\001e\000\n.\226\204\001\307e\343rs\271A\255C\263Crsd\217imsd\253\205\001\264C\272Cr\337senum\200\206\002ev\367ent\344\001foun\361d\236A\236\205\001\000\005sgpu\375g\206 ofhas_\377driverin\355t\000\000oi\302\000sla\373rg\254 listl\377ittlelos\353sl\221 n\302Anby\362\312 n\200\000\243aownp\377aramspop\177returnr\373\206\001\361p\234\205\001\233A\342(setd\377efaultsh\377apesourc\232\000\003e\206\206\001st\216A\000\003_\357wait\t\005oto\371_o\002\005\000gpuva\377luesword\377s\000\200\001\330\004\n\210\377+\220Q\200\001\340\004\025\377\220]\240!\2401\330\t\377\n\330\010\026\220a\220u\377\230G\240;\250h\260g\377\270[\310\001\200\001\360\006\377\000\n\013\330\010\016\210m\377\2301\230A\330\004\010\210\377\006\210l\230)\2406\250\277\021\330\010\013\210;/\000t\377\2307\240$\240g\250[\375\270,\001\020\000\005\006\330\004\377\023\2201""\330\004\007\200u\377\210C\210q\330\010\031\230\357\021\230!\340\001\003\200A\340\377\010%\240Q\330\r\016\330\377\014\020\220\004\220D\230\002\377\230\047\240\021\240\047\250\033\377\260I\270W\300F\310)\377\320ST\330\010\014\210E\363\220\021*\000\034\t%\230q\240\377\007\240{\260)\2708\300}1\n\026\330\020\027\220{\217\000\377h\250g\260[\300\010\310\237\014\320TU\340;\022l\tC\357\300u\310Ap\004\320\000\024\357\220A\340\004\332\002\320\000\037\373\230q\010\0016\220\021\220)\336\201!\320\000 \240\220%\020\220\377\010\230\001\230\027\240\013\250\376\355\000\013\2101\320\000)\250}\021&\005(\230!\2305\256\000\333t\250\025\0001\260\017\006,\230\377a\230w\240a\320\0006\377\3206J\310!\340\004\035\347\230Q\330k\000^\001*\230A\373\230U\212 \024\250W\260G\375\270M\000C\320CW\320W\001X\n\030\211 ";
-    PyObject *data = __Pyx_DecompressString_LZSS(cstring, 1294, 1646);
+    #elif (CYTHON_COMPRESS_STRINGS) > 0 && (CYTHON_COMPRESS_STRINGS) <= 90 /* compression: lzss (1299 bytes) */
+static const char cstring[] = "\377(tree fr\377agment).\377?Note th\377at Cytho\377n is del\377iberatel\377y strict\373er!\001n PEP\377-484 and\377 rejects\377 subclas\377ses of b\377uiltin t\377ypes. If\377 you nee?d to p%\000%\t\377then set\376\200\000e \047anno\177tation_<\000\377ing\047 dir\366b\000iv\242\000o Fa\377lse.add_\376%\000ecompco\377ll/core/\377_gpu.pyx\377disablee\275n\002\001gcis\004\003d\377no memor}y\336\001left \352\000\376|\000 GPUsel\177f.own c}\002\377 be convwert\260\003a P\227#\373ob\357\001 for \337pickl\240\000CH\377ECKSUMDE\377VICEHEAD\377ERMEMORY\377MISMATCH7NO_a\000Op\316!\330\000\376\000\006.__reduoce_c\366\"__\017\t\362\222 s\211 \t\021copy\332<\007d\206 deL\007en\373co\004\topenP\377AYLOAD__\327Pyx\001\000D\317@_N\377extRef__\376\357$e____fu;nc\004\001getx\003\022\000\357main\030\001mod;ul!\002nam)\002\354 \231_ \004\007\001vt\366!C\001q\047ual\035\005\335\004_\335\016\366\006Sexw\001\203`_Q\005st\010~\370\016__test\253\000\377cpu_find\376\201\000ream_is\355_\210`ou\374`eac\365t\262`_\251`ress~\257akernel\007\001\343er\r\001\334`\026\005syn\357cio.4\006sat\377temptsbo\377olcarrie\377dchecksu\333mc\362@e_\217 tr\177aceback\353!)c\205\204\005A\001e\000\n.\226\204\001\307e\343rs\271A\255C\263Crsd\217imsd\253\205\001\264C\272Cr\337senum\200\206\002ev\367ent\344\001foun\361d\236A\236\205\001\000\005sgpu\375g\206 ofhas_\377driverin\355t\000\000oi\302\000sla\373rg\254 listl\377ittlelos\353sl\221 n\302Anby\362\312 n\200\000\243aownp\377aramspop\177returnr\373\206\001\361p\234\205\001\233A\342(setd\377efaultsh\377apesourc\232\000\003e\206\206\001st\216A\000\003_\357wait\t\005oto\371_o\002\005\000gpuva\377lueswith\377inwords\000\377\200\001\330\004\n\210+\220\377Q\200\001\360\006\000\n\013\377\330\010\016\210m\2301\230\377A\330\004\010\210\006\210l\377\230)\2406\250\021\330\010\377\013\210;\220a\220t\230\3777\240$\240g\250[\270\345\001-\000\010#\n6\000f\220A_\220S\230\001\230+\0029\n\000\377W\230K\240w\250g\260\317[\300\001\330\032\003d\000\020\000\377\005\006\330\004\023""\2201\330\377\004\007\200u\210C\210q\377\330\010\031\230\021\230!\340\376\001\003\200A\340\010%\240Q\377\330\r\016\330\014\020\220\004\377\220D\230\002\230\047\240\021\377\240\047\250\033\260I\270W\377\300F\310)\320ST\330?\010\014\210E\220\021*\000\034\t\377%\230q\240\007\240{\260\337)\2708\3001\n\026\330\020\327\027\220{\306\000h\226\002\010\310\237\014\320TU\340;\022l\tC\357\300u\310Ap\004\320\000\024\357\220A\340\004\221\"\320\000\037\373\230q\010\0016\220\021\220)\336\270!\320\000 \240\307%\020\220\275\010\217 \027\240\013\250\355\000\013\177\2101\320\000)\250\021&\005\337(\230!\2305\256\000t\250\366\025\0001\260\017\006,\230a\230\377w\240a\320\0006\3206\377J\310!\340\004\035\230Q\371\330k\000^\001*\230A\230U~\212 \024\250W\260G\270M\000\177C\320CW\320WX\n\030\000\211 ";
+    PyObject *data = __Pyx_DecompressString_LZSS(cstring, 1299, 1674);
     #define __Pyx_DecompressString_UNUSED
     if (unlikely(!data)) __PYX_ERR(0, 1, __pyx_L1_error)
     const char* const bytes = __Pyx_PyBytes_AsString(data);
     #if !CYTHON_ASSUME_SAFE_MACROS
     if (likely(bytes)); else { Py_DECREF(data); __PYX_ERR(0, 1, __pyx_L1_error) }
     #endif
-    #else /* compression: none (1646 bytes) */
-static const char bytes[] = "(tree fragment).?Note that Cython is deliberately stricter than PEP-484 and rejects subclasses of builtin types. If you need to pass subclasses then set the \047annotation_typing\047 directive to False.add_notecompcoll/core/_gpu.pyxdisableenablegcisenabledno memory is left on the GPUself.own cannot be converted to a Python object for picklingCHECKSUMDEVICEHEADERMEMORYMISMATCHNO_GPUOperationOperation.__reduce_cython__Operation.__setstate_cython__Operation.copyOperation.decodeOperation.encodeOperation.openPAYLOAD__Pyx_PyDict_NextRef__annotate____func____getstate____main____module____name____pyx_state__pyx_vtable____qualname____reduce____reduce_cython____reduce_ex____set_name____setstate____setstate_cython____test___cpu_find_stream_is_coroutineactive_addressadd_kernelsaddersaddingaddressasyncio.coroutinesattemptsboolcarriedchecksumcline_in_tracebackcodeccompcoll.corecompcoll.core._gpuconverterscopydecodedecodersdimsdtypeencodeencodersenumerateeventfindfoundfunctionfunctionsgpugpu_ofhas_driverintintoitemslargestlistlittlelosslessnnamenbytesndimopenownparamspopreturnrstripselfset_find_streamsetdefaultshapesourcesource_gpustreamstream_waitstreamstoto_bytesto_gpuvalueswords\000\200\001\330\004\n\210+\220Q\200\001\340\004\025\220]\240!\2401\330\t\n\330\010\026\220a\220u\230G\240;\250h\260g\270[\310\001\200\001\360\006\000\n\013\330\010\016\210m\2301\230A\330\004\010\210\006\210l\230)\2406\250\021\330\010\013\210;\220a\220t\2307\240$\240g\250[\270\001\200\001\360\020\000\005\006\330\004\023\2201\330\004\007\200u\210C\210q\330\010\031\230\021\230!\340\010\031\230\021\230!\200A\340\010%\240Q\330\r\016\330\014\020\220\004\220D\230\002\230\047\240\021\240\047\250\033\260I\270W\300F\310)\320ST\330\010\014\210E\220\021\200A\340\r\016\330\014\020\220\004\220D\230\002\230%\230q\240\007\240{\260)\2708\3001\330\010\014\210E\220\021\200A\340\r\016\330\014\020\220\004\220D\230\002\230%\230q\330\020\027\220{\240$\240h\250g\260[\300\010\310\014\320TU\340\010\014\210E\220\021\200A\340\r""\016\330\014\020\220\004\220D\230\002\230\047\240\021\240\047\250\033\260I\270W\300C\300u\310A\330\010\014\210E\220\021\320\000\024\220A\340\004\013\210;\220a\320\000\037\230q\340\004\013\2106\220\021\220)\2301\230A\320\000 \240\001\360\006\000\n\013\330\010\020\220\010\230\001\230\027\240\013\2501\330\004\013\2101\320\000)\250\021\340\004\013\2106\220\021\220(\230!\2305\240\007\240t\2501\320\0001\260\021\340\004\013\2106\220\021\220,\230a\230w\240a\320\0006\3206J\310!\340\004\035\230Q\330\004\013\2106\220\021\220*\230A\230U\240\047\250\024\250W\260G\2701\320\000C\320CW\320WX\340\004\035\230Q\330\004\013\2106\220\021\220*\230A\230U\240\047\250\024\250W\260G\2708\3001";
+    #else /* compression: none (1674 bytes) */
+static const char bytes[] = "(tree fragment).?Note that Cython is deliberately stricter than PEP-484 and rejects subclasses of builtin types. If you need to pass subclasses then set the \047annotation_typing\047 directive to False.add_notecompcoll/core/_gpu.pyxdisableenablegcisenabledno memory is left on the GPUself.own cannot be converted to a Python object for picklingCHECKSUMDEVICEHEADERMEMORYMISMATCHNO_GPUOperationOperation.__reduce_cython__Operation.__setstate_cython__Operation.copyOperation.decodeOperation.encodeOperation.openPAYLOAD__Pyx_PyDict_NextRef__annotate____func____getstate____main____module____name____pyx_state__pyx_vtable____qualname____reduce____reduce_cython____reduce_ex____set_name____setstate____setstate_cython____test___cpu_find_stream_is_coroutineactive_addressadd_kernelsaddersaddingaddressasyncio.coroutinesattemptsboolcarriedchecksumcline_in_tracebackcodeccompcoll.corecompcoll.core._gpuconverterscopydecodedecodersdimsdtypeencodeencodersenumerateeventfindfoundfunctionfunctionsgpugpu_ofhas_driverintintoitemslargestlistlittlelosslessnnamenbytesndimopenownparamspopreturnrstripselfset_find_streamsetdefaultshapesourcesource_gpustreamstream_waitstreamstoto_bytesto_gpuvalueswithinwords\000\200\001\330\004\n\210+\220Q\200\001\360\006\000\n\013\330\010\016\210m\2301\230A\330\004\010\210\006\210l\230)\2406\250\021\330\010\013\210;\220a\220t\2307\240$\240g\250[\270\001\200\001\360\010\000\n\013\330\010\016\210m\2301\230A\330\010\016\210f\220A\220S\230\001\230\021\330\010\013\2109\220A\220W\230K\240w\250g\260[\300\001\330\010\016\210f\220A\200\001\360\020\000\005\006\330\004\023\2201\330\004\007\200u\210C\210q\330\010\031\230\021\230!\340\010\031\230\021\230!\200A\340\010%\240Q\330\r\016\330\014\020\220\004\220D\230\002\230\047\240\021\240\047\250\033\260I\270W\300F\310)\320ST\330\010\014\210E\220\021\200A\340\r\016\330\014\020\220\004\220D\230\002\230%\230q\240\007\240{\260)\2708\3001\330\010\014\210E\220\021\200A\340\r\016\330\014\020\220\004\220D\230\002\230%\230q\330\020\027\220{""\240$\240h\250g\260[\300\010\310\014\320TU\340\010\014\210E\220\021\200A\340\r\016\330\014\020\220\004\220D\230\002\230\047\240\021\240\047\250\033\260I\270W\300C\300u\310A\330\010\014\210E\220\021\320\000\024\220A\340\004\013\210;\220a\320\000\037\230q\340\004\013\2106\220\021\220)\2301\230A\320\000 \240\001\360\006\000\n\013\330\010\020\220\010\230\001\230\027\240\013\2501\330\004\013\2101\320\000)\250\021\340\004\013\2106\220\021\220(\230!\2305\240\007\240t\2501\320\0001\260\021\340\004\013\2106\220\021\220,\230a\230w\240a\320\0006\3206J\310!\340\004\035\230Q\330\004\013\2106\220\021\220*\230A\230U\240\047\250\024\250W\260G\2701\320\000C\320CW\320WX\340\004\035\230Q\330\004\013\2106\220\021\220*\230A\230U\240\047\250\024\250W\260G\2708\3001";
     PyObject *data = NULL;
     #define __Pyx_DecompressString_UNUSED
     #define __Pyx_DecompressString_LZSS_UNUSED
     #endif
     PyObject **stringtab = __pyx_mstate->__pyx_string_tab;
     Py_ssize_t pos = 0;
-    for (int i = 0; i < 108; i++) {
+    for (int i = 0; i < 109; i++) {
       Py_ssize_t bytes_length = str_length_index[i].length;
       PyObject *string = PyUnicode_DecodeUTF8(bytes + pos, bytes_length, NULL);
       if (likely(string) && i >= 12) PyUnicode_InternInPlace(&string);
@@ -10049,8 +10071,8 @@ static const char bytes[] = "(tree fragment).?Note that Cython is deliberately s
       stringtab[i] = string;
       pos += bytes_length;
     }
-    for (int i = 108; i < 124; i++) {
-      Py_ssize_t bytes_length = bytes_length_index[i-108].length;
+    for (int i = 109; i < 125; i++) {
+      Py_ssize_t bytes_length = bytes_length_index[i-109].length;
       PyObject *string = PyBytes_FromStringAndSize(bytes + pos, bytes_length);
       stringtab[i] = string;
       pos += bytes_length;
@@ -10060,14 +10082,14 @@ static const char bytes[] = "(tree fragment).?Note that Cython is deliberately s
       }
     }
     Py_XDECREF(data);
-    for (Py_ssize_t i = 0; i < 124; i++) {
+    for (Py_ssize_t i = 0; i < 125; i++) {
       if (unlikely(PyObject_Hash(stringtab[i]) == -1)) {
         __PYX_ERR(0, 1, __pyx_L1_error)
       }
     }
     #if CYTHON_IMMORTAL_CONSTANTS
     {
-      PyObject **table = stringtab + 108;
+      PyObject **table = stringtab + 109;
       for (Py_ssize_t i=0; i<16; ++i) {
         #if PY_VERSION_HEX >= 0x030F0000
         PyUnstable_SetImmortal(table[i]);
@@ -10154,72 +10176,72 @@ static int __Pyx_CreateCodeObjects(__pyx_mstatetype *__pyx_mstate) {
   PyObject* tuple_dedup_map = PyDict_New();
   if (unlikely(!tuple_dedup_map)) return -1;
   {
-    const __Pyx_PyCode_New_function_description descr = {0, 0, 0, 0, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 32};
+    const __Pyx_PyCode_New_function_description descr = {0, 0, 0, 0, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 30};
     PyObject* const varnames[] = {0};
     __pyx_mstate_global->__pyx_codeobj_tab[0] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_has_driver, __pyx_mstate->__pyx_kp_b_iso88591_A_a, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[0])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 37};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 35};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_address, __pyx_mstate->__pyx_n_u_found};
     __pyx_mstate_global->__pyx_codeobj_tab[1] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_gpu_of, __pyx_mstate->__pyx_kp_b_iso88591_1_1, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[1])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 45};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 43};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_gpu, __pyx_mstate->__pyx_n_u_functions, __pyx_mstate->__pyx_n_u_own, __pyx_mstate->__pyx_n_u_name_2, __pyx_mstate->__pyx_n_u_function};
     __pyx_mstate_global->__pyx_codeobj_tab[2] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_add_kernels, __pyx_mstate->__pyx_kp_b_iso88591_m1A_l_6_at7_g, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[2])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 4, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 54};
-    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_gpu, __pyx_mstate->__pyx_n_u_stream, __pyx_mstate->__pyx_n_u_event, __pyx_mstate->__pyx_n_u_own};
-    __pyx_mstate_global->__pyx_codeobj_tab[3] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_stream_wait, __pyx_mstate->__pyx_kp_b_iso88591_1_auG_hg, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[3])) goto bad;
+    const __Pyx_PyCode_New_function_description descr = {3, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 52};
+    PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_gpu, __pyx_mstate->__pyx_n_u_stream, __pyx_mstate->__pyx_n_u_event, __pyx_mstate->__pyx_n_u_own, __pyx_mstate->__pyx_n_u_within};
+    __pyx_mstate_global->__pyx_codeobj_tab[3] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_stream_wait, __pyx_mstate->__pyx_kp_b_iso88591_m1A_fAS_9AWKwg_fA, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[3])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 73};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 75};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_find};
     __pyx_mstate_global->__pyx_codeobj_tab[4] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_set_find_stream, __pyx_mstate->__pyx_kp_b_iso88591_1_uCq, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[4])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 97};
+    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 5, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 99};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_codec, __pyx_mstate->__pyx_n_u_dtype, __pyx_mstate->__pyx_n_u_params, __pyx_mstate->__pyx_n_u_ndim, __pyx_mstate->__pyx_n_u_words};
     __pyx_mstate_global->__pyx_codeobj_tab[5] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_encoders, __pyx_mstate->__pyx_kp_b_iso88591_66J_Q_6_AU_WG1, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[5])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {5, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 103};
+    const __Pyx_PyCode_New_function_description descr = {5, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 105};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_codec, __pyx_mstate->__pyx_n_u_dtype, __pyx_mstate->__pyx_n_u_params, __pyx_mstate->__pyx_n_u_adding, __pyx_mstate->__pyx_n_u_ndim, __pyx_mstate->__pyx_n_u_words};
     __pyx_mstate_global->__pyx_codeobj_tab[6] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_decoders, __pyx_mstate->__pyx_kp_b_iso88591_CCWWX_Q_6_AU_WG81, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[6])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 109};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 111};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_codec, __pyx_mstate->__pyx_n_u_dtype};
     __pyx_mstate_global->__pyx_codeobj_tab[7] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_adders, __pyx_mstate->__pyx_kp_b_iso88591_6_5_t1, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[7])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 114};
+    const __Pyx_PyCode_New_function_description descr = {2, 0, 0, 2, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 116};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_dtype, __pyx_mstate->__pyx_n_u_into};
     __pyx_mstate_global->__pyx_codeobj_tab[8] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_converters, __pyx_mstate->__pyx_kp_b_iso88591_1_6_awa, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[8])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 119};
+    const __Pyx_PyCode_New_function_description descr = {1, 0, 0, 1, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 121};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_dtype};
     __pyx_mstate_global->__pyx_codeobj_tab[9] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_largest, __pyx_mstate->__pyx_kp_b_iso88591_q_6_1A, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[9])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {6, 0, 0, 7, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 159};
+    const __Pyx_PyCode_New_function_description descr = {6, 0, 0, 7, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 161};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_address, __pyx_mstate->__pyx_n_u_dtype, __pyx_mstate->__pyx_n_u_shape, __pyx_mstate->__pyx_n_u_carried, __pyx_mstate->__pyx_n_u_checksum, __pyx_mstate->__pyx_n_u_dims};
     __pyx_mstate_global->__pyx_codeobj_tab[10] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_encode, __pyx_mstate->__pyx_kp_b_iso88591_A_Q_D_IWF_ST_E, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[10])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 4, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 166};
+    const __Pyx_PyCode_New_function_description descr = {4, 0, 0, 4, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 168};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_address, __pyx_mstate->__pyx_n_u_nbytes, __pyx_mstate->__pyx_n_u_gpu};
     __pyx_mstate_global->__pyx_codeobj_tab[11] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_open, __pyx_mstate->__pyx_kp_b_iso88591_A_D_q_81_E, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[11])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {6, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 172};
+    const __Pyx_PyCode_New_function_description descr = {6, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 174};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_address, __pyx_mstate->__pyx_n_u_dtype, __pyx_mstate->__pyx_n_u_n, __pyx_mstate->__pyx_n_u_gpu, __pyx_mstate->__pyx_n_u_adding};
     __pyx_mstate_global->__pyx_codeobj_tab[12] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_decode, __pyx_mstate->__pyx_kp_b_iso88591_A_D_IWCuA_E, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[12])) goto bad;
   }
   {
-    const __Pyx_PyCode_New_function_description descr = {6, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 178};
+    const __Pyx_PyCode_New_function_description descr = {6, 0, 0, 6, (unsigned int)(CO_OPTIMIZED|CO_NEWLOCALS), 180};
     PyObject* const varnames[] = {__pyx_mstate->__pyx_n_u_self, __pyx_mstate->__pyx_n_u_to, __pyx_mstate->__pyx_n_u_to_gpu, __pyx_mstate->__pyx_n_u_source, __pyx_mstate->__pyx_n_u_source_gpu, __pyx_mstate->__pyx_n_u_nbytes};
     __pyx_mstate_global->__pyx_codeobj_tab[13] = __Pyx_PyCode_New(descr, varnames, __pyx_mstate->__pyx_kp_u_compcoll_core__gpu_pyx, __pyx_mstate->__pyx_n_u_copy, __pyx_mstate->__pyx_kp_b_iso88591_A_D_q_hg_TU_E, tuple_dedup_map); if (unlikely(!__pyx_mstate_global->__pyx_codeobj_tab[13])) goto bad;
   }

@@ -41,10 +41,14 @@ cdef extern from "engine/alone.h" namespace "compcoll::engine" nogil:
     cdef cppclass CGpu "compcoll::engine::Gpu":
         int number
         void add_kernel(const string&, void*)
+        void wait_for(void*, void*)
+    cdef cppclass CWithin "compcoll::engine::Within":
+        CWithin()
+        void enter(CGpu&)
+        void leave()
     cdef cppclass CMarks "compcoll::engine::Marks":
         CMarks() except +
         cbool record(CGpu*, CDeviceFault*)
-    void wait_in_stream "compcoll::engine::stream_wait"(CGpu*, void*, void*)
     CGpu* gpu_by_number "compcoll::engine::Gpu::of"(int)
     int c_gpu_of "compcoll::engine::gpu_of"(const void*)
     void c_set_find_stream "compcoll::engine::set_find_stream"(void (*)(int, vector[void*]*) noexcept nogil)

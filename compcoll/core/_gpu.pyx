@@ -7,15 +7,13 @@ A GPU is named by its number, `NO_GPU` stands for the host, and memory by its ad
 
 from compcoll.core import _cpu
 
-from libc.stdint cimport int32_t, uint32_t, uint64_t, uintptr_t
-from libcpp cimport bool as cbool
+from libc.stdint cimport uint32_t, uint64_t, uintptr_t
 from libcpp.memory cimport unique_ptr
-from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 from compcoll.core._gpu cimport (
     c_adders, c_converters, c_decoders, c_encoders, c_gpu_of, c_largest, c_set_find_stream, CAlone, CAttempt,
-    CCoding, CFrame, CGpu, Error, gpu_by_number, has_driver_, KernelName, use_level, wait_in_stream,
+    CCoding, CFrame, CGpu, CWithin, Error, gpu_by_number, has_driver_, KernelName, use_level,
 )
 
 cdef extern from "sched.h" nogil:
@@ -53,9 +51,13 @@ def add_kernels(int gpu, dict functions):
 
 def stream_wait(int gpu, uint64_t stream, uint64_t event):
     """Have a stream come after an event, by CUDA's handles."""
-    cdef CGpu* own = gpu_by_number(gpu)
+    cdef CGpu* own
+    cdef CWithin within
     with nogil:
-        wait_in_stream(own, <void*><uintptr_t>stream, <void*><uintptr_t>event)
+        own = gpu_by_number(gpu)
+        within.enter(own[0])
+        own.wait_for(<void*><uintptr_t>event, <void*><uintptr_t>stream)
+        within.leave()
 
 
 _find_stream = None
@@ -95,7 +97,7 @@ cdef list listed(const vector[KernelName]& names):
 
 
 def encoders(str codec, uint32_t dtype, tuple params, uint32_t ndim=1) -> list:
-    """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, and its threads."""
+    """The kernels that make a frame, in order: file of csrc/cuda, name, values of a block, its threads."""
     cdef uint64_t[2] words = params
     return listed(c_encoders(codec.encode(), dtype, words, ndim))
 
@@ -191,7 +193,7 @@ cdef class Operation:
 
     @property
     def problem(self):
-        """What is wrong with the frame: kind, status, codec, bytes of the payload and its checksum; or None."""
+        """What is wrong with the frame: kind, status, codec, bytes of the payload, its checksum; or None."""
         cdef const Error* error = &self.own.get().error()
         if not <int>error.problem:
             return None
@@ -203,10 +205,10 @@ cdef class Operation:
 
     cdef wait(self):
         cdef bint ended = False
-        cdef int i
+        cdef int _
         while not ended:
             with nogil:
-                for i in range(1000):
+                for _ in range(1000):
                     ended = self.own.get().step()
                     if ended:
                         break

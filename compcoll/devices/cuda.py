@@ -61,7 +61,7 @@ def load_kernels(gpu: int, codecs: Iterable[str]) -> None:
                 except Exception as error:
                     loaded[name] = False
                     warnings.warn(
-                        f"the kernels of {name} cannot be had on GPU {gpu}, so the host codes instead: {error}",
+                        f"GPU {gpu} cannot have the kernels of {name}, so the host codes instead: {error}",
                         RuntimeWarning,
                         2,
                     )

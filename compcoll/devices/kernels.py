@@ -1,4 +1,4 @@
-"""The kernels of csrc/cuda by name: those that an operation takes, as the engine chooses them, and all of them."""
+"""The kernels of csrc/cuda by name: those that the engine takes for an operation, and all of them."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ from libcpp.vector cimport vector
 from compcoll.core._calls cimport CallTags
 from compcoll.core._cpu cimport CCount, Compiled, Count, CSchedule
 from compcoll.core._gpu cimport (
-    c_gpu_of, CAttempt, CCoding, CDeviceFault, CGpu, CMarks, Error, gpu_by_number, use_level,
+    CAttempt, CCoding, CDeviceFault, CGpu, CMarks, Error, gpu_by_number, use_level,
 )
 from compcoll.engine.native cimport (
     CBases, CCompletion, CEngine, CLaunch, CLayout, CLibrary, CNeighbours, CPendingTask, CPlace,
     create_segment, CRun, CSegment, CSegmentAddress, CSharedMemory, CTags, CTask, CTaskGroup, error_of,
-    finished_by, gather, GpuRef, Handle, make_node_wire, make_request, make_wire, of_callback, open_segment, scatter, Stats,
-    the_recv_hook, Wire,
+    finished_by, gather, GpuRef, Handle, make_node_wire, make_request, make_wire, of_callback, open_segment,
+    scatter, Stats, the_recv_hook, Wire,
 )
 
 cnp.import_array()
@@ -245,7 +245,7 @@ cdef class Running(Task):
             places.push_back(CPlace(address_of(buffer)))
             if isinstance(buffer, np_ndarray):
                 continue
-            places.back().gpu = gpu_by_number(buffer.gpu)
+            places.back().gpu = gpu_of_number(buffer.gpu)
             if marks.get() == NULL:
                 marks = shared_ptr[CMarks](new CMarks())
             if not record(marks.get(), places.back().gpu, &fault):
@@ -299,7 +299,7 @@ cdef class Running(Task):
         cdef vector[pair[GpuRef, Handle]] own
         self.keep = self.keep, events
         for gpu, event in events:
-            own.push_back(pair[GpuRef, Handle](gpu_by_number(gpu), <void*><uintptr_t>event.ptr))
+            own.push_back(pair[GpuRef, Handle](gpu_of_number(gpu), <void*><uintptr_t>event.ptr))
         self.run.order(own)
 
     @property
@@ -338,6 +338,11 @@ cdef uint8_t* address_of(array) except? NULL:
     if isinstance(array, np_ndarray):
         return <uint8_t*>cnp.PyArray_DATA(array)
     return <uint8_t*><uintptr_t>array.address
+
+
+cdef CGpu* gpu_of_number(int number) noexcept:
+    with nogil:
+        return gpu_by_number(number)
 
 
 cdef cbool record(CMarks* marks, CGpu* gpu, CDeviceFault* fault) noexcept:
@@ -430,7 +435,8 @@ cdef class PreparedCall:
         """Start it on blocks; ``tags``: the first and how many, in place of those of the next call."""
         first, n = (self.tags.next(), self.tags.n) if tags is None else tags
         return Running(
-            self.compiled, self.coding, self.comm, first, n, blocks, self.inside, self.neighbours, self.direct,
+            self.compiled, self.coding, self.comm, first, n, blocks, self.inside, self.neighbours,
+            self.direct,
         )
 
     def fits(self, send, recv):

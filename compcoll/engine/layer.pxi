@@ -922,8 +922,8 @@ cdef class Description:
     name : str
         Of the communicator, where rules look at it.
     send, recv : list of (int, int, tuple, int, int)
-        Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and the number of
-        their GPU, -1 for the host.
+        Blocks in the order of algorithms: elements, code of their type, shape, address or 0, and the number
+        of their GPU, -1 for the host.
     """
 
     cdef CDescription* own

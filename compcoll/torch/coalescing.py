@@ -69,7 +69,9 @@ class Together(Operation):
     def _wait(self) -> None:
         """Wait for what has begun, in the calling thread: all ranks begin everything in the same order."""
         self._core.wait_for(self._tasks())
+        before = len(self.events)
         self.go_on()
+        self._core.kernels.add(self.events[before:])  # what comes next may be on the same tensors
         self._parts.clear()
 
 

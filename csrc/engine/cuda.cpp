@@ -18,6 +18,7 @@ constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // of a poin
 constexpr unsigned device_memory = 2;
 constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1;
 constexpr int thread_local_mode = 1;
+constexpr int not_ready = 600;  // of an event that has not come
 constexpr int no_context = 201;  // the largest error of a process that has not begun to use a GPU
 void* const legacy_stream = reinterpret_cast<void*>(1);
 
@@ -217,6 +218,44 @@ bool Gpu::check(int code, const char* function) {
   return false;
 }
 
+void Gpu::to_device(Address to, const void* from, uint64_t nbytes, void* stream) {
+  if (!failed()) check(driver()->to_device(to, from, nbytes, stream), "cuMemcpyHtoDAsync");
+}
+
+void Gpu::to_host(void* to, Address from, uint64_t nbytes, void* stream) {
+  if (!failed()) check(driver()->to_host(to, from, nbytes, stream), "cuMemcpyDtoHAsync");
+}
+
+void Gpu::on_device(Address to, Address from, uint64_t nbytes, void* stream) {
+  if (!failed()) check(driver()->on_device(to, from, nbytes, stream), "cuMemcpyDtoDAsync");
+}
+
+void Gpu::clear(Address memory, uint64_t nbytes, void* stream) {
+  if (!failed()) check(driver()->set_bytes(memory, 0, nbytes, stream), "cuMemsetD8Async");
+}
+
+void Gpu::launch(const Kernel& kernel, unsigned grid_x, unsigned grid_y, Address jobs, void* stream) {
+  void* arguments[] = {&jobs};
+  if (!failed())
+    check(driver()->launch(kernel.function, grid_x, grid_y, 1, kernel.threads, 1, 1, 0, stream, arguments,
+                           nullptr),
+          "cuLaunchKernel");
+}
+
+void Gpu::record(void* event, void* stream) {
+  if (!failed()) check(driver()->event_record(event, stream), "cuEventRecord");
+}
+
+void Gpu::wait_for(void* event, void* stream) {
+  if (!failed()) check(driver()->stream_wait(stream, event, 0), "cuStreamWaitEvent");
+}
+
+bool Gpu::has_come(void* event) {
+  if (failed()) return true;
+  const int code = driver()->event_query(event);
+  return code != not_ready && (check(code, "cuEventQuery") || true);
+}
+
 void* Gpu::take_stream() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -286,11 +325,6 @@ void Within::leave() {
   gpu_ = nullptr;
 }
 
-void stream_wait(Gpu* gpu, void* stream, void* event) {
-  Within within(*gpu);
-  if (!gpu->failed()) gpu->check(driver()->stream_wait(stream, event, 0), "cuStreamWaitEvent");
-}
-
 // -- the caller's streams
 
 void set_find_stream(FindStream find) { find_stream = find; }
@@ -331,7 +365,7 @@ bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more)
       return false;
     }
     void* event = gpu->take_event();
-    if (!event || !gpu->check(cuda.event_record(event, stream), "cuEventRecord")) break;
+    gpu->record(event, stream);
     events_.emplace_back(gpu, event);
   }
   *fault = gpu->fault();
@@ -340,8 +374,7 @@ bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more)
 
 void Marks::precede(Gpu* gpu, void* stream) const {
   for (const auto* some : {&events_, &others_})
-    for (auto [from, event] : *some)
-      if (!gpu->failed()) gpu->check(driver()->stream_wait(stream, event, 0), "cuStreamWaitEvent");
+    for (auto [from, event] : *some) gpu->wait_for(event, stream);
 }
 
 }  // namespace engine

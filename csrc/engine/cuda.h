@@ -56,9 +56,6 @@ struct Driver {
 // Null where there is none.
 const Driver* driver();
 
-// The code of an event that has not come.
-constexpr int NOT_READY = 600;
-
 // Number of the GPU that memory lies on; NO_GPU for the host's, managed memory, and all memory in a process
 // that has not begun to use a GPU.
 constexpr int NO_GPU = -1;
@@ -118,6 +115,17 @@ class Gpu {
   // Notes what a function has returned; whether that is success.
   bool check(int code, const char* function);
 
+  // Put something into a stream, under this GPU's context; nothing of a GPU that has failed.
+  void to_device(Address to, const void* from, uint64_t nbytes, void* stream);
+  void to_host(void* to, Address from, uint64_t nbytes, void* stream);
+  void on_device(Address to, Address from, uint64_t nbytes, void* stream);
+  void clear(Address memory, uint64_t nbytes, void* stream);
+  void launch(const Kernel& kernel, unsigned grid_x, unsigned grid_y, Address jobs, void* stream);
+  void record(void* event, void* stream);
+  void wait_for(void* event, void* stream);
+  // Whether an event has come; of a GPU that has failed all have.
+  bool has_come(void* event);
+
   // Streams and events are given out again when they come back.
   void* take_stream();
   void put_stream(void* stream);
@@ -172,9 +180,6 @@ class Within {
   Gpu* gpu_ = nullptr;
   int mode_ = 0;
 };
-
-// Has a stream come after an event.
-void stream_wait(Gpu* gpu, void* stream, void* event);
 
 // Memory of the host that GPUs reach by themselves; once the driver has none left, memory that they do not.
 class Pinned : public Arena {

@@ -82,7 +82,6 @@ void Copies::begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> be
 void Copies::start() {
   begun_ = true;
   before_.clear();
-  const engine::Driver& cuda = *engine::driver();
   for (const Range& range : ranges) {
     engine::Gpu& gpu = *engine::Gpu::of(range.gpu);
     engine::Within within(gpu);
@@ -92,17 +91,13 @@ void Copies::start() {
       found = std::prev(streams_.end());
       marks_->precede(&gpu, found->stream);
     }
-    if (gpu.failed() || !range.nbytes) continue;
-    if (to_host_)
-      gpu.check(cuda.to_host(range.on_host, range.on_device, range.nbytes, found->stream),
-                "cuMemcpyDtoHAsync");
-    else
-      gpu.check(cuda.to_device(range.on_device, range.on_host, range.nbytes, found->stream),
-                "cuMemcpyHtoDAsync");
+    if (!range.nbytes) continue;
+    if (to_host_) gpu.to_host(range.on_host, range.on_device, range.nbytes, found->stream);
+    else gpu.to_device(range.on_device, range.on_host, range.nbytes, found->stream);
   }
   for (const Stream& one : streams_) {
     engine::Within within(*one.gpu);
-    if (!one.gpu->failed()) one.gpu->check(cuda.event_record(one.event, one.stream), "cuEventRecord");
+    one.gpu->record(one.event, one.stream);
   }
 }
 
@@ -110,10 +105,7 @@ void Copies::start() {
 void Copies::look() {
   for (const Stream& one : streams_) {
     engine::Within within(*one.gpu);
-    if (one.gpu->failed()) continue;
-    const int code = engine::driver()->event_query(one.event);
-    if (code == engine::NOT_READY) return;
-    one.gpu->check(code, "cuEventQuery");
+    if (!one.gpu->has_come(one.event)) return;
   }
   for (const Stream& one : streams_) {
     if (one.gpu->failed() && !code_) code_ = code_for(one.gpu->fault());

@@ -1,0 +1,29 @@
+"""What the engine has of GPUs; see the docstrings in _gpu.pyx."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+NO_GPU: int
+
+class Operation:
+    frame: tuple[int, int, bool]
+    problem: tuple[Any, ...] | None
+    def __init__(
+        self,
+        gpu: int,
+        dtype: int = ...,
+        lossless: bool = ...,
+        attempts: Sequence[Any] = ...,
+        streams: Sequence[int] = ...,
+    ) -> None: ...
+    def encode(
+        self, address: int, dtype: int, shape: tuple[int, ...], carried: float, checksum: bool
+    ) -> None: ...
+    def open(self, address: int, nbytes: int, gpu: int) -> None: ...
+    def decode(self, address: int, dtype: int, n: int, gpu: int, adding: bool) -> None: ...
+    def copy(self, to: int, to_gpu: int, source: int, source_gpu: int, nbytes: int) -> None: ...
+
+def has_driver() -> bool: ...
+def gpu_of(address: int) -> int: ...
+def set_find_stream(find: Callable[[int], int | None] | None) -> None: ...
+def __getattr__(name: str) -> Any: ...

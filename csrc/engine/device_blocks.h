@@ -1,0 +1,30 @@
+// What the parts of device.h share: blocks and frames of devices, and the memory of launches.
+#pragma once
+#include "device.h"
+
+namespace compcoll {
+namespace engine {
+
+// Multiples of which frames and scratch memory begin at.
+inline uint64_t rounded(uint64_t nbytes) { return (nbytes + 127) / 128 * 128; }
+
+inline Address address_of(const Span& block) { return reinterpret_cast<Address>(block.data); }
+
+inline bool is_complex(uint32_t dtype) { return dtype >= COMPLEX64; }
+inline uint32_t real_nbytes(uint32_t dtype) { return itemsize(dtype) / (is_complex(dtype) ? 2 : 1); }
+inline uint64_t reals(const Span& block) { return block.n * (is_complex(block.dtype) ? 2 : 1); }
+inline uint64_t reals(const Header& h) { return h.size() * (is_complex(h.dtype) ? 2 : 1); }
+inline bool is_aligned(const Span& block) { return address_of(block) % real_nbytes(block.dtype) == 0; }
+
+// A largest magnitude as its kernel leaves it.
+inline double magnitude(uint32_t dtype, uint64_t bits, const Level& level) {
+  return level.largest(dtype, &bits, 1);
+}
+
+// Whether kernels read a frame's payload where it lies.
+inline bool is_in_place(const Frame& frame) {
+  return frame.on_device && (reinterpret_cast<Address>(frame.memory) + HEADER_NBYTES) % 16 == 0;
+}
+
+}  // namespace engine
+}  // namespace compcoll
