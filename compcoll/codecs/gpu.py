@@ -46,8 +46,8 @@ def encode(
         values = np.asarray(memory).reshape(shape)
         frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
         return _written(array, frame, out)
-    cuda.load_kernels(memory.gpu, {one.name for one in codec.attempts(memory.dtype)})
     operation = _gpu.Operation(memory.gpu, code, codec.lossless, attempts, streams_of(array, out))
+    cuda.load_kernels(memory.gpu, {one.name for one in codec.attempts(memory.dtype)})
     operation.encode(memory.address, code, shape or (1,), carried, checksum)
     assert operation.problem is None, operation.problem
     address, nbytes, on_device = operation.frame
@@ -79,10 +79,10 @@ def _decode(data: Any, info: FrameInfo, target: DeviceArray, adding: bool, strea
         (decoding.decode_add if adding else decoding.decode)(host, values)
         target.write(values)
         return
-    cuda.load_kernels(target.gpu, (info.codec,))
     on_gpu = isinstance(data, DeviceArray)
     address, gpu = (data.address, data.gpu) if on_gpu else (data.ctypes.data, _gpu.NO_GPU)
     operation = _gpu.Operation(target.gpu, dtypes.code_of(info.dtype), streams=streams)
+    cuda.load_kernels(target.gpu, (info.codec,))
     operation.open(address, data.size, gpu)
     operation.decode(target.address, dtypes.code_of(target.dtype), target.size, target.gpu, adding)
     if operation.problem is not None:

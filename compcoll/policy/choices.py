@@ -14,8 +14,10 @@ __all__ = ["MESSAGE_NBYTES", "algorithm", "chunk_nbytes", "levels", "window"]
 MESSAGE_NBYTES = 1 << 20
 #: In bytes: the wire waits for the first chunk to be encoded, and all for the last to be decoded.
 CHUNK_LIMITS = (64 << 10, 512 << 10)
-#: Where all ranks have GPUs: their hosts, which take as long for a small chunk as for a large one, come last.
-DEVICE_CHUNK_LIMITS = (4 << 20, 16 << 20)
+#: Where all ranks have GPUs. A chunk costs a launch and two copies at least, whatever its size: a message has
+#: four chunks within these limits, so that three quarters of its copies run beside the wire.
+DEVICE_CHUNK_LIMITS = (1 << 20, 8 << 20)
+_DEVICE_CHUNKS = 4
 #: And chunks of a message that are on their way at once, in bytes.
 DEVICE_WINDOW = 32 << 20
 #: The same of messages that may meet as large ones: MPI announces and answers a chunk behind all bytes that
@@ -66,8 +68,9 @@ def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus:
     ``gpus``: all of the ranks have one.
     """
     low, high = CHUNK_LIMITS
+    parts = 8
     if gpus:
-        low, high = DEVICE_CHUNK_LIMITS
+        (low, high), parts = DEVICE_CHUNK_LIMITS, _DEVICE_CHUNKS
     elif link == "node":
         high = NODE_NBYTES
     elif op == "Alltoall":  # where a lossless codec finds nothing, a chunk travels as it is
@@ -75,4 +78,4 @@ def chunk_nbytes(op: str, nbytes: int, size: int, codec: Codec, link: str, gpus:
         high = min(max(PAIRS_NBYTES // size, high), most)
     if op in ("Alltoallv", "Alltoallw", "Gatherv", "Scatterv"):  # one for all pairs, which run together
         return high
-    return min(max(nbytes // 8, low), high)
+    return min(max(nbytes // parts, low), high)

@@ -254,6 +254,12 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     else entry = nullptr;
   }
   if (!entry) {
+    // Kernels cannot be loaded while a stream is being captured.
+    MarksRef marks;
+    bool refused = false;
+    const int code =
+        call.on_devices() ? mark({call.gpus[send_side], call.gpus[recv_side]}, &marks, &refused) : 0;
+    if (refused && (*error = failed(call, code))) return true;
     entry = prepare(call, arguments, &about);
     if (!entry) return false;
     if ((*error = failed(call, about.code))) return true;

@@ -68,10 +68,6 @@ int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused) {
 
 // -- copies
 
-Copies::~Copies() {
-  for (const Stream& one : streams_) one.gpu->put_event(one.event);
-}
-
 void Copies::begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> before) {
   marks_ = std::move(marks), before_ = std::move(before);
   code_ = 0;
@@ -217,6 +213,7 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
 }
 
 Staged::~Staged() {
+  if (!taken_.done() || !given_.done()) return;  // a GPU may still use the memory, which is kept
   for (uint8_t* memory : memory_)
     if (memory) engine::pinned().put(memory, 0);
 }

@@ -29,7 +29,6 @@ class Copies : public engine::Task {
     int gpu;
   };
   explicit Copies(bool to_host) : to_host_(to_host) {}
-  ~Copies() override;
   Copies(const Copies&) = delete;
   std::vector<Range> ranges;
 

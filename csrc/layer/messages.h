@@ -98,6 +98,7 @@ class Buffer {
   const bool sent_;
   Word lower_ = 0;  // of the first byte, on the GPU
   uint64_t stretch_ = 0;  // of all of them
+  bool lost_ = false;  // a GPU may still use the mirror, which is kept
   MarksRef marks_;
   int code_ = 0;
   bool refused_ = false;

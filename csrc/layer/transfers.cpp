@@ -87,7 +87,7 @@ Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
 }
 
 Buffer::~Buffer() {
-  if (mirror_) engine::pinned().put(mirror_, 0);
+  if (mirror_ && !lost_) engine::pinned().put(mirror_, 0);
   if (kept_) type_free.call(&kept_);
 }
 
@@ -108,7 +108,9 @@ int Buffer::copy(bool to_host, uint64_t nbytes, bool alone) {
     copies.ranges.push_back({lower_, mirror_, mirror_ ? stretch_ : 0, gpu});
   }
   copies.begin(marks_);
-  return copies.wait(alone);
+  const int code = copies.wait(alone);
+  lost_ = !copies.done();
+  return code;
 }
 
 std::vector<uint8_t> Buffer::packed() const {
@@ -374,7 +376,7 @@ int Outgoing::begin(int dest, int tag, bool synchronous) {
     copies.begin(buffer_->marks());
     error_ = copies.wait();
     memcpy(apart.data(), staged, nbytes);
-    engine::pinned().put(staged, 0);
+    if (copies.done()) engine::pinned().put(staged, 0);
   }
   engine::Span block = {apart.empty() ? place.data : apart.data(), cut.first, coding.dtype};
   block.plane = cut.plane, block.row = cut.row;
