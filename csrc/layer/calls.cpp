@@ -101,7 +101,7 @@ int mpi_carries_out(const Call& call) {
   if (!call.on_devices()) return call.check ? leave_to_mpi(call) : plain(call, call.words);
   if (!call.on_copies()) {  // MPI does not know the caller's streams
     Staged all(call, {call.gpus[send_side], call.gpus[recv_side]});
-    if (const int error = all.take()) return failed(call, error);
+    all.take(call.marks);
     if (all.code()) return failed(call, all.code());
     return call.check ? leave_to_mpi(call) : plain(call, call.words);
   }
@@ -111,7 +111,7 @@ int mpi_carries_out(const Call& call) {
   host.words = host.staged->words();
   host.gpus[send_side] = host.gpus[recv_side] = engine::NO_GPU;
   if (call.form == persistent) return keep_call(host, nullptr, Arguments(host), 0);
-  if (int error = host.staged->take()) return failed(call, error);
+  host.staged->take(call.marks);
   if (call.form == blocking) {
     if (const int error = plain(host, host.words)) return error;
     host.staged->give_back();
@@ -149,7 +149,7 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
     Call part = call;
     if (call.on_copies()) {
       staged = std::make_shared<Staged>(call, arguments, entry->out, entry->into);
-      if (int error = staged->take()) return failed(call, error);
+      staged->take(call.marks);
       part.words = staged->words();
     }
     work->masked = std::make_shared<Masked>(part, entry->out, entry->into);
@@ -162,7 +162,7 @@ int carry_out(const Call& call, std::shared_ptr<const Entry> entry, const Argume
   const bool alone = pairs && call.form == blocking;
   const int first = alone ? comm.tags.pairwise() : comm.tags.next(call.form == blocking ? nullptr : work);
   const Work::Lane lane = {comm.frames->handle(), first, comm.tags.n(), 0};
-  if (int error = work->begin(bases, call.gpus, lane)) return failed(call, error);
+  if (int error = work->begin(bases, call.gpus, lane, call.marks)) return failed(call, error);
   if (poisoned) work->poison(poisoned);
   if (call.form == blocking) return failed(call, work->wait());
   return failed(call, work->leave(call.request));
@@ -229,7 +229,7 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     host.staged = std::make_shared<Staged>(call, arguments, std::vector<uint8_t>(), std::vector<uint8_t>());
     host.words = host.staged->words();
     host.gpus[send_side] = host.gpus[recv_side] = engine::NO_GPU;
-    if (call.form != persistent && (*error = failed(call, host.staged->take()))) return true;
+    if (call.form != persistent) host.staged->take(call.marks);
     return serve_large(host, nbytes, error);
   }
   if ((*error = failed(call, problem_of(arguments)))) return true;
@@ -254,12 +254,6 @@ bool serve_large(const Call& call, uint64_t nbytes, int* error) {
     else entry = nullptr;
   }
   if (!entry) {
-    // Kernels cannot be loaded while a stream is being captured.
-    MarksRef marks;
-    bool refused = false;
-    const int code =
-        call.on_devices() ? mark({call.gpus[send_side], call.gpus[recv_side]}, &marks, &refused) : 0;
-    if (refused && (*error = failed(call, code))) return true;
     entry = prepare(call, arguments, &about);
     if (!entry) return false;
     if ((*error = failed(call, about.code))) return true;
@@ -356,7 +350,7 @@ bool serve(Call& call, int* error) {
     if ((*error = compare(&call))) return true;
   }
   if (call.name >= n_accelerated) {
-    find_devices(&call);
+    if ((*error = failed(call, find_devices(&call)))) return true;
     if (!call.on_devices() && !call.check) return false;
     *error = mpi_carries_out(call);
     return true;
@@ -366,7 +360,7 @@ bool serve(Call& call, int* error) {
     comm.last.note_small(call.name);
     return false;
   }
-  find_devices(&call);
+  if ((*error = failed(call, find_devices(&call)))) return true;
   bool served = false;
   if (comm.size == 1 || comm.settings.min_nbytes == never) {
     comm.last.note_small(call.name);

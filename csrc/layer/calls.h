@@ -91,6 +91,7 @@ struct Call {
   const void* caller;  // an address in the program
   Word* request;  // where the layer's request goes
   int gpus[2] = {engine::NO_GPU, engine::NO_GPU};  // that what is sent, and received, lies on
+  std::shared_ptr<engine::Marks> marks = nullptr;  // behind what the caller has started there
   std::shared_ptr<Staged> staged = nullptr;  // of a call on copies of that
   std::shared_ptr<Check> check = nullptr;  // of a nonblocking one, whose comparison ends with it
   std::shared_ptr<void> keep = nullptr;  // of a nonblocking one: what MPI may look at until its end

@@ -38,8 +38,8 @@ int neighbours_of(Word comm, SideName side) {
 
 }  // namespace
 
-void find_devices(Call* call) {
-  if (!engine::driver()) return;
+int find_devices(Call* call) {
+  if (!engine::driver()) return 0;
   const Operation& op = call->op();
   auto look = [&](int at) {
     const Word address = at < 0 ? 0 : call->words[at];
@@ -47,13 +47,18 @@ void find_devices(Call* call) {
                                                     : engine::NO_GPU;
   };
   call->gpus[send_side] = look(op.send.buf), call->gpus[recv_side] = look(op.recv.buf);
-  if (!call->on_devices()) return;
+  if (!call->on_devices()) return 0;
   const Arguments arguments(*call);
   for (SideName side : {send_side, recv_side})
     if (!arguments.sound || !arguments.sides[side].given) call->gpus[side] = engine::NO_GPU;
+  if (!call->on_devices()) return 0;
+  bool refused = false;
+  const int code = mark({call->gpus[send_side], call->gpus[recv_side]}, &call->marks, &refused);
+  return refused ? code : 0;
 }
 
 int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused) {
+  if (std::all_of(gpus.begin(), gpus.end(), [](int gpu) { return gpu == engine::NO_GPU; })) return 0;
   *marks = std::make_shared<engine::Marks>();
   engine::DeviceFault first;
   for (int number : gpus) {
@@ -186,7 +191,6 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     int64_t first = spans[side][0].first, end = spans[side][0].end;
     for (const Span& span : spans[side]) first = std::min(first, span.first), end = std::max(end, span.end);
     const auto nbytes = uint64_t(end - first);
-    gpus_.push_back(call.gpus[side]);
     engine::Gpu::of(call.gpus[side]);  // in whose context pinned memory is allocated
     memory_[side] = engine::pinned().get(nbytes);
     words_[size_t(at)] = reinterpret_cast<Word>(memory_[side]) - Word(first);
@@ -212,20 +216,28 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
   }
 }
 
-Staged::~Staged() {
-  if (!taken_.done() || !given_.done()) return;  // a GPU may still use the memory, which is kept
-  for (uint8_t* memory : memory_)
-    if (memory) engine::pinned().put(memory, 0);
+Staged::~Staged() { release(); }
+
+void Staged::take(MarksRef marks) {
+  marks_ = std::move(marks);
+  taken_.begin(marks_);
+  code_ = taken_.wait();
 }
 
-int Staged::take() {
-  bool refused = false;
-  code_ = mark(gpus_, &marks_, &refused);
-  if (refused) return code_;
-  taken_.begin(marks_);
-  const int code = taken_.wait();
-  if (!code_) code_ = code;
-  return 0;
+std::vector<int> Staged::gpus() const {
+  std::vector<int> found;
+  for (const auto* ranges : {&taken_.ranges, &given_.ranges})
+    for (const Copies::Range& range : *ranges) found.push_back(range.gpu);
+  return found;
+}
+
+void Staged::release() {
+  marks_.reset();
+  if (!taken_.done() || !given_.done()) return;  // a GPU may still use the memory, which is kept
+  for (uint8_t*& memory : memory_) {
+    if (memory) engine::pinned().put(memory, 0);
+    memory = nullptr;
+  }
 }
 
 std::shared_ptr<engine::Task> Staged::giving(std::vector<std::shared_ptr<engine::Task>> before,

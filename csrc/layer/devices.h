@@ -12,8 +12,9 @@ namespace layer {
 
 using MarksRef = std::shared_ptr<engine::Marks>;
 
-// Finds out which buffers of a call lie on GPUs, as far as this rank uses them.
-void find_devices(Call* call);
+// Finds out which buffers of a call lie on GPUs, as far as this rank uses them, and marks what comes before it
+// there. MPI's code of a call that is refused, before anything has begun.
+int find_devices(Call* call);
 
 // Events behind what the caller has started on GPUs; MPI's code, of a stream that is being captured or a GPU
 // that has failed.
@@ -66,27 +67,28 @@ class Staged {
   Staged(const Call& call, const Arguments& arguments, const std::vector<uint8_t>& out,
          const std::vector<uint8_t>& into);
   // Nothing is copied, but what the caller has started on these GPUs is waited for.
-  Staged(const Call& call, std::vector<int> gpus)
-      : words_(call.words, call.words + call.n_words), gpus_(std::move(gpus)) {
-    for (int gpu : gpus_)
+  Staged(const Call& call, const std::vector<int>& gpus) : words_(call.words, call.words + call.n_words) {
+    for (int gpu : gpus)
       if (gpu != engine::NO_GPU) taken_.ranges.push_back({0, nullptr, 0, gpu});
   }
   ~Staged();
   Staged(const Staged&) = delete;
   const Word* words() const { return words_.data(); }
-  // Takes what is sent. MPI's code of a call that is refused; after any other error MPI is to carry the call
-  // out all the same, as the other ranks wait for that.
-  int take();
+  // Takes what is sent, behind marks. After an error MPI is to carry the call out all the same, as the other
+  // ranks wait for that.
+  void take(MarksRef marks);
   // Gives back what was received, at once, or behind other tasks.
   void give_back() { given_.begin(marks_), given_.wait(); }
   std::shared_ptr<engine::Task> giving(std::vector<std::shared_ptr<engine::Task>> before,
                                        std::shared_ptr<Staged> self);
+  std::vector<int> gpus() const;
+  // The copies are used no more.
+  void release();
   // The first error.
   int code() const { return code_ ? code_ : given_.code(); }
 
  private:
   std::vector<Word> words_;
-  std::vector<int> gpus_;
   uint8_t* memory_[2] = {};
   Copies taken_{true}, given_{false};
   MarksRef marks_;

@@ -81,6 +81,12 @@ class KeptCall : public Prepared {
 
   int start(Word* request) override {
     if (comm_->broken()) return raise(comm_->handle, code_of(BROKEN, comm_->why_broken()));
+    MarksRef marks;
+    bool refused = false;
+    std::vector<int> gpus = staged_ ? staged_->gpus() : std::vector<int>();
+    gpus.insert(gpus.end(), gpus_, gpus_ + 2);
+    const int refusal = mark(gpus, &marks, &refused);
+    if (refused) return raise(comm_->handle, refusal);
     comm_->count(name_);
     NextStart next;
     next.compress = entry_ != nullptr;
@@ -98,7 +104,7 @@ class KeptCall : public Prepared {
     work->turn = next.turn;
     work->keep = {place_, last_, masked_, staged_};
     if (staged_ && !(only_plain_is_staged_ && next.compress)) {
-      if (int error = staged_->take()) return raise(comm_->handle, error);
+      staged_->take(marks);
       work->staged = staged_;
     }
     if ((plain_ || again_) && (masked_ || !next.compress)) {
@@ -111,7 +117,7 @@ class KeptCall : public Prepared {
     if (next.compress) {
       const Work::Lane lane = {place_->comm->handle(), place_->first, std::min(place_->n, comm_->tags.n()),
                                place_->key()};
-      if (int error = work->begin(bases_, gpus_, lane, last_)) return raise(comm_->handle, error);
+      if (int error = work->begin(bases_, gpus_, lane, marks, last_)) return raise(comm_->handle, error);
       if (poisoned_) work->poison(poisoned_);
     }
     return work->leave(request);

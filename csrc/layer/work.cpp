@@ -56,15 +56,9 @@ void Work::drop_copies() {
   copies_.clear();
 }
 
-int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane,
+int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksRef marks,
                 std::shared_ptr<engine::Bases> last) {
   last_ = std::move(last);
-  MarksRef marks;
-  if (gpus[send_side] != engine::NO_GPU || gpus[recv_side] != engine::NO_GPU) {
-    bool refused = false;
-    const int code = mark({gpus[send_side], gpus[recv_side]}, &marks, &refused);
-    if (refused) return code;  // a GPU that has failed is the run's affair, of which other ranks learn
-  }
   for (const Part& part : entry->parts) {
     std::vector<engine::Place> places;
     places.reserve(part.rooms.size());
@@ -141,6 +135,7 @@ int Work::conclude() {
   for (const auto& task : plain_tasks_)
     if (!error) error = error_of(*task);
   if (staged && !error) error = staged->code();
+  if (staged && form != persistent) staged->release();
   if (!entry) return error;
   auto outcome = std::make_shared<Outcome>();
   outcome->name = name, outcome->accelerated = !runs_.empty();
