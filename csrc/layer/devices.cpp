@@ -40,6 +40,7 @@ int neighbours_of(Word comm, SideName side) {
 
 int find_devices(Call* call) {
   if (!engine::driver()) return 0;
+  Unlocked unlocked;  // mpi4py makes some calls with the interpreter's lock
   const Operation& op = call->op();
   auto look = [&](int at) {
     const Word address = at < 0 ? 0 : call->words[at];

@@ -1,98 +1,255 @@
-"""What the backend uses of torch.cuda, over the tests' CuPy: its names and signatures.
+"""What the backend uses of torch.cuda, on the tests' driver (standin.py).
 
-Everything happens at once.
+Tensors are torch's of the host, in memory of that driver's devices. So an operation of torch on one runs at
+once, unless the backend launches it: then it is a function of the host in a stream.
 """
 
+import ctypes
 import weakref
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from contextlib import contextmanager, nullcontext
+from types import CellType, FunctionType
+from typing import ClassVar
+from unittest import mock
 
-import fake_cupy
+import numpy as np
+import standin
 import torch
 
-from compcoll.devices.cuda import Device
-from compcoll.torch import gpu
+from compcoll.torch import core, gpu
 
 
-class Event:
+def _device(device=None) -> standin.Device:
+    """A device by what torch takes for one: none for the first, a number, or a `torch.device`."""
+    if isinstance(device, standin.Device):
+        return device
+    return standin._device(getattr(device, "index", device) or 0)
+
+
+class Event(standin.Event):
     def __init__(self, enable_timing=False):
-        self._event = fake_cupy.Event()
-        self.cuda_event = self._event.ptr
-
-    def record(self, stream=None):
-        handle = (stream or _current[-1]).cuda_stream
-        fake_cupy._event_record(self.cuda_event, handle)
+        super().__init__(None, _device())
+        self.cuda_event = self.ptr
 
     def query(self):
-        assert self._event.recorded
-        return True
-
-    def synchronize(self):
-        assert self._event.recorded
-
-    def elapsed_time(self, other):
-        return 1.0
+        return self.done
 
 
-class Stream:
-    handles = 0
+class Stream(standin.Stream):
+    """A stream, which is given out again once it is idle: destroying one would wait for it."""
 
-    def __init__(self, device=None):
-        Stream.handles += 1
-        self.device, self.cuda_stream = torch.device("cuda", 0), Stream.handles
+    _idle: ClassVar = defaultdict(deque)  # handles by device
+
+    def __init__(self, device=None, ptr=None):
+        own, self._returns = _device(device), ptr is None
+        if ptr is None and self._idle[own.index] and own.ready("cuStreamQuery", self._idle[own.index][0]):
+            ptr = self._idle[own.index].popleft()
+        super().__init__(own, ptr)
+        self._owned, self.cuda_stream = False, self.ptr
 
     def record_event(self):
-        event = Event()
-        event.record(self)
+        event = Event.__new__(Event)
+        standin.Event.__init__(event, self)
+        event.cuda_event = event.ptr
         return event
 
-    def wait_event(self, event):
-        assert event.query()
+    def wait_stream(self, other):
+        self.wait(other.event())
 
-    def wait_stream(self, stream):
-        assert isinstance(stream, Stream)
-
-    def synchronize(self):
-        pass
+    def __del__(self):
+        if getattr(self, "ptr", 0) and self._returns:
+            self._idle[self.device.index].append(self.ptr)
 
 
-_current: list = []
+def current_stream(device=None) -> Stream:
+    """The calling thread's."""
+    stream = _device(device).current
+    return stream if isinstance(stream, Stream) else Stream(stream.device, stream.ptr)
 
 
-@contextmanager
-def _stream(stream):
-    _current.append(stream)
-    try:
-        yield
-    finally:
-        _current.pop()
+class Pool:
+    """Memory as torch's allocator has it: what is freed goes at once to the next tensor of its stream.
+
+    Its values are lost there. Other streams that use it have to be recorded.
+    """
+
+    def __init__(self, device: standin.Device):
+        self._device = device
+        self._idle: defaultdict = defaultdict(deque)  # by stream and size
+        self._used: deque = deque()  # memory that other streams may still use
+
+    def take(self, nbytes: int) -> "Block":
+        for _ in range(len(self._used)):
+            events, key, memory = self._used.popleft()
+            if all(event.done for event in events):
+                self._idle[key].append(memory)
+            else:
+                self._used.append((events, key, memory))
+        stream = self._device.current
+        key = stream.ptr, nbytes
+        if not self._idle[key]:
+            return Block(self, key, standin.Memory(self._device, nbytes))
+        memory = self._idle[key].pop()
+        self._device.call("cuMemsetD8Async", memory.ptr, 0x5A, nbytes, stream.ptr)
+        return Block(self, key, memory)
+
+    def put(self, key, memory, streams) -> None:
+        if streams:
+            self._used.append(([stream.event() for stream in streams], key, memory))
+        else:
+            self._idle[key].append(memory)
+
+
+class Block:
+    """Memory of one tensor and its views."""
+
+    def __init__(self, pool, key, memory):
+        self._pool, self._key, self._memory, self.streams = pool, key, memory, {}
+        self.address = memory.ptr
+        data = memory.ptr, False
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (memory.nbytes,), "data": data}
+
+    def __del__(self):
+        self._pool.put(self._key, self._memory, self.streams.values())
+
+
+#: By address.
+_blocks: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+
+def _block(tensor) -> Block | None:
+    if tensor.layout != torch.strided:
+        return None
+    return _blocks.get(tensor.untyped_storage().data_ptr())
+
+
+def record_stream(tensor, stream) -> None:
+    """Have the memory of a tensor wait for a stream, too, before it is given out again."""
+    if (block := _block(tensor)) is not None and stream.ptr != block._key[0]:
+        block.streams[stream.ptr] = stream
+
+
+def _borrowed(value):
+    """A tensor's memory, which this does not keep; other values as they are."""
+    if not isinstance(value, torch.Tensor) or (block := _block(value)) is None:
+        return value
+    memory = (ctypes.c_uint8 * value.untyped_storage().nbytes()).from_address(block.address)
+    whole = torch.frombuffer(memory, dtype=torch.uint8).view(value.dtype)
+    same = whole.as_strided(value.shape, value.stride(), value.storage_offset())
+    same = same.conj() if value.is_conj() else same
+    return torch._neg_view(same) if value.is_neg() else same
+
+
+def put(stream, run) -> None:
+    """Append an operation of torch to a stream, which keeps no tensor that the operation has."""
+    cells = tuple(CellType(_borrowed(cell.cell_contents)) for cell in run.__closure__ or ())
+    borrowing = FunctionType(run.__code__, run.__globals__, closure=cells)
+
+    def later():
+        with torch.inference_mode():
+            borrowing()
+
+    stream.call(later)
+
+
+class StreamEvent(gpu.StreamEvent):
+    """The backend's own; a future of the host's tensors has no streams, so the host waits."""
+
+    def stream_context(self):
+        self._event.synchronize()
+        return nullcontext()
+
+
+class SideStream(gpu.SideStream):
+    """The backend's own, in which torch's operations come late."""
+
+    def do(self, run, *tensors):
+        super().do(lambda: put(self._stream, run), *tensors)
 
 
 class Gpu(gpu.Gpu):
-    """The backend's own, but for what needs memory of a GPU."""
+    """The backend's own, but for what needs memory of a GPU.
+
+    Attributes
+    ----------
+    device : standin.Device
+    copies : int
+        Tensors that were copied to the host.
+    """
+
+    def __init__(self, index=0):
+        super().__init__(index)
+        self.device, self.copies = standin._device(index), 0
+        self._pool = Pool(self.device)
+
+    def of(self, tensor):
+        """What takes the place of `compcoll.torch.gpu.of`."""
+        block = _block(tensor)
+        return None if block is None or block._pool is not self._pool else self
 
     def empty(self, n, dtype):
-        return tensor(torch.empty(n, dtype=dtype))
+        nbytes = n * torch.empty((), dtype=dtype).element_size()
+        block = self._pool.take(max(nbytes, 16))
+        _blocks[block.address] = block
+        return torch.from_numpy(np.asarray(block)).view(dtype)[:n]
+
+    def do(self, run):
+        put(current_stream(self.place), run)
 
     def to_host(self, values):
+        self.copies += 1
+        current_stream(self.place).synchronize()
         return values.clone()
 
+    def side_stream(self, events):
+        return SideStream(self, events)
 
-_memory: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    def tensor(self, values):
+        """A copy of a tensor, which gets its values later, in the caller's current stream."""
+        result, copied = self.empty(values.numel(), values.dtype), values.detach().clone().reshape(-1)
+        self.do(lambda: result.copy_(copied))
+        return result.view(values.shape)
 
 
-def tensor(values):
-    """A copy of a tensor, in what passes for memory of a GPU."""
-    result = values.clone()
-    _memory[result.untyped_storage().data_ptr()] = result
-    return result
+def _names(mine):
+    plain = core.is_plain
+    return {
+        (core, "is_plain"): lambda tensor: mine.of(tensor) is None and plain(tensor),
+        (torch.cuda, "Stream"): Stream,
+        (torch.cuda, "Event"): Event,
+        (torch.cuda, "stream"): lambda stream: stream,
+        (torch.cuda, "current_stream"): current_stream,
+        (torch.cuda, "synchronize"): lambda device=None: _device(device).synchronize(),
+        (torch.Tensor, "record_stream"): record_stream,
+        (gpu, "StreamEvent"): StreamEvent,
+        (gpu, "of"): mine.of,
+    }
+
+
+@contextmanager
+def installed(mine):
+    """Tensors in memory of a `Gpu` are taken for those of a GPU."""
+    patches = [mock.patch.object(*where, what) for where, what in _names(mine).items()]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+_installed: list = []
 
 
 def install():
-    """For the rest of the process."""
-    _current.append(Stream())
-    mine = Gpu(Device.of(0))
-    torch.cuda.Stream, torch.cuda.Event, torch.cuda.stream = Stream, Event, _stream
-    torch.cuda.current_stream = lambda device=None: _current[-1]
-    torch.cuda.synchronize = lambda device=None: None
-    torch.Tensor.record_stream = lambda self, stream: None
-    gpu.of = lambda one: mine if one.untyped_storage().data_ptr() in _memory else None
+    """The same for the rest of the process, and everything happens at once."""
+    standin.load().lib.standin_eager(1)
+    _installed.append(mine := Gpu())
+    _installed.append(installed(mine))
+    _installed[-1].__enter__()
+
+
+def tensor(values):
+    """A copy of a tensor, in memory of the GPU of `install`."""
+    return _installed[0].tensor(values)

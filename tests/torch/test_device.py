@@ -122,13 +122,7 @@ def on_device(gpu, how, mine, n, **more):
     ins, outs, call = how(mine, n, dist.get_world_size())
     ins, outs = [gpu.tensor(x) for x in ins], [gpu.tensor(x) for x in outs]
     call(ins, outs, **more)
-    kept = [torch.empty(x.shape, dtype=x.dtype) for x in (*outs, *ins)]
-
-    def keep():
-        for into, x in zip(kept, (*outs, *ins), strict=True):
-            into.copy_(x)
-
-    gpu.do(keep)  # in the order of the caller's stream
+    kept = [gpu.copy_later(x) for x in (*outs, *ins)]
     gpu.synchronize()
     return kept
 
@@ -157,8 +151,7 @@ def noise(dtype):
 
 def copied(gpu, tensor):
     """A tensor's values, in the order of the caller's stream."""
-    into = torch.empty(tensor.shape, dtype=tensor.dtype)
-    gpu.do(lambda: into.copy_(tensor))
+    into = gpu.copy_later(tensor)
     gpu.synchronize()
     return into
 
