@@ -18,6 +18,7 @@ constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // of a poin
 constexpr unsigned device_memory = 2;
 constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1;
 constexpr int thread_local_mode = 1;
+constexpr int64_t most_pitch = (int64_t(1) << 31) - 1;  // of all GPUs
 constexpr int not_ready = 600;  // of an event that has not come
 constexpr int no_context = 201;  // the largest error of a process that has not begun to use a GPU
 void* const legacy_stream = reinterpret_cast<void*>(1);
@@ -220,6 +221,20 @@ bool Gpu::check(int code, const char* function) {
 
 void Gpu::to_device(Address to, const void* from, uint64_t nbytes, void* stream) {
   if (!failed()) check(driver()->to_device(to, from, nbytes, stream), "cuMemcpyHtoDAsync");
+}
+
+void Gpu::rows_to_device(Address to, const uint8_t* from, uint64_t nbytes, uint64_t rows, int64_t stride,
+                         void* stream) {
+  if (rows == 1 || stride < int64_t(nbytes) || stride > most_pitch) {
+    for (uint64_t i = 0; i < rows; i++)
+      to_device(to + Address(int64_t(i) * stride), from + int64_t(i) * stride, nbytes, stream);
+    return;
+  }
+  RowsToDevice copy;
+  copy.from = from, copy.to = to;
+  copy.from_pitch = copy.to_pitch = size_t(stride);
+  copy.width = nbytes, copy.rows = rows;
+  if (!failed()) check(driver()->rows_to_device(&copy, stream), "cuMemcpy2DAsync");
 }
 
 void Gpu::to_host(void* to, Address from, uint64_t nbytes, void* stream) {

@@ -36,6 +36,7 @@ using Address = uint64_t;  // of memory of a device
   X(to_device, "cuMemcpyHtoDAsync_v2", Address, const void*, size_t, void*)                                \
   X(to_host, "cuMemcpyDtoHAsync_v2", void*, Address, size_t, void*)                                        \
   X(on_device, "cuMemcpyDtoDAsync_v2", Address, Address, size_t, void*)                                    \
+  X(rows_to_device, "cuMemcpy2DAsync_v2", const void*, void*)                                              \
   X(set_bytes, "cuMemsetD8Async", Address, unsigned char, size_t, void*)                                   \
   X(stream_create, "cuStreamCreate", void**, unsigned)                                                     \
   X(stream_wait, "cuStreamWaitEvent", void*, void*, unsigned)                                              \
@@ -46,6 +47,21 @@ using Address = uint64_t;  // of memory of a device
   X(event_query, "cuEventQuery", void*)                                                                    \
   X(launch, "cuLaunchKernel", void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
     void*, void**, void**)
+
+// CUDA_MEMCPY2D, of rows from the host to a device.
+struct RowsToDevice {
+  size_t from_x = 0, from_y = 0;
+  int from_type = 1;  // the host's
+  const void* from = nullptr;
+  Address from_device = 0;
+  void* from_array = nullptr;
+  size_t from_pitch = 0, to_x = 0, to_y = 0;
+  int to_type = 2;  // a device's
+  void* to_host = nullptr;
+  Address to = 0;
+  void* to_array = nullptr;
+  size_t to_pitch = 0, width = 0, rows = 0;
+};
 
 struct Driver {
 #define COMPCOLL_FUNCTION(name, symbol, ...) int (*name)(__VA_ARGS__) = nullptr;
@@ -117,6 +133,9 @@ class Gpu {
 
   // Put something into a stream, under this GPU's context; nothing of a GPU that has failed.
   void to_device(Address to, const void* from, uint64_t nbytes, void* stream);
+  // Rows that lie as far apart on both sides.
+  void rows_to_device(Address to, const uint8_t* from, uint64_t nbytes, uint64_t rows, int64_t stride,
+                      void* stream);
   void to_host(void* to, Address from, uint64_t nbytes, void* stream);
   void on_device(Address to, Address from, uint64_t nbytes, void* stream);
   void clear(Address memory, uint64_t nbytes, void* stream);

@@ -209,6 +209,37 @@ void scatter(const Layout& layout, uint8_t* origin, uint64_t first, uint64_t end
   Walk<Scatter>(packed).part(layout, origin, first, end);
 }
 
+void each_run(const Layout& layout, int64_t offset, uint64_t first, uint64_t end, const VisitRuns& visit) {
+  if (first >= end) return;
+  if (layout.kind == Layout::RUN) return visit(offset + int64_t(first), end - first, 1, 0);
+  if (layout.kind == Layout::LOOP) {
+    const Layout& child = *layout.children[0];
+    while (first < end) {
+      const uint64_t i = first / child.nbytes, begin = i * child.nbytes;
+      const int64_t at = offset + int64_t(i) * layout.stride;
+      const uint64_t whole = first == begin ? (end - first) / child.nbytes : 0;
+      if (child.kind == Layout::RUN && whole) {
+        visit(at, child.nbytes, whole, layout.stride);
+        first += whole * child.nbytes;
+        continue;
+      }
+      const uint64_t stop = std::min(end, begin + child.nbytes);
+      each_run(child, at, first - begin, stop - begin, visit);
+      first = stop;
+    }
+    return;
+  }
+  size_t i =
+      size_t(std::upper_bound(layout.starts.begin(), layout.starts.end(), first) - layout.starts.begin()) - 1;
+  for (; first < end; i++) {
+    const uint64_t begin = layout.starts[i], stop = std::min(end, layout.starts[i + 1]);
+    if (layout.kind == Layout::RUNS)
+      visit(layout.offsets[i] + offset + int64_t(first - begin), stop - first, 1, 0);
+    else each_run(*layout.children[i], offset + layout.offsets[i], first - begin, stop - begin, visit);
+    first = stop;
+  }
+}
+
 uint8_t* in_one_piece(const Layout& layout, uint8_t* origin, uint64_t first, uint64_t end) {
   const Layout* at = &layout;
   while (at->kind != Layout::RUN) {

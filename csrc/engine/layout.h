@@ -9,6 +9,7 @@
 //   PARTS  children[i] at each of `offsets`, likewise
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -52,6 +53,10 @@ LayoutRef parts_layout(std::vector<int64_t> offsets, std::vector<LayoutRef> chil
 // Copies bytes `first` to `end` of the packed block out of memory, and back.
 void gather(const Layout& layout, const uint8_t* origin, uint64_t first, uint64_t end, uint8_t* packed);
 void scatter(const Layout& layout, uint8_t* origin, uint64_t first, uint64_t end, const uint8_t* packed);
+// Calls `visit` with the runs of bytes that make up bytes `first` to `end` of the packed block: where the
+// first one lies, its bytes, and how many there are so far apart.
+using VisitRuns = std::function<void(int64_t offset, uint64_t nbytes, uint64_t count, int64_t stride)>;
+void each_run(const Layout& layout, int64_t offset, uint64_t first, uint64_t end, const VisitRuns& visit);
 // Where these bytes lie, if they lie side by side; else null.
 uint8_t* in_one_piece(const Layout& layout, uint8_t* origin, uint64_t first, uint64_t end);
 

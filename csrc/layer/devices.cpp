@@ -74,6 +74,13 @@ int mark(const std::vector<int>& gpus, MarksRef* marks, bool* refused) {
 
 // -- copies
 
+void Copies::add(const engine::Layout& layout, int64_t offset, uint64_t first, uint64_t end, Word on_device,
+                 uint8_t* on_host, int gpu) {
+  each_run(layout, offset, first, end, [&](int64_t at, uint64_t nbytes, uint64_t rows, int64_t stride) {
+    ranges.push_back({on_device + Word(at), on_host + at, nbytes, gpu, rows, stride});
+  });
+}
+
 void Copies::begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> before) {
   marks_ = std::move(marks), before_ = std::move(before);
   code_ = 0;
@@ -95,7 +102,9 @@ void Copies::start() {
     }
     if (!range.nbytes) continue;
     if (to_host_) gpu.to_host(range.on_host, range.on_device, range.nbytes, found->stream);
-    else gpu.to_device(range.on_device, range.on_host, range.nbytes, found->stream);
+    else
+      gpu.rows_to_device(range.on_device, range.on_host, range.nbytes, range.rows, range.stride,
+                         found->stream);
   }
   for (const Stream& one : streams_) {
     engine::Within within(*one.gpu);
@@ -169,6 +178,7 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     bool taken, given;
   };
   std::vector<Span> spans[2];
+  std::vector<Room> parts[2];  // received with gaps between their bytes
   for (int list : {send_side, recv_side}) {
     for (size_t i = 0; i < blocks[list].size(); i++) {
       const Block& block = blocks[list][i];
@@ -176,14 +186,17 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
       if (!room.any || call.gpus[block.side] == engine::NO_GPU ||
           (i < gone[list]->size() && (*gone[list])[i]))
         continue;
-      // Of what lies in between others' values are given back as they were.
       const int64_t lower =
           block.displ + std::min<int64_t>(0, (block.entries - 1) * block.type->extent) + block.type->lower;
       const int64_t stretch = std::abs(block.type->extent) * (block.entries - 1) + block.type->length;
       const bool in_place = op.send.buf >= 0 && call.words[op.send.buf] == library().in_place;
       const bool sends = list == send_side || op.one_buffer() || in_place;
-      spans[block.side].push_back(
-          {lower, lower + stretch, sends || room.layout != nullptr, list == recv_side});
+      // Neighbours that are none send nothing, and nobody sends to the first rank of an Exscan.
+      const bool may_stay = op.neighbours || std::string_view(op.name) == "Exscan";
+      const bool in_parts = room.layout && block.type->known;
+      spans[block.side].push_back({lower, lower + stretch, sends || may_stay || (room.layout && !in_parts),
+                                   list == recv_side && !in_parts});
+      if (list == recv_side && in_parts) parts[block.side].push_back(room);
     }
   }
   for (SideName side : {send_side, recv_side}) {
@@ -214,6 +227,9 @@ Staged::Staged(const Call& call, const Arguments& arguments, const std::vector<u
     };
     add(&taken_, &Span::taken);
     add(&given_, &Span::given);
+    for (const Room& room : parts[side])
+      given_.add(*room.layout, room.offset, 0, room.nbytes, call.words[at], memory_[side] - first,
+                 call.gpus[side]);
   }
 }
 

@@ -28,10 +28,15 @@ class Copies : public engine::Task {
     uint8_t* on_host;
     uint64_t nbytes;
     int gpu;
+    uint64_t rows = 1;  // of so many bytes, to a GPU, and how far apart
+    int64_t stride = 0;
   };
   explicit Copies(bool to_host) : to_host_(to_host) {}
   Copies(const Copies&) = delete;
   std::vector<Range> ranges;
+  // Adds bytes `first` to `end` of a packed block that lies at this offset from both addresses.
+  void add(const engine::Layout& layout, int64_t offset, uint64_t first, uint64_t end, Word on_device,
+           uint8_t* on_host, int gpu);
 
   // Begins, at once or behind other tasks.
   void begin(MarksRef marks, std::vector<std::shared_ptr<engine::Task>> before = {});

@@ -15,8 +15,8 @@ namespace {
 Own irecv("PMPI_Irecv"), irecv_c("PMPI_Irecv_c"), isend("PMPI_Isend"), isend_c("PMPI_Isend_c"),
     issend("PMPI_Issend"), issend_c("PMPI_Issend_c"), ibsend("PMPI_Ibsend"), ibsend_c("PMPI_Ibsend_c"),
     irsend("PMPI_Irsend"), irsend_c("PMPI_Irsend_c"), mpi_cancel("PMPI_Cancel"),
-    test_cancelled("PMPI_Test_cancelled"), type_dup("PMPI_Type_dup"),
-    type_free("PMPI_Type_free"), pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
+    test_cancelled("PMPI_Test_cancelled"), type_dup("PMPI_Type_dup"), type_free("PMPI_Type_free"),
+    pack("PMPI_Pack"), sendrecv("PMPI_Sendrecv");
 
 constexpr double draining_seconds = 1;
 constexpr uint64_t scratch_nbytes = largest_first_chunk + first_room;
@@ -69,8 +69,8 @@ void Buffer::mirror() {
   mirror_ = engine::pinned().get(stretch_);
   address = reinterpret_cast<Word>(mirror_) + (address - lower_);
   find_place();
-  // What lies between the bytes of the host's copy is given back as it was.
-  if (!sent_ && !type_->basic) take();
+  // Where it is not known what lies between its bytes, that is given back as it was.
+  if (!sent_ && !known) take();
 }
 
 Buffer::Buffer(std::vector<uint8_t> bytes, const Buffer& like)
@@ -101,12 +101,12 @@ int Buffer::give_back(uint64_t nbytes) {
 
 int Buffer::copy(bool to_host, uint64_t nbytes, bool alone) {
   Copies copies(to_host);
-  if (nbytes != all && is_run()) {
-    const Word first = Word(place.data - mirror_);
-    copies.ranges.push_back({lower_ + first, mirror_ + first, nbytes, gpu});
-  } else {
-    copies.ranges.push_back({lower_, mirror_, mirror_ ? stretch_ : 0, gpu});
-  }
+  const uint64_t n = std::min(nbytes, this->nbytes);
+  const Word first = Word(place.data - mirror_);
+  if (!mirror_) copies.ranges.push_back({lower_, nullptr, 0, gpu});
+  else if (is_run()) copies.ranges.push_back({lower_ + first, mirror_ + first, n, gpu});
+  else if (to_host || !known) copies.ranges.push_back({lower_, mirror_, stretch_, gpu});
+  else copies.add(*place.layout, 0, 0, n, lower_ + first, mirror_ + first, gpu);
   copies.begin(marks_);
   const int code = copies.wait(alone);
   lost_ = !copies.done();
@@ -349,7 +349,7 @@ void Incoming::finish() {
   message_.reset();
   int cancelled = 0;
   test_cancelled.call(status_, &cancelled);
-  if (!error_ && !cancelled) fail(buffer_->give_back(mirrored_));
+  if (!error_ && !cancelled) fail(buffer_->give_back(std::min(mirrored_, nbytes_)));
 }
 
 // -- out

@@ -359,6 +359,35 @@ EXPORT int cuMemcpyDtoHAsync_v2(void* to, uint64_t from, size_t nbytes, void* st
   return put_copy(uint64_t(to), from, nbytes, stream, false, true, false);
 }
 
+// Rows from the host to a device alone.
+struct Rows {
+  size_t from_x, from_y;
+  int from_type;
+  const void* from;
+  uint64_t from_device;
+  void* from_array;
+  size_t from_pitch, to_x, to_y;
+  int to_type;
+  void* to_host;
+  uint64_t to;
+  void* to_array;
+  size_t to_pitch, width, rows;
+};
+
+EXPORT int cuMemcpy2DAsync_v2(const void* given, void* stream) {
+  if (stub) return success;
+  ENTER(context);
+  const Rows& copy = *static_cast<const Rows*>(given);
+  if (copy.from_type != 1 || copy.to_type != 2 || copy.width > std::min(copy.from_pitch, copy.to_pitch))
+    return invalid_value;
+  for (size_t i = 0; i < copy.rows; i++) {
+    const uint64_t from = uint64_t(copy.from) + i * copy.from_pitch;
+    if (int error = put_copy(copy.to + i * copy.to_pitch, from, copy.width, stream, true, false, false))
+      return error;
+  }
+  return success;
+}
+
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t nbytes, void* stream) {
   if (stub) return success;
   ENTER(context);
