@@ -18,6 +18,7 @@ constexpr int is_managed = 8, memory_type = 2, device_ordinal = 9;  // of a poin
 constexpr unsigned device_memory = 2;
 constexpr unsigned non_blocking = 1, no_timing = 2, portable = 1;
 constexpr int thread_local_mode = 1;
+constexpr int first_of_captures = 900, last_of_captures = 908;  // errors that tell of a capture
 constexpr int64_t most_pitch = (int64_t(1) << 31) - 1;  // of all GPUs
 constexpr int not_ready = 600;  // of an event that has not come
 constexpr int no_context = 201;  // the largest error of a process that has not begun to use a GPU
@@ -375,10 +376,12 @@ bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more)
   for (void* stream : streams) {
     int capturing = 0;
     if (gpu->failed()) break;
-    if (cuda.stream_is_capturing(stream, &capturing) || capturing) {
+    const int code = cuda.stream_is_capturing(stream, &capturing);
+    if (code ? code >= first_of_captures && code <= last_of_captures : capturing) {
       *fault = {CAPTURING, "", gpu->number};
       return false;
     }
+    if (!gpu->check(code, "cuStreamIsCapturing")) break;
     void* event = gpu->take_event();
     gpu->record(event, stream);
     events_.emplace_back(gpu, event);
