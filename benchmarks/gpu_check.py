@@ -595,7 +595,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         FAKE,
         action="store_true",
-        help="on the tests' stand-in for CuPy: all but the GPU; its times mean nothing",
+        help="on the tests' stand-in: all but the GPU; its times mean nothing",
     )
     options = parser.parse_args(arguments)
     if options.fake and options.out is None:

@@ -1,216 +1,213 @@
-"""Host time per chunk of the device path: what Python does around a GPU, with the GPU left out.
+"""Host time of calls on memory of GPUs, for each chunk, with the GPU left out.
 
-CUDA's calls are stubs that return at once, so what is left is the time of a rank's own thread: the more of it
-a chunk takes, the fewer bytes a second a rank can give its GPU to do. Frames are real ones, made on the host
-beforehand. ``python -m benchmarks.gpu_host`` needs no GPU.
+The driver is the tests' stand-in as a stub: launches and copies do nothing, and events are complete at once.
+What is left is the time of a rank's own thread, which limits how many bytes a second its GPU is given to do.
+``python -m benchmarks.gpu_host`` needs no GPU; ``mpiexec -n 2`` in front of it measures small calls of MPI.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
 import sys
 import time
-from collections.abc import Callable
-from types import ModuleType, SimpleNamespace
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from mpi4py import MPI
 
+import compcoll
 from benchmarks.osu.machine import machine
+from compcoll.core import _cpu, _gpu
+from compcoll.devices.memory import DeviceArray
+from compcoll.engine import _engine
+from compcoll.engine.call import load_kernels
+from compcoll.engine.coding import coding
+from compcoll.engine.start import start_engine
+from compcoll.frame import HEADER_NBYTES, header_bytes
+from compcoll.schedule.trace import trace
 
-__all__ = ["measure", "stubs"]
+__all__ = ["BATCHES", "NBYTES", "SPECS", "Case", "code_chunks", "measure", "stages"]
 
 BATCHES = (1, 4, 16, 64)
-SPEC, NBYTES = "bfp:bits=7", 512 << 10
+SPECS = ("bfp:bits=7", "szp:abs=1e-3", "lossless")
+NBYTES, SMALL = 512 << 10, 64 << 10
+F4 = np.dtype("f4")
+#: Bytes of the smallest pieces of pinned memory (csrc/engine/cuda.h), and how many there are to be.
+_PIECE, _PIECES = 4096, 400
 
 
-class _Context:
-    """A device, a stream or an event of which nothing is asked."""
+async def encode_chunks(rt: Any, send: list, recv: list) -> None:
+    await rt.all((rt.encode(chunk) for chunk in rt.chunks(send[0])), limit=1 << 20)
 
-    ptr, done, id = 0, True, 0
 
-    def __init__(self, *args: Any, **more: Any):
-        pass
+async def code_chunks(rt: Any, send: list, recv: list) -> None:
+    async def one(chunk: Any, into: Any) -> None:
+        await rt.decode(await rt.encode(chunk), into)
 
-    def __enter__(self) -> _Context:
+    await rt.all(map(one, rt.chunks(send[0]), rt.chunks(recv[0])), limit=1 << 20)
+
+
+class Case:
+    """A schedule of this process alone, on two arrays of a GPU in chunks of so many bytes."""
+
+    def __init__(
+        self, algorithm: Any, spec: str, blocks: Sequence[DeviceArray], nbytes: int, direct: bool = False
+    ):
+        start_engine()
+        self._direct = direct
+        self._blocks, chosen = list(blocks), compcoll.codec(spec)
+        sent, received = ([block.size] for block in blocks)
+        self._schedule = trace(algorithm, 0, 1, sent, received, nbytes // blocks[0].itemsize)
+        self._coding = coding(chosen, blocks[0].dtype)
+        load_kernels(blocks[0].gpu, map(compcoll.codec, SPECS), blocks[0].dtype)
+
+    def run(self) -> Any:
+        """Run it; the statistics."""
+        own = _engine.handle(MPI.COMM_SELF)
+        compiled = self._schedule.compiled
+        run = _engine.Running(compiled, self._coding, own, 0, 1, self._blocks, direct=self._direct)
+        _engine.wait(run)
+        return run.outcome
+
+
+def stages(spec: str, blocks: Sequence[DeviceArray], nbytes: int, repeats: int) -> dict[str, float]:
+    """Seconds that steps of the engine take to encode and to decode all chunks, on a GPU that works."""
+    totals = []
+    for algorithm in (encode_chunks, code_chunks):
+        case = Case(algorithm, spec, blocks, nbytes)
+        found = [case.run().stages for _ in range(repeats + 1)][1:]
+        totals.append(min(one["encode"] + one["decode"] for one in found))
+    return {"encode": totals[0], "decode": totals[1] - totals[0]}
+
+
+class Stub:
+    """The stand-in as a stub, whose pinned memory has frames of our making."""
+
+    def __enter__(self) -> Stub:
+        sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
+        import standin
+
+        self._installed, self._lib = standin.installed(), standin.load().lib
+        self._installed.__enter__()
+        self.device = standin.Device()
+        self._target = self.array(1 << 20)
+        self._lib.standin_stub(1)
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        pass
+    def __exit__(self, *exc: Any) -> None:
+        self._lib.standin_stub(0)
+        self._installed.__exit__(*exc)
 
-    def wait_event(self, event: Any) -> None:
-        pass
+    def array(self, nbytes: int) -> DeviceArray:
+        """Memory of the stand-in's GPU."""
+        array = self.device.array(np.zeros(nbytes // 4, F4))
+        return DeviceArray(0, array.address, F4, array.size, array)
 
-    def synchronize(self) -> None:
-        pass
+    def fill(self, data: np.ndarray, pieces: int) -> None:
+        """Write the bytes to idle pieces of pinned memory that are as long: the longest idle one is next."""
+        for _ in range(pieces):
+            host = data.ctypes.data, _gpu.NO_GPU
+            _gpu.Operation(0).copy(self._target.address, 0, *host, data.nbytes)
 
-
-class Calls:
-    """The number of calls of each of CUDA's functions."""
-
-    def __init__(self) -> None:
-        self.total = 0
-        #: The header that copies of frames of this size bring to each.
-        self.header, self.frame_nbytes = b"", 0
-
-    def count(self, *args: Any) -> int:
-        self.total += 1
-        return 0
-
-    def copy(self, dst: int, src: int, nbytes: int, kind: int, stream: int) -> None:
-        self.total += 1
-        self._write_header(dst, nbytes, kind)
-
-    def _write_header(self, dst: int, nbytes: int, kind: int) -> None:
-        if kind == 2 and nbytes == self.frame_nbytes:
-            ctypes.memmove(dst, self.header, len(self.header))
-
-    def copy_rows(
-        self, dst: int, dpitch: int, src: int, spitch: int, width: int, n: int, kind: int, stream: int
-    ) -> None:
-        self.total += 1
-        for i in range(n):
-            self._write_header(dst + i * dpitch, width, kind)
+    def best(self, case: Case, frame: np.ndarray, pieces: int, repeats: int) -> float:
+        """Seconds of the fastest run on such frames; memory that is new holds none, which fails."""
+        best, failed = float("inf"), 0
+        while repeats:
+            self.fill(frame, pieces)
+            begin = time.perf_counter()
+            try:
+                case.run()
+            except compcoll.FrameError:
+                failed += 1
+                if failed == 20:
+                    raise
+                continue
+            best, repeats = min(best, time.perf_counter() - begin), repeats - 1
+        return best
 
 
-def stubs(calls: Calls) -> ModuleType:
-    """A module in CuPy's place, whose device has memory, but does nothing with it."""
-    module: Any = ModuleType("cupy")
-    memory = np.zeros(256 << 20, np.uint8)
-
-    def alloc(nbytes: int) -> Any:
-        assert nbytes <= memory.size
-        return SimpleNamespace(ptr=memory.ctypes.data)
-
-    runtime = SimpleNamespace(
-        memcpyHostToDevice=1,
-        memcpyDeviceToHost=2,
-        memcpyDeviceToDevice=3,
-        memcpyAsync=calls.copy,
-        memcpy2DAsync=calls.copy_rows,
-        memsetAsync=calls.count,
-        eventRecord=calls.count,
-        eventQuery=calls.count,
-        hostAllocPortable=1,
-        getDevice=lambda: 0,
-        CUDARuntimeError=RuntimeError,
-        getDeviceProperties=lambda i: {"multiProcessorCount": 132, "major": 9, "minor": 0},
-    )
-    module.cuda = SimpleNamespace(
-        Device=_Context,
-        Stream=_Context,
-        Event=_Context,
-        alloc=alloc,
-        runtime=runtime,
-        PinnedMemory=lambda nbytes, flags: bytearray(nbytes),
-        PinnedMemoryPointer=lambda memory, offset: memory,
-        is_available=lambda: True,
-        get_current_stream=_Context,
-    )
-    launch = SimpleNamespace(get_function=lambda name: calls.count, compile=lambda: None)
-    module.RawModule = lambda **more: launch
-    module.__version__ = "stub"
-    return module
-
-
-def _timed(call: Callable[[], Any], repeats: int) -> float:
-    """Seconds of the fastest call."""
-    best = float("inf")
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - begin)
-    return best
+def frame(spec: str, n: int, payload_nbytes: int) -> np.ndarray:
+    """A frame whose checksum is 0, which is what kernels that do not run find."""
+    name, params = spec.partition(":")[0], compcoll.codec(spec).params(F4, (n,))
+    result = np.zeros(HEADER_NBYTES + payload_nbytes, np.uint8)
+    header = header_bytes(name, F4, (n,), params, 0.0, True, False, payload_nbytes, 0)
+    result[:HEADER_NBYTES] = np.frombuffer(header, np.uint8)
+    result[76:80].view("<u4")[0] = _cpu.checksum(result[:76])
+    return result
 
 
 def measure(batches: tuple[int, ...] = BATCHES, repeats: int = 200) -> list[dict[str, Any]]:
-    """Microseconds, and calls of CUDA, for each chunk of a batch of ``n`` chunks."""
-    from compcoll import codec
-    from compcoll.devices import cuda
-    from compcoll.devices.memory import DeviceArray
-    from compcoll.engine.device.launches import Frame
-    from compcoll.engine.device.work import CudaWork
-    from compcoll.frame import HEADER_NBYTES, inspect
-
-    calls = Calls()
-    before = sys.modules.get("cupy")
-    sys.modules["cupy"] = stubs(calls)
-    caches = cuda.available, cuda.Device.of
-    for one in caches:
-        one.cache_clear()
-    try:
-        device = cuda.Device.of(0)
-        blocks = [DeviceArray(device, 1 << 20, "f4", NBYTES // 4, None) for _ in range(max(batches))]
-        frame = codec(SPEC).encode(np.sin(np.arange(NBYTES // 4, dtype="f4") / 50))
-        calls.header, calls.frame_nbytes = frame[:HEADER_NBYTES].tobytes(), frame.size
-        rows = []
-        for n in batches:
-            slab = np.tile(frame, n).reshape(n, -1)
-            if slab.base is not None:
-                slab = slab.copy()
-            arrived = [slab[i] for i in range(n)]
-            work = CudaWork(codec(SPEC))
-            work.batcher.first_nbytes = 1 << 40  # all of them are one batch
-
-            def finish(asked: list[Any], work: CudaWork = work) -> None:
-                work.batcher.launch()
-                for future in asked:
-                    if not future.done:
-                        raise RuntimeError("a stub's work is done at once")
-                    future.result()
-
-            def encode(n: int = n, work: CudaWork = work, finish: Any = finish) -> None:
-                finish([work.encode(block, 0.0) for block in blocks[:n]])
-
-            def decode(arrived: list[Any] = arrived, work: CudaWork = work, finish: Any = finish) -> None:
-                came = [Frame(data, inspect(data)) for data in arrived]
-                finish([work.decode(one, block) for one, block in zip(came, blocks, strict=False)])
-
-            check = inspect(frame).checksum
-            row: dict[str, Any] = {"chunks": n}
-            for name, call in (("encode", encode), ("decode", decode)):
-                with _answers(check if name == "decode" else None):
-                    call()
-                    calls.total = 0
-                    call()
-                    row[f"{name} calls"] = calls.total / n
-                    row[f"{name} us"] = 1e6 * _timed(call, repeats) / n
-            rows.append(row)
-        return rows
-    finally:
-        if before is None:
-            del sys.modules["cupy"]
-        else:
-            sys.modules["cupy"] = before
-        for one in caches:
-            one.cache_clear()
+    """Rows of each codec: microseconds for each chunk of a call of ``n`` chunks."""
+    rows, size = [], NBYTES // 4
+    known = compcoll.inspect(compcoll.codec(SPECS[0]).encode(np.zeros(size, F4))).payload_nbytes
+    with Stub() as stub:
+        for spec in SPECS:
+            # Decoded are frames of the size that the first codec makes, whatever codec they name.
+            frame = forged(spec, known)
+            for n in batches:
+                blocks = [stub.array(n * NBYTES) for _ in range(2)]
+                cases = [Case(way, SPECS[0], blocks, NBYTES) for way in (encode_chunks, code_chunks)]
+                base, twice = (stub.best(case, frame, 2 * n, repeats) for case in cases)
+                encode = base if spec == SPECS[0] else _unknown(stub, spec, blocks, n, repeats)
+                us = {"encode us": 1e6 * encode / n, "decode us": 1e6 * (twice - base) / n}
+                rows.append({"codec": spec, "chunks": n, **us})
+    return rows
 
 
-class _answers:
-    """A decoder's result for every payload: that it has this checksum."""
+def forged(spec: str, payload_nbytes: int) -> np.ndarray:
+    """A frame of a chunk, whose checksum is 0: kernels that do not run find that one."""
+    codec = compcoll.codec("mpc" if spec == "lossless" else spec)
+    frame = np.zeros(HEADER_NBYTES + payload_nbytes, np.uint8)
+    shape = (NBYTES // 4,)
+    header = header_bytes(codec.name, F4, shape, codec.params(F4, shape), 0.0, True, False, payload_nbytes)
+    frame[:HEADER_NBYTES] = np.frombuffer(header, np.uint8)
+    frame[76:80].view("<u4")[0] = _cpu.checksum(frame[:76])
+    return frame
 
-    def __init__(self, checksum: int | None):
-        self.checksum = checksum
 
-    def __enter__(self) -> None:
-        from compcoll.devices.queue import Queue
+def _unknown(stub: Stub, spec: str, blocks: list[DeviceArray], n: int, repeats: int) -> float:
+    """`Stub.best` of a codec whose frames have sizes that the kernels tell: here 0."""
+    many = [stub.array(_PIECES * _PIECE)] * 2
+    with suppress(compcoll.FrameError):  # so many pieces at once, without frames
+        Case(encode_chunks, SPECS[0], many, _PIECE).run()
+    short = np.zeros(_PIECE, np.uint8)
+    short[:HEADER_NBYTES] = forged(spec, 0)
+    if spec == "lossless":  # for each launch a sample of its chunks
+        stub.fill(np.sin(np.arange(min(n, 16) << 13, dtype=F4) / 50), 8)
+    return stub.best(Case(encode_chunks, spec, blocks, NBYTES), short, _PIECES + 8, repeats)
 
-        self.download = Queue.download
-        if self.checksum is not None:
-            from compcoll.devices.kernels import RESULT
 
-            def download(queue: Any, control: Any, nbytes: int) -> None:
-                self.download(queue, control, nbytes)
-                control.host[:nbytes].view(RESULT)["checksum"] = self.checksum
+def small_calls(repeats: int = 2000) -> list[dict[str, Any]]:
+    """Rows of a plain call on memory of a GPU and of the host: the difference is the host's time."""
+    comm, rows = MPI.COMM_WORLD, []
+    with Stub() as stub:
+        ours = compcoll.Comm(comm, codec="none")
+        host = [np.zeros(SMALL // 4, F4) for _ in range(2)]
+        device = [stub.device.array(x) for x in host]
+        for op in ("Alltoall", "Allreduce", "Sendrecv"):
 
-            Queue.download = download  # type: ignore[method-assign]
+            def call(send: Any, recv: Any, op: str = op) -> None:
+                if op == "Sendrecv":
+                    ours.Sendrecv(send, 1 - comm.rank, 0, recv, 1 - comm.rank, 0)
+                else:
+                    getattr(ours, op)(send, recv)
 
-    def __exit__(self, *exc: object) -> None:
-        from compcoll.devices.queue import Queue
-
-        Queue.download = self.download  # type: ignore[method-assign]
+            row: dict[str, Any] = {"what": f"{op} none, {SMALL >> 10} KiB"}
+            for name, arrays in (("host", host), ("GPU", device)):
+                times = []
+                for _ in range(repeats):
+                    comm.Barrier()
+                    begin = time.perf_counter()
+                    call(*arrays)
+                    times.append(time.perf_counter() - begin)
+                row[f"{name} us"] = 1e6 * comm.allreduce(float(np.median(times)), MPI.MAX)
+            rows.append({**row, "difference us": row["GPU us"] - row["host us"]})
+        ours.Free()
+    return rows
 
 
 def main() -> None:
@@ -221,17 +218,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = measure(repeats=options.repeats)
-    if options.json:
-        print(json.dumps({"machine": machine(), "codec": SPEC, "nbytes": NBYTES, "rows": rows}, indent=2))
+    if MPI.COMM_WORLD.size > 2:
+        parser.error("for 1 or 2 ranks")
+    alone = MPI.COMM_WORLD.size == 1
+    rows = measure(repeats=options.repeats) if alone else small_calls(10 * options.repeats)
+    if MPI.COMM_WORLD.rank:
         return
-    print(f"{SPEC}, chunks of {NBYTES >> 10} KiB; per chunk, CUDA's calls being stubs")
-    print(f"{'chunks':>7} {'encode us':>10} {'calls':>6} {'decode us':>10} {'calls':>6}")
+    if options.json:
+        about = {"machine": machine(), "nbytes": NBYTES if alone else SMALL}
+        print(json.dumps({**about, "rows": rows}, indent=2))
+        return
+    print("Microseconds of the host" + (f" a chunk of {NBYTES >> 10} KiB" if alone else ""))
+    print("".join(f"{name:>23}" for name in rows[0]))
     for row in rows:
-        print(
-            f"{row['chunks']:7} {row['encode us']:10.1f} {row['encode calls']:6.2f} "
-            f"{row['decode us']:10.1f} {row['decode calls']:6.2f}"
-        )
+        print("".join(f"{v:23.2f}" if isinstance(v, float) else f"{v!s:>23}" for v in row.values()))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import kernel_jobs
 from benchmarks.gpu_check import SPECS, TYPES
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
+from benchmarks.kernel_jobs import CHECKSUM, Batch, Block, problem
 from compcoll import codec, frame
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import decode_into
 from compcoll.core import dtypes
-from compcoll.devices import checks, kernels, operations
-from compcoll.devices.batch import Batch, Block
+from compcoll.devices import kernels
 
 __all__ = ["DTYPES", "PARTS", "SPECS", "main"]
 
@@ -71,7 +72,7 @@ def device(machine: Machine) -> None:
         def both() -> None:
             one.to_device(source.address, host)
             other.to_host(back, target.address)
-            one.wait(), other.wait()
+            one.stream.synchronize(), other.stream.synchronize()
 
         report("copies both ways at once", **{"GB/s": 2 * n / machine.wall(both) / 1e9})
     begin = time.perf_counter()
@@ -80,8 +81,8 @@ def device(machine: Machine) -> None:
     batch = Batch(device_queue := device.queue(), 1)
     batch.jobs["src"], batch.jobs["nbytes"], batch.results["wanted"] = source.address, n, 1
     with device_queue as queue:
-        queue.upload(batch.memory)
-        took = machine.seconds(queue, lambda: batch.launch(kernels.CHECKSUM, "nbytes"))
+        batch.upload()
+        took = machine.seconds(queue, lambda: batch.launch(CHECKSUM))
     report("checksum", **{"GB/s": n / took / 1e9})
 
 
@@ -106,11 +107,11 @@ class Pair:
     def encode(self, queue: Any) -> Batch:
         """Start to encode; all that later launches need is there afterwards."""
         block = Block(self.block.address, self.block.dtype, (self.block.size,))
-        return operations.encode(queue, self.codec, [block], [self.frame.address])
+        return kernel_jobs.encode(queue, self.codec, [block], [self.frame.address])
 
     def decode(self, queue: Any, out: int) -> Batch:
         """Start to decode."""
-        return operations.decode(queue, [self.info], [self.frame.address + frame.HEADER_NBYTES], [out])
+        return kernel_jobs.decode(queue, [self.info], [self.frame.address + frame.HEADER_NBYTES], [out])
 
     def compare(self, ctas: int | None = None) -> dict[str, Any]:
         """Differences of the frame and its values from the CPU's, and the bytes of both; nothing without any.
@@ -122,7 +123,7 @@ class Pair:
         if status < 0:
             refused = frame.inspect(self.host).codec != self.codec.name
             return {"why": f"status {status}" if refused else f"refused ({status}), and the CPU does not"}
-        mine = np.asarray(self.frame[: frame.HEADER_NBYTES + status])
+        mine = self.device.fetch(self.frame[: frame.HEADER_NBYTES + status])
         if mine.size != self.host.size or not np.array_equal(mine, self.host):
             return {
                 "why": "the frame is not the CPU's",
@@ -132,10 +133,10 @@ class Pair:
         self.info = frame.inspect(mine)
         out, expected = self.device.empty(self.values.nbytes), np.empty_like(self.values)
         made = self._run(lambda queue: self.decode(queue, out.address), ctas)
-        if problem := checks.problem(self.info, made.results[0]):
-            return {"why": problem}
+        if why := problem(self.info, made.results[0]):
+            return {"why": why}
         decode_into(self.host, self.info, expected)
-        found, bytes_ = np.asarray(out), expected.view(np.uint8)
+        found, bytes_ = self.device.fetch(out), expected.view(np.uint8)
         return (
             {}
             if np.array_equal(found, bytes_)
@@ -179,15 +180,15 @@ def headers(mine: np.ndarray, host: np.ndarray) -> str:
 def _checked(pair: Pair, what: str, **more: Any) -> bool:
     """Report on the bytes of a pair; where they are not the CPU's, whether they are the next times, and how
     a single block of threads fares."""
-    problem = pair.compare()
-    status = "ok" if not problem else "refused" if problem["why"].startswith("status") else "failed"
+    found = pair.compare()
+    status = "ok" if not found else "refused" if found["why"].startswith("status") else "failed"
     if status == "failed":
         again = [pair.compare() for _ in range(3)]
-        problem["again"] = ", ".join(
-            "right" if not one else "the same" if one == problem else "otherwise" for one in again
+        found["again"] = ", ".join(
+            "right" if not one else "the same" if one == found else "otherwise" for one in again
         )
-        problem["one block of threads"] = "right" if not pair.compare(1) else "wrong"
-    report(what, status, **more, **problem)
+        found["one block of threads"] = "right" if not pair.compare(1) else "wrong"
+    report(what, status, **more, **found)
     return status == "ok"
 
 
@@ -253,16 +254,16 @@ class Chunks:
         with device.queue() as queue:
             self.encode(queue)
             queue.wait()
-        heads = [np.asarray(self._memory[i * room : i * room + frame.HEADER_NBYTES]) for i in range(self.n)]
-        self._infos = [frame.inspect(head, frame.HEADER_NBYTES + nbytes + SLACK) for head in heads]
+        heads = device.fetch(self._memory).reshape(self.n, room)[:, : frame.HEADER_NBYTES]
+        self._infos = [frame.inspect(head.copy(), frame.HEADER_NBYTES + nbytes + SLACK) for head in heads]
 
     def encode(self, queue: Any) -> Batch:
         """Start to encode."""
-        return operations.encode(queue, self._codec, self._blocks, self._frames)
+        return kernel_jobs.encode(queue, self._codec, self._blocks, self._frames)
 
     def decode(self, queue: Any) -> Batch:
         """Start to decode."""
-        return operations.decode(
+        return kernel_jobs.decode(
             queue, self._infos, [at + frame.HEADER_NBYTES for at in self._frames], self._outs
         )
 
@@ -306,7 +307,7 @@ def profile(machine: Machine) -> None:
         pair = Pair(machine, spec, values)
         if not pair.compare():
             with pair.device.queue() as queue:
-                operations.decode(
+                kernel_jobs.decode(
                     queue, [pair.info], [pair.frame.address + frame.HEADER_NBYTES], [pair.block.address], True
                 )
                 queue.wait()
@@ -320,35 +321,17 @@ def large(machine: Machine, spec: str, dtype: np.dtype) -> None:
 
 
 def host(machine: Machine) -> None:
-    """Host time for each chunk of a batch, CUDA's calls included."""
+    """Host time for each chunk, the driver's calls included: what steps of the engine take."""
     from benchmarks import gpu_host
-    from compcoll.engine.device.work import CudaWork
 
-    nbytes = gpu_host.NBYTES if machine.nbytes > 1 << 20 else 8 << 10
-    for n in gpu_host.BATCHES:
-        blocks = [machine.array(data(np.dtype("f4"), nbytes)) for _ in range(n)]
-        work = CudaWork(codec(gpu_host.SPEC))
-        work.batcher.first_nbytes = 1 << 40
-        begun: dict[str, float] = {}
-
-        def run(verb: str, ask: Callable[[], list[Any]], work: Any = work, begun: Any = begun) -> list[Any]:
-            begin = time.perf_counter()
-            asked = ask()
-            work.batcher.launch()
-            begun[verb] = min(begun.get(verb, 1e9), time.perf_counter() - begin)
-            while not all(future.done for future in asked):
-                pass
-            return [future.result() for future in asked]
-
-        for _ in range(20):
-            frames = run("encode", lambda b=blocks, w=work: [w.encode(x, 0.0) for x in b])
-            run(
-                "decode",
-                lambda f=frames, b=blocks, w=work: [w.decode(x, y) for x, y in zip(f, b, strict=True)],
-            )
-        report(
-            f"{n} chunks of {nbytes >> 10} KiB", **{f"{k} us a chunk": 1e6 * v / n for k, v in begun.items()}
-        )
+    fake = machine.nbytes < gpu_host.NBYTES
+    nbytes, batches = (8 << 10, (1, 4)) if fake else (gpu_host.NBYTES, gpu_host.BATCHES)
+    for n in batches:
+        blocks = [machine.array(data(np.dtype("f4"), n * nbytes)) for _ in range(2)]
+        for spec in gpu_host.SPECS:
+            found = gpu_host.stages(spec, blocks, nbytes, 4 * machine.repeats)
+            us = {f"{verb} us a chunk": 1e6 * seconds / n for verb, seconds in found.items()}
+            report(f"{spec}, {n} chunks of {nbytes >> 10} KiB", **us)
 
 
 def nvcomp(machine: Machine) -> None:

@@ -23,6 +23,7 @@ from mpi4py import MPI
 
 import compcoll
 from benchmarks.gpu_machine import FAKE, Machine, open_machine
+from benchmarks.kernel_jobs import grid
 from benchmarks.offline_bundle import compile_limit
 from compcoll import frame
 from compcoll.devices import kernels, nvrtc
@@ -98,7 +99,7 @@ class Limit:
         x = Exchange(block, chunk, encoded.nbytes if coded or not device else chunk, n)
         x.params[:], x.header[:] = about.params, head
         x.send, x.recv = (a.__cuda_array_interface__["data"][0] for a in (self.send, self.recv))
-        x.grid, x.threads = self.encoder.grid(n, self.machine.device.max_grid), self.encoder.threads
+        x.grid, x.threads = grid(self.encoder, n, self.machine.device.max_grid), self.encoder.threads
         x.rank, x.device, x.kernels = self.comm.rank, device, coded
         times, size = [], MPI._sizeof(MPI.COMM_WORLD)
         self.recv.set(np.zeros_like(self.values[0]))

@@ -1,7 +1,8 @@
-"""The device that `gpu_check` measures: a GPU, or what stands for CuPy in the tests."""
+"""The device that `gpu_check` measures: a GPU through CuPy, or the tests' stand-in."""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import sys
@@ -9,16 +10,131 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from compcoll.devices import cuda
+from compcoll.devices.kernels import JOB, Kernel
 from compcoll.devices.memory import DeviceArray
+from compcoll.devices.wrapping import wrap
 
-__all__ = ["FAKE", "Machine", "open_machine"]
+__all__ = ["FAKE", "Device", "Machine", "Queue", "open_machine"]
 
-#: The option that puts the tests' stand-in for CuPy in the GPU's place, to try out everything but the GPU.
+#: The option that puts the tests' stand-in in the GPU's place, to try out everything but the GPU.
 FAKE = "--fake"
+
+
+class Device:
+    """A GPU for launches and copies of the caller's own.
+
+    Attributes
+    ----------
+    index : int
+    max_grid : int
+        Blocks of 128 threads that fill it.
+    """
+
+    def __init__(self, cupy: Any, index: int):
+        self.cupy, self.index = cupy, index
+        self.max_grid = 16 * cupy.cuda.runtime.getDeviceProperties(index)["multiProcessorCount"]
+        self._modules: dict[str, Any] = {}
+
+    def empty(self, nbytes: int) -> DeviceArray:
+        """Memory of the GPU."""
+        found = wrap(self.cupy.empty(nbytes, np.uint8))
+        assert found is not None
+        return found
+
+    def host(self, nbytes: int) -> np.ndarray:
+        """Pinned memory of the host."""
+        memory = self.cupy.cuda.PinnedMemory(nbytes, 1)
+        return np.frombuffer(self.cupy.cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
+
+    def fetch(self, array: DeviceArray) -> np.ndarray:
+        """A copy on the host."""
+        values = np.empty(array.size, array.dtype)
+        with self.queue() as queue:
+            queue.to_host(values, array.address)
+        return values
+
+    def function(self, kernel: Kernel) -> Any:
+        """A kernel of csrc/cuda, which is compiled or loaded."""
+        if kernel.module not in self._modules:
+            self._modules[kernel.module] = cuda.load_module(self.cupy, kernel.module)
+        return self._modules[kernel.module].get_function(kernel.name)
+
+    def queue(self) -> Queue:
+        """A stream that comes after the caller's current one."""
+        return Queue(self)
+
+
+class Queue:
+    """`benchmarks.kernel_jobs.Launcher`, and copies; memory that they need stays until `wait` at least."""
+
+    def __init__(self, device: Device):
+        self.device, self.max_grid, self._cuda = device, device.max_grid, device.cupy.cuda
+        before = self._cuda.Event()
+        before.record(self._cuda.get_current_stream())
+        self.stream = self._cuda.Stream(non_blocking=True)
+        self.stream.wait_event(before)
+        self._keep: list[Any] = []
+
+    def __enter__(self) -> Queue:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for all of it."""
+        self.stream.synchronize()
+        self._keep.clear()
+
+    def to_device(self, address: int, data: np.ndarray) -> None:
+        """Copy an array of the host to an address."""
+        self._copy(address, data.ctypes.data, data.nbytes, 1)
+
+    def to_host(self, data: np.ndarray, address: int) -> None:
+        """Copy to an array of the host."""
+        self._copy(data.ctypes.data, address, data.nbytes, 2)
+
+    def copy(self, to: int, address: int, nbytes: int) -> None:
+        """Copy on the device."""
+        self._copy(to, address, nbytes, 3)
+
+    def _copy(self, to: int, address: int, nbytes: int, kind: int) -> None:
+        self._cuda.runtime.memcpyAsync(to, address, nbytes, kind, self.stream.ptr)
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of the device."""
+        self._cuda.runtime.memsetAsync(address, 0, nbytes, self.stream.ptr)
+
+    def scratch(self, nbytes: int) -> int:
+        """Address of memory of the device."""
+        self._keep.append(self.device.empty(nbytes))
+        return self._keep[-1].address
+
+    def control(self, nbytes: int) -> Any:
+        """Pinned memory, zeroed, and as much of the device."""
+        host = self.device.host(nbytes)
+        host[:] = 0
+        self._keep.append(host)
+        return SimpleNamespace(host=host, address=self.scratch(nbytes))
+
+    def upload(self, control: Any) -> None:
+        """Copy the host's side to the device."""
+        self.to_device(control.address, control.host)
+
+    def download(self, control: Any, nbytes: int) -> None:
+        """Copy the first bytes back."""
+        self.to_host(control.host[:nbytes], control.address)
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
+        """Start a kernel on jobs."""
+        with self.stream:
+            self.device.function(kernel)(grid, (kernel.threads,), (np.uint64(jobs),))
 
 
 class Machine:
@@ -44,15 +160,14 @@ class Machine:
     messages = (64 << 20,)
     chunks = (1 << 20, 4 << 20, 16 << 20)
     repeats = 5
+    _kind = Device
 
     def __init__(self, rank: int = 0):
         import cupy
 
-        from compcoll.devices.cuda import Device
-
         self.cupy, index = cupy, rank % cupy.cuda.runtime.getDeviceCount()
         cupy.cuda.Device(index).use()
-        self.device: Any = Device.of(index)
+        self.device = self._kind(cupy, index)
 
     def about(self) -> dict[str, Any]:
         """The GPU and the versions of what drives it."""
@@ -70,10 +185,10 @@ class Machine:
 
     def array(self, values: np.ndarray) -> DeviceArray:
         """A copy of a NumPy array on the device."""
-        result = self.device.empty(values.nbytes)
+        result = self.device.empty(values.nbytes).view(values.dtype)
         with self.device.queue() as queue:
-            queue.to_device(result.address, values.reshape(-1).view(np.uint8))
-        return result.view(values.dtype)
+            queue.to_device(result.address, values)
+        return result
 
     def buffer(self, values: np.ndarray) -> Any:
         """The same as a user has it."""
@@ -115,12 +230,38 @@ class Machine:
         return min(times)
 
 
+class FakeQueue(Queue):
+    """One whose kernels have the faults of ``COMPCOLL_STANDIN_FAULTS``, with commas between.
+
+    ``hang=NAME``, ``fail=NAME``, or ``race=NAME``, whose results are wrong where there are several blocks of
+    threads.
+    """
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
+        faults = os.environ.get("COMPCOLL_STANDIN_FAULTS", "").split(",")
+        if f"hang={kernel.name}" in faults:
+            time.sleep(600)
+        if f"fail={kernel.name}" in faults:
+            raise RuntimeError(f"{kernel.name}: an illegal address")
+        super().launch(kernel, grid, jobs)
+        if f"race={kernel.name}" in faults and grid[0] > 1:
+            self.stream.synchronize()
+            job = np.frombuffer((ctypes.c_uint8 * JOB.itemsize).from_address(jobs), JOB)[0]
+            ctypes.c_uint8.from_address(int(job["dst"]) + 7).value ^= 1
+
+
+class FakeDevice(Device):
+    def queue(self) -> Queue:
+        return FakeQueue(self)
+
+
 class FakeMachine(Machine):
     """The same with so little data that the executor of the tests ends soon; its times mean nothing."""
 
     nbytes, large_nbytes, batch_nbytes = 32 << 10, 48 << 10, 8 << 10
     messages, chunks = (16 << 10,), (4 << 10,)
     repeats = 1
+    _kind = FakeDevice
 
     def without_pool(self) -> None:
         pass
@@ -131,13 +272,9 @@ def open_machine(fake: bool, rank: int = 0) -> Machine:
     if not fake:
         return Machine(rank)
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "serial"))
-    from executor import build
-    from fake_cupy import installed
+    import standin
 
-    library = build()
-    if library is None:
-        raise RuntimeError("the stand-in for CuPy needs g++ on x86-64")
-    standing_in = installed(library)
+    standing_in = standin.installed()
     standing_in.__enter__()
     machine = FakeMachine(rank)
     machine.standing_in = standing_in  # type: ignore[attr-defined]  # as long as this process

@@ -8079,7 +8079,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
  *     def frame(self):
  *         """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
  *         cdef const CFrame* frame = &self.own.get().frame()             # <<<<<<<<<<<<<<
- *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
+ *         return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL
  * 
 */
   __pyx_v_frame = (&__pyx_v_self->own.get()->frame());
@@ -8087,7 +8087,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
   /* "compcoll/core/_gpu.pyx":192
  *         """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
  *         cdef const CFrame* frame = &self.own.get().frame()
- *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device             # <<<<<<<<<<<<<<
+ *         return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL             # <<<<<<<<<<<<<<
  * 
  *     @property
 */
@@ -8095,7 +8095,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
   __Pyx_GOTREF(__pyx_t_1);
   __pyx_t_2 = __Pyx_PyLong_From_uint64_t(__pyx_v_frame->nbytes); if (unlikely(!__pyx_t_2)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_2);
-  __pyx_t_3 = __Pyx_PyBool_FromLong(__pyx_v_frame->on_device); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 192, __pyx_L1_error)
+  __pyx_t_3 = __Pyx_PyBool_FromLong((__pyx_v_frame->gpu != NULL)); if (unlikely(!__pyx_t_3)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_3);
   __pyx_t_4 = PyTuple_New(3); if (unlikely(!__pyx_t_4)) __PYX_ERR(0, 192, __pyx_L1_error)
   __Pyx_GOTREF(__pyx_t_4);
@@ -8143,7 +8143,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_5frame___get__(struct
 }
 
 /* "compcoll/core/_gpu.pyx":194
- *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
+ *         return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL
  * 
  *     @property             # <<<<<<<<<<<<<<
  *     def problem(self):
@@ -8340,7 +8340,7 @@ static PyObject *__pyx_pf_8compcoll_4core_4_gpu_9Operation_7problem___get__(stru
   goto __pyx_L0;
 
   /* "compcoll/core/_gpu.pyx":194
- *         return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
+ *         return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL
  * 
  *     @property             # <<<<<<<<<<<<<<
  *     def problem(self):

@@ -55,7 +55,7 @@ cdef extern from "engine/alone.h" namespace "compcoll::engine" nogil:
     cdef cppclass CFrame "compcoll::engine::Frame":
         uint8_t* memory
         uint64_t nbytes
-        cbool on_device
+        CGpu* gpu
         CHeader header
     cdef cppclass CAlone "compcoll::engine::Alone":
         CAlone(const CCoding&, int, const vector[void*]&) except +

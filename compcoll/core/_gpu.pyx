@@ -189,7 +189,7 @@ cdef class Operation:
     def frame(self):
         """Address, bytes, and whether it lies on the GPU, of the frame that was made."""
         cdef const CFrame* frame = &self.own.get().frame()
-        return <uintptr_t>frame.memory, frame.nbytes, frame.on_device
+        return <uintptr_t>frame.memory, frame.nbytes, frame.gpu != NULL
 
     @property
     def problem(self):

@@ -18,7 +18,7 @@ from compcoll.core import _gpu
 from compcoll.devices import kernels
 from compcoll.devices.nvrtc import OPTIONS, cubin_path, source
 
-__all__ = ["has_gpu", "is_usable", "load_kernels"]
+__all__ = ["has_gpu", "is_usable", "load_kernels", "load_module"]
 
 _LOADED: dict[int, dict[str, bool]] = {}  # files of csrc/cuda by GPU
 _LOCK = threading.Lock()
@@ -54,7 +54,7 @@ def load_kernels(gpu: int, codecs: Iterable[str]) -> None:
         with cupy.cuda.Device(gpu):
             for name in missing:
                 try:
-                    module = _load(cupy, name)
+                    module = load_module(cupy, name)
                     names = [one.name for one in kernels.all_kernels() if one.module == name]
                     _gpu.add_kernels(gpu, {one: module.get_function(one).kernel.ptr for one in names})
                     loaded[name] = True
@@ -79,7 +79,7 @@ def _import() -> Any:
     return cupy
 
 
-def _load(cupy: Any, name: str) -> Any:
+def load_module(cupy: Any, name: str) -> Any:
     """A module, as ``COMPCOLL_CUBINS`` has it for this source and GPU, or compiled, or CuPy's cache."""
     if folder := os.environ.get("COMPCOLL_CUBINS"):
         arch = f"sm_{cupy.cuda.Device().compute_capability}"

@@ -35,7 +35,7 @@ def wrap(array: Any) -> DeviceArray | None:
             dtype = np.dtype(about["typestr"])
         if not _contiguous(about, dtype):
             return None
-    if dtype is None:
+    if dtype not in dtypes.CODES:
         return None
     gpu = _gpu.gpu_of(address) if size else _gpu.NO_GPU
     return DeviceArray(gpu, address, dtype, size, array)

@@ -43,14 +43,14 @@ void Alone::encode(void* data, uint32_t dtype, const std::vector<uint64_t>& shap
 void Alone::open(void* frame, uint64_t nbytes, int gpu) {
   frame_.memory = static_cast<uint8_t*>(frame);
   frame_.nbytes = nbytes;
-  frame_.on_device = gpu != NO_GPU;
-  if (!frame_.on_device) {
+  frame_.gpu = gpu_or_none(gpu);
+  if (!frame_.gpu) {
     error_ = coder_.received(frame_.memory, nbytes, &frame_);
     return;
   }
   DeviceOp op;
   op.kind = RECV;
-  op.gpu = Gpu::of(gpu);
+  op.gpu = frame_.gpu;
   op.frame = &frame_;
   begin(op);
 }

@@ -101,7 +101,7 @@ Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* b
 // float16 alone, where values have to be large as well.
 bool Coder::may_overflow(double bound) const {
   const Units units = units_of(coding_.dtype);
-  return bound > 0 && !(terms_ * bound < units.unit * units.most / 4);
+  return terms_ > 0 && bound > 0 && !(terms_ * bound < units.unit * units.most / 4);
 }
 
 bool Coder::overflows(double bound, double largest) const {

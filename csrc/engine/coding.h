@@ -19,7 +19,7 @@ struct Frame {
   uint64_t nbytes = 0;  // of the whole frame
   Header header = {};
   bool settled = false;  // its values stand already where encoding was asked to put them
-  bool on_device = false;  // in memory of a GPU
+  Gpu* gpu = nullptr;  // that it lies on
   bool lent = false;  // by another process
   bool checked = true;  // whether it gets a checksum: memory that processes share is no wire
 

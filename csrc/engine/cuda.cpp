@@ -243,7 +243,7 @@ void Gpu::to_host(void* to, Address from, uint64_t nbytes, void* stream) {
 }
 
 void Gpu::on_device(Address to, Address from, uint64_t nbytes, void* stream) {
-  if (!failed()) check(driver()->on_device(to, from, nbytes, stream), "cuMemcpyDtoDAsync");
+  if (!failed()) check(driver()->on_device(to, from, nbytes, stream), "cuMemcpyAsync");
 }
 
 void Gpu::clear(Address memory, uint64_t nbytes, void* stream) {

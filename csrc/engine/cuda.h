@@ -35,7 +35,7 @@ using Address = uint64_t;  // of memory of a device
   X(host_free, "cuMemFreeHost", void*)                                                                     \
   X(to_device, "cuMemcpyHtoDAsync_v2", Address, const void*, size_t, void*)                                \
   X(to_host, "cuMemcpyDtoHAsync_v2", void*, Address, size_t, void*)                                        \
-  X(on_device, "cuMemcpyDtoDAsync_v2", Address, Address, size_t, void*)                                    \
+  X(on_device, "cuMemcpyAsync", Address, Address, size_t, void*)                                           \
   X(rows_to_device, "cuMemcpy2DAsync_v2", const void*, void*)                                              \
   X(set_bytes, "cuMemsetD8Async", Address, unsigned char, size_t, void*)                                   \
   X(stream_create, "cuStreamCreate", void**, unsigned)                                                     \

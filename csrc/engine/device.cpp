@@ -190,7 +190,7 @@ void DeviceWork::drop_frame(Machine* machine) {
   Frame& frame = *machine->op.made;
   if (frame.memory) frame.allocator->put(frame.memory, frame.room);
   frame.memory = nullptr;
-  frame.on_device = false;
+  frame.gpu = nullptr;
   if (machine->header) pinned().put(machine->header, 0);
   machine->header = nullptr;
 }

@@ -21,9 +21,9 @@ inline double magnitude(uint32_t dtype, uint64_t bits, const Level& level) {
   return level.largest(dtype, &bits, 1);
 }
 
-// Whether kernels read a frame's payload where it lies.
-inline bool is_in_place(const Frame& frame) {
-  return frame.on_device && (reinterpret_cast<Address>(frame.memory) + HEADER_NBYTES) % 16 == 0;
+// Whether kernels of a GPU read a frame's payload where it lies.
+inline bool is_in_place(const Frame& frame, const Gpu* gpu) {
+  return frame.gpu == gpu && (reinterpret_cast<Address>(frame.memory) + HEADER_NBYTES) % 16 == 0;
 }
 
 }  // namespace engine

@@ -29,8 +29,7 @@ void DeviceWork::send_payload(Launch* launch, const Frame& frame, Address to) {
   Gpu& gpu = *launch->gpu;
   const uint8_t* payload = frame.memory + HEADER_NBYTES;
   const uint64_t nbytes = frame.header.payload_nbytes;
-  if (frame.on_device)
-    return gpu.on_device(to, reinterpret_cast<Address>(payload), nbytes, launch->lane->stream);
+  if (frame.gpu) return gpu.on_device(to, reinterpret_cast<Address>(payload), nbytes, launch->lane->stream);
   if (frame.allocator != &pinned() || frame.lent) {  // which the driver would have the host wait for
     launch->staged.push_back(pinned().get(nbytes));
     memcpy(launch->staged.back(), payload, nbytes);
@@ -69,7 +68,7 @@ void DeviceWork::decode_group(const std::vector<Machine*>& group) {
     finds = finds || (machine->op.kind == DECODE_ADD && dtype >= FLOAT16);
     sums_up = sums_up || h.has_checksum;
     scratch += scratch_nbytes(own.codec, units(own.codec, reals(h), h.nbytes()));
-    if (!is_in_place(frame)) room += rounded(h.payload_nbytes);
+    if (!is_in_place(frame, group[0]->op.gpu)) room += rounded(h.payload_nbytes);
   }
   Launch* launch = new_launch(group, false, finds ? 2 * n : n, rounded(scratch) + room);
   uint64_t free_scratch = rounded(launch->control_nbytes()), free = free_scratch + rounded(scratch);
@@ -78,7 +77,7 @@ void DeviceWork::decode_group(const std::vector<Machine*>& group) {
     const Header& h = op.frame->header;
     const uint32_t ndim = h.ndim ? h.ndim : 1;
     Job& job = launch->jobs()[i];
-    if (is_in_place(*op.frame)) {
+    if (is_in_place(*op.frame, op.gpu)) {
       job.src = reinterpret_cast<Address>(op.frame->memory) + HEADER_NBYTES;
     } else {
       job.src = launch->at(free);
@@ -99,7 +98,7 @@ void DeviceWork::decode_group(const std::vector<Machine*>& group) {
   upload(launch, scratch);
   for (size_t i = 0; i < n; i++) {
     const DeviceOp& op = group[i]->op;
-    if (!is_in_place(*op.frame)) send_payload(launch, *op.frame, launch->jobs()[i].src);
+    if (!is_in_place(*op.frame, op.gpu)) send_payload(launch, *op.frame, launch->jobs()[i].src);
     if (group[i]->clears) launch->gpu->clear(address_of(op.block), op.block.nbytes(), launch->lane->stream);
   }
   launch_kernels(launch, own, 0, n, sums_up);
@@ -191,7 +190,7 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
     room = std::max(room, rounded(HEADER_NBYTES + op.block.nbytes() + SLACK));
     scratch += scratch_nbytes(own.codec, op.block.n, 2);
     for (const Frame* frame : {op.frame, op.other})
-      if (!is_in_place(*frame)) payloads += rounded(frame->header.payload_nbytes);
+      if (!is_in_place(*frame, op.gpu)) payloads += rounded(frame->header.payload_nbytes);
   }
   Launch* launch = new_launch(group, true, 3 * n, rounded(scratch) + payloads + (direct_ ? 0 : n * room));
   uint64_t free_scratch = rounded(launch->control_nbytes()), free = free_scratch + rounded(scratch);
@@ -204,7 +203,7 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
       const Header& h = terms[k]->header;
       Job& job = launch->jobs()[k * n + i];
       job.src = reinterpret_cast<Address>(terms[k]->memory) + HEADER_NBYTES;
-      if (!is_in_place(*terms[k])) {
+      if (!is_in_place(*terms[k], m.op.gpu)) {
         job.src = launch->at(free);
         free += rounded(h.payload_nbytes);
         copies.emplace_back(terms[k], job.src);
@@ -217,7 +216,7 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
     Job& job = launch->jobs()[2 * n + i];
     if (direct_) {
       made.memory = m.op.gpu->memory().get(room);
-      made.room = room, made.allocator = &m.op.gpu->memory(), made.on_device = true;
+      made.room = room, made.allocator = &m.op.gpu->memory(), made.gpu = m.op.gpu;
     }
     job.dst = HEADER_NBYTES + (direct_ ? reinterpret_cast<Address>(made.memory) : launch->at(free));
     if (!direct_) free += room;

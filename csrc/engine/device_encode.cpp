@@ -73,7 +73,7 @@ void DeviceWork::encode_group(const std::vector<Machine*>& group) {
     Result& result = launch->results()[i];
     if (direct_) {
       frame.memory = m.op.gpu->memory().get(room);
-      frame.room = room, frame.allocator = &m.op.gpu->memory(), frame.on_device = true;
+      frame.room = room, frame.allocator = &m.op.gpu->memory(), frame.gpu = m.op.gpu;
     }
     job.src = address_of(block);
     job.dst = (direct_ ? reinterpret_cast<Address>(frame.memory)

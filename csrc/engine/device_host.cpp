@@ -14,7 +14,7 @@ void DeviceWork::bring_down(Machine* machine) {
   if (op.into_gpu) nbytes += rounded(op.into.nbytes());
   const uint64_t frames = nbytes;
   for (const Frame* frame : {op.frame, op.other})
-    if (frame && frame != op.made && frame->on_device) nbytes += rounded(frame->nbytes);
+    if (frame && frame != op.made && frame->gpu) nbytes += rounded(frame->nbytes);
   if (nbytes) machine->staged = pinned().get(nbytes);
   machine->state = State::DOWN;
   Gpu* gpu = op.gpu ? op.gpu : op.into_gpu;
@@ -27,7 +27,7 @@ void DeviceWork::bring_down(Machine* machine) {
   if (block_here && reads) fetch(machine->staged, op.block.data, op.block.nbytes());
   uint64_t at = frames;
   for (const Frame* frame : {op.frame, op.other}) {
-    if (!frame || frame == op.made || !frame->on_device) continue;
+    if (!frame || frame == op.made || !frame->gpu) continue;
     fetch(machine->staged + at, frame->memory, frame->nbytes);
     at += rounded(frame->nbytes);
   }
@@ -47,7 +47,7 @@ void DeviceWork::on_host(Machine* machine) {
       Frame terms[] = {*op.frame, *op.other};
       uint8_t* at = machine->staged;
       for (Frame& frame : terms) {
-        if (!frame.on_device) continue;
+        if (!frame.gpu) continue;
         frame.memory = at;
         at += rounded(frame.nbytes);
       }
@@ -85,7 +85,7 @@ Error DeviceWork::decode_on_host(Machine* machine) {
   const DeviceOp& op = machine->op;
   const bool adds = op.kind == DECODE_ADD;
   Frame frame = *op.frame;
-  if (frame.on_device) frame.memory = machine->staged + (op.gpu ? rounded(op.block.nbytes()) : 0);
+  if (frame.gpu) frame.memory = machine->staged + (op.gpu ? rounded(op.block.nbytes()) : 0);
   Span block = op.block;
   if (op.gpu) block.data = machine->staged;
   const Dense dense(pool_, block, adds);

@@ -204,10 +204,10 @@ bool Run::begin_recv(int32_t op) {
   const uint64_t nbytes = room(recv);
   const bool lends = wire_->lends(recv.peer);
   if (Gpu* gpu = gpu_of(schedule_->blocks[recv.block])) {
-    frame.on_device = device_->direct();
-    frame.allocator = frame.on_device ? &gpu->memory() : static_cast<Allocator*>(&pinned());
+    frame.gpu = device_->direct() ? gpu : nullptr;
+    frame.allocator = frame.gpu ? &gpu->memory() : static_cast<Allocator*>(&pinned());
   }
-  if (frame.on_device || frame.allocator == &pinned() || !lends) try {
+  if (frame.gpu || frame.allocator == &pinned() || !lends) try {
       frame.memory = frame.allocator->get(nbytes);
       frame.room = nbytes;
     } catch (const std::bad_alloc&) { fail(Problem::MEMORY); }
@@ -243,7 +243,7 @@ void Run::arrived(const Done& done) {
       frame.memory = const_cast<uint8_t*>(done.frame);
       frame.lent = true;
     }
-    if (frame.on_device && done.nbytes) {  // which knows what its header says
+    if (frame.gpu && done.nbytes) {  // which knows what its header says
       frame.nbytes = done.nbytes;
       std::lock_guard<std::mutex> lock(mutex_);
       device_work_.push(done.op);

@@ -142,7 +142,7 @@ bool Run::needs_device(const Op& op) const {
   if (!device_) return false;
   if (op.kind == ENCODE) return on_device(op.block);
   for (int32_t frame : {op.frame, op.other})
-    if (frame != NONE && frames_[frame].on_device) return true;
+    if (frame != NONE && frames_[frame].gpu) return true;
   for (int32_t block : {op.block, op.into})
     if (block != NONE && on_device(block)) return true;
   return false;

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from compcoll.devices import cuda
 
 with warnings.catch_warnings():  # errors in tests, and those of others at their import are none of ours
     warnings.simplefilter("ignore")
-    cuda.available()
-    if find_spec("torch"):
-        import torch  # noqa: F401
+    for name in ("cupy", "torch"):
+        if find_spec(name):
+            import_module(name)
 
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
 
@@ -27,7 +28,7 @@ def pytest_collection_modifyitems(items):
         if Path(__file__).parent in item.path.parents:
             for warning in WARNINGS:
                 item.add_marker(pytest.mark.filterwarnings(warning))
-            if not cuda.available():
+            if not cuda.is_usable():
                 item.add_marker(pytest.mark.skip(reason="needs CuPy and an NVIDIA GPU"))
 
 

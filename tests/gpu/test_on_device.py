@@ -5,15 +5,11 @@ import pytest
 from floats import FLOATS, same, values
 
 import compcoll
+from benchmarks import gpu_host
 from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
-from compcoll.devices import operations
-from compcoll.devices.batch import Block
-from compcoll.devices.cuda import Device
-from compcoll.devices.memory import DeviceArray
 from compcoll.devices.wrapping import wrap
-from compcoll.engine.device.work import CudaWork
 from compcoll.frame import HEADER_NBYTES
 
 SIZES = [1, 3, 4, 5, 127, 128, 129, 1100, 4096, 100_003, 1 << 20]
@@ -35,13 +31,6 @@ SPECS = [
     "mpc:dim=3",
     "float",
 ]
-
-
-def results(work, asked):
-    """What comes of operations that are launched together, and of those behind them."""
-    while not all(future.done for future in asked):
-        work.batcher.launch()
-    return [future.result() for future in asked]
 
 
 def to_gpu(cupy, array):
@@ -86,24 +75,6 @@ def test_arrays_at_any_element(cupy, spec):
         assert same(codec(spec).encode(whole[first:]), codec(spec).encode(array[first:]))
 
 
-def test_a_batch_of_many_chunks_in_one_launch(cupy):
-    arrays = [values(np.dtype("f4"), n, n) for n in (1, 50, 1000, 4096, 70_001, 5)]
-    device = Device.of(cupy.cuda.Device().id)
-    chosen = codec("zfp:rate=16")
-    sources = [to_gpu(cupy, a) for a in arrays]
-    frames = [device.empty(HEADER_NBYTES + a.nbytes + SLACK) for a in arrays]
-    with device.queue() as queue:
-        blocks = [Block(s.address, s.dtype, (s.size,)) for s in sources]
-        made = operations.encode(queue, chosen, blocks, [f.address for f in frames])
-        queue.wait()
-    for array, frame, n in zip(arrays, frames, made.results["nbytes"].tolist(), strict=True):
-        expected = chosen.encode(array)
-        if inspect(expected).codec == "zfp":
-            assert same(frame[: HEADER_NBYTES + n], expected)
-        else:
-            assert n < 0
-
-
 def test_kernels_come_after_what_is_in_the_current_stream(cupy):
     array = values(np.dtype("f4"), LARGE)
     host = codec("zfp:rate=8").encode(array)
@@ -141,21 +112,14 @@ def test_torch_tensors(cupy):
 
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "mpc", "float", "lossless"])
 @pytest.mark.parametrize("direct", [False, True])
-def test_what_a_collective_asks_for_in_one_turn(cupy, spec, direct):
+def test_chunks_of_one_call(cupy, spec, direct):
     """Encoded and decoded in batches, after what is in the caller's stream; frames on either side."""
-    arrays = [values(np.dtype("f4"), n, n) for n in SIZES]
-    work = CudaWork(codec(spec), direct)
-    work.batcher.first_nbytes = 1 << 10
+    array, nbytes = values(np.dtype("f4"), 5 * LARGE // 4 + 1000), LARGE
+    chunks = [array[i : i + nbytes // 4] for i in range(0, array.size, nbytes // 4)]
     with cupy.cuda.Stream(non_blocking=True):
-        late = [cupy.zeros(a.size, np.float32) for a in arrays]
-        for array, host in zip(late, arrays, strict=True):
-            array.set(host)
-        frames = results(work, [work.encode(wrap(array), 0.0) for array in late])
-        for frame, host in zip(frames, arrays, strict=True):
-            assert isinstance(frame.data, DeviceArray) == direct
-            assert same(frame.data, codec(spec).encode(host))
-        outs = [wrap(cupy.zeros(a.size, np.float32)) for a in arrays]
-        work.marks.clear()  # a call has one, at its beginning
-        results(work, [work.decode(frame, out) for frame, out in zip(frames, outs, strict=True)])
-        for frame, out in zip(frames, outs, strict=True):
-            assert same(out, compcoll.decode(np.asarray(frame.data)))
+        late, out = cupy.zeros(array.size, np.float32), cupy.zeros(array.size, np.float32)
+        late.set(array)
+        case = gpu_host.Case(gpu_host.code_chunks, spec, [wrap(late), wrap(out)], nbytes, direct)
+        case.run()
+        found = cupy.asnumpy(out)
+    assert same(found, np.concatenate([compcoll.decode(codec(spec).encode(chunk)) for chunk in chunks]))

@@ -5,16 +5,35 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from mpi4py import MPI
 
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
-from executor import build
+import standin
+from executor import build, compiler
 
-from compcoll.devices.finding import is_stand_in
-from compcoll.engine import _engine
+
+def _make_by_one(make: Callable) -> None:
+    """Have rank 0 compile something, and the others wait for it."""
+    comm, error = MPI.COMM_WORLD, None
+    if comm.rank == 0 and compiler():
+        try:
+            make()
+        except Exception as problem:
+            error = str(problem)
+    made = comm.Ibarrier()
+    while not made.Test():
+        time.sleep(0.05)  # a rank that spins in MPI would keep the compiler from a core
+    error = comm.bcast(error)
+    assert error is None, error
+
+
+# The library that stands for NVIDIA's is there before the engine looks for that.
+_make_by_one(standin.load)
+_DRIVER = standin.load() if compiler() else None
 
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
 _FOLDER = tempfile.TemporaryDirectory(prefix="compcoll-tests-", ignore_cleanup_errors=True)
@@ -23,7 +42,9 @@ atexit.register(_FOLDER.cleanup)
 
 
 def pytest_collection_modifyitems(items):
-    """A rank that waits for one that failed prints its stack after a minute."""
+    """A rank that waits for one that failed prints its stack after a minute. Kernels are compiled by now."""
+    if any("cupy" in getattr(item, "fixturenames", ()) for item in items):
+        _make_by_one(build)
     for item in items:
         if item.path.name.startswith("test_device_") and MPI.COMM_WORLD.size > 3:
             item.add_marker(pytest.mark.skip("the stand-in for devices is tried on up to 3 ranks"))
@@ -51,32 +72,18 @@ def nodes_of_one(comm, monkeypatch):
     monkeypatch.setenv("COMPCOLL_NODES", ",".join(map(str, range(comm.size))))
 
 
-@pytest.fixture(scope="session")
-def library():
-    """The executor of device code, compiled by one rank for all."""
-    comm = MPI.COMM_WORLD
-    library = error = None
-    if comm.rank == 0:
-        try:
-            library = build()
-        except Exception as problem:
-            error = str(problem)
-    built = comm.Ibarrier()
-    while not built.Test():
-        time.sleep(0.05)  # a rank that spins in MPI would keep the compiler from a core
-    library, error = comm.bcast((library, error))
-    assert error is None, error
-    if library is None:
+@pytest.fixture
+def cupy():
+    """CuPy on the GPUs of the tests."""
+    if _DRIVER is None:
         pytest.skip("needs g++ on x86-64")
-    return library
+    with standin.installed() as module:
+        yield module
 
 
-@pytest.fixture(autouse=True)
-def _stand_ins(request):
-    """Memory is asked whether it is a stand-in's in tests that have one, since Python answers that."""
-    has_one = "library" in request.fixturenames
-    if has_one:
-        _engine.look_for_devices(is_stand_in)
-    yield
-    if has_one:
-        _engine.look_for_devices()
+@pytest.fixture
+def device(cupy):
+    """The first of these GPUs, on which nothing happens before somebody asks whether it has."""
+    device = standin.Device(0, MPI.COMM_WORLD.rank)
+    yield device
+    assert device.sound()

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from compcoll.buffers import datatype_of
 
-__all__ = ["Blocks", "Buffer", "draw_count", "draw_dtype", "is_known", "mpi_type", "values"]
+__all__ = ["Blocks", "Buffer", "draw_count", "draw_dtype", "is_known", "mpi_type", "use_devices", "values"]
 
 #: Bytes of the largest message.
 LARGEST = 256 << 10
@@ -20,6 +20,12 @@ _POOL = 300_000
 #: Forms without a datatype, which mpi4py finds out, and all others but `readonly` and `bytes`.
 _PLAIN = ("array", "offset", "fortran", "matrix", "list", "count")
 _TYPED = ("type", "typed", "displ", "vector", "contiguous", "resized", "indexed")
+_DEVICES: list = []  # at most one `random_devices.Devices`
+
+
+def use_devices(devices) -> None:
+    """Have some buffers in memory of GPUs, or (None) none: but for those of calls that MPI alone sees."""
+    _DEVICES[:] = [devices] * (devices is not None)
 
 
 def draw_dtype(rng: np.random.Generator) -> np.dtype:
@@ -109,10 +115,15 @@ class Buffer:
         self.form = str(rng.choice(forms[:1] if n == 0 else forms))
         self._step = next((k for k in (3, 2, 5, 7) if n % k == 0), 1)
         size, self.index = self._place(n)
-        self.base = np.empty(size, dtype)
-        self.fill(0)
+        self._allocate(size, plain)
         self._shown, self._type = spec(self.base), mpi_type(dtype, plain)
         self.arg = self._argument(n)
+
+    def _allocate(self, size: int, plain: bool) -> None:
+        self._on_device = _DEVICES[0].allocate(size, self.dtype) if _DEVICES and not plain else None
+        # Values come to a device's memory in its stream, and results are there when a call has ended.
+        self.base = np.empty(size, self.dtype) if self._on_device is None else self._on_device.layout
+        self.fill(0)
 
     def _place(self, n: int) -> tuple[int, slice | np.ndarray]:
         """Elements in all, and the places of those that are meant."""
@@ -160,9 +171,12 @@ class Buffer:
 
     def fill(self, k: int) -> None:
         """Make it ready for its ``k``-th use."""
-        self.base.view(np.uint8)[:] = 0x5A + k
+        base = self.base if self._on_device is None else np.empty_like(self.base)
+        base.view(np.uint8)[:] = 0x5A + k
         if self.source is not None:
-            self.base[self.index] = self.source(k)
+            base[self.index] = self.source(k)
+        if self._on_device is not None:
+            self._on_device.device.fill_later(self._on_device, base)
 
     def put(self, elements: np.ndarray) -> None:
         """Write the results as MPI would."""
@@ -172,6 +186,8 @@ class Buffer:
 
     def results(self) -> tuple[np.ndarray, bytes]:
         """The elements that count, and the bytes of all memory that no call may touch."""
+        if self._on_device is not None and not self.n_results:  # so that no call has waited for its stream
+            self._on_device.device.synchronize()
         rest = self.base.copy()
         rest[self.index] = np.zeros(1, self.dtype)[0]
         return self.base[self.index][: self.n_results].copy(), rest.tobytes()
@@ -204,8 +220,7 @@ class Blocks(Buffer):
         for i, start in zip(order, starts, strict=False):
             self.displs[i] = start
         self.index = np.concatenate([np.arange(n) + d for n, d in zip(counts, self.displs, strict=True)])
-        self.base = np.empty(sum(counts) + gap * (len(counts) + 1), dtype)
-        self.fill(0)
+        self._allocate(sum(counts) + gap * (len(counts) + 1), plain)
         shown, self.counts = spec(self.base), list(counts)
         self.arg = [shown, (self.counts, self.displs)]
         if rng.random() < 0.5 or not is_known(dtype):

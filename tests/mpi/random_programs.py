@@ -6,6 +6,7 @@ communicators that are made and freed. Results, statuses and errors are compared
     mpiexec -n 3 python tests/mpi/random_programs.py --seed 1 --count 20000
     mpiexec -n 3 python tests/mpi/random_programs.py --seed 1 --only 1234
     python tests/mpi/random_programs.py --ranks 3 --seed 1 --only 1234 --shrink
+    python tests/mpi/random_programs.py --ranks 2 --count 500 --devices
 
 With ``--ranks`` the command starts ranks by itself, and again after a program that hangs or raises.
 """
@@ -22,6 +23,8 @@ import tempfile
 import threading
 import time
 import traceback
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 __all__ = ["check_programs", "main"]
@@ -41,6 +44,7 @@ def check_programs(
     verbose: bool = False,
     plain: bool = False,
     without: tuple[str, ...] = (),
+    devices: Any = None,
 ) -> list[str]:
     """Run programs, and tell where the two kinds of communicators differ; the same on all ranks.
 
@@ -56,7 +60,7 @@ def check_programs(
             program = Program(seed, number, world.size, codec, kept, without)
             watchdog.begin(f"program {number} of seed {seed} on {world.size} ranks")
             try:
-                problem = run_program(world, program, watchdog.say, interrupt, verbose, plain)
+                problem = run_program(world, program, watchdog.say, interrupt, verbose, plain, devices)
             except BaseException:
                 watchdog.end(traceback.format_exc())
             fresh = [f"program {number}: {text}" for text in world.allgather(problem) if text]
@@ -124,6 +128,9 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--without", default="", help="kinds of steps, or probes, as repeat,probes")
     parser.add_argument("--watchdog", type=float, default=30, help="seconds for one program")
     parser.add_argument("--minutes", type=float, default=0, help="begin no program after so long")
+    parser.add_argument(
+        "--devices", action="store_true", help="buffers of some ranks on GPUs of the tests, with late streams"
+    )
     parser.add_argument("--plain", action="store_true", help="twice without compcoll: tests the programs")
     parser.add_argument("--verbose", action="store_true", help="tell the steps")
     parser.add_argument("--ranks", type=int, help="start ranks, and go on after programs that end them")
@@ -143,10 +150,17 @@ def main() -> int:
     if options.interrupt:  # what an interrupted rank has left, others do not wait for
         os.environ.setdefault("COMPCOLL_TIMEOUT", str(options.watchdog / 3))
     from mpi4py import MPI
+
+    world, devices, installed = MPI.COMM_WORLD.Dup(), None, nullcontext()
+    if options.devices:
+        sys.path.append(str(Path(__file__).parents[1] / "serial"))
+        import standin
+        from random_devices import Devices
+
+        devices, installed = Devices(world.rank), standin.installed()
     from random_steps import prepare_auto
 
-    world = MPI.COMM_WORLD.Dup()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, installed:
         prepare_auto(folder)
         numbers: Any = range(options.first, options.first + options.count)
         if options.only is not None:
@@ -165,9 +179,10 @@ def main() -> int:
             options.verbose,
             options.plain,
             tuple(options.without.split(",")),
+            devices,
         )
     if world.rank == 0:
-        print(f"{len(found)} differences")
+        print(f"{len(found)} differences" + (f", {devices}" if devices else ""))
     return 1 if found else 0
 
 

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from common import Unhooked
 from mpi4py import MPI
-from random_buffers import Buffer
+from random_buffers import Buffer, use_devices
 from random_collectives import COLLECTIVES, Call, Draw
 from random_errors import run_error
 from random_interrupts import Alarm
@@ -338,6 +338,7 @@ def run_program(
     interrupt: bool = False,
     verbose: bool = False,
     plain: bool = False,
+    devices: Any = None,
 ) -> str:
     """Run a program on both kinds of communicators; what is different on this rank, or nothing."""
     alarm = None
@@ -352,12 +353,17 @@ def run_program(
     def tell(text: str) -> None:
         say(f"{text}, interrupted at {alarm.fired}" if alarm is not None and alarm.fired else text)
 
+    if devices is not None:
+        devices.begin([program.seed, program.number], world.size)
+        use_devices(devices)
     found = Run(world, program, plain=plain, say=tell, alarm=alarm)
     found.go()
+    use_devices(None)
+    unsound = devices.end() if devices is not None else ""
     wrong = [_difference(key, expected, found) for key in {**expected.results, **found.results}]
     wrong = [text for text in wrong if text]
     if not wrong:
-        return ""
+        return unsound
     at = f" (interrupted at {alarm.fired})" if alarm is not None and alarm.fired else ""
     return f"rank {world.rank}{at}, {program.policy}: " + "; ".join(wrong[:4])
 

@@ -3,20 +3,12 @@
 import numpy as np
 import pytest
 from common import same, walk
-from executor import Device
 from mpi4py import MPI
 
 import compcoll
 
 N = 9000
 pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="a single rank sends nothing")
-
-
-@pytest.fixture
-def device(library):
-    device = Device(library, MPI.COMM_WORLD.rank)
-    yield device
-    assert device.sound()
 
 
 @pytest.mark.parametrize("some", [False, True], ids=["all", "some"])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from common import same, walk
-from executor import Device
 from mpi4py import MPI
 
 import compcoll
@@ -32,13 +31,6 @@ class Recorded:
 
         monkeypatch.setattr(call, "schedule_of", noted)
         _engine.set_recv_hook(lambda message: self.frames.append(message.tobytes()))
-
-
-@pytest.fixture
-def device(library):
-    device = Device(library, MPI.COMM_WORLD.rank)
-    yield device
-    assert device.sound()
 
 
 def done(c, name, send, recv, monkeypatch):

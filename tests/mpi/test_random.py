@@ -5,6 +5,7 @@ import pytest
 from common import DTYPES, EXHAUSTIVE, bits, data, typed
 from mpi4py import MPI
 from random_buffers import draw_count
+from random_devices import Devices
 from random_programs import check_programs
 from random_steps import prepare_auto
 
@@ -35,6 +36,17 @@ def test_programs_with_an_interrupt(comm, capfd, monkeypatch, tmp_path):
     with capfd.disabled():
         count = (30 if comm.size <= 2 else 10) // (1 if EXHAUSTIVE else 3)
         assert check_programs(comm, 4, range(count), interrupt=True) == []
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.filterwarnings("ignore:the 'buf' argument is deprecated:UserWarning")
+def test_programs_with_memory_of_gpus(comm, device, capfd, monkeypatch, tmp_path):
+    if comm.size > 3 or ON_OPEN_MPI:
+        pytest.skip("tried on up to 3 ranks of MPICH")
+    prepare_auto(str(tmp_path), monkeypatch)
+    with capfd.disabled():
+        count = 60 // (1 if EXHAUSTIVE else 4)
+        assert check_programs(comm, 5, range(count), devices=Devices(comm.rank)) == []
 
 
 def test_lossy_sequences_stay_replicas(comm, agree):

@@ -5,7 +5,6 @@ from math import prod
 import numpy as np
 import pytest
 from common import bits, close_sum
-from executor import Device
 from mpi4py import MPI
 
 import compcoll
@@ -273,9 +272,8 @@ def test_given_dimensions_serve_what_has_no_shape(comm, agree):
     assert agree(comm.rank != 0 or set(ours.report.dimensions) == {1})
 
 
-def test_ranks_with_devices_take_part(comm, ours, agree, library):
+def test_ranks_with_devices_take_part(comm, ours, agree, device):
     """They decode what comes in a shape; what they send themselves are values in a row."""
-    device = Device(library, comm.rank)
     has_one = comm.rank % 2 == 1
     shape = SHAPES[0]
     a = field(shape, seed=comm.rank)
@@ -301,4 +299,3 @@ def test_ranks_with_devices_take_part(comm, ours, agree, library):
     got = device.array(receives(a)) if has_one else receives(a)
     ours.Sendrecv(device.array(a.reshape(-1)) if has_one else shaped(a), right, 0, got, left, 0)
     assert agree(bits(np.asarray(got)) == decoded(fields[left].reshape(-1) if left % 2 else fields[left]))
-    assert device.sound()

@@ -77,7 +77,7 @@ def library_path() -> Path | None:
 
 def _library(flags) -> Path:
     sources = sorted(p for p in csrc_dir().rglob("*") if p.suffix in {".h", ".cuh", ".cu", ".cpp"})
-    sources = [p for p in sources if p.parent.name not in {"engine", "preload"}]  # no part of it
+    sources = [p for p in sources if p.parent.name not in {"engine", "layer", "preload"}]  # no part of it
     key = hashlib.sha256(" ".join([*compiler(), *flags]).encode())
     for path in sources:
         key.update(path.read_bytes())

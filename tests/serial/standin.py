@@ -22,7 +22,7 @@ from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
-from executor import build, compiler
+from executor import build, compiler, library_path
 
 SOURCES = sorted((Path(__file__).parents[1] / "native").glob("cuda*"))
 FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -46,7 +46,8 @@ _SIGNATURES = """
     cuCtxSetCurrent:p cuCtxGetDevice:p cuPointerGetAttribute:pia cuPointerGetAttributes:uppa
     cuMemAlloc_v2:pz cuMemFree_v2:a cuMemAllocManaged:pzu cuMemHostAlloc:pzu cuMemFreeHost:p
     cuMemcpyHtoDAsync_v2:apzp cuMemcpyDtoHAsync_v2:pazp cuMemcpyDtoDAsync_v2:aazp cuMemcpyAsync:aazp
-    cuMemsetD8Async:auzp cuStreamCreate:pu cuStreamCreateWithPriority:pui cuStreamDestroy_v2:p
+    cuMemcpy2DAsync_v2:pp cuMemsetD8Async:auzp cuStreamCreate:pu cuStreamCreateWithPriority:pui
+    cuStreamDestroy_v2:p
     cuStreamWaitEvent:ppu cuStreamQuery:p cuStreamSynchronize:p cuStreamIsCapturing:pp
     cuStreamBeginCapture_v2:pi cuStreamEndCapture:pp cuThreadExchangeStreamCaptureMode:p
     cuLaunchHostFunc:ppp cuEventCreate:pu cuEventRecord:pp cuEventQuery:p cuEventSynchronize:p
@@ -78,14 +79,18 @@ class Driver:
         Of every module: the path of the executor.
     """
 
-    def __init__(self, path: Path, executor: Path):
-        self.path, self.image = path, bytes(executor)
+    def __init__(self, path: Path):
+        self.path = path
         self.lib = ctypes.CDLL(str(path))
         for name, letters in (word.split(":") for word in _SIGNATURES.split()):
             function = getattr(self.lib, name)
             function.argtypes = [_LETTERS[letter] for letter in letters]
             function.restype = ctypes.c_long if name in _LONG else ctypes.c_int
         self._contexts: dict[int, int] = {}
+
+    @property
+    def image(self) -> bytes:
+        return bytes(build())
 
     def check(self, name: str, *args) -> None:
         """Call a function as the library does: it is counted, and may fail."""
@@ -134,7 +139,7 @@ class Driver:
 @cache
 def load() -> Driver:
     """Build what is not built yet, and load it."""
-    executor = build()
+    executor = library_path()  # which the first test that launches a kernel builds
     assert executor is not None, "there is no compiler for x86-64"
     key = hashlib.sha256(" ".join([*compiler(), *FLAGS]).encode())
     for path in SOURCES:
@@ -154,7 +159,7 @@ def load() -> Driver:
                 done = subprocess.run(command, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, done.stderr
                 made.replace(library)
-    return Driver(library, executor)
+    return Driver(library)
 
 
 _state = threading.local()
@@ -481,6 +486,25 @@ def _device(index: int) -> Device:
     return device
 
 
+class PinnedMemory:
+    """Memory of the host that the driver allocates in the current device's context."""
+
+    def __init__(self, size, flags=0):
+        self.device, self.size = _device(_current_index()), size
+        self.ptr = self.device.made("cuMemHostAlloc", size, flags)
+
+    def __del__(self):
+        if hasattr(self, "ptr"):
+            self.device.try_call("cuMemFreeHost", self.ptr)
+
+
+def _buffer_of(memory, offset):
+    """As `cupy.cuda.PinnedMemoryPointer`: a buffer that keeps the memory."""
+    buffer = (ctypes.c_uint8 * (memory.size - offset)).from_address(memory.ptr + offset)
+    buffer.owner = memory
+    return buffer
+
+
 class CupyDevice:
     def __init__(self, device=None):
         self.id = _current_index() if device is None else int(device)
@@ -499,6 +523,10 @@ class CupyDevice:
 
     def synchronize(self):
         _device(self.id).synchronize()
+
+    @property
+    def compute_capability(self):
+        return "90"
 
 
 class CupyStream(Stream):
@@ -548,18 +576,26 @@ def asarray(a, dtype=None):
     return ndarray(_device(index), layout, a)
 
 
+def _memcpy_async(to, source, nbytes, kind, stream):
+    _device(_current_index()).call("cuMemcpyAsync", to, source, nbytes, stream)
+
+
+def _memset_async(to, value, nbytes, stream):
+    _device(_current_index()).call("cuMemsetD8Async", to, value, nbytes, stream)
+
+
 def _attribute(which: int, address: int) -> int:
     return load().made(None, "cuPointerGetAttribute", which, address)
 
 
 class RawModule:
-    """A module whose image is the executor, whatever its code."""
+    """A module: a file, or, whatever its code, the executor."""
 
     compiled: ClassVar = []  # the devices for which modules were loaded
 
     def __init__(self, code=None, *, path=None, options=(), backend="nvrtc"):
         assert (code is None) != (path is None)
-        self._modules: dict[int, int] = {}
+        self._path, self._modules = path, {}
 
     def _call(self, name, *args) -> int:
         """What a function writes that CuPy calls, in its current device's context."""
@@ -575,7 +611,8 @@ class RawModule:
         index = _current_index()
         if index not in self._modules:
             self.compiled.append(index)
-            self._modules[index] = self._call("cuModuleLoadData", load().image)
+            name = "cuModuleLoad" if self._path else "cuModuleLoadData"
+            self._modules[index] = self._call(name, self._path.encode() if self._path else load().image)
         return self._modules[index]
 
     def get_function(self, name):
@@ -618,6 +655,9 @@ def cupy() -> ModuleType:
     module = ModuleType("cupy")
     runtime = SimpleNamespace(
         CUDARuntimeError=DriverError,
+        hostAllocPortable=1,
+        memcpyAsync=_memcpy_async,
+        memsetAsync=_memset_async,
         getDevice=_current_index,
         setDevice=lambda index: CupyDevice(index).use(),
         getDeviceCount=lambda: load().made(None, "cuDeviceGetCount"),
@@ -636,6 +676,9 @@ def cupy() -> ModuleType:
         Device=CupyDevice,
         Stream=CupyStream,
         Event=CupyEvent,
+        PinnedMemory=PinnedMemory,
+        PinnedMemoryPointer=_buffer_of,
+        get_elapsed_time=lambda start, end: 1.0,
         alloc=lambda nbytes: Memory(_device(_current_index()), nbytes),
         runtime=runtime,
         is_available=lambda: True,

@@ -1,18 +1,17 @@
 """The GPU's code, run on the CPU by an executor: its bytes are those of the CPU's codecs."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from executor import Executor, Memory, library_path
 from floats import FLOATS, same, values
 
+from benchmarks import kernel_jobs
+from benchmarks.kernel_jobs import CHECKSUM, Batch, Block, problem
 from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import accumulator_dtype, decode_add
 from compcoll.core import _cpu, dtypes
-from compcoll.devices import checks, kernels, operations
-from compcoll.devices.batch import Batch, Block
+from compcoll.devices import kernels
 from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = library_path()
@@ -56,12 +55,12 @@ def place(array, shift=0):
     return memory
 
 
-def encode(device, name, arrays, shift=0, **options):
+def encode(device, name, arrays, shift=0):
     """(frames or statuses, results) of a batch."""
     sources = [place(a, shift) for a in arrays]
     outs = [Memory(HEADER_NBYTES + a.nbytes + SLACK) for a in arrays]
     blocks = [Block(m.address, a.dtype, a.shape) for m, a in zip(sources, arrays, strict=True)]
-    done = operations.encode(device, codec(name), blocks, [m.address for m in outs], **options)
+    done = kernel_jobs.encode(device, codec(name), blocks, [m.address for m in outs])
     assert all(m.untouched() for m in (*sources, *outs))
     sizes = done.results["nbytes"].tolist()
     return [
@@ -73,7 +72,6 @@ def decode(device, frames, adding=None, shift=0):
     """(arrays, problems) of a batch of frames."""
     infos = [inspect(f) for f in frames]
     payloads = [place(f[HEADER_NBYTES:]) for f in frames]
-    assert all(map(checks.size_is_sound, infos))
     kinds = [accumulator_dtype(i.dtype) if adding is not None else i.dtype for i in infos]
     # As far from a multiple of 16, in elements, where accumulators are wider.
     outs = [
@@ -83,12 +81,12 @@ def decode(device, frames, adding=None, shift=0):
     if adding is not None:
         for out, start in zip(outs, adding, strict=True):
             out.data[:] = start.view(np.uint8)
-    done = operations.decode(
+    done = kernel_jobs.decode(
         device, infos, [m.address for m in payloads], [m.address for m in outs], adding is not None
     )
     assert all(m.untouched() for m in (*payloads, *outs))
     arrays = [m.data.view(k) for m, k in zip(outs, kinds, strict=True)]
-    return arrays, [checks.problem(i, r) for i, r in zip(infos, done.results, strict=True)]
+    return arrays, [problem(i, r) for i, r in zip(infos, done.results, strict=True)]
 
 
 def check(device, name, arrays, shift=0):
@@ -187,8 +185,8 @@ def test_the_checksum_of_any_bytes_at_any_address(device):
         made = Batch(device, len(arrays))
         made.jobs["src"], made.jobs["nbytes"] = [m.address for m in memories], [a.size for a in arrays]
         made.results["wanted"] = 1
-        device.upload(made.memory)
-        made.launch(kernels.CHECKSUM, "nbytes")
+        made.upload()
+        made.launch(CHECKSUM)
         made.finish()
         assert made.results["checksum"].tolist() == [_cpu.checksum(a) for a in arrays]
 
@@ -209,12 +207,6 @@ def test_a_relative_bound_takes_the_range_of_what_is_finite(device, name, dtype)
     parts[5][:] = np.linspace(-3, 9, parts[5].size) * float(about.smallest_subnormal) * 1e3
     parts[6][:] = np.where(np.arange(parts[6].size) % 2, -0.0, 0.0)
     check(device, name, arrays)
-
-
-def test_more_jobs_than_a_launch_may_have(device, monkeypatch):
-    monkeypatch.setattr(kernels, "MAX_JOBS", 3)
-    for name in ("zfp:rate=8", "szp:rel=1e-3", "mpc"):
-        check(device, name, [values(np.dtype("f4"), 100 + n, n) for n in range(7)])
 
 
 @pytest.mark.parametrize("name", ["zfp:rate=8", "int8", "bfp"])
@@ -281,14 +273,6 @@ def test_mpc_of_what_it_is_made_for(device, dtype, dim):
     check(device, f"mpc:dim={dim}", arrays)
     check(device, f"mpc:dim={dim}", [np.repeat(a, dim)[: a.size] for a in arrays], shift=1)
     assert inspect(codec(f"mpc:dim={dim}").encode(arrays[-1])).codec == "mpc"
-
-
-def test_sizes_that_no_encoder_writes_are_refused():
-    for name in ("zfp:rate=8", "int8", "int4:block=32", "fp8", "bfp"):
-        info = inspect(codec(name).encode(values(np.dtype("f4"), 2049)))
-        assert checks.size_is_sound(info)
-        for change in ({"payload_nbytes": info.payload_nbytes - 4}, {"params": (info.params[0] + 1, 0)}):
-            assert not checks.size_is_sound(dataclasses.replace(info, **change)), (name, change)
 
 
 def test_every_kernel_is_launched_by_its_name(device):

@@ -1,4 +1,4 @@
-"""Runs on memory of a device, on a rank that sends to itself: the compiled engine has both kinds."""
+"""Runs on memory of a GPU, on a rank that sends to itself."""
 
 import os
 import subprocess
@@ -8,18 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from executor import Device, library_path
+from executor import compiler
 from mpi4py import MPI
+from standin import Device, Stream, installed
 
 from compcoll import codec
+from compcoll.devices.memory import DeviceArray
 from compcoll.engine import _engine
+from compcoll.engine.call import load_kernels
 from compcoll.engine.coding import coding
-from compcoll.engine.device.run import DeviceOperations
 from compcoll.engine.start import start_engine
 from compcoll.schedule.trace import trace
 
-LIBRARY = library_path()
-pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs g++ on x86-64")
+pytestmark = pytest.mark.skipif(not compiler(), reason="needs g++ on x86-64")
 N, CHUNK = 3000, 1024
 _TAGS = count(0, 1 << 8)
 
@@ -34,9 +35,11 @@ def comm():
 
 @pytest.fixture
 def device():
-    device = Device(LIBRARY)
-    yield device
-    assert device.sound()
+    with installed():
+        device = Device()
+        yield device
+        device.drain()
+        assert device.sound()
 
 
 async def to_itself(rt, send, recv):
@@ -46,34 +49,54 @@ async def to_itself(rt, send, recv):
         await rt.decode(await arriving, into)
 
 
+async def all_at_once(rt, send, recv):
+    async def one(tag, chunk, into):
+        arriving = rt.recv(0, chunk, tag)
+        await rt.send(await rt.encode(chunk), 0, tag)
+        await rt.decode(await arriving, into)
+
+    await rt.all(map(one, count(), rt.chunks(send[0]), rt.chunks(recv[0])), limit=99)
+
+
 async def from_nobody(rt, send, recv):
     await rt.decode(await rt.recv(0, recv[0], 5), recv[0])
+
+
+def on_gpu(array):
+    return DeviceArray(array.device.index, array.address, array.dtype, array.size, array)
 
 
 class Call:
     """A call on a device, with the values that it gets later."""
 
-    def __init__(self, comm, device, algorithm=to_itself, seed=0):
+    def __init__(self, comm, device, algorithm=to_itself, seed=0, spec="zfp:rate=24", n=N, direct=False):
         self.first = next(_TAGS)  # which what is left of others does not have
-        self.values = np.cumsum(np.random.default_rng(seed).standard_normal(N)).astype("f4")
+        self.values = np.cumsum(np.random.default_rng(seed).standard_normal(n)).astype("f4")
         self.send, self.recv = device.array(self.values), device.array(np.zeros_like(self.values))
         device.fill_later(self.send, self.values)
-        schedule = trace(algorithm, 0, 1, [N], [N], CHUNK)
-        chosen, buffers = codec("zfp:rate=24"), [self.send, self.recv]
-        self.operations = DeviceOperations(schedule, chosen, self.values.dtype, buffers)
+        self.spec, chosen, raw, schedule = (
+            spec,
+            codec(spec),
+            codec("raw"),
+            trace(algorithm, 0, 1, [n], [n], CHUNK),
+        )
+        load_kernels(device.index, (chosen, raw), self.values.dtype)
         self.run = _engine.Running(
             schedule.compiled,
             coding(chosen, self.values.dtype),
             _engine.handle(comm),
             self.first,
             1 << 8,
-            buffers,
-            self.operations,
+            [on_gpu(self.send), on_gpu(self.recv)],
+            direct=direct,
         )
 
     @property
     def right(self):
-        return np.allclose(np.asarray(self.recv), self.values, rtol=1e-3)
+        parts = (self.values[i : i + CHUNK] for i in range(0, self.values.size, CHUNK))
+        chosen = codec(self.spec)
+        expected = np.concatenate([chosen.decode(chosen.encode(part)) for part in parts])
+        return np.array_equal(self.recv.get(), expected)
 
 
 def test_runs_come_to_their_ends_beside_each_other(comm, device):
@@ -88,6 +111,41 @@ def test_runs_come_to_their_ends_beside_each_other(comm, device):
     assert all(call.right for call in calls)
     assert calls[0].run.outcome.messages == 3
     assert calls[0].run.outcome.stages["encode"] > 0
+
+
+@pytest.mark.parametrize(
+    "spec", ["zfp:rate=8", "szp:abs=1e-2", "lossless", "mpc", "float", "bfp:bits=7", "fp8"]
+)
+@pytest.mark.parametrize("direct", [False, True])
+def test_every_way_of_a_frame(comm, device, spec, direct):
+    """Frames of known sizes and others, on the host and on the device; one is refused."""
+    for seed in range(3):
+        device.lib.standin_set_seed(seed)
+        call = Call(comm, device, all_at_once, seed, spec, 7 * N, direct)
+        _engine.wait(call.run)
+        assert call.right
+
+
+def test_chunks_that_are_ready_together_are_one_launch(comm, device):
+    call = Call(comm, device, all_at_once, spec="bfp:bits=7", n=8 * CHUNK)
+    _engine.wait(call.run)
+    assert call.right
+    assert device.launches["bfp_encode_f32"] == 1
+    assert device.launches["bfp_decode_f32"] <= 8
+    assert device.pageable == 0
+    assert device.copies <= 1 + 8 + 3 * device.launches["bfp_decode_f32"] + 8  # jobs, frames, and results
+
+
+def test_values_that_are_refused_go_lossless(comm, device):
+    call = Call(comm, device, all_at_once, n=6 * CHUNK)
+    call.values[2 * CHUNK + 7] = np.nan
+    device.fill_later(call.send, call.values)
+    call.run.order([])
+    device.drain()
+    _engine.wait(call.run)
+    found = call.recv.get()
+    assert np.array_equal(found[2 * CHUNK : 3 * CHUNK], call.values[2 * CHUNK : 3 * CHUNK], equal_nan=True)
+    assert call.run.outcome.fallbacks == 1
 
 
 def test_a_caller_that_hears_of_the_launch_may_leave_the_rest(comm, device):
@@ -105,55 +163,44 @@ def test_a_caller_that_hears_of_the_launch_may_leave_the_rest(comm, device):
     assert call.right
 
 
-def test_a_wait_for_the_launch_leaves_the_device_work_to_do(comm, device, monkeypatch):
+def test_a_wait_for_the_launch_leaves_the_device_work_to_do(comm, device):
     """Nothing runs on the device of the tests before somebody asks whether it is done."""
     call = Call(comm, device)
-    decoding = DeviceOperations._begin
-    begun = []
-
-    def begin(operations, kind, *rest):
-        begun.append(kind)
-        return decoding(operations, kind, *rest)
-
-    monkeypatch.setattr(DeviceOperations, "_begin", begin)
     _engine.wait(call.run, launched=True)
-    assert len(begun) == 6  # three chunks
+    assert device.launches["zfp_decode_f32_4"] == 3
     assert bool(call.run.ends) != call.run.done
-    assert all(of is device for of, _ in call.run.ends)
+    assert all(gpu == device.index for gpu, _ in call.run.ends)
+    after = Stream(device)
+    for _, event in call.run.ends:
+        device.call("cuStreamWaitEvent", after.ptr, event, 0)
+    after.synchronize()
+    assert call.right
     _engine.wait(call.run)
     assert call.run.ends == []
-    assert call.right
 
 
-def test_an_error_ends_its_own_run(comm, device, monkeypatch):
-    broken, sound, ends = Call(comm, device), Call(comm, device), []
-    step = DeviceOperations.step
-
-    def fail(operations, *args):
-        if operations is broken.operations:
-            raise ValueError("of one")
-        return step(operations, *args)
-
-    monkeypatch.setattr(DeviceOperations, "step", fail)
+def test_an_error_ends_its_own_run(comm, device):
+    broken, sound, ends = Call(comm, device, from_nobody), Call(comm, device), []
     _engine.leave(broken.run, ends.append)
     _engine.wait(sound.run)
+    comm.Isend(np.empty(0, np.uint8), 0, broken.first + 5).Wait()
     assert _engine.join(broken.run, 10.0)
-    assert ends == [_engine.BROKEN]
-    with pytest.raises(ValueError, match="of one"):
+    assert ends == [_engine.DONE]
+    with pytest.raises(ValueError, match="another rank met an error"):
         broken.run.check()
     assert sound.right
 
 
-def test_memory_that_cannot_be_had_is_an_error_and_no_hang(comm, device, monkeypatch):
-    def refuse(nbytes):
-        raise MemoryError("no pinned memory")
-
-    call = Call(comm, device)
-    with monkeypatch.context() as patch:
-        patch.setattr(device, "host", refuse)
-        with pytest.raises(MemoryError, match="no pinned memory"):
-            _engine.wait(call.run)
-    assert call.run.done
+@pytest.mark.parametrize("direct", [False, True])
+def test_memory_streams_and_events_are_used_again(comm, device, direct):
+    found = []
+    for _ in range(8):
+        device.drain()
+        assert device.sound()  # which frees memory of the test's own
+        device.lib.standin_set_seed(1)
+        _engine.wait(Call(comm, device, all_at_once, n=9 * CHUNK, direct=direct).run)
+        found.append([device.lib.standin_live(what) for what in (0, 1, 4, 5)])
+    assert found[-1] == found[4]
 
 
 def test_a_wait_has_its_time(comm, device):
@@ -181,49 +228,80 @@ def test_an_error_of_a_callback_leaves_the_others_alone(comm, device):
     assert second.right
 
 
-def test_frames_are_dropped_when_nobody_needs_them(comm, device):
-    call, kept = Call(comm, device), []
-    drop = call.operations.step
-
-    def step(begun, released):
-        done = drop(begun, released)
-        kept.append(sum(frame is not None for frame in call.operations._frames))
-        return done
-
-    call.operations.step = step
-    _engine.wait(call.run)
-    assert call.right
-    assert kept[-1] < max(kept)
-
-
-_ALONE = """
+PROGRAM = """
+import sys
 import mpi4py
-mpi4py.rc.thread_level = "serialized"
+mpi4py.rc.thread_level = sys.argv[2]
 import threading
-from test_device_runs import LIBRARY, MPI, Call, Device, _engine, start_engine
+import standin
+from test_device_runs import *
+from test_device_runs import _engine
+standin.load()
+def alone():
+    assert MPI.Query_thread() < MPI.THREAD_MULTIPLE
+    threads = []
+    calls = [Call(comm, device) for k in range(3)]
+    for call in calls:
+        _engine.leave(call.run, lambda end: threads.append(threading.current_thread()))
+    _engine.join(calls[0].run)
+    while not calls[1].run.ended:
+        _engine.progress()
+    _engine.wait((last := Call(comm, device)).run)
+    _engine.join(calls[2].run)
+    assert set(threads) == {threading.main_thread()} and len(threads) == 3
+    assert all(call.right for call in (*calls, last)) and device.sound()
+def fails():
+    first = Call(comm, device)
+    device.lib.standin_fail_launch(b"zfp_decode_f32_4", 700)
+    for k in range(2):
+        with pytest.raises(RuntimeError, match="cuLaunchKernel failed on GPU 0 with error 700, CUDA_ERR"):
+            _engine.wait((first if k == 0 else Call(comm, device)).run)
+    device.lib.standin_fail_launch(b"zfp_decode_f32_4", 0)
+    other = Device(1)
+    _engine.wait((call := Call(comm, other)).run)
+    assert call.right
+def one_that_is_under_way_fails():
+    call, ends = Call(comm, device, all_at_once, n=20 * CHUNK), []
+    device.lib.standin_fail_from(40, 719)
+    _engine.leave(call.run, ends.append)
+    assert _engine.join(call.run, 10.0)
+    device.lib.standin_fail_from(-1, 0)
+    with pytest.raises(RuntimeError, match="failed on GPU 0 with error 719"):
+        call.run.check()
+def no_device_memory():
+    call = Call(comm, device, all_at_once, n=20 * CHUNK)
+    device.lib.standin_budget(0, 0)
+    _engine.wait(call.run)
+    assert call.right and not device.launches["zfp_encode_f32_4"]
+def no_pinned_memory():
+    call = Call(comm, device, all_at_once, n=20 * CHUNK)
+    device.lib.standin_budget(1, 0)
+    _engine.wait(call.run)
+    assert call.right and device.launches["zfp_encode_f32_4"] and device.pageable == device.copies
 start_engine()
-device, comm = Device(LIBRARY), MPI.COMM_SELF.Dup()
-assert MPI.Query_thread() < MPI.THREAD_MULTIPLE
-threads = []
-calls = [Call(comm, device) for k in range(3)]
-for call in calls:
-    _engine.leave(call.run, lambda end: threads.append(threading.current_thread()))
-_engine.join(calls[0].run)
-while not calls[1].run.ended:
-    _engine.progress()
-_engine.wait((last := Call(comm, device)).run)
-_engine.join(calls[2].run)
-assert set(threads) == {threading.main_thread()} and len(threads) == 3
-assert all(call.right for call in (*calls, last)) and device.sound()
-print("all is right")
+with installed():
+    device, comm = Device(), MPI.COMM_SELF.Dup()
+    globals()[sys.argv[1]]()
+print("all is right", flush=True)
+os._exit(0)
 """
 
 
-def test_without_a_thread_the_caller_moves_them_on():
-    """Where MPI may not be called from several."""
+@pytest.mark.parametrize(
+    ("what", "level"),
+    [
+        ("alone", "serialized"),
+        ("fails", "multiple"),
+        ("one_that_is_under_way_fails", "multiple"),
+        ("no_device_memory", "multiple"),
+        ("no_pinned_memory", "multiple"),
+    ],
+)
+def test_in_a_process_of_its_own(what, level):
+    """Where MPI may not be called from several threads; and what has failed stays so."""
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", _ALONE],
+        [sys.executable, "-c", PROGRAM, what, level],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,

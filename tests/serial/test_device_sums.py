@@ -6,11 +6,12 @@ from executor import Executor, Memory, library_path
 from floats import FLOATS, same, values
 from test_device_code import place
 
+from benchmarks import kernel_jobs
+from benchmarks.kernel_jobs import problem
 from compcoll import codec, inspect
 from compcoll.codecs.base import SLACK
 from compcoll.codecs.decoding import add
 from compcoll.core import dtypes
-from compcoll.devices import checks, operations
 from compcoll.frame import HEADER_NBYTES
 
 LIBRARY = library_path()
@@ -28,11 +29,11 @@ def add_on(device, pairs):
     payloads = [tuple(place(f[HEADER_NBYTES:]) for f in pair) for pair in pairs]
     outs = [Memory(HEADER_NBYTES + a.nbytes + SLACK) for a, _ in infos]
     addresses = [tuple(m.address for m in pair) for pair in payloads]
-    sums, terms = operations.add(device, infos, addresses, [m.address for m in outs])
+    sums, terms = kernel_jobs.add(device, infos, addresses, [m.address for m in outs])
     assert all(m.untouched() for m in (*outs, *(m for pair in payloads for m in pair)))
     sizes = sums.results["nbytes"].tolist()
     flat = [a for a, _ in infos] + [b for _, b in infos]
-    problems = [checks.problem(i, r) for i, r in zip(flat, terms.results, strict=True)]
+    problems = [problem(i, r) for i, r in zip(flat, terms.results, strict=True)]
     return [m.data[: HEADER_NBYTES + n] if n >= 0 else n for m, n in zip(outs, sizes, strict=True)], problems
 
 

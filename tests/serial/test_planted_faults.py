@@ -92,7 +92,7 @@ PASSED_OVER = {
 RUN = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1].split(":")
 import numpy as np
 from executor import Executor
 from test_device_code import check
@@ -110,7 +110,8 @@ def outcome(folder, codec, file, right, wrong):
     assert text.count(right) == 1
     (sources / "cuda" / file).write_text(text.replace(right, wrong))
     compile_kernels(sources, ["frame", codec], folder, folder / "faulty.so")
-    command = [sys.executable, "-c", RUN, str(Path(__file__).parent), str(folder / "faulty.so"), codec]
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", RUN, f"{here}:{here.parents[1]}", str(folder / "faulty.so"), codec]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -250,11 +250,12 @@ def test_a_rule_for_complex_values_is_for_them_alone():
 
 
 def test_chunks_and_windows_where_all_ranks_have_gpus():
-    policy, most = Policy("lossless", min_nbytes=0), 16 << 20
+    policy = Policy("lossless", min_nbytes=0)
     for op in ("Alltoall", "Allgather", "Bcast", "Allreduce", "Alltoallv"):
         for nbytes in (1 << 20, 64 << 20, 1 << 30):
             found = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network", gpus=True)
-            assert 4 << 20 <= found.chunk_nbytes <= most
+            chunk = 8 << 20 if op == "Alltoallv" else min(max(nbytes // 4, 1 << 20), 8 << 20)
+            assert found.chunk_nbytes == chunk
             window = choices.window(op, found.chunk_nbytes, found.codec, gpus=True)
             assert window * found.chunk_nbytes >= 32 << 20
             host = policy.decide(op, np.dtype("f4"), nbytes, 4, "", "network")

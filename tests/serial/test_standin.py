@@ -288,7 +288,7 @@ def test_calls_that_fail(device):
         assert device.array(np.ones(3)).get().tolist() == [1, 1, 1]  # a test's own
         lib.standin_fail_from(-1, 0)
         assert lib.cuMemFree_v2(address) == 0
-        lib.standin_budget(1, 1000)
+        lib.standin_budget(1, lib.standin_live(9) + 1000)
         assert lib.cuMemHostAlloc(ctypes.byref(address), 1001, 1) == 2
         assert lib.cuMemHostAlloc(ctypes.byref(address), 1000, 1) == 0
         assert lib.cuMemFreeHost(address.value) == 0

@@ -1,0 +1,213 @@
+"""Kernels launched by themselves, for tests and for measurements: jobs as the engine makes them.
+
+This module knows addresses, not arrays, so that the same code runs on a GPU (gpu_machine.py) and in the
+executor of the tests (tests/serial/executor.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from compcoll.devices import kernels
+from compcoll.devices.kernels import JOB, RESULT, Kernel
+from compcoll.frame import HEADER_NBYTES, FrameInfo, header_bytes
+
+__all__ = ["CHECKSUM", "Batch", "Block", "Launcher", "add", "decode", "encode", "grid", "problem"]
+
+#: Decoders that do not form checksums begin with this kernel.
+CHECKSUM = kernels.decoders("raw", np.dtype("u1"), (0, 0), False)[0]
+#: The least that a tile of a look-back takes, in units of the codec (csrc/cuda/scan.cuh).
+_TILES = {"mpc": 1 << 14, "szp": 1 << 12, "float": 1 << 12}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A contiguous array on a device."""
+
+    address: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Launcher(Protocol):
+    """A device, as far as a batch needs it. Everything happens in the order of the calls."""
+
+    #: Blocks of 128 threads that keep the device busy.
+    max_grid: int
+
+    def control(self, nbytes: int) -> Any:
+        """Memory with a zeroed side ``host`` on the host and an ``address`` on the device."""
+
+    def upload(self, control: Any) -> None:
+        """Copy the host's side to the device."""
+
+    def scratch(self, nbytes: int) -> int:
+        """Address of memory that is kept until all is done."""
+
+    def zero(self, address: int, nbytes: int) -> None:
+        """Zero memory of the device."""
+
+    def download(self, control: Any, nbytes: int) -> None:
+        """Start to copy the first bytes back."""
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], jobs: int) -> None:
+        """Start a kernel on the job array at this device address."""
+
+
+class Batch:
+    """Results and jobs of ``n`` frames in one piece of memory, which one copy brings over."""
+
+    def __init__(self, device: Launcher, n: int):
+        self.device, self.n = device, n
+        self._first_job = n * RESULT.itemsize
+        self.memory = device.control(self._first_job + n * JOB.itemsize)
+        self.results = self.memory.host[: self._first_job].view(RESULT)
+        self.jobs = self.memory.host[self._first_job :].view(JOB)
+        self.jobs["result"] = np.arange(n, dtype=np.uint64) * RESULT.itemsize + self.memory.address
+
+    def job_address(self, i: int) -> int:
+        return self.memory.address + self._first_job + i * JOB.itemsize
+
+    def upload(self, codec: str = "", words: int = 1) -> None:
+        """Copy it to the device; each job gets the zeroed memory that kernels of the codec need besides."""
+        if tile := _TILES.get(codec):
+            sizes = [8 + 8 * words * -(-n // tile) for n in self.jobs["n"].tolist()]
+            address = self.device.scratch(sum(sizes))
+            self.device.zero(address, sum(sizes))
+            self.jobs["scratch"] = np.cumsum([address, *sizes[:-1]], dtype=np.uint64)
+        self.device.upload(self.memory)
+
+    def launch(self, kernel: Kernel) -> None:
+        """Start a kernel on all jobs."""
+        most = self.jobs["nbytes" if kernel == CHECKSUM else "n"].max()
+        size = grid(kernel, int(most), max(self.device.max_grid // self.n, 1))
+        self.device.launch(kernel, (size, self.n), self.job_address(0))
+
+    def finish(self) -> None:
+        """Start to fetch the results."""
+        self.device.download(self.memory, self._first_job)
+
+
+def grid(kernel: Kernel, size: int, most: int) -> int:
+    """Blocks of threads for a job of ``size``: at most as many threads as ``most`` blocks of 128 have."""
+    return min(max(-(-size // kernel.per_cta), 1), max(most * 128 // kernel.threads, 1))
+
+
+def encode(device: Launcher, codec: Any, blocks: Sequence[Block], frames: Sequence[int]) -> Batch:
+    """Encode blocks, alike in dtype and number of dimensions, into frames at 16-byte aligned addresses.
+
+    Each has room for the header, the block's raw bytes, and `SLACK`. Later the results have each frame's
+    payload bytes, or a status where there is no frame.
+    """
+    batch, dtype, ndim = Batch(device, len(blocks)), blocks[0].dtype, len(blocks[0].shape)
+    for job, result, block, frame in zip(batch.jobs, batch.results, blocks, frames, strict=True):
+        params = codec.params(dtype, block.shape)
+        job["src"], job["dst"], job["nbytes"] = block.address, frame + HEADER_NBYTES, block.nbytes
+        job["n"] = _units(codec.name, dtype, block.shape)
+        job["params"] = _job_params(codec.name, dtype, block.shape, params)
+        header = header_bytes(codec.name, dtype, block.shape, params, 0.0, True)
+        result["header"], result["wanted"] = np.frombuffer(header, np.uint8), 1
+        if codec.name == "raw":  # whose kernel has nothing to find out
+            result["nbytes"] = block.nbytes
+    batch.upload(codec.name)
+    for kernel in kernels.encoders(codec.name, dtype, codec.params(dtype, blocks[0].shape), ndim):
+        batch.launch(kernel)
+    batch.finish()
+    return batch
+
+
+def decode(
+    device: Launcher, infos: Sequence[FrameInfo], payloads: Sequence[int], outs: Sequence[int], adding=False
+) -> Batch:
+    """Decode payloads of one codec, dtype and parameters; or add them to accumulators.
+
+    The addresses are 16-byte aligned. Later `problem` tells which payloads were damaged.
+    """
+    batch, first = Batch(device, len(infos)), infos[0]
+    jobs = batch.jobs
+    jobs["src"], jobs["dst"] = payloads, outs
+    jobs["n"] = [_units(i.codec, i.dtype, i.shape) for i in infos]
+    jobs["nbytes"] = [i.payload_nbytes for i in infos]
+    jobs["params"] = [_job_params(i.codec, i.dtype, i.shape, i.params) for i in infos]
+    batch.results["wanted"] = [i.checksum is not None for i in infos]
+    batch.upload(first.codec)
+    for kernel in kernels.decoders(first.codec, first.dtype, first.params, adding, len(first.shape) or 1):
+        if kernel != CHECKSUM or batch.results["wanted"].any():
+            batch.launch(kernel)
+    batch.finish()
+    return batch
+
+
+def add(
+    device: Launcher,
+    infos: Sequence[tuple[FrameInfo, FrameInfo]],
+    payloads: Sequence[tuple[int, int]],
+    frames: Sequence[int],
+) -> tuple[Batch, Batch]:
+    """Form the frames of sums of two frames each, all of one codec, dtype and parameters; see `encode`.
+
+    Returns
+    -------
+    sums : Batch
+        Sizes of the new frames, or a status: ``TOO_LARGE`` where they have to be decoded.
+    terms : Batch
+        For `problem`, the first terms and then the second ones.
+    """
+    n, first = len(infos), infos[0][0]
+    terms, sums = Batch(device, 2 * n), Batch(device, n)
+    both = [a for a, _ in infos] + [b for _, b in infos]
+    terms.jobs["src"] = [a for a, _ in payloads] + [b for _, b in payloads]
+    terms.jobs["n"] = [_units(i.codec, i.dtype, i.shape) for i in both]
+    terms.jobs["nbytes"], terms.jobs["params"] = [i.payload_nbytes for i in both], [i.params for i in both]
+    terms.results["wanted"] = [i.checksum is not None for i in both]
+    jobs = sums.jobs
+    jobs["src"] = [terms.job_address(i) for i in range(n)]
+    jobs["dst"] = np.array(frames, np.uint64) + HEADER_NBYTES
+    jobs["n"], jobs["nbytes"] = terms.jobs["n"][:n], [a.nbytes for a, _ in infos]
+    jobs["params"] = [(a.params[0], terms.job_address(n + i)) for i, (a, _) in enumerate(infos)]
+    sums.results["wanted"] = terms.results["wanted"][:n]
+    for result, (a, b) in zip(sums.results, infos, strict=True):
+        header = header_bytes(a.codec, a.dtype, a.shape, a.params, a.bound + b.bound, a.checksum is not None)
+        result["header"] = np.frombuffer(header, np.uint8)
+    terms.upload()
+    sums.upload(first.codec, 2)
+    if terms.results["wanted"].any():
+        terms.launch(CHECKSUM)
+    for kernel in kernels.adders(first.codec, first.dtype):
+        sums.launch(kernel)
+    terms.finish()
+    sums.finish()
+    return sums, terms
+
+
+def problem(info: FrameInfo, result: np.void) -> str | None:
+    """The fault of a decoded frame, or None."""
+    if info.checksum is not None and int(result["checksum"]) != info.checksum:
+        return f"the payload's checksum is not {info.checksum:#010x}: the payload is damaged"
+    if result["bad"]:
+        return f"the {info.codec} payload of {info.payload_nbytes} bytes is not a stream of this codec"
+    return None
+
+
+def _units(codec: str, dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """The size of an array as a codec's kernels take it: bytes or real numbers."""
+    size = math.prod(shape)
+    return size * (dtype.itemsize if codec in ("mpc", "raw") else 2 if dtype.kind == "c" else 1)
+
+
+def _job_params(
+    codec: str, dtype: np.dtype, shape: tuple[int, ...], params: tuple[int, int]
+) -> tuple[int, int]:
+    """The words of a job: those of the header, and for zfp in 2 and 3 dimensions the two fastest extents."""
+    if codec != "zfp" or len(shape) < 2:
+        return params
+    return params[0], shape[-1] * (2 if dtype.kind == "c" else 1) | shape[-2] << 32

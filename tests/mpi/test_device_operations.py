@@ -1,0 +1,171 @@
+"""All operations of device memory, in all forms, with memory of the host on some ranks or on one side."""
+
+import zlib
+
+import numpy as np
+import pytest
+from common import offsets, same, uneven, walk
+from mpi4py import MPI
+
+import compcoll
+
+N = 600
+FORMS = ["{}", "I{}", "{}_init"]
+
+
+def operations(rank: int, size: int) -> dict:
+    """What a rank sends, what it receives into, and how a call names both."""
+    last, here = size - 1, rank == size - 1
+    part, whole, sums = walk(rank, N), walk(rank, N * size), uneven(size, N)
+    zeros = lambda n: np.zeros(n, "f4")  # noqa: E731
+    table = [[(0, N, 3, 1037)[(a + 2 * b) % 4] for b in range(size)] for a in range(size)]
+    out, into = table[rank], [row[rank] for row in table]
+    places = [[4 * at for at in offsets(one)] for one in (out, into)]
+    types = [MPI.FLOAT] * size
+    of_blocks = walk(rank, sum(out)), zeros(sum(into))
+    both = lambda s, r: (s, r)  # noqa: E731
+    return {
+        "Bcast": (None, part, lambda s, r: (r, last)),
+        "Allgather": (part, zeros(N * size), both),
+        "Allgatherv": (walk(rank, sums[rank]), zeros(sum(sums)), lambda s, r: (s, [r, sums])),
+        "Alltoall": (whole, zeros(N * size), both),
+        "Alltoallv": (*of_blocks, lambda s, r: ([s, out], [r, into])),
+        "Alltoallw": (*of_blocks, lambda s, r: ([s, (out, places[0]), types], [r, (into, places[1]), types])),
+        "Gather": (part, zeros(N * size) if here else None, lambda s, r: (s, r, last)),
+        "Gatherv": (
+            walk(rank, sums[rank]),
+            zeros(sum(sums)) if here else None,
+            lambda s, r: (s, [r, sums] if here else None, last),
+        ),
+        "Scatter": (whole if here else None, zeros(N), lambda s, r: (s, r, last)),
+        "Scatterv": (
+            walk(rank, sum(sums)) if here else None,
+            zeros(sums[rank]),
+            lambda s, r: ([s, sums] if here else None, r, last),
+        ),
+        "Allreduce": (whole, zeros(N * size), both),
+        "Scan": (whole, zeros(N * size), both),
+        "Exscan": (whole, zeros(N * size), both),
+        "Reduce": (whole, zeros(N * size) if here else None, lambda s, r: (s, r, MPI.SUM, last)),
+        "Reduce MAX": (whole, zeros(N * size) if here else None, lambda s, r: (s, r, MPI.MAX, last)),
+        "Reduce_scatter_block": (whole, zeros(N), both),
+        "Reduce_scatter": (walk(rank, sum(sums)), zeros(sums[rank]), lambda s, r: (s, r, sums)),
+        "Neighbor_alltoall": (walk(rank, 2 * N), zeros(2 * N), both),
+        "Neighbor_allgather": (part, zeros(2 * N), both),
+    }
+
+
+def on(device, array):
+    """A device array that gets its values only later; None for None."""
+    if array is None:
+        return None
+    result = device.array(np.full_like(array, 7))
+    device.fill_later(result, array)
+    return result
+
+
+def call(c, form: str, name: str, arguments) -> None:
+    name = name.partition(" ")[0]
+    request = getattr(c, form.format(name.lower() if form[0] == "I" else name))(*arguments)
+    for _ in range(0 if form == "{}" else 1 if form == "I{}" else 2):
+        if form == "{}_init":
+            request.Start()
+        request.Wait()
+    if form == "{}_init":
+        request.Free()
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "lossless", "none"])
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", operations(0, 1))
+def test_values_are_those_of_host_memory(comm, agree, device, name, form, spec):
+    if form == "{}_init" and MPI.Get_version() < (4, 0):
+        pytest.skip("MPI 3 has no persistent collectives")
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
+    c = c.Create_cart([comm.size], [True]) if name.startswith("Neighbor") else c
+    send, recv, of = operations(comm.rank, comm.size)[name]
+    host = None if recv is None else recv.copy()
+    call(c, form, name, of(send, host))
+    rng = np.random.default_rng([zlib.crc32(f"{name} {form} {spec}".encode()), comm.rank])
+    for _ in range(3):
+        mine, ours = (
+            on(device, one) if rng.random() < 0.7 else one if one is None else one.copy()
+            for one in (send, recv)
+        )
+        call(c, form, name, of(mine, ours))
+        assert agree(host is None or (name == "Exscan" and comm.rank == 0) or same(ours, host))
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
+@pytest.mark.parametrize("name", ["Send", "Ssend", "Bsend", "Rsend"])
+@pytest.mark.parametrize("form", FORMS)
+def test_messages_between_host_and_device(comm, agree, device, name, form, spec):
+    c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 7000
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    host = walk(left, n)  # which `Bsend` and `Rsend` leave to MPI
+    if name in ("Send", "Ssend"):
+        c.Sendrecv(walk(comm.rank, n), right, 1, host, left, 1)
+    MPI.Attach_buffer(bytearray(4 * (2 * n + MPI.BSEND_OVERHEAD)))
+    for case in range(4):
+        mine, into = walk(comm.rank, n), np.zeros(n, "f4")
+        mine = on(device, mine) if (case + comm.rank) & 1 else mine
+        into = on(device, into) if (case + comm.rank) & 2 else into
+        if form == "{}_init":  # which `call` starts twice
+            receives = [c.Irecv(into, left, 3), c.Irecv(on(device, host), left, 3)]
+        else:
+            receives = [c.Irecv(into, left, 3)]
+        comm.Barrier()
+        call(c, form, name, (mine, right, 3))
+        MPI.Request.Waitall(receives)
+        assert agree(same(into, host))
+    MPI.Detach_buffer()
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "bfp:bits=7"])
+@pytest.mark.parametrize("values", ["large", "special"])
+@pytest.mark.parametrize("name", ["Allreduce", "Reduce_scatter_block"])
+def test_sums_of_float16_overflow_as_on_the_host(comm, agree, device, name, values, spec):
+    rng, n = np.random.default_rng(comm.rank), 8192
+    send = (rng.uniform(16375, 32750, n * comm.size) * 2 / max(comm.size, 2)).astype("f2")
+    if values == "special":
+        send[::3] *= np.float16(2**-14 / 1e4)  # subnormal numbers
+        send[rng.integers(send.size, size=5)] = np.nan, np.inf, -np.inf, -0.0, 65504
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
+    m = send.size if name == "Allreduce" else n
+    host, ours = np.zeros(m, "f2"), on(device, np.zeros(m, "f2"))
+    getattr(c, name)(compcoll.typed(send), compcoll.typed(host))
+    getattr(c, name)(compcoll.typed(on(device, send)), compcoll.typed(ours))
+    assert agree(same(ours, host))
+    assert agree(values == "special" or np.isfinite(host).all())
+
+
+@pytest.mark.parametrize("nbytes", [0, 1 << 20, 16 << 20])
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
+def test_pinned_memory_that_the_driver_does_not_have(comm, agree, device, spec, nbytes):
+    """Idle memory of earlier calls counts too."""
+    c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 50_000
+    send = np.resize(walk(comm.rank, 5000), n * comm.size)
+    c.Alltoall(send, host := np.zeros_like(send))
+    device.lib.standin_budget(1, nbytes)
+    try:
+        for form in FORMS[: 2 if MPI.Get_version() < (4, 0) else 3]:
+            mine, ours = on(device, send), on(device, np.zeros_like(send))
+            call(c, form, "Alltoall", (mine, ours))
+            assert agree(same(ours, host))
+    finally:
+        device.lib.standin_budget(1, -1)
+
+
+@pytest.mark.parametrize("spec", ["zfp:rate=8", "lossless", "none"])
+def test_memory_that_a_device_does_not_have(comm, agree, device, spec):
+    """The host codes in its place."""
+    c, n = compcoll.Comm(comm, codec=spec, min_nbytes=0), 300_000
+    send = np.resize(walk(comm.rank, 5000), n * comm.size)
+    c.Alltoall(send, host := np.zeros_like(send))
+    mine, ours = on(device, send), on(device, np.zeros_like(send))
+    device.lib.standin_budget(0, 0)
+    try:
+        c.Alltoall(mine, ours)
+    finally:
+        device.lib.standin_budget(0, -1)
+    assert agree(same(ours, host))
