@@ -42,13 +42,13 @@ def encode(
     if out is not None and _memory(out).nbytes < need:
         raise ValueError(f"out has {_memory(out).nbytes} bytes, and encoding needs {need}")
     attempts = [base.table_entry(one, memory.dtype) for one in codec.attempts(memory.dtype)]
-    if not memory.size or any(place == base.CALLBACK for place, _ in attempts):
+    if not memory.size or not shape or any(place == base.CALLBACK for place, _ in attempts):
         values = np.asarray(memory).reshape(shape)
         frame = codec.encode_into(values, np.empty(need, np.uint8), carried, checksum)
         return _written(array, frame, out)
     operation = _gpu.Operation(memory.gpu, code, codec.lossless, attempts, streams_of(array, out))
     cuda.load_kernels(memory.gpu, {one.name for one in codec.attempts(memory.dtype)})
-    operation.encode(memory.address, code, shape or (1,), carried, checksum)
+    operation.encode(memory.address, code, shape, carried, checksum)
     assert operation.problem is None, operation.problem
     address, nbytes, on_device = operation.frame
     target = _empty(array, memory.gpu, nbytes) if out is None else _memory(out).view(np.uint8)

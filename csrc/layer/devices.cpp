@@ -241,6 +241,12 @@ void Staged::take(MarksRef marks) {
   code_ = taken_.wait();
 }
 
+void Staged::give_back() {
+  if (code_) return;
+  given_.begin(marks_);
+  given_.wait();
+}
+
 std::vector<int> Staged::gpus() const {
   std::vector<int> found;
   for (const auto* ranges : {&taken_.ranges, &given_.ranges})
@@ -259,7 +265,7 @@ void Staged::release() {
 
 std::shared_ptr<engine::Task> Staged::giving(std::vector<std::shared_ptr<engine::Task>> before,
                                              std::shared_ptr<Staged> self) {
-  given_.begin(marks_, std::move(before));
+  if (!code_) given_.begin(marks_, std::move(before));
   return {std::move(self), &given_};
 }
 

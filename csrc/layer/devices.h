@@ -83,7 +83,7 @@ class Staged {
   // ranks wait for that.
   void take(MarksRef marks);
   // Gives back what was received, at once, or behind other tasks.
-  void give_back() { given_.begin(marks_), given_.wait(); }
+  void give_back();
   std::shared_ptr<engine::Task> giving(std::vector<std::shared_ptr<engine::Task>> before,
                                        std::shared_ptr<Staged> self);
   std::vector<int> gpus() const;
