@@ -195,9 +195,9 @@ int begin(const Message& m, const Plan& plan, std::shared_ptr<Transfer>* made) {
   if (m.receives)
     if (int error = transfer->begin_receive(plan.received, m.source, m.recvtag)) return error;
   if (m.sends) {
-    int error = plan.stream && plan.sent->is_on_gpu() ? 0 : failed(m, plan.sent->take());
-    if (!error) error = transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name);
-    if (error) {
+    // Where a GPU has failed the message goes out all the same: another rank waits for it.
+    if (!plan.stream || !plan.sent->is_on_gpu()) transfer->fail(plan.sent->take());
+    if (int error = transfer->begin_send(plan.sent, plan.stream, m.dest, m.sendtag, m.name)) {
       transfer->give_up();
       return error;
     }

@@ -196,6 +196,8 @@ class Transfer : public Pending {
   void take(BufferRef buffer, std::shared_ptr<Arrived> arrived);
   // `stream` is null where MPI sends it as it is, by a nonblocking function.
   int begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream, int dest, int tag, Name name);
+  // It ends with this code of MPI's, if it is one.
+  void fail(int code) { failed_ = failed_ ? failed_ : code; }
   // What was begun before there was an error.
   void give_up();
   void tell(void* status) const override;
@@ -216,6 +218,7 @@ class Transfer : public Pending {
   alignas(8) char status_[most_nbytes_of_status] = {};
   std::shared_ptr<engine::Task> plain_;
   double began_ = 0;
+  int failed_ = 0;
 };
 
 // How a message is sent: null with an error, or where MPI sends it.

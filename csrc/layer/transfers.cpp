@@ -462,7 +462,7 @@ int Transfer::begin_send(BufferRef buffer, std::shared_ptr<const Stream> stream,
     out_.reset();
     longer_ = true;
     if (!comm->settings.devices) sent_->mirror();
-    if (const int code = sent_->take()) return code;
+    fail(sent_->take());
   }
   const bool buffered = as == Bsend || as == Ibsend || as == Bsend_init;
   const bool ready = as == Rsend || as == Irsend || as == Rsend_init;
@@ -504,7 +504,7 @@ void Transfer::finish() {
 }
 
 int Transfer::conclude() {
-  int error = in_ ? in_->error() : 0;
+  int error = failed_ ? failed_ : in_ ? in_->error() : 0;
   auto outcome = std::make_shared<Outcome>();
   const Name op = rows[name - n_operations].op;
   outcome->name = op;
