@@ -38,16 +38,38 @@ int neighbours_of(Word comm, SideName side) {
 
 }  // namespace
 
+namespace {
+
+// The GPU of what a buffer argument stands for, whose bytes may begin elsewhere.
+int gpu_of(const Call& call, const Positions& at) {
+  const Operation& op = call.op();
+  if (at.buf < 0 || call.words[at.buf] == library().in_place) return engine::NO_GPU;
+  const Word address = call.words[at.buf];
+  const int found = engine::gpu_of(reinterpret_cast<void*>(address));
+  const bool has_one_type = op.kinds[at.type] == 't';
+  if (found != engine::NO_GPU ||
+      (address && has_one_type && predefined_at(library().handle_of(call.words[at.type])).handle))
+    return found;
+  const Arguments arguments(call);
+  const SideName name = at.buf == op.send.buf ? send_side : recv_side;
+  const Side& side = arguments.sides[name];
+  if (!arguments.sound || !side.given) return engine::NO_GPU;
+  const int n = !side.many ? 1 : op.neighbours ? neighbours_of(call.comm.handle, name) : call.comm.size;
+  for (int i = 0; i < n; i++) {
+    const Block block = arguments.block(name, i);
+    if (room_of(block).any)
+      return engine::gpu_of(reinterpret_cast<void*>(address + Word(block.displ + block.type->lower)));
+  }
+  return engine::NO_GPU;
+}
+
+}  // namespace
+
 int find_devices(Call* call) {
   if (!engine::driver()) return 0;
   Unlocked unlocked;  // mpi4py makes some calls with the interpreter's lock
   const Operation& op = call->op();
-  auto look = [&](int at) {
-    const Word address = at < 0 ? 0 : call->words[at];
-    return address && address != library().in_place ? engine::gpu_of(reinterpret_cast<void*>(address))
-                                                    : engine::NO_GPU;
-  };
-  call->gpus[send_side] = look(op.send.buf), call->gpus[recv_side] = look(op.recv.buf);
+  call->gpus[send_side] = gpu_of(*call, op.send), call->gpus[recv_side] = gpu_of(*call, op.recv);
   if (!call->on_devices()) return 0;
   const Arguments arguments(*call);
   for (SideName side : {send_side, recv_side})

@@ -42,14 +42,11 @@ Buffer::Buffer(Word address, int64_t count, Word type, bool sent)
   Block block;
   block.entries = count, block.type = type_;
   if (nbytes) shape = shape_of(block);
-  if (nbytes && address) gpu = engine::gpu_of(reinterpret_cast<void*>(address));
-  if (on_device()) {
-    code_ = mark({gpu}, &marks_, &refused_);
-    const int64_t others = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
-    const int64_t lower = std::min<int64_t>(0, others * extent) + type_->lower;
-    lower_ = address + Word(lower);
-    stretch_ = uint64_t(std::abs(extent) * others + type_->length);
-  }
+  const int64_t others = std::max<int64_t>(count, 1) - 1, extent = type_->extent;
+  lower_ = address + Word(std::min<int64_t>(0, others * extent) + type_->lower);
+  stretch_ = uint64_t(std::abs(extent) * others + type_->length);
+  if (nbytes) gpu = engine::gpu_of(reinterpret_cast<void*>(lower_));
+  if (on_device()) code_ = mark({gpu}, &marks_, &refused_);
   find_place();
   if (!on_device() || !is_run() || !place.data) return;
   on_gpu = place;

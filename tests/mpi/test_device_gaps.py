@@ -81,3 +81,23 @@ def test_neighbours_that_are_none_send_nothing(comm, agree, device):
     c.Exscan(device.array(np.ones(10, "f4")), got)
     assert agree(np.all(got.get() == (cart.rank or 5)))
     cart.Free()
+
+
+@pytest.mark.parametrize("spec", CODECS)
+def test_memory_that_a_datatype_reaches_from_elsewhere(comm, agree, device, spec):
+    c = compcoll.Comm(comm, codec=spec, min_nbytes=0)
+    n, before, behind = 3000, (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    for start in (0, 1 << 20):
+        mine, got = device.array(np.full(n, -7, "f4")), device.array(np.zeros(n, "f4"))
+        device.fill_later(mine, np.full(n, comm.rank, "f4"))
+        ends = []
+        for array in (mine, got):
+            base = array.address - start if start else 0
+            kind = MPI.FLOAT.Create_hindexed([n], [array.address - base]).Commit()
+            ends.append([MPI.buffer.fromaddress(base, 1) if base else MPI.BOTTOM, 1, kind])
+        request = c.Irecv(ends[1], before, 1)
+        c.Send(ends[0], behind, 1)
+        request.Wait()
+        assert agree(np.all(got.get() == before))
+        for *_, kind in ends:
+            kind.Free()
