@@ -168,6 +168,10 @@ End Progress::wait(const Completions& completions, const std::function<bool()>& 
       backoff.moved();
     } else {
       double pause = backoff.pause();
+      if (pause) {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (is_on_device(attended)) pause = std::min(pause, device_seconds);
+      }
       if (pause) std::this_thread::sleep_for(std::chrono::duration<double>(pause));
       else sched_yield();
     }
@@ -188,10 +192,10 @@ bool Progress::attends_long() {
   });
 }
 
-// Whether a device is at something that the thread looks after. With the lock.
-bool Progress::attends_device() const {
-  return std::any_of(pending_.begin(), pending_.end(), [](const auto& pending) {
-    return pending->is_on_device() && !pending->completion()->attended();
+// Whether a device is at something that callers wait for, or that the thread looks after. With the lock.
+bool Progress::is_on_device(bool attended) const {
+  return std::any_of(pending_.begin(), pending_.end(), [attended](const auto& pending) {
+    return pending->is_on_device() && pending->completion()->attended() == attended;
   });
 }
 
@@ -253,7 +257,7 @@ void Progress::loop() {
     if (stopped_) return;
     if (moved) continue;
     double pause = std::max(backoff.pause(), shortest_rest());
-    if (attends_device()) pause = std::min(pause, device_seconds);
+    if (is_on_device(attended)) pause = std::min(pause, device_seconds);
     if (!pause) {
       lock.unlock();
       sched_yield();

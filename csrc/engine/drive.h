@@ -114,7 +114,7 @@ class Progress {
   void drop_ended();
   bool has_work() const;
   bool attends_long();
-  bool attends_device() const;
+  bool is_on_device(bool attended) const;
   double shortest_rest() const;
   void attend(const Completions& completions, int more);
 

@@ -53,11 +53,12 @@ void wait_for_device() {
 bool is_device(const Block* block) { return block && block->kind != Kind::pinned; }
 
 int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_device, bool from_device,
-             bool any_kind) {
+             bool any_kind, uint64_t rows = 1, uint64_t to_pitch = 0, uint64_t from_pitch = 0) {
   std::shared_ptr<Stream> stream;
   if (int error = find_target(handle, stream, true)) return error;
-  if (!nbytes) return success;
-  const Block *target = driver.at(to, nbytes), *source = driver.at(from, nbytes);
+  if (!nbytes || !rows) return success;
+  const uint64_t to_nbytes = nbytes + (rows - 1) * to_pitch, from_nbytes = nbytes + (rows - 1) * from_pitch;
+  const Block *target = driver.at(to, to_nbytes), *source = driver.at(from, from_nbytes);
   if ((!target && driver.at(to, 1)) || (!source && driver.at(from, 1))) return invalid_value;
   if (!any_kind && (is_device(target) != to_device || is_device(source) != from_device)) return invalid_value;
   const bool pageable = !target || !source;
@@ -67,14 +68,16 @@ int put_copy(uint64_t to, uint64_t from, uint64_t nbytes, void* handle, bool to_
   }
   const bool known[] = {target != nullptr, source != nullptr};
   Context* context = stream->context;
-  const uint64_t number =
-      driver.append(stream, {[=] {
-                      if (context->error) return;
-                      if ((known[0] && !driver.at(to, nbytes)) || (known[1] && !driver.at(from, nbytes)))
-                        return driver.fault(context, illegal_address,
-                                            "a copy reads or writes memory that was freed before it ran");
-                      memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), nbytes);
-                    }});
+  const uint64_t number = driver.append(
+      stream, {[=] {
+        if (context->error) return;
+        if ((known[0] && !driver.at(to, to_nbytes)) || (known[1] && !driver.at(from, from_nbytes)))
+          return driver.fault(context, illegal_address,
+                              "a copy reads or writes memory that was freed before it ran");
+        for (uint64_t i = 0; i < rows; i++)
+          memmove(reinterpret_cast<void*>(to + i * to_pitch), reinterpret_cast<void*>(from + i * from_pitch),
+                  nbytes);
+      }});
   if (pageable && number) driver.run_to({stream, number});
   return success;
 }
@@ -380,12 +383,8 @@ EXPORT int cuMemcpy2DAsync_v2(const void* given, void* stream) {
   const Rows& copy = *static_cast<const Rows*>(given);
   if (copy.from_type != 1 || copy.to_type != 2 || copy.width > std::min(copy.from_pitch, copy.to_pitch))
     return invalid_value;
-  for (size_t i = 0; i < copy.rows; i++) {
-    const uint64_t from = uint64_t(copy.from) + i * copy.from_pitch;
-    if (int error = put_copy(copy.to + i * copy.to_pitch, from, copy.width, stream, true, false, false))
-      return error;
-  }
-  return success;
+  return put_copy(copy.to, uint64_t(copy.from), copy.width, stream, true, false, false, copy.rows,
+                  copy.to_pitch, copy.from_pitch);
 }
 
 EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t nbytes, void* stream) {
