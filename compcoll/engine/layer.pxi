@@ -184,7 +184,7 @@ cdef extern from "layer/calls.h" namespace "compcoll::layer" nogil:
         CCoding coding, inside
         NeighboursRef neighbours
         WayRef way
-        cbool differs
+        cbool differs, direct
         KeptRef kept
     cdef struct CMessage "compcoll::layer::Description::Message":
         uint64_t n
@@ -998,7 +998,7 @@ cdef class Description:
             part.neighbours = near(prepared.neighbours.own)
         codec = decision.codec
         part.way = way_of(codec.spec, decision.name, decision.reason, codec.lossless, writes_back)
-        part.differs = differs
+        part.differs, part.direct = differs, prepared.direct
         part.kept = keep(prepared)
         self.own.add(part, out, into)
         if count is not None:

@@ -67,12 +67,12 @@ bool DeviceWork::poll() {
       gpu.put_event(one.event);
       moved = true;
       if (one.machine) {
-        advance(one.machine);
+        advance(one.machine, gpu);
         continue;
       }
       // The launch ends with the last of its machines.
       group_ = one.launch->machines;
-      for (Machine* machine : group_) advance(machine);
+      for (Machine* machine : group_) advance(machine, gpu);
     }
   }
   return moved;
@@ -145,14 +145,13 @@ void DeviceWork::start(const DeviceOp& op) {
   }
 }
 
-// Behind an event.
-void DeviceWork::advance(Machine* machine) {
+// Behind an event of a GPU.
+void DeviceWork::advance(Machine* machine, const Gpu& gpu) {
   const DeviceOp& op = machine->op;
-  for (Gpu* gpu : {op.gpu, op.into_gpu}) {
-    if (!gpu || !gpu->failed()) continue;
+  if (gpu.failed()) {
     Error error;
     error.problem = Problem::DEVICE;
-    error.fault = gpu->fault();
+    error.fault = gpu.fault();
     if (op.made) drop_frame(machine);
     return end(machine, error);
   }

@@ -141,7 +141,7 @@ class DeviceWork {
   void sample_group(const std::vector<Machine*>& group);
 
   void start(const DeviceOp& op);
-  void advance(Machine* machine);
+  void advance(Machine* machine, const Gpu& gpu);
   void encode_next(Machine* machine);
   void choose(Machine* machine);
   void fetch_frame(Machine* machine, int64_t nbytes);

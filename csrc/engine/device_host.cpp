@@ -17,18 +17,17 @@ void DeviceWork::bring_down(Machine* machine) {
     if (frame && frame != op.made && frame->gpu) nbytes += rounded(frame->nbytes);
   if (nbytes) machine->staged = pinned().get(nbytes);
   machine->state = State::DOWN;
-  Gpu* gpu = op.gpu ? op.gpu : op.into_gpu;
-  Lane* down = nullptr;
-  auto fetch = [&](uint8_t* to, const uint8_t* from, uint64_t n) {
+  Lane* down = nullptr;  // of the first GPU, which reaches the memory of others too
+  auto fetch = [&](uint8_t* to, const uint8_t* from, uint64_t n, Gpu* gpu) {
     if (!n) return;
     if (!down) down = lane(gpu, true);
-    gpu->to_host(to, reinterpret_cast<Address>(from), n, down->stream);
+    down->gpu->to_host(to, reinterpret_cast<Address>(from), n, down->stream);
   };
-  if (block_here && reads) fetch(machine->staged, op.block.data, op.block.nbytes());
+  if (block_here && reads) fetch(machine->staged, op.block.data, op.block.nbytes(), op.gpu);
   uint64_t at = frames;
   for (const Frame* frame : {op.frame, op.other}) {
     if (!frame || frame == op.made || !frame->gpu) continue;
-    fetch(machine->staged + at, frame->memory, frame->nbytes);
+    fetch(machine->staged + at, frame->memory, frame->nbytes, frame->gpu);
     at += rounded(frame->nbytes);
   }
   if (down) await(down, machine, nullptr);

@@ -161,6 +161,7 @@ struct Part {
   std::shared_ptr<const engine::Neighbours> neighbours;
   std::shared_ptr<const Way> way;
   bool differs = false;  // whether its codec sends what changed since the last start
+  bool direct = false;  // whether MPI takes frames on GPUs
   std::vector<Room> rooms;
   KeptRef kept;  // Python's side of it
 };

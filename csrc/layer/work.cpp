@@ -88,7 +88,7 @@ int Work::begin(const Word bases[2], const int gpus[2], const Lane& lane, MarksR
     }
     const engine::Tags tags = {lane.first, lane.n};
     runs_.push_back(the_engine().begin(part.schedule, part.coding, part.inside, std::move(places),
-                                       std::move(wire), tags, marks, comm->settings.devices,
+                                       std::move(wire), tags, marks, part.direct,
                                        part.differs ? last_ : nullptr));
   }
   return 0;

@@ -32,13 +32,16 @@ def says(monkeypatch, answer):
 @pytest.mark.parametrize("spec", ["zfp:rate=8", "szp:abs=1e-3", "lossless", "float"])
 @pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("dtype", ["f4", "f2"])
-def test_results_are_those_of_staging(comm, agree, device, spec, name, dtype):
+@pytest.mark.parametrize("into", ["device", "host"])
+def test_results_are_those_of_staging(comm, agree, device, spec, name, dtype, into):
     direct = compcoll.Comm(comm, codec=spec, min_nbytes=0, device_buffers=True)
     staged = compcoll.Comm(comm, codec=spec, min_nbytes=0)
     rng = np.random.default_rng(comm.rank)
     n, m = (size(comm.size) for size in CALLS[name])
     send = np.cumsum(rng.standard_normal(n)).astype(dtype)
-    host, ours = np.zeros(m, dtype), device.array(np.full(m, 7, dtype))
+    host, ours = np.zeros(m, dtype), np.full(m, 7, dtype)
+    if into == "device":
+        ours = device.array(ours)
     getattr(staged, name)(typed(send), typed(host))
     getattr(direct, name)(typed(device.array(send)), typed(ours))
     assert agree(same(ours, host))
