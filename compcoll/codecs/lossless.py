@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from compcoll.codecs import sample
 from compcoll.codecs.base import Codec
 from compcoll.codecs.registry import codec
+from compcoll.core import _cpu, dtypes
 
-# In the order of csrc/cpu/lossless.cpp.
+# In the order of csrc/lossless.h.
 RAW, MPC, FLOAT = range(3)
 
 
@@ -29,14 +29,13 @@ class Lossless(Codec):
         return (self,)
 
     def chosen(self, src: np.ndarray) -> tuple[Codec, ...]:
-        return _named(*sample.choose(src))
+        choice, parameter = choose(src)
+        if choice == RAW:
+            return (codec("raw"),)
+        return codec(f"mpc:dim={parameter}" if choice == MPC else "float"), codec("raw")
 
-    def chosen_from(self, taken: np.ndarray, dtype: np.dtype, shape: tuple[int, ...]) -> tuple[Codec, ...]:
-        """`chosen` for an array of which only the sample (`compcoll.codecs.sample`) is given."""
-        return _named(*sample.choose_from(taken, dtype, shape))
 
-
-def _named(choice: int, parameter: int) -> tuple[Codec, ...]:
-    if choice == RAW:
-        return (codec("raw"),)
-    return codec(f"mpc:dim={parameter}" if choice == MPC else "float"), codec("raw")
+def choose(src: np.ndarray) -> tuple[int, int]:
+    """The codec for an array, by its ordinal, and that codec's parameter."""
+    code, data = dtypes.code_of(src.dtype), src.reshape(-1).view(np.uint8)
+    return _cpu.encode(Lossless._index, code, src.shape or (1,), (0, 0), data, np.empty(0, np.uint8))[2]

@@ -2,18 +2,13 @@
 // the data alone: every level and every run chooses alike.
 #include <cstring>
 
+#include "../lossless.h"
 #include "table.h"
 
 namespace compcoll {
 namespace CC_LEVEL {
 namespace lossless {
 namespace {
-
-// Ordinals in params[0], which compcoll/codecs/lossless.py names.
-enum Choice : uint64_t { RAW, MPC, FLOAT };
-
-constexpr uint32_t sample_nbytes = 32768;  // one chunk of `float`, eight or four blocks of `mpc`
-constexpr uint32_t sample_share = 32;      // at most this part of a large array is tried
 
 struct Type {
   bool real;            // a float or complex
@@ -35,15 +30,10 @@ Type type_of(uint32_t dtype) {
   }
 }
 
-// Whole blocks of `mpc` from places spread evenly over the array. Returns their bytes.
-uint32_t take_sample(const uint8_t* src, uint64_t nbytes, uint32_t piece, uint8_t* sample) {
-  uint64_t pieces = nbytes / (uint64_t(piece) * sample_share);
-  if (pieces > sample_nbytes / piece) pieces = sample_nbytes / piece;
-  if (pieces == 0) pieces = 1;
-  if (nbytes < piece) piece = uint32_t(nbytes);
-  uint64_t step = pieces > 1 ? (nbytes - piece) / (pieces - 1) / 16 * 16 : 0;
-  for (uint64_t k = 0; k < pieces; k++) memcpy(sample + k * piece, src + k * step, piece);
-  return uint32_t(pieces * piece);
+// Returns its bytes.
+uint32_t take_sample(const uint8_t* src, const LosslessSample& from, uint8_t* sample) {
+  for (uint64_t k = 0; k < from.n; k++) memcpy(sample + k * from.piece, src + k * from.step, from.piece);
+  return uint32_t(from.nbytes());
 }
 
 struct Trial {
@@ -52,7 +42,7 @@ struct Trial {
   uint64_t best;
   uint64_t* params;
 
-  void attempt(const Codec& codec, Choice choice, uint64_t param) {
+  void attempt(const Codec& codec, LosslessChoice choice, uint64_t param) {
     uint8_t scratch[sample_nbytes + 1024];
     args.params[0] = param;
     args.params[1] = 0;
@@ -64,15 +54,14 @@ struct Trial {
   }
 };
 
-// Writes no payload, but the choice: params[0] is a Choice, params[1] the codec's parameter. params[0] of 1
-// says that src is the sample already, of an array whose rows have params[1] elements (0: it is one row);
-// compcoll/codecs/sample.py takes it from the same places.
+// Writes no payload, but the choice: params[0] is a LosslessChoice, params[1] the codec's parameter. params[0] of 1
+// says that src is the sample already, of an array whose rows have params[1] elements (0: it is one row).
 int64_t choose(Args* args, const void* src, void*) {
   Type type = type_of(args->dtype);
   uint64_t nbytes = args->nbytes(), row = args->ndim > 1 ? args->shape[args->ndim - 1] : 0;
   bool sampled = args->params[0];
   if (sampled) row = args->params[1];
-  args->params[0] = RAW;
+  args->params[0] = CHOSE_RAW;
   args->params[1] = 0;
   args->bound = 0;
   if (!nbytes) return 0;
@@ -80,13 +69,13 @@ int64_t choose(Args* args, const void* src, void*) {
   uint8_t sample[sample_nbytes];
   uint32_t taken = uint32_t(nbytes);
   if (sampled) memcpy(sample, src, taken);
-  else taken = take_sample(static_cast<const uint8_t*>(src), nbytes, 1024 * type.word_nbytes, sample);
+  else taken = take_sample(static_cast<const uint8_t*>(src), {nbytes, type.word_nbytes}, sample);
   uint64_t shape = taken / itemsize(args->dtype), worth = taken - taken / 64;
   Trial trial = {{args->dtype, 1, {shape, 1, 1}, {}, taken + 512, 0, 0}, sample, worth, args->params};
-  if (type.real) trial.attempt(float_codec, FLOAT, 1);
+  if (type.real) trial.attempt(float_codec, CHOSE_FLOAT, 1);
   if (type.real && itemsize(args->dtype) == 2) return 0;
-  trial.attempt(mpc_codec, MPC, type.words);
-  if (row > 1 && row <= 32 / type.words) trial.attempt(mpc_codec, MPC, row * type.words);
+  trial.attempt(mpc_codec, CHOSE_MPC, type.words);
+  if (row > 1 && row <= 32 / type.words) trial.attempt(mpc_codec, CHOSE_MPC, row * type.words);
   return 0;
 }
 

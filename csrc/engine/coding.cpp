@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "../lossless.h"
 #include "rounding.h"
 
 namespace compcoll {
@@ -63,6 +64,15 @@ int32_t Coder::index_of(uint64_t name) const {
   return -1;
 }
 
+Attempt Coder::chosen(const uint64_t* params) const {
+  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
+  Attempt made = {};
+  made.codec = index_of(names[params[0]]);
+  for (auto& own : made.params)
+    own[0] = params[0] == CHOSE_MPC ? params[1] : params[0] == CHOSE_FLOAT ? 1 : 0;
+  return made;
+}
+
 // -- encoding
 
 Error Coder::encode(Span block, double carried, Span into, Frame* frame, Base* base) {
@@ -111,20 +121,17 @@ bool Coder::overflows(double bound, double largest) const {
 // Payload bytes or a status, of one codec or those that it chooses.
 int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, Header* h, bool* settled,
                        const Base* base) {
-  enum Choice : uint64_t { RAW, MPC, FLOAT };  // csrc/cpu/lossless.cpp
-  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
-  static const uint64_t lossless = packed_name("lossless");
+  static const uint64_t lossless = packed_name("lossless"), raw = packed_name("raw");
   Args args = args_of(block, one.params[block.ndim() - 1], 0);
   const Codec* codec;
   if (!block.n) {
-    codec = find(names[RAW]);
+    codec = find(raw);
     args.params[0] = args.params[1] = 0;
   } else if (one.codec == Attempt::CHOOSE) {
     find(lossless)->encode(&args, block.data, out);
-    uint64_t choice = args.params[0];
-    codec = find(names[choice]);
-    args.params[0] = choice == MPC ? args.params[1] : choice == FLOAT ? 1 : 0;
-    args.params[1] = 0;
+    const Attempt own = chosen(args.params);
+    codec = level_.codecs[own.codec];
+    args.params[0] = own.params[0][0], args.params[1] = 0;
   } else {
     codec = level_.codecs[one.codec];
     if (base && base->known && base->values.size() == block.nbytes() && is_delta(packed_name(codec->name))) {
@@ -145,7 +152,7 @@ int64_t Coder::attempt(const Attempt& one, Span block, Span into, uint8_t* out, 
   }
   bool larger = nbytes >= 0 && uint64_t(nbytes) > block.nbytes();
   if (one.codec == Attempt::CHOOSE && (nbytes < 0 || larger)) {
-    codec = find(names[RAW]);
+    codec = find(raw);
     const uint64_t none[2] = {0, 0};
     args = args_of(block, none, block.nbytes());
     nbytes = codec->encode(&args, block.data, out);
@@ -252,9 +259,7 @@ Error Coder::add(const Frame& frame, const Frame& other, Span like, Frame* sum) 
   if (!fits(frame, like, false, &error) || !fits(other, like, false, &error)) return error;
   const Header &a = frame.header, &b = other.header;
   const Codec* codec = find(a.codec);
-  bool alike = a.codec == b.codec && a.dtype == b.dtype && !memcmp(a.shape, b.shape, sizeof a.shape) &&
-               !memcmp(a.params, b.params, sizeof a.params);
-  if (alike && codec && codec->add) {
+  if (alike(a, b) && codec && codec->add) {
     const uint8_t *first, *second;
     if (Error problem = verify(frame, &first)) return problem;
     if (Error problem = verify(other, &second)) return problem;

@@ -134,6 +134,8 @@ class Coder {
   bool sums() const { return terms_ > 0; }
   // The place of a codec in the table.
   int32_t index_of(uint64_t name) const;
+  // The codec that `lossless` has chosen, as it says in these parameters.
+  Attempt chosen(const uint64_t* params) const;
 
  private:
   int64_t attempt(const Attempt& attempt, Span block, Span into, uint8_t* out, Header* header, bool* settled,

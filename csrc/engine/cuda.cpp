@@ -269,46 +269,34 @@ void Gpu::wait_for(void* event, void* stream) {
 bool Gpu::has_come(void* event) {
   if (failed()) return true;
   const int code = driver()->event_query(event);
-  return code != not_ready && (check(code, "cuEventQuery") || true);
+  if (code == not_ready) return false;
+  check(code, "cuEventQuery");
+  return true;
 }
 
-void* Gpu::take_stream() {
+void* Gpu::take(std::vector<void*>* idle, int (*create)(void**, unsigned), unsigned flags,
+                const char* function) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (!streams_.empty()) {
-      void* stream = streams_.back();
-      streams_.pop_back();
-      return stream;
+    if (!idle->empty()) {
+      void* found = idle->back();
+      idle->pop_back();
+      return found;
     }
   }
-  void* stream = nullptr;
-  if (!failed()) check(driver()->stream_create(&stream, non_blocking), "cuStreamCreate");
-  return stream;
+  void* made = nullptr;
+  if (!failed()) check(create(&made, flags), function);
+  return made;
 }
 
-void Gpu::put_stream(void* stream) {
+void Gpu::put(std::vector<void*>* idle, void* one) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (stream) streams_.push_back(stream);
+  if (one) idle->push_back(one);
 }
 
-void* Gpu::take_event() {
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!events_.empty()) {
-      void* event = events_.back();
-      events_.pop_back();
-      return event;
-    }
-  }
-  void* event = nullptr;
-  if (!failed()) check(driver()->event_create(&event, no_timing), "cuEventCreate");
-  return event;
-}
+void* Gpu::take_stream() { return take(&streams_, driver()->stream_create, non_blocking, "cuStreamCreate"); }
 
-void Gpu::put_event(void* event) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (event) events_.push_back(event);
-}
+void* Gpu::take_event() { return take(&events_, driver()->event_create, no_timing, "cuEventCreate"); }
 
 void Gpu::add_kernel(const std::string& name, void* function) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -366,8 +354,8 @@ void Marks::clear() {
 }
 
 bool Marks::record(Gpu* gpu, DeviceFault* fault, const std::vector<void*>& more) {
-  if (std::find(gpus_.begin(), gpus_.end(), gpu) != gpus_.end()) return true;
-  gpus_.push_back(gpu);
+  for (const auto& one : events_)
+    if (one.first == gpu) return true;
   const Driver& cuda = *driver();
   std::vector<void*> streams = current_streams(gpu->number);
   for (void* stream : more)

@@ -147,9 +147,9 @@ class Gpu {
 
   // Streams and events are given out again when they come back.
   void* take_stream();
-  void put_stream(void* stream);
+  void put_stream(void* stream) { put(&streams_, stream); }
   void* take_event();
-  void put_event(void* event);
+  void put_event(void* event) { put(&events_, event); }
   Allocator& memory() { return memory_; }
 
   // Kernels by their names, which Python has compiled for it; null where there is none of this name.
@@ -161,6 +161,8 @@ class Gpu {
  private:
   friend class Within;
   explicit Gpu(int number) : number(number), memory_(*this) {}
+  void* take(std::vector<void*>* idle, int (*create)(void**, unsigned), unsigned flags, const char* function);
+  void put(std::vector<void*>* idle, void* one);
 
   class Memory : public Arena {
    public:
@@ -231,12 +233,10 @@ class Marks {
   void add(Gpu* gpu, void* event) { others_.emplace_back(gpu, event); }
   // Has a stream of this or another GPU come after all of them.
   void precede(Gpu* gpu, void* stream) const;
-  const std::vector<Gpu*>& gpus() const { return gpus_; }
   // Replaces what was recorded.
   void clear();
 
  private:
-  std::vector<Gpu*> gpus_;
   std::vector<std::pair<Gpu*, void*>> events_, others_;
 };
 

@@ -67,12 +67,12 @@ bool DeviceWork::poll() {
       gpu.put_event(one.event);
       moved = true;
       if (one.machine) {
-        advance(one.machine, gpu);
+        advance(one.machine, &gpu);
         continue;
       }
       // The launch ends with the last of its machines.
       group_ = one.launch->machines;
-      for (Machine* machine : group_) advance(machine, gpu);
+      for (Machine* machine : group_) advance(machine, &gpu);
     }
   }
   return moved;
@@ -117,46 +117,46 @@ void DeviceWork::start(const DeviceOp& op) {
   *machine = {};
   machine->op = op;
   machine->coder = op.inside ? &inside_coder_ : &coder_;
-  try {
-    switch (op.kind) {
-      case ENCODE: {
-        const auto& attempts = machine->coder->coding().attempts;
-        machine->at = attempts.data(), machine->end = machine->at + attempts.size();
-        machine->status = UNSUPPORTED;
-        return encode_next(machine);
-      }
-      case DECODE:
-      case DECODE_ADD: return decode(machine);
-      case ADD: return sum(machine);
-      case RECV: {
-        Lane* in = lane(op.gpu, false);
-        machine->header = pinned().get(HEADER_NBYTES);
-        op.gpu->to_host(machine->header, reinterpret_cast<Address>(op.frame->memory), HEADER_NBYTES,
-                        in->stream);
-        machine->state = State::HEADER;
-        return await(in, machine, nullptr);
-      }
-      default: return copy(machine);
+  advance(machine);
+}
+
+void DeviceWork::begin(Machine* machine) {
+  const DeviceOp& op = machine->op;
+  switch (op.kind) {
+    case ENCODE: {
+      const auto& attempts = machine->coder->coding().attempts;
+      machine->at = attempts.data(), machine->end = machine->at + attempts.size();
+      machine->status = UNSUPPORTED;
+      return encode_next(machine);
     }
-  } catch (const std::bad_alloc&) {
-    Error error;
-    error.problem = Problem::MEMORY;
-    end(machine, error);
+    case DECODE:
+    case DECODE_ADD: return decode(machine);
+    case ADD: return sum(machine);
+    case RECV: {
+      Lane* in = lane(op.gpu, false);
+      machine->header = pinned().get(HEADER_NBYTES);
+      op.gpu->to_host(machine->header, reinterpret_cast<Address>(op.frame->memory), HEADER_NBYTES,
+                      in->stream);
+      machine->state = State::HEADER;
+      return await(in, machine, nullptr);
+    }
+    default: return copy(machine);
   }
 }
 
-// Behind an event of a GPU.
-void DeviceWork::advance(Machine* machine, const Gpu& gpu) {
+// At its begin, or behind an event of a GPU.
+void DeviceWork::advance(Machine* machine, const Gpu* gpu) {
   const DeviceOp& op = machine->op;
-  if (gpu.failed()) {
+  if (gpu && gpu->failed()) {
     Error error;
     error.problem = Problem::DEVICE;
-    error.fault = gpu.fault();
+    error.fault = gpu->fault();
     if (op.made) drop_frame(machine);
     return end(machine, error);
   }
   try {
     switch (machine->state) {
+      case State::BEGUN: return begin(machine);
       case State::SAMPLE: return choose(machine);
       case State::SIZE:
         if (op.kind == ADD) return look_at_terms(machine);
@@ -231,6 +231,15 @@ const DeviceWork::Plan* DeviceWork::plan(Gpu* gpu, Verb verb, uint64_t codec, ui
   return &plans.front();
 }
 
+// Launches it with what is like it; the host carries it out where kernels are missing, of what is `found` too:
+// the type of which the largest magnitude is wanted.
+void DeviceWork::enqueue(Machine* machine, uint32_t found) {
+  Gpu* gpu = machine->op.gpu;
+  if (!machine->plan->complete || (found && !plan(gpu, Verb::FIND_LARGEST, 0, found)->complete))
+    return bring_down(machine);
+  pending_.push_back(machine);
+}
+
 // Bytes of its device that an operation that was not started takes.
 uint64_t DeviceWork::needs(const Machine& machine) const {
   const DeviceOp& op = machine.op;
@@ -246,26 +255,17 @@ uint64_t DeviceWork::needs(const Machine& machine) const {
 // Starts what one launch can do together; false where there is nothing, or no room for it yet.
 bool DeviceWork::launch_pending() {
   if (pending_.empty()) return false;
-  std::vector<Machine*> group;
   uint64_t nbytes = 0;
-  size_t kept = 0;
+  size_t n = 0;
   const Plan* plan = pending_[0]->plan;
-  for (Machine* machine : pending_) {
-    const bool fits = machine->plan == plan && nbytes < most_launched && group.size() < most_jobs / 2;
-    if (!fits) {
-      pending_[kept++] = machine;
-      continue;
-    }
-    group.push_back(machine);
-    nbytes += std::max(needs(*machine), machine->op.block.nbytes());
-  }
-  if (in_flight_ && in_flight_ + nbytes > most_in_flight) {
-    pending_.insert(pending_.begin() + long(kept), group.begin(), group.end());
-    pending_.resize(kept + group.size());
-    std::rotate(pending_.begin(), pending_.begin() + long(kept), pending_.end());
-    return false;
-  }
-  pending_.resize(kept);
+  const auto end = std::stable_partition(pending_.begin(), pending_.end(), [&](const Machine* machine) {
+    const bool fits = machine->plan == plan && nbytes < most_launched && n < most_jobs / 2;
+    if (fits) n++, nbytes += std::max(needs(*machine), machine->op.block.nbytes());
+    return fits;
+  });
+  if (in_flight_ && in_flight_ + nbytes > most_in_flight) return false;
+  const std::vector<Machine*> group(pending_.begin(), end);
+  pending_.erase(pending_.begin(), end);
   within_->enter(*plan->gpu);
   try {
     switch (plan->verb) {

@@ -86,8 +86,8 @@ class DeviceWork {
     Address at(uint64_t offset) const { return reinterpret_cast<Address>(memory) + offset; }
   };
 
-  // Where an operation stands: not started, or waiting for an event behind what is named.
-  enum class State { PENDING, SAMPLE, SIZE, FRAME, MAGNITUDE, VALUES, HEADER, DOWN, UP };
+  // Where an operation stands: begun, or waiting for an event behind what is named.
+  enum class State { BEGUN, SAMPLE, SIZE, FRAME, MAGNITUDE, VALUES, HEADER, DOWN, UP };
   struct Machine {
     DeviceOp op;
     State state;
@@ -124,6 +124,7 @@ class DeviceWork {
 
   static const Plan* plan(Gpu* gpu, Verb verb, uint64_t codec, uint32_t dtype, uint32_t ndim = 1,
                           const uint64_t* params = nullptr);
+  void enqueue(Machine* machine, uint32_t found = 0);
   bool launch_pending();
   uint64_t needs(const Machine& machine) const;
   Launch* new_launch(const std::vector<Machine*>& group, bool out, size_t n_jobs, uint64_t nbytes);
@@ -141,9 +142,11 @@ class DeviceWork {
   void sample_group(const std::vector<Machine*>& group);
 
   void start(const DeviceOp& op);
-  void advance(Machine* machine, const Gpu& gpu);
+  void begin(Machine* machine);
+  void advance(Machine* machine, const Gpu* gpu = nullptr);
   void encode_next(Machine* machine);
   void choose(Machine* machine);
+  Address allocate_frame(Machine* machine, uint64_t room);
   void fetch_frame(Machine* machine, int64_t nbytes);
   void look_at_frame(Machine* machine);
   void look_at_magnitude(Machine* machine);

@@ -10,8 +10,6 @@ inline uint64_t rounded(uint64_t nbytes) { return (nbytes + 127) / 128 * 128; }
 
 inline Address address_of(const Span& block) { return reinterpret_cast<Address>(block.data); }
 
-inline bool is_complex(uint32_t dtype) { return dtype >= COMPLEX64; }
-inline uint32_t real_nbytes(uint32_t dtype) { return itemsize(dtype) / (is_complex(dtype) ? 2 : 1); }
 inline uint64_t reals(const Span& block) { return block.n * (is_complex(block.dtype) ? 2 : 1); }
 inline uint64_t reals(const Header& h) { return h.size() * (is_complex(h.dtype) ? 2 : 1); }
 inline bool is_aligned(const Span& block) { return address_of(block) % real_nbytes(block.dtype) == 0; }

@@ -48,11 +48,7 @@ void DeviceWork::decode(Machine* machine) {
     return bring_down(machine);
   const Verb verb = adds || machine->clears ? Verb::DECODE_ADD : Verb::DECODE;
   machine->plan = plan(op.gpu, verb, h.codec, h.dtype, h.ndim ? h.ndim : 1, h.params);
-  const bool finds = adds && op.block.dtype >= FLOAT16;
-  if (!machine->plan->complete || (finds && !plan(op.gpu, Verb::FIND_LARGEST, 0, op.block.dtype)->complete))
-    return bring_down(machine);
-  machine->state = State::PENDING;
-  pending_.push_back(machine);
+  enqueue(machine, adds && op.block.dtype >= FLOAT16 ? op.block.dtype : 0);
 }
 
 void DeviceWork::decode_group(const std::vector<Machine*>& group) {
@@ -140,11 +136,9 @@ void DeviceWork::copy(Machine* machine) {
   }
   machine->plan = plan(op.gpu, Verb::CONVERT, op.block.dtype, op.into.dtype);
   const bool narrows = op.into.nbytes() < op.block.nbytes();
-  if (op.gpu != op.into_gpu || !op.block.n || !is_aligned(op.block) || !is_aligned(op.into) ||
-      !machine->plan->complete || (narrows && !plan(op.gpu, Verb::FIND_LARGEST, 0, op.into.dtype)->complete))
+  if (op.gpu != op.into_gpu || !op.block.n || !is_aligned(op.block) || !is_aligned(op.into))
     return bring_down(machine);
-  machine->state = State::PENDING;
-  pending_.push_back(machine);
+  enqueue(machine, narrows ? op.into.dtype : 0);
 }
 
 void DeviceWork::convert_group(const std::vector<Machine*>& group) {
@@ -171,13 +165,10 @@ void DeviceWork::convert_group(const std::vector<Machine*>& group) {
 void DeviceWork::sum(Machine* machine) {
   const DeviceOp& op = machine->op;
   const Header &a = op.frame->header, &b = op.other->header;
-  const bool alike = a.codec == b.codec && a.dtype == b.dtype && !memcmp(a.shape, b.shape, sizeof a.shape) &&
-                     !memcmp(a.params, b.params, sizeof a.params);
-  if (!alike || !op.gpu || !op.block.n || !is_size_sound(a) || !is_size_sound(b)) return bring_down(machine);
+  if (!alike(a, b) || !op.gpu || !op.block.n || !is_size_sound(a) || !is_size_sound(b))
+    return bring_down(machine);
   machine->plan = plan(op.gpu, Verb::SUM, a.codec, a.dtype);
-  if (!machine->plan->complete) return bring_down(machine);
-  machine->state = State::PENDING;
-  pending_.push_back(machine);
+  enqueue(machine);
 }
 
 // Jobs for the first terms, the second ones, and the sums.
@@ -197,7 +188,6 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
   std::vector<std::pair<const Frame*, Address>> copies;
   for (size_t i = 0; i < n; i++) {
     Machine& m = *group[i];
-    Frame& made = *m.op.made;
     const Frame* terms[] = {m.op.frame, m.op.other};
     for (size_t k = 0; k < 2; k++) {
       const Header& h = terms[k]->header;
@@ -214,11 +204,7 @@ void DeviceWork::sum_group(const std::vector<Machine*>& group) {
     }
     const Header &a = terms[0]->header, &b = terms[1]->header;
     Job& job = launch->jobs()[2 * n + i];
-    if (direct_) {
-      made.memory = m.op.gpu->memory().get(room);
-      made.room = room, made.allocator = &m.op.gpu->memory(), made.gpu = m.op.gpu;
-    }
-    job.dst = HEADER_NBYTES + (direct_ ? reinterpret_cast<Address>(made.memory) : launch->at(free));
+    job.dst = HEADER_NBYTES + (direct_ ? allocate_frame(&m, room) : launch->at(free));
     if (!direct_) free += room;
     const uint64_t jobs = launch->at(3 * n * sizeof(Result));
     job.src = jobs + i * sizeof(Job);

@@ -2,23 +2,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "../lossless.h"
 #include "device_blocks.h"
 
 namespace compcoll {
 namespace engine {
 namespace {
 
-// The parts from which `lossless` chooses, as csrc/cpu/lossless.cpp takes them.
-constexpr uint64_t most_sampled = 32768, share_sampled = 32;
-enum Choice : uint64_t { RAW, MPC, FLOAT };
-
-struct Sample { uint64_t piece, n, step; };
-Sample sample_of(const Span& block) {
-  const uint64_t nbytes = block.nbytes();
-  uint64_t piece = 1024 * (real_nbytes(block.dtype) == 8 ? 8 : 4);
-  const uint64_t n = std::max<uint64_t>(std::min(nbytes / (piece * share_sampled), most_sampled / piece), 1);
-  piece = std::min(piece, nbytes);
-  return {piece, n, n > 1 ? (nbytes - piece) / (n - 1) / 16 * 16 : 0};
+LosslessSample sample_of(const Span& block) {
+  return {block.nbytes(), real_nbytes(block.dtype) == 8 ? 8u : 4u};
 }
 
 }  // namespace
@@ -43,9 +35,7 @@ void DeviceWork::encode_next(Machine* machine) {
                       ? plan(op.gpu, Verb::GATHER, 0, 0)
                       : plan(op.gpu, Verb::ENCODE, packed_name((*coding.level)->codecs[one.codec]->name),
                              op.block.dtype, ndim, one.params[ndim - 1]);
-  if (!machine->plan->complete) return bring_down(machine);
-  machine->state = State::PENDING;
-  pending_.push_back(machine);
+  enqueue(machine);
 }
 
 void DeviceWork::encode_group(const std::vector<Machine*>& group) {
@@ -71,14 +61,9 @@ void DeviceWork::encode_group(const std::vector<Machine*>& group) {
     const uint64_t shape[] = {block.dim(0), block.dim(1), block.dim(2)};
     Job& job = launch->jobs()[i];
     Result& result = launch->results()[i];
-    if (direct_) {
-      frame.memory = m.op.gpu->memory().get(room);
-      frame.room = room, frame.allocator = &m.op.gpu->memory(), frame.gpu = m.op.gpu;
-    }
     job.src = address_of(block);
-    job.dst = (direct_ ? reinterpret_cast<Address>(frame.memory)
-                       : launch->at(first + rounded(scratch) + i * room)) +
-              HEADER_NBYTES;
+    job.dst = HEADER_NBYTES +
+              (direct_ ? allocate_frame(&m, room) : launch->at(first + rounded(scratch) + i * room));
     job.nbytes = block.nbytes();
     job.n = units(plan.codec, reals(block), block.nbytes());
     job_params(plan.codec, block.dtype, ndim, shape, params, job.params);
@@ -119,6 +104,15 @@ void DeviceWork::encode_group(const std::vector<Machine*>& group) {
   for (Machine* machine : group)
     if (machine->state == State::SIZE) launch->machines.push_back(machine);
   await(launch->lane, nullptr, launch);
+}
+
+// Has a frame that stays there in a GPU's memory.
+Address DeviceWork::allocate_frame(Machine* machine, uint64_t room) {
+  Frame& frame = *machine->op.made;
+  Gpu* gpu = machine->op.gpu;
+  frame.memory = gpu->memory().get(room);
+  frame.room = room, frame.allocator = &gpu->memory(), frame.gpu = gpu;
+  return reinterpret_cast<Address>(frame.memory);
 }
 
 // Copies a frame whose size is known to the host, or its header; else there is a status in its place.
@@ -204,47 +198,39 @@ void DeviceWork::refuse(Machine* machine, int64_t status) {
 
 void DeviceWork::sample_group(const std::vector<Machine*>& group) {
   const size_t n = group.size();
-  Launch* launch = new_launch(group, true, n, n * most_sampled);
+  Launch* launch = new_launch(group, true, n, n * sample_nbytes);
   const uint64_t first = rounded(launch->control_nbytes());
   for (size_t i = 0; i < n; i++) {
-    const Sample sample = sample_of(group[i]->op.block);
+    const LosslessSample sample = sample_of(group[i]->op.block);
     Job& job = launch->jobs()[i];
-    job.src = address_of(group[i]->op.block), job.dst = launch->at(first + i * most_sampled);
-    job.n = sample.n * sample.piece;
+    job.src = address_of(group[i]->op.block), job.dst = launch->at(first + i * sample_nbytes);
+    job.n = sample.nbytes();
     job.params[0] = sample.piece, job.params[1] = sample.step;
     group[i]->state = State::SAMPLE;
   }
-  launch->staged.push_back(pinned().get(n * most_sampled));
+  launch->staged.push_back(pinned().get(n * sample_nbytes));
   upload(launch, 0);
   launch_kernels(launch, *group[0]->plan, 0, n);
   Gpu& gpu = *launch->gpu;
-  gpu.to_host(launch->staged[0], launch->at(first), n * most_sampled, launch->lane->stream);
+  gpu.to_host(launch->staged[0], launch->at(first), n * sample_nbytes, launch->lane->stream);
   await(launch->lane, nullptr, launch);
 }
 
 // Chooses lossless codecs by the sample.
 void DeviceWork::choose(Machine* machine) {
   static const uint64_t lossless = packed_name("lossless");
-  static const uint64_t names[] = {packed_name("raw"), packed_name("mpc"), packed_name("float")};
   const Span& block = machine->op.block;
   const Coder& coder = *machine->coder;
-  const Sample sample = sample_of(block);
-  const uint64_t n = sample.n * sample.piece / itemsize(block.dtype);
+  const LosslessSample sample = sample_of(block);
+  const uint64_t n = sample.nbytes() / itemsize(block.dtype);
   const uint64_t row = block.ndim() > 1 ? block.dim(block.ndim() - 1) : 0;
   Args args = {block.dtype, 1, {n, 1, 1}, {1, row}, 0, 0, 0, nullptr};
   uint8_t nothing;
   coder.level().codecs[coder.index_of(lossless)]->encode(
-      &args, machine->launch->staged[0] + machine->job * most_sampled, &nothing);
-  const uint64_t choice = args.params[0];
-  const uint64_t param = choice == MPC ? args.params[1] : choice == FLOAT ? 1 : 0;
-  size_t n_own = 0;
-  for (const uint64_t one : {choice, uint64_t(RAW)}) {
-    if (n_own && choice == RAW) break;
-    Attempt& own = machine->own[n_own++];
-    own = {};
-    own.codec = coder.index_of(names[one]);
-    for (auto& params : own.params) params[0] = one == choice ? param : 0;
-  }
+      &args, machine->launch->staged[0] + machine->job * sample_nbytes, &nothing);
+  const uint64_t raw[] = {CHOSE_RAW, 0};
+  machine->own[0] = coder.chosen(args.params), machine->own[1] = coder.chosen(raw);
+  const size_t n_own = args.params[0] == CHOSE_RAW ? 1 : 2;
   release(machine);
   machine->at = machine->own, machine->end = machine->own + n_own;
   encode_next(machine);

@@ -53,6 +53,11 @@ bool is_ascii(uint64_t name) { return !(name & 0x8080808080808080); }
 
 }  // namespace
 
+bool alike(const Header& a, const Header& b) {
+  return a.codec == b.codec && a.dtype == b.dtype && !memcmp(a.shape, b.shape, sizeof a.shape) &&
+         !memcmp(a.params, b.params, sizeof a.params);
+}
+
 uint64_t packed_name(const char* name) {
   uint64_t packed = 0;
   memcpy(&packed, name, strnlen(name, 8));

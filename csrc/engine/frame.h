@@ -23,6 +23,9 @@ struct Header {
   uint64_t nbytes() const { return size() * itemsize(dtype); }
 };
 
+// Whether two frames differ in their values alone, so that they may be added.
+bool alike(const Header& a, const Header& b);
+
 // A codec's name as it stands in the header.
 uint64_t packed_name(const char* name);
 

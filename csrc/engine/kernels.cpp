@@ -13,8 +13,6 @@ constexpr uint64_t tile_of_mpc = 1 << 14, tile_of_others = 1 << 12;
 uint64_t ceil(uint64_t n, uint64_t parts) { return (n + parts - 1) / parts; }
 
 bool is_float(uint32_t dtype) { return dtype >= FLOAT16; }
-bool is_complex(uint32_t dtype) { return dtype >= COMPLEX64; }
-uint32_t real_nbytes(uint32_t dtype) { return itemsize(dtype) / (is_complex(dtype) ? 2 : 1); }
 uint64_t reals_of(uint32_t dtype, uint64_t n) { return n * (is_complex(dtype) ? 2 : 1); }
 
 // The type of real numbers in names of kernels.

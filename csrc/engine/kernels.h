@@ -28,6 +28,9 @@ struct Job {
 };
 static_assert(sizeof(Result) == 160 && sizeof(Job) == 64, "as the kernels have them");
 
+inline bool is_complex(uint32_t dtype) { return dtype >= COMPLEX64; }
+inline uint32_t real_nbytes(uint32_t dtype) { return itemsize(dtype) / (is_complex(dtype) ? 2 : 1); }
+
 // Arrays of so many bytes and more have no kernels, whose offsets have 32 bits.
 constexpr uint64_t most_kernel_nbytes = uint64_t(1) << 32;
 

@@ -4,8 +4,6 @@ import atexit
 import os
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,26 +11,10 @@ from mpi4py import MPI
 
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
 import standin
-from executor import build, compiler
-
-
-def _make_by_one(make: Callable) -> None:
-    """Have rank 0 compile something, and the others wait for it."""
-    comm, error = MPI.COMM_WORLD, None
-    if comm.rank == 0 and compiler():
-        try:
-            make()
-        except Exception as problem:
-            error = str(problem)
-    made = comm.Ibarrier()
-    while not made.Test():
-        time.sleep(0.05)  # a rank that spins in MPI would keep the compiler from a core
-    error = comm.bcast(error)
-    assert error is None, error
-
+from executor import build, compiler, make_by_one
 
 # The library that stands for NVIDIA's is there before the engine looks for that.
-_make_by_one(standin.load)
+make_by_one(MPI.COMM_WORLD, standin.load)
 _DRIVER = standin.load() if compiler() else None
 
 # A folder for each rank: pytest clears away what runs before have left, and ranks would race for it.
@@ -44,7 +26,7 @@ atexit.register(_FOLDER.cleanup)
 def pytest_collection_modifyitems(items):
     """A rank that waits for one that failed prints its stack after a minute. Kernels are compiled by now."""
     if any("cupy" in getattr(item, "fixturenames", ()) for item in items):
-        _make_by_one(build)
+        make_by_one(MPI.COMM_WORLD, build)
     for item in items:
         if item.path.name.startswith("test_device_") and MPI.COMM_WORLD.size > 3:
             item.add_marker(pytest.mark.skip("the stand-in for devices is tried on up to 3 ranks"))

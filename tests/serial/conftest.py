@@ -14,9 +14,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems():
     """Load the library that stands for NVIDIA's, where tests need one, before the engine looks for that."""
-    standin = sys.modules.get("standin")
-    if standin is not None and standin.compiler():
-        standin.load()
+    driver = sys.modules.get("standin_driver")
+    if driver is not None and driver.compiler():
+        driver.load()
 
 
 @pytest.fixture(params=_cpu.available_levels())

@@ -51,15 +51,15 @@ def compile_kernels(sources: Path, modules, folder: Path, library: Path, flags=F
         made = folder / f"{name}.o"
         source = [str(cuda / f"{name}.cu")] if name in modules else [str(cuda / "executor.cpp")]
         command = [*compiler(), *flags, "-include", str(cuda / "executor.h"), "-x", "c++", "-c", *source]
-        _run([*command, "-o", str(made)])
+        run([*command, "-o", str(made)])
         return str(made)
 
     with ThreadPoolExecutor(2) as threads:
         objects = list(threads.map(compile_one, [*modules, "executor"]))
-    _run([*compiler(), *flags, "-shared", *objects, "-o", str(library)])
+    run([*compiler(), *flags, "-shared", *objects, "-o", str(library)])
 
 
-def _run(command) -> None:
+def run(command) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -86,21 +86,46 @@ def _library(flags) -> Path:
     return cache / f"{key.hexdigest()[:20]}.so"
 
 
+def make_once(library: Path, make) -> None:
+    """Have ``make(scratch)`` make a library in a folder, unless it is there or another process makes it."""
+    if library.exists():
+        return
+    with (
+        library.with_suffix(".lock").open("w") as lock,
+        tempfile.TemporaryDirectory(dir=library.parent) as scratch,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not library.exists():
+            make(Path(scratch)).replace(library)
+
+
 def build(library: Path | None = None) -> Path | None:
-    """Compile the executor, unless it is there or another process compiles it; None as `library_path`."""
+    """Compile the executor where that is needed; None as `library_path`."""
     library = library or library_path()
-    if library is not None and not library.exists():
+
+    def make(scratch: Path) -> Path:
         flags = FLAGS if library == _library(FLAGS) else PLAIN
-        with (
-            library.with_suffix(".lock").open("w") as lock,
-            tempfile.TemporaryDirectory(dir=library.parent) as scratch,
-        ):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.exists():
-                made = Path(scratch) / "executor.so"
-                compile_kernels(csrc_dir(), SOURCES, Path(scratch), made, flags)
-                made.replace(library)
+        compile_kernels(csrc_dir(), SOURCES, scratch, scratch / "executor.so", flags)
+        return scratch / "executor.so"
+
+    if library is not None:
+        make_once(library, make)
     return library
+
+
+def make_by_one(comm, make) -> None:
+    """Have rank 0 compile something where it can, and the others wait for it."""
+    error = None
+    if comm.Get_rank() == 0 and compiler():
+        try:
+            make()
+        except Exception as problem:
+            error = str(problem)
+    made = comm.Ibarrier()
+    while not made.Test():
+        time.sleep(0.05)  # a rank that spins in MPI would keep the compiler from a core
+    error = comm.bcast(error)
+    assert error is None, error
 
 
 def seeds():

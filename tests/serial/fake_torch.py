@@ -23,7 +23,7 @@ def _device(device=None) -> standin.Device:
     """A device by what torch takes for one: none for the first, a number, or a `torch.device`."""
     if isinstance(device, standin.Device):
         return device
-    return standin._device(getattr(device, "index", device) or 0)
+    return standin.device_of(getattr(device, "index", device) or 0)
 
 
 class Event(standin.Event):
@@ -179,7 +179,7 @@ class Gpu(gpu.Gpu):
 
     def __init__(self, index=0):
         super().__init__(index)
-        self.device, self.copies = standin._device(index), 0
+        self.device, self.copies = standin.device_of(index), 0
         self._pool = Pool(self.device)
 
     def of(self, tensor):

@@ -1,496 +1,49 @@
-"""GPUs for tests where there are none: NVIDIA's driver library as tests/native/cuda.cpp has it.
+"""CuPy for tests where there is no GPU: as far as the library and its tests look at one.
 
-`load` builds and loads it; libraries that ask for libcuda.so.1 later get it too. Operations of streams run
-when somebody asks whether they are done, in an order that a seed decides. Calls of the classes here are a
-test's own: they are not counted, do not fail, and wait for no other streams.
+`installed` has it take CuPy's place, on the GPUs of standin_driver.py.
 """
 
 import ctypes
-import fcntl
-import hashlib
-import subprocess
 import sys
-import tempfile
-import threading
-import traceback
-from collections import Counter
 from contextlib import contextmanager
-from functools import cache
-from itertools import count
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
-from executor import build, compiler, library_path
-
-SOURCES = sorted((Path(__file__).parents[1] / "native").glob("cuda*"))
-FLAGS = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-pthread"]
-
-_LETTERS = {
-    "p": ctypes.c_void_p,
-    "a": ctypes.c_uint64,
-    "z": ctypes.c_size_t,
-    "i": ctypes.c_int,
-    "u": ctypes.c_uint,
-    "l": ctypes.c_long,
-    "s": ctypes.c_char_p,
-    "d": ctypes.c_double,
-}
-#: The functions with their parameters, a letter each.
-_SIGNATURES = """
-    cuInit:u cuDriverGetVersion:p cuDeviceGetCount:p cuDeviceGet:pi cuDeviceGetName:pii
-    cuDeviceGetAttribute:pii cuDeviceTotalMem_v2:pi cuDevicePrimaryCtxRetain:pi
-    cuDevicePrimaryCtxRelease_v2:i cuDevicePrimaryCtxGetState:ipp cuDevicePrimaryCtxReset_v2:i
-    cuCtxCreate_v2:pui cuCtxDestroy_v2:p cuCtxPushCurrent_v2:p cuCtxPopCurrent_v2:p cuCtxGetCurrent:p
-    cuCtxSetCurrent:p cuCtxGetDevice:p cuPointerGetAttribute:pia cuPointerGetAttributes:uppa
-    cuMemAlloc_v2:pz cuMemFree_v2:a cuMemAllocManaged:pzu cuMemHostAlloc:pzu cuMemFreeHost:p
-    cuMemcpyHtoDAsync_v2:apzp cuMemcpyDtoHAsync_v2:pazp cuMemcpyDtoDAsync_v2:aazp cuMemcpyAsync:aazp
-    cuMemcpy2DAsync_v2:pp cuMemsetD8Async:auzp cuStreamCreate:pu cuStreamCreateWithPriority:pui
-    cuStreamDestroy_v2:p
-    cuStreamWaitEvent:ppu cuStreamQuery:p cuStreamSynchronize:p cuStreamIsCapturing:pp
-    cuStreamBeginCapture_v2:pi cuStreamEndCapture:pp cuThreadExchangeStreamCaptureMode:p
-    cuLaunchHostFunc:ppp cuEventCreate:pu cuEventRecord:pp cuEventQuery:p cuEventSynchronize:p
-    cuEventDestroy_v2:p cuModuleLoad:ps cuModuleLoadData:ps cuModuleUnload:p cuModuleGetFunction:pps
-    cuLaunchKernel:puuuuuuuppp cuGetErrorName:ip cuGetErrorString:ip standin_set_seed:a standin_eager:i
-    standin_stub:i standin_check_lock:i standin_check_jobs:i standin_patience:d standin_fail_from:li
-    standin_fail_launch:si standin_quiet:i standin_hold:p standin_release:p standin_budget:il
-    standin_count:s standin_reset_counts: standin_launches:s standin_list:ipl standin_copies:ii
-    standin_stalls: standin_live:i standin_step: standin_drain:ii standin_sound: standin_clear_errors:
-"""
-_LONG = {f"standin_{name}" for name in ("count", "launches", "list", "copies", "stalls", "live")}
-
-
-class DriverError(RuntimeError):
-    """A function of the driver has failed."""
-
-    def __init__(self, name: str, code: int):
-        super().__init__(f"{name}: error {code}")
-        self.code = code
-
-
-class Driver:
-    """The library that stands for NVIDIA's; ``lib`` has its functions and controls for ctypes.
-
-    Attributes
-    ----------
-    lib : ctypes.CDLL
-    image : bytes
-        Of every module: the path of the executor.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self.lib = ctypes.CDLL(str(path))
-        for name, letters in (word.split(":") for word in _SIGNATURES.split()):
-            function = getattr(self.lib, name)
-            function.argtypes = [_LETTERS[letter] for letter in letters]
-            function.restype = ctypes.c_long if name in _LONG else ctypes.c_int
-        self._contexts: dict[int, int] = {}
-
-    @property
-    def image(self) -> bytes:
-        return bytes(build())
-
-    def check(self, name: str, *args) -> None:
-        """Call a function as the library does: it is counted, and may fail."""
-        if code := getattr(self.lib, name)(*args):
-            raise DriverError(name, code)
-
-    def try_call(self, context: int | None, name: str, *args) -> int:
-        """Call a function as a test's own, in a context; its code."""
-        self.lib.standin_quiet(1)
-        try:
-            if context is not None:
-                self.lib.cuCtxPushCurrent_v2(context)
-            code = getattr(self.lib, name)(*args)
-            if context is not None:
-                self.lib.cuCtxPopCurrent_v2(None)
-            return code
-        finally:
-            self.lib.standin_quiet(-1)
-
-    def call(self, context: int | None, name: str, *args) -> None:
-        if code := self.try_call(context, name, *args):
-            raise DriverError(name, code)
-
-    def made(self, context: int | None, name: str, *args) -> int:
-        """What a function writes to its first argument."""
-        result = ctypes.c_uint64()
-        self.call(context, name, ctypes.byref(result), *args)
-        return result.value
-
-    def primary(self, index: int) -> int:
-        """A device's primary context, which is retained until the process ends."""
-        if index not in self._contexts:
-            self.call(None, "cuInit", 0)
-            self._contexts[index] = self.made(None, "cuDevicePrimaryCtxRetain", index)
-        return self._contexts[index]
-
-    def listed(self, device: int = -1) -> Counter[str]:
-        """How often each kernel of a device was launched; else how often each function was called."""
-        room = self.lib.standin_list(device, None, -1) + 4096
-        text = ctypes.create_string_buffer(room)
-        n = self.lib.standin_list(device, text, room)
-        lines = text.raw[:n].decode().splitlines()
-        return Counter({name: int(n) for name, n in map(str.split, lines)})
-
-
-@cache
-def load() -> Driver:
-    """Build what is not built yet, and load it."""
-    executor = library_path()  # which the first test that launches a kernel builds
-    assert executor is not None, "there is no compiler for x86-64"
-    key = hashlib.sha256(" ".join([*compiler(), *FLAGS]).encode())
-    for path in SOURCES:
-        key.update(path.read_bytes())
-    library = executor.parent / f"{key.hexdigest()[:20]}.libcuda.so"
-    if not library.exists():
-        with (
-            library.with_suffix(".lock").open("w") as lock,
-            tempfile.TemporaryDirectory(dir=library.parent) as scratch,
-        ):
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not library.exists():
-                made = Path(scratch) / "libcuda.so"
-                units = [str(path) for path in SOURCES if path.suffix == ".cpp"]
-                link = ["-shared", "-Wl,-soname,libcuda.so.1", *units, "-o", str(made), "-ldl"]
-                command = [*compiler(), *FLAGS, *link]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stderr
-                made.replace(library)
-    return Driver(library)
-
-
-_state = threading.local()
-_functions: dict = {}  # of hosts, which streams will call
-_numbers = count(1)
-_failures: list = []  # of such functions
-_kept: list = []  # memory that operations read
-
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _call_function(number):
-    try:
-        _functions.pop(number)()
-    except BaseException as error:  # for `Device.sound`
-        _failures.append(error)
-
-
-class Stream:
-    """A stream of a device; as a context manager it is the current one.
-
-    Attributes
-    ----------
-    ptr, handle : int
-    """
-
-    def __init__(self, device: "Device", handle: int | None = None, non_blocking: bool = True):
-        self.device, self._owned = device, handle is None
-        if handle is None:
-            handle = device.made("cuStreamCreate", int(non_blocking))
-        self.ptr = self.handle = handle
-
-    def __enter__(self):
-        if not hasattr(_state, "before"):
-            _state.before = []
-        _state.before.append((self.device, self.device.current))
-        self.device.use(self)
-        return self
-
-    def __exit__(self, *exc):
-        device, stream = _state.before.pop()
-        device.use(stream)
-
-    def hold(self) -> None:
-        """Append an operation that ends at `release`."""
-        self.device.call("standin_hold", self.ptr)
-
-    def release(self) -> None:
-        self.device.call("standin_release", self.ptr)
-
-    def call(self, function) -> None:
-        """Append a function of the host."""
-        number = next(_numbers)
-        _functions[number] = function
-        self.device.call("cuLaunchHostFunc", self.ptr, _call_function, number)
-
-    def event(self) -> "Event":
-        return Event(self)
-
-    def wait(self, event: "Event") -> None:
-        """What is appended from here on comes after the event."""
-        self.device.call("cuStreamWaitEvent", self.ptr, event.ptr, 0)
-
-    wait_event = wait
-
-    def synchronize(self) -> None:
-        self.device.call("cuStreamSynchronize", self.ptr)
-
-    @property
-    def done(self) -> bool:
-        return self.device.ready("cuStreamQuery", self.ptr)
-
-    def __del__(self):
-        if getattr(self, "ptr", 0) and self._owned:
-            self.device.try_call("standin_release", self.ptr)
-            self.device.try_call("cuStreamDestroy_v2", self.ptr)
-
-
-class Event:
-    """A place in a stream."""
-
-    def __init__(self, stream: Stream | None, device: "Device | None" = None):
-        self.device = device or stream.device
-        self.ptr = self.device.made("cuEventCreate", 2)
-        if stream is not None:
-            self.record(stream)
-
-    def record(self, stream: Stream | None = None) -> None:
-        self.device.call("cuEventRecord", self.ptr, (stream or self.device.current).ptr)
-
-    @property
-    def done(self) -> bool:
-        return self.device.ready("cuEventQuery", self.ptr)
-
-    def synchronize(self) -> None:
-        self.device.call("cuEventSynchronize", self.ptr)
-
-    def __del__(self):
-        if hasattr(self, "ptr"):
-            self.device.try_call("cuEventDestroy_v2", self.ptr)
-
-
-class Memory:
-    """Memory of a device, as of an allocator that caches: to have and to free it, nothing is waited for."""
-
-    def __init__(self, device: "Device", nbytes: int):
-        self.device, self.nbytes = device, nbytes
-        self.ptr = device.made("cuMemAlloc_v2", nbytes) if nbytes else 0
-
-    def __del__(self):
-        if getattr(self, "ptr", 0):
-            self.device.try_call("cuMemFree_v2", self.ptr)
-
-
-class Array:
-    """An array on a device. ``layout`` is a NumPy array at its addresses, which only the tests can read."""
-
-    def __init__(self, device: "Device", layout: np.ndarray, owner):
-        self.device, self.layout, self.owner = device, layout, owner
-        self.dtype, self.shape, self.size = layout.dtype, layout.shape, layout.size
-        self.nbytes, self.ndim = layout.nbytes, layout.ndim
-        self.address = layout.ctypes.data if layout.size else 0
-
-    @property
-    def __cuda_array_interface__(self) -> dict:
-        return {
-            "shape": self.shape,
-            "typestr": self.dtype.str,
-            "data": (self.address, False),
-            "strides": None if self.layout.flags.c_contiguous else self.layout.strides,
-            "version": 3,
-        }
-
-    def _arrive(self) -> None:
-        """Wait for the device's current stream, as a synchronous copy does."""
-        if self.size:
-            byte = ctypes.create_string_buffer(1)
-            self.device.call("cuMemcpyDtoHAsync_v2", byte, self.address, 1, self.device.current.ptr)
-
-    def get(self) -> np.ndarray:
-        """A copy on the host."""
-        self._arrive()
-        return self.layout.copy()
-
-    def set(self, values) -> None:
-        self._arrive()
-        self.layout[...] = values
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return self.get() if dtype is None else self.get().astype(dtype)
-
-    def __len__(self) -> int:
-        return len(self.layout)
-
-    def _of(self, layout):
-        return type(self)(self.device, layout, self.owner)
-
-    def __getitem__(self, key):
-        key = key if isinstance(key, tuple) else (key,)
-        return self._of(self.layout[(*key, ...)])
-
-    def __setitem__(self, key, values):
-        self[key].set(np.asarray(values))
-
-    def __iadd__(self, other):
-        self.set(self.get() + np.asarray(other))
-        return self
-
-    def view(self, dtype):
-        return self._of(self.layout.view(dtype))
-
-    def reshape(self, *shape):
-        return self._of(self.layout.reshape(*shape))
-
-
-class Device:
-    """One of the virtual GPUs. Counts begin where this is made, by this thread's null stream.
-
-    Attributes
-    ----------
-    current : Stream
-        Of this thread: the null stream until `use` names another one.
-    launches, counts : Counter
-        How often each kernel was launched here, and each function of the driver was called.
-    copies, pageable : int
-        Copies between host and device, and those of them to or from memory that is not pinned.
-    """
-
-    def __init__(self, index: int = 0, seed: int = 0):
-        self.driver, self.index = load(), index
-        self.lib = self.driver.lib
-        self.context = self.driver.primary(index)
-        self._null = Stream(self, 0)
-        self.lib.standin_set_seed(seed)
-        self.use(self._null)
-        self.reset()
-
-    @property
-    def id(self) -> int:
-        return self.index
-
-    def call(self, name: str, *args) -> None:
-        self.driver.call(self.context, name, *args)
-
-    def try_call(self, name: str, *args) -> int:
-        return self.driver.try_call(self.context, name, *args)
-
-    def made(self, name: str, *args) -> int:
-        return self.driver.made(self.context, name, *args)
-
-    def ready(self, name: str, handle: int) -> bool:
-        code = self.try_call(name, handle)
-        if code not in (0, 600):
-            raise DriverError(name, code)
-        return not code
-
-    @property
-    def current(self) -> Stream:
-        return _currents().get(self.index, self._null)
-
-    def use(self, stream: Stream) -> None:
-        """Make a stream the caller's."""
-        _currents()[self.index] = stream
-
-    def reset(self) -> None:
-        """Have all counts begin here."""
-        self._launches, self._counts = self.driver.listed(self.index), self.driver.listed()
-        self._copies = [self.lib.standin_copies(self.index, k) for k in (0, 1)]
-
-    @property
-    def launches(self) -> Counter[str]:
-        return self.driver.listed(self.index) - self._launches
-
-    @property
-    def counts(self) -> Counter[str]:
-        return self.driver.listed() - self._counts
-
-    @property
-    def copies(self) -> int:
-        return self.lib.standin_copies(self.index, 0) - self._copies[0]
-
-    @property
-    def pageable(self) -> int:
-        return self.lib.standin_copies(self.index, 1) - self._copies[1]
-
-    def allocate(self, shape, dtype, kind=Array) -> Array:
-        dtype = np.dtype(dtype)
-        shape = tuple(np.atleast_1d(shape).tolist()) if shape != () else ()
-        memory = Memory(self, int(np.prod(shape)) * dtype.itemsize)
-        return kind(self, _layout(memory.ptr, shape, dtype), memory)
-
-    def empty(self, nbytes: int) -> Array:
-        """Bytes of undefined contents."""
-        return self.allocate(nbytes, np.uint8)
-
-    def array(self, values, kind=Array) -> Array:
-        """A copy of a NumPy array, made at once."""
-        values = np.asarray(values)
-        result = self.allocate(values.shape, values.dtype, kind)
-        result.layout[...] = values
-        return result
-
-    def fill_later(self, array: Array, values) -> None:
-        """Give an array its values in the current stream, which takes its time."""
-        source = self.array(np.asarray(values).reshape(-1).view(np.uint8))
-        _kept.append(source)
-        self.call("cuMemcpyDtoDAsync_v2", array.address, source.address, source.nbytes, self.current.ptr)
-
-    def synchronize(self) -> None:
-        """Wait for all streams."""
-        self.lib.standin_drain(self.index, 1)
-
-    def drain(self) -> None:
-        """Run all operations but what held ones are in the way of."""
-        self.lib.standin_drain(self.index, 0)
-
-    def sound(self) -> bool:
-        """Whether on all devices no operation is left, none failed, and none wrote where it may not.
-
-        The standard error output has what is wrong, which is forgotten.
-        """
-        sound = bool(self.lib.standin_sound())
-        for error in _failures:
-            traceback.print_exception(error)
-        sound = sound and not _failures
-        _failures.clear()
-        if not self.lib.standin_live(7):
-            _kept.clear()
-        return sound
-
-
-def _currents() -> dict[int, Stream]:
-    if not hasattr(_state, "currents"):
-        _state.currents = {}
-    return _state.currents
-
-
-def _layout(address: int, shape, dtype: np.dtype, strides=None) -> np.ndarray:
-    if not address:
-        return np.empty(shape, dtype)
-    span = dtype.itemsize * int(np.prod(shape))
-    if strides is not None:
-        span = dtype.itemsize + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    memory = (ctypes.c_uint8 * span).from_address(address)
-    return np.ndarray(shape, dtype, memory, strides=strides)
-
-
-# CuPy, as far as tests and compcoll look at it.
-
-
-def _current_index() -> int:
-    index = ctypes.c_int()
-    code = load().try_call(None, "cuCtxGetDevice", ctypes.byref(index))
-    if code not in (0, 201):
-        raise DriverError("cuCtxGetDevice", code)
-    return index.value
-
-
-@cache
-def _device(index: int) -> Device:
-    device = Device.__new__(Device)  # which leaves counts, the seed and the current stream as they are
-    device.driver, device.index = load(), index
-    device.lib, device.context = load().lib, load().primary(index)
-    device._null = Stream(device, 0)
-    return device
+from standin_driver import (
+    Array,
+    Device,
+    Driver,
+    DriverError,
+    Event,
+    Memory,
+    Stream,
+    current_index,
+    device_of,
+    layout_at,
+    load,
+)
+
+__all__ = [
+    "Array",
+    "Device",
+    "Driver",
+    "DriverError",
+    "Event",
+    "Memory",
+    "Stream",
+    "cupy",
+    "device_of",
+    "installed",
+    "load",
+]
 
 
 class PinnedMemory:
     """Memory of the host that the driver allocates in the current device's context."""
 
     def __init__(self, size, flags=0):
-        self.device, self.size = _device(_current_index()), size
+        self.device, self.size = device_of(current_index()), size
         self.ptr = self.device.made("cuMemHostAlloc", size, flags)
 
     def __del__(self):
@@ -507,7 +60,7 @@ def _buffer_of(memory, offset):
 
 class CupyDevice:
     def __init__(self, device=None):
-        self.id = _current_index() if device is None else int(device)
+        self.id = current_index() if device is None else int(device)
 
     def __enter__(self):
         before = load().made(None, "cuCtxGetCurrent")
@@ -522,7 +75,7 @@ class CupyDevice:
         return self
 
     def synchronize(self):
-        _device(self.id).synchronize()
+        device_of(self.id).synchronize()
 
     @property
     def compute_capability(self):
@@ -531,12 +84,12 @@ class CupyDevice:
 
 class CupyStream(Stream):
     def __init__(self, null=False, non_blocking=False, ptds=False, priority=None):
-        super().__init__(_device(_current_index()), 0 if null else 2 if ptds else None, non_blocking)
+        super().__init__(device_of(current_index()), 0 if null else 2 if ptds else None, non_blocking)
         self.device_id = -1 if null else self.device.index
 
     def __enter__(self):
-        if self.device_id not in (-1, _current_index()):
-            raise RuntimeError(f"a stream of device {self.device_id} while {_current_index()} is current")
+        if self.device_id not in (-1, current_index()):
+            raise RuntimeError(f"a stream of device {self.device_id} while {current_index()} is current")
         return super().__enter__()
 
     def use(self):
@@ -551,7 +104,7 @@ class CupyStream(Stream):
 
 class CupyEvent(Event):
     def __init__(self, block=False, disable_timing=False, interprocess=False):
-        super().__init__(None, _device(_current_index()))
+        super().__init__(None, device_of(current_index()))
 
 
 class ndarray(Array):
@@ -566,22 +119,22 @@ def asarray(a, dtype=None):
     if isinstance(a, ndarray):
         return a
     if not hasattr(a, "__cuda_array_interface__"):
-        return _device(_current_index()).array(np.asarray(a, dtype), ndarray)
+        return device_of(current_index()).array(np.asarray(a, dtype), ndarray)
     about = a.__cuda_array_interface__
     dtype = getattr(a, "dtype", None) or about["typestr"]
-    layout = _layout(about["data"][0], about["shape"], np.dtype(dtype), about.get("strides"))
-    index = _current_index()
+    layout = layout_at(about["data"][0], about["shape"], np.dtype(dtype), about.get("strides"))
+    index = current_index()
     if layout.size:
         index = ctypes.c_int.from_buffer(ctypes.c_uint64(_attribute(9, about["data"][0]))).value
-    return ndarray(_device(index), layout, a)
+    return ndarray(device_of(index), layout, a)
 
 
 def _memcpy_async(to, source, nbytes, kind, stream):
-    _device(_current_index()).call("cuMemcpyAsync", to, source, nbytes, stream)
+    device_of(current_index()).call("cuMemcpyAsync", to, source, nbytes, stream)
 
 
 def _memset_async(to, value, nbytes, stream):
-    _device(_current_index()).call("cuMemsetD8Async", to, value, nbytes, stream)
+    device_of(current_index()).call("cuMemsetD8Async", to, value, nbytes, stream)
 
 
 def _attribute(which: int, address: int) -> int:
@@ -599,7 +152,7 @@ class RawModule:
 
     def _call(self, name, *args) -> int:
         """What a function writes that CuPy calls, in its current device's context."""
-        driver, index, result = load(), _current_index(), ctypes.c_uint64()
+        driver, index, result = load(), current_index(), ctypes.c_uint64()
         driver.call(None, "cuCtxPushCurrent_v2", driver.primary(index))
         try:
             driver.check(name, ctypes.byref(result), *args)
@@ -608,7 +161,7 @@ class RawModule:
         return result.value
 
     def compile(self, log_stream=None) -> int:
-        index = _current_index()
+        index = current_index()
         if index not in self._modules:
             self.compiled.append(index)
             name = "cuModuleLoad" if self._path else "cuModuleLoadData"
@@ -626,7 +179,7 @@ class RawKernel:
     @property
     def kernel(self):
         """The function for the current device."""
-        index = _current_index()
+        index = current_index()
         if index not in self._functions:
             ptr = self._module._call("cuModuleGetFunction", self._module.compile(), self.name.encode())
             self._functions[index] = SimpleNamespace(ptr=ptr)
@@ -635,7 +188,7 @@ class RawKernel:
     def __call__(self, grid, block, args, *, shared_mem=0):
         (jobs,) = args
         jobs = ctypes.c_uint64(int(jobs))
-        device = _device(_current_index())
+        device = device_of(current_index())
         grid, block = ((*sizes, 1, 1)[:3] for sizes in (grid, block))
         pointers = (ctypes.c_void_p * 1)(ctypes.addressof(jobs))
         stream = device.current.ptr
@@ -647,7 +200,7 @@ def _contiguous(a):
 
 
 def _made_by(make):
-    return lambda *args, **names: _device(_current_index()).array(make(*args, **names), ndarray)
+    return lambda *args, **names: device_of(current_index()).array(make(*args, **names), ndarray)
 
 
 def cupy() -> ModuleType:
@@ -658,7 +211,7 @@ def cupy() -> ModuleType:
         hostAllocPortable=1,
         memcpyAsync=_memcpy_async,
         memsetAsync=_memset_async,
-        getDevice=_current_index,
+        getDevice=current_index,
         setDevice=lambda index: CupyDevice(index).use(),
         getDeviceCount=lambda: load().made(None, "cuDeviceGetCount"),
         driverGetVersion=lambda: load().made(None, "cuDriverGetVersion"),
@@ -679,14 +232,14 @@ def cupy() -> ModuleType:
         PinnedMemory=PinnedMemory,
         PinnedMemoryPointer=_buffer_of,
         get_elapsed_time=lambda start, end: 1.0,
-        alloc=lambda nbytes: Memory(_device(_current_index()), nbytes),
+        alloc=lambda nbytes: Memory(device_of(current_index()), nbytes),
         runtime=runtime,
         is_available=lambda: True,
-        get_current_stream=lambda index=-1: _device(index if index >= 0 else _current_index()).current,
+        get_current_stream=lambda index=-1: device_of(index if index >= 0 else current_index()).current,
     )
     module.__version__ = "14.2.0"
     module.ndarray, module.asarray, module.array, module.RawModule = ndarray, asarray, asarray, RawModule
-    module.empty = lambda shape, dtype=float: _device(_current_index()).allocate(shape, dtype, ndarray)
+    module.empty = lambda shape, dtype=float: device_of(current_index()).allocate(shape, dtype, ndarray)
     module.asnumpy = Array.get
     module.ascontiguousarray = _contiguous
     for make in (np.zeros, np.ones, np.full, np.arange):

@@ -384,6 +384,7 @@ class Foreign:
 PROGRAM = """
 import ctypes, os, sys
 sys.path[:0] = {folder!r},
+import numpy as np
 import standin
 from standin import *
 def before():

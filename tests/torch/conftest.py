@@ -4,7 +4,6 @@ import atexit
 import os
 import sys
 import tempfile
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,27 +19,16 @@ from mpi4py import MPI  # noqa: E402
 
 sys.path.append(str(Path(__file__).parents[1] / "serial"))
 import standin  # noqa: E402
-from executor import compiler  # noqa: E402
+from executor import compiler, make_by_one  # noqa: E402
+
+#: GPUs of the tests, some of which tests break.
+N_DEVICES = 4
 
 
-def _load_standin():
-    """The library that stands for NVIDIA's, before the engine looks for that; one rank builds it for all."""
-    comm, error = MPI.COMM_WORLD, None
-    os.environ.setdefault("COMPCOLL_STANDIN_DEVICES", "4")  # some of which tests break
-    if comm.rank == 0 and compiler():
-        try:
-            standin.load()
-        except Exception as problem:
-            error = str(problem)
-    built = comm.Ibarrier()
-    while not built.Test():
-        time.sleep(0.05)  # a rank that spins in MPI would keep the compiler from a core
-    error = comm.bcast(error)
-    assert error is None, error
-    return standin.load() if compiler() else None
-
-
-_DRIVER = _load_standin()
+os.environ.setdefault("COMPCOLL_STANDIN_DEVICES", str(N_DEVICES))
+# The library that stands for NVIDIA's is there before the engine looks for that.
+make_by_one(MPI.COMM_WORLD, standin.load)
+_DRIVER = standin.load() if compiler() else None
 
 import compcoll.torch  # noqa: E402
 from compcoll.devices.memory import DeviceArray  # noqa: E402
